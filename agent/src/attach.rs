@@ -1,0 +1,87 @@
+//! Attaching: from a socket's path to a checked window.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wave_core::layout::{HeaderError, Layout, PROTOCOL_VERSION, read_header};
+use wave_core::link::{Home, Port, Side};
+use wave_links::socket::{Connection, ReceivedOffer, SocketError};
+use wave_links::{AnyBell, AnyPort, EventFd, LinkError, LinkSpec, MapError, Memory};
+
+/// How long a host may take to answer.
+const OFFER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why an agent could not attach.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// No host there, no permission, refused, another version.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The window's file is not what the host said.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The window's header is not one to work with.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// The link's description.
+    #[error("peer's fault: {0}")]
+    Link(#[from] LinkError),
+    /// A doorbell is none.
+    #[error("peer's fault: doorbell {vector}: {error}")]
+    Doorbell {
+        /// Which.
+        vector: usize,
+        /// What is wrong with it.
+        error: std::io::Error,
+    },
+    /// Too few or too many.
+    #[error("peer's fault: {have} doorbells came, the layout has {need}")]
+    Doorbells {
+        /// How many came.
+        have: usize,
+        /// How many there must be.
+        need: usize,
+    },
+}
+
+/// A window that an agent may work in.
+#[derive(Debug)]
+pub struct Attached {
+    /// Where everything lies.
+    pub layout: Layout,
+    /// The agent's context.
+    pub port: AnyPort,
+    /// The host's vectors: a bell per core, then the control context's.
+    pub host_bells: Vec<AnyBell>,
+    /// The agent's own vector.
+    pub own_bell: AnyBell,
+    /// Which link it is.
+    pub link: LinkSpec,
+    /// Tells the host, by its end, that the agent is gone.
+    pub connection: Connection,
+}
+
+/// Attaches to the host that listens at `socket`. Nothing the host sent is believed unchecked.
+pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
+    let connection = Connection::connect(socket)?;
+    let offer = connection.receive_offer(PROTOCOL_VERSION, Some(OFFER_PATIENCE))?;
+    let ReceivedOffer { lines: [nic, host, extra], memory, doorbells, link } = offer;
+    let link = LinkSpec::parse(&link)?;
+    let memory = Arc::new(Memory::map(std::os::fd::AsFd::as_fd(&memory), nic, host, extra)?);
+    // The header is read through a port without page types: each word on its own.
+    let port = link.port(&memory, Side::Agent, &[])?;
+    let layout = read_header(port.window(Home::Nic), nic, host)?;
+    let port = link.port(&memory, Side::Agent, &layout.mappings(Side::Agent))?;
+    let (have, need) = (doorbells.len(), layout.doorbells());
+    if have != need {
+        return Err(AttachError::Doorbells { have, need });
+    }
+    let mut bells = Vec::with_capacity(need);
+    for (vector, fd) in doorbells.into_iter().enumerate() {
+        let bell = EventFd::from_fd(fd).map_err(|error| AttachError::Doorbell { vector, error })?;
+        bells.push(link.doorbell(&memory, vector, bell)?);
+    }
+    let own_bell = bells.pop().ok_or(AttachError::Doorbells { have, need })?;
+    Ok(Attached { layout, port, host_bells: bells, own_bell, link, connection })
+}

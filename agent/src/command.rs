@@ -1,0 +1,87 @@
+//! The agent's command line, shared by `wave agent` and by every policy's own binary.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser};
+
+use crate::attach::attach;
+use crate::registry::Registry;
+use crate::run::{Exit, Seat, run};
+
+/// What an agent is told.
+#[derive(Args, Clone, Debug)]
+pub struct AgentArgs {
+    /// The host's socket. If another agent is attached there, this one replaces it without
+    /// stopping the workload.
+    #[arg(long, value_name = "SOCKET")]
+    pub attach: PathBuf,
+    /// The policy to run.
+    #[arg(long, value_name = "NAME", default_value = "fifo")]
+    pub policy: String,
+    /// Give the CPU away between looks: for an agent that shares its CPU.
+    #[arg(long)]
+    pub share_cpu: bool,
+    /// Say nothing but errors.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(Parser)]
+#[command(about = "A Wave agent: attaches to a host and decides which thread runs next.")]
+struct Command {
+    #[command(flatten)]
+    args: AgentArgs,
+}
+
+/// The `main` of an agent binary. Exit code 0: the host went or turned the agent out; 2: bad
+/// arguments; 3: could not attach; 4: the host wrote nonsense.
+pub fn main_with(registry: Registry) -> ExitCode {
+    execute(&registry, &Command::parse().args)
+}
+
+/// Attaches and runs until the host goes or turns the agent out.
+pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
+    let fail = |code: u8, text: String| {
+        eprintln!("wave agent: {text}");
+        ExitCode::from(code)
+    };
+    if !registry.names().any(|name| name == args.policy) {
+        let known = registry.names().collect::<Vec<_>>().join(", ");
+        return fail(2, format!("there is no policy `{}`; known are: {known}", args.policy));
+    }
+    let attached = match attach(&args.attach) {
+        Ok(attached) => attached,
+        Err(error) => {
+            return fail(3, format!("cannot attach to {}: {error}", args.attach.display()));
+        }
+    };
+    let config = attached.layout.config;
+    let Some(policy) = registry.make(&args.policy, &config) else {
+        return fail(2, format!("there is no policy `{}`", args.policy));
+    };
+    if !args.quiet {
+        eprintln!(
+            "wave agent: `{}` attached to {} ({} cores, up to {} threads, link {})",
+            args.policy,
+            args.attach.display(),
+            config.cores,
+            config.subjects,
+            attached.link.name(),
+        );
+    }
+    let seat = if args.share_cpu { Seat::Shared } else { Seat::Own };
+    match run(attached, policy, (), seat) {
+        Ok(exit) => {
+            if !args.quiet {
+                let why = match exit {
+                    Exit::Revoked => "the host has revoked this incarnation",
+                    Exit::HostGone => "the host has gone",
+                };
+                eprintln!("wave agent: {why}; leaving");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(4, error.to_string()),
+    }
+}

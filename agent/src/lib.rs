@@ -1,0 +1,26 @@
+//! The agent process as a library: attach to a host, run a policy, leave when told.
+//!
+//! A policy lives in a crate of its user's own; its `main` is one line:
+//!
+//! ```no_run
+//! use wave_agent::{Registry, main_with};
+//! # use wave_sched::policies::fifo::Fifo as MyPolicy;
+//! fn main() -> std::process::ExitCode {
+//!     main_with(Registry::shipped().with("my-policy", |config| Box::new(MyPolicy::new(config))))
+//! }
+//! ```
+//!
+//! Must not know: hosts and workloads. Needs the core, links and subsystems only, and nothing of
+//! x86, so that it builds for a NIC's cores.
+
+#![forbid(unsafe_code)]
+
+mod attach;
+mod command;
+mod registry;
+mod run;
+
+pub use attach::{AttachError, Attached, attach};
+pub use command::{AgentArgs, execute, main_with};
+pub use registry::Registry;
+pub use run::{Exit, RunError, Seat, run};

@@ -1,0 +1,91 @@
+//! The thread around the agent's loop: steps, spins, parks, leaves.
+
+use std::time::{Duration, Instant};
+
+use wave_core::agent::{Agent, AgentError, Step};
+use wave_core::brain::Recorder;
+use wave_core::clock::Nanos;
+use wave_core::link::Waiter;
+use wave_core::policy::Policy;
+
+use crate::attach::Attached;
+
+/// How often an agent that finds nothing to do looks whether its host has gone.
+const LIFE_CHECK: Duration = Duration::from_millis(50);
+
+/// Whether the agent has its CPU for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Seat {
+    /// It spins.
+    #[default]
+    Own,
+    /// It gives the CPU away between looks.
+    Shared,
+}
+
+/// Why an agent left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The host revoked its window: it was replaced, or turned out.
+    Revoked,
+    /// The host has gone.
+    HostGone,
+}
+
+/// The host wrote nonsense.
+#[derive(Debug, thiserror::Error)]
+#[error("leaving, because the host's window makes no sense: {0}")]
+pub struct RunError(#[from] AgentError);
+
+/// Runs `policy` on an attached window until the host goes or turns it out.
+pub fn run<P: Policy, R: Recorder>(
+    attached: Attached,
+    policy: P,
+    recorder: R,
+    seat: Seat,
+) -> Result<Exit, RunError> {
+    let Attached { layout, port, host_bells, own_bell, connection, .. } = attached;
+    let mut agent = Agent::new(layout, port, host_bells, policy, recorder);
+    agent.announce();
+    let start = Instant::now();
+    let now = || Nanos(start.elapsed().as_nanos() as u64);
+    let mut idle_since: Option<Nanos> = None;
+    let mut looked_for_host = Nanos(0);
+    loop {
+        let time = now();
+        let until = match agent.step(time)? {
+            Step::Revoked => return Ok(Exit::Revoked),
+            Step::Progress => {
+                idle_since = None;
+                continue;
+            }
+            Step::Idle(until) => until,
+        };
+        let idle = time.since(*idle_since.get_or_insert(time));
+        if time.since(looked_for_host).0 > LIFE_CHECK.as_nanos() as u64 {
+            looked_for_host = time;
+            if connection.hung_up() {
+                return Ok(Exit::HostGone);
+            }
+        }
+        if idle < agent.spin() || !agent.prepare_park() {
+            match seat {
+                Seat::Own => std::hint::spin_loop(),
+                Seat::Shared => std::thread::yield_now(),
+            }
+            continue;
+        }
+        // The word that says "asleep" has arrived; what came before it must be seen first.
+        match agent.step(now())? {
+            Step::Revoked => return Ok(Exit::Revoked),
+            Step::Progress => {}
+            Step::Idle(_) => {
+                let wait = until.map_or(LIFE_CHECK, |at| {
+                    Duration::from_nanos(at.since(now()).0).min(LIFE_CHECK)
+                });
+                own_bell.wait(Some(wait));
+            }
+        }
+        agent.unpark();
+    }
+}

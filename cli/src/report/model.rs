@@ -1,0 +1,193 @@
+//! What one run of a scenario found. Times are nanoseconds, rates are per second.
+
+use serde::{Deserialize, Serialize};
+
+/// The limit on p99 latency that saturation is defined by.
+pub const SATURATION_LIMIT_US: u32 = 300;
+
+/// The least part of the offered requests that must be served up to saturation.
+pub const SATURATION_SERVED: f64 = 0.99;
+
+/// One run of a scenario.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// The scenario's name; names the output directory.
+    pub scenario: String,
+    /// `load`, `ladder`, `crash` or `enclaves`.
+    pub kind: String,
+    /// The scenario's description.
+    pub description: String,
+    /// Of every random stream.
+    pub seed: u64,
+    /// Version of the program.
+    pub version: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Which core did what, in words.
+    pub seating: String,
+    /// When it started, RFC 3339.
+    pub started: String,
+    /// What was compared, in the scenario's order. The first is the reference.
+    pub variants: Vec<VariantResult>,
+    /// What was fitted, measured or assumed: what, and how it is known.
+    pub facts: Vec<(String, String)>,
+    /// What only this kind of scenario has; an object or null.
+    pub extra: serde_json::Value,
+}
+
+/// The machine that a scenario ran on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Logical CPUs that were available.
+    pub cpus: u32,
+    /// As the CPU calls itself.
+    pub model: String,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+/// What one variant did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VariantResult {
+    /// The variant's name, unique in its scenario.
+    pub name: String,
+    /// `linux`, `onhost` or `offload`.
+    pub placement: String,
+    /// As in the scenario; empty without an agent.
+    pub link: String,
+    /// As in the scenario; empty without an agent.
+    pub policy: String,
+    /// Worker cores.
+    pub workers: u32,
+    /// A point per load.
+    pub points: Vec<Point>,
+    /// Highest load with at least 99% served and a p99 within [`SATURATION_LIMIT_US`]; none if no load was.
+    pub saturation_per_second: Option<f64>,
+    /// The same for other limits: limit in microseconds, load. A limit that no load was within is left out.
+    pub saturation_by_limit: Vec<(u32, f64)>,
+    /// What a request's time was spent on: part, nanoseconds per request.
+    pub account: Vec<(String, f64)>,
+}
+
+/// What one load did to one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// What the generator meant to send.
+    pub offered_per_second: f64,
+    /// The rate at which requests ended while it was measured.
+    pub achieved_per_second: f64,
+    /// Requests due while it was measured, refused ones included.
+    pub sent: u64,
+    /// Those of `sent` that were done.
+    pub done: u64,
+    /// Those of `sent` that found no thread or no room.
+    pub refused: u64,
+    /// Length of the counted part.
+    pub duration_s: f64,
+    /// Latency per class of requests, from when the request was due. The first is the one that limits apply to,
+    /// unless one is called `GET`.
+    pub classes: Vec<ClassLatency>,
+    /// Whether the generator kept up.
+    pub generator: Generator,
+    /// How many decisions had which outcome.
+    pub outcomes: Vec<(String, u64)>,
+    /// What the cores did.
+    pub cpu: Cpu,
+}
+
+/// Latency of one class of requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClassLatency {
+    /// Name of the class.
+    pub name: String,
+    /// In short.
+    pub latency: Latency,
+    /// In full: a serialized HdrHistogram of nanoseconds (V2, deflated or not), as base64.
+    pub histogram_base64: Option<String>,
+}
+
+/// A distribution of latencies, in short.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Requests counted; 0 makes all else meaningless.
+    pub count: u64,
+    /// Shortest.
+    pub min_ns: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// Exceeded by one in 10.
+    pub p90_ns: u64,
+    /// Exceeded by one in 100.
+    pub p99_ns: u64,
+    /// Exceeded by one in 1000.
+    pub p999_ns: u64,
+    /// Longest.
+    pub max_ns: u64,
+    /// Mean.
+    pub mean_ns: f64,
+}
+
+/// Whether the generator kept up: how much later than due it sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generator {
+    /// Median.
+    pub lag_p50_ns: u64,
+    /// Exceeded by one in 100.
+    pub lag_p99_ns: u64,
+    /// Longest.
+    pub lag_max_ns: u64,
+    /// Whether the point may be believed.
+    pub valid: bool,
+    /// Why not.
+    pub why_invalid: Option<String>,
+}
+
+/// What the cores did, in percent of one core's time each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Host cores, running requests.
+    pub host_useful_percent: f64,
+    /// Host cores, looking for decisions.
+    pub host_poll_percent: f64,
+    /// The agent.
+    pub agent_percent: f64,
+}
+
+impl Point {
+    /// The class that limits apply to: GET, or the first.
+    pub fn headline(&self) -> Option<&ClassLatency> {
+        let get = self.classes.iter().find(|class| class.name == "GET");
+        get.or(self.classes.first())
+            .filter(|class| class.latency.count > 0)
+    }
+
+    /// The part of the requests sent, from 0 to 1, that was done, or that ended in time, whichever is less: a
+    /// backlog that is worked off after the measured time was not served.
+    pub fn served(&self) -> f64 {
+        if self.sent == 0 {
+            return 0.0;
+        }
+        let in_time = self.achieved_per_second * self.duration_s;
+        (self.done as f64).min(in_time) / self.sent as f64
+    }
+
+    /// Why this point is not to be taken at face value; empty if it is.
+    pub fn note(&self) -> String {
+        let mut notes = Vec::new();
+        if !self.generator.valid {
+            let why = self
+                .generator
+                .why_invalid
+                .as_deref()
+                .unwrap_or("the generator did not keep up");
+            notes.push(format!("invalid: {why}"));
+        }
+        if self.served() < SATURATION_SERVED {
+            notes.push(format!("{:.1}% served", self.served() * 100.0));
+        }
+        if self.refused > 0 {
+            notes.push(format!("{} refused", self.refused));
+        }
+        notes.join("; ")
+    }
+}

@@ -1,0 +1,90 @@
+//! The axes and the grid that the plots of curves share.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
+use plotters::prelude::*;
+
+use super::style::{Area, DrawError, GRID, INK, MUTED};
+
+/// A linear axis that is labelled where, and how, we say.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    range: (f64, f64),
+    ticks: Vec<f64>,
+    label: fn(f64) -> String,
+    title: String,
+}
+
+impl Axis {
+    /// From `low` to `high`, with a `label` at each of `ticks`.
+    pub fn new(
+        low: f64,
+        high: f64,
+        ticks: Vec<f64>,
+        label: fn(f64) -> String,
+        title: impl Into<String>,
+    ) -> Self {
+        Self {
+            range: (low, high),
+            ticks,
+            label,
+            title: title.into(),
+        }
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
+        let (low, high) = self.range;
+        from + ((value - low) / (high - low) * f64::from(to - from)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.ticks.clone()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.0..self.range.1
+    }
+}
+
+impl ValueFormatter<f64> for Axis {
+    fn format(value: &f64) -> String {
+        value.to_string()
+    }
+
+    fn format_ext(&self, value: &f64) -> String {
+        (self.label)(*value)
+    }
+}
+
+/// A chart below the title of `area`, with axes and grid drawn.
+pub fn chart<'a>(
+    area: &Area<'a>,
+    x: Axis,
+    y: Axis,
+) -> Result<ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, Axis>>, DrawError> {
+    let (x_title, y_title) = (x.title.clone(), y.title.clone());
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(44)
+        .margin_right(36)
+        .margin_left(8)
+        .x_label_area_size(52)
+        .y_label_area_size(76)
+        .build_cartesian_2d(x, y)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(MUTED)
+        .label_style(("sans-serif", 13.0 * 1.24).into_font().color(&INK))
+        .axis_desc_style(("sans-serif", 13.0 * 1.24).into_font().color(&MUTED))
+        .x_desc(x_title)
+        .y_desc(y_title)
+        .draw()?;
+    Ok(chart)
+}

@@ -1,0 +1,169 @@
+//! A run that never was, with every kind of thing that a run may have.
+
+use hdrhistogram::Histogram;
+
+use super::histograms::encode;
+use super::model::{
+    ClassLatency, Cpu, Generator, Latency, Machine, Point, RunResult, VariantResult,
+};
+
+/// Four variants under six loads, like a demonstration; the third's last point is invalid.
+pub fn load() -> RunResult {
+    let variants = [
+        ("Linux threads", "linux", "", 62_000.0, 19.0),
+        ("on-host agent", "onhost", "shm", 75_000.0, 14.0),
+        (
+            "offload, coherent link",
+            "offload",
+            "model:coherent",
+            73_000.0,
+            15.5,
+        ),
+        (
+            "offload, PCIe-like link",
+            "offload",
+            "model:mount-evans",
+            68_000.0,
+            18.0,
+        ),
+    ];
+    let mut result = run("rocksdb-fifo", "load");
+    result.variants = variants
+        .into_iter()
+        .map(|(name, placement, link, capacity, base_us)| {
+            let loads = [10_000.0, 20_000.0, 40_000.0, 55_000.0, 65_000.0, 80_000.0];
+            let mut variant = variant(name, placement, link, capacity);
+            variant.points = loads
+                .into_iter()
+                .map(|load| point(load, capacity, base_us))
+                .collect();
+            variant
+        })
+        .collect();
+    let last = result.variants[2].points.last_mut().expect("six points");
+    last.generator.valid = false;
+    last.generator.why_invalid = Some("lag p99 of 212 us exceeds 50 us".into());
+    result
+}
+
+/// Six rungs.
+pub fn ladder() -> RunResult {
+    let rungs = [
+        ("shared memory", 74_000.0),
+        ("uncached on both sides", 24_000.0),
+        ("+ write-back on the NIC", 43_000.0),
+        ("+ WC and WT on the host", 55_000.0),
+        ("+ prestage and prefetch", 68_000.0),
+        ("+ decisions pushed to the host", 71_000.0),
+    ];
+    let mut result = run("ladder", "ladder");
+    result.variants = rungs
+        .into_iter()
+        .map(|(name, rate)| {
+            let mut variant = variant(name, "offload", "model:mount-evans", rate);
+            variant.points = vec![
+                point(rate * 0.5, rate, 15.0),
+                point(rate * 0.95, rate, 15.0),
+            ];
+            variant
+        })
+        .collect();
+    result
+}
+
+fn run(scenario: &str, kind: &str) -> RunResult {
+    RunResult {
+        scenario: scenario.into(),
+        kind: kind.into(),
+        description: "RocksDB GETs under FIFO scheduling, decided in several places.".into(),
+        seed: 1,
+        version: "0.1.0".into(),
+        machine: Machine {
+            cpus: 4,
+            model: "Example CPU".into(),
+            kernel: "6.12.0".into(),
+        },
+        seating: "cpu 0: generator; cpu 1: worker; cpu 2: agent".into(),
+        started: "2026-01-02T03:04:05Z".into(),
+        variants: Vec::new(),
+        facts: vec![("UC read 750 ns".into(), "printed (Wave, Table 2)".into())],
+        extra: serde_json::json!({ "kills": 20, "lost": 0 }),
+    }
+}
+
+fn variant(name: &str, placement: &str, link: &str, rate: f64) -> VariantResult {
+    VariantResult {
+        name: name.into(),
+        placement: placement.into(),
+        link: link.into(),
+        policy: if placement == "linux" {
+            String::new()
+        } else {
+            "fifo".into()
+        },
+        workers: 1,
+        points: Vec::new(),
+        saturation_per_second: Some(rate),
+        saturation_by_limit: vec![(100, rate * 0.93), (300, rate), (1000, rate * 1.02)],
+        account: vec![
+            ("service".into(), 10_000.0),
+            ("message".into(), 300.0 * 75_000.0 / rate),
+            ("wait for the decision".into(), 1100.0 * 75_000.0 / rate),
+            ("switch".into(), 480.0),
+        ],
+    }
+}
+
+/// A queue that is nearly full near `capacity`, and exponential tails.
+fn point(offered: f64, capacity: f64, base_us: f64) -> Point {
+    let busy = (offered / capacity).min(0.985);
+    let achieved = offered.min(capacity);
+    let mean_wait_us = if offered > capacity {
+        4000.0
+    } else {
+        6.0 * busy / (1.0 - busy)
+    };
+    let mut histogram = Histogram::<u64>::new(3).expect("three digits are allowed");
+    let count: u64 = 40_000;
+    for index in 0..count {
+        let rank = (index as f64 + 0.5) / count as f64;
+        let us = base_us * (1.0 + 0.05 * rank) - mean_wait_us * (1.0 - rank).ln();
+        histogram.record((us * 1e3) as u64).expect("it resizes");
+    }
+    let sent = (offered * 1.2) as u64;
+    Point {
+        offered_per_second: offered,
+        achieved_per_second: achieved,
+        sent,
+        done: (sent as f64 * achieved / offered) as u64,
+        refused: 0,
+        duration_s: 1.2,
+        classes: vec![ClassLatency {
+            name: "GET".into(),
+            latency: Latency {
+                count,
+                min_ns: histogram.min(),
+                p50_ns: histogram.value_at_quantile(0.5),
+                p90_ns: histogram.value_at_quantile(0.9),
+                p99_ns: histogram.value_at_quantile(0.99),
+                p999_ns: histogram.value_at_quantile(0.999),
+                max_ns: histogram.max(),
+                mean_ns: histogram.mean(),
+            },
+            histogram_base64: Some(encode(&histogram)),
+        }],
+        generator: Generator {
+            lag_p50_ns: 300,
+            lag_p99_ns: 2_000,
+            lag_max_ns: 30_000,
+            valid: true,
+            why_invalid: None,
+        },
+        outcomes: vec![("complete".into(), sent), ("stale".into(), 3)],
+        cpu: Cpu {
+            host_useful_percent: busy * 95.0,
+            host_poll_percent: 4.0,
+            agent_percent: 60.0,
+        },
+    }
+}

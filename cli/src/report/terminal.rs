@@ -1,0 +1,177 @@
+//! The results as tables for a terminal, at most [`WIDTH`] columns wide.
+
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets,
+};
+
+use super::model::{RunResult, SATURATION_LIMIT_US, VariantResult};
+use super::number::{difference, micros, thousands};
+
+/// Columns of the terminal that a table takes at most.
+pub const WIDTH: u16 = 100;
+
+/// A variant's name is not broken up to this width, spaces beside it included.
+const NAME_WIDTH_MAX: u16 = 34;
+
+/// Every point, then every variant's saturation, if any is known.
+pub fn summary(result: &RunResult) -> String {
+    let mut text = points(result);
+    if let Some(saturation) = saturation(result) {
+        text.push_str("\n\n");
+        text.push_str(&saturation);
+    }
+    text
+}
+
+/// A row per point and class.
+pub fn points(result: &RunResult) -> String {
+    let all = || result.variants.iter().flat_map(|variant| &variant.points);
+    let several_classes = all().any(|point| point.classes.len() > 1);
+    let mut header = vec!["variant", "workers", "offered\nk/s", "achieved\nk/s"];
+    if several_classes {
+        header.push("class");
+    }
+    header.extend(["p50\nus", "p99\nus", "p99.9\nus", "note"]);
+    let mut table = table(result, &header, if several_classes { 5..8 } else { 4..7 });
+    for variant in &result.variants {
+        let mut name = variant.name.as_str();
+        let mut workers = variant.workers.to_string();
+        for point in &variant.points {
+            let mut before = vec![
+                std::mem::take(&mut name).to_owned(),
+                std::mem::take(&mut workers),
+                thousands(point.offered_per_second),
+                thousands(point.achieved_per_second),
+            ];
+            let mut note = point.note();
+            if point.classes.is_empty() {
+                let empty =
+                    std::iter::repeat_n("-".to_owned(), if several_classes { 4 } else { 3 });
+                table.add_row(before.iter().cloned().chain(empty).chain([note.clone()]));
+            }
+            for class in &point.classes {
+                let latency = &class.latency;
+                let mut row = before.clone();
+                if several_classes {
+                    row.push(class.name.clone());
+                }
+                let known = |ns| {
+                    if latency.count > 0 {
+                        micros(ns)
+                    } else {
+                        "-".to_owned()
+                    }
+                };
+                row.extend([
+                    known(latency.p50_ns),
+                    known(latency.p99_ns),
+                    known(latency.p999_ns),
+                ]);
+                row.push(std::mem::take(&mut note));
+                table.add_row(row);
+                before.fill(String::new());
+            }
+        }
+    }
+    table.to_string()
+}
+
+/// A row per variant: its saturation, the difference from the first variant's, and how it moves with the limit.
+pub fn saturation(result: &RunResult) -> Option<String> {
+    if result
+        .variants
+        .iter()
+        .all(|variant| variant.saturation_per_second.is_none())
+    {
+        return None;
+    }
+    let limits = limits(result);
+    let mut header = vec![
+        "variant".to_owned(),
+        "workers".to_owned(),
+        "saturation\nk/s".to_owned(),
+        "vs first".to_owned(),
+    ];
+    header.extend(limits.iter().map(|limit| format!("at {limit} us")));
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let mut table = table(result, &header, 2..header.len());
+    let reference = result
+        .variants
+        .first()
+        .and_then(|variant| variant.saturation_per_second);
+    for (index, variant) in result.variants.iter().enumerate() {
+        let rate = variant.saturation_per_second;
+        let against = match (rate, reference) {
+            (Some(rate), Some(reference)) if index > 0 => difference(rate, reference),
+            _ => String::new(),
+        };
+        let mut row = vec![
+            variant.name.clone(),
+            variant.workers.to_string(),
+            rate.map_or_else(|| "none".to_owned(), thousands),
+            against,
+        ];
+        row.extend(limits.iter().map(|limit| at_limit(variant, *limit)));
+        table.add_row(row);
+    }
+    Some(format!("{table}\nSaturation: {}", definition()))
+}
+
+/// What saturation means.
+pub fn definition() -> String {
+    format!(
+        "the highest offered load with at least 99% served and a GET p99 of at most {SATURATION_LIMIT_US} us."
+    )
+}
+
+/// The limits, in microseconds, that any variant's saturation was also computed for; ascending.
+pub fn limits(result: &RunResult) -> Vec<u32> {
+    let mut limits: Vec<u32> = result
+        .variants
+        .iter()
+        .flat_map(|variant| &variant.saturation_by_limit)
+        .map(|(limit, _)| *limit)
+        .collect();
+    limits.sort_unstable();
+    limits.dedup();
+    limits
+}
+
+/// The saturation of `variant` for a limit in microseconds; empty if it was not computed.
+pub fn at_limit(variant: &VariantResult, limit: u32) -> String {
+    if variant.saturation_by_limit.is_empty() {
+        return String::new();
+    }
+    let rate = variant
+        .saturation_by_limit
+        .iter()
+        .find(|(other, _)| *other == limit);
+    rate.map_or_else(|| "none".to_owned(), |(_, rate)| thousands(*rate))
+}
+
+/// A table whose first columns are the variant and three numbers, and whose columns in `numbers` are numbers too.
+fn table(result: &RunResult, header: &[&str], numbers: std::ops::Range<usize>) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_style(TableComponent::HeaderLines, '─')
+        .set_style(TableComponent::MiddleHeaderIntersections, '─')
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(header.to_vec());
+    let name_width = result
+        .variants
+        .iter()
+        .map(|variant| variant.name.chars().count() as u16 + 2)
+        .max();
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if numbers.contains(&index) || (1..4).contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        if index == 0 {
+            let width = Width::Fixed(name_width.unwrap_or(0).min(NAME_WIDTH_MAX));
+            column.set_constraint(ColumnConstraint::LowerBoundary(width));
+        }
+    }
+    table
+}

@@ -1,0 +1,355 @@
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+/// A directory of this test's own, emptied.
+fn directory(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("wave-report-{}-{test}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    path
+}
+
+#[test]
+fn csv_has_a_row_per_point_and_reads_back() {
+    let mut result = sample::load();
+    result.variants[0].name = "with, a comma and \"quotes\"".into();
+    let bytes = points::csv(&result).unwrap();
+    let mut reader = csv::Reader::from_reader(bytes.as_slice());
+    let header = reader.headers().unwrap().clone();
+    let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
+    let points: Vec<_> = result
+        .variants
+        .iter()
+        .flat_map(|v| v.points.iter().map(move |p| (v, p)))
+        .collect();
+    assert_eq!(rows.len(), points.len());
+    let column = |name: &str| {
+        header
+            .iter()
+            .position(|other| other == name)
+            .unwrap_or_else(|| panic!("no {name}"))
+    };
+    for (row, (variant, point)) in rows.iter().zip(points) {
+        assert_eq!(&row[column("variant")], variant.name);
+        assert_eq!(
+            row[column("achieved_per_second")].parse(),
+            Ok(point.achieved_per_second)
+        );
+        assert_eq!(
+            row[column("GET_p99_ns")].parse(),
+            Ok(point.classes[0].latency.p99_ns)
+        );
+        assert_eq!(row[column("valid")].parse(), Ok(point.generator.valid));
+        assert_eq!(
+            row[column("agent_percent")].parse(),
+            Ok(point.cpu.agent_percent)
+        );
+        assert_eq!(row[column("outcome_stale")].parse(), Ok(3));
+    }
+}
+
+#[test]
+fn a_class_that_a_point_lacks_leaves_its_columns_empty() {
+    let mut result = sample::load();
+    let mut scan = result.variants[0].points[0].classes[0].clone();
+    scan.name = "RANGE".into();
+    result.variants[0].points[0].classes.push(scan);
+    let bytes = points::csv(&result).unwrap();
+    let mut reader = csv::Reader::from_reader(bytes.as_slice());
+    let column = reader
+        .headers()
+        .unwrap()
+        .iter()
+        .position(|name| name == "RANGE_p50_ns")
+        .unwrap();
+    let filled: Vec<bool> = reader
+        .records()
+        .map(|row| !row.unwrap()[column].is_empty())
+        .collect();
+    assert_eq!(filled.iter().position(|filled| *filled), Some(0));
+    assert_eq!(filled.iter().filter(|filled| **filled).count(), 1);
+}
+
+#[test]
+fn a_line_of_json_is_a_point_without_its_histogram() {
+    let result = sample::load();
+    let bytes = points::json_lines(&result).unwrap();
+    let lines: Vec<&str> = std::str::from_utf8(&bytes).unwrap().lines().collect();
+    assert_eq!(lines.len(), 24);
+    let line: serde_json::Value = serde_json::from_str(lines[6]).unwrap();
+    assert_eq!(line["variant"], "on-host agent");
+    assert_eq!(line["offered_per_second"], 10_000.0);
+    assert!(line["classes"][0]["histogram_base64"].is_null());
+}
+
+#[test]
+fn the_json_object_holds_the_whole_run() {
+    let result = sample::load();
+    let json = to_json(&result);
+    assert_eq!(json["scenario"], "rocksdb-fifo");
+    assert_eq!(
+        json["variants"][3]["points"][0]["classes"][0]["name"],
+        "GET"
+    );
+    assert_eq!(
+        json["variants"][0]["saturation_by_limit"][1],
+        serde_json::json!([300, 62_000.0])
+    );
+    assert_eq!(serde_json::from_value::<RunResult>(json).unwrap(), result);
+}
+
+#[test]
+fn a_histogram_survives_being_written() {
+    let mut histogram = hdrhistogram::Histogram::<u64>::new(3).unwrap();
+    histogram.record_n(12_345, 7).unwrap();
+    histogram.record(9_999_999).unwrap();
+    assert_eq!(
+        histograms::decode(&histograms::encode(&histogram)),
+        Some(histogram)
+    );
+    assert_eq!(histograms::decode("not one"), None);
+}
+
+#[test]
+fn whatever_a_run_says_is_escaped_in_the_page() {
+    let attack = "<script>alert('x')</script>&\"";
+    let mut result = sample::ladder();
+    for text in [
+        &mut result.description,
+        &mut result.seating,
+        &mut result.started,
+        &mut result.machine.model,
+    ] {
+        *text = attack.into();
+    }
+    result.facts = vec![(attack.into(), attack.into())];
+    result.extra = serde_json::json!({ attack: [attack] });
+    for variant in &mut result.variants {
+        variant.name = format!("{attack}{}", variant.name);
+        variant.account[0].0 = attack.into();
+        variant.points[0].generator.valid = false;
+        variant.points[0].generator.why_invalid = Some(attack.into());
+        variant.points[0].classes[0].name = attack.into();
+    }
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    assert!(!page.contains("<script"), "an unescaped text");
+    // Name, description, facts, account, class and reason, in tables and in plots.
+    assert!(page.matches("&lt;script&gt;").count() >= 20);
+}
+
+#[test]
+fn the_page_needs_nothing_from_outside() {
+    let result = sample::load();
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    for outside in ["src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert_eq!(page.matches("<svg").count(), 3);
+    for shown in [
+        "cpu 1: worker",
+        "at 1000 µs",
+        "printed (Wave, Table 2)",
+        "wait for the decision",
+        "lag p99 of 212 us",
+    ] {
+        assert!(page.contains(shown), "{shown} is missing");
+    }
+}
+
+#[test]
+fn the_style_sheet_knows_the_plots_colours() {
+    let style = include_str!("style.css");
+    let svg = plot::all(&sample::load()).unwrap().throughput.unwrap();
+    for colour in [
+        plot::style::PAPER,
+        plot::style::INK,
+        plot::style::MUTED,
+        plot::style::GRID,
+        plot::style::colour(0),
+    ] {
+        let colour = format!("=\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
+        assert!(svg.contains(&colour) && style.contains(&colour), "{colour}");
+    }
+}
+
+#[test]
+fn percentiles_are_compared_at_the_highest_load_that_all_served() {
+    let plots = plot::all(&sample::load()).unwrap();
+    let percentiles = plots.percentiles.unwrap();
+    // Linux threads give up above 62 k/s.
+    assert_eq!(percentiles.load, "55.0 thousand requests per second");
+    assert!(
+        percentiles
+            .svg
+            .contains("latency at each percentile, 55.0 k/s offered")
+    );
+    // Rungs of a ladder are offered loads of their own.
+    assert!(plot::all(&sample::ladder()).unwrap().percentiles.is_none());
+}
+
+#[test]
+fn a_variant_without_a_valid_point_does_not_hide_the_others() {
+    let mut result = sample::load();
+    for point in &mut result.variants[1].points {
+        point.generator.valid = false;
+    }
+    let percentiles = plot::all(&result).unwrap().percentiles.unwrap();
+    assert_eq!(percentiles.load, "55.0 thousand requests per second");
+    assert!(percentiles.svg.contains("on-host agent: no valid point"));
+}
+
+#[test]
+fn a_run_without_points_has_a_page_and_no_plots() {
+    let mut result = sample::load();
+    for variant in &mut result.variants {
+        variant.points.clear();
+        variant.account.clear();
+    }
+    let plots = plot::all(&result).unwrap();
+    assert!(plots.files().iter().all(|(_, svg)| svg.is_none()));
+    assert!(html::page(&result, &plots).contains("Saturation is the highest offered load"));
+}
+
+#[test]
+fn numbers_that_are_not_finite_do_no_harm() {
+    let mut result = sample::ladder();
+    result.variants[0].points[0].achieved_per_second = f64::NAN;
+    result.variants[1].points[0].offered_per_second = f64::INFINITY;
+    result.variants[1].saturation_per_second = Some(f64::NAN);
+    result.variants[2].account[0].1 = f64::INFINITY;
+    let out = directory("not-finite");
+    write(&result, &out).unwrap();
+    assert!(to_json(&result)["variants"][0]["points"][0]["achieved_per_second"].is_null());
+    assert!(
+        !fs::read_to_string(out.join("ladder/ladder.svg"))
+            .unwrap()
+            .contains("NaN")
+    );
+    fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn a_second_run_leaves_nothing_of_the_first() {
+    let out = directory("second-run");
+    let mut result = sample::ladder();
+    let path = write(&result, &out).unwrap();
+    assert_eq!(path, out.join("ladder"));
+    assert!(path.join("ladder.svg").exists());
+    assert!(path.join("histograms/shared-memory-37000-get.b64").exists());
+    result.kind = "load".into();
+    result.variants[0].points.remove(0);
+    write(&result, &out).unwrap();
+    assert!(!path.join("ladder.svg").exists());
+    assert!(!path.join("histograms/shared-memory-37000-get.b64").exists());
+    let mut names: Vec<String> = fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "account.svg",
+            "histograms",
+            "points.csv",
+            "points.jsonl",
+            "report.html",
+            "throughput-latency.svg"
+        ]
+    );
+    fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn an_error_says_which_file() {
+    let out = directory("error");
+    fs::write(&out, "in the way").unwrap();
+    let error = write(&sample::ladder(), &out).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!(
+            "{}: cannot be written: ",
+            out.join("ladder").display()
+        )),
+        "{error}"
+    );
+    fs::remove_file(out).unwrap();
+}
+
+#[test]
+fn the_terminal_table_fits_and_says_what_is_invalid() {
+    let mut result = sample::load();
+    result.variants[3].name =
+        "a variant with quite a long name, longer than any column would like it to be".into();
+    let summary = terminal::summary(&result);
+    for line in summary.lines() {
+        let width = line.chars().count();
+        assert!(
+            width <= usize::from(terminal::WIDTH),
+            "{width} columns: {line}"
+        );
+    }
+    let row = summary
+        .lines()
+        .find(|line| line.contains("on-host agent"))
+        .unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(columns[..5], ["on-host", "agent", "1", "10.0", "10.0"]);
+    assert!(summary.contains("invalid"));
+    assert!(summary.contains("p99 of at most 300 us"));
+}
+
+/// Bytes written, shared with the test.
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn progress_without_a_terminal_is_a_line_per_step() {
+    let written = Written::default();
+    let progress = Progress::lines(2, Box::new(written.clone()));
+    for step in ["a at 10 k/s", "b at 10 k/s"] {
+        progress.begin(step);
+        progress.end();
+    }
+    drop(progress);
+    assert_eq!(
+        String::from_utf8(written.0.lock().unwrap().clone()).unwrap(),
+        "[1/2] a at 10 k/s\n[2/2] b at 10 k/s\n"
+    );
+}
+
+#[test]
+fn a_backlog_worked_off_late_was_not_served() {
+    let mut point = sample::load().variants[0].points[0].clone();
+    assert_eq!(point.note(), "");
+    point.achieved_per_second *= 0.9;
+    assert_eq!(point.note(), "90.0% served");
+}
+
+#[test]
+fn a_limit_that_no_load_was_within_is_shown_as_none() {
+    let mut result = sample::load();
+    result.variants[0].saturation_by_limit.remove(0);
+    let table = terminal::saturation(&result).unwrap();
+    let row = table
+        .lines()
+        .find(|line| line.contains("Linux threads"))
+        .unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(
+        columns,
+        ["Linux", "threads", "1", "62.0", "none", "62.0", "63.2"]
+    );
+}

@@ -1,0 +1,343 @@
+//! The file's meaning: defaults filled in, values in range, sections that belong together.
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+
+use super::defaults;
+use super::error::{ScenarioError, line_of};
+use super::file::{
+    RawClass, RawCrash, RawEnclaves, RawKind, RawRun, RawScenario, RawSearch, RawWorkload,
+};
+use super::model::{Class, Crash, Enclaves, Kind, Load, Run, Scenario, Workload, slug};
+
+#[path = "variants.rs"]
+mod variants;
+
+/// Where the fields came from, and what a policy may be called.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub path: &'a Path,
+    pub text: &'a str,
+    pub policies: &'a [&'a str],
+}
+
+impl Source<'_> {
+    /// Refuses what stands at `span`.
+    fn refuse(&self, span: Range<usize>, message: impl Into<String>) -> ScenarioError {
+        ScenarioError::meaning(self.path, line_of(self.text, span.start), message.into())
+    }
+
+    /// The value, or the default; refused outside of `allowed`.
+    fn within<T: PartialOrd + Display + Copy>(
+        &self,
+        field: &str,
+        value: Option<&Spanned<T>>,
+        default: T,
+        allowed: std::ops::RangeInclusive<T>,
+    ) -> Result<T, ScenarioError> {
+        let Some(value) = value else {
+            return Ok(default);
+        };
+        if allowed.contains(value.get_ref()) {
+            return Ok(*value.get_ref());
+        }
+        let (least, most) = (allowed.start(), allowed.end());
+        let message = format!(
+            "`{field}` is {}, expected {least} to {most}",
+            value.get_ref()
+        );
+        Err(self.refuse(value.span(), message))
+    }
+
+    /// A number above 0.
+    fn positive(&self, field: &str, value: &Spanned<f64>) -> Result<f64, ScenarioError> {
+        let number = *value.get_ref();
+        if number > 0.0 && number.is_finite() {
+            return Ok(number);
+        }
+        Err(self.refuse(
+            value.span(),
+            format!("`{field}` is {number}, expected a number above 0"),
+        ))
+    }
+}
+
+/// Fills in defaults and checks `raw`.
+pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, ScenarioError> {
+    let name = raw.name.get_ref().clone();
+    if name.is_empty() || slug(&name) != name {
+        let message =
+            format!("`name` is \"{name}\", expected small letters, digits and single hyphens");
+        return Err(source.refuse(raw.name.span(), message));
+    }
+    let kind = kind(&raw, source)?;
+    let run = run(
+        raw.run.as_ref(),
+        raw.crash.as_ref(),
+        &kind,
+        raw.kind.span(),
+        source,
+    )?;
+    let workload = workload(raw.workload.unwrap_or_default(), source)?;
+    let variants = variants::check(
+        raw.variant,
+        raw.host.unwrap_or_default(),
+        &kind,
+        &raw.kind,
+        source,
+    )?;
+    Ok(Scenario {
+        name,
+        description: raw.description.unwrap_or_default(),
+        kind,
+        workload,
+        run,
+        variants,
+    })
+}
+
+fn kind(raw: &RawScenario, source: Source<'_>) -> Result<Kind, ScenarioError> {
+    let written = *raw.kind.get_ref();
+    if let Some(crash) = raw.crash.as_ref().filter(|_| written != RawKind::Crash) {
+        return Err(source.refuse(
+            crash.span(),
+            "[crash] has a meaning only with kind = \"crash\"",
+        ));
+    }
+    if let Some(enclaves) = raw
+        .enclaves
+        .as_ref()
+        .filter(|_| written != RawKind::Enclaves)
+    {
+        return Err(source.refuse(
+            enclaves.span(),
+            "[enclaves] has a meaning only with kind = \"enclaves\"",
+        ));
+    }
+    match (written, &raw.crash, &raw.enclaves) {
+        (RawKind::Load, ..) => Ok(Kind::Load),
+        (RawKind::Ladder, ..) => Ok(Kind::Ladder),
+        (RawKind::Crash, Some(crash), _) => crash_kind(crash.get_ref(), source),
+        (RawKind::Crash, None, _) => Err(source.refuse(
+            raw.kind.span(),
+            "kind = \"crash\" needs a table [crash] with `load_per_second`",
+        )),
+        (RawKind::Enclaves, _, enclaves) => {
+            enclaves_kind(enclaves.as_ref().map(Spanned::get_ref), source)
+        }
+    }
+}
+
+fn crash_kind(raw: &RawCrash, source: Source<'_>) -> Result<Kind, ScenarioError> {
+    let kills = source.within(
+        "crash.kills",
+        raw.kills.as_ref(),
+        defaults::KILLS,
+        1..=100_000,
+    )?;
+    let every_ms = source.within(
+        "crash.every_ms",
+        raw.every_ms.as_ref(),
+        defaults::EVERY_MS,
+        1..=3_600_000,
+    )?;
+    Ok(Kind::Crash(Crash { kills, every_ms }))
+}
+
+fn enclaves_kind(raw: Option<&RawEnclaves>, source: Source<'_>) -> Result<Kind, ScenarioError> {
+    let count = raw.and_then(|raw| raw.count.as_ref());
+    let count = source.within("enclaves.count", count, defaults::ENCLAVES, 1..=64)?;
+    Ok(Kind::Enclaves(Enclaves { count }))
+}
+
+fn workload(raw: RawWorkload, source: Source<'_>) -> Result<Workload, ScenarioError> {
+    let keys = source.within(
+        "workload.keys",
+        raw.keys.as_ref(),
+        defaults::KEYS,
+        1..=1_000_000_000,
+    )?;
+    let value_bytes = source.within(
+        "workload.value_bytes",
+        raw.value_bytes.as_ref(),
+        defaults::VALUE_BYTES,
+        1..=1_048_576,
+    )?;
+    let service_us = source.within(
+        "workload.service_us",
+        raw.service_us.as_ref(),
+        defaults::SERVICE_US,
+        0.0..=1_000_000.0,
+    )?;
+    let classes = match raw.classes {
+        None => defaults::classes(service_us),
+        Some(classes) if classes.get_ref().is_empty() => {
+            return Err(source.refuse(
+                classes.span(),
+                "`workload.classes` is empty, expected at least one class",
+            ));
+        }
+        Some(classes) => {
+            let mut checked: Vec<Class> = Vec::with_capacity(classes.get_ref().len());
+            for raw in classes.get_ref() {
+                let class = class(raw.get_ref(), service_us, source)?;
+                if class.name.is_empty() || checked.iter().any(|other| other.name == class.name) {
+                    let message = format!(
+                        "`workload.classes` has the name \"{}\", expected a name each and no name twice",
+                        class.name
+                    );
+                    return Err(source.refuse(raw.span(), message));
+                }
+                checked.push(class);
+            }
+            checked
+        }
+    };
+    Ok(Workload {
+        keys,
+        value_bytes,
+        classes,
+    })
+}
+
+fn class(raw: &RawClass, service_us: f64, source: Source<'_>) -> Result<Class, ScenarioError> {
+    let weight = source.positive("workload.classes.weight", &raw.weight)?;
+    let service_us = source.within(
+        "workload.classes.service_us",
+        raw.service_us.as_ref(),
+        service_us,
+        0.0..=1_000_000.0,
+    )?;
+    Ok(Class {
+        name: raw.name.clone(),
+        weight,
+        service_us,
+    })
+}
+
+fn run(
+    raw: Option<&Spanned<RawRun>>,
+    crash: Option<&Spanned<RawCrash>>,
+    kind: &Kind,
+    kind_span: Range<usize>,
+    source: Source<'_>,
+) -> Result<Run, ScenarioError> {
+    let span = raw.map_or(kind_span, Spanned::span);
+    let absent = RawRun::default();
+    let raw = raw.map_or(&absent, Spanned::get_ref);
+    let warmup_seconds = raw.warmup_seconds.as_ref();
+    let warmup = source.within(
+        "run.warmup_seconds",
+        warmup_seconds,
+        defaults::WARMUP_SECONDS,
+        0.0..=3600.0,
+    )?;
+    let seed = raw.seed.unwrap_or(defaults::SEED);
+
+    if let (Kind::Crash(times), Some(crash)) = (kind, crash) {
+        let unused = [
+            ("run.seconds", raw.seconds.as_ref().map(Spanned::span)),
+            (
+                "run.loads_per_second",
+                raw.loads_per_second.as_ref().map(Spanned::span),
+            ),
+            ("run.search", raw.search.as_ref().map(Spanned::span)),
+        ];
+        if let Some((field, Some(span))) = unused.into_iter().find(|(_, span)| span.is_some()) {
+            let message = format!(
+                "`{field}` has no meaning with kind = \"crash\", [crash] says how long and under which load"
+            );
+            return Err(source.refuse(span, message));
+        }
+        let load = source.positive("crash.load_per_second", &crash.get_ref().load_per_second)?;
+        let seconds = warmup + f64::from(times.kills) * times.every_ms as f64 / 1e3;
+        return Ok(Run {
+            seconds,
+            warmup_seconds: warmup,
+            seed,
+            load: Load::Each(vec![load]),
+        });
+    }
+
+    let seconds = match &raw.seconds {
+        Some(seconds) => source.positive("run.seconds", seconds)?,
+        None => defaults::SECONDS,
+    };
+    if warmup >= seconds {
+        let at = warmup_seconds
+            .map(Spanned::span)
+            .or_else(|| raw.seconds.as_ref().map(Spanned::span));
+        let message = format!(
+            "`run.warmup_seconds` is {warmup}, expected less than `run.seconds`, which is {seconds}"
+        );
+        return Err(source.refuse(at.unwrap_or(span), message));
+    }
+    let load = match (&raw.loads_per_second, &raw.search) {
+        (Some(_), Some(search)) => {
+            return Err(source.refuse(
+                search.span(),
+                "[run] has both `loads_per_second` and [run.search], expected one of them",
+            ));
+        }
+        (None, None) => {
+            return Err(source.refuse(
+                span,
+                "[run] needs `loads_per_second` or a table [run.search]",
+            ));
+        }
+        (Some(loads), None) if *kind == Kind::Ladder => {
+            let message = "`run.loads_per_second` with kind = \"ladder\", expected a table [run.search]: \
+                           a ladder compares saturations";
+            return Err(source.refuse(loads.span(), message));
+        }
+        (Some(loads), None) => each(loads, source)?,
+        (None, Some(search)) => self::search(search.get_ref(), source)?,
+    };
+    Ok(Run {
+        seconds,
+        warmup_seconds: warmup,
+        seed,
+        load,
+    })
+}
+
+fn each(loads: &Spanned<Vec<Spanned<f64>>>, source: Source<'_>) -> Result<Load, ScenarioError> {
+    let field = "run.loads_per_second";
+    let mut checked: Vec<f64> = Vec::with_capacity(loads.get_ref().len());
+    for load in loads.get_ref() {
+        let rate = source.positive(field, load)?;
+        if let Some(before) = checked.last().filter(|before| **before >= rate) {
+            let message = format!("`{field}` has {rate} after {before}, expected ascending loads");
+            return Err(source.refuse(load.span(), message));
+        }
+        checked.push(rate);
+    }
+    if checked.is_empty() {
+        return Err(source.refuse(
+            loads.span(),
+            format!("`{field}` is empty, expected at least one load"),
+        ));
+    }
+    Ok(Load::Each(checked))
+}
+
+fn search(raw: &RawSearch, source: Source<'_>) -> Result<Load, ScenarioError> {
+    let low = source.positive("run.search.low", &raw.low)?;
+    let high = source.positive("run.search.high", &raw.high)?;
+    if low >= high {
+        let message = format!(
+            "`run.search.high` is {high}, expected more than `run.search.low`, which is {low}"
+        );
+        return Err(source.refuse(raw.high.span(), message));
+    }
+    let probes = source.within(
+        "run.search.probes",
+        raw.probes.as_ref(),
+        defaults::PROBES,
+        2..=64,
+    )?;
+    Ok(Load::Search { low, high, probes })
+}

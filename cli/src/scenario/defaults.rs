@@ -1,0 +1,89 @@
+//! What a scenario may leave out, and what it then means. Every default is here.
+
+use super::model::{Class, Home, Link, Mapping, Queue, Transport};
+
+/// `workload.keys`: small enough to stay in memory, large enough to miss the L2 cache.
+pub const KEYS: u64 = 100_000;
+/// `workload.value_bytes`.
+pub const VALUE_BYTES: u32 = 64;
+/// `workload.service_us`: what a GET costs, calibrated (Wave 7.2.2).
+pub const SERVICE_US: f64 = 10.0;
+/// `run.seconds`: of one point.
+pub const SECONDS: f64 = 1.5;
+/// `run.warmup_seconds`: of which this much is not counted.
+pub const WARMUP_SECONDS: f64 = 0.3;
+/// `run.seed`.
+pub const SEED: u64 = 1;
+/// `run.search.probes`.
+pub const PROBES: u32 = 9;
+/// `host.cores`: worker cores of an enclave.
+pub const CORES: u32 = 1;
+/// `host.max_threads`.
+pub const MAX_THREADS: u32 = 4096;
+/// `host.prestage`: decisions left in a core's queue before it asks.
+pub const PRESTAGE: u32 = 2;
+/// `host.spin_us`: an idle core spins this long, then parks.
+pub const SPIN_US: u64 = 50;
+/// `variant.prefetch`: the host asks for the line of its next decision before it needs it (Wave 5.4).
+pub const PREFETCH: bool = true;
+/// `variant.link`.
+pub const LINK: Link = Link::Shm;
+/// `crash.kills`.
+pub const KILLS: u32 = 20;
+/// `crash.every_ms`: between two kills; twenty times the scheduling watchdog's period.
+pub const EVERY_MS: u64 = 400;
+/// `enclaves.count`.
+pub const ENCLAVES: u32 = 2;
+
+/// `workload.classes`: GETs only.
+pub fn classes(service_us: f64) -> Vec<Class> {
+    vec![Class {
+        name: "GET".to_owned(),
+        weight: 1.0,
+        service_us,
+    }]
+}
+
+/// `variant.messages` over `link`: how each side maps the queues from host to agent.
+///
+/// Over a link that is not coherent, with every optimisation of Wave 5.3 that fits this direction.
+pub fn messages(link: &Link) -> Queue {
+    match link {
+        Link::Shm => Queue {
+            home: Home::Host,
+            ..coherent()
+        },
+        Link::Coherent => coherent(),
+        Link::MountEvans | Link::File(_) => Queue {
+            host: Mapping::WriteCombining,
+            ..coherent()
+        },
+    }
+}
+
+/// `variant.decisions` over `link`: how each side maps the queues from agent to host.
+///
+/// Over a link that is not coherent, with every optimisation of Wave 5.3 that fits this direction.
+pub fn decisions(link: &Link) -> Queue {
+    match link {
+        Link::Shm => Queue {
+            home: Home::Host,
+            ..coherent()
+        },
+        Link::Coherent => coherent(),
+        Link::MountEvans | Link::File(_) => Queue {
+            host: Mapping::WriteThrough,
+            ..coherent()
+        },
+    }
+}
+
+/// Loads and stores to NIC memory, cached by both sides.
+const fn coherent() -> Queue {
+    Queue {
+        transport: Transport::Mmio,
+        home: Home::Nic,
+        host: Mapping::WriteBack,
+        agent: Mapping::WriteBack,
+    }
+}

@@ -1,0 +1,178 @@
+//! The file's form: which fields there are and of which type. What they mean together is [`super::check`]'s.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_path_to_error::{Path as FieldPath, Segment};
+use toml::Spanned;
+
+use super::error::{ScenarioError, line_of};
+use super::model::{Home, Mapping, Transport};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawScenario {
+    pub name: Spanned<String>,
+    pub description: Option<String>,
+    pub kind: Spanned<RawKind>,
+    pub workload: Option<RawWorkload>,
+    pub run: Option<Spanned<RawRun>>,
+    pub host: Option<RawHost>,
+    pub variant: Option<Vec<Spanned<RawVariant>>>,
+    pub crash: Option<Spanned<RawCrash>>,
+    pub enclaves: Option<Spanned<RawEnclaves>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawKind {
+    Load,
+    Ladder,
+    Crash,
+    Enclaves,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawWorkload {
+    pub keys: Option<Spanned<u64>>,
+    pub value_bytes: Option<Spanned<u32>>,
+    pub service_us: Option<Spanned<f64>>,
+    pub classes: Option<Spanned<Vec<Spanned<RawClass>>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawClass {
+    pub name: String,
+    pub weight: Spanned<f64>,
+    pub service_us: Option<Spanned<f64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawRun {
+    pub seconds: Option<Spanned<f64>>,
+    pub warmup_seconds: Option<Spanned<f64>>,
+    pub seed: Option<u64>,
+    pub loads_per_second: Option<Spanned<Vec<Spanned<f64>>>>,
+    pub search: Option<Spanned<RawSearch>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawSearch {
+    pub low: Spanned<f64>,
+    pub high: Spanned<f64>,
+    pub probes: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawHost {
+    pub cores: Option<Spanned<u32>>,
+    pub max_threads: Option<Spanned<u32>>,
+    pub prestage: Option<Spanned<u32>>,
+    pub spin_us: Option<Spanned<u64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawVariant {
+    pub name: Spanned<String>,
+    pub placement: Spanned<RawPlacement>,
+    pub policy: Option<Spanned<String>>,
+    pub link: Option<Spanned<String>>,
+    pub messages: Option<Spanned<RawQueue>>,
+    pub decisions: Option<Spanned<RawQueue>>,
+    pub cores: Option<Spanned<u32>>,
+    pub prestage: Option<Spanned<u32>>,
+    pub prefetch: Option<Spanned<bool>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawPlacement {
+    Linux,
+    OnHost,
+    Offload,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawQueue {
+    pub transport: Option<Transport>,
+    pub home: Option<Home>,
+    pub host: Option<Mapping>,
+    pub agent: Option<Mapping>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawCrash {
+    pub kills: Option<Spanned<u32>>,
+    pub every_ms: Option<Spanned<u64>>,
+    pub load_per_second: Spanned<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawEnclaves {
+    pub count: Option<Spanned<u32>>,
+}
+
+/// Reads `text` into its fields.
+pub(super) fn parse(path: &Path, text: &str) -> Result<RawScenario, ScenarioError> {
+    let refuse = |error: &toml::de::Error, field: String| {
+        let line = error.span().map_or(1, |span| line_of(text, span.start));
+        let message = error.message();
+        // An unknown field is named by the message itself; a value is not.
+        let message = match field.as_str() {
+            "" => plain(message),
+            _ if message.starts_with("unknown field") => plain(message),
+            _ => format!("`{field}`: {}", plain(message)),
+        };
+        ScenarioError::form(path, line, message)
+    };
+    let deserializer =
+        toml::Deserializer::parse(text).map_err(|error| refuse(&error, String::new()))?;
+    serde_path_to_error::deserialize(deserializer).map_err(|error| {
+        let field = field_name(error.path());
+        refuse(error.inner(), field)
+    })
+}
+
+/// `variant[1].cores`: where in the file, without what [`Spanned`] adds.
+fn field_name(path: &FieldPath) -> String {
+    let mut name = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => name.push_str(&format!("[{index}]")),
+            Segment::Map { key } if key.starts_with("$__") => {}
+            Segment::Map { key } | Segment::Enum { variant: key } => {
+                if !name.is_empty() {
+                    name.push('.');
+                }
+                name.push_str(key);
+            }
+            Segment::Unknown => {}
+        }
+    }
+    name
+}
+
+/// `message` with the names of Rust's types put as an author of TOML would.
+fn plain(message: &str) -> String {
+    let message = message.trim_end().replace('\n', ", ");
+    let Some((head, expected)) = message.rsplit_once("expected ") else {
+        return message;
+    };
+    let expected = match expected {
+        "u32" | "u64" => "a whole number, 0 or more",
+        "f64" => "a number",
+        "a sequence" => "a list",
+        "a boolean" => "true or false",
+        other => other,
+    };
+    format!("{head}expected {expected}")
+}

@@ -1,0 +1,52 @@
+//! The experiment file: what is compared, under which load, on which cores.
+//!
+//! A scenario is TOML. [`load`] reads one, refuses what it does not know (with the file, the line, the field and what
+//! is allowed there), fills in [`defaults`] and checks that the whole makes sense. What it returns needs no further
+//! checks by whoever runs it. This module knows nothing of how a scenario is run.
+
+mod check;
+pub mod defaults;
+mod error;
+mod file;
+mod model;
+
+pub use error::ScenarioError;
+pub use model::{
+    Agent, Class, Crash, Enclaves, Home, Host, Kind, Link, Load, Mapping, Placement, Queue, Run,
+    Scenario, Scheduler, Transport, Variant, Workload, slug,
+};
+
+use std::path::Path;
+
+/// Reads and checks the scenario in `path`.
+///
+/// `policies` are the names of the policies that an agent can be asked for; another name is refused.
+///
+/// # Errors
+/// Says which file, which line and why. All of them are the author's of the file, to be answered with exit code 2.
+pub fn load(path: &Path, policies: &[&str]) -> Result<Scenario, ScenarioError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ScenarioError::Read {
+        file: path.to_path_buf(),
+        source,
+    })?;
+    parse(path, &text, policies)
+}
+
+/// Checks the scenario in `text`; `path` is where it came from, for messages and for the files that it names.
+///
+/// # Errors
+/// As for [`load`], except that nothing is read.
+pub fn parse(path: &Path, text: &str, policies: &[&str]) -> Result<Scenario, ScenarioError> {
+    let raw = file::parse(path, text)?;
+    check::check(
+        raw,
+        check::Source {
+            path,
+            text,
+            policies,
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,319 @@
+//! The agent's loop: poll messages, feed the policy, top up decisions, commit, poll fronts.
+//!
+//! [`Agent::step`] is a bounded amount of work that says whether there was any. What surrounds it
+//! (a thread that spins, then parks; a simulator that counts) belongs to the caller.
+//!
+//! # Parking
+//!
+//! An agent parks only while it is *quiet*: every core asks and nothing is on its way. It says so
+//! in host memory, fences, reads that back (which on a link that posts writes proves that the word
+//! has arrived, and pulls in what the host had sent before), steps once more, and only then waits
+//! for its doorbell. A host context that sends while it is asking, or from outside a core, fences
+//! after its message and looks at that word.
+
+use alloc::vec::Vec;
+
+use crate::brain::{Brain, Recorder};
+use crate::clock::Nanos;
+use crate::endpoint::{Receiver, Sender, home_of};
+use crate::host::preempt_word;
+use crate::layout::{
+    AGENT_PARKED, AGENT_READY, CORE_PARKED, INCARNATION_LIVE, Layout, PROTOCOL_VERSION,
+};
+use crate::link::{Doorbell, Home, Port, Side, Window};
+use crate::message::{
+    BadEntry, KIND_CORE, KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message, Subject,
+    Upstream,
+};
+use crate::policy::{Decisions, Note, Policy, Progress};
+use crate::queue::{Malformed, PushError, Tag};
+use crate::snapshot::{self, SnapshotError};
+
+/// Entries taken from one queue before the next queue's turn: no context can starve another.
+pub const ENTRIES_PER_TURN: usize = 16;
+/// Decisions made in one step, at most.
+pub const DECISIONS_PER_STEP: usize = 64;
+/// How long the agent waits for a snapshot before it asks again.
+pub const RESYNC_PATIENCE: Nanos = Nanos::from_millis(5);
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Something was done: step again at once.
+    Progress,
+    /// Nothing to do, until a doorbell, or this time.
+    Idle(Option<Nanos>),
+    /// The host has revoked this incarnation: leave.
+    Revoked,
+}
+
+/// The host wrote what no host of ours writes. The agent leaves: its host falls back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AgentError {
+    /// A queue's entry is none.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// An entry's parts do not fit.
+    #[error(transparent)]
+    BadEntry(#[from] BadEntry),
+    /// A snapshot is none.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// A queue of decisions is full, which the protocol rules out, or its credit is a lie.
+    #[error("core {core}: {error}")]
+    Decisions {
+        /// Whose queue.
+        core: u16,
+        /// What was wrong.
+        error: PushError,
+    },
+}
+
+/// The agent's own I/O, polled by its loop: sockets, timers, packets.
+pub trait Front {
+    /// Does a bounded amount of work; puts notes for the policy into `notes`.
+    fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress;
+
+    /// A note from the policy.
+    fn on_note(&mut self, now: Nanos, note: &Note);
+}
+
+/// One incarnation of an agent over one window.
+pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell> {
+    layout: Layout,
+    port: L,
+    bells: Vec<B>,
+    messages: Vec<Receiver>,
+    decisions: Vec<Sender>,
+    control: Sender,
+    brain: Brain<P, R>,
+    out: Decisions,
+    fronts: Vec<alloc::boxed::Box<dyn Front + Send>>,
+    notes: Vec<Note>,
+    look_after: Vec<u16>,
+    resync_asked: Option<Nanos>,
+    synced: bool,
+    decided: u64,
+    kicked: u64,
+}
+
+impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
+    /// An agent over a checked layout. `bells` are the host's vectors: one per core, then the
+    /// control context's.
+    pub fn new(layout: Layout, port: L, bells: Vec<B>, policy: P, recorder: R) -> Self {
+        let receive = |place| Receiver::new(place, Side::Agent);
+        let send = |place| Sender::new(place, Side::Agent);
+        let cores = usize::from(layout.config.cores);
+        assert!(bells.len() > cores, "a doorbell per core and one for the control context");
+        Agent {
+            messages: layout.messages.iter().map(receive).collect(),
+            decisions: layout.decisions.iter().map(send).collect(),
+            control: send(&layout.control),
+            brain: Brain::new(&layout.config, policy, recorder),
+            out: Decisions::with_capacity(DECISIONS_PER_STEP),
+            fronts: Vec::new(),
+            notes: Vec::with_capacity(DECISIONS_PER_STEP),
+            look_after: Vec::with_capacity(cores * (ENTRIES_PER_TURN + 1) + 2 * DECISIONS_PER_STEP),
+            resync_asked: None,
+            synced: false,
+            decided: 0,
+            kicked: 0,
+            layout,
+            port,
+            bells,
+        }
+    }
+
+    /// Adds a front.
+    pub fn add_front(&mut self, front: alloc::boxed::Box<dyn Front + Send>) {
+        self.fronts.push(front);
+    }
+
+    /// Tells the host that this agent is there and speaks its version (Wave Table 1,
+    /// `START_WAVE_AGENT`). The host answers with a snapshot; until then nothing is decided.
+    pub fn announce(&mut self) {
+        let nic = self.port.window(home_of(Side::Agent));
+        nic.store(self.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
+        nic.fence();
+        self.bells[self.layout.control_vector()].ring();
+    }
+
+    /// The pure part.
+    pub fn brain(&self) -> &Brain<P, R> {
+        &self.brain
+    }
+
+    /// Decisions committed and kicks sent so far.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.decided, self.kicked)
+    }
+
+    /// How long to look for work before parking.
+    pub fn spin(&self) -> Nanos {
+        self.layout.config.spin
+    }
+
+    /// One round of the loop. It sees the queues as they are when it comes to them, and takes a
+    /// bounded number of entries from each.
+    pub fn step(&mut self, now: Nanos) -> Result<Step, AgentError> {
+        let nic = self.port.window(home_of(Side::Agent));
+        if nic.load(self.layout.incarnation, 0) != INCARNATION_LIVE {
+            return Ok(Step::Revoked);
+        }
+        let mut progress = self.poll_messages(now)?;
+        progress |= self.poll_fronts(now);
+        if self.synced {
+            progress |= self.brain.decide(now, DECISIONS_PER_STEP, &mut self.out) == Progress::More;
+            progress |= !self.out.staged.is_empty();
+            self.commit()?;
+        }
+        self.look_after_sleepers();
+        for queue in &mut self.decisions {
+            progress |= !queue.poll(&self.port);
+        }
+        if self.brain.check_order(now).is_err() {
+            self.ask_for_snapshot(now);
+        }
+        if progress {
+            return Ok(Step::Progress);
+        }
+        Ok(Step::Idle(self.brain.next_deadline()))
+    }
+
+    /// Says that the agent is about to sleep. Returns whether it may: step once more, and if that
+    /// finds nothing, wait for the doorbell; then [`Agent::unpark`].
+    pub fn prepare_park(&mut self) -> bool {
+        if !self.brain.is_quiet() || !self.synced {
+            return false;
+        }
+        let host = self.port.window(Home::Host);
+        host.store(self.layout.agent_parked, 0, AGENT_PARKED);
+        host.fence();
+        host.load(self.layout.agent_parked, 0);
+        true
+    }
+
+    /// Takes the word back.
+    pub fn unpark(&mut self) {
+        let host = self.port.window(Home::Host);
+        host.store(self.layout.agent_parked, 0, 0);
+        host.publish();
+    }
+
+    /// Wave Table 1, `POLL_MESSAGES` and `POLL_TXNS_OUTCOMES`.
+    fn poll_messages(&mut self, now: Nanos) -> Result<bool, AgentError> {
+        let mut progress = false;
+        for context in 0..self.messages.len() {
+            for _ in 0..ENTRIES_PER_TURN {
+                let Some(entry) = self.messages[context].pop(&self.port)? else { break };
+                progress = true;
+                let entry = Upstream::decode(&entry)?;
+                match entry.message {
+                    Some(message) if message.kind >= KIND_CORE => self.on_core(now, &message)?,
+                    _ => {
+                        let reaction = self.brain.on_entry(now, context as u16, &entry);
+                        if let Some(core) = reaction.look_after {
+                            self.look_after.push(core);
+                        }
+                        if reaction.resync {
+                            self.ask_for_snapshot(now);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(progress)
+    }
+
+    /// A message of the core's own. Kinds that this version does not know are passed over.
+    fn on_core(&mut self, now: Nanos, message: &Message) -> Result<(), AgentError> {
+        if message.kind == KIND_SNAPSHOT {
+            let extent = message.subject;
+            let Layout { config, snapshots, .. } = &self.layout;
+            let snapshot = snapshot::read(&self.port, config, snapshots, extent.id)?;
+            self.tell_host(KIND_EXTENT_RETURNED, extent);
+            self.brain.on_snapshot(now, &snapshot);
+            self.resync_asked = None;
+            self.synced = true;
+            // A core may have gone to sleep on top of a decision whose fate the snapshot hides.
+            let cores = self.brain.cores();
+            self.look_after.clear();
+            self.look_after.extend((0..cores.len()).filter(|&core| cores.waits(core)));
+        }
+        Ok(())
+    }
+
+    fn ask_for_snapshot(&mut self, now: Nanos) {
+        if self.resync_asked.is_some_and(|asked| now.since(asked) < RESYNC_PATIENCE) {
+            return;
+        }
+        self.resync_asked = Some(now);
+        self.tell_host(KIND_RESYNC, Subject::default());
+    }
+
+    fn tell_host(&mut self, kind: u16, subject: Subject) {
+        // A full control queue means that the host does not listen; it will be asked again.
+        if self.control.push(&self.port, Tag { kind, flags: 0 }, &[subject.to_word()]).is_ok() {
+            self.control.fence(&self.port);
+            self.bells[self.layout.control_vector()].ring();
+        }
+    }
+
+    fn poll_fronts(&mut self, now: Nanos) -> bool {
+        let mut progress = false;
+        for front in &mut self.fronts {
+            progress |= front.poll(now, &mut self.notes) == Progress::More;
+        }
+        for note in self.notes.drain(..) {
+            progress = true;
+            self.brain.on_note(now, &note);
+        }
+        for note in self.out.notes.drain(..) {
+            for front in &mut self.fronts {
+                front.on_note(now, &note);
+            }
+        }
+        progress
+    }
+
+    /// Wave Table 1, `TXNS_COMMIT`: all decisions of this step, one publish, and a kick (MSI-X) for
+    /// each core that sleeps.
+    fn commit(&mut self) -> Result<(), AgentError> {
+        for &(core, decision) in &self.out.staged {
+            let (tag, words) = decision.encode();
+            let queue = &mut self.decisions[usize::from(core)];
+            queue
+                .push(&self.port, tag, &words)
+                .map_err(|error| AgentError::Decisions { core, error })?;
+            queue.publish(&self.port);
+            if self.brain.cores().waits(core) {
+                self.look_after.push(core);
+            }
+        }
+        self.decided += self.out.staged.len() as u64;
+        self.out.staged.clear();
+        for preemption in &self.out.preemptions {
+            let host = self.port.window(Home::Host);
+            let line = self.layout.preempt + u32::from(preemption.core);
+            host.store(line, 0, preempt_word(preemption.run));
+            host.publish();
+            self.look_after.push(preemption.core);
+        }
+        self.out.preemptions.clear();
+        Ok(())
+    }
+
+    /// Kicks those cores of the list that sleep. A core that spins needs no kick.
+    fn look_after_sleepers(&mut self) {
+        let Some(&first) = self.look_after.first() else { return };
+        self.decisions[usize::from(first)].fence(&self.port);
+        let nic = self.port.window(home_of(Side::Agent));
+        nic.fence();
+        for core in self.look_after.drain(..) {
+            if nic.load(self.layout.core_status + u32::from(core), 0) == CORE_PARKED {
+                self.kicked += 1;
+                self.bells[usize::from(core)].ring();
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The host's control context: what it says to an agent beside messages and decisions.
+
+use crate::endpoint::Receiver;
+use crate::extent::Pool;
+use crate::host::{Context, Signals};
+use crate::layout::{AGENT_READY, INCARNATION_REVOKED, Layout, PROTOCOL_VERSION};
+use crate::link::{Home, Port, Side, Window};
+use crate::message::{KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message, Sequence, Subject};
+use crate::snapshot::{self, CoreRecord, Record};
+
+/// What the agent has written about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentState {
+    /// Nothing yet.
+    Absent,
+    /// It is there and speaks our version.
+    Ready,
+    /// It speaks another version, which must be refused.
+    OtherVersion(u32),
+}
+
+/// What the agent asks of the control context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// It wants a snapshot.
+    pub resync: bool,
+    /// It wrote what no agent of ours writes.
+    pub fault: bool,
+}
+
+/// The control context's end of one incarnation's window.
+#[derive(Debug)]
+pub struct HostControl {
+    context: Context,
+    down: Receiver,
+    pool: Pool,
+    incarnation: u32,
+    agent: u32,
+    epoch: u32,
+    budget: u32,
+}
+
+impl HostControl {
+    /// The control context of a fresh window.
+    pub fn new(layout: &Layout) -> HostControl {
+        HostControl {
+            context: Context::new(layout, &layout.messages[layout.control_context()]),
+            down: Receiver::new(&layout.control, Side::Host),
+            pool: Pool::new(layout.snapshots),
+            incarnation: layout.incarnation,
+            agent: layout.agent,
+            epoch: 0,
+            budget: layout.control.ring.entries,
+        }
+    }
+
+    /// Whether an agent has announced itself in this window.
+    pub fn agent_state(&self, port: &impl Port) -> AgentState {
+        let word = port.window(Home::Nic).load(self.agent, 0);
+        let version = word as u32;
+        match word & AGENT_READY != 0 {
+            false => AgentState::Absent,
+            true if version == PROTOCOL_VERSION => AgentState::Ready,
+            true => AgentState::OtherVersion(version),
+        }
+    }
+
+    /// Tells the agent to leave. What it does from now on reaches nobody, whether it obeys or not.
+    pub fn revoke(&self, port: &impl Port) {
+        port.window(Home::Nic).store(self.incarnation, 0, INCARNATION_REVOKED);
+        port.window(Home::Nic).publish();
+    }
+
+    /// Takes what the agent has asked for: at most one ring of it.
+    pub fn poll(&mut self, port: &impl Port) -> Requests {
+        let mut requests = Requests::default();
+        for _ in 0..self.budget {
+            match self.down.pop(port) {
+                Ok(None) => break,
+                Ok(Some(entry)) => match (entry.tag.kind, entry.words()) {
+                    (KIND_RESYNC, [_]) => requests.resync = true,
+                    (KIND_EXTENT_RETURNED, [word]) => {
+                        requests.fault |= self.pool.returned(Subject::from_word(*word)).is_err();
+                    }
+                    _ => requests.fault = true,
+                },
+                Err(_) => requests.fault = true,
+            }
+        }
+        requests
+    }
+
+    /// Sends the host's state. Returns false where both extents are lent: the agent has not read
+    /// the ones before; call again later.
+    pub fn send_snapshot(
+        &mut self,
+        port: &impl Port,
+        cores: &[CoreRecord],
+        records: impl Iterator<Item = Record>,
+    ) -> bool {
+        let Some(extent) = self.pool.free() else { return false };
+        let lines = snapshot::stage(port, self.pool.place(), extent, cores, records);
+        let subject = self.pool.lend(port, extent, lines);
+        self.epoch = self.epoch.wrapping_add(1);
+        let message = Message {
+            kind: KIND_SNAPSHOT,
+            subject,
+            sequence: Sequence(0),
+            argument: self.epoch,
+            payload: [0; 3],
+        };
+        self.context.send(port, &message);
+        true
+    }
+
+    /// What the driver has to do; cleared by reading.
+    pub fn take_signals(&mut self) -> Signals {
+        self.context.take_signals()
+    }
+}

@@ -1,0 +1,228 @@
+//! The agent's view of the host's cores: who asks, and what has been decided but not answered.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::layout::CORES_MAX;
+use crate::message::{Decision, TxnId};
+use crate::outcome::{Code, Outcome};
+use crate::policy::Choice;
+use crate::snapshot::CoreRecord;
+
+const SET_WORDS: usize = CORES_MAX / 64;
+
+/// A set of cores that is walked turn by turn.
+#[derive(Clone, Debug, Default)]
+struct CoreSet([u64; SET_WORDS]);
+
+impl CoreSet {
+    fn set(&mut self, core: u16, member: bool) {
+        let (word, bit) = (usize::from(core) / 64, core % 64);
+        self.0[word] = self.0[word] & !(1 << bit) | u64::from(member) << bit;
+    }
+
+    /// The first member at or after `from`, wrapping around.
+    #[inline]
+    fn next(&self, from: u16) -> Option<u16> {
+        let (start, bit) = (usize::from(from) / 64, from % 64);
+        let first = self.0[start] & (u64::MAX << bit);
+        if first != 0 {
+            return Some((start * 64) as u16 + first.trailing_zeros() as u16);
+        }
+        (1..=SET_WORDS).find_map(|step| {
+            let word = (start + step) % SET_WORDS;
+            let bits = self.0[word];
+            (bits != 0).then(|| (word * 64) as u16 + bits.trailing_zeros() as u16)
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Core {
+    /// Whether a snapshot has told of it: until then its run number means nothing.
+    known: bool,
+    asks: bool,
+    run: u32,
+    next_txn: TxnId,
+    answered: TxnId,
+    /// Decided and not answered, oldest first.
+    outstanding: VecDeque<Decision>,
+}
+
+/// All cores of an enclave, as the agent knows them.
+#[derive(Clone, Debug)]
+pub struct Cores {
+    cores: Vec<Core>,
+    prestage: usize,
+    asking: CoreSet,
+    open: CoreSet,
+    asking_count: usize,
+    outstanding_count: usize,
+    turn: u16,
+}
+
+impl Cores {
+    /// `count` cores that have not been heard of yet, with `prestage` decisions left in each.
+    pub fn new(count: u16, prestage: u16) -> Cores {
+        let room = usize::from(prestage).max(1);
+        let core = Core {
+            known: false,
+            asks: false,
+            run: 0,
+            next_txn: TxnId::new(1),
+            answered: TxnId::new(0),
+            outstanding: VecDeque::new(),
+        };
+        let mut cores = alloc::vec![core; usize::from(count)];
+        for core in &mut cores {
+            core.outstanding.reserve(room);
+        }
+        let mut cores = Cores {
+            cores,
+            prestage: usize::from(prestage),
+            asking: CoreSet::default(),
+            open: CoreSet::default(),
+            asking_count: 0,
+            outstanding_count: 0,
+            turn: 0,
+        };
+        for core in 0..count {
+            cores.refresh(core);
+        }
+        cores
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u16 {
+        self.cores.len() as u16
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.cores.is_empty()
+    }
+
+    /// Whether every core waits for a decision and none is on its way: nothing can happen that the
+    /// host does not have to announce to a sleeping agent.
+    pub fn all_quiet(&self) -> bool {
+        self.asking_count == self.cores.len() && self.outstanding_count == 0
+    }
+
+    /// A core that waits and has nothing on its way.
+    #[inline]
+    pub fn asking(&self) -> Option<u16> {
+        self.asking.next(self.turn)
+    }
+
+    /// A core with room for one more decision.
+    #[inline]
+    pub fn open(&self) -> Option<u16> {
+        self.open.next(self.turn)
+    }
+
+    /// Whether `core` waits although decisions are on their way to it.
+    pub fn waits(&self, core: u16) -> bool {
+        self.cores[usize::from(core)].asks
+    }
+
+    /// The core's run, as of its last completed decision.
+    pub fn run(&self, core: u16) -> u32 {
+        self.cores[usize::from(core)].run
+    }
+
+    #[inline]
+    fn refresh(&mut self, core: u16) {
+        let state = &self.cores[usize::from(core)];
+        let outstanding = state.outstanding.len();
+        let room = if state.asks { self.prestage.max(1) } else { self.prestage };
+        let (asking, open) = (state.asks && outstanding == 0, outstanding < room);
+        self.asking.set(core, asking);
+        self.open.set(core, open);
+    }
+
+    fn set_asks(&mut self, core: u16, asks: bool) {
+        let state = &mut self.cores[usize::from(core)];
+        if state.asks != asks {
+            state.asks = asks;
+            if asks { self.asking_count += 1 } else { self.asking_count -= 1 }
+        }
+    }
+
+    /// The core said that it waits. Returns whether something is on its way to it already, so that
+    /// it may have gone to sleep on top of it and must be looked after.
+    #[inline]
+    pub fn asked(&mut self, core: u16) -> bool {
+        self.set_asks(core, true);
+        self.refresh(core);
+        !self.cores[usize::from(core)].outstanding.is_empty()
+    }
+
+    /// Numbers a decision and counts it as on its way.
+    #[inline]
+    pub(crate) fn stage(&mut self, core: u16, choice: Choice) -> Decision {
+        let state = &mut self.cores[usize::from(core)];
+        assert!(
+            state.outstanding.len() < self.prestage.max(1),
+            "the policy's fault: core {core} has no room for a decision"
+        );
+        let decision = Decision {
+            kind: choice.kind,
+            subject: choice.subject,
+            sequence: choice.sequence,
+            txn: state.next_txn,
+            flags: 0,
+            argument: choice.argument,
+        };
+        state.next_txn = state.next_txn.next();
+        state.outstanding.push_back(decision);
+        self.outstanding_count += 1;
+        self.turn = if core + 1 < self.len() { core + 1 } else { 0 };
+        self.refresh(core);
+        decision
+    }
+
+    /// Matches an outcome with its decision. Outcomes come in the order of the decisions; if some
+    /// were lost, the decisions before this one are forgotten. `None` for one that was answered
+    /// before (a snapshot came first), or was never made (the peer's fault, and harmless).
+    #[inline]
+    pub fn answered(&mut self, core: u16, outcome: Outcome) -> Option<Decision> {
+        let decision = self.forget_until(core, outcome.txn);
+        if decision.is_some() && outcome.code == Code::Complete {
+            self.cores[usize::from(core)].run = outcome.run;
+            self.set_asks(core, false);
+        }
+        self.refresh(core);
+        decision
+    }
+
+    fn forget_until(&mut self, core: u16, txn: TxnId) -> Option<Decision> {
+        let state = &mut self.cores[usize::from(core)];
+        let behind = txn.after(state.answered) as usize;
+        if behind == 0 || behind > state.outstanding.len() {
+            return None;
+        }
+        let mut last = None;
+        for _ in 0..behind {
+            last = state.outstanding.pop_front();
+        }
+        self.outstanding_count -= behind;
+        state.answered = txn;
+        last
+    }
+
+    /// Takes a core's state from a snapshot, where it is newer than what has been heard.
+    pub fn resync(&mut self, core: u16, record: &CoreRecord) {
+        self.forget_until(core, record.txn);
+        let state = &mut self.cores[usize::from(core)];
+        let ahead = record.run.wrapping_sub(state.run) as i32;
+        // Within one run a core only ever goes from running to asking.
+        let asks = if !core::mem::replace(&mut state.known, true) || ahead > 0 {
+            state.run = record.run;
+            record.asks
+        } else {
+            state.asks || (ahead == 0 && record.asks)
+        };
+        self.set_asks(core, asks);
+        self.refresh(core);
+    }
+}

@@ -1,0 +1,142 @@
+//! A queue's two ends, whatever transport its configuration names (Wave 3.2, `CREATE_QUEUE` and
+//! `SET_QUEUE_TYPE`).
+
+use crate::dma::{DmaConsumer, DmaProducer};
+use crate::layout::QueuePlace;
+use crate::link::{Home, Mapping, Port, Side, Transport, Window};
+use crate::queue::{Consumer, Entry, Malformed, Producer, PushError, Tag};
+
+/// The writing end of a queue.
+#[derive(Debug)]
+pub enum Sender {
+    /// Stores go straight to the ring, at this home.
+    Mmio(Producer, Home),
+    /// Stores go to a staging ring.
+    Dma(DmaProducer),
+}
+
+impl Sender {
+    /// The end of `place` for its producer, on `side`.
+    pub fn new(place: &QueuePlace, side: Side) -> Sender {
+        match place.transport {
+            Transport::Mmio => {
+                Sender::Mmio(Producer::new(place.ring, place.mapping(side)), place.home)
+            }
+            transport => Sender::Dma(DmaProducer::new(
+                place.staging,
+                home_of(side),
+                place.ring,
+                transport == Transport::DmaSync,
+            )),
+        }
+    }
+
+    /// Writes one entry. It travels at the latest with the next publish.
+    #[inline]
+    pub fn push<const N: usize>(
+        &mut self,
+        port: &impl Port,
+        tag: Tag,
+        payload: &[u64; N],
+    ) -> Result<(), PushError> {
+        match self {
+            Sender::Mmio(ring, home) => ring.push(port.window(*home), tag, payload),
+            Sender::Dma(ring) => ring.push(port, tag, payload),
+        }
+    }
+
+    /// Makes what was pushed travel.
+    #[inline]
+    pub fn publish(&mut self, port: &impl Port) {
+        match self {
+            Sender::Mmio(_, home) => port.window(*home).publish(),
+            Sender::Dma(ring) => ring.publish(port),
+        }
+    }
+
+    /// Publishes, and orders all that was pushed before later loads of this context.
+    #[inline]
+    pub fn fence(&mut self, port: &impl Port) {
+        match self {
+            Sender::Mmio(_, home) => port.window(*home).fence(),
+            Sender::Dma(ring) => {
+                ring.publish(port);
+                while !ring.poll(port) {
+                    ring.publish(port);
+                    core::hint::spin_loop();
+                }
+            }
+        }
+    }
+
+    /// Lets copies progress. Returns whether nothing is under way.
+    #[inline]
+    pub fn poll(&mut self, port: &impl Port) -> bool {
+        match self {
+            Sender::Mmio(..) => true,
+            Sender::Dma(ring) => {
+                ring.publish(port);
+                ring.poll(port)
+            }
+        }
+    }
+
+    /// How many entries can be pushed now.
+    pub fn room(&mut self, port: &impl Port) -> u32 {
+        match self {
+            Sender::Mmio(ring, home) => ring.room(port.window(*home)),
+            Sender::Dma(ring) => ring.room(port),
+        }
+    }
+}
+
+/// The reading end of a queue.
+#[derive(Debug)]
+pub enum Receiver {
+    /// Loads come straight from the ring, at this home.
+    Mmio(Consumer, Home),
+    /// Loads come from a ring in the consumer's own memory.
+    Dma(DmaConsumer),
+}
+
+impl Receiver {
+    /// The end of `place` for its consumer, on `side`.
+    pub fn new(place: &QueuePlace, side: Side) -> Receiver {
+        match place.transport {
+            Transport::Mmio => {
+                Receiver::Mmio(Consumer::new(place.ring, place.mapping(side)), place.home)
+            }
+            _ => Receiver::Dma(DmaConsumer::new(place.ring, home_of(side), place.staging)),
+        }
+    }
+
+    /// Takes the next entry, if it is there.
+    #[inline]
+    pub fn pop(&mut self, port: &impl Port) -> Result<Option<Entry>, Malformed> {
+        match self {
+            Receiver::Mmio(ring, home) => ring.pop(port.window(*home)),
+            Receiver::Dma(ring) => ring.pop(port),
+        }
+    }
+
+    /// Starts to fetch the next entry (Wave 5.4). Nothing to do where it lies in near memory.
+    #[inline]
+    pub fn prefetch(&mut self, port: &impl Port) {
+        if let Receiver::Mmio(ring, home) = self {
+            ring.prefetch(port.window(*home));
+        }
+    }
+}
+
+/// The memory that a side reaches without crossing the link.
+pub const fn home_of(side: Side) -> Home {
+    match side {
+        Side::Host => Home::Host,
+        Side::Agent => Home::Nic,
+    }
+}
+
+/// Whether a side sees a mapping that needs its own flushes.
+pub const fn is_cached_incoherently(mapping: Mapping) -> bool {
+    matches!(mapping, Mapping::WriteThrough)
+}

@@ -1,0 +1,72 @@
+//! Extents: bulk data that crosses the link by the copy engine.
+//!
+//! An extent belongs to its producer until it is lent, then to the consumer until that returns it
+//! by index and generation. A return that names another generation, or an extent that is not lent,
+//! is the peer's fault and changes nothing. The consumer copies an extent once before it believes
+//! any of it.
+
+use alloc::vec::Vec;
+
+use crate::layout::PoolPlace;
+use crate::link::{Dma, Home, Port, Span};
+use crate::message::Subject;
+
+/// A return that names no lent extent: the peer is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("peer's fault: extent {}.{} was not lent", .0.id, .0.generation)]
+pub struct NotLent(pub Subject);
+
+/// The producer's account of a pool.
+#[derive(Debug)]
+pub struct Pool {
+    place: PoolPlace,
+    lent: Vec<bool>,
+    generations: Vec<u32>,
+}
+
+impl Pool {
+    /// A pool of which nothing is lent.
+    pub fn new(place: PoolPlace) -> Pool {
+        let count = place.extents as usize;
+        Pool { place, lent: alloc::vec![false; count], generations: alloc::vec![0; count] }
+    }
+
+    /// Where it lies.
+    pub fn place(&self) -> &PoolPlace {
+        &self.place
+    }
+
+    /// An extent to fill, if one is at home.
+    pub fn free(&self) -> Option<u32> {
+        self.lent.iter().position(|lent| !lent).map(|at| at as u32)
+    }
+
+    /// Copies the first `lines` of an extent's staging to the other side, waits for it, and lends
+    /// the extent. The result names it.
+    pub fn lend(&mut self, port: &impl Port, extent: u32, lines: u32) -> Subject {
+        assert!(lines <= self.place.lines && !self.lent[extent as usize]);
+        let offset = extent * self.place.lines;
+        let from = Span { home: Home::Host, line: self.place.staging + offset, lines };
+        let to = Span { home: Home::Nic, line: self.place.target + offset, lines };
+        let ticket = port.dma().copy(from, to);
+        while !port.dma().is_done(ticket) {
+            core::hint::spin_loop();
+        }
+        let generation = &mut self.generations[extent as usize];
+        *generation = generation.wrapping_add(1);
+        self.lent[extent as usize] = true;
+        Subject { id: extent, generation: *generation }
+    }
+
+    /// Takes an extent back.
+    pub fn returned(&mut self, extent: Subject) -> Result<(), NotLent> {
+        let at = extent.id as usize;
+        match self.lent.get_mut(at) {
+            Some(lent) if *lent && self.generations[at] == extent.generation => {
+                *lent = false;
+                Ok(())
+            }
+            _ => Err(NotLent(extent)),
+        }
+    }
+}

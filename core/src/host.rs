@@ -1,0 +1,371 @@
+//! The host's side of a switch, as a sans-I/O state machine (Wave Figure 2, 5.4).
+//!
+//! ```text
+//!              hold(message)                decision committed
+//!   Running ------------------> Looking --------------------------> Running
+//!                                  |  ^
+//!                     slot empty:  |  | poll again (spin)
+//!                     ask, then    v  |
+//!                               Spinning ---- spun long enough ----> Parking: status = parked,
+//!                                  ^                                 fence, read back, look again
+//!                                  |  rung, or time to look             |            |
+//!                                  +------------- Parked <-- still empty +    found: Running
+//! ```
+//!
+//! Around a switch the order is: prefetch the decision, update the host's own state, write the
+//! message (unpublished), read the decision, check it, write its outcome into the *same entry*, and
+//! publish once. Where no decision is staged, the message alone goes out with the flag ASKS.
+//!
+//! # Parking without losing a wake-up
+//!
+//! A core that finds its slot empty and goes to sleep while a decision is in flight would sleep
+//! for ever. It therefore stores *parked*, fences, **reads the status back from NIC memory**, looks
+//! once more, and only then waits. The read-back is what makes this right for links that post
+//! writes: it returns after the store has arrived, and whatever the agent had sent before the store
+//! arrived has arrived here. The agent checks the status after it has published a decision for a
+//! core that asks, and again when a core asks although decisions are outstanding.
+//! The agent parks by the mirror image of this ([`crate::agent`]); it does so only while every core
+//! asks, so a running core never needs to fence and look whether the agent sleeps.
+
+use crate::clock::Nanos;
+use crate::endpoint::{Receiver, Sender};
+use crate::layout::{AGENT_PARKED, CORE_PARKED, Layout, QueuePlace};
+use crate::link::{Home, Port, Side, Window};
+use crate::message::{
+    Decision, FLAG_ASKS, FLAG_ATOMIC, FLAG_OUTCOME, KIND_NONE, Message, TxnId,
+};
+use crate::outcome::{Code, Counts, Outcome};
+use crate::queue::{PushError, Tag};
+use crate::snapshot::{CoreRecord, Record};
+
+/// The host's side of a subsystem: checks and applies decisions, and knows the truth.
+///
+/// Contract: [`Mechanism::apply`] commits at most once per subject and sequence, whichever core or
+/// fallback asks; a refusal changes nothing; nothing in a decision is believed.
+pub trait Mechanism {
+    /// What the driver has to carry out for a committed decision.
+    type Work;
+
+    /// Checks a decision for this core and commits it, or says why not.
+    fn apply(&mut self, decision: &Decision) -> Result<Self::Work, Code>;
+
+    /// Gives every id that was ever used to `each`, as it is now.
+    fn snapshot(&self, each: &mut dyn FnMut(Record));
+}
+
+/// Things that a context wants its driver to do; looked at after each call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signals(u8);
+
+impl Signals {
+    const RING_AGENT: u8 = 1;
+    const LOST: u8 = 2;
+    const FAULT: u8 = 4;
+
+    /// Nothing to do.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+    /// Ring the agent's doorbell: it sleeps.
+    pub const fn ring_agent(self) -> bool {
+        self.0 & Self::RING_AGENT != 0
+    }
+    /// A message or an outcome found no room: a snapshot must follow.
+    pub const fn lost(self) -> bool {
+        self.0 & Self::LOST != 0
+    }
+    /// The agent wrote what no agent of ours writes: it should lose its window.
+    pub const fn fault(self) -> bool {
+        self.0 & Self::FAULT != 0
+    }
+}
+
+/// A producing context: a core's voice, or an outside thread's.
+#[derive(Debug)]
+pub struct Context {
+    up: Sender,
+    agent_parked: u32,
+    signals: Signals,
+}
+
+impl Context {
+    /// The context that owns this queue of messages.
+    pub fn new(layout: &Layout, place: &QueuePlace) -> Context {
+        Context {
+            up: Sender::new(place, Side::Host),
+            agent_parked: layout.agent_parked,
+            signals: Signals::default(),
+        }
+    }
+
+    /// Sends a message now (Wave Table 1, `SEND_MESSAGES`), and sees whether the agent sleeps.
+    /// What finds no room is dropped, and said so in the signals.
+    pub fn send(&mut self, port: &impl Port, message: &Message) {
+        self.push(port, Tag { kind: message.kind, flags: 0 }, &message.words());
+        self.publish(port);
+        self.look_for_sleeping_agent(port);
+    }
+
+    /// Writes a message that the next [`Context::publish`] sends: for batches.
+    pub fn enqueue(&mut self, port: &impl Port, message: &Message) {
+        self.push(port, Tag { kind: message.kind, flags: 0 }, &message.words());
+    }
+
+    /// Sends what was enqueued.
+    pub fn publish(&mut self, port: &impl Port) {
+        self.up.publish(port);
+    }
+
+    /// What the driver has to do; cleared by reading.
+    #[inline]
+    pub fn take_signals(&mut self) -> Signals {
+        core::mem::take(&mut self.signals)
+    }
+
+    #[inline]
+    fn push<const N: usize>(&mut self, port: &impl Port, tag: Tag, words: &[u64; N]) {
+        match self.up.push(port, tag, words) {
+            Ok(()) => {}
+            Err(PushError::Full(_)) => self.signals.0 |= Signals::LOST,
+            Err(PushError::BadCredit { .. }) => self.signals.0 |= Signals::LOST | Signals::FAULT,
+        }
+    }
+
+    fn look_for_sleeping_agent(&mut self, port: &impl Port) {
+        self.up.fence(port);
+        if port.window(Home::Host).load(self.agent_parked, 0) == AGENT_PARKED {
+            self.signals.0 |= Signals::RING_AGENT;
+        }
+    }
+}
+
+/// What a core does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next<Work> {
+    /// Carry this out.
+    Run(Work),
+    /// Nothing yet: look again soon.
+    Spin,
+    /// Wait for the core's doorbell, then poll again. May be cut short by a timer of the driver's.
+    Park,
+}
+
+/// One core's protocol. The driver owns the port and passes it to each call.
+#[derive(Debug)]
+pub struct HostCore {
+    context: Context,
+    down: Receiver,
+    status: u32,
+    preempt: u32,
+    held: Option<Message>,
+    run: u32,
+    txn: TxnId,
+    asks: bool,
+    idle_since: Option<Nanos>,
+    parked: bool,
+    spin: Nanos,
+    prefetches: bool,
+    budget: u32,
+    counts: Counts,
+}
+
+impl HostCore {
+    /// Core number `core` in a fresh window. `run` is its count of switches so far, which goes on
+    /// from one incarnation of the agent to the next. `prefetches` is off for the rungs of the
+    /// ladder that go without (Wave 7.2.2).
+    pub fn new(layout: &Layout, core: u16, run: u32, prefetches: bool) -> HostCore {
+        let at = usize::from(core);
+        HostCore {
+            context: Context::new(layout, &layout.messages[at]),
+            down: Receiver::new(&layout.decisions[at], Side::Host),
+            status: layout.core_status + u32::from(core),
+            preempt: layout.preempt + u32::from(core),
+            held: None,
+            run,
+            txn: TxnId::new(0),
+            asks: true,
+            idle_since: None,
+            parked: false,
+            spin: layout.config.spin,
+            prefetches,
+            budget: layout.config.decisions.entries,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The core as a snapshot tells it.
+    #[inline]
+    pub fn record(&self) -> CoreRecord {
+        CoreRecord { run: self.run, txn: self.txn, asks: self.asks }
+    }
+
+    /// Says that the core runs something which no decision of this window put there (it was
+    /// running when the window came, or the host's fallback chose it).
+    pub fn runs_already(&mut self) {
+        self.asks = false;
+    }
+
+    /// Counts a switch that no decision made.
+    pub fn count_run(&mut self) -> u32 {
+        self.run = self.run.wrapping_add(1);
+        self.run
+    }
+
+    /// How often each code was answered in this window.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// What the driver has to do; cleared by reading.
+    #[inline]
+    pub fn take_signals(&mut self) -> Signals {
+        self.context.take_signals()
+    }
+
+    /// Asks for the line that will hold the decision (Wave Table 1, `PREFETCH_TXNS`). To be called
+    /// at the very start of a switch: the state update and the message hide the transfer.
+    #[inline]
+    pub fn prefetch(&mut self, port: &impl Port) {
+        if self.prefetches {
+            self.down.prefetch(port);
+        }
+    }
+
+    /// Takes the message that ends the current run. It goes out with the outcome of the next
+    /// decision, or alone as soon as there turns out to be none.
+    #[inline]
+    pub fn hold(&mut self, message: Message) {
+        debug_assert!(self.held.is_none(), "a run ends once");
+        self.held = Some(message);
+    }
+
+    /// Sends a message that ends no run (Wave Table 1, `SEND_MESSAGES`).
+    pub fn send(&mut self, port: &impl Port, message: &Message) {
+        if let Some(held) = self.held.take() {
+            self.ask(port, &held);
+        }
+        let tag = Tag { kind: message.kind, flags: 0 };
+        self.context.push(port, tag, &message.words());
+        self.context.publish(port);
+        if self.asks {
+            self.context.look_for_sleeping_agent(port);
+        }
+    }
+
+    /// Whether the agent has asked for the end of the current run. Cheap enough for every safe
+    /// point: one load of near memory.
+    #[inline]
+    pub fn preempt_requested(&self, port: &impl Port) -> bool {
+        port.window(Home::Host).load(self.preempt, 0) == preempt_word(self.run)
+    }
+
+    /// Looks for a decision (Wave Table 1, `POLL_TXNS`; Tide's `READ_TXN`), commits it, and tells
+    /// the outcome (`SET_TXNS_OUTCOMES`). Refused decisions are answered and passed over.
+    ///
+    /// Bounded: at most one ring of decisions is looked at.
+    #[inline]
+    pub fn poll<M: Mechanism>(
+        &mut self,
+        port: &impl Port,
+        now: Nanos,
+        mechanism: &mut M,
+    ) -> Next<M::Work> {
+        if self.parked {
+            self.parked = false;
+            port.window(Home::Nic).store(self.status, 0, 0);
+            port.window(Home::Nic).publish();
+        }
+        if let Some(work) = self.look(port, mechanism) {
+            return Next::Run(work);
+        }
+        if let Some(held) = self.held.take() {
+            self.ask(port, &held);
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        // Copies of messages progress here; nobody parks on top of one that is under way.
+        if !self.context.up.poll(port) || now.since(since) < self.spin {
+            return Next::Spin;
+        }
+        let nic = port.window(Home::Nic);
+        nic.store(self.status, 0, CORE_PARKED);
+        nic.fence();
+        nic.load(self.status, 0);
+        match self.look(port, mechanism) {
+            Some(work) => {
+                nic.store(self.status, 0, 0);
+                nic.publish();
+                Next::Run(work)
+            }
+            None => {
+                self.parked = true;
+                self.idle_since = None;
+                Next::Park
+            }
+        }
+    }
+
+    #[inline]
+    fn look<M: Mechanism>(&mut self, port: &impl Port, mechanism: &mut M) -> Option<M::Work> {
+        for _ in 0..self.budget {
+            let decision = match self.down.pop(port) {
+                Ok(None) => return None,
+                Ok(Some(entry)) => Decision::decode(&entry).ok(),
+                Err(_) => None,
+            };
+            let Some(decision) = decision else {
+                self.context.signals.0 |= Signals::FAULT;
+                continue;
+            };
+            let result = match decision.flags {
+                0 => mechanism.apply(&decision),
+                FLAG_ATOMIC => Err(Code::Unsupported),
+                _ => Err(Code::InvalidFlags),
+            };
+            self.txn = decision.txn;
+            let code = *result.as_ref().err().unwrap_or(&Code::Complete);
+            self.counts.add(code);
+            if code == Code::Complete {
+                self.run = self.run.wrapping_add(1);
+            }
+            self.tell(port, Outcome { txn: decision.txn, code, run: self.run });
+            if let Ok(work) = result {
+                self.asks = false;
+                self.idle_since = None;
+                return Some(work);
+            }
+        }
+        None
+    }
+
+    /// Message and outcome of one switch: one entry, one publish.
+    #[inline]
+    fn tell(&mut self, port: &impl Port, outcome: Outcome) {
+        let word = outcome.to_word();
+        let asks = if outcome.code == Code::Complete { 0 } else { FLAG_ASKS };
+        match self.held.take() {
+            Some(message) => {
+                let [a, b, c, d, e] = message.words();
+                let tag = Tag { kind: message.kind, flags: FLAG_OUTCOME | asks };
+                self.context.push(port, tag, &[a, b, c, d, e, word]);
+                self.asks = true;
+            }
+            None => {
+                let tag = Tag { kind: KIND_NONE, flags: FLAG_OUTCOME | asks };
+                self.context.push(port, tag, &[word]);
+            }
+        }
+        self.context.publish(port);
+    }
+
+    fn ask(&mut self, port: &impl Port, held: &Message) {
+        let tag = Tag { kind: held.kind, flags: FLAG_ASKS };
+        self.context.push(port, tag, &held.words());
+        self.context.publish(port);
+        self.asks = true;
+    }
+}
+
+/// The preemption word that names a run: never zero, so that zeroed memory preempts nothing.
+pub const fn preempt_word(run: u32) -> u64 {
+    1 << 32 | run as u64
+}

@@ -1,0 +1,31 @@
+//! The offload core: what host and agent say to each other, and in what order.
+//!
+//! Knows queues, messages, transactions, outcomes, the host's side of a switch and the agent's
+//! loop. Knows nothing of operating systems, of a particular interconnect or of what is being
+//! decided; those are [`link`] implementations, hosts and subsystems. `no_std` with `alloc`.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod clock;
+pub mod link;
+pub mod agent;
+pub mod brain;
+pub mod cores;
+pub mod dma;
+pub mod endpoint;
+pub mod host;
+pub mod layout;
+pub mod message;
+pub mod order;
+pub mod outcome;
+pub mod policy;
+pub mod queue;
+pub mod snapshot;
+pub mod control;
+pub mod extent;
+pub mod watchdog;

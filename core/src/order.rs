@@ -1,0 +1,125 @@
+//! Puts each subject's messages back in the order in which they happened.
+//!
+//! There is a queue per producing context, so the WAKEUP of a thread (sent by the core that woke it)
+//! can arrive before its BLOCKED (sent by the core that it left). Every message carries its
+//! subject's sequence; this delivers them by it. A message from the future is held back, a bounded
+//! number of them for a bounded time; beyond that something was lost and a snapshot must repair it.
+
+use alloc::vec::Vec;
+
+use crate::clock::Nanos;
+use crate::message::{Message, Sequence};
+use crate::snapshot::Snapshot;
+
+/// Messages held back at once.
+pub const HELD_MAX: usize = 256;
+/// How long a gap may last before it counts as a loss.
+pub const GAP_MAX: Nanos = Nanos::from_millis(2);
+
+/// Something was lost: ask the host for a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap;
+
+/// Per-subject order.
+#[derive(Debug)]
+pub struct Order {
+    /// The sequence that each id's next message must have.
+    next: Vec<Sequence>,
+    /// Each id's last delivered message, for [`Order::resync`].
+    last: Vec<Option<Message>>,
+    held: Vec<(Nanos, Message)>,
+}
+
+impl Order {
+    /// For ids below `subjects`. Every id starts with sequence 1.
+    pub fn new(subjects: u32) -> Order {
+        Order {
+            next: alloc::vec![Sequence(1); subjects as usize],
+            last: alloc::vec![None; subjects as usize],
+            held: Vec::with_capacity(HELD_MAX),
+        }
+    }
+
+    /// Takes a message and delivers it, and those that waited for it, in order.
+    /// One that is older than expected is dropped: a snapshot has covered it.
+    #[inline]
+    pub fn accept(
+        &mut self,
+        now: Nanos,
+        message: Message,
+        mut deliver: impl FnMut(&Message),
+    ) -> Result<(), Gap> {
+        // An id beyond the table is the peer's fault; it can only cost the peer's enclave a resync.
+        let next = self.next.get_mut(message.subject.id as usize).ok_or(Gap)?;
+        match message.sequence.ahead_of(*next) {
+            0 => {
+                *next = next.next();
+                self.last[message.subject.id as usize] = Some(message);
+                deliver(&message);
+                if !self.held.is_empty() {
+                    self.release(message.subject.id, deliver);
+                }
+                Ok(())
+            }
+            ahead if ahead > 0 => {
+                if self.held.len() == HELD_MAX {
+                    return Err(Gap);
+                }
+                self.held.push((now, message));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn release(&mut self, id: u32, mut deliver: impl FnMut(&Message)) {
+        let next = &mut self.next[id as usize];
+        while let Some(at) = self.held.iter().position(|(_, message)| {
+            message.subject.id == id && message.sequence == *next
+        }) {
+            let (_, message) = self.held.swap_remove(at);
+            *next = next.next();
+            self.last[id as usize] = Some(message);
+            deliver(&message);
+        }
+    }
+
+    /// Whether a gap has lasted too long.
+    pub fn check(&self, now: Nanos) -> Result<(), Gap> {
+        let waits = |(since, _): &(Nanos, Message)| now.since(*since) > GAP_MAX;
+        if self.held.iter().any(waits) { Err(Gap) } else { Ok(()) }
+    }
+
+    /// Whether nothing is held back.
+    pub fn is_settled(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Starts again from the host's truth, which the policy has been given just before.
+    ///
+    /// While the snapshot was under way, newer messages may have been delivered already. They would
+    /// be forgotten; so the last message of each such id is delivered once more. This is why a
+    /// message must say what *is*, and not only what changed.
+    pub fn resync(&mut self, snapshot: &Snapshot, mut deliver: impl FnMut(&Message)) {
+        let mut truth = alloc::vec![Sequence(0); self.next.len()];
+        for record in &snapshot.records {
+            if let Some(sequence) = truth.get_mut(record.subject.id as usize) {
+                *sequence = record.sequence;
+            }
+        }
+        for (id, sequence) in truth.into_iter().enumerate() {
+            if self.next[id].ahead_of(sequence.next()) > 0 {
+                if let Some(message) = &self.last[id] {
+                    deliver(message);
+                }
+            } else {
+                self.next[id] = sequence.next();
+            }
+            let next = self.next[id];
+            self.held.retain(|(_, message)| {
+                message.subject.id as usize != id || message.sequence.ahead_of(next) >= 0
+            });
+            self.release(id as u32, &mut deliver);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What became of a decision: a typed code per decision (ghOSt's transaction states, and AFFINITY).
+
+use crate::message::TxnId;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+        /// The typed result of one decision. All but [`Code::Complete`] are refusals; of these,
+        /// stale targets, targets not found and unavailable CPUs are normal life.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Code {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &[Code] = &[$(Code::$name),*];
+
+            /// The code of a number, if there is one.
+            pub const fn from_number(number: u8) -> Option<Code> {
+                match number { $($number => Some(Code::$name),)* _ => None }
+            }
+
+            /// Its name in logs and results.
+            pub const fn name(self) -> &'static str {
+                match self { $(Code::$name => $text,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Committed: the core runs it. Starts the slice.
+    Complete = 1, "COMPLETE";
+    /// The agent took it back before the host read it.
+    Aborted = 2, "ABORTED";
+    /// The target runs already, on this core or another.
+    TargetOnCpu = 3, "TARGET_ON_CPU";
+    /// The sequence is not the target's: something happened that the agent had not seen.
+    TargetStale = 4, "TARGET_STALE";
+    /// No such target: its id was never given, or now belongs to another generation.
+    TargetNotFound = 5, "TARGET_NOT_FOUND";
+    /// The target is blocked.
+    TargetNotRunnable = 6, "TARGET_NOT_RUNNABLE";
+    /// The agent that made it has been replaced.
+    AgentStale = 7, "AGENT_STALE";
+    /// The core is offline.
+    CpuOffline = 8, "CPU_OFFLINE";
+    /// A higher class owns the core.
+    CpuUnavailable = 9, "CPU_UNAVAIL";
+    /// Flags that the host does not know.
+    InvalidFlags = 10, "INVALID_FLAGS";
+    /// A target that cannot be scheduled at all.
+    InvalidTarget = 11, "INVALID_TARGET";
+    /// The target or the core is another enclave's.
+    NotPermitted = 12, "NOT_PERMITTED";
+    /// No such core.
+    InvalidCpu = 13, "INVALID_CPU";
+    /// No agent is attached.
+    NoAgent = 14, "NO_AGENT";
+    /// An entry that this version of the host does not know.
+    UnsupportedVersion = 15, "UNSUPPORTED_VERSION";
+    /// Another member of its all-or-nothing group failed.
+    Poisoned = 16, "POISONED";
+    /// The target may not run on this core.
+    Affinity = 17, "AFFINITY";
+    /// The host cannot commit such a group.
+    Unsupported = 18, "UNSUPPORTED";
+}
+
+/// What became of one decision, and the core's run number after it. One word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Which decision of the core's queue.
+    pub txn: TxnId,
+    /// What became of it.
+    pub code: Code,
+    /// The core's count of switches. Of a [`Code::Complete`] it names the run that a preemption
+    /// would end.
+    pub run: u32,
+}
+
+impl Outcome {
+    /// As one word: run in the high half, code in the lowest byte.
+    pub const fn to_word(self) -> u64 {
+        (self.run as u64) << 32 | (self.txn.number() as u64) << 8 | self.code as u64
+    }
+
+    /// From one word, if its code is one.
+    pub const fn from_word(word: u64) -> Option<Outcome> {
+        match Code::from_number(word as u8) {
+            Some(code) => {
+                Some(Outcome { txn: TxnId::new((word >> 8) as u32), code, run: (word >> 32) as u32 })
+            }
+            None => None,
+        }
+    }
+}
+
+/// How often each code was answered.
+#[derive(Clone, Debug, Default)]
+pub struct Counts([u64; Code::ALL.len() + 1]);
+
+impl Counts {
+    /// Counts one.
+    #[inline]
+    pub fn add(&mut self, code: Code) {
+        self.0[code as usize] += 1;
+    }
+
+    /// How often `code` was answered.
+    pub fn get(&self, code: Code) -> u64 {
+        self.0[code as usize]
+    }
+
+    /// Adds another's counts.
+    pub fn merge(&mut self, other: &Counts) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+
+    /// Codes that were answered at least once, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (Code, u64)> + '_ {
+        Code::ALL.iter().map(|&code| (code, self.get(code))).filter(|(_, count)| *count > 0)
+    }
+}

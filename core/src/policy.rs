@@ -1,0 +1,190 @@
+//! A policy: a pure state machine. Events and time in, decisions out.
+//!
+//! A policy has no clock, no I/O, no link and no thread, so the same object runs in a simulator, in
+//! a process beside the host, and on a NIC. Everything it learns passes [`crate::brain::Brain`],
+//! whose inputs can be recorded and replayed.
+
+use alloc::vec::Vec;
+
+use crate::clock::Nanos;
+use crate::cores::Cores;
+use crate::message::{Decision, Message, Sequence, Subject};
+use crate::outcome::Outcome;
+use crate::snapshot::Snapshot;
+
+/// Whether there is more to do at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The budget ran out first: call again.
+    More,
+    /// Nothing more until something happens, or until the next deadline.
+    Done,
+}
+
+/// A word between two policies, or a front and a policy (an RPC's class and core, say).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// What it means; whoever shares the agent agrees on it.
+    pub kind: u16,
+    /// Whom it is about.
+    pub subject: Subject,
+    /// Arguments.
+    pub words: [u64; 2],
+}
+
+/// What a policy must do. Calls come in the order in which the agent learned of things; each
+/// subject's messages come in the order in which they happened.
+pub trait Policy {
+    /// A short name, as in `wave agent --policy NAME`.
+    fn name(&self) -> &'static str;
+
+    /// Something happened to a subject. A message says what *is*: after a resync the last message
+    /// of a subject may come again.
+    fn on_message(&mut self, now: Nanos, message: &Message);
+
+    /// What became of a decision for `core`. A refused subject is still the policy's to place,
+    /// unless a message has said or will say otherwise.
+    fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome);
+
+    /// Makes decisions for cores that have room, at most as many as the desk takes.
+    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress;
+
+    /// When `decide` wants to be called although nothing happens.
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Forget everything: this is how the host stands.
+    fn resync(&mut self, now: Nanos, snapshot: &Snapshot);
+
+    /// A note came from a front or from another policy of this agent.
+    fn on_note(&mut self, _now: Nanos, _note: &Note) {}
+}
+
+impl<P: Policy + ?Sized> Policy for alloc::boxed::Box<P> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+    fn on_message(&mut self, now: Nanos, message: &Message) {
+        (**self).on_message(now, message);
+    }
+    fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome) {
+        (**self).on_outcome(now, core, decision, outcome);
+    }
+    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        (**self).decide(now, desk)
+    }
+    fn next_deadline(&self) -> Option<Nanos> {
+        (**self).next_deadline()
+    }
+    fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
+        (**self).resync(now, snapshot);
+    }
+    fn on_note(&mut self, now: Nanos, note: &Note) {
+        (**self).on_note(now, note);
+    }
+}
+
+/// What a policy chose for a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What to do, named by the subsystem.
+    pub kind: u16,
+    /// With whom.
+    pub subject: Subject,
+    /// The subject's sequence, as of its last message.
+    pub sequence: Sequence,
+    /// One argument, for the mechanism.
+    pub argument: u64,
+}
+
+/// The end of one run that a policy asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    /// Which core.
+    pub core: u16,
+    /// Which of its runs: a late preemption names an old one, and is ignored.
+    pub run: u32,
+}
+
+/// What a policy's decisions of one step come to. Reused from step to step.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    /// Decisions, each for a core, in order.
+    pub staged: Vec<(u16, Decision)>,
+    /// Runs to end.
+    pub preemptions: Vec<Preemption>,
+    /// Notes to fronts and other policies.
+    pub notes: Vec<Note>,
+}
+
+impl Decisions {
+    /// With room for `budget` of each, so that a step allocates nothing.
+    pub fn with_capacity(budget: usize) -> Decisions {
+        Decisions {
+            staged: Vec::with_capacity(budget),
+            preemptions: Vec::with_capacity(budget),
+            notes: Vec::with_capacity(budget),
+        }
+    }
+
+    /// Empties it.
+    pub fn clear(&mut self) {
+        self.staged.clear();
+        self.preemptions.clear();
+        self.notes.clear();
+    }
+}
+
+/// Where a policy puts its decisions, and sees which cores want one.
+pub struct Desk<'a> {
+    pub(crate) cores: &'a mut Cores,
+    pub(crate) out: &'a mut Decisions,
+    pub(crate) budget: usize,
+}
+
+impl Desk<'_> {
+    /// How many cores the enclave has.
+    pub fn cores(&self) -> u16 {
+        self.cores.len()
+    }
+
+    /// A core that waits for a decision and has none on its way; turn by turn.
+    #[inline]
+    pub fn asking(&self) -> Option<u16> {
+        if self.is_full() { None } else { self.cores.asking() }
+    }
+
+    /// A core that has room for one more prestaged decision; turn by turn.
+    #[inline]
+    pub fn open(&self) -> Option<u16> {
+        if self.is_full() { None } else { self.cores.open() }
+    }
+
+    /// Whether this step's budget is used up.
+    pub fn is_full(&self) -> bool {
+        self.out.staged.len() >= self.budget
+    }
+
+    /// Leaves a decision for `core` (Wave Table 1, `TXN_CREATE`), which must be one that
+    /// [`Desk::asking`] or [`Desk::open`] just named. Panics if it has no room.
+    #[inline]
+    pub fn stage(&mut self, core: u16, choice: Choice) {
+        let decision = self.cores.stage(core, choice);
+        self.out.staged.push((core, decision));
+    }
+
+    /// Asks for the end of a run: the core then takes its next decision.
+    pub fn preempt(&mut self, preemption: Preemption) {
+        if self.out.preemptions.len() < self.budget {
+            self.out.preemptions.push(preemption);
+        }
+    }
+
+    /// Sends a note to the agent's fronts.
+    pub fn note(&mut self, note: Note) {
+        if self.out.notes.len() < self.budget {
+            self.out.notes.push(note);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The queue: unidirectional, one producer, one consumer, bounded, over a [`Window`].
+//!
+//! An entry is one 64-byte line: up to seven payload words and, last, the *lap word*.
+//!
+//! ```text
+//! word   0 .. 6   payload, only the first `words` of them are meaningful
+//! word   7        lap << 32 | kind << 16 | flags << 8 | words
+//! ```
+//!
+//! `lap` counts how often the ring has been filled, starting at 1, so zeroed memory is an empty
+//! queue. The producer writes the payload, then the lap word; the consumer loads the lap word, then
+//! only the words it names, and never clears it. The one word that flows back is the *credit*: the
+//! consumer's index, published every quarter of the ring (Floem's and iPipe's lazy head, Wave 5.1),
+//! and read by the producer only when it believes that the ring is full. No index is shared on the
+//! fast path, which is why an unbatched push costs one line transfer and not three.
+//!
+//! Invariants, whatever the peer writes: an endpoint touches only its ring and its credit line; the
+//! producer never has more than `entries` unconsumed entries; each entry is popped at most once and
+//! in order; a lap word that is not the expected one is an empty queue.
+
+use crate::link::{LINE_WORDS, Mapping, Window};
+
+/// Payload words of an entry.
+pub const PAYLOAD_WORDS: usize = LINE_WORDS - 1;
+const LAP_WORD: usize = LINE_WORDS - 1;
+
+/// Where a queue lies in its region, as both sides compute it from the layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Line of entry 0.
+    pub first: u32,
+    /// How many entries: a power of two, at least [`Ring::ENTRIES_MIN`].
+    pub entries: u32,
+    /// The line whose word 0 is the credit.
+    pub credit: u32,
+}
+
+impl Ring {
+    /// The smallest ring: the credit is published every quarter.
+    pub const ENTRIES_MIN: u32 = 4;
+
+    fn line(&self, index: u64) -> u32 {
+        self.first + (index as u32 & (self.entries - 1))
+    }
+
+    fn lap(&self, index: u64) -> u32 {
+        (index >> self.entries.trailing_zeros()) as u32 + 1
+    }
+
+    fn check(&self) {
+        assert!(
+            self.entries.is_power_of_two() && self.entries >= Self::ENTRIES_MIN,
+            "a ring needs a power of two of at least {} entries, not {}",
+            Self::ENTRIES_MIN,
+            self.entries
+        );
+    }
+}
+
+/// What an entry is, beside its payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tag {
+    /// The type, named by the subsystem; from [`crate::message::KIND_CORE`] up, by the core.
+    pub kind: u16,
+    /// Flags, defined where entries of this direction are.
+    pub flags: u8,
+}
+
+/// One popped entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What it is.
+    pub tag: Tag,
+    words: [u64; PAYLOAD_WORDS],
+    len: u8,
+}
+
+impl Entry {
+    /// An entry as a producer would have written it. Panics if there are more than
+    /// [`PAYLOAD_WORDS`] words.
+    pub fn new(tag: Tag, payload: &[u64]) -> Entry {
+        let mut words = [0; PAYLOAD_WORDS];
+        words[..payload.len()].copy_from_slice(payload);
+        Entry { tag, words, len: payload.len() as u8 }
+    }
+
+    /// The payload: as many words as the producer named.
+    pub fn words(&self) -> &[u64] {
+        &self.words[..usize::from(self.len)]
+    }
+}
+
+/// The queue is full: the entry was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the queue is full")]
+pub struct Full;
+
+/// Why an entry could not be pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// The consumer has not caught up; try again later, or drop and resynchronise.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// The consumer published an index that cannot be: the peer is at fault.
+    #[error("peer's fault: it consumed {credit} entries of {produced}")]
+    BadCredit {
+        /// What it published.
+        credit: u64,
+        /// How many entries there have been.
+        produced: u64,
+    },
+}
+
+/// The peer published an entry that no producer of ours writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("peer's fault: entry {index} names {words} payload words, at most 7 fit")]
+pub struct Malformed {
+    /// Which entry.
+    pub index: u64,
+    /// What it claimed.
+    pub words: u8,
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub struct Producer {
+    ring: Ring,
+    cached: bool,
+    produced: u64,
+    credit: u64,
+}
+
+impl Producer {
+    /// The producer of a queue in zeroed memory, which sees it under `mapping`.
+    pub fn new(ring: Ring, mapping: Mapping) -> Producer {
+        ring.check();
+        Producer { ring, cached: mapping == Mapping::WriteThrough, produced: 0, credit: 0 }
+    }
+
+    /// Where the queue lies.
+    pub fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    /// Entries pushed so far.
+    pub fn produced(&self) -> u64 {
+        self.produced
+    }
+
+    /// Writes one entry. It travels at the latest with the next [`Window::publish`].
+    #[inline]
+    pub fn push<const N: usize>(
+        &mut self,
+        window: &impl Window,
+        tag: Tag,
+        payload: &[u64; N],
+    ) -> Result<(), PushError> {
+        const { assert!(N <= PAYLOAD_WORDS, "an entry has seven payload words") };
+        if self.produced - self.credit >= u64::from(self.ring.entries) {
+            self.refresh(window)?;
+        }
+        let lap = u64::from(self.ring.lap(self.produced)) << 32
+            | u64::from(tag.kind) << 16
+            | u64::from(tag.flags) << 8
+            | N as u64;
+        window.write_line(self.ring.line(self.produced), payload, lap);
+        self.produced += 1;
+        Ok(())
+    }
+
+    /// How many entries can be pushed now. Looks across the link only if it believes none.
+    pub fn room(&mut self, window: &impl Window) -> u32 {
+        let _ = self.produced - self.credit < u64::from(self.ring.entries)
+            || self.refresh(window).is_ok();
+        self.ring.entries - (self.produced - self.credit) as u32
+    }
+
+    #[cold]
+    fn refresh(&mut self, window: &impl Window) -> Result<(), PushError> {
+        if self.cached {
+            window.flush(self.ring.credit);
+        }
+        let credit = window.load(self.ring.credit, 0);
+        if credit > self.produced {
+            return Err(PushError::BadCredit { credit, produced: self.produced });
+        }
+        // A smaller one than before is old news, or a lie that only makes the ring look fuller.
+        self.credit = self.credit.max(credit);
+        if self.produced - self.credit >= u64::from(self.ring.entries) {
+            return Err(Full.into());
+        }
+        Ok(())
+    }
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct Consumer {
+    ring: Ring,
+    cached: bool,
+    fresh: bool,
+    consumed: u64,
+    credited: u64,
+}
+
+impl Consumer {
+    /// The consumer of a queue in zeroed memory, which sees it under `mapping`.
+    pub fn new(ring: Ring, mapping: Mapping) -> Consumer {
+        ring.check();
+        let cached = mapping == Mapping::WriteThrough;
+        Consumer { ring, cached, fresh: false, consumed: 0, credited: 0 }
+    }
+
+    /// Where the queue lies.
+    pub fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    /// Entries popped so far.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// The index last published as credit.
+    pub fn credited(&self) -> u64 {
+        self.credited
+    }
+
+    /// Asks for the line of the next entry (Wave 5.4, `PREFETCH_TXNS`), dropping what a cache
+    /// may still hold of it from the lap before.
+    #[inline]
+    pub fn prefetch(&mut self, window: &impl Window) {
+        let line = self.ring.line(self.consumed);
+        if self.cached {
+            window.flush(line);
+            self.fresh = true;
+        }
+        window.prefetch(line);
+    }
+
+    /// Takes the next entry, if it is there. A malformed one is skipped and reported.
+    #[inline]
+    pub fn pop(&mut self, window: &impl Window) -> Result<Option<Entry>, Malformed> {
+        let line = self.ring.line(self.consumed);
+        if self.cached && !core::mem::take(&mut self.fresh) {
+            window.flush(line);
+        }
+        let lap = window.load(line, LAP_WORD);
+        if (lap >> 32) as u32 != self.ring.lap(self.consumed) {
+            return Ok(None);
+        }
+        let len = lap as u8;
+        let mut words = [0; PAYLOAD_WORDS];
+        if usize::from(len) <= PAYLOAD_WORDS {
+            window.read_line(line, &mut words[..usize::from(len)]);
+        }
+        let index = self.consumed;
+        self.consumed += 1;
+        if self.consumed - self.credited >= u64::from(self.ring.entries / 4) {
+            self.credited = self.consumed;
+            window.store(self.ring.credit, 0, self.consumed);
+        }
+        if usize::from(len) > PAYLOAD_WORDS {
+            return Err(Malformed { index, words: len });
+        }
+        let tag = Tag { kind: (lap >> 16) as u16, flags: (lap >> 8) as u8 };
+        Ok(Some(Entry { tag, words, len }))
+    }
+}

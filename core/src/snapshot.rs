@@ -1,0 +1,188 @@
+//! The host's state as a new or a confused agent needs it: the source of truth, in one extent.
+//!
+//! The host stages a snapshot in its own memory, the copy engine moves it, a message names the
+//! extent; the agent copies it once, checks the copy and gives the extent back. Each subject's
+//! record carries its sequence, so that messages which the snapshot already covers are dropped and
+//! later ones apply: nothing needs to stand still while it is taken.
+
+use alloc::vec::Vec;
+
+use crate::layout::{Config, CORES_MAX, PoolPlace};
+use crate::link::{Home, LINE_WORDS, Port, Window};
+use crate::message::{Sequence, Subject, TxnId};
+
+/// What a subject is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// The id is not in use. Its sequence still counts.
+    Free = 0,
+    /// It waits for a decision.
+    Runnable = 1,
+    /// It is on a core.
+    Running = 2,
+    /// It waits for something else.
+    Blocked = 3,
+}
+
+impl State {
+    /// The state with this number.
+    pub const fn from_number(number: u8) -> Option<State> {
+        match number {
+            0 => Some(State::Free),
+            1 => Some(State::Runnable),
+            2 => Some(State::Running),
+            3 => Some(State::Blocked),
+            _ => None,
+        }
+    }
+}
+
+/// One id of the host's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Who.
+    pub subject: Subject,
+    /// The version of its state.
+    pub sequence: Sequence,
+    /// What it is doing.
+    pub state: State,
+    /// The core that it runs on, if it runs; otherwise what a subsystem makes of it.
+    pub core: u16,
+}
+
+/// One core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreRecord {
+    /// Its count of switches.
+    pub run: u32,
+    /// The last decision whose outcome it has told.
+    pub txn: TxnId,
+    /// Whether it has nothing to do.
+    pub asks: bool,
+}
+
+/// The host's state at about one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Every id that was ever used.
+    pub records: Vec<Record>,
+    /// Every core.
+    pub cores: Vec<CoreRecord>,
+}
+
+const RECORD_WORDS: usize = 2;
+
+/// Lines of an extent that holds the largest snapshot of `config`.
+pub fn lines(config: &Config) -> u32 {
+    let words = LINE_WORDS + (config.subjects as usize + usize::from(config.cores)) * RECORD_WORDS;
+    words.div_ceil(LINE_WORDS) as u32
+}
+
+/// An extent that carries no snapshot: the peer is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// No such extent.
+    #[error("peer's fault: extent {0} is not in the pool")]
+    Extent(u32),
+    /// More than fits, or than there can be.
+    #[error("peer's fault: a snapshot of {records} subjects and {cores} cores")]
+    Counts {
+        /// Claimed subjects.
+        records: u64,
+        /// Claimed cores.
+        cores: u64,
+    },
+    /// A record that means nothing.
+    #[error("peer's fault: record {0} of the snapshot means nothing")]
+    Record(u32),
+}
+
+/// Host: stages a snapshot in `extent`. Returns how many lines of it are used.
+pub fn stage(
+    port: &impl Port,
+    pool: &PoolPlace,
+    extent: u32,
+    cores: &[CoreRecord],
+    records: impl Iterator<Item = Record>,
+) -> u32 {
+    assert!(extent < pool.extents);
+    let near = port.window(Home::Host);
+    let base = pool.staging + extent * pool.lines;
+    let mut at = LINE_WORDS;
+    let mut put = |words: [u64; RECORD_WORDS]| {
+        for word in words {
+            near.store(base + (at / LINE_WORDS) as u32, at % LINE_WORDS, word);
+            at += 1;
+        }
+    };
+    for core in cores {
+        put([u64::from(core.run) << 32 | u64::from(core.txn.number()), core.asks.into()]);
+    }
+    let mut count = 0;
+    for record in records {
+        let second = u64::from(record.core) << 48
+            | (record.state as u64) << 32
+            | u64::from(record.sequence.0);
+        put([record.subject.to_word(), second]);
+        count += 1;
+    }
+    near.store(base, 0, count);
+    near.store(base, 1, cores.len() as u64);
+    near.publish();
+    at.div_ceil(LINE_WORDS) as u32
+}
+
+/// Agent: copies the snapshot in `extent` and checks the copy.
+pub fn read(
+    port: &impl Port,
+    config: &Config,
+    pool: &PoolPlace,
+    extent: u32,
+) -> Result<Snapshot, SnapshotError> {
+    if extent >= pool.extents {
+        return Err(SnapshotError::Extent(extent));
+    }
+    let near = port.window(Home::Nic);
+    let base = pool.target + extent * pool.lines;
+    let (records, cores) = (near.load(base, 0), near.load(base, 1));
+    if records > config.subjects.into() || cores != config.cores.into() {
+        return Err(SnapshotError::Counts { records, cores });
+    }
+    debug_assert!(usize::from(config.cores) <= CORES_MAX);
+    let words = (records + cores) as usize * RECORD_WORDS;
+    let mut copy = Vec::with_capacity(words + LINE_WORDS);
+    for line in 0..words.div_ceil(LINE_WORDS) {
+        let mut buffer = [0; LINE_WORDS];
+        near.read_line(base + 1 + line as u32, &mut buffer);
+        copy.extend_from_slice(&buffer);
+    }
+    copy.truncate(words);
+    let (core_words, record_words) = copy.split_at(cores as usize * RECORD_WORDS);
+    let cores = core_words
+        .chunks_exact(RECORD_WORDS)
+        .map(|pair| CoreRecord {
+            run: (pair[0] >> 32) as u32,
+            txn: TxnId::new(pair[0] as u32),
+            asks: pair[1] != 0,
+        })
+        .collect();
+    let records = record_words
+        .chunks_exact(RECORD_WORDS)
+        .enumerate()
+        .map(|(at, pair)| {
+            let bad = SnapshotError::Record(at as u32);
+            let subject = Subject::from_word(pair[0]);
+            if subject.id >= config.subjects {
+                return Err(bad);
+            }
+            Ok(Record {
+                subject,
+                sequence: Sequence(pair[1] as u32),
+                state: State::from_number((pair[1] >> 32) as u8).ok_or(bad)?,
+                core: (pair[1] >> 48) as u16,
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Snapshot { records, cores })
+}

@@ -1,0 +1,324 @@
+//! The control thread: lets agents attach, watches them, and turns them out.
+//!
+//! ```text
+//!   connect            agent announces itself        hangs up, writes nonsense,
+//!  ---------> Candidate --------------------> Attached -------------------------> fallback
+//!                 |  never does: dropped         ^  |  makes work wait too long
+//!                 |                              |  | another candidate announces itself:
+//!                 +------------------------------+--+ it takes over, the old window is revoked
+//! ```
+//!
+//! Each candidate gets a window and doorbells of its own. Whatever an agent does after its window
+//! was revoked reaches nobody.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use wave_core::clock::{Clock, Nanos};
+use wave_core::control::{AgentState, HostControl};
+use wave_core::host::Context;
+use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
+use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::snapshot::CoreRecord;
+use wave_core::watchdog::Watchdog;
+use wave_links::doorbell::EventFd;
+use wave_links::memory::Memory;
+use wave_links::socket::{Connection, Listener, Offer};
+use wave_links::{AnyBell, AnyPort, LinkSpec};
+
+use crate::clock::MonotonicClock;
+use crate::shared::{Incarnation, Shared, lock};
+use crate::stats::Mode;
+
+/// Candidates at once; more are refused.
+const CANDIDATES_MAX: usize = 4;
+/// How long a candidate may take to announce itself.
+const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(2000);
+
+struct Agent {
+    incarnation: Arc<Incarnation>,
+    port: AnyPort,
+    control: HostControl,
+    connection: Connection,
+    since: Nanos,
+    /// How many cores had adopted the window when the last snapshot was taken.
+    cores_in_snapshot: Option<usize>,
+}
+
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    listener: Listener,
+    link: LinkSpec,
+    layout: Layout,
+    candidates: Vec<Agent>,
+    attached: Option<Agent>,
+    watchdog: Watchdog,
+}
+
+impl Control {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        listener: Listener,
+        link: LinkSpec,
+        layout: Layout,
+    ) -> Control {
+        let watchdog = Watchdog::new(shared.config.patience);
+        Control { shared, listener, link, layout, candidates: Vec::new(), attached: None, watchdog }
+    }
+
+    /// Until the enclave stops.
+    pub(crate) fn run(mut self) {
+        while !self.shared.stop.load(Ordering::SeqCst) {
+            self.wait();
+            let now = MonotonicClock.now();
+            self.accept(now);
+            self.promote(now);
+            self.serve(now);
+        }
+        if let Some(agent) = self.attached.take() {
+            agent.control.revoke(&agent.port);
+        }
+    }
+
+    /// Until something happens, or the watchdog wants to look. Without an agent there is nothing
+    /// to look at.
+    fn wait(&self) {
+        let agents = self.candidates.iter().chain(&self.attached);
+        let mut fds = vec![poll_in(self.listener.as_fd()), poll_in(self.shared.control_bell.as_fd())];
+        for agent in agents {
+            fds.push(poll_in(agent.connection.as_fd()));
+            fds.push(poll_in(agent.incarnation.control_bell.event_fd().as_fd()));
+        }
+        let quarter_ms = (self.shared.config.patience.0 / 4_000_000).clamp(1, 1000) as i32;
+        let timeout_ms = match &self.attached {
+            Some(agent) if agent.cores_in_snapshot != Some(self.shared.cores.len()) => 1,
+            Some(_) if self.is_at_rest() && self.candidates.is_empty() => 10 * quarter_ms,
+            Some(_) => quarter_ms,
+            None if self.candidates.is_empty() => -1,
+            None => 100,
+        };
+        // SAFETY: `fds` is an array of as many valid entries as are said, alive during the call.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+        self.shared.control_bell.drain();
+        for agent in self.candidates.iter().chain(&self.attached) {
+            agent.incarnation.control_bell.event_fd().drain();
+        }
+    }
+
+    /// Whether no thread is alive: nothing can wait, so the watchdog may look less often.
+    fn is_at_rest(&self) -> bool {
+        self.shared.free.len() == self.shared.free.capacity()
+    }
+
+    fn accept(&mut self, now: Nanos) {
+        // A refused connection has been told why; the next may be a good one.
+        for _ in 0..CANDIDATES_MAX {
+            let connection = match self.listener.accept() {
+                Ok(Some(connection)) => connection,
+                Ok(None) => return,
+                Err(_) => continue,
+            };
+            if self.candidates.len() == CANDIDATES_MAX {
+                let _ = connection.refuse("too many agents are attaching at once; try again");
+                continue;
+            }
+            match self.offer(&connection) {
+                Ok((incarnation, port, control)) => self.candidates.push(Agent {
+                    incarnation,
+                    port,
+                    control,
+                    connection,
+                    since: now,
+                    cores_in_snapshot: None,
+                }),
+                Err(error) => {
+                    let _ = connection.refuse(&format!("the host cannot make a window: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Makes a window and hands it over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`).
+    fn offer(
+        &self,
+        connection: &Connection,
+    ) -> Result<(Arc<Incarnation>, AnyPort, HostControl), Box<dyn std::error::Error>> {
+        let layout = self.layout.clone();
+        let (nic, host) = (layout.nic_lines, layout.host_lines);
+        let extra = self.link.extra_lines(nic, host);
+        let (memory, memory_fd) = Memory::create(&self.shared.name, nic, host, extra)?;
+        let memory = Arc::new(memory);
+        let mut bells = Vec::new();
+        for _ in 0..layout.doorbells() {
+            bells.push(EventFd::new()?);
+        }
+        let port = self.link.port(&memory, Side::Host, &layout.mappings(Side::Host))?;
+        write_header(&layout, port.window(Home::Nic));
+        let fds: Vec<BorrowedFd<'_>> = bells.iter().map(AsFd::as_fd).collect();
+        connection.send_offer(&Offer {
+            version: PROTOCOL_VERSION,
+            lines: [nic, host, extra],
+            memory: memory_fd.as_fd(),
+            doorbells: &fds,
+            link: &self.link.to_text(),
+        })?;
+        let bells = bells.into_iter().enumerate();
+        let mut bells = bells
+            .map(|(vector, bell)| self.link.doorbell(&memory, vector, bell).map(Arc::new))
+            .collect::<Result<Vec<_>, _>>()?;
+        let agent_bell = bells.pop().ok_or("no doorbells")?;
+        let control_bell = bells.pop().ok_or("no doorbells")?;
+        let core_bells = bells;
+        let control = HostControl::new(&layout);
+        let link = self.link.clone();
+        let incarnation = Incarnation {
+            layout,
+            memory,
+            link,
+            core_bells,
+            control_bell,
+            agent_bell,
+            lost: AtomicBool::new(false),
+            fault: AtomicBool::new(false),
+        };
+        Ok((Arc::new(incarnation), port, control))
+    }
+
+    /// Lets a candidate that has announced itself take over; drops those that never will.
+    fn promote(&mut self, now: Nanos) {
+        let mut at = 0;
+        while at < self.candidates.len() {
+            let candidate = &self.candidates[at];
+            match candidate.control.agent_state(&candidate.port) {
+                AgentState::Ready => {
+                    let agent = self.candidates.swap_remove(at);
+                    self.attach(agent);
+                    continue;
+                }
+                AgentState::OtherVersion(version) => {
+                    let text = format!(
+                        "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
+                    );
+                    let _ = candidate.connection.refuse(&text);
+                    self.candidates.swap_remove(at);
+                    continue;
+                }
+                AgentState::Absent => {}
+            }
+            let late = now.since(candidate.since) > CANDIDATE_PATIENCE;
+            if late || candidate.connection.hung_up() {
+                self.candidates.swap_remove(at);
+                continue;
+            }
+            at += 1;
+        }
+    }
+
+    /// A new incarnation begins. The workload goes on meanwhile: cores that are idle wait for the
+    /// snapshot to reach the agent, running threads notice nothing.
+    fn attach(&mut self, agent: Agent) {
+        if let Some(old) = self.attached.take() {
+            old.control.revoke(&old.port);
+        }
+        lock(&self.shared.agents).attached += 1;
+        self.watchdog = Watchdog::new(self.shared.config.patience);
+        self.shared.leave_fallback();
+        self.switch_windows(Some(&agent.incarnation));
+        self.attached = Some(agent);
+    }
+
+    /// Points every context to another window, or to none.
+    fn switch_windows(&self, to: Option<&Arc<Incarnation>>) {
+        let mut old_bells = Vec::with_capacity(self.shared.cores.len());
+        {
+            let mut incarnation = lock(&self.shared.incarnation);
+            *incarnation = to.cloned();
+            for (at, core) in self.shared.cores.iter().enumerate() {
+                let bell = match to {
+                    Some(incarnation) => Some(Arc::clone(&incarnation.core_bells[at])),
+                    // The agent keeps its end of the old bell; a new one keeps it out. Where the
+                    // kernel has no more, the old one only wakes the core for nothing.
+                    None => EventFd::new().ok().map(|bell| Arc::new(AnyBell::Event(bell))),
+                };
+                let mut current = lock(&core.bell);
+                old_bells.push(Arc::clone(&current));
+                if let Some(bell) = bell {
+                    *current = bell;
+                }
+            }
+            self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        }
+        for bell in old_bells {
+            bell.event_fd().ring();
+        }
+        for (at, outside) in self.shared.outside.iter().enumerate() {
+            let link = to.map(|incarnation| {
+                let layout = &incarnation.layout;
+                let place = &layout.messages[self.shared.cores.len() + at];
+                (incarnation.port(), Context::new(layout, place), Arc::clone(incarnation))
+            });
+            lock(outside).link = link;
+        }
+    }
+
+    fn serve(&mut self, now: Nanos) {
+        let Some(agent) = &mut self.attached else { return };
+        let requests = agent.control.poll(&agent.port);
+        let mut faults = requests.fault;
+        // Messages that a core sent on its old window after the snapshot's scan reach nobody; so
+        // another snapshot follows when more cores have come over.
+        let epoch = self.shared.epoch.load(Ordering::SeqCst);
+        let here = self.shared.cores.iter().filter(|core| {
+            core.epoch.load(Ordering::SeqCst) == epoch
+        });
+        let here = here.count();
+        let lost = agent.incarnation.lost.swap(false, Ordering::SeqCst);
+        if lost || requests.resync || agent.cores_in_snapshot != Some(here) {
+            let cores: Vec<CoreRecord> =
+                self.shared.cores.iter().map(|core| core.record()).collect();
+            if agent.control.send_snapshot(&agent.port, &cores, self.shared.table.records()) {
+                agent.cores_in_snapshot = Some(here);
+                lock(&self.shared.agents).snapshots += 1;
+            } else if lost {
+                agent.incarnation.lost.store(true, Ordering::SeqCst);
+            }
+        }
+        let signals = agent.control.take_signals();
+        faults |= signals.fault();
+        if signals.ring_agent() {
+            agent.incarnation.agent_bell.ring();
+        }
+        faults |= agent.incarnation.fault.load(Ordering::SeqCst);
+        let gone = agent.connection.hung_up() || self.shared.kill.swap(false, Ordering::SeqCst);
+        let idle = self.shared.cores.iter().any(|core| core.record().asks);
+        let table = &self.shared.table;
+        let bark = self.watchdog.look(
+            now,
+            idle && self.shared.mode() == Mode::Agent,
+            |subject, sequence| table.waits(subject, sequence),
+            || table.runnable().next(),
+        );
+        if gone || faults || bark.is_some() {
+            let mut agents = lock(&self.shared.agents);
+            agents.lost += 1;
+            agents.faults += u64::from(faults);
+            agents.barks += u64::from(bark.is_some());
+            drop(agents);
+            self.detach();
+        }
+    }
+
+    /// The agent is no more: revoke its window, and let the host decide.
+    fn detach(&mut self) {
+        let Some(agent) = self.attached.take() else { return };
+        agent.control.revoke(&agent.port);
+        self.switch_windows(None);
+        self.shared.enter_fallback();
+    }
+}
+
+fn poll_in(fd: BorrowedFd<'_>) -> libc::pollfd {
+    libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }
+}
+

@@ -1,0 +1,311 @@
+//! A host core: a pthread that switches between threads as it is told.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use wave_core::clock::{Clock, Nanos};
+use wave_core::host::{HostCore, Mechanism, Next};
+use wave_core::link::Waiter;
+use wave_core::message::{Decision, Sequence};
+use wave_core::outcome::Code;
+use wave_core::snapshot::Record;
+use wave_links::{AnyBell, AnyPort};
+use wave_sched::wire::{DECISION_RUN, Event, Kind};
+
+use crate::clock::MonotonicClock;
+use crate::fiber::Suspend;
+use crate::shared::{CoreShared, Incarnation, Shared, lock};
+use crate::stats::{Mode, bump};
+use crate::table::{Left, Table, Thread};
+use crate::timers::Timers;
+
+/// The core's end of the current window.
+struct CoreLink {
+    port: AnyPort,
+    protocol: HostCore,
+    incarnation: Arc<Incarnation>,
+}
+
+/// One host core. Lives on its pthread; threads that run on it reach it through
+/// [`crate::current`]. No borrow of a cell is ever held across a switch.
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) index: u16,
+    link: RefCell<Option<CoreLink>>,
+    bell: RefCell<Arc<AnyBell>>,
+    timers: RefCell<Timers>,
+    current: Cell<u32>,
+    epoch: Cell<u64>,
+    run: Cell<u32>,
+    idle_since: Cell<Option<Nanos>>,
+}
+
+/// Applies decisions for one core.
+struct Commits<'a> {
+    table: &'a Table,
+    core: u16,
+}
+
+impl Mechanism for Commits<'_> {
+    type Work = u32;
+
+    #[inline]
+    fn apply(&mut self, decision: &Decision) -> Result<u32, Code> {
+        if decision.kind != DECISION_RUN {
+            return Err(Code::UnsupportedVersion);
+        }
+        self.table.commit(self.core, decision.subject, decision.sequence)
+    }
+
+    fn snapshot(&self, each: &mut dyn FnMut(Record)) {
+        self.table.records().for_each(each);
+    }
+}
+
+impl Core {
+    pub(crate) fn new(shared: Arc<Shared>, index: u16) -> Core {
+        let bell = Arc::clone(&lock(&shared.cores[usize::from(index)].bell));
+        Core {
+            timers: RefCell::new(Timers::new(shared.config.subjects as usize)),
+            shared,
+            index,
+            link: RefCell::new(None),
+            bell: RefCell::new(bell),
+            current: Cell::new(0),
+            epoch: Cell::new(0),
+            run: Cell::new(0),
+            idle_since: Cell::new(None),
+        }
+    }
+
+    /// The id of the running thread.
+    pub(crate) fn current(&self) -> u32 {
+        self.current.get()
+    }
+
+    fn mine(&self) -> &CoreShared {
+        &self.shared.cores[usize::from(self.index)]
+    }
+
+    /// Until the enclave stops.
+    pub(crate) fn run(&self) {
+        let clock = MonotonicClock;
+        let counters = &self.mine().counters;
+        let mut now = clock.now();
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            if self.epoch.get() != self.shared.epoch.load(Ordering::Acquire) {
+                self.adopt();
+            }
+            self.fire_timers(now);
+            match self.next(now) {
+                Next::Run(id) => {
+                    bump(&counters.switches, 1);
+                    self.idle_since.set(None);
+                    let reason = self.switch_to(id);
+                    let end = clock.now();
+                    bump(&counters.busy_ns, end.since(now).0);
+                    self.let_go(id, reason, end.since(now));
+                    now = end;
+                }
+                Next::Spin => {
+                    bump(&counters.spins, 1);
+                    if self.shared.yields_cpu {
+                        std::thread::yield_now();
+                    } else {
+                        std::hint::spin_loop();
+                    }
+                    now = clock.now();
+                }
+                Next::Park => {
+                    bump(&counters.parks, 1);
+                    self.wait(now);
+                    let end = clock.now();
+                    bump(&counters.parked_ns, end.since(now).0);
+                    now = end;
+                }
+            }
+        }
+        self.leave_link();
+    }
+
+    #[inline]
+    fn next(&self, now: Nanos) -> Next<u32> {
+        match self.shared.mode() {
+            Mode::Agent => self.next_from_agent(now),
+            Mode::Fallback => self.next_from_fallback(now),
+        }
+    }
+
+    #[inline]
+    fn next_from_agent(&self, now: Nanos) -> Next<u32> {
+        let mut link = self.link.borrow_mut();
+        let Some(CoreLink { port, protocol, incarnation }) = &mut *link else { return Next::Spin };
+        let mut commits = Commits { table: &self.shared.table, core: self.index };
+        let next = protocol.poll(port, now, &mut commits);
+        let record = protocol.record();
+        self.run.set(record.run);
+        self.mine().set_record(record);
+        let signals = protocol.take_signals();
+        if !signals.is_empty() {
+            self.shared.obey(signals, incarnation);
+        }
+        next
+    }
+
+    fn next_from_fallback(&self, now: Nanos) -> Next<u32> {
+        if let Some(id) = self.shared.pop_fallback(self.index) {
+            return self.run_by_fallback(id);
+        }
+        let since = self.idle_since.get().unwrap_or(now);
+        self.idle_since.set(Some(since));
+        if now.since(since) < self.shared.config.spin {
+            return Next::Spin;
+        }
+        self.mine().sleeps.store(true, Ordering::SeqCst);
+        match self.shared.pop_fallback(self.index) {
+            Some(id) => {
+                self.mine().sleeps.store(false, Ordering::SeqCst);
+                self.run_by_fallback(id)
+            }
+            None => {
+                self.idle_since.set(None);
+                Next::Park
+            }
+        }
+    }
+
+    fn run_by_fallback(&self, id: u32) -> Next<u32> {
+        bump(&self.mine().counters.fallback_switches, 1);
+        if let Some(link) = &mut *self.link.borrow_mut() {
+            self.run.set(link.protocol.count_run());
+            link.protocol.runs_already();
+            self.mine().set_record(link.protocol.record());
+        } else {
+            self.run.set(self.run.get().wrapping_add(1));
+        }
+        Next::Run(id)
+    }
+
+    fn switch_to(&self, id: u32) -> Suspend {
+        self.current.set(id);
+        let slot = self.shared.table.slot(id);
+        let mut fiber = slot
+            .take_fiber()
+            .or_else(|| self.shared.fibers.take())
+            .expect("there is a fiber for every id");
+        let reason = fiber.resume(id);
+        // The prefetch runs while everything below updates the host's state (Wave 5.4).
+        if let Some(link) = &mut *self.link.borrow_mut() {
+            link.protocol.prefetch(&link.port);
+        }
+        match reason {
+            Suspend::Exit => self.shared.fibers.give_back(fiber),
+            _ => slot.keep_fiber(fiber),
+        }
+        reason
+    }
+
+    /// Moves a thread that has left its fiber to its new state, and holds the message.
+    fn let_go(&self, id: u32, reason: Suspend, ran: Nanos) {
+        let table = &self.shared.table;
+        let thread = table.thread(id);
+        let class = table.slot(id).class();
+        let (kind, left) = match reason {
+            Suspend::Yield => (Kind::Yield, table.leave_runnable(id)),
+            Suspend::Park => (Kind::Blocked, table.leave_parked(id)),
+            Suspend::Wait => (Kind::Blocked, table.leave_waiting(id)),
+            Suspend::Exit => (Kind::Dead, Left::Off(table.leave_dead(id))),
+        };
+        let Left::Off(sequence) = left else {
+            // What it wanted to wait for has come: it goes on, as if it had yielded.
+            return self.let_go(id, Suspend::Yield, ran);
+        };
+        let core = self.index;
+        let event = Event { kind, thread: thread.0, sequence, core, class, ran };
+        if let Some(link) = &mut *self.link.borrow_mut() {
+            link.protocol.hold(event.to_message());
+        }
+        match kind {
+            Kind::Yield => self.shared.became_runnable(thread, sequence),
+            Kind::Dead => {
+                let _ = self.shared.free.push(id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the agent that a thread was woken by the one that runs here, or by a timer.
+    pub(crate) fn woken(&self, thread: Thread, sequence: Sequence) {
+        let class = self.shared.table.slot(thread.0.id).class();
+        let core = self.index;
+        let event =
+            Event { kind: Kind::Wakeup, thread: thread.0, sequence, core, class, ran: Nanos(0) };
+        self.send(&event);
+        self.shared.became_runnable(thread, sequence);
+    }
+
+    /// Sends a message that ends no run.
+    pub(crate) fn send(&self, event: &Event) {
+        if let Some(CoreLink { port, protocol, incarnation }) = &mut *self.link.borrow_mut() {
+            protocol.send(port, &event.to_message());
+            let signals = protocol.take_signals();
+            if !signals.is_empty() {
+                self.shared.obey(signals, incarnation);
+            }
+        }
+    }
+
+    pub(crate) fn add_timer(&self, deadline: Nanos, thread: Thread) {
+        self.timers.borrow_mut().add(deadline, thread);
+    }
+
+    #[inline]
+    fn fire_timers(&self, now: Nanos) {
+        loop {
+            let Some(thread) = self.timers.borrow_mut().pop(now) else { return };
+            if let Some(sequence) = self.shared.table.wake(thread) {
+                self.woken(thread, sequence);
+            }
+        }
+    }
+
+    fn wait(&self, now: Nanos) {
+        self.mine().sleeps.store(true, Ordering::SeqCst);
+        let timeout = self.timers.borrow().next().map(|at| Duration::from_nanos(at.since(now).0));
+        let changed = self.epoch.get() != self.shared.epoch.load(Ordering::SeqCst);
+        if !changed && !self.shared.stop.load(Ordering::SeqCst) {
+            self.bell.borrow().wait(timeout);
+        }
+        self.mine().sleeps.store(false, Ordering::SeqCst);
+    }
+
+    /// Turns to the current incarnation's window, or to none.
+    #[cold]
+    fn adopt(&self) {
+        self.leave_link();
+        let epoch = {
+            let incarnation = lock(&self.shared.incarnation);
+            if let Some(incarnation) = &*incarnation {
+                let prefetches = self.shared.prefetches;
+                let run = self.run.get();
+                let protocol = HostCore::new(&incarnation.layout, self.index, run, prefetches);
+                self.mine().set_record(protocol.record());
+                let port = incarnation.port();
+                let incarnation = Arc::clone(incarnation);
+                *self.link.borrow_mut() = Some(CoreLink { port, protocol, incarnation });
+            }
+            *self.bell.borrow_mut() = Arc::clone(&lock(&self.mine().bell));
+            self.shared.epoch.load(Ordering::Acquire)
+        };
+        self.epoch.set(epoch);
+        self.mine().epoch.store(epoch, Ordering::Release);
+    }
+
+    fn leave_link(&self) {
+        if let Some(link) = self.link.borrow_mut().take() {
+            self.mine().counters.add_outcomes(link.protocol.counts());
+        }
+    }
+}

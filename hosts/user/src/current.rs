@@ -1,0 +1,87 @@
+//! What a thread can do to itself.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use wave_core::clock::{Clock, Nanos};
+
+use crate::clock::MonotonicClock;
+use crate::core_loop::Core;
+use crate::fiber::Suspend;
+use crate::table::Thread;
+
+thread_local! {
+    static CORE: Cell<*const Core> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Makes `core` the core of this pthread while `body` runs.
+pub(crate) fn enter(core: &Core, body: impl FnOnce()) {
+    CORE.set(core);
+    body();
+    CORE.set(std::ptr::null());
+}
+
+/// Gives `body` the core that the caller runs on, if it runs on one.
+///
+/// Not inlined: a thread may go on on another pthread after a switch, and a compiler that kept the
+/// address of the thread-local across it would find the old core.
+#[inline(never)]
+pub(crate) fn with_core<R>(body: impl FnOnce(Option<&Core>) -> R) -> R {
+    let core = CORE.get();
+    // SAFETY: `enter` keeps the core alive while the pointer is set, and the pointer is only ever
+    // used on the pthread that set it.
+    body(unsafe { core.as_ref() })
+}
+
+/// Leaves the core for the reason given, and comes back when the thread runs again.
+/// Panics if the caller is no thread of an enclave.
+pub(crate) fn suspend(reason: Suspend) {
+    let yielder = with_core(|core| {
+        let core = core.expect("only a thread of an enclave can do this");
+        core.shared.table.slot(core.current()).yielder()
+    });
+    // SAFETY: the yielder lies on the stack of the fiber that the caller runs on, set when the
+    // fiber took this thread.
+    unsafe { &*yielder }.suspend(reason);
+}
+
+/// The calling thread, if it is one of an enclave's.
+pub fn current() -> Option<Thread> {
+    with_core(|core| core.map(|core| core.shared.table.thread(core.current())))
+}
+
+/// The class that the calling thread's spawner gave it. Panics outside an enclave.
+pub fn class() -> u16 {
+    with_core(|core| {
+        let core = core.expect("only a thread of an enclave has a class");
+        core.shared.table.slot(core.current()).class()
+    })
+}
+
+/// Lets others run. Sends YIELD. Panics if the caller is no thread of an enclave.
+pub fn yield_now() {
+    suspend(Suspend::Yield);
+}
+
+/// Blocks until [`Thread::unpark`], which may have come already. Sends BLOCKED.
+/// Panics if the caller is no thread of an enclave.
+pub fn park() {
+    let came_already = with_core(|core| {
+        let core = core.expect("only a thread of an enclave can park");
+        core.shared.table.take_notified(core.current())
+    });
+    if !came_already {
+        suspend(Suspend::Park);
+    }
+}
+
+/// Blocks for at least `time`. Timers fire when a core switches or idles: a thread that runs to
+/// completion on the same core delays them. Panics if the caller is no thread of an enclave.
+pub fn sleep(time: Duration) {
+    let deadline = MonotonicClock.now() + Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    with_core(|core| {
+        let core = core.expect("only a thread of an enclave can sleep here");
+        core.add_timer(deadline, core.shared.table.thread(core.current()));
+    });
+    suspend(Suspend::Wait);
+}

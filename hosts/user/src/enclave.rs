@@ -1,0 +1,419 @@
+//! Starting an enclave, and threads in it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle as Pthread;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::{Config, ConfigError, Layout, QueueConfig};
+use wave_core::link::Doorbell;
+use wave_links::LinkSpec;
+use wave_links::socket::{Listener, SocketError};
+use wave_sched::wire::{Event, Kind, NO_CORE};
+
+use crate::control::Control;
+use crate::core_loop::Core;
+use crate::current::{self, with_core};
+use crate::inline_fn::InlineFn;
+use crate::join::JoinHandle;
+use crate::shared::Shared;
+use crate::stats::EnclaveStats;
+use crate::table::Thread;
+
+/// How an enclave is made. Start from [`Options::new`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where agents attach.
+    pub socket: PathBuf,
+    /// Users besides our own and root whose agents may attach.
+    pub allowed_uids: Vec<u32>,
+    /// Everything that host and agent agree on.
+    pub config: Config,
+    /// What lies between them.
+    pub link: LinkSpec,
+    /// The CPU of each host core; an empty list pins none.
+    pub cpus: Vec<usize>,
+    /// Outside threads that get a queue of their own ([`Enclave::spawner`]).
+    pub spawners: usize,
+    /// Stack of each thread, in bytes. Signal frames alone take 12 KB on machines with wide
+    /// vector registers; below 64 KiB is refused.
+    pub stack_bytes: usize,
+    /// Whether a core prefetches its decision at the start of a switch (Wave 5.4).
+    pub prefetch: bool,
+    /// Whether an idle core gives its CPU to others between looks: where it shares one.
+    pub yields_cpu: bool,
+}
+
+impl Options {
+    /// One host core over shared memory, 4,096 threads of 256 KiB of stack, pinned nowhere.
+    pub fn new(socket: impl Into<PathBuf>) -> Options {
+        Options {
+            socket: socket.into(),
+            allowed_uids: Vec::new(),
+            config: Config::coherent(1),
+            link: LinkSpec::Shm,
+            cpus: Vec::new(),
+            spawners: 0,
+            stack_bytes: 256 * 1024,
+            prefetch: true,
+            yields_cpu: false,
+        }
+    }
+
+    /// With `cores` host cores.
+    pub fn cores(mut self, cores: u16) -> Options {
+        self.config.cores = cores;
+        self
+    }
+
+    /// With queues made so.
+    pub fn queues(mut self, messages: QueueConfig, decisions: QueueConfig) -> Options {
+        self.config.messages = messages;
+        self.config.decisions = decisions;
+        self
+    }
+
+    /// How long idle cores and an idle agent look for work before they park.
+    pub fn spin(mut self, spin: Nanos) -> Options {
+        self.config.spin = spin;
+        self
+    }
+}
+
+/// Why an enclave could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration makes no layout.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The kernel gave no memory, eventfd or thread.
+    #[error("{doing}: {error}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
+    /// A host core could not be pinned.
+    #[error(
+        "host core {core} cannot be pinned to CPU {cpu}: {error}; \
+         `taskset -pc $$` shows which CPUs this process may use"
+    )]
+    Pin {
+        /// Which core.
+        core: usize,
+        /// Which CPU.
+        cpu: usize,
+        /// What the kernel said.
+        error: std::io::Error,
+    },
+    /// A list of CPUs of another length than there are cores.
+    #[error("{cores} host cores want as many CPUs, or none; {cpus} were given")]
+    Cpus {
+        /// Host cores.
+        cores: u16,
+        /// CPUs given.
+        cpus: usize,
+    },
+    /// A stack that a signal frame would fill.
+    #[error("stacks of {0} bytes are too small: at least 65536")]
+    Stack(usize),
+}
+
+/// Why a thread could not be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpawnError {
+    /// As many threads as configured are alive.
+    #[error("enclave `{enclave}` has {max} threads alive, as many as it was configured for")]
+    Full {
+        /// Which enclave.
+        enclave: String,
+        /// Its configured number of threads.
+        max: u32,
+    },
+    /// The caller is no thread of an enclave.
+    #[error("only a thread of an enclave can spawn without naming one: use Enclave::spawn")]
+    NoEnclave,
+}
+
+/// A set of host cores and the threads on them, decided on by one agent at a time.
+///
+/// Dropping it stops the cores as soon as their current threads leave them; threads that have not
+/// ended by then never run again, and their stacks are leaked.
+pub struct Enclave {
+    shared: Arc<Shared>,
+    pthreads: Vec<Pthread<()>>,
+    socket: PathBuf,
+}
+
+impl std::fmt::Debug for Enclave {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enclave").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Enclave {
+    /// Starts the host cores, under the host's own scheduling until an agent attaches
+    /// (Wave Table 1: `CREATE_QUEUE`, `SET_QUEUE_TYPE` and `ASSOC_QUEUE_WITH` are in
+    /// [`Options::config`], carried out for each agent that attaches).
+    pub fn start(options: Options) -> Result<Enclave, StartError> {
+        let Options { mut config, link, cpus, .. } = options;
+        if !cpus.is_empty() && cpus.len() != usize::from(config.cores) {
+            return Err(StartError::Cpus { cores: config.cores, cpus: cpus.len() });
+        }
+        if options.stack_bytes < 64 * 1024 {
+            return Err(StartError::Stack(options.stack_bytes));
+        }
+        // The shared outside context, one per spawner, and the control context.
+        let outside = options.spawners + 1;
+        config.contexts = outside as u16 + 1;
+        let layout = Layout::new(config)?;
+        let listener = Listener::bind(&options.socket, &options.allowed_uids)?;
+        let name = options.socket.file_stem().map_or_else(String::new, |stem| {
+            stem.to_string_lossy().into_owned()
+        });
+        let system = |doing| move |error| StartError::System { doing, error };
+        let shared = Shared::new(
+            name,
+            config,
+            outside,
+            options.stack_bytes,
+            options.prefetch,
+            options.yields_cpu,
+        );
+        let shared = Arc::new(shared.map_err(system("making stacks and doorbells"))?);
+        let mut enclave =
+            Enclave { shared: Arc::clone(&shared), pthreads: Vec::new(), socket: options.socket };
+        for index in 0..config.cores {
+            let shared = Arc::clone(&shared);
+            let (pinned, is_pinned) = std::sync::mpsc::channel();
+            let cpu = cpus.get(usize::from(index)).copied();
+            let body = move || {
+                let _ = pinned.send(cpu.map_or(Ok(()), pin));
+                let core = Core::new(shared, index);
+                current::enter(&core, || core.run());
+            };
+            let pthread = std::thread::Builder::new().name(format!("wave-core-{index}"));
+            enclave.pthreads.push(pthread.spawn(body).map_err(system("starting a host core"))?);
+            if let Ok(Err(error)) = is_pinned.recv() {
+                let (core, cpu) = (index.into(), cpu.unwrap_or(0));
+                return Err(StartError::Pin { core, cpu, error });
+            }
+        }
+        let control = Control::new(shared, listener, link, layout);
+        let pthread = std::thread::Builder::new().name("wave-control".into());
+        let started = pthread.spawn(move || control.run());
+        enclave.pthreads.push(started.map_err(system("starting the control thread"))?);
+        Ok(enclave)
+    }
+
+    /// Where agents attach.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Starts a thread and returns the right to wait for it.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        class: u16,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<JoinHandle<T>, SpawnError> {
+        let (mut handle, body) = JoinHandle::wrap(body);
+        handle.thread = Some(spawn_from_outside(&self.shared, 0, class, body)?);
+        Ok(handle)
+    }
+
+    /// Starts a thread that nobody waits for. Does not allocate where `body` is at most 112 bytes.
+    /// A panic in it ends the thread, after the panic hook has run.
+    pub fn spawn_detached(
+        &self,
+        class: u16,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<Thread, SpawnError> {
+        spawn_from_outside(&self.shared, 0, class, guarded(body))
+    }
+
+    /// A way to spawn with a queue of its own, for one outside thread each; `at` is below
+    /// [`Options::spawners`]. Panics if it is not.
+    pub fn spawner(&self, at: usize) -> Spawner {
+        assert!(at + 1 < self.shared.outside.len(), "spawner {at} was not configured");
+        Spawner { shared: Arc::clone(&self.shared), at: at + 1 }
+    }
+
+    /// Ends a park of one of this enclave's threads, or the next one. Does nothing for a thread
+    /// that has ended.
+    pub fn unpark(&self, thread: Thread) {
+        Waker { shared: Arc::clone(&self.shared), thread }.unpark();
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> EnclaveStats {
+        self.shared.stats()
+    }
+
+    /// Threads that have not ended.
+    pub fn alive(&self) -> usize {
+        self.shared.config.subjects as usize - self.shared.free.len()
+    }
+
+    /// Turns the agent out, if there is one; the host decides by itself until another attaches
+    /// (Wave Table 1, `KILL_WAVE_AGENT`). Its process is not ours to end.
+    pub fn kill_agent(&self) {
+        self.shared.kill.store(true, Ordering::SeqCst);
+        self.shared.control_bell.ring();
+    }
+}
+
+impl Drop for Enclave {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.control_bell.ring();
+        self.shared.cores.iter().for_each(|core| core.ring());
+        for pthread in self.pthreads.drain(..) {
+            let _ = pthread.join();
+        }
+    }
+}
+
+/// An outside thread's own way to spawn; see [`Enclave::spawner`].
+#[derive(Clone)]
+pub struct Spawner {
+    shared: Arc<Shared>,
+    at: usize,
+}
+
+impl std::fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Spawner").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl Spawner {
+    /// As [`Enclave::spawn_detached`].
+    pub fn spawn_detached(
+        &self,
+        class: u16,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<Thread, SpawnError> {
+        spawn_from_outside(&self.shared, self.at, class, guarded(body))
+    }
+}
+
+/// Starts a thread in the caller's own enclave.
+pub fn spawn<T: Send + 'static>(
+    class: u16,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, SpawnError> {
+    let (mut handle, body) = JoinHandle::wrap(body);
+    with_core(|core| {
+        let core = core.ok_or(SpawnError::NoEnclave)?;
+        let (event, thread) = create(&core.shared, class, core.index, InlineFn::new(body))?;
+        core.send(&event);
+        core.shared.became_runnable(thread, event.sequence);
+        handle.thread = Some(thread);
+        Ok(handle)
+    })
+}
+
+/// Keeps a panic from unwinding out of a fiber.
+fn guarded(body: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send + 'static {
+    move || {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+    }
+}
+
+fn spawn_from_outside(
+    shared: &Shared,
+    at: usize,
+    class: u16,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<Thread, SpawnError> {
+    let (event, thread) = create(shared, class, NO_CORE, InlineFn::new(body))?;
+    shared.send_from_outside(at, &event);
+    shared.became_runnable(thread, event.sequence);
+    Ok(thread)
+}
+
+fn create(
+    shared: &Shared,
+    class: u16,
+    core: u16,
+    entry: InlineFn,
+) -> Result<(Event, Thread), SpawnError> {
+    let id = shared.free.pop().ok_or_else(|| SpawnError::Full {
+        enclave: shared.name.clone(),
+        max: shared.config.subjects,
+    })?;
+    let (thread, sequence) = shared.table.create(id, class, entry);
+    let event =
+        Event { kind: Kind::New, thread: thread.0, sequence, core, class, ran: Nanos(0) };
+    Ok((event, thread))
+}
+
+impl Thread {
+    /// Ends a park of this thread, or its next one. The caller must be a thread of the same
+    /// enclave; from elsewhere, use [`Enclave::unpark`]. Panics if it is none.
+    pub fn unpark(self) {
+        let shared = with_core(|core| Arc::clone(&core.expect("see Enclave::unpark").shared));
+        Waker { shared, thread: self }.unpark();
+    }
+}
+
+/// The right to wake a thread, from anywhere.
+pub(crate) struct Waker {
+    shared: Arc<Shared>,
+    thread: Thread,
+}
+
+impl Waker {
+    /// For the calling thread, if it is one of an enclave's.
+    pub(crate) fn of_current() -> Option<Waker> {
+        with_core(|core| {
+            core.map(|core| Waker {
+                shared: Arc::clone(&core.shared),
+                thread: core.shared.table.thread(core.current()),
+            })
+        })
+    }
+
+    /// Ends a wait.
+    pub(crate) fn wake(self) {
+        if let Some(sequence) = self.shared.table.wake(self.thread) {
+            self.tell(sequence);
+        }
+    }
+
+    fn unpark(self) {
+        if let Some(sequence) = self.shared.table.unpark(self.thread) {
+            self.tell(sequence);
+        }
+    }
+
+    fn tell(&self, sequence: wave_core::message::Sequence) {
+        with_core(|core| match core {
+            Some(core) if Arc::ptr_eq(&core.shared, &self.shared) => {
+                core.woken(self.thread, sequence);
+            }
+            _ => self.shared.woken_from_outside(self.thread, sequence),
+        });
+    }
+}
+
+fn pin(cpu: usize) -> std::io::Result<()> {
+    // SAFETY: an all-zero set is a valid, empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: `cpu` is below the size of the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set is valid and of the size that is said.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}

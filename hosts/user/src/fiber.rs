@@ -1,0 +1,92 @@
+//! Stacks to run threads on. A fiber outlives its threads: when one has ended, the fiber waits for
+//! the next, so a spawn touches neither the allocator nor the memory map.
+
+use std::sync::Arc;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, Yielder};
+use crossbeam_queue::ArrayQueue;
+
+use crate::table::Table;
+
+/// Why a fiber gave the core back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Suspend {
+    /// The thread is runnable.
+    Yield,
+    /// Until [`crate::Thread::unpark`].
+    Park,
+    /// Until the runtime wakes it: sleep, join, mutex, condition variable.
+    Wait,
+    /// The thread has ended; the fiber is free.
+    Exit,
+}
+
+pub(crate) type FiberYielder = Yielder<u32, Suspend>;
+
+/// A stack and what is suspended on it.
+pub(crate) struct Fiber(Coroutine<u32, Suspend, (), DefaultStack>);
+
+// SAFETY: a fiber is resumed by one core at a time (whoever committed its thread), and what lies on
+// its stack is owned by closures that are `Send`. Thread-locals of the pthread are not: foreign code
+// that keeps their addresses across a switch must not be run on a user-level thread.
+unsafe impl Send for Fiber {}
+
+impl Fiber {
+    fn new(table: &Arc<Table>, stack_bytes: usize) -> std::io::Result<Fiber> {
+        let stack = DefaultStack::new(stack_bytes)?;
+        let table = Arc::clone(table);
+        Ok(Fiber(Coroutine::with_stack(stack, move |yielder: &FiberYielder, first: u32| {
+            let mut id = first;
+            loop {
+                let slot = table.slot(id);
+                slot.set_yielder(yielder);
+                slot.take_entry().call();
+                id = yielder.suspend(Suspend::Exit);
+            }
+        })))
+    }
+
+    /// Runs the thread `id` on this fiber until it gives the core back.
+    #[inline]
+    pub(crate) fn resume(&mut self, id: u32) -> Suspend {
+        self.0.resume(id).as_yield().expect("a fiber's loop does not end")
+    }
+}
+
+/// All fibers of an enclave, made at start.
+pub(crate) struct Fibers(ArrayQueue<Fiber>);
+
+impl Fibers {
+    pub(crate) fn new(
+        table: &Arc<Table>,
+        count: usize,
+        stack_bytes: usize,
+    ) -> std::io::Result<Fibers> {
+        let free = ArrayQueue::new(count);
+        for _ in 0..count {
+            let _ = free.push(Fiber::new(table, stack_bytes)?);
+        }
+        Ok(Fibers(free))
+    }
+
+    /// There are as many fibers as ids, so there is always one for a thread that starts.
+    pub(crate) fn take(&self) -> Option<Fiber> {
+        self.0.pop()
+    }
+
+    pub(crate) fn give_back(&self, fiber: Fiber) {
+        if let Err(fiber) = self.0.push(fiber) {
+            std::mem::forget(fiber);
+        }
+    }
+}
+
+impl Drop for Fibers {
+    fn drop(&mut self) {
+        // A suspended fiber stands inside the loop above; unwinding it would run nothing of use.
+        while let Some(fiber) = self.0.pop() {
+            std::mem::forget(fiber);
+        }
+    }
+}

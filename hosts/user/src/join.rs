@@ -1,0 +1,90 @@
+//! Waiting for a thread's result.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::current;
+use crate::enclave::Waker;
+use crate::fiber::Suspend;
+use crate::shared::lock;
+use crate::table::Thread;
+
+/// The thread panicked, with this.
+#[derive(Debug, thiserror::Error)]
+#[error("the thread panicked")]
+pub struct JoinError(pub Box<dyn Any + Send>);
+
+struct State<T> {
+    result: Option<Result<T, JoinError>>,
+    waiter: Option<Waker>,
+}
+
+struct Packet<T> {
+    state: Mutex<State<T>>,
+    done: Condvar,
+}
+
+/// The right to wait for a thread.
+pub struct JoinHandle<T> {
+    packet: Arc<Packet<T>>,
+    pub(crate) thread: Option<Thread>,
+}
+
+impl<T> std::fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JoinHandle").field("thread", &self.thread).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> JoinHandle<T> {
+    /// Wraps what a thread runs so that its result can be waited for.
+    pub(crate) fn wrap(
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> (JoinHandle<T>, impl FnOnce() + Send + 'static) {
+        let packet = Arc::new(Packet {
+            state: Mutex::new(State { result: None, waiter: None }),
+            done: Condvar::new(),
+        });
+        let handle = JoinHandle { packet: Arc::clone(&packet), thread: None };
+        let run = move || {
+            let result = catch_unwind(AssertUnwindSafe(body)).map_err(JoinError);
+            let waiter = {
+                let mut state = lock(&packet.state);
+                state.result = Some(result);
+                state.waiter.take()
+            };
+            packet.done.notify_all();
+            if let Some(waiter) = waiter {
+                waiter.wake();
+            }
+        };
+        (handle, run)
+    }
+
+    /// The thread, for [`Thread::unpark`] and the like.
+    pub fn thread(&self) -> Thread {
+        self.thread.expect("set at spawn")
+    }
+
+    /// Waits for the thread's end. May be called on a thread of an enclave, which then blocks, or
+    /// on any other, which sleeps in the kernel.
+    pub fn join(self) -> Result<T, JoinError> {
+        loop {
+            let mut state = lock(&self.packet.state);
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            match Waker::of_current() {
+                Some(waker) => {
+                    state.waiter = Some(waker);
+                    drop(state);
+                    current::suspend(Suspend::Wait);
+                }
+                None => {
+                    drop(self.packet.done.wait(state).unwrap_or_else(PoisonError::into_inner));
+                }
+            }
+        }
+    }
+}

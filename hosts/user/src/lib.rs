@@ -1,0 +1,38 @@
+//! A thread runtime in an ordinary process, without privileges, whose every scheduling decision is
+//! made elsewhere.
+//!
+//! *Host cores* are pinned pthreads. *Threads* are stackful user-level threads: [`spawn`],
+//! [`yield_now`], [`park`] and [`Thread::unpark`], [`sleep`], [`JoinHandle::join`], [`Mutex`],
+//! [`Condvar`]. Each event sends its message to the enclave's agent, each switch takes a decision,
+//! checks it against the thread table, and reports the outcome. Without an agent, a first-in
+//! first-out queue inside the host serves; a new agent takes over from a snapshot of the table.
+//!
+//! Must not know: any policy, and what the threads do.
+//!
+//! ```no_run
+//! let enclave = wave_user::Enclave::start(wave_user::Options::new("/tmp/wave/my.sock"))?;
+//! let answer = enclave.spawn(0, || 6 * 7)?.join().unwrap();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod clock;
+mod control;
+mod core_loop;
+mod current;
+mod enclave;
+mod fiber;
+mod inline_fn;
+mod join;
+mod shared;
+mod stats;
+mod sync;
+mod table;
+mod timers;
+
+pub use clock::MonotonicClock;
+pub use current::{class, current, park, sleep, yield_now};
+pub use enclave::{Enclave, Options, SpawnError, Spawner, StartError, spawn};
+pub use join::{JoinError, JoinHandle};
+pub use stats::{CoreStats, EnclaveStats, Mode};
+pub use sync::{Condvar, Mutex, MutexGuard};
+pub use table::Thread;

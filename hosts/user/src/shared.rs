@@ -1,0 +1,284 @@
+//! What all threads of one enclave share: cores, outside contexts and the control thread.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_queue::ArrayQueue;
+use wave_core::clock::Nanos;
+use wave_core::host::{Context, Signals};
+use wave_core::layout::{Config, Layout};
+use wave_core::link::{Doorbell, Side};
+use wave_core::message::{Sequence, Subject, TxnId};
+use wave_core::snapshot::CoreRecord;
+use wave_links::doorbell::EventFd;
+use wave_links::memory::Memory;
+use wave_links::{AnyBell, AnyPort, LinkSpec};
+use wave_sched::wire::{Event, Kind, NO_CORE};
+
+use crate::fiber::Fibers;
+use crate::stats::{Counters, EnclaveStats, Mode};
+use crate::table::{Table, Thread};
+
+/// Locks; a panic elsewhere while the lock was held leaves nothing half done in these structures.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One life of an agent, as the host sees it: a window of its own, and doorbells of its own, so
+/// that nothing an earlier agent still holds reaches anybody.
+pub(crate) struct Incarnation {
+    pub(crate) layout: Layout,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) link: LinkSpec,
+    /// A bell per core.
+    pub(crate) core_bells: Vec<Arc<AnyBell>>,
+    pub(crate) control_bell: Arc<AnyBell>,
+    pub(crate) agent_bell: Arc<AnyBell>,
+    /// Something went missing on the way to this agent.
+    pub(crate) lost: AtomicBool,
+    /// This agent wrote nonsense.
+    pub(crate) fault: AtomicBool,
+}
+
+impl Incarnation {
+    /// A port for one more context of the host.
+    pub(crate) fn port(&self) -> AnyPort {
+        self.link
+            .port(&self.memory, Side::Host, &self.layout.mappings(Side::Host))
+            .expect("the control thread made one over the same memory")
+    }
+}
+
+/// What a core shares.
+#[repr(align(128))]
+pub(crate) struct CoreShared {
+    /// run << 32 | asks << 24 | txn, as of the core's last switch.
+    record: AtomicU64,
+    /// The epoch whose link the core uses.
+    pub(crate) epoch: AtomicU64,
+    /// Whether the core sleeps, or is about to.
+    pub(crate) sleeps: AtomicBool,
+    /// What wakes it.
+    pub(crate) bell: Mutex<Arc<AnyBell>>,
+    pub(crate) counters: Counters,
+}
+
+impl CoreShared {
+    pub(crate) fn new() -> std::io::Result<CoreShared> {
+        Ok(CoreShared {
+            record: AtomicU64::new(1 << 24),
+            epoch: AtomicU64::new(0),
+            sleeps: AtomicBool::new(false),
+            bell: Mutex::new(Arc::new(AnyBell::Event(EventFd::new()?))),
+            counters: Counters::default(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn set_record(&self, record: CoreRecord) {
+        let word = u64::from(record.run) << 32
+            | u64::from(record.asks) << 24
+            | u64::from(record.txn.number());
+        self.record.store(word, Ordering::Release);
+    }
+
+    pub(crate) fn record(&self) -> CoreRecord {
+        let word = self.record.load(Ordering::Acquire);
+        CoreRecord {
+            run: (word >> 32) as u32,
+            txn: TxnId::new(word as u32),
+            asks: word & 1 << 24 != 0,
+        }
+    }
+
+    pub(crate) fn ring(&self) {
+        lock(&self.bell).event_fd().ring();
+    }
+}
+
+/// An outside thread's way to the agent.
+pub(crate) struct Outside {
+    pub(crate) link: Option<(AnyPort, Context, Arc<Incarnation>)>,
+}
+
+/// One enclave.
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) config: Config,
+    pub(crate) table: Arc<Table>,
+    pub(crate) fibers: Fibers,
+    pub(crate) free: ArrayQueue<u32>,
+    pub(crate) cores: Vec<CoreShared>,
+    pub(crate) outside: Vec<Mutex<Outside>>,
+    /// Bumped whenever `incarnation` changes; a core that sees another one than its own adopts.
+    pub(crate) epoch: AtomicU64,
+    pub(crate) incarnation: Mutex<Option<Arc<Incarnation>>>,
+    /// Whether an agent decides. See `fallback`.
+    agent_decides: AtomicBool,
+    /// Threads that wait while no agent decides. An entry may be out of date.
+    fallback: Mutex<VecDeque<(Subject, Sequence)>>,
+    pub(crate) prefetches: bool,
+    pub(crate) yields_cpu: bool,
+    pub(crate) overflows: AtomicU64,
+    /// Somebody wants the agent turned out.
+    pub(crate) kill: AtomicBool,
+    pub(crate) stop: AtomicBool,
+    pub(crate) control_bell: EventFd,
+    pub(crate) agents: Mutex<AgentCounters>,
+}
+
+/// What the control thread counts.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AgentCounters {
+    pub(crate) attached: u64,
+    pub(crate) lost: u64,
+    pub(crate) barks: u64,
+    pub(crate) faults: u64,
+    pub(crate) snapshots: u64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        name: String,
+        config: Config,
+        spawners: usize,
+        stack_bytes: usize,
+        prefetches: bool,
+        yields_cpu: bool,
+    ) -> std::io::Result<Shared> {
+        let table = Arc::new(Table::new(config.subjects));
+        let count = config.subjects as usize;
+        let free = ArrayQueue::new(count);
+        for id in 0..config.subjects {
+            let _ = free.push(id);
+        }
+        Ok(Shared {
+            name,
+            fibers: Fibers::new(&table, count, stack_bytes)?,
+            table,
+            free,
+            cores: (0..config.cores).map(|_| CoreShared::new()).collect::<Result<_, _>>()?,
+            outside: (0..spawners).map(|_| Mutex::new(Outside { link: None })).collect(),
+            epoch: AtomicU64::new(0),
+            incarnation: Mutex::new(None),
+            agent_decides: AtomicBool::new(false),
+            // Every id may stand here twice: once since it became runnable, once from the scan.
+            fallback: Mutex::new(VecDeque::with_capacity(2 * count)),
+            prefetches,
+            yields_cpu,
+            overflows: AtomicU64::new(0),
+            kill: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            control_bell: EventFd::new()?,
+            agents: Mutex::new(AgentCounters::default()),
+            config,
+        })
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        if self.agent_decides.load(Ordering::SeqCst) { Mode::Agent } else { Mode::Fallback }
+    }
+
+    /// From now on an agent decides.
+    pub(crate) fn leave_fallback(&self) {
+        self.agent_decides.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on the host decides by itself.
+    ///
+    /// A thread that becomes runnable changes its word and then looks at the mode; this sets the
+    /// mode and then looks at the words. Both orders are sequentially consistent, so each runnable
+    /// thread is seen by one of the two, or by both, which the commit sorts out.
+    pub(crate) fn enter_fallback(&self) {
+        lock(&self.fallback).clear();
+        self.agent_decides.store(false, Ordering::SeqCst);
+        for (subject, sequence) in self.table.runnable() {
+            self.push_fallback(subject, sequence);
+        }
+        self.cores.iter().for_each(CoreShared::ring);
+    }
+
+    /// To be called after a thread has become runnable.
+    #[inline]
+    pub(crate) fn became_runnable(&self, thread: Thread, sequence: Sequence) {
+        if !self.agent_decides.load(Ordering::SeqCst) {
+            self.push_fallback(thread.0, sequence);
+            if let Some(core) = self.cores.iter().find(|core| core.sleeps.load(Ordering::SeqCst)) {
+                core.ring();
+            }
+        }
+    }
+
+    fn push_fallback(&self, subject: Subject, sequence: Sequence) {
+        lock(&self.fallback).push_back((subject, sequence));
+    }
+
+    /// The next thread that the fallback lets `core` run, committed.
+    pub(crate) fn pop_fallback(&self, core: u16) -> Option<u32> {
+        loop {
+            let (subject, sequence) = lock(&self.fallback).pop_front()?;
+            if let Ok(id) = self.table.commit(core, subject, sequence) {
+                return Some(id);
+            }
+        }
+    }
+
+    /// Does what a context's signals want.
+    #[cold]
+    pub(crate) fn obey(&self, signals: Signals, incarnation: &Incarnation) {
+        if signals.ring_agent() {
+            incarnation.agent_bell.ring();
+        }
+        if signals.lost() {
+            self.overflows.fetch_add(1, Ordering::Relaxed);
+            if !incarnation.lost.swap(true, Ordering::SeqCst) {
+                self.control_bell.ring();
+            }
+        }
+        if signals.fault() && !incarnation.fault.swap(true, Ordering::SeqCst) {
+            self.control_bell.ring();
+        }
+    }
+
+    /// Sends a message from a thread that is no core.
+    pub(crate) fn send_from_outside(&self, at: usize, event: &Event) {
+        let mut outside = lock(&self.outside[at]);
+        if let Some((port, context, incarnation)) = &mut outside.link {
+            context.send(port, &event.to_message());
+            let signals = context.take_signals();
+            if !signals.is_empty() {
+                self.obey(signals, incarnation);
+            }
+        }
+    }
+
+    /// Every core's and the enclave's counters.
+    pub(crate) fn stats(&self) -> EnclaveStats {
+        let AgentCounters { attached, lost, barks, faults, snapshots } = *lock(&self.agents);
+        EnclaveStats {
+            cores: self.cores.iter().map(|core| core.counters.read()).collect(),
+            mode: self.mode(),
+            agents: attached,
+            lost_agents: lost,
+            barks,
+            faults,
+            snapshots,
+            overflows: self.overflows.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Tells the agent, from outside a core, that a thread was woken.
+    pub(crate) fn woken_from_outside(&self, thread: Thread, sequence: Sequence) {
+        let event = Event {
+            kind: Kind::Wakeup,
+            thread: thread.0,
+            sequence,
+            core: NO_CORE,
+            class: self.table.slot(thread.0.id).class(),
+            ran: Nanos(0),
+        };
+        self.send_from_outside(0, &event);
+        self.became_runnable(thread, sequence);
+    }
+}

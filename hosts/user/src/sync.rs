@@ -1,0 +1,159 @@
+//! A mutex and a condition variable that block threads of an enclave, never their core.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::Mutex as Spin;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::current;
+use crate::enclave::Waker;
+use crate::fiber::Suspend;
+use crate::shared::lock;
+
+/// Threads that wait, first come first served. The lock is held for a few instructions and never
+/// across a switch. Grows (and so allocates) only when it holds more waiters than ever before.
+#[derive(Default)]
+struct Waiters(Spin<VecDeque<Waker>>);
+
+impl Waiters {
+    fn wake_one(&self) -> bool {
+        let waker = lock(&self.0).pop_front();
+        waker.map(Waker::wake).is_some()
+    }
+}
+
+/// Mutual exclusion between threads of enclaves. Handed over to the longest waiter.
+#[derive(Default)]
+pub struct Mutex<T> {
+    locked: AtomicBool,
+    waiters: Waiters,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is reached only through a guard, and there is one guard at a time.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+// SAFETY: moving the mutex moves the value.
+unsafe impl<T: Send> Send for Mutex<T> {}
+
+/// The right to use a [`Mutex`]'s value.
+pub struct MutexGuard<'a, T>(&'a Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex.
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex {
+            locked: AtomicBool::new(false),
+            waiters: Waiters(Spin::new(VecDeque::new())),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits until nobody else has the value. Panics where it would have to wait and the caller is
+    /// no thread of an enclave.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        if let Some(guard) = self.try_lock() {
+            return guard;
+        }
+        let mut waiters = lock(&self.waiters.0);
+        // The holder gives the lock away under the same lock, so it cannot slip away in between.
+        if let Some(guard) = self.try_lock() {
+            return guard;
+        }
+        waiters.push_back(Waker::of_current().expect("only a thread of an enclave can wait here"));
+        drop(waiters);
+        // The holder hands over the lock itself, not a chance at it.
+        current::suspend(Suspend::Wait);
+        MutexGuard(self)
+    }
+
+    /// The value, if nobody has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.locked
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| MutexGuard(self))
+    }
+
+    fn unlock(&self) {
+        let next = {
+            let mut waiters = lock(&self.waiters.0);
+            let next = waiters.pop_front();
+            if next.is_none() {
+                self.locked.store(false, Ordering::Release);
+            }
+            next
+        };
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard is the only one.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard is the only one, and borrowed mutably.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
+/// A condition variable for [`Mutex`]. Wakes in the order of waiting, never spuriously.
+#[derive(Default)]
+pub struct Condvar(Waiters);
+
+impl Condvar {
+    /// One that nobody waits on.
+    pub const fn new() -> Condvar {
+        Condvar(Waiters(Spin::new(VecDeque::new())))
+    }
+
+    /// Lets go of the mutex, waits to be notified, and takes the mutex again.
+    /// Panics if the caller is no thread of an enclave.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        let mutex = guard.0;
+        let waker = Waker::of_current().expect("only a thread of an enclave can wait here");
+        lock(&self.0.0).push_back(waker);
+        drop(guard);
+        current::suspend(Suspend::Wait);
+        mutex.lock()
+    }
+
+    /// Waits until `condition` is false.
+    pub fn wait_while<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        mut condition: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        while condition(&mut guard) {
+            guard = self.wait(guard);
+        }
+        guard
+    }
+
+    /// Wakes the thread that has waited longest.
+    pub fn notify_one(&self) {
+        self.0.wake_one();
+    }
+
+    /// Wakes all that wait now.
+    pub fn notify_all(&self) {
+        let waiting = lock(&self.0.0).len();
+        for _ in 0..waiting {
+            self.0.wake_one();
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The thread table: the host's truth, and the only place where a thread changes its state.
+//!
+//! One 64-bit word per id holds everything that a decision is checked against, so that a commit is
+//! one compare-and-swap:
+//!
+//! ```text
+//! bits 63..32 sequence | 31..8 generation | 5 woken | 4 notified | 3..0 state
+//! ```
+
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use wave_core::message::{Sequence, Subject};
+use wave_core::outcome::Code;
+use wave_core::snapshot::{Record, State};
+
+use crate::fiber::{Fiber, FiberYielder};
+use crate::inline_fn::InlineFn;
+
+const FREE: u64 = 0;
+const RUNNABLE: u64 = 1;
+const RUNNING: u64 = 2;
+/// Until [`Thread::unpark`].
+const PARKED: u64 = 3;
+/// Until the runtime itself wakes it.
+const WAITING: u64 = 4;
+const STATE: u64 = 0xf;
+/// An unpark came before the park.
+const NOTIFIED: u64 = 1 << 4;
+/// A wake of the runtime's came before the thread had left its core.
+const WOKEN: u64 = 1 << 5;
+const GENERATION_SHIFT: u32 = 8;
+const GENERATION_MASK: u32 = (1 << 24) - 1;
+const SEQUENCE_ONE: u64 = 1 << 32;
+
+fn generation(word: u64) -> u32 {
+    (word >> GENERATION_SHIFT) as u32 & GENERATION_MASK
+}
+
+fn sequence(word: u64) -> Sequence {
+    Sequence((word >> 32) as u32)
+}
+
+/// `word` one message later, in `state`, with no token left.
+fn moved(word: u64, state: u64) -> u64 {
+    (word.wrapping_add(SEQUENCE_ONE) & !(STATE | NOTIFIED | WOKEN)) | state
+}
+
+/// A thread's identity: an id and which use of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Thread(pub(crate) Subject);
+
+/// What lies behind an id.
+#[repr(align(128))]
+pub(crate) struct Slot {
+    word: AtomicU64,
+    core: AtomicU16,
+    class: AtomicU16,
+    /// These belong to whoever has the thread: its spawner until it is runnable, then the core that
+    /// committed it. The commit's compare-and-swap orders one owner after the other.
+    entry: UnsafeCell<Option<InlineFn>>,
+    fiber: UnsafeCell<Option<Fiber>>,
+    yielder: Cell<*const FiberYielder>,
+}
+
+// SAFETY: `entry`, `fiber` and `yielder` are touched only by the thread's owner, see there. The
+// state word passes ownership with acquire and release.
+unsafe impl Sync for Slot {}
+// SAFETY: the closure and the fiber are `Send`; the yielder lies on the fiber's stack.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    pub(crate) fn set_yielder(&self, yielder: &FiberYielder) {
+        self.yielder.set(yielder);
+    }
+
+    pub(crate) fn yielder(&self) -> *const FiberYielder {
+        self.yielder.get()
+    }
+
+    /// What the thread runs. To be called by its owner, once.
+    pub(crate) fn take_entry(&self) -> InlineFn {
+        // SAFETY: the caller owns the thread (see the field).
+        unsafe { &mut *self.entry.get() }.take().expect("a thread starts once")
+    }
+
+    /// The fiber of a thread that this core has just committed; none before its first run.
+    pub(crate) fn take_fiber(&self) -> Option<Fiber> {
+        // SAFETY: the caller owns the thread (see the field).
+        unsafe { &mut *self.fiber.get() }.take()
+    }
+
+    /// Keeps the fiber of a thread that this core is about to let go.
+    pub(crate) fn keep_fiber(&self, fiber: Fiber) {
+        // SAFETY: the caller owns the thread (see the field).
+        unsafe { *self.fiber.get() = Some(fiber) };
+    }
+
+    pub(crate) fn class(&self) -> u16 {
+        self.class.load(Ordering::Relaxed)
+    }
+}
+
+/// What came of letting a thread go.
+pub(crate) enum Left {
+    /// It is off the core, and this is its new version.
+    Off(Sequence),
+    /// What it was to wait for has come already: it goes on.
+    GoesOn,
+}
+
+pub(crate) struct Table {
+    slots: Box<[Slot]>,
+}
+
+impl Table {
+    pub(crate) fn new(count: u32) -> Table {
+        let slot = |_| Slot {
+            word: AtomicU64::new(FREE),
+            core: AtomicU16::new(0),
+            class: AtomicU16::new(0),
+            entry: UnsafeCell::new(None),
+            fiber: UnsafeCell::new(None),
+            yielder: Cell::new(std::ptr::null()),
+        };
+        Table { slots: (0..count).map(slot).collect() }
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, id: u32) -> &Slot {
+        &self.slots[id as usize]
+    }
+
+    pub(crate) fn thread(&self, id: u32) -> Thread {
+        let word = self.slot(id).word.load(Ordering::Relaxed);
+        Thread(Subject { id, generation: generation(word) })
+    }
+
+    /// Gives a free id, which the caller took from the free list, a new life.
+    pub(crate) fn create(&self, id: u32, class: u16, entry: InlineFn) -> (Thread, Sequence) {
+        let slot = self.slot(id);
+        let old = slot.word.load(Ordering::Acquire);
+        debug_assert_eq!(old & STATE, FREE);
+        // SAFETY: the id is free and the caller alone holds it.
+        unsafe { *slot.entry.get() = Some(entry) };
+        slot.class.store(class, Ordering::Relaxed);
+        let generation = (generation(old) + 1) & GENERATION_MASK;
+        let sequence = sequence(old).next();
+        let word = u64::from(sequence.0) << 32
+            | u64::from(generation) << GENERATION_SHIFT
+            | RUNNABLE;
+        slot.word.store(word, Ordering::SeqCst);
+        (Thread(Subject { id, generation }), sequence)
+    }
+
+    /// Commits a decision: the one place where a thread gets onto a core.
+    #[inline]
+    pub(crate) fn commit(
+        &self,
+        core: u16,
+        subject: Subject,
+        expected: Sequence,
+    ) -> Result<u32, Code> {
+        let slot = self.slots.get(subject.id as usize).ok_or(Code::TargetNotFound)?;
+        let mut word = slot.word.load(Ordering::Acquire);
+        loop {
+            if generation(word) != subject.generation || word & STATE == FREE {
+                return Err(Code::TargetNotFound);
+            }
+            if sequence(word) != expected {
+                return Err(Code::TargetStale);
+            }
+            match word & STATE {
+                RUNNABLE => {}
+                RUNNING => return Err(Code::TargetOnCpu),
+                _ => return Err(Code::TargetNotRunnable),
+            }
+            let running = word & !STATE | RUNNING;
+            match slot.word.compare_exchange_weak(
+                word,
+                running,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => {
+                    slot.core.store(core, Ordering::Relaxed);
+                    return Ok(subject.id);
+                }
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    fn leave(&self, id: u32, state: u64, token: u64) -> Left {
+        let word = &self.slot(id).word;
+        let mut old = word.load(Ordering::Relaxed);
+        loop {
+            debug_assert_eq!(old & STATE, RUNNING);
+            let goes_on = old & token != 0;
+            let keep = (NOTIFIED | WOKEN) & !token;
+            let new = if goes_on { old & !token } else { moved(old, state) | old & keep };
+            match word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) if goes_on => return Left::GoesOn,
+                Ok(_) => return Left::Off(sequence(new)),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// The running thread stays runnable.
+    pub(crate) fn leave_runnable(&self, id: u32) -> Left {
+        self.leave(id, RUNNABLE, 0)
+    }
+
+    /// The running thread parks, unless a token is there.
+    pub(crate) fn leave_parked(&self, id: u32) -> Left {
+        self.leave(id, PARKED, NOTIFIED)
+    }
+
+    /// The running thread waits for the runtime, unless that has woken it already.
+    pub(crate) fn leave_waiting(&self, id: u32) -> Left {
+        self.leave(id, WAITING, WOKEN)
+    }
+
+    /// The running thread has ended. The id may be given out again after this.
+    pub(crate) fn leave_dead(&self, id: u32) -> Sequence {
+        let word = &self.slot(id).word;
+        // Late tokens of an unpark may come at any time, but nothing else: no loop is needed to
+        // overwrite them.
+        let new = moved(word.load(Ordering::Relaxed), FREE);
+        word.store(new, Ordering::SeqCst);
+        sequence(new)
+    }
+
+    /// Makes a thread that blocked in `from` runnable, or leaves `token` for it. Returns its new
+    /// version if it became runnable.
+    fn rouse(&self, subject: Subject, from: u64, token: u64) -> Option<Sequence> {
+        let word = &self.slots.get(subject.id as usize)?.word;
+        let mut old = word.load(Ordering::Relaxed);
+        loop {
+            if generation(old) != subject.generation || old & STATE == FREE {
+                return None;
+            }
+            let wakes = old & STATE == from;
+            let new = if wakes {
+                moved(old, RUNNABLE) | old & (NOTIFIED | WOKEN) & !token
+            } else {
+                old | token
+            };
+            match word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return wakes.then(|| sequence(new)),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// [`Thread::unpark`].
+    pub(crate) fn unpark(&self, thread: Thread) -> Option<Sequence> {
+        self.rouse(thread.0, PARKED, NOTIFIED)
+    }
+
+    /// The runtime's own wake-up.
+    pub(crate) fn wake(&self, thread: Thread) -> Option<Sequence> {
+        self.rouse(thread.0, WAITING, WOKEN)
+    }
+
+    /// Takes the token of an unpark, if there is one.
+    pub(crate) fn take_notified(&self, id: u32) -> bool {
+        let word = &self.slot(id).word;
+        word.load(Ordering::Relaxed) & NOTIFIED != 0
+            && word.fetch_and(!NOTIFIED, Ordering::Acquire) & NOTIFIED != 0
+    }
+
+    /// Whether a thread is runnable at just this sequence.
+    pub(crate) fn waits(&self, subject: Subject, at: Sequence) -> bool {
+        let word = self.slot(subject.id).word.load(Ordering::Relaxed);
+        generation(word) == subject.generation && sequence(word) == at && word & STATE == RUNNABLE
+    }
+
+    /// Every runnable thread.
+    pub(crate) fn runnable(&self) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
+        self.slots.iter().enumerate().filter_map(|(id, slot)| {
+            let word = slot.word.load(Ordering::SeqCst);
+            let subject = Subject { id: id as u32, generation: generation(word) };
+            (word & STATE == RUNNABLE).then(|| (subject, sequence(word)))
+        })
+    }
+
+    /// Every id that was ever used, as an agent's snapshot wants it.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.slots.iter().enumerate().filter_map(|(id, slot)| {
+            let word = slot.word.load(Ordering::SeqCst);
+            let state = match word & STATE {
+                FREE => State::Free,
+                RUNNABLE => State::Runnable,
+                RUNNING => State::Running,
+                _ => State::Blocked,
+            };
+            let subject = Subject { id: id as u32, generation: generation(word) };
+            let core = slot.core.load(Ordering::Relaxed);
+            let record = Record { subject, sequence: sequence(word), state, core };
+            (word != 0).then_some(record)
+        })
+    }
+}

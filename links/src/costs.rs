@@ -1,0 +1,273 @@
+//! What a link's operations cost, each with where the figure comes from.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use wave_core::clock::Nanos;
+
+const MOUNT_EVANS: &str = include_str!("../costs/mount-evans.toml");
+const COHERENT: &str = include_str!("../costs/coherent.toml");
+
+/// The largest cost that a file may state: one second.
+const NS_MAX: f64 = 1e9;
+
+/// The costs of one link, as a TOML file states them. A file that lacks one, or has one more, is
+/// refused.
+///
+/// An *occupying* cost is time that the CPU which does it loses; a *flight* is time until the other
+/// side can see the effect.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Costs {
+    /// What results call this link.
+    pub name: String,
+    /// One sentence on what is modelled.
+    pub description: String,
+    /// Whether a cache-coherent link joins the sides. Page types then mean nothing.
+    pub coherent: bool,
+    /// Occupies: the host loads an uncached word, or the first word of a write-through line.
+    pub host_read: Cost,
+    /// Occupies: the host stores an uncached or write-through word.
+    pub host_write: Cost,
+    /// Occupies: one write-combined line is drained.
+    pub line_drain: Cost,
+    /// Flight: until a posted store is in the peer's memory. A load's request takes as long.
+    pub posted_flight: Cost,
+    /// Occupies: a write-through line is dropped from the cache.
+    pub flush: Cost,
+    /// Occupies: what a load costs although its prefetch came in time, or just too late.
+    pub prefetch_residue: Cost,
+    /// Occupies: one access to a side's own memory where it is mapped uncached.
+    pub agent_access_uncached: Cost,
+    /// Occupies the ringer of a doorbell.
+    pub kick_send: Cost,
+    /// Flight of a kick.
+    pub kick_flight: Cost,
+    /// Occupies the core that was kicked.
+    pub kick_receive: Cost,
+    /// Occupies whoever starts a copy; also the agent's price of storing a line into host memory.
+    pub dma_submit: Cost,
+    /// Flight of a copy of no size.
+    pub dma_flight: Cost,
+    /// Flight of a copy: for each KiB.
+    pub dma_ns_per_kib: Cost,
+    /// Occupies (coherent links): the first load of a line that someone changed.
+    pub line_transfer: Cost,
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Nanoseconds, at least 0 and at most a second.
+    #[serde(serialize_with = "as_short_number")]
+    pub ns: f64,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+impl Cost {
+    /// The figure, rounded to whole nanoseconds.
+    pub fn nanos(&self) -> Nanos {
+        Nanos(self.ns.round() as u64)
+    }
+}
+
+/// Where a figure comes from. Written `kind: note`, for instance `paper: Table 2, row 1`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Source {
+    /// How far it can be believed.
+    pub kind: SourceKind,
+    /// Which table, fitted to what, assumed why, measured how. Never empty.
+    pub note: String,
+}
+
+/// How far a figure can be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceKind {
+    /// A paper prints it.
+    Paper,
+    /// It makes a model reproduce what a paper prints.
+    Fitted,
+    /// Nobody measured it; the note says why it is plausible.
+    Assumed,
+    /// We measured it.
+    Measured,
+}
+
+impl SourceKind {
+    const ALL: [(&'static str, SourceKind); 4] = [
+        ("paper", SourceKind::Paper),
+        ("fitted", SourceKind::Fitted),
+        ("assumed", SourceKind::Assumed),
+        ("measured", SourceKind::Measured),
+    ];
+}
+
+impl fmt::Display for SourceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = SourceKind::ALL.iter().find(|(_, kind)| kind == self).map_or("", |(n, _)| n);
+        f.write_str(name)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.note)
+    }
+}
+
+impl From<Source> for String {
+    fn from(source: Source) -> String {
+        source.to_string()
+    }
+}
+
+impl TryFrom<String> for Source {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Source, String> {
+        let known = |name: &str| SourceKind::ALL.iter().find(|(known, _)| *known == name.trim());
+        match text.split_once(':') {
+            Some((kind, note)) if known(kind).is_some() && !note.trim().is_empty() => {
+                let kind = known(kind).expect("just found").1;
+                Ok(Source { kind, note: note.trim().to_owned() })
+            }
+            _ => Err(format!(
+                "a source is `paper: ...`, `fitted: ...`, `assumed: ...` or `measured: ...`, \
+                 not `{text}`"
+            )),
+        }
+    }
+}
+
+/// What is wrong with a cost file: its author's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum CostsError {
+    /// Not TOML, or not the fields that costs have.
+    #[error("not a cost file: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A figure outside 0 to one second.
+    #[error("{field} = {ns} ns: a cost lies between 0 and {NS_MAX} ns")]
+    Range {
+        /// Which cost.
+        field: &'static str,
+        /// The figure.
+        ns: f64,
+    },
+}
+
+impl Costs {
+    /// Reads a cost file.
+    pub fn parse(text: &str) -> Result<Costs, CostsError> {
+        let costs: Costs = toml::from_str(text)?;
+        for (field, cost) in costs.all() {
+            // Not a number fails this, too.
+            if !(0.0..=NS_MAX).contains(&cost.ns) {
+                return Err(CostsError::Range { field, ns: cost.ns });
+            }
+        }
+        Ok(costs)
+    }
+
+    /// A link whose costs come with this crate: one of [`Costs::builtin_names`].
+    pub fn builtin(name: &str) -> Option<Costs> {
+        let text = match name {
+            "mount-evans" => MOUNT_EVANS,
+            "coherent" => COHERENT,
+            _ => return None,
+        };
+        Some(Costs::parse(text).expect("built-in cost files are tested"))
+    }
+
+    /// The names that [`Costs::builtin`] knows.
+    pub fn builtin_names() -> &'static [&'static str] {
+        &["mount-evans", "coherent"]
+    }
+
+    /// A cost file with these costs.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("strings, numbers and tables always have a TOML form")
+    }
+
+    /// Each cost with its name, in the file's order.
+    pub fn all(&self) -> [(&'static str, &Cost); 14] {
+        [
+            ("host_read", &self.host_read),
+            ("host_write", &self.host_write),
+            ("line_drain", &self.line_drain),
+            ("posted_flight", &self.posted_flight),
+            ("flush", &self.flush),
+            ("prefetch_residue", &self.prefetch_residue),
+            ("agent_access_uncached", &self.agent_access_uncached),
+            ("kick_send", &self.kick_send),
+            ("kick_flight", &self.kick_flight),
+            ("kick_receive", &self.kick_receive),
+            ("dma_submit", &self.dma_submit),
+            ("dma_flight", &self.dma_flight),
+            ("dma_ns_per_kib", &self.dma_ns_per_kib),
+            ("line_transfer", &self.line_transfer),
+        ]
+    }
+}
+
+/// Whole nanoseconds without a fraction, as people write them.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn as_short_number<S: serde::Serializer>(ns: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if ns.fract() == 0.0 && ns.abs() <= NS_MAX {
+        serializer.serialize_u64(*ns as u64)
+    } else {
+        serializer.serialize_f64(*ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_costs_survive_a_round_trip() {
+        for name in Costs::builtin_names() {
+            let costs = Costs::builtin(name).unwrap();
+            assert_eq!(costs.name, *name);
+            assert_eq!(Costs::parse(&costs.to_toml()).unwrap(), costs);
+        }
+        assert!(Costs::builtin("none").is_none());
+    }
+
+    #[test]
+    fn the_papers_figures_add_up() {
+        let costs = Costs::builtin("mount-evans").unwrap();
+        let ends = costs.kick_send.ns + costs.kick_flight.ns + costs.kick_receive.ns;
+        assert_eq!(ends, 1600.0);
+        assert_eq!(costs.host_read.ns, 2.0 * costs.posted_flight.ns);
+        assert_eq!(costs.host_read.source.kind, SourceKind::Paper);
+        assert_eq!(costs.agent_access_uncached.nanos(), Nanos(98));
+    }
+
+    #[test]
+    fn a_figure_without_a_source_is_refused() {
+        let drop_note = MOUNT_EVANS.replace("paper: Table 2, row 1", "paper:");
+        assert!(Costs::parse(&drop_note).unwrap_err().to_string().contains("a source is"));
+        let no_source = MOUNT_EVANS.replace(", source = \"paper: Table 2, row 1\"", "");
+        assert!(Costs::parse(&no_source).is_err());
+    }
+
+    #[test]
+    fn a_field_too_many_or_too_few_is_refused() {
+        let more = format!("{MOUNT_EVANS}\nhost_reed = {{ ns = 1, source = \"assumed: x\" }}\n");
+        assert!(Costs::parse(&more).is_err());
+        let fewer = MOUNT_EVANS.replace("coherent = false", "");
+        assert!(Costs::parse(&fewer).is_err());
+    }
+
+    #[test]
+    fn a_figure_out_of_range_is_named() {
+        for wrong in ["-1", "nan", "2e9"] {
+            let text = MOUNT_EVANS.replace("ns = 750", &format!("ns = {wrong}"));
+            let error = Costs::parse(&text).unwrap_err();
+            assert!(matches!(error, CostsError::Range { field: "host_read", .. }));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What may lie between host and agent: shared memory, or a modelled interconnect over it.
+//!
+//! Implements the core's link traits; knows nothing of queues, messages or what is being decided.
+//! [`memory`] is the window's file, [`doorbell`] and [`socket`] are how two processes get at it
+//! and at each other, [`shm`] and [`model`] are the links, [`costs`] what a modelled one charges.
+
+mod ancillary;
+mod any;
+pub mod costs;
+pub mod doorbell;
+pub mod measure;
+pub mod memory;
+pub mod model;
+pub mod shm;
+pub mod socket;
+
+pub use any::{AnyBell, AnyDma, AnyPort, AnyWindow, LinkError, LinkSpec};
+pub use costs::Costs;
+pub use doorbell::EventFd;
+pub use memory::{MapError, Memory};

@@ -1,0 +1,74 @@
+//! Pinning threads, and giving them their CPUs back.
+
+use std::io;
+
+use crate::memory::check;
+
+/// Restores the calling thread's CPUs on drop. Stays in its thread.
+pub(super) struct Pinned {
+    before: Option<Vec<usize>>,
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // They were ours a moment ago; where they no longer are, the system has decided.
+            let _ = pin(before);
+        }
+    }
+}
+
+/// Pins this thread to the first CPU it may use. Also says this CPU and the last one it may use,
+/// where they differ.
+pub(super) fn pin_here(warnings: &mut Vec<String>) -> (Pinned, Option<(usize, usize)>) {
+    let not_pinned = Pinned { before: None, _not_send: std::marker::PhantomData };
+    let before = match allowed() {
+        Ok(before) => before,
+        Err(error) => {
+            warnings.push(format!("cannot read this thread's CPUs: {error}"));
+            return (not_pinned, None);
+        }
+    };
+    let (Some(&first), Some(&last)) = (before.first(), before.last()) else {
+        return (not_pinned, None);
+    };
+    let pinned = match pin(&[first]) {
+        Ok(()) => Pinned { before: Some(before), ..not_pinned },
+        Err(error) => {
+            warnings.push(format!("cannot pin a thread to CPU {first}: {error}"));
+            not_pinned
+        }
+    };
+    (pinned, (first != last).then_some((first, last)))
+}
+
+/// The CPUs that this thread may use.
+pub(super) fn allowed() -> io::Result<Vec<usize>> {
+    // SAFETY: all-zero is an empty `cpu_set_t`.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is valid for writes of its size; 0 is the calling thread.
+    check(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) })?;
+    let all = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: the index is below CPU_SETSIZE.
+    Ok(all.filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect())
+}
+
+/// Lets this thread run on these CPUs only.
+pub(super) fn pin(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: all-zero is an empty `cpu_set_t`.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus {
+        // SAFETY: the index came from `allowed`, so it is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: `set` is valid for reads of its size; 0 is the calling thread.
+    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) })?;
+    Ok(())
+}
+
+/// Bytes in a page.
+pub(super) fn page_bytes() -> u64 {
+    // SAFETY: no memory is involved.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+}

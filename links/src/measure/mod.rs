@@ -1,0 +1,277 @@
+//! What this machine's memory, doorbells or PCI device really cost.
+//!
+//! The rows of the Wave paper's Table 2, and what a model needs besides. Rows are measured in
+//! interleaved chunks, so that a slow moment of the machine hits all of them; each is the median of
+//! its chunks with the 5th and 95th percentile. Nothing is subtracted, not even the loop.
+
+mod cpus;
+mod rows;
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use wave_core::link::{Home, LINE_BYTES};
+
+use crate::costs::{Cost, Costs, Source, SourceKind};
+use crate::memory::{Memory, SharedMap};
+use rows::Lines;
+
+/// How long a measurement takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Chunks per row.
+    pub chunks: usize,
+    /// Operations per chunk.
+    pub operations: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Effort {
+        Effort { chunks: 101, operations: 256 }
+    }
+}
+
+/// A row: nanoseconds per operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// 5th percentile of the chunks.
+    pub p5_ns: f64,
+    /// Their median.
+    pub median_ns: f64,
+    /// 95th percentile.
+    pub p95_ns: f64,
+}
+
+impl Spread {
+    fn of(mut chunks: Vec<f64>) -> Option<Spread> {
+        if chunks.is_empty() {
+            return None;
+        }
+        chunks.sort_by(f64::total_cmp);
+        let at = |share: f64| chunks[((chunks.len() - 1) as f64 * share).round() as usize];
+        Some(Spread { p5_ns: at(0.05), median_ns: at(0.5), p95_ns: at(0.95) })
+    }
+}
+
+/// What was measured. A row is missing where this machine, or the caller's permission, does not
+/// give it.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// What it was measured on.
+    pub subject: String,
+    /// Whether the memory is coherent (not a device's).
+    pub coherent: bool,
+    /// Loading a word.
+    pub word_read: Option<Spread>,
+    /// Storing a word.
+    pub word_write: Option<Spread>,
+    /// Loading a line that was flushed.
+    pub line_read: Option<Spread>,
+    /// Flushing a line.
+    pub flush: Option<Spread>,
+    /// Loading a line that was flushed, and prefetched in good time.
+    pub prefetched_read: Option<Spread>,
+    /// Storing a line around the cache (it combines in a buffer) and a fence.
+    pub line_write: Option<Spread>,
+    /// Ringing a doorbell that nobody waits for.
+    pub bell_send: Option<Spread>,
+    /// Taking a ring that has arrived.
+    pub bell_receive: Option<Spread>,
+    /// From ringing to the waiting thread on another CPU running.
+    pub bell_end_to_end: Option<Spread>,
+    /// From storing a line to a spinning reader on another CPU seeing it.
+    pub line_transfer: Option<Spread>,
+    /// What did not go as it should have, such as threads that could not be pinned.
+    pub warnings: Vec<String>,
+}
+
+/// Measures memory that two processes share on this machine, and its doorbells.
+pub fn shared_memory(effort: Effort) -> io::Result<Measured> {
+    let (memory, _fd) = Memory::create("wave-measure", 256, 0, 0)?;
+    let mut measured = Measured {
+        subject: "shared memory of this machine".to_owned(),
+        coherent: true,
+        ..Measured::default()
+    };
+    let (pinned, cpus) = cpus::pin_here(&mut measured.warnings);
+    let lines = Lines { words: memory.region(Home::Nic), may_write: true };
+    rows::one_thread(&mut measured, lines, effort);
+    rows::doorbell(&mut measured, effort)?;
+    match cpus {
+        Some((_, other)) => rows::two_threads(&mut measured, lines, other, effort)?,
+        None => measured.warnings.push("only one CPU: nothing between two was measured".into()),
+    }
+    drop(pinned);
+    Ok(measured)
+}
+
+/// Measures one line of a PCI device's memory, given as its `resourceN` file in sysfs
+/// (`resourceN_wc` maps it write-combining).
+///
+/// Only the 64-byte line at byte `read_at` is ever read, and only the one at `write_at` written;
+/// both must be multiples of 64. Even reading a device's registers can have effects: it is the
+/// caller who knows that these lines are memory.
+pub fn pci_bar(
+    path: &Path,
+    read_at: u64,
+    write_at: Option<u64>,
+    effort: Effort,
+) -> io::Result<Measured> {
+    let file = File::options().read(true).write(true).custom_flags(libc::O_SYNC).open(path)?;
+    let map_line = |at: u64| {
+        if !at.is_multiple_of(LINE_BYTES as u64) {
+            let error = format!("offset {at} is not a multiple of {LINE_BYTES}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
+        // Beyond the end of an ordinary file, touching would be SIGBUS.
+        if file.metadata()?.len() < at.saturating_add(LINE_BYTES as u64) {
+            let error = format!("offset {at} lies beyond the end of {}", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
+        let page = cpus::page_bytes();
+        let within = (at % page) as usize;
+        let map = SharedMap::new(file.as_fd(), at - within as u64, within + LINE_BYTES)?;
+        Ok((map, within / 8))
+    };
+    let mut measured =
+        Measured { subject: format!("device memory {}", path.display()), ..Measured::default() };
+    let (pinned, _) = cpus::pin_here(&mut measured.warnings);
+    let (map, first) = map_line(read_at)?;
+    rows::one_thread(
+        &mut measured,
+        Lines { words: &map.words()[first..], may_write: false },
+        effort,
+    );
+    if let Some(at) = write_at {
+        let (map, first) = map_line(at)?;
+        rows::writes(
+            &mut measured,
+            Lines { words: &map.words()[first..], may_write: true },
+            effort,
+        );
+    }
+    drop(pinned);
+    Ok(measured)
+}
+
+impl Measured {
+    /// All rows with their names.
+    pub fn rows(&self) -> [(&'static str, Option<Spread>); 10] {
+        [
+            ("64-bit read", self.word_read),
+            ("64-bit write", self.word_write),
+            ("line read after flush", self.line_read),
+            ("line flush", self.flush),
+            ("line read after prefetch", self.prefetched_read),
+            ("line write around the cache", self.line_write),
+            ("doorbell send", self.bell_send),
+            ("doorbell receive", self.bell_receive),
+            ("doorbell end to end", self.bell_end_to_end),
+            ("line transfer between CPUs", self.line_transfer),
+        ]
+    }
+
+    /// The costs of a modelled link like this. What was not measured is taken from a built-in
+    /// link, as `assumed`.
+    pub fn costs(&self, name: &str) -> Costs {
+        let base = if self.coherent { "coherent" } else { "mount-evans" };
+        let mut costs = Costs::builtin(base).expect("it is built in");
+        costs.name = name.to_owned();
+        costs.description = format!("Measured on {}", self.subject);
+        let read = if self.coherent { self.line_read } else { self.word_read };
+        let half = |spread: Spread| Spread {
+            p5_ns: spread.p5_ns / 2.0,
+            median_ns: spread.median_ns / 2.0,
+            p95_ns: spread.p95_ns / 2.0,
+        };
+        let flight = if self.coherent { None } else { read.map(half) };
+        let kick = self.kick_flight();
+        for (cost, row, how) in [
+            (&mut costs.host_read, read, "a load"),
+            (&mut costs.host_write, self.word_write, "a store"),
+            (&mut costs.line_drain, self.line_write, "a line stored around the cache, and a fence"),
+            (&mut costs.posted_flight, flight, "half of a load"),
+            (&mut costs.flush, self.flush, "a line flushed"),
+            (&mut costs.kick_send, self.bell_send, "an eventfd write"),
+            (&mut costs.kick_flight, kick, "end to end, less send and receive"),
+            (&mut costs.kick_receive, self.bell_receive, "an eventfd read"),
+            (&mut costs.line_transfer, self.line_transfer, "half of a round trip between CPUs"),
+        ] {
+            match row {
+                Some(row) => *cost = measured_cost(row, how),
+                None => {
+                    let note = format!("as {base} ({})", cost.source);
+                    cost.source = Source { kind: SourceKind::Assumed, note };
+                }
+            }
+        }
+        costs
+    }
+
+    fn kick_flight(&self) -> Option<Spread> {
+        let (all, send, receive) = (self.bell_end_to_end?, self.bell_send?, self.bell_receive?);
+        let ends = send.median_ns + receive.median_ns;
+        let less = |ns: f64| (ns - ends).max(0.0);
+        Some(Spread {
+            p5_ns: less(all.p5_ns),
+            median_ns: less(all.median_ns),
+            p95_ns: less(all.p95_ns),
+        })
+    }
+}
+
+fn measured_cost(row: Spread, how: &str) -> Cost {
+    let mut note = how.to_owned();
+    let _ = write!(note, ", p5 {:.1} to p95 {:.1} ns", row.p5_ns, row.p95_ns);
+    let ns = (row.median_ns * 10.0).round() / 10.0;
+    Cost { ns, source: Source { kind: SourceKind::Measured, note } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUICK: Effort = Effort { chunks: 3, operations: 8 };
+
+    #[test]
+    fn shared_memory_gives_a_cost_file() {
+        let before = cpus::allowed().unwrap();
+        let measured = shared_memory(QUICK).unwrap();
+        assert_eq!(cpus::allowed().unwrap(), before);
+        assert!(measured.word_read.is_some() && measured.bell_send.is_some());
+        assert_eq!(measured.line_transfer.is_some(), before.len() > 1);
+        let costs = measured.costs("here");
+        assert_eq!(costs.kick_send.source.kind, SourceKind::Measured);
+        assert_eq!(costs.dma_flight.source.kind, SourceKind::Assumed);
+        assert_eq!(Costs::parse(&costs.to_toml()).unwrap(), costs);
+    }
+
+    #[test]
+    fn a_bar_is_written_only_where_allowed() {
+        let path = std::env::temp_dir().join(format!("wave-links-bar-{}", std::process::id()));
+        std::fs::write(&path, [7u8; 8192]).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        let measured = pci_bar(&path, 4160, None, QUICK).unwrap();
+        assert!(measured.word_read.is_some() && measured.word_write.is_none());
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+        let measured = pci_bar(&path, 0, Some(4160), QUICK).unwrap();
+        assert!(measured.word_write.is_some());
+        let after = std::fs::read(&path).unwrap();
+        assert_eq!(after[..4160], before[..4160]);
+        assert_eq!(after[4224..], before[4224..]);
+        assert!(pci_bar(&path, 8192, None, QUICK).is_err());
+        assert!(pci_bar(&path, 8, None, QUICK).is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_spread_is_made_of_percentiles() {
+        let spread = Spread::of((0..=100).rev().map(f64::from).collect()).unwrap();
+        assert_eq!(spread, Spread { p5_ns: 5.0, median_ns: 50.0, p95_ns: 95.0 });
+        assert_eq!(Spread::of(vec![]), None);
+    }
+}

@@ -1,0 +1,326 @@
+//! The memory that both sides reach: one sealed file in RAM, mapped by host and agent.
+//!
+//! # Rules of access
+//!
+//! 1. The peer may write any word at any time. All access therefore goes through [`AtomicU64`]
+//!    words; no reference to other data is ever made into a mapping, and no word is read twice
+//!    where the second read is trusted to equal the first.
+//! 2. A mapping never shrinks: [`Memory::map`] refuses a file whose size is not sealed, because
+//!    touching a page that the peer cut off would end this process with SIGBUS.
+//! 3. A mapping is unmapped only when the last [`Memory`] of it is dropped; views hold an `Arc`.
+//! 4. Lines are 64 bytes and 64-byte aligned, regions follow one another: NIC, host, extra.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use wave_core::link::{Home, LINE_BYTES, LINE_WORDS};
+
+/// `f_type` of a file system that lives in memory and whose holes fill on touch (see statfs(2)).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+const SIZE_SEALS: i32 = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+
+/// The memory of one link, mapped into this process.
+#[derive(Debug)]
+pub struct Memory {
+    map: SharedMap,
+    lines_nic: u32,
+    lines_host: u32,
+    lines_extra: u32,
+}
+
+/// Why a file that was handed over could not be used as a link's memory.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The peer's fault: the file is not as large as the peer said.
+    #[error("the peer's memory file has {found} bytes, its offer says {expected}")]
+    WrongSize {
+        /// Bytes that the offered lines need.
+        expected: u64,
+        /// Bytes of the file.
+        found: u64,
+    },
+    /// The peer's fault: it could shrink the file under us.
+    #[error("the peer's memory file is not sealed against shrinking (seals {seals:#x})")]
+    Unsealed {
+        /// What `F_GET_SEALS` said.
+        seals: i32,
+    },
+    /// The peer's fault: this is not a memfd of ordinary pages.
+    #[error("the peer's file descriptor is not an ordinary memfd")]
+    NotMemfd,
+    /// Our caller's fault: there are no lines to map.
+    #[error("a link's memory needs at least one line")]
+    Empty,
+    /// This system's fault.
+    #[error("cannot {what} a link's memory: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl MapError {
+    /// Whether the peer is to blame (and is to be refused), not this process or system.
+    pub fn is_peers_fault(&self) -> bool {
+        matches!(self, MapError::WrongSize { .. } | MapError::Unsealed { .. } | MapError::NotMemfd)
+    }
+}
+
+impl From<MapError> for io::Error {
+    fn from(error: MapError) -> io::Error {
+        match error {
+            MapError::System { source, .. } => source,
+            MapError::Empty => io::Error::new(io::ErrorKind::InvalidInput, error),
+            peers => io::Error::new(io::ErrorKind::InvalidData, peers),
+        }
+    }
+}
+
+impl Memory {
+    /// Creates memory of so many lines in each region, all zero and resident, and the file
+    /// descriptor to hand to the peer. The file's size is sealed. `name` is for `/proc` only.
+    pub fn create(
+        name: &str,
+        lines_nic: u32,
+        lines_host: u32,
+        lines_extra: u32,
+    ) -> io::Result<(Memory, OwnedFd)> {
+        let bytes = bytes_of(lines_nic, lines_host, lines_extra);
+        if bytes == 0 {
+            return Err(MapError::Empty.into());
+        }
+        let name = CString::new(name)?;
+        // SAFETY: `name` is a valid C string for the duration of the call.
+        let raw = unsafe {
+            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
+        check(raw)?;
+        // SAFETY: `raw` was just opened and belongs to nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: the descriptor is open; no memory is involved.
+        check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
+        // SAFETY: the descriptor is open; no memory is involved.
+        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS) })?;
+        let memory = Memory::map(fd.as_fd(), lines_nic, lines_host, lines_extra)?;
+        Ok((memory, fd))
+    }
+
+    /// Maps memory that the peer created and described as having so many lines.
+    ///
+    /// # Errors
+    ///
+    /// Anything about the file that differs from what the peer said, or that would let the peer
+    /// harm this process later, is the peer's fault: see [`MapError::is_peers_fault`].
+    pub fn map(
+        fd: BorrowedFd<'_>,
+        lines_nic: u32,
+        lines_host: u32,
+        lines_extra: u32,
+    ) -> Result<Memory, MapError> {
+        let expected = bytes_of(lines_nic, lines_host, lines_extra);
+        if expected == 0 {
+            return Err(MapError::Empty);
+        }
+        check_sealed(fd)?;
+        let found = file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
+        if found != expected {
+            return Err(MapError::WrongSize { expected, found });
+        }
+        let map = SharedMap::new(fd, 0, expected as usize)
+            .map_err(|source| MapError::System { what: "map", source })?;
+        Ok(Memory { map, lines_nic, lines_host, lines_extra })
+    }
+
+    /// How many lines a region has.
+    pub fn lines(&self, home: Home) -> u32 {
+        match home {
+            Home::Nic => self.lines_nic,
+            Home::Host => self.lines_host,
+        }
+    }
+
+    /// How many lines the extra region has.
+    pub fn lines_extra(&self) -> u32 {
+        self.lines_extra
+    }
+
+    /// The words of a region, [`LINE_WORDS`] to a line.
+    pub fn region(&self, home: Home) -> &[AtomicU64] {
+        let nic = self.lines_nic as usize * LINE_WORDS;
+        let host = self.lines_host as usize * LINE_WORDS;
+        match home {
+            Home::Nic => &self.map.words()[..nic],
+            Home::Host => &self.map.words()[nic..nic + host],
+        }
+    }
+
+    /// The words of the extra region (a modelled link's own records).
+    pub fn extra(&self) -> &[AtomicU64] {
+        let start = (self.lines_nic as usize + self.lines_host as usize) * LINE_WORDS;
+        &self.map.words()[start..]
+    }
+}
+
+/// A shared, writable mapping of a file or device, as words; unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct SharedMap {
+    base: NonNull<AtomicU64>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is only reached as atomic words.
+unsafe impl Send for SharedMap {}
+// SAFETY: as above; atomic words may be used from several threads at once.
+unsafe impl Sync for SharedMap {}
+
+impl SharedMap {
+    /// Maps `bytes` from byte `offset` (a multiple of the page size) of `fd`. The caller makes
+    /// sure that the file has, and keeps, that many bytes.
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<SharedMap> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing object.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                fd.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).expect("the kernel never maps shared memory at zero");
+        Ok(SharedMap { base, bytes })
+    }
+
+    /// All whole words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, `bytes` long, readable and writable for as long as
+        // `self` lives (rules 2 and 3), and any bit pattern is a valid AtomicU64.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes / 8) }
+    }
+}
+
+impl Drop for SharedMap {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping made in `new`, and every slice of it borrowed `self`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+fn bytes_of(lines_nic: u32, lines_host: u32, lines_extra: u32) -> u64 {
+    (u64::from(lines_nic) + u64::from(lines_host) + u64::from(lines_extra)) * LINE_BYTES as u64
+}
+
+/// An ordinary memfd whose size cannot change any more. Only tmpfs pages fill on touch after a
+/// hole was punched; huge pages may be refused then, which would be SIGBUS again.
+fn check_sealed(fd: BorrowedFd<'_>) -> Result<(), MapError> {
+    // SAFETY: the descriptor is open; no memory is involved.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 {
+        return Err(MapError::NotMemfd);
+    }
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(MapError::Unsealed { seals });
+    }
+    // SAFETY: all-zero is a valid `statfs`.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `system` is valid for writes for the duration of the call.
+    check(unsafe { libc::fstatfs(fd.as_raw_fd(), &mut system) })
+        .map_err(|source| MapError::System { what: "stat", source })?;
+    #[allow(clippy::unnecessary_cast)] // its type differs between architectures
+    if system.f_type as i64 != TMPFS_MAGIC {
+        return Err(MapError::NotMemfd);
+    }
+    Ok(())
+}
+
+fn file_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: all-zero is a valid `stat`.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is valid for writes for the duration of the call.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) })?;
+    Ok(stat.st_size as u64)
+}
+
+/// Turns a system call's -1 into its error.
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    fn memfd(bytes: u64) -> OwnedFd {
+        // SAFETY: a literal C string, and a descriptor that nobody else owns.
+        let fd = unsafe {
+            let raw =
+                libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            OwnedFd::from_raw_fd(check(raw).unwrap())
+        };
+        let file = File::from(fd);
+        file.set_len(bytes).unwrap();
+        file.into()
+    }
+
+    #[test]
+    fn both_mappings_see_the_same_regions() {
+        let (ours, fd) = Memory::create("test", 3, 2, 1).unwrap();
+        let theirs = Memory::map(fd.as_fd(), 3, 2, 1).unwrap();
+        ours.region(Home::Nic)[23].store(1, Relaxed);
+        ours.region(Home::Host)[0].store(2, Relaxed);
+        ours.extra()[7].store(3, Relaxed);
+        assert_eq!(theirs.region(Home::Nic)[23].load(Relaxed), 1);
+        assert_eq!(theirs.region(Home::Host)[0].load(Relaxed), 2);
+        assert_eq!(theirs.extra()[7].load(Relaxed), 3);
+        assert_eq!(theirs.extra().len(), 8);
+        assert_eq!(theirs.lines(Home::Nic), 3);
+    }
+
+    #[test]
+    fn a_created_file_keeps_its_size() {
+        let (_memory, fd) = Memory::create("test", 100, 0, 0).unwrap();
+        let file = File::from(fd);
+        assert!(file.set_len(0).is_err());
+        assert!(file.set_len(1 << 20).is_err());
+    }
+
+    #[test]
+    fn a_file_of_another_size_is_the_peers_fault() {
+        let (_memory, fd) = Memory::create("test", 100, 0, 0).unwrap();
+        let error = Memory::map(fd.as_fd(), 101, 0, 0).unwrap_err();
+        assert!(matches!(error, MapError::WrongSize { expected: 6464, found: 6400 }));
+        assert!(error.is_peers_fault());
+    }
+
+    #[test]
+    fn a_file_that_can_shrink_is_the_peers_fault() {
+        let error = Memory::map(memfd(6400).as_fd(), 100, 0, 0).unwrap_err();
+        assert!(matches!(error, MapError::Unsealed { .. }));
+        assert!(error.is_peers_fault());
+    }
+
+    #[test]
+    fn a_device_is_the_peers_fault() {
+        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+        let error = Memory::map(zero.as_fd(), 1, 0, 0).unwrap_err();
+        assert!(matches!(error, MapError::NotMemfd));
+    }
+
+    #[test]
+    fn no_lines_is_our_own_mistake() {
+        let error = Memory::map(memfd(0).as_fd(), 0, 0, 0).unwrap_err();
+        assert!(!error.is_peers_fault());
+    }
+}

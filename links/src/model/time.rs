@@ -1,0 +1,76 @@
+//! The clocks that a modelled link runs on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use wave_core::clock::{Clock, Nanos};
+
+/// A clock on which a context can be kept busy.
+///
+/// All contexts of a link, in whichever process, must agree on the time.
+pub trait Timebase: Clock {
+    /// Whether a store to near memory, too, is visible to others only once their clock reaches the
+    /// time of the store: needed where a context runs ahead of the others in virtual time.
+    const STAMPS_NEAR_STORES: bool = false;
+
+    /// Keeps the calling context busy for `span`.
+    fn spend(&self, span: Nanos);
+
+    /// Keeps the calling context busy until `end`, if that is still to come.
+    fn spend_until(&self, end: Nanos) {
+        let now = self.now();
+        if now < end {
+            self.spend(end - now);
+        }
+    }
+}
+
+/// This machine's monotonic clock, the same in all processes; spends by spinning.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealTime;
+
+impl Clock for RealTime {
+    fn now(&self) -> Nanos {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is valid for writes for the duration of the call.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+        Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+}
+
+impl Timebase for RealTime {
+    fn spend(&self, span: Nanos) {
+        self.spend_until(self.now() + span);
+    }
+
+    fn spend_until(&self, end: Nanos) {
+        while self.now() < end {
+            core::hint::spin_loop();
+        }
+    }
+}
+
+/// A clock that stands still unless someone spends time or sets it. Clones share it.
+#[derive(Clone, Debug)]
+pub struct ManualTime {
+    now: Arc<AtomicU64>,
+}
+
+impl ManualTime {
+    /// A clock that shows `now`.
+    pub fn new(now: Nanos) -> ManualTime {
+        ManualTime { now: Arc::new(AtomicU64::new(now.0)) }
+    }
+}
+
+impl Clock for ManualTime {
+    fn now(&self) -> Nanos {
+        Nanos(self.now.load(SeqCst))
+    }
+}
+
+impl Timebase for ManualTime {
+    fn spend(&self, span: Nanos) {
+        self.now.fetch_add(span.0, SeqCst);
+    }
+}

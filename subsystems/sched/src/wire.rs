@@ -1,0 +1,107 @@
+//! What the entries of the core mean to the scheduler (after ghOSt's messages).
+//!
+//! ```text
+//! message   argument  class << 16 | core        (core: where it happened, NO_CORE if on none)
+//!           payload   ran_ns, 0, 0              (duration of the run that ended)
+//! decision  argument  slice_ns                  (0: until the thread stops by itself)
+//! ```
+
+use wave_core::clock::Nanos;
+use wave_core::message::{Message, Sequence, Subject};
+use wave_core::policy::Choice;
+
+/// [`Event::core`] of something that happened on no host core.
+pub const NO_CORE: u16 = u16::MAX;
+
+/// Kind of the one decision there is: run this thread next.
+pub const DECISION_RUN: u16 = 1;
+
+/// What happened to a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Kind {
+    /// It was created, and is runnable.
+    New = 1,
+    /// It was blocked, and is runnable.
+    Wakeup = 2,
+    /// It left its core until something wakes it.
+    Blocked = 3,
+    /// It left its core by itself, and is runnable.
+    Yield = 4,
+    /// It was made to leave its core, and is runnable.
+    Preempt = 5,
+    /// It ended.
+    Dead = 6,
+    /// It left the enclave.
+    Departed = 7,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 7] = [
+        Kind::New,
+        Kind::Wakeup,
+        Kind::Blocked,
+        Kind::Yield,
+        Kind::Preempt,
+        Kind::Dead,
+        Kind::Departed,
+    ];
+
+    /// The kind with this number.
+    pub fn from_number(number: u16) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
+    }
+
+    /// Whether a thread waits for a decision after this.
+    pub const fn leaves_runnable(self) -> bool {
+        matches!(self, Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt)
+    }
+}
+
+/// A message, understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: Kind,
+    /// To which thread.
+    pub thread: Subject,
+    /// The version of its state.
+    pub sequence: Sequence,
+    /// The core on which it happened, or [`NO_CORE`].
+    pub core: u16,
+    /// The class that its spawner gave it.
+    pub class: u16,
+    /// How long the run lasted that this ended; zero where it ended none.
+    pub ran: Nanos,
+}
+
+impl Event {
+    /// As a message.
+    pub const fn to_message(&self) -> Message {
+        Message {
+            kind: self.kind as u16,
+            subject: self.thread,
+            sequence: self.sequence,
+            argument: (self.class as u32) << 16 | self.core as u32,
+            payload: [self.ran.0, 0, 0],
+        }
+    }
+
+    /// From a message. `None` for a kind of a later version: to be passed over.
+    pub fn from_message(message: &Message) -> Option<Event> {
+        Some(Event {
+            kind: Kind::from_number(message.kind)?,
+            thread: message.subject,
+            sequence: message.sequence,
+            core: message.argument as u16,
+            class: (message.argument >> 16) as u16,
+            ran: Nanos(message.payload[0]),
+        })
+    }
+}
+
+/// The choice of running `thread`, for at most `slice` if that is not zero.
+pub const fn run(thread: Subject, sequence: Sequence, slice: Nanos) -> Choice {
+    Choice { kind: DECISION_RUN, subject: thread, sequence, argument: slice.0 }
+}

@@ -1,0 +1,24 @@
+//! What the hosts are loaded with: a RocksDB service, an open-loop load generator, and the
+//! measures and baselines that results are made of.
+//!
+//! Knows requests, arrival times, latencies and load points. Must not know who schedules the
+//! requests: a host takes them by implementing [`generator::Server`] and reports each one's end
+//! to a [`recorder::Recorder`]. The one host that lives here is the baseline,
+//! [`linux_threads::Pool`], which Linux schedules.
+//!
+//! ```text
+//! arrivals ──> generator ──> Server (a host, or linux_threads) ──> service ──> rocksdb
+//!                  └──────────────> recorder <────────┘
+//!                                      └──> point ──> saturation
+//! ```
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod arrivals;
+pub mod cpu;
+pub mod generator;
+pub mod linux_threads;
+pub mod point;
+pub mod recorder;
+pub mod rocksdb;
+pub mod service;

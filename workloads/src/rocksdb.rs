@@ -1,0 +1,536 @@
+//! A RocksDB database in memory, read by number.
+
+mod ffi;
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+use tempfile::TempDir;
+
+/// Why the database could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// RocksDB reported a failure.
+    #[error("RocksDB could not {doing}: {text}")]
+    RocksDb {
+        /// What was asked of it.
+        doing: &'static str,
+        /// RocksDB's own words.
+        text: String,
+    },
+    /// There was no directory to put the database in.
+    #[error("no directory for the database could be made: {0}")]
+    Directory(#[from] io::Error),
+}
+
+/// A database in a temporary directory of its own, which goes away with it.
+///
+/// Tables are PlainTable files, read through a mapping and found by a hash of the whole key: of
+/// the configurations of RocksDB this has the shortest GET, as there is neither a block cache to
+/// go through nor a checksum to verify. The directory is in `/dev/shm` where there is one, so no
+/// GET ever waits for a disk.
+///
+/// The hash index finds single keys only. A range scan needs a table in total order.
+pub struct Database {
+    // Fields drop in this order: RocksDB has to be closed before its directory goes.
+    handle: Handle,
+    read_options: ReadOptions,
+    directory: TempDir,
+    version: String,
+    keys: u64,
+}
+
+impl Database {
+    /// Opens an empty database in a new directory below `parent`, or where nothing is given,
+    /// below `/dev/shm` or else the system's directory for temporary files.
+    pub fn open(parent: Option<&Path>) -> Result<Database, Error> {
+        let directory = make_directory(parent)?;
+        let options = Options::for_plain_tables();
+        let name = CString::new(directory.path().as_os_str().as_bytes())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let handle = checked("open its database", |error| {
+            // SAFETY: options and name are alive for the call, and RocksDB copies both.
+            unsafe { ffi::rocksdb_open(options.0, name.as_ptr(), error) }
+        })?;
+        // SAFETY: takes nothing; aborts rather than returning null.
+        let read_options = ReadOptions(unsafe { ffi::rocksdb_readoptions_create() });
+        // SAFETY: the options were just made.
+        unsafe { ffi::rocksdb_readoptions_set_verify_checksums(read_options.0, 0) };
+        Ok(Database {
+            handle: Handle(NonNull::new(handle).expect("RocksDB opens or reports an error")),
+            read_options,
+            version: running_version(directory.path()),
+            directory,
+            keys: 0,
+        })
+    }
+
+    /// Writes keys `0..keys` with values of `value_bytes` bytes, and leaves them sorted in table
+    /// files that are mapped and touched, with nothing left to do in the background.
+    ///
+    /// A value starts with its key as far as there is room, little-endian; the rest depends on
+    /// the key alone. `progress` is told `(done, total)` keys now and then, and once at the end.
+    pub fn fill(
+        &mut self,
+        keys: u64,
+        value_bytes: usize,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<(), Error> {
+        const KEYS_PER_BATCH: u64 = 1024;
+        let write_options = WriteOptions::without_log();
+        let batch = WriteBatch::new();
+        let mut value = vec![0; value_bytes];
+        let mut done = 0;
+        while done < keys {
+            let end = keys.min(done + KEYS_PER_BATCH);
+            for key in done..end {
+                write_value(key, &mut value);
+                batch.put(&key.to_be_bytes(), &value);
+            }
+            checked("write", |error| {
+                // SAFETY: all three are alive, and the batch is used by this thread only.
+                unsafe { ffi::rocksdb_write(self.handle.get(), write_options.0, batch.0, error) }
+            })?;
+            batch.clear();
+            done = end;
+            progress(done, keys);
+        }
+        self.settle()?;
+        self.keys = self.keys.max(keys);
+        self.touch(keys, value_bytes)?;
+        if keys == 0 {
+            progress(0, 0);
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with the value of `key` where it lies in the table, without a copy; false where
+    /// there is no such key. Nothing is allocated on this side of the interface; RocksDB itself
+    /// allocates a handle of a few words.
+    ///
+    /// Not to be abandoned half-way: a switch to another stack inside this call leaves RocksDB's
+    /// per-thread state in use.
+    #[inline]
+    pub fn get(&self, key: u64, f: impl FnOnce(&[u8])) -> Result<bool, Error> {
+        let key = key.to_be_bytes();
+        let slice = checked("get a key", |error| {
+            // SAFETY: handle and options are alive, and the key is as long as said.
+            unsafe {
+                ffi::rocksdb_get_pinned(
+                    self.handle.get(),
+                    self.read_options.0,
+                    key.as_ptr().cast(),
+                    key.len(),
+                    error,
+                )
+            }
+        })?;
+        let Some(slice) = NonNull::new(slice) else {
+            return Ok(false);
+        };
+        // Unpins when dropped, also if `f` panics.
+        let pinned = Pinned(slice);
+        f(pinned.bytes());
+        Ok(true)
+    }
+
+    /// How many keys [`fill`](Database::fill) has written: `0..keys()` are there.
+    pub fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    /// The version of the RocksDB that is running, such as `7.8.3`, as it notes it itself in the
+    /// database's options file (the C interface has no call for it); `unknown` if it did not.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Where the database lies.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Writes the memtable out and merges all tables, so that a GET looks into one file only.
+    fn settle(&self) -> Result<(), Error> {
+        // SAFETY: takes nothing; waits for the flush by default.
+        let options = FlushOptions(unsafe { ffi::rocksdb_flushoptions_create() });
+        checked("flush", |error| {
+            // SAFETY: handle and options are alive.
+            unsafe { ffi::rocksdb_flush(self.handle.get(), options.0, error) }
+        })?;
+        // SAFETY: the handle is alive; null for both ends means the whole range.
+        unsafe {
+            ffi::rocksdb_compact_range(self.handle.get(), ptr::null(), 0, ptr::null(), 0);
+        }
+        Ok(())
+    }
+
+    /// Reads one key per page, so that no later GET pays for mapping one.
+    fn touch(&self, keys: u64, value_bytes: usize) -> Result<(), Error> {
+        const PAGE_BYTES: usize = 4096;
+        let step = (PAGE_BYTES / (value_bytes + 32)).max(1);
+        for key in (0..keys).step_by(step) {
+            self.get(key, |value| {
+                for byte in value.iter().step_by(PAGE_BYTES) {
+                    std::hint::black_box(*byte);
+                }
+            })?;
+        }
+        Ok(())
+    }
+}
+
+// SAFETY: RocksDB's interface is thread-safe for reads and writes on one handle, and reading
+// options that nobody changes may be shared; all the rest is ordinary data.
+unsafe impl Send for Database {}
+// SAFETY: as above; `&self` offers reads only.
+unsafe impl Sync for Database {}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database")
+            .field("directory", &self.directory.path())
+            .field("keys", &self.keys)
+            .field("version", &self.version)
+            .finish()
+    }
+}
+
+/// The bytes of key `key`'s value.
+fn write_value(key: u64, value: &mut [u8]) {
+    for (index, chunk) in value.chunks_mut(8).enumerate() {
+        let word = key.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    }
+}
+
+fn make_directory(parent: Option<&Path>) -> io::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("wave-rocksdb-");
+    match parent {
+        Some(parent) => builder.tempdir_in(parent),
+        None => builder
+            .tempdir_in("/dev/shm")
+            .or_else(|_| builder.tempdir()),
+    }
+}
+
+/// The `rocksdb_version=` line of the options file that RocksDB leaves beside its tables.
+fn running_version(directory: &Path) -> String {
+    let find = || -> io::Result<Option<String>> {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            if !entry.file_name().as_bytes().starts_with(b"OPTIONS-") {
+                continue;
+            }
+            let text = fs::read_to_string(entry.path())?;
+            let version = text
+                .lines()
+                .find_map(|line| line.trim().strip_prefix("rocksdb_version="));
+            if let Some(version) = version {
+                return Ok(Some(version.to_owned()));
+            }
+        }
+        Ok(None)
+    };
+    find().ok().flatten().unwrap_or_else(|| "unknown".into())
+}
+
+/// Calls RocksDB with a place for its error and turns what it leaves there into ours.
+#[inline]
+fn checked<T>(doing: &'static str, call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, Error> {
+    let mut error: *mut c_char = ptr::null_mut();
+    let value = call(&mut error);
+    if error.is_null() {
+        return Ok(value);
+    }
+    // SAFETY: RocksDB left a C string of its own making, which is now ours.
+    let text = unsafe { CStr::from_ptr(error) }
+        .to_string_lossy()
+        .into_owned();
+    // SAFETY: it is freed once, by the allocator that made it, and not used again.
+    unsafe { ffi::rocksdb_free(error.cast()) };
+    Err(Error::RocksDb { doing, text })
+}
+
+struct Handle(NonNull<ffi::Db>);
+
+impl Handle {
+    #[inline]
+    fn get(&self) -> *mut ffi::Db {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: opened once, closed once, and nothing borrowed from it outlives `Database`.
+        unsafe { ffi::rocksdb_close(self.get()) };
+    }
+}
+
+/// A value that stays where it is in the table for as long as this lives.
+struct Pinned(NonNull<ffi::PinnableSlice>);
+
+impl Pinned {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        let mut length = 0;
+        // SAFETY: the slice is alive until `self` is dropped.
+        let start = unsafe { ffi::rocksdb_pinnableslice_value(self.0.as_ptr(), &mut length) };
+        if length == 0 {
+            return &[];
+        }
+        // SAFETY: RocksDB pinned that many bytes there, and nobody writes to a table.
+        unsafe { std::slice::from_raw_parts(start.cast(), length) }
+    }
+}
+
+impl Drop for Pinned {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: made once by a get, destroyed once here.
+        unsafe { ffi::rocksdb_pinnableslice_destroy(self.0.as_ptr()) };
+    }
+}
+
+struct Options(*mut ffi::Options);
+
+impl Options {
+    fn for_plain_tables() -> Options {
+        /// Keys are a big-endian u64 each.
+        const KEY_BYTES: u32 = 8;
+        /// Every key is its own prefix, so a filter would only repeat what the hash index says.
+        const NO_BLOOM_FILTER: c_int = 0;
+        const KEYS_PER_BUCKET: f64 = 0.75;
+        /// Only counts where several keys share a prefix.
+        const INDEX_SPARSENESS: usize = 16;
+        const MEMTABLE_BYTES: usize = 256 << 20;
+        /// A PlainTable file cannot exceed 2 GiB.
+        const FILE_BYTES: u64 = 1 << 30;
+        const NO_COMPRESSION: c_int = 0;
+
+        // SAFETY: takes nothing; aborts rather than returning null.
+        let options = Options(unsafe { ffi::rocksdb_options_create() });
+        let raw = options.0;
+        // SAFETY: `raw` is alive throughout; each call sets a field. The transform is made here
+        // and owned by the options from then on.
+        unsafe {
+            ffi::rocksdb_options_set_create_if_missing(raw, 1);
+            ffi::rocksdb_options_set_prefix_extractor(
+                raw,
+                ffi::rocksdb_slicetransform_create_fixed_prefix(KEY_BYTES as usize),
+            );
+            ffi::rocksdb_options_set_plain_table_factory(
+                raw,
+                KEY_BYTES,
+                NO_BLOOM_FILTER,
+                KEYS_PER_BUCKET,
+                INDEX_SPARSENESS,
+            );
+            ffi::rocksdb_options_set_allow_mmap_reads(raw, 1);
+            ffi::rocksdb_options_set_compression(raw, NO_COMPRESSION);
+            ffi::rocksdb_options_set_write_buffer_size(raw, MEMTABLE_BYTES);
+            ffi::rocksdb_options_set_target_file_size_base(raw, FILE_BYTES);
+            // Nothing may wake up during a measurement.
+            ffi::rocksdb_options_set_stats_dump_period_sec(raw, 0);
+            ffi::rocksdb_options_set_stats_persist_period_sec(raw, 0);
+        }
+        options
+    }
+}
+
+impl Drop for Options {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once; an open database keeps a copy.
+        unsafe { ffi::rocksdb_options_destroy(self.0) };
+    }
+}
+
+struct ReadOptions(*mut ffi::ReadOptions);
+
+impl Drop for ReadOptions {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once; no get is in progress without `&Database`.
+        unsafe { ffi::rocksdb_readoptions_destroy(self.0) };
+    }
+}
+
+struct FlushOptions(*mut ffi::FlushOptions);
+
+impl Drop for FlushOptions {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        unsafe { ffi::rocksdb_flushoptions_destroy(self.0) };
+    }
+}
+
+struct WriteOptions(*mut ffi::WriteOptions);
+
+impl WriteOptions {
+    fn without_log() -> WriteOptions {
+        // SAFETY: takes nothing; aborts rather than returning null.
+        let options = WriteOptions(unsafe { ffi::rocksdb_writeoptions_create() });
+        // SAFETY: the options were just made.
+        unsafe { ffi::rocksdb_writeoptions_disable_WAL(options.0, 1) };
+        options
+    }
+}
+
+impl Drop for WriteOptions {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        unsafe { ffi::rocksdb_writeoptions_destroy(self.0) };
+    }
+}
+
+struct WriteBatch(*mut ffi::WriteBatch);
+
+impl WriteBatch {
+    fn new() -> WriteBatch {
+        // SAFETY: takes nothing; aborts rather than returning null.
+        WriteBatch(unsafe { ffi::rocksdb_writebatch_create() })
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) {
+        // SAFETY: key and value are as long as said, and are copied into the batch.
+        unsafe {
+            ffi::rocksdb_writebatch_put(
+                self.0,
+                key.as_ptr().cast(),
+                key.len(),
+                value.as_ptr().cast(),
+                value.len(),
+            );
+        }
+    }
+
+    fn clear(&self) {
+        // SAFETY: the batch is alive.
+        unsafe { ffi::rocksdb_writebatch_clear(self.0) };
+    }
+}
+
+impl Drop for WriteBatch {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        unsafe { ffi::rocksdb_writebatch_destroy(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn value_of(database: &Database, key: u64) -> Option<Vec<u8>> {
+        let mut found = None;
+        let there = database
+            .get(key, |value| found = Some(value.to_vec()))
+            .unwrap();
+        assert_eq!(there, found.is_some());
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(6))]
+
+        #[test]
+        fn every_key_filled_is_found_and_no_other(
+            keys in 0u64..5_000,
+            value_bytes in 0usize..2_000,
+        ) {
+            let mut database = Database::open(None).unwrap();
+            let mut told = Vec::new();
+            database.fill(keys, value_bytes, |done, total| told.push((done, total))).unwrap();
+            prop_assert_eq!(told.last(), Some(&(keys, keys)));
+            prop_assert!(told.is_sorted());
+            prop_assert_eq!(database.keys(), keys);
+            let mut expected = vec![0; value_bytes];
+            for key in 0..keys {
+                write_value(key, &mut expected);
+                prop_assert_eq!(value_of(&database, key), Some(expected.clone()));
+            }
+            for key in [keys, keys + 1, u64::MAX] {
+                prop_assert_eq!(value_of(&database, key), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_second_fill_replaces_the_first() {
+        let mut database = Database::open(None).unwrap();
+        database.fill(100, 40, |_, _| {}).unwrap();
+        database.fill(50, 8, |_, _| {}).unwrap();
+        assert_eq!(value_of(&database, 7), Some(7u64.to_le_bytes().to_vec()));
+        assert_eq!(value_of(&database, 99).map(|value| value.len()), Some(40));
+        assert_eq!(database.keys(), 100);
+    }
+
+    #[test]
+    fn threads_read_at_once() {
+        let mut database = Database::open(None).unwrap();
+        database.fill(10_000, 64, |_, _| {}).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let database = &database;
+                scope.spawn(move || {
+                    for key in (thread..10_000).step_by(4) {
+                        assert_eq!(value_of(database, key).unwrap()[..8], key.to_le_bytes());
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn the_directory_goes_with_the_database() {
+        let parent = tempfile::tempdir().unwrap();
+        let mut database = Database::open(Some(parent.path())).unwrap();
+        database.fill(10, 10, |_, _| {}).unwrap();
+        let directory = database.directory().to_owned();
+        assert!(directory.starts_with(parent.path()) && directory.exists());
+        drop(database);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_an_error() {
+        let error = Database::open(Some(Path::new("/proc/nowhere"))).unwrap_err();
+        assert!(matches!(error, Error::Directory(_)), "{error}");
+    }
+
+    #[test]
+    fn an_error_carries_what_rocksdb_said() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("CURRENT"), "no manifest\n").unwrap();
+        let options = Options::for_plain_tables();
+        let name = CString::new(directory.path().as_os_str().as_bytes()).unwrap();
+        let result = checked("open its database", |error| {
+            // SAFETY: options and name are alive for the call.
+            unsafe { ffi::rocksdb_open(options.0, name.as_ptr(), error) }
+        });
+        let text = result.unwrap_err().to_string();
+        assert!(
+            text.starts_with("RocksDB could not open its database: "),
+            "{text}"
+        );
+        assert!(text.len() > "RocksDB could not open its database: ".len());
+    }
+
+    #[test]
+    fn the_running_version_is_known() {
+        let database = Database::open(None).unwrap();
+        let numbers: Vec<u32> = database
+            .version()
+            .split('.')
+            .map(|number| number.parse().unwrap())
+            .collect();
+        assert_eq!(numbers.len(), 3);
+    }
+}

@@ -1,0 +1,206 @@
+//! A request's service: a GET from RocksDB, drawn out to a service time by spinning.
+//!
+//! Wave drives RocksDB with GETs of 10 us (section 7.2.2) without saying what makes them so long:
+//! a GET from memory takes about one. Here the rest is spun away, on the monotonic clock.
+
+use std::hint::{black_box, spin_loop};
+use std::time::Duration;
+
+use crate::cpu::monotonic_ns;
+use crate::recorder::{Latency, histogram};
+use crate::rocksdb::{self, Database};
+
+/// Wave's service time of a GET.
+pub const GET_SERVICE_TIME: Duration = Duration::from_micros(10);
+
+/// Why a service cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A GET alone takes longer than the whole service shall.
+    #[error(
+        "a bare GET takes {bare_p50_ns} ns (p50) on this machine, longer than the service time \
+         of {service_ns} ns: choose a longer one"
+    )]
+    TooShort {
+        /// The service time asked for.
+        service_ns: u64,
+        /// Half of the bare GETs were at most this long.
+        bare_p50_ns: u64,
+    },
+    /// The database has not been filled.
+    #[error("the database is empty: there is no GET to calibrate with")]
+    Empty,
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] rocksdb::Error),
+}
+
+/// What one call of the service was like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Whether the key was there.
+    pub found: bool,
+    /// By how much the GET alone exceeded the service time: 0 but for a rare one.
+    pub over_ns: u64,
+}
+
+/// A service that takes the same time whatever the GET in it takes.
+#[derive(Debug)]
+pub struct Calibrated {
+    database: Database,
+    service_ns: u64,
+    bare: Latency,
+}
+
+impl Calibrated {
+    /// Measures bare GETs on the calling thread, which should be pinned to a CPU like those that
+    /// will serve, and makes a service of `service_time` (see [`GET_SERVICE_TIME`]).
+    pub fn new(database: Database, service_time: Duration) -> Result<Calibrated, Error> {
+        let service_ns = service_time.as_nanos().try_into().unwrap_or(u64::MAX);
+        let bare = bare_get(&database)?;
+        if bare.p50_ns > service_ns {
+            return Err(Error::TooShort {
+                service_ns,
+                bare_p50_ns: bare.p50_ns,
+            });
+        }
+        Ok(Calibrated {
+            database,
+            service_ns,
+            bare,
+        })
+    }
+
+    /// Serves a GET of `key`; returns once the service time is over.
+    #[inline]
+    pub fn get(&self, key: u64) -> Result<Served, Error> {
+        self.get_with(key, || false)
+    }
+
+    /// Serves a GET of `key`, calling `preempt_point` again and again while it spins: there the
+    /// runtime may switch to another thread and back, and then returns true. The time until then
+    /// is not service time.
+    #[inline]
+    pub fn get_with(&self, key: u64, preempt_point: impl FnMut() -> bool) -> Result<Served, Error> {
+        let start_ns = monotonic_ns();
+        let found = read(&self.database, key)?;
+        let over_ns = work(start_ns, self.service_ns, preempt_point);
+        Ok(Served { found, over_ns })
+    }
+
+    /// How long a call takes.
+    pub fn service_time(&self) -> Duration {
+        Duration::from_nanos(self.service_ns)
+    }
+
+    /// How long GETs alone took when the service was made.
+    pub fn bare(&self) -> &Latency {
+        &self.bare
+    }
+
+    /// The database.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+}
+
+/// Spins until `work_ns` have passed since `start_ns`, not counting what passes inside of a
+/// `preempt_point` that returns true, for "another thread ran meanwhile". Returns by how much the
+/// time was over already at the call.
+///
+/// A thread that the kernel takes off its CPU does count as working meanwhile.
+#[inline]
+pub fn work(start_ns: u64, work_ns: u64, mut preempt_point: impl FnMut() -> bool) -> u64 {
+    let mut until_ns = start_ns.saturating_add(work_ns);
+    let mut now_ns = monotonic_ns();
+    let over_ns = now_ns.saturating_sub(until_ns);
+    while now_ns < until_ns {
+        let away = preempt_point();
+        let back_ns = monotonic_ns();
+        if away {
+            until_ns = until_ns.saturating_add(back_ns - now_ns);
+        }
+        spin_loop();
+        now_ns = back_ns;
+    }
+    over_ns
+}
+
+/// GETs of keys all over the database, one after the other on this thread.
+fn bare_get(database: &Database) -> Result<Latency, Error> {
+    const GETS: u64 = 20_000;
+    if database.keys() == 0 {
+        return Err(Error::Empty);
+    }
+    let mut times = histogram();
+    for get in 0..GETS {
+        // Scattered, so that neither caches nor the prefetcher know the next.
+        let key = get.wrapping_mul(0x9e37_79b9_7f4a_7c15) % database.keys();
+        let start_ns = monotonic_ns();
+        read(database, key)?;
+        times.saturating_record(monotonic_ns() - start_ns);
+    }
+    Ok(Latency::of(&times))
+}
+
+#[inline]
+fn read(database: &Database, key: u64) -> Result<bool, rocksdb::Error> {
+    database.get(key, |value| {
+        black_box(value.first());
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(keys: u64) -> Database {
+        let mut database = Database::open(None).unwrap();
+        database.fill(keys, 100, |_, _| {}).unwrap();
+        database
+    }
+
+    #[test]
+    fn a_service_never_ends_before_its_time() {
+        let service = Calibrated::new(filled(1_000), Duration::from_millis(1)).unwrap();
+        for key in [0, 999, 1_000] {
+            let start_ns = monotonic_ns();
+            let served = service.get(key).unwrap();
+            assert!(monotonic_ns() - start_ns >= 1_000_000);
+            assert_eq!(served.found, key < 1_000);
+        }
+    }
+
+    #[test]
+    fn time_spent_elsewhere_is_not_work() {
+        const WORK_NS: u64 = 1_000_000;
+        const ELSEWHERE_NS: u64 = 3_000_000;
+        let start_ns = monotonic_ns();
+        let mut been_away = false;
+        work(start_ns, WORK_NS, || {
+            if been_away {
+                return false;
+            }
+            been_away = true;
+            let until_ns = monotonic_ns() + ELSEWHERE_NS;
+            while monotonic_ns() < until_ns {
+                spin_loop();
+            }
+            true
+        });
+        // The thread may have been off its CPU before the first look: then there was no work.
+        assert!(!been_away || monotonic_ns() - start_ns >= WORK_NS + ELSEWHERE_NS);
+    }
+
+    #[test]
+    fn a_service_time_below_a_bare_get_is_refused() {
+        let error = Calibrated::new(filled(1_000), Duration::from_nanos(1)).unwrap_err();
+        assert!(
+            matches!(error, Error::TooShort { service_ns: 1, .. }),
+            "{error}"
+        );
+        let empty = Database::open(None).unwrap();
+        let error = Calibrated::new(empty, GET_SERVICE_TIME).unwrap_err();
+        assert!(matches!(error, Error::Empty));
+    }
+}
