@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::attach::attach;
 use crate::registry::Registry;
@@ -19,6 +20,9 @@ pub struct AgentArgs {
     /// The policy to run.
     #[arg(long, value_name = "NAME", default_value = "fifo")]
     pub policy: String,
+    /// Run on this CPU only.
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
     /// Give the CPU away between looks: for an agent that shares its CPU.
     #[arg(long)]
     pub share_cpu: bool,
@@ -35,7 +39,7 @@ struct Command {
 }
 
 /// The `main` of an agent binary. Exit code 0: the host went or turned the agent out; 2: bad
-/// arguments; 3: could not attach; 4: the host wrote nonsense.
+/// arguments; 3: could not attach or pin; 4: the host wrote nonsense.
 pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
 }
@@ -49,6 +53,11 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     if !registry.names().any(|name| name == args.policy) {
         let known = registry.names().collect::<Vec<_>>().join(", ");
         return fail(2, format!("there is no policy `{}`; known are: {known}", args.policy));
+    }
+    if let Some(cpu) = args.cpu
+        && let Err(error) = pin(cpu)
+    {
+        return fail(3, error);
     }
     let attached = match attach(&args.attach) {
         Ok(attached) => attached,
@@ -84,4 +93,16 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         }
         Err(error) => fail(4, error.to_string()),
     }
+}
+
+fn pin(cpu: usize) -> Result<(), String> {
+    let refused = |why: &dyn std::fmt::Display| {
+        format!("cannot run on CPU {cpu}: {why}; `taskset -pc $$` shows which CPUs may be used")
+    };
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(refused(&format_args!("CPUs are below {}", CpuSet::MAX_CPU)));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|error| refused(&error))
 }

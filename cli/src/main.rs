@@ -1,8 +1,13 @@
 //! Wave's command line.
 #![forbid(unsafe_code)]
-#![allow(dead_code, unused_imports)]
 
+mod commands;
 mod report;
+mod run;
 mod scenario;
 
-fn main() {}
+use clap::Parser;
+
+fn main() -> std::process::ExitCode {
+    commands::Wave::parse().execute()
+}

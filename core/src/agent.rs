@@ -26,11 +26,14 @@ use crate::message::{
     Upstream,
 };
 use crate::policy::{Decisions, Note, Policy, Progress};
-use crate::queue::{Malformed, PushError, Tag};
+use crate::queue::{Full, Malformed, PushError, Tag};
 use crate::snapshot::{self, SnapshotError};
 
 /// Entries taken from one queue before the next queue's turn: no context can starve another.
 pub const ENTRIES_PER_TURN: usize = 16;
+/// How many queues ahead of its turn a queue's next entry is prefetched: the lines of several cores
+/// then travel at the same time.
+pub const QUEUES_AHEAD: usize = 4;
 /// Decisions made in one step, at most.
 pub const DECISIONS_PER_STEP: usize = 64;
 /// How long the agent waits for a snapshot before it asks again.
@@ -59,7 +62,7 @@ pub enum AgentError {
     /// A snapshot is none.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// A queue of decisions is full, which the protocol rules out, or its credit is a lie.
+    /// A queue's credit is a lie.
     #[error("core {core}: {error}")]
     Decisions {
         /// Whose queue.
@@ -204,6 +207,9 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
     fn poll_messages(&mut self, now: Nanos) -> Result<bool, AgentError> {
         let mut progress = false;
         for context in 0..self.messages.len() {
+            if let Some(ahead) = self.messages.get_mut(context + QUEUES_AHEAD) {
+                ahead.prefetch(&self.port);
+            }
             for _ in 0..ENTRIES_PER_TURN {
                 let Some(entry) = self.messages[context].pop(&self.port)? else { break };
                 progress = true;
@@ -279,19 +285,30 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
     /// Wave Table 1, `TXNS_COMMIT`: all decisions of this step, one publish, and a kick (MSI-X) for
     /// each core that sleeps.
     fn commit(&mut self) -> Result<(), AgentError> {
-        for &(core, decision) in &self.out.staged {
+        // Outcomes can overtake the credit that goes with them, where the two travel differently: a
+        // decision that finds no room waits here for the next step, and so do later ones for its core.
+        let mut kept = 0;
+        for at in 0..self.out.staged.len() {
+            let (core, decision) = self.out.staged[at];
+            let waits = self.out.staged[..kept].iter().any(|(earlier, _)| *earlier == core);
             let (tag, words) = decision.encode();
             let queue = &mut self.decisions[usize::from(core)];
-            queue
-                .push(&self.port, tag, &words)
-                .map_err(|error| AgentError::Decisions { core, error })?;
-            queue.publish(&self.port);
-            if self.brain.cores().waits(core) {
-                self.look_after.push(core);
+            match if waits { Err(Full.into()) } else { queue.push(&self.port, tag, &words) } {
+                Ok(()) => {
+                    queue.publish(&self.port);
+                    self.decided += 1;
+                    if self.brain.cores().waits(core) {
+                        self.look_after.push(core);
+                    }
+                }
+                Err(PushError::Full(_)) => {
+                    self.out.staged[kept] = (core, decision);
+                    kept += 1;
+                }
+                Err(error) => return Err(AgentError::Decisions { core, error }),
             }
         }
-        self.decided += self.out.staged.len() as u64;
-        self.out.staged.clear();
+        self.out.staged.truncate(kept);
         for preemption in &self.out.preemptions {
             let host = self.port.window(Home::Host);
             let line = self.layout.preempt + u32::from(preemption.core);
@@ -306,6 +323,12 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
     /// Kicks those cores of the list that sleep. A core that spins needs no kick.
     fn look_after_sleepers(&mut self) {
         let Some(&first) = self.look_after.first() else { return };
+        // A copy that arrives after the look at the status would be missed by both sides.
+        for &core in &self.look_after {
+            while !self.decisions[usize::from(core)].poll(&self.port) {
+                core::hint::spin_loop();
+            }
+        }
         self.decisions[usize::from(first)].fence(&self.port);
         let nic = self.port.window(home_of(Side::Agent));
         nic.fence();

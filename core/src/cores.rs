@@ -9,7 +9,7 @@ use crate::outcome::{Code, Outcome};
 use crate::policy::Choice;
 use crate::snapshot::CoreRecord;
 
-const SET_WORDS: usize = CORES_MAX / 64;
+const SET_WORDS: usize = CORES_MAX.div_ceil(64);
 
 /// A set of cores that is walked turn by turn.
 #[derive(Clone, Debug, Default)]
@@ -187,8 +187,11 @@ impl Cores {
     #[inline]
     pub fn answered(&mut self, core: u16, outcome: Outcome) -> Option<Decision> {
         let decision = self.forget_until(core, outcome.txn);
-        if decision.is_some() && outcome.code == Code::Complete {
-            self.cores[usize::from(core)].run = outcome.run;
+        // Also where a snapshot has answered for the decision already: a request that was under way
+        // when the snapshot was taken must not outlive the run that answered it.
+        let state = &mut self.cores[usize::from(core)];
+        if outcome.code == Code::Complete && outcome.run.wrapping_sub(state.run) as i32 >= 0 {
+            state.run = outcome.run;
             self.set_asks(core, false);
         }
         self.refresh(core);
@@ -214,14 +217,15 @@ impl Cores {
     pub fn resync(&mut self, core: u16, record: &CoreRecord) {
         self.forget_until(core, record.txn);
         let state = &mut self.cores[usize::from(core)];
-        let ahead = record.run.wrapping_sub(state.run) as i32;
-        // Within one run a core only ever goes from running to asking.
-        let asks = if !core::mem::replace(&mut state.known, true) || ahead > 0 {
+        let newer = record.run.wrapping_sub(state.run) as i32;
+        let first = !core::mem::replace(&mut state.known, true);
+        // Within one run a core only ever goes from running to asking, and a request does not say
+        // which run it ended: one that was heard may be newer than the snapshot. To believe that a
+        // running core asks costs a little until its next switch; the reverse would strand it.
+        let asks = state.asks || (record.asks && (first || newer >= 0));
+        if first || newer > 0 {
             state.run = record.run;
-            record.asks
-        } else {
-            state.asks || (ahead == 0 && record.asks)
-        };
+        }
         self.set_asks(core, asks);
         self.refresh(core);
     }

@@ -117,6 +117,12 @@ impl DmaConsumer {
         entry
     }
 
+    /// Lets the copy of the credit progress. Returns whether none is under way or waiting.
+    pub fn poll(&mut self, port: &impl Port) -> bool {
+        self.return_credit(port);
+        self.copy.is_none()
+    }
+
     /// One copy at a time: were there two, the older could arrive last and leave the producer
     /// with a full ring for ever.
     fn return_credit(&mut self, port: &impl Port) {

@@ -3,7 +3,7 @@
 
 use crate::dma::{DmaConsumer, DmaProducer};
 use crate::layout::QueuePlace;
-use crate::link::{Home, Mapping, Port, Side, Transport, Window};
+use crate::link::{Home, Port, Side, Transport, Window};
 use crate::queue::{Consumer, Entry, Malformed, Producer, PushError, Tag};
 
 /// The writing end of a queue.
@@ -119,11 +119,28 @@ impl Receiver {
         }
     }
 
+    /// Lets the way back of the credit progress. Returns whether nothing is under way.
+    #[inline]
+    pub fn poll(&mut self, port: &impl Port) -> bool {
+        match self {
+            Receiver::Mmio(..) => true,
+            Receiver::Dma(ring) => ring.poll(port),
+        }
+    }
+
     /// Starts to fetch the next entry (Wave 5.4). Nothing to do where it lies in near memory.
     #[inline]
     pub fn prefetch(&mut self, port: &impl Port) {
         if let Receiver::Mmio(ring, home) = self {
             ring.prefetch(port.window(*home));
+        }
+    }
+
+    /// Starts to fetch entries that were left ahead of time, where that cannot make them stale.
+    #[inline]
+    pub fn prefetch_ahead(&mut self, port: &impl Port) {
+        if let Receiver::Mmio(ring, home) = self {
+            ring.prefetch_ahead(port.window(*home));
         }
     }
 }
@@ -134,9 +151,4 @@ pub const fn home_of(side: Side) -> Home {
         Side::Host => Home::Host,
         Side::Agent => Home::Nic,
     }
-}
-
-/// Whether a side sees a mapping that needs its own flushes.
-pub const fn is_cached_incoherently(mapping: Mapping) -> bool {
-    matches!(mapping, Mapping::WriteThrough)
 }

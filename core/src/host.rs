@@ -282,8 +282,9 @@ impl HostCore {
             self.ask(port, &held);
         }
         let since = *self.idle_since.get_or_insert(now);
-        // Copies of messages progress here; nobody parks on top of one that is under way.
-        if !self.context.up.poll(port) || now.since(since) < self.spin {
+        // Copies of messages and of credit progress here; nobody parks on top of one under way.
+        let settled = self.context.up.poll(port) & self.down.poll(port);
+        if !settled || now.since(since) < self.spin {
             return Next::Spin;
         }
         let nic = port.window(Home::Nic);
@@ -297,6 +298,10 @@ impl HostCore {
                 Next::Run(work)
             }
             None => {
+                // After a loss the agent may believe that this core asked already, and sleep.
+                if port.window(Home::Host).load(self.context.agent_parked, 0) == AGENT_PARKED {
+                    self.context.signals.0 |= Signals::RING_AGENT;
+                }
                 self.parked = true;
                 self.idle_since = None;
                 Next::Park
@@ -331,6 +336,9 @@ impl HostCore {
             if let Ok(work) = result {
                 self.asks = false;
                 self.idle_since = None;
+                if self.prefetches {
+                    self.down.prefetch_ahead(port);
+                }
                 return Some(work);
             }
         }

@@ -113,8 +113,9 @@ impl Config {
 }
 
 /// Cores in one enclave. An enclave is scheduled by one agent; more cores want more enclaves
-/// (one agent's prestaging collapses between 24 and 32 cores in the fitted model).
-pub const CORES_MAX: usize = 256;
+/// (one agent's prestaging collapses between 24 and 32 cores in the fitted model). A doorbell per
+/// core and two more must fit in one message of a Unix socket, which carries 253 descriptors.
+pub const CORES_MAX: usize = 240;
 
 /// A configuration that cannot be laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -108,6 +108,10 @@ pub trait Window {
 
     /// Starts to fetch `line` without waiting for it. A line that is cached stays as it is.
     fn prefetch(&self, line: u32);
+
+    /// Says that this context is done with a line that the peer will write next. A hint: where it
+    /// makes the peer's next write cheaper, the line is dropped from the caches.
+    fn release(&self, _line: u32) {}
 }
 
 /// A run of lines in one region.

@@ -28,6 +28,8 @@ pub struct Order {
     /// Each id's last delivered message, for [`Order::resync`].
     last: Vec<Option<Message>>,
     held: Vec<(Nanos, Message)>,
+    /// Whether a snapshot has come: until then no number is too old, for sequences wrap.
+    synced: bool,
 }
 
 impl Order {
@@ -37,6 +39,7 @@ impl Order {
             next: alloc::vec![Sequence(1); subjects as usize],
             last: alloc::vec![None; subjects as usize],
             held: Vec::with_capacity(HELD_MAX),
+            synced: false,
         }
     }
 
@@ -61,7 +64,7 @@ impl Order {
                 }
                 Ok(())
             }
-            ahead if ahead > 0 => {
+            ahead if ahead > 0 || !self.synced => {
                 if self.held.len() == HELD_MAX {
                     return Err(Gap);
                 }
@@ -107,13 +110,11 @@ impl Order {
                 *sequence = record.sequence;
             }
         }
+        self.synced = true;
         for (id, sequence) in truth.into_iter().enumerate() {
-            if self.next[id].ahead_of(sequence.next()) > 0 {
-                if let Some(message) = &self.last[id] {
-                    deliver(message);
-                }
-            } else {
-                self.next[id] = sequence.next();
+            match &self.last[id] {
+                Some(message) if self.next[id].ahead_of(sequence.next()) > 0 => deliver(message),
+                _ => self.next[id] = sequence.next(),
             }
             let next = self.next[id];
             self.held.retain(|(_, message)| {

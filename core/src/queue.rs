@@ -22,6 +22,9 @@ use crate::link::{LINE_WORDS, Mapping, Window};
 
 /// Payload words of an entry.
 pub const PAYLOAD_WORDS: usize = LINE_WORDS - 1;
+/// Lines that [`Consumer::prefetch_ahead`] asks for: a switch is shorter than a line's way between
+/// distant cores.
+const LINES_AHEAD: u64 = 2;
 const LAP_WORD: usize = LINE_WORDS - 1;
 
 /// Where a queue lies in its region, as both sides compute it from the layout.
@@ -198,6 +201,8 @@ impl Producer {
 pub struct Consumer {
     ring: Ring,
     cached: bool,
+    /// Each word costs a transfer: only those that an entry has are read.
+    word_by_word: bool,
     fresh: bool,
     consumed: u64,
     credited: u64,
@@ -208,7 +213,8 @@ impl Consumer {
     pub fn new(ring: Ring, mapping: Mapping) -> Consumer {
         ring.check();
         let cached = mapping == Mapping::WriteThrough;
-        Consumer { ring, cached, fresh: false, consumed: 0, credited: 0 }
+        let word_by_word = mapping == Mapping::Uncached;
+        Consumer { ring, cached, word_by_word, fresh: false, consumed: 0, credited: 0 }
     }
 
     /// Where the queue lies.
@@ -238,6 +244,17 @@ impl Consumer {
         window.prefetch(line);
     }
 
+    /// Asks for the lines of the next entries, where the peer's later stores will still be seen: for
+    /// a consumer that knows that entries are left for it ahead of time. Elsewhere does nothing.
+    #[inline]
+    pub fn prefetch_ahead(&mut self, window: &impl Window) {
+        if !self.cached && !self.word_by_word {
+            for ahead in 0..LINES_AHEAD {
+                window.prefetch(self.ring.line(self.consumed + ahead));
+            }
+        }
+    }
+
     /// Takes the next entry, if it is there. A malformed one is skipped and reported.
     #[inline]
     pub fn pop(&mut self, window: &impl Window) -> Result<Option<Entry>, Malformed> {
@@ -251,9 +268,12 @@ impl Consumer {
         }
         let len = lap as u8;
         let mut words = [0; PAYLOAD_WORDS];
-        if usize::from(len) <= PAYLOAD_WORDS {
+        if !self.word_by_word {
+            window.read_line(line, &mut words);
+        } else if usize::from(len) <= PAYLOAD_WORDS {
             window.read_line(line, &mut words[..usize::from(len)]);
         }
+        window.release(line);
         let index = self.consumed;
         self.consumed += 1;
         if self.consumed - self.credited >= u64::from(self.ring.entries / 4) {

@@ -8,7 +8,8 @@ const FDS_MAX: usize = 253;
 const FD_BYTES: usize = size_of::<RawFd>();
 
 /// Room for control messages, aligned as their headers need it.
-type Control = [u64; 160];
+type Control = [u64; CONTROL_WORDS];
+const CONTROL_WORDS: usize = 160;
 
 const _: () = assert!(
     // SAFETY: CMSG_SPACE only computes.
@@ -32,7 +33,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
     }
     let mut vector =
         libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut control: Control = [0; _];
+    let mut control: Control = [0; CONTROL_WORDS];
     let mut message = header(&mut vector);
     if !fds.is_empty() {
         let data_bytes = (fds.len() * FD_BYTES) as u32;
@@ -63,7 +64,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
 /// Receives one message into `bytes`, without blocking.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
     let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut control: Control = [0; _];
+    let mut control: Control = [0; CONTROL_WORDS];
     let mut message = header(&mut vector);
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>() as _;

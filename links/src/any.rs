@@ -241,7 +241,11 @@ impl Window for AnyWindow {
     fn prefetch(&self, line: u32) {
         each_link!(AnyWindow, self, window => window.prefetch(line));
     }
-}
+
+    #[inline(always)]
+    fn release(&self, line: u32) {
+        each_link!(AnyWindow, self, window => window.release(line));
+    }}
 
 /// A context's copy engine on whichever link.
 #[derive(Debug)]

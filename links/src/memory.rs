@@ -160,6 +160,11 @@ impl Memory {
         }
     }
 
+    /// All words of all regions.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        self.map.words()
+    }
+
     /// The words of the extra region (a modelled link's own records).
     pub fn extra(&self) -> &[AtomicU64] {
         let start = (self.lines_nic as usize + self.lines_host as usize) * LINE_WORDS;

@@ -175,3 +175,14 @@ fn table(result: &RunResult, header: &[&str], numbers: std::ops::Range<usize>) -
     }
     table
 }
+
+/// What only this kind of scenario has, a line per number or text; empty if there is none.
+pub fn extra(result: &RunResult) -> String {
+    let Some(extra) = result.extra.as_object() else { return String::new() };
+    let mut text = String::new();
+    for (name, value) in extra.iter().filter(|(_, value)| !value.is_object() && !value.is_array()) {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text.push_str(&format!("{}: {value}\n", name.replace('_', " ")));
+    }
+    text
+}

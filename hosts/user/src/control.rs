@@ -20,6 +20,7 @@ use wave_core::control::{AgentState, HostControl};
 use wave_core::host::Context;
 use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::message::TxnId;
 use wave_core::snapshot::CoreRecord;
 use wave_core::watchdog::Watchdog;
 use wave_links::doorbell::EventFd;
@@ -28,7 +29,7 @@ use wave_links::socket::{Connection, Listener, Offer};
 use wave_links::{AnyBell, AnyPort, LinkSpec};
 
 use crate::clock::MonotonicClock;
-use crate::shared::{Incarnation, Shared, lock};
+use crate::shared::{CoreShared, Incarnation, Shared, lock};
 use crate::stats::Mode;
 
 /// Candidates at once; more are refused.
@@ -275,8 +276,14 @@ impl Control {
         let here = here.count();
         let lost = agent.incarnation.lost.swap(false, Ordering::SeqCst);
         if lost || requests.resync || agent.cores_in_snapshot != Some(here) {
-            let cores: Vec<CoreRecord> =
-                self.shared.cores.iter().map(|core| core.record()).collect();
+            let record = |core: &CoreShared| {
+                let came_over = core.epoch.load(Ordering::SeqCst) == epoch;
+                let record = core.record();
+                // Until then the decision that it answered last was another window's.
+                let txn = if came_over { record.txn } else { TxnId::new(0) };
+                CoreRecord { txn, ..record }
+            };
+            let cores: Vec<CoreRecord> = self.shared.cores.iter().map(record).collect();
             if agent.control.send_snapshot(&agent.port, &cores, self.shared.table.records()) {
                 agent.cores_in_snapshot = Some(here);
                 lock(&self.shared.agents).snapshots += 1;
@@ -313,6 +320,12 @@ impl Control {
     fn detach(&mut self) {
         let Some(agent) = self.attached.take() else { return };
         agent.control.revoke(&agent.port);
+        // A hostile agent can fill a bell's counter, so that ringing it blocks; this frees a core
+        // that does.
+        let Incarnation { core_bells, control_bell, agent_bell, .. } = &*agent.incarnation;
+        for bell in core_bells.iter().chain([control_bell, agent_bell]) {
+            bell.event_fd().drain();
+        }
         self.switch_windows(None);
         self.shared.enter_fallback();
     }

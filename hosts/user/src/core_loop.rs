@@ -17,7 +17,7 @@ use wave_sched::wire::{DECISION_RUN, Event, Kind};
 use crate::clock::MonotonicClock;
 use crate::fiber::Suspend;
 use crate::shared::{CoreShared, Incarnation, Shared, lock};
-use crate::stats::{Mode, bump};
+use crate::stats::{Mode, PUBLISH_EVERY, bump};
 use crate::table::{Left, Table, Thread};
 use crate::timers::Timers;
 
@@ -40,6 +40,9 @@ pub(crate) struct Core {
     epoch: Cell<u64>,
     run: Cell<u32>,
     idle_since: Cell<Option<Nanos>>,
+    /// What the link had charged when the core last found nothing; none before the first look of
+    /// an idle time, and zero for ever where nothing is charged.
+    charged_at_look: Cell<Option<u64>>,
 }
 
 /// Applies decisions for one core.
@@ -77,6 +80,7 @@ impl Core {
             epoch: Cell::new(0),
             run: Cell::new(0),
             idle_since: Cell::new(None),
+            charged_at_look: Cell::new(None),
         }
     }
 
@@ -102,7 +106,11 @@ impl Core {
             match self.next(now) {
                 Next::Run(id) => {
                     bump(&counters.switches, 1);
+                    if counters.switches.load(Ordering::Relaxed).is_multiple_of(PUBLISH_EVERY) {
+                        self.publish();
+                    }
                     self.idle_since.set(None);
+                    self.charged_at_look.set(None);
                     let reason = self.switch_to(id);
                     let end = clock.now();
                     bump(&counters.busy_ns, end.since(now).0);
@@ -116,18 +124,45 @@ impl Core {
                     } else {
                         std::hint::spin_loop();
                     }
-                    now = clock.now();
+                    let end = clock.now();
+                    self.account_look(end.since(now));
+                    now = end;
                 }
                 Next::Park => {
                     bump(&counters.parks, 1);
+                    self.charged_at_look.set(None);
+                    self.publish();
+                    counters.asleep_since_ns.store(now.0, Ordering::Relaxed);
                     self.wait(now);
                     let end = clock.now();
+                    counters.asleep_since_ns.store(0, Ordering::Relaxed);
                     bump(&counters.parked_ns, end.since(now).0);
                     now = end;
                 }
             }
         }
         self.leave_link();
+    }
+
+    /// Accounts for a look that found nothing and took `took`.
+    #[inline]
+    fn account_look(&self, took: Nanos) {
+        let link = self.link.borrow();
+        let charges = link.as_ref().and_then(|link| link.port.charges());
+        let charged = charges.map_or(0, |charges| charges.total_ns());
+        if let Some(before) = self.charged_at_look.replace(Some(charged)) {
+            let counters = &self.mine().counters;
+            bump(&counters.polling_ns, took.0);
+            bump(&counters.polling_charged_ns, charged.saturating_sub(before));
+        }
+    }
+
+    /// Shows others what was counted in this window.
+    #[cold]
+    fn publish(&self) {
+        if let Some(CoreLink { port, protocol, .. }) = &*self.link.borrow() {
+            self.mine().counters.publish(protocol.counts(), port.charges());
+        }
     }
 
     #[inline]
@@ -305,7 +340,7 @@ impl Core {
 
     fn leave_link(&self) {
         if let Some(link) = self.link.borrow_mut().take() {
-            self.mine().counters.add_outcomes(link.protocol.counts());
+            self.mine().counters.leave_window(link.protocol.counts(), link.port.charges());
         }
     }
 }

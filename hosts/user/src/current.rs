@@ -50,6 +50,12 @@ pub fn current() -> Option<Thread> {
     with_core(|core| core.map(|core| core.shared.table.thread(core.current())))
 }
 
+/// The host core that the caller runs on, if it is a thread of an enclave. Out of date as soon as
+/// the thread switches.
+pub fn core_index() -> Option<u16> {
+    with_core(|core| core.map(|core| core.index))
+}
+
 /// The class that the calling thread's spawner gave it. Panics outside an enclave.
 pub fn class() -> u16 {
     with_core(|core| {

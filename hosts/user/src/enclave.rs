@@ -18,7 +18,7 @@ use crate::current::{self, with_core};
 use crate::inline_fn::InlineFn;
 use crate::join::JoinHandle;
 use crate::shared::Shared;
-use crate::stats::EnclaveStats;
+use crate::stats::{EnclaveStats, Mode};
 use crate::table::Thread;
 
 /// How an enclave is made. Start from [`Options::new`].
@@ -253,6 +253,11 @@ impl Enclave {
     /// The counters.
     pub fn stats(&self) -> EnclaveStats {
         self.shared.stats()
+    }
+
+    /// Who decides now.
+    pub fn mode(&self) -> Mode {
+        self.shared.mode()
     }
 
     /// Threads that have not ended.

@@ -30,9 +30,9 @@ mod table;
 mod timers;
 
 pub use clock::MonotonicClock;
-pub use current::{class, current, park, sleep, yield_now};
+pub use current::{class, core_index, current, park, sleep, yield_now};
 pub use enclave::{Enclave, Options, SpawnError, Spawner, StartError, spawn};
 pub use join::{JoinError, JoinHandle};
-pub use stats::{CoreStats, EnclaveStats, Mode};
+pub use stats::{CoreStats, EnclaveStats, Mode, PUBLISH_EVERY};
 pub use sync::{Condvar, Mutex, MutexGuard};
 pub use table::Thread;

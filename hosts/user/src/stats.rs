@@ -1,9 +1,14 @@
 //! What an enclave counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, TryLockError};
 
-use wave_core::clock::Nanos;
+use wave_core::clock::{Clock, Nanos};
 use wave_core::outcome::{Code, Counts};
+use wave_links::model::Charges;
+
+use crate::clock::MonotonicClock;
+use crate::shared::lock;
 
 /// Who makes the decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +32,22 @@ pub struct CoreStats {
     pub parks: u64,
     /// Time spent in threads.
     pub busy: Nanos,
-    /// Time spent asleep.
+    /// Time spent looking at an empty queue, but for the first look of each idle time (which
+    /// sends the message that asks).
+    pub polling: Nanos,
+    /// Of [`CoreStats::polling`], what a modelled link charged.
+    pub polling_charged: Nanos,
+    /// Time spent asleep, up to now.
     pub parked: Nanos,
-    /// Outcomes by code.
+    /// Outcomes by code. Up to date when the core parks; while it works, up to
+    /// [`PUBLISH_EVERY`] switches old.
     pub outcomes: Vec<(Code, u64)>,
+    /// What the core was charged, where a link is or was modelled; as old as the outcomes.
+    pub charges: Option<Charges>,
 }
+
+/// Switches after which a core that does not park publishes its outcomes and charges.
+pub const PUBLISH_EVERY: u64 = 1024;
 
 /// An enclave's counters since its start.
 #[derive(Clone, Debug)]
@@ -63,8 +79,36 @@ pub(crate) struct Counters {
     pub(crate) spins: AtomicU64,
     pub(crate) parks: AtomicU64,
     pub(crate) busy_ns: AtomicU64,
+    pub(crate) polling_ns: AtomicU64,
+    pub(crate) polling_charged_ns: AtomicU64,
     pub(crate) parked_ns: AtomicU64,
-    outcomes: [AtomicU64; Code::ALL.len() + 1],
+    /// When the sleep that the core is in began; 0 while it is awake.
+    pub(crate) asleep_since_ns: AtomicU64,
+    published: Mutex<Published>,
+}
+
+/// What a core counts per window.
+#[derive(Clone, Default)]
+struct Totals {
+    outcomes: Counts,
+    charges: Option<Charges>,
+}
+
+impl Totals {
+    fn add(&mut self, other: &Totals) {
+        self.outcomes.merge(&other.outcomes);
+        if let Some(charges) = other.charges {
+            *self.charges.get_or_insert_default() += charges;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Published {
+    /// Of the windows that the core has left.
+    left: Totals,
+    /// Of the current one, as of the last time it was published.
+    current: Totals,
 }
 
 /// Adds to a counter that only this thread writes.
@@ -74,27 +118,47 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) {
 }
 
 impl Counters {
-    /// Adds the outcomes of a window that the core has left.
-    pub(crate) fn add_outcomes(&self, counts: &Counts) {
-        for (code, count) in counts.iter() {
-            bump(&self.outcomes[code as usize], count);
-        }
+    /// Publishes what the core counted in its current window. Skipped while somebody reads: the
+    /// core never waits.
+    pub(crate) fn publish(&self, outcomes: &Counts, charges: Option<Charges>) {
+        let mut published = match self.published.try_lock() {
+            Ok(published) => published,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        published.current = Totals { outcomes: outcomes.clone(), charges };
+    }
+
+    /// Adds what the core counted in a window that it has left.
+    pub(crate) fn leave_window(&self, outcomes: &Counts, charges: Option<Charges>) {
+        let mut published = lock(&self.published);
+        published.current = Totals::default();
+        published.left.add(&Totals { outcomes: outcomes.clone(), charges });
     }
 
     pub(crate) fn read(&self) -> CoreStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let totals = {
+            let published = lock(&self.published);
+            let mut totals = published.left.clone();
+            totals.add(&published.current);
+            totals
+        };
+        let asleep = match get(&self.asleep_since_ns) {
+            0 => 0,
+            since => MonotonicClock.now().since(Nanos(since)).0,
+        };
         CoreStats {
             switches: get(&self.switches),
             fallback_switches: get(&self.fallback_switches),
             spins: get(&self.spins),
             parks: get(&self.parks),
             busy: Nanos(get(&self.busy_ns)),
-            parked: Nanos(get(&self.parked_ns)),
-            outcomes: Code::ALL
-                .iter()
-                .map(|&code| (code, get(&self.outcomes[code as usize])))
-                .filter(|(_, count)| *count > 0)
-                .collect(),
+            polling: Nanos(get(&self.polling_ns)),
+            polling_charged: Nanos(get(&self.polling_charged_ns)),
+            parked: Nanos(get(&self.parked_ns) + asleep),
+            outcomes: totals.outcomes.iter().collect(),
+            charges: totals.charges,
         }
     }
 }

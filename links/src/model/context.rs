@@ -111,6 +111,7 @@ impl<T: Timebase> Context<T> {
     }
 
     /// Loads `words.len()` words of a line, from `first` on.
+    #[inline(never)] // so that a choice between links costs the others nothing
     pub fn load(&self, home: Home, line: u32, first: usize, words: &mut [u64]) {
         assert!(first + words.len() <= LINE_WORDS, "a line has {LINE_WORDS} words");
         let state = &mut *self.state.borrow_mut();
@@ -137,6 +138,7 @@ impl<T: Timebase> Context<T> {
     }
 
     /// Stores the words of a line that `mask` names.
+    #[inline(never)]
     pub fn store(&self, home: Home, line: u32, words: [u64; LINE_WORDS], mask: u8) {
         let state = &mut *self.state.borrow_mut();
         match self.access(home, line) {

@@ -47,13 +47,22 @@ pub fn extra_lines(lines_nic: u32, lines_host: u32) -> u32 {
 #[derive(Clone, Debug)]
 pub(super) struct Stamps {
     memory: Arc<Memory>,
+    /// The first word of each region's values, and of its records.
+    values: [usize; 2],
+    records: [usize; 2],
 }
 
 impl Stamps {
     /// None where the memory has not room enough.
     pub fn new(memory: Arc<Memory>) -> Option<Stamps> {
-        let needed = extra_lines(memory.lines(Home::Nic), memory.lines(Home::Host));
-        (memory.lines_extra() >= needed).then_some(Stamps { memory })
+        let (nic, host) = (memory.lines(Home::Nic), memory.lines(Home::Host));
+        if memory.lines_extra() < extra_lines(nic, host) {
+            return None;
+        }
+        let (nic, host) = (nic as usize * LINE_WORDS, host as usize * LINE_WORDS);
+        let records = nic + host + WORDS_LINE * LINE_WORDS;
+        let (values, records) = ([0, nic], [records, records + 2 * nic]);
+        Some(Stamps { memory, values, records })
     }
 
     pub fn lines(&self, home: Home) -> u32 {
@@ -129,17 +138,14 @@ impl Stamps {
     }
 
     #[inline]
-    fn values(&self, home: Home, line: u32) -> &[AtomicU64] {
-        &self.memory.region(home)[line as usize * LINE_WORDS..][..LINE_WORDS]
+    fn values(&self, home: Home, line: u32) -> &[AtomicU64; LINE_WORDS] {
+        let start = self.values[home as usize] + line as usize * LINE_WORDS;
+        self.memory.words()[start..].first_chunk().expect("a line has eight words")
     }
 
     #[inline]
-    fn records(&self, home: Home, line: u32) -> &[AtomicU64] {
-        let before = match home {
-            Home::Nic => 0,
-            Home::Host => self.memory.lines(Home::Nic) as usize,
-        };
-        let line = WORDS_LINE + 2 * (before + line as usize);
-        &self.memory.extra()[line * LINE_WORDS..][..2 * LINE_WORDS]
+    fn records(&self, home: Home, line: u32) -> &[AtomicU64; 2 * LINE_WORDS] {
+        let start = self.records[home as usize] + line as usize * 2 * LINE_WORDS;
+        self.memory.words()[start..].first_chunk().expect("a line has two lines of records")
     }
 }

@@ -253,6 +253,15 @@ fn reading_back_proves_arrival() {
     assert_eq!(nic(&agent).load(WC, 7), 0);
     nic(&host).load(UC, 0);
     assert_eq!(nic(&agent).load(WC, 7), 2);
+    // Words of a partly filled line dawdle, but are pushed as well.
+    for word in 0..4 {
+        nic(&host).store(WC + 1, word, 3);
+    }
+    nic(&host).fence();
+    nic(&host).load(UC, 0);
+    for word in 0..4 {
+        assert_eq!(nic(&agent).load(WC + 1, word), 3);
+    }
 }
 
 #[test]
@@ -337,6 +346,15 @@ fn a_context_sees_its_own_stores() {
     for line in [UC, WC, WT] {
         nic(&host).store(line, 0, 7);
         assert_eq!(nic(&host).load(line, 0), 7);
+    }
+    // Also those that are evicted late, word by word in any order.
+    for last in 0..7 {
+        let line = WC + 1 + last as u32;
+        for word in 0..7 {
+            nic(&host).store(line, word, 3);
+        }
+        nic(&host).publish();
+        assert_eq!(nic(&host).load(line, last), 3);
     }
     host_memory(&agent).store(5, 1, 8);
     assert_eq!(host_memory(&agent).load(5, 1), 8);

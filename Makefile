@@ -1,0 +1,45 @@
+# `make demo` and `make test` do all the set-up they need, and say what they do.
+
+WAVE = target/release/wave
+
+.PHONY: help demo test lint bench soak build setup
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    RocksDB under an agent in another process: a table and a report, in a minute"
+	@echo "make test    every test"
+	@echo "make lint    formatting, clippy, documentation, the project's own rules"
+	@echo "make bench   the benches: ratios against named peers, in this run"
+	@echo "make soak    long runs: the ladder, many crashes, many seeds, fuzzing"
+
+setup:
+	@sh xtask/setup.sh
+
+build: setup
+	@echo "demo: building the optimized binary (a few minutes the first time)"
+	cargo build --release --locked --package wave
+
+demo: build
+	$(WAVE) run scenarios/rocksdb-fifo.toml
+
+test: setup
+	cargo test --workspace --locked
+	cargo test --manifest-path docs/guide/my-policy/Cargo.toml --locked --target-dir target/guide
+
+lint: setup
+	cargo fmt --all --check
+	cargo fmt --manifest-path docs/guide/my-policy/Cargo.toml --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
+	cargo xtask tidy
+
+bench: build
+	$(WAVE) bench queue
+	$(WAVE) bench agent
+	$(WAVE) bench switch
+
+soak: build
+	$(WAVE) run scenarios/ladder.toml
+	$(WAVE) run scenarios/agent-crash.toml
+	$(WAVE) run scenarios/enclaves.toml
+	WAVE_SEEDS=200000 PROPTEST_CASES=20000 cargo test --workspace --release --locked

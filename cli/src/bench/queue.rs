@@ -1,0 +1,292 @@
+//! `wave bench queue`: the lap-word queue between two processes against rtrb between two threads.
+//!
+//! Both move 64 bytes an entry through rings of 1,024, unbatched, between the same two CPUs.
+//! *One way* is half of a round trip through two queues, the mean of a chunk; *throughput* is
+//! entries pushed per second, flow control included. Chunks alternate between the two.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use wave_core::link::{Home, Mapping, Port};
+use wave_core::queue::{Consumer, Producer, Ring, Tag};
+use wave_links::Memory;
+use wave_links::shm::ShmPort;
+use wave_links::socket::{Connection, Listener, Offer};
+
+use super::{Chunks, ns_per, pin, two_cpus};
+
+const ENTRIES: u32 = 1024;
+const LINES: u32 = 2 * (ENTRIES + 1);
+const ROUND_TRIPS: usize = 8_000;
+const PUSHES: usize = 200_000;
+const CHUNKS: usize = 41;
+const TAG: Tag = Tag { kind: 1, flags: 0 };
+
+fn rings() -> [Ring; 2] {
+    [0, ENTRIES + 1].map(|base| Ring { first: base + 1, entries: ENTRIES, credit: base })
+}
+
+/// Our two queues, one each way, as one side has them.
+struct Ours {
+    port: ShmPort,
+    out: Producer,
+    back: Consumer,
+}
+
+impl Ours {
+    fn new(memory: &Arc<Memory>, out: Ring, back: Ring) -> Ours {
+        Ours {
+            port: ShmPort::new(memory),
+            out: Producer::new(out, Mapping::WriteBack),
+            back: Consumer::new(back, Mapping::WriteBack),
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, value: u64) {
+        let payload = [value; 7];
+        while self.out.push(self.port.window(Home::Nic), TAG, &payload).is_err() {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> u64 {
+        loop {
+            if let Ok(Some(entry)) = self.back.pop(self.port.window(Home::Nic)) {
+                return entry.words().iter().fold(0, |sum, word| sum ^ word);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// What the other side of a chunk does.
+#[derive(Clone, Copy)]
+enum Chunk {
+    /// Send back what comes.
+    Echo(usize),
+    /// Take what comes.
+    Take(usize),
+}
+
+impl Chunk {
+    fn serve(self, mut pop: impl FnMut() -> u64, mut push: impl FnMut(u64)) {
+        match self {
+            Chunk::Echo(count) => (0..count).for_each(|_| push(pop())),
+            Chunk::Take(count) => {
+                let sum = (0..count).fold(0u64, |sum, _| sum.wrapping_add(pop()));
+                std::hint::black_box(sum);
+            }
+        }
+    }
+}
+
+/// The other process: `wave bench-peer SOCKET CPU`, told by lines on its standard input.
+pub fn peer(socket: &Path, cpu: usize) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| format!("bench peer: {error}");
+    pin(cpu)?;
+    let connection = Connection::connect(socket).map_err(|error| text(&error))?;
+    let offer = connection.receive_offer(1, None).map_err(|error| text(&error))?;
+    let memory = Memory::map(offer.memory.as_fd(), LINES, 0, 0).map_err(|error| text(&error))?;
+    let [there, back] = rings();
+    let mut ours = Ours::new(&Arc::new(memory), back, there);
+    for line in std::io::stdin().lines() {
+        let line = line.map_err(|error| text(&error))?;
+        let count = line[1..].parse().map_err(|error| text(&error))?;
+        let chunk = if line.starts_with('e') { Chunk::Echo(count) } else { Chunk::Take(count) };
+        println!("ready");
+        match chunk {
+            Chunk::Echo(count) => (0..count).for_each(|_| {
+                let value = ours.pop();
+                ours.push(value);
+            }),
+            Chunk::Take(count) => {
+                let sum = (0..count).fold(0u64, |sum, _| sum.wrapping_add(ours.pop()));
+                std::hint::black_box(sum);
+            }
+        }
+        println!("done");
+    }
+    Ok(())
+}
+
+struct PeerProcess {
+    child: Child,
+    told: ChildStdin,
+    says: BufReader<ChildStdout>,
+    _connection: Connection,
+}
+
+impl PeerProcess {
+    fn start(memory: std::os::fd::BorrowedFd<'_>, cpu: usize) -> Result<PeerProcess, String> {
+        let text = |error: &dyn std::fmt::Display| format!("starting the bench's peer: {error}");
+        let socket = std::env::temp_dir().join(format!("wave-bench-{}.sock", std::process::id()));
+        let listener = Listener::bind(&socket, &[]).map_err(|error| text(&error))?;
+        let mut child = Command::new(std::env::current_exe().map_err(|error| text(&error))?)
+            .arg("bench-peer")
+            .arg(&socket)
+            .arg(cpu.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| text(&error))?;
+        let connection = loop {
+            if let Some(connection) = listener.accept().map_err(|error| text(&error))? {
+                break connection;
+            }
+            if let Some(status) = child.try_wait().map_err(|error| text(&error))? {
+                return Err(text(&format!("it ended with {status}")));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        };
+        let offer =
+            Offer { version: 1, lines: [LINES, 0, 0], memory, doorbells: &[], link: "shm" };
+        connection.send_offer(&offer).map_err(|error| text(&error))?;
+        let told = child.stdin.take().ok_or("no pipe to the bench's peer")?;
+        let says = BufReader::new(child.stdout.take().ok_or("no pipe from the bench's peer")?);
+        Ok(PeerProcess { child, told, says, _connection: connection })
+    }
+
+    fn hear(&mut self) -> Result<(), String> {
+        let mut line = String::new();
+        match self.says.read_line(&mut line) {
+            Ok(bytes) if bytes > 0 => Ok(()),
+            _ => Err("the bench's peer went away".into()),
+        }
+    }
+
+    /// Runs a chunk here while the peer serves it.
+    fn chunk(&mut self, chunk: Chunk, body: impl FnOnce()) -> Result<f64, String> {
+        let (letter, count) = match chunk {
+            Chunk::Echo(count) => ('e', count),
+            Chunk::Take(count) => ('t', count),
+        };
+        writeln!(self.told, "{letter}{count}").map_err(|error| error.to_string())?;
+        self.hear()?;
+        let ns = ns_per(count, body);
+        self.hear()?;
+        Ok(ns)
+    }
+}
+
+impl Drop for PeerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The same with rtrb and a thread.
+struct Rtrb {
+    out: rtrb::Producer<[u64; 8]>,
+    back: rtrb::Consumer<[u64; 8]>,
+    told: mpsc::Sender<Chunk>,
+    ready: mpsc::Receiver<()>,
+}
+
+fn rtrb_push(ring: &mut rtrb::Producer<[u64; 8]>, value: u64) {
+    while ring.push([value; 8]).is_err() {
+        std::hint::spin_loop();
+    }
+}
+
+fn rtrb_pop(ring: &mut rtrb::Consumer<[u64; 8]>) -> u64 {
+    loop {
+        if let Ok(words) = ring.pop() {
+            return words.iter().fold(0, |sum, word| sum ^ word);
+        }
+        std::hint::spin_loop();
+    }
+}
+
+impl Rtrb {
+    fn start(cpu: usize) -> Rtrb {
+        let (out, mut there) = rtrb::RingBuffer::new(ENTRIES as usize);
+        let (mut home, back) = rtrb::RingBuffer::new(ENTRIES as usize);
+        let (told, hears) = mpsc::channel::<Chunk>();
+        let (says, ready) = mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = pin(cpu);
+            for chunk in hears {
+                let _ = says.send(());
+                chunk.serve(|| rtrb_pop(&mut there), |value| rtrb_push(&mut home, value));
+                let _ = says.send(());
+            }
+        });
+        Rtrb { out, back, told, ready }
+    }
+
+    fn chunk(&mut self, chunk: Chunk) -> Result<f64, String> {
+        let gone = |_| "the rtrb thread went away".to_owned();
+        self.told.send(chunk).map_err(|_| gone(mpsc::RecvError))?;
+        self.ready.recv().map_err(gone)?;
+        let ns = match chunk {
+            Chunk::Echo(count) => ns_per(count, || {
+                for value in 0..count as u64 {
+                    rtrb_push(&mut self.out, value);
+                    std::hint::black_box(rtrb_pop(&mut self.back));
+                }
+            }),
+            Chunk::Take(count) => ns_per(count, || {
+                (0..count as u64).for_each(|value| rtrb_push(&mut self.out, value));
+            }),
+        };
+        self.ready.recv().map_err(gone)?;
+        Ok(ns)
+    }
+}
+
+/// Runs the bench.
+pub fn queue(_quiet: bool) -> Result<serde_json::Value, String> {
+    let [host, other] = two_cpus()?;
+    pin(host)?;
+    let (memory, fd) =
+        Memory::create("wave-bench", LINES, 0, 0).map_err(|error| error.to_string())?;
+    let [there, back] = rings();
+    let mut ours = Ours::new(&Arc::new(memory), there, back);
+    let mut process = PeerProcess::start(fd.as_fd(), other)?;
+    let mut rtrb = Rtrb::start(other);
+    let mut measured: [Vec<f64>; 4] = Default::default();
+    for chunk in 0..CHUNKS + 4 {
+        let results = [
+            process.chunk(Chunk::Echo(ROUND_TRIPS), || {
+                for value in 0..ROUND_TRIPS as u64 {
+                    ours.push(value);
+                    std::hint::black_box(ours.pop());
+                }
+            })?,
+            rtrb.chunk(Chunk::Echo(ROUND_TRIPS))?,
+            process.chunk(Chunk::Take(PUSHES), || {
+                (0..PUSHES as u64).for_each(|value| ours.push(value));
+            })?,
+            rtrb.chunk(Chunk::Take(PUSHES))?,
+        ];
+        // The first chunks warm up.
+        if chunk >= 4 {
+            for (all, ns) in measured.iter_mut().zip(results) {
+                all.push(ns);
+            }
+        }
+    }
+    let [our_trip, their_trip, our_push, their_push] = measured.map(Chunks::new);
+    let one_way = |trip: &Chunks| Chunks(trip.0.iter().map(|ns| ns / 2.0).collect());
+    let per_second = |push: &Chunks| Chunks::new(push.0.iter().map(|ns| 1e9 / ns).collect());
+    Ok(serde_json::json!({
+        "bench": "queue",
+        "peer": "rtrb 0.3, two threads of one process",
+        "entry_bytes": 64,
+        "entries": ENTRIES,
+        "chunks": CHUNKS,
+        "oneway_ratio_vs_rtrb": our_trip.median() / their_trip.median(),
+        "throughput_ratio_vs_rtrb": their_push.median() / our_push.median(),
+        "oneway_ns": one_way(&our_trip).json(),
+        "rtrb_oneway_ns": one_way(&their_trip).json(),
+        "pushes_per_second": per_second(&our_push).json(),
+        "rtrb_pushes_per_second": per_second(&their_push).json(),
+    }))
+}

@@ -1,0 +1,68 @@
+//! `wave agent`: an agent by hand.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use wave_agent::{AgentArgs, Registry};
+
+/// An agent, or one that takes over.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Examples:
+  wave agent --attach /tmp/my.sock
+  wave agent --attach /tmp/my.sock --policy fifo --cpu 2
+  wave agent replace --attach /tmp/my.sock     upgrade without stopping the workload
+
+The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
+Exit codes: 0 the host went or turned the agent out; 2 bad arguments; 3 it could not attach or
+pin; 4 the host wrote nonsense."
+)]
+pub struct AgentCommand {
+    #[command(subcommand)]
+    replace: Option<Replace>,
+    #[command(flatten)]
+    agent: Option<AgentArgs>,
+    /// End with the process that started this one.
+    #[arg(long, hide = true)]
+    leave_with_parent: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Replace {
+    /// Start an agent that takes over from the one that is attached.
+    ///
+    /// The workload goes on meanwhile: the new agent gets a window of its own and a snapshot of
+    /// all threads, and only then does the old one lose its window, sees that, and leaves. A host
+    /// does not tell an agent whether there was one before, so where none was attached this is the
+    /// same as `wave agent`.
+    Replace(AgentArgs),
+}
+
+/// Runs the agent until it has to leave.
+pub fn execute(command: AgentCommand) -> ExitCode {
+    if command.leave_with_parent && !leave_with_parent() {
+        return ExitCode::SUCCESS;
+    }
+    let args = match command.replace {
+        Some(Replace::Replace(args)) => Some(args),
+        None => command.agent,
+    };
+    match args {
+        Some(args) => wave_agent::execute(&Registry::shipped(), &args),
+        None => {
+            eprintln!("wave agent: say where to attach: wave agent --attach SOCKET");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Has the kernel end this process with its parent; returns whether the parent is still there.
+fn leave_with_parent() -> bool {
+    let before = getppid();
+    let asked = set_parent_process_death_signal(Some(Signal::KILL));
+    // A parent that went in between sends nothing; its orphans have another one by now.
+    asked.is_ok() && getppid() == before && before.is_some()
+}

@@ -1,0 +1,115 @@
+//! An agent in a process of its own: the same binary, as `wave agent`.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use wave_user::{Enclave, Mode};
+
+use super::Failure;
+
+/// How long an agent may take to attach.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running agent. Killed when it is dropped, and by the kernel when the thread that started it
+/// ends.
+#[derive(Debug)]
+pub struct AgentProcess {
+    child: Child,
+    pid: Pid,
+}
+
+impl AgentProcess {
+    /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`. Must be called on a
+    /// thread that outlives the agent.
+    pub fn start(socket: &Path, policy: &str, cpu: usize, shares_cpu: bool) -> Result<AgentProcess, Failure> {
+        let starting = |error: std::io::Error| {
+            Failure::Cannot(format!("the agent's process cannot be started: {error}"))
+        };
+        let program = std::env::current_exe().map_err(starting)?;
+        let mut command = Command::new(program);
+        command.args(["agent", "--quiet", "--leave-with-parent", "--policy", policy]);
+        command.args(["--cpu", &cpu.to_string()]).arg("--attach").arg(socket);
+        if shares_cpu {
+            command.arg("--share-cpu");
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(starting)?;
+        let pid = Pid::from_child(&child);
+        Ok(AgentProcess { child, pid })
+    }
+
+    /// Waits until an agent decides for `enclave`; `self` is the one that should.
+    pub fn wait_until_attached(&mut self, enclave: &Enclave) -> Result<(), Failure> {
+        let start = Instant::now();
+        while enclave.mode() != Mode::Agent {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                let text = format!("the agent left before it was attached ({status})");
+                return Err(Failure::Cannot(text));
+            }
+            if start.elapsed() > ATTACH_PATIENCE {
+                let text = format!("no agent attached within {} s", ATTACH_PATIENCE.as_secs());
+                return Err(Failure::Cannot(text));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Sends it a signal. It is ours and not waited for yet, so that it is surely the right one.
+    pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
+        Ok(kill_process(self.pid, signal)?)
+    }
+
+    /// Waits for its end, for at most `patience`.
+    pub fn wait_for_end(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                _ if start.elapsed() > patience => return None,
+                _ => std::thread::sleep(Duration::from_micros(200)),
+            }
+        }
+    }
+
+    /// CPU time that it has used; in steps of 10 ms, as the kernel tells it. None once it is gone.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        let pid = self.pid.as_raw_nonzero();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let ticks = rustix::param::clock_ticks_per_second();
+        Some(Duration::from_millis(cpu_ticks(&stat)? * 1000 / ticks))
+    }
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// User and system time in a line of `/proc/PID/stat`. The name in it may hold anything.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cpu_ticks;
+
+    #[test]
+    fn a_process_named_like_its_fields_is_read_right() {
+        let stat = "7 (a) 1 (b)) S 1 7 7 0 -1 4194560 100 0 0 0 42 58 0 0 20 0 1 0 1000 0";
+        assert_eq!(cpu_ticks(stat), Some(100));
+        assert_eq!(cpu_ticks("7 (a) S 1"), None);
+    }
+}

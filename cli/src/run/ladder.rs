@@ -1,0 +1,121 @@
+//! Saturation of each variant, as steps: the first variant is the reference, each other a rung.
+//!
+//! Machines have slow moments. Every variant is therefore searched three times, round-robin, and
+//! its saturation is the median; from the second time on, the search begins around the first
+//! estimate and takes fewer probes.
+
+use serde_json::json;
+
+use super::session::Session;
+use super::{Failure, Found, Ground};
+use crate::report::model::VariantResult;
+use crate::scenario::{Load, Scenario};
+
+/// Searches per variant.
+const REPETITIONS: usize = 3;
+/// Where a later search begins and ends, around the median so far.
+const AROUND: (f64, f64) = (0.88, 1.12);
+/// Loads that a later search may spend.
+const LATER_PROBES: u32 = 6;
+
+/// How many steps [`run`] will report.
+pub(super) fn steps(scenario: &Scenario) -> u64 {
+    (REPETITIONS * scenario.variants.len()) as u64
+}
+
+/// Searches all variants, round-robin.
+pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
+    let Load::Search { low, high, probes } = ground.scenario.run.load else {
+        return Err(Failure::Scenario("a ladder needs a [run.search]".into()));
+    };
+    let variants = &ground.scenario.variants;
+    let mut searches: Vec<Vec<VariantResult>> = variants.iter().map(|_| Vec::new()).collect();
+    for repetition in 1..=REPETITIONS {
+        for (variant, searches) in variants.iter().zip(&mut searches) {
+            let step = format!("{}: saturation, {repetition} of {REPETITIONS}", variant.name);
+            ground.progress.begin(&step);
+            let mut session = Session::start(ground, variant)?;
+            let (from, to, probes) = match median(searches) {
+                Some(estimate) => {
+                    let within = |load: f64| load.clamp(low, high);
+                    (within(estimate * AROUND.0), within(estimate * AROUND.1), LATER_PROBES)
+                }
+                None => (low, high, probes),
+            };
+            session.search(from, to, probes)?;
+            searches.push(session.finish(variant));
+            ground.progress.end();
+        }
+    }
+    let spreads: Vec<Spread> = searches.iter().map(|searches| Spread::of(searches)).collect();
+    let rungs: Vec<_> = variants
+        .iter()
+        .zip(&spreads)
+        .map(|(variant, spread)| {
+            json!({
+                "name": variant.name,
+                "saturation_per_second": spread.median,
+                "min_per_second": spread.min,
+                "max_per_second": spread.max,
+                "repetitions": spread.all,
+            })
+        })
+        .collect();
+    let (reference, rungs) = rungs.split_first().expect("a ladder has two variants or more");
+    let on_rungs = || spreads[1..].iter().filter_map(|spread| spread.median);
+    // All optimisations that apply to a rung are on it; which helps most is what is asked.
+    let best = on_rungs().reduce(f64::max);
+    let extra = json!({
+        "reference": reference,
+        "rungs": rungs,
+        "rungs_throughput": spreads[1..].iter().map(|spread| spread.median).collect::<Vec<_>>(),
+        "offload_vs_shm": best.zip(spreads[0].median).map(|(best, shm)| best / shm),
+    });
+    let mut found = Found { extra, ..Found::default() };
+    found.facts.push((
+        format!("saturation: median of {REPETITIONS} searches, round-robin"),
+        "measured; the points shown are those of the median search".into(),
+    ));
+    for (searches, spread) in searches.into_iter().zip(&spreads) {
+        let median = searches.into_iter().min_by(|a, b| {
+            let off = |result: &VariantResult| match (result.saturation_per_second, spread.median) {
+                (Some(rate), Some(median)) => (rate - median).abs(),
+                (None, None) => 0.0,
+                _ => f64::INFINITY,
+            };
+            off(a).total_cmp(&off(b))
+        });
+        found.variants.extend(median);
+    }
+    Ok(found)
+}
+
+/// Saturations of one variant.
+struct Spread {
+    all: Vec<Option<f64>>,
+    median: Option<f64>,
+    min: Option<f64>,
+    max: Option<f64>,
+}
+
+impl Spread {
+    fn of(searches: &[VariantResult]) -> Spread {
+        let all: Vec<Option<f64>> =
+            searches.iter().map(|search| search.saturation_per_second).collect();
+        let known = || all.iter().flatten().copied();
+        Spread {
+            median: median(searches),
+            min: known().reduce(f64::min),
+            max: known().reduce(f64::max),
+            all,
+        }
+    }
+}
+
+/// The median of what the searches found; the lower one of two.
+fn median(searches: &[VariantResult]) -> Option<f64> {
+    let mut found: Vec<f64> =
+        searches.iter().filter_map(|search| search.saturation_per_second).collect();
+    found.sort_by(f64::total_cmp);
+    found.get(found.len().saturating_sub(1) / 2).copied()
+}

@@ -1,0 +1,179 @@
+//! Running a scenario: what is started where, loaded, and measured.
+//!
+//! [`run`] knows the kinds of scenarios; each has a file of its own. All of them start systems
+//! ([`system`]) seated by one rule ([`seating`]), and load them from the calling thread.
+
+mod agent;
+mod crash;
+mod enclaves;
+mod failure;
+mod ladder;
+mod load;
+pub mod machine;
+mod point;
+pub mod seating;
+mod service;
+mod session;
+mod system;
+
+use std::sync::Arc;
+
+use wave_workloads::arrivals::Mix;
+use wave_workloads::cpu;
+
+pub use failure::Failure;
+
+use crate::report::model::{SATURATION_SERVED, VariantResult};
+use crate::report::{Progress, RunResult};
+use crate::scenario::{Kind, Run, Scenario, Variant, Workload};
+use seating::Seating;
+use service::Service;
+use wave_workloads::point::Limits;
+
+/// A run that came to its end.
+#[derive(Debug)]
+pub struct Finished {
+    /// What was measured.
+    pub result: RunResult,
+    /// Checks that failed, in words; empty where all is well.
+    pub failed: Vec<String>,
+}
+
+/// What every kind of scenario stands on.
+struct Ground<'a> {
+    scenario: &'a Scenario,
+    cpus: Vec<usize>,
+    service: Arc<Service>,
+    progress: Progress,
+}
+
+/// What a kind of scenario finds.
+#[derive(Debug, Default)]
+struct Found {
+    variants: Vec<VariantResult>,
+    facts: Vec<(String, String)>,
+    extra: serde_json::Value,
+    failed: Vec<String>,
+}
+
+/// Runs `scenario` from the calling thread, which becomes the generator: it is pinned, and may
+/// not run anything else meanwhile.
+pub fn run(scenario: &Scenario, quiet: bool) -> Result<Finished, Failure> {
+    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let started = machine::now();
+    let steps = match scenario.kind {
+        Kind::Load => load::steps(scenario, &cpus),
+        Kind::Ladder => ladder::steps(scenario),
+        Kind::Crash(_) => scenario.variants.len() as u64,
+        Kind::Enclaves(_) => enclaves::steps(scenario),
+    };
+    let progress = Progress::new(steps + 2, quiet);
+    let seating = seating_of(scenario, &cpus);
+    progress.say(&format!("{}: {seating}", scenario.name));
+    let service = Service::open(&scenario.workload, seating.workers[0], &progress)?;
+    let ground = Ground { scenario, cpus, service: Arc::new(service), progress };
+    let found = match scenario.kind {
+        Kind::Load => load::run(&ground),
+        Kind::Ladder => ladder::run(&ground),
+        Kind::Crash(times) => crash::run(&ground, times),
+        Kind::Enclaves(enclaves) => enclaves::run(&ground, enclaves),
+    }?;
+    let mut facts = ground.service.facts();
+    facts.extend(found.facts);
+    let result = RunResult {
+        scenario: scenario.name.clone(),
+        kind: kind_name(&scenario.kind).to_owned(),
+        description: scenario.description.clone(),
+        seed: scenario.run.seed,
+        version: machine::version().to_owned(),
+        machine: machine::machine(ground.cpus.len()),
+        seating: describe(&seating),
+        started,
+        variants: found.variants,
+        facts,
+        extra: found.extra,
+    };
+    Ok(Finished { result, failed: found.failed })
+}
+
+fn kind_name(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Load => "load",
+        Kind::Ladder => "ladder",
+        Kind::Crash(_) => "crash",
+        Kind::Enclaves(_) => "enclaves",
+    }
+}
+
+/// The seating of the first variant; variants differ in the number of workers at most.
+fn seating_of(scenario: &Scenario, cpus: &[usize]) -> Seating {
+    let workers = scenario.variants[0].host.cores as usize;
+    match scenario.kind {
+        Kind::Enclaves(enclaves) => {
+            let count = enclaves.count as usize;
+            seating::seat(cpus, workers * count, count)
+        }
+        _ => seating::seat(cpus, workers, 1),
+    }
+}
+
+fn describe(seating: &Seating) -> String {
+    let tight = if seating.is_tight() {
+        ". Too few CPUs for a seat each: who shares one gives it away between looks"
+    } else {
+        ""
+    };
+    format!("{seating}{tight}. The same seats in every placement.")
+}
+
+/// The scenario's classes, `times` over (one set per enclave).
+fn mix(workload: &Workload, times: u32) -> Mix {
+    let names: Vec<(String, f64)> = (1..=times)
+        .flat_map(|enclave| {
+            workload.classes.iter().map(move |class| {
+                let name = if times == 1 {
+                    class.name.clone()
+                } else {
+                    format!("{} enclave {enclave}", class.name)
+                };
+                (name, class.weight)
+            })
+        })
+        .collect();
+    let classes: Vec<(&str, f64)> =
+        names.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    Mix::new(&classes).expect("the scenario was checked: weights above 0, a class or more")
+}
+
+/// The limits that saturation is about, on the class that the report takes for the headline.
+fn limits(workload: &Workload) -> Limits {
+    let get = workload.classes.iter().find(|class| class.name == "GET");
+    let class = get.unwrap_or(&workload.classes[0]).name.clone();
+    Limits { served: SATURATION_SERVED, class, ..Limits::default() }
+}
+
+/// Pins the calling thread to where it may start threads that only look after things.
+fn keep_house(seating: &Seating, cpus: &[usize]) -> Result<(), Failure> {
+    cpu::pin_current_thread_to(&seating.housekeeping(cpus)).map_err(Failure::cannot)
+}
+
+/// Pins the calling thread to the generator's CPU.
+fn take_generators_seat(seating: &Seating) -> Result<(), Failure> {
+    cpu::pin_current_thread(seating.generator).map_err(Failure::cannot)
+}
+
+/// A variant's result, without anything measured yet.
+fn variant_result(variant: &Variant) -> VariantResult {
+    let agent = variant.agent();
+    VariantResult {
+        name: variant.name.clone(),
+        placement: variant.placement().to_owned(),
+        link: agent.map_or_else(String::new, |agent| agent.link.to_string()),
+        policy: agent.map_or_else(String::new, |agent| agent.policy.clone()),
+        workers: variant.host.cores,
+        points: Vec::new(),
+        saturation_per_second: None,
+        saturation_by_limit: Vec::new(),
+        account: Vec::new(),
+    }
+}

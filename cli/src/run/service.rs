@@ -1,0 +1,173 @@
+//! What a request does: a GET from RocksDB, drawn out to its class's service time.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use wave_workloads::arrivals::Mix;
+use wave_workloads::cpu::{self, monotonic_ns};
+use wave_workloads::generator::Request;
+use wave_workloads::recorder::Recorder;
+use wave_workloads::rocksdb::{self, Database};
+use wave_workloads::service::{self, Calibrated};
+
+use super::Failure;
+use crate::report::Progress;
+use crate::scenario::{Class, Workload};
+
+/// A filled database and how long a request of each class takes.
+#[derive(Debug)]
+pub struct Service {
+    calibrated: Calibrated,
+    classes_ns: Vec<u64>,
+}
+
+impl Service {
+    /// Opens and fills RocksDB, and measures its bare GETs on `cpu`, one of the host cores'.
+    pub fn open(workload: &Workload, cpu: usize, progress: &Progress) -> Result<Service, Failure> {
+        progress.begin(&format!("filling RocksDB with {} keys", workload.keys));
+        let database = fill(workload).map_err(|error| {
+            Failure::Cannot(format!(
+                "{error}\nRocksDB needs some memory in /dev/shm (see `df -h /dev/shm`) and the \
+                 library of your system: `apt-get install librocksdb-dev`"
+            ))
+        })?;
+        progress.end();
+        progress.begin("calibrating the GET");
+        let service_ns = |class: &Class| (class.service_us * 1e3).round() as u64;
+        let classes_ns: Vec<u64> = workload.classes.iter().map(service_ns).collect();
+        let shortest_ns = classes_ns.iter().copied().min().unwrap_or(0);
+        // On a thread of its own, as pinning lasts.
+        let calibrate = move || {
+            cpu::pin_current_thread(cpu).map_err(Failure::cannot)?;
+            Calibrated::new(database, Duration::from_nanos(shortest_ns)).map_err(Failure::cannot)
+        };
+        let calibrated = std::thread::spawn(calibrate).join();
+        let calibrated = calibrated.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        progress.end();
+        Ok(Service { calibrated, classes_ns })
+    }
+
+    /// Serves a request of the class with this index.
+    #[inline]
+    fn serve(&self, class: usize, key: u64) -> Result<(), rocksdb::Error> {
+        let start_ns = monotonic_ns();
+        self.calibrated.database().get(key, |value| {
+            std::hint::black_box(value.first());
+        })?;
+        service::work(start_ns, self.classes_ns[class], || false);
+        Ok(())
+    }
+
+    /// How long a request of each class takes.
+    pub fn classes_ns(&self) -> &[u64] {
+        &self.classes_ns
+    }
+
+    /// What is known of the database and the service times: for the report.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let bare = self.calibrated.bare();
+        vec![
+            (
+                format!("RocksDB {}", self.calibrated.database().version()),
+                "the system's library, PlainTable in memory".into(),
+            ),
+            (
+                format!("bare GET {} ns (p50), {} ns (p99)", bare.p50_ns, bare.p99_ns),
+                "measured on a host core's CPU before the run; spun out to the service time".into(),
+            ),
+        ]
+    }
+}
+
+fn fill(workload: &Workload) -> Result<Database, rocksdb::Error> {
+    let mut database = Database::open(None)?;
+    database.fill(workload.keys, workload.value_bytes as usize, |_, _| {})?;
+    Ok(database)
+}
+
+/// What the threads of one system under load share: each request's body ends here.
+#[derive(Debug)]
+pub struct Work {
+    service: std::sync::Arc<Service>,
+    /// The fate of the requests of the current point.
+    pub recorder: Recorder,
+    /// How often each request ran, by its id; empty where nobody counts.
+    runs: Vec<AtomicU8>,
+    /// GETs that RocksDB failed.
+    failed: AtomicU64,
+}
+
+impl Work {
+    /// For requests of the classes of `mix` (a multiple of the service's, one set per enclave),
+    /// ended by `cores` cores. The runs of the first `counted` requests are counted.
+    pub fn new(
+        service: std::sync::Arc<Service>,
+        mix: &Mix,
+        cores: usize,
+        counted: usize,
+    ) -> std::sync::Arc<Work> {
+        std::sync::Arc::new(Work {
+            service,
+            recorder: Recorder::new(mix, cores + 1),
+            runs: (0..counted).map(|_| AtomicU8::new(0)).collect(),
+            failed: AtomicU64::new(0),
+        })
+    }
+
+    /// A request's body: serves it and records its end, on the core or thread `slot`.
+    #[inline]
+    pub fn serve(&self, request: &Request, slot: usize) {
+        if let Some(runs) = self.runs.get(request.id as usize) {
+            runs.fetch_add(1, Ordering::Relaxed);
+        }
+        let class = usize::from(request.class.0) % self.service.classes_ns.len();
+        if self.service.serve(class, request.key).is_err() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.recorder.done(slot, request);
+    }
+
+    /// GETs that RocksDB failed.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Of the requests whose runs are counted: how many ran, and how many more than once.
+    pub fn ran(&self) -> Ran {
+        Ran::count(self.runs.iter().map(|runs| runs.load(Ordering::Relaxed)))
+    }
+
+    /// The service that the requests get.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+}
+
+/// How often requests ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// At least once.
+    pub done: u64,
+    /// More than once.
+    pub doubled: u64,
+}
+
+impl Ran {
+    fn count(runs: impl Iterator<Item = u8>) -> Ran {
+        runs.fold(Ran::default(), |ran, runs| Ran {
+            done: ran.done + u64::from(runs > 0),
+            doubled: ran.doubled + u64::from(runs > 1),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ran;
+
+    #[test]
+    fn a_request_counts_as_done_once_however_often_it_ran() {
+        let ran = Ran::count([1, 0, 2, 1, 3].into_iter());
+        assert_eq!(ran, Ran { done: 4, doubled: 2 });
+    }
+}

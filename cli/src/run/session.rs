@@ -1,0 +1,115 @@
+//! One variant's system, from its start to its end, and its points one after the other.
+
+use std::sync::Arc;
+
+use wave_workloads::point::{self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult};
+
+use super::point::{self, Outcome, Terms};
+use super::seating;
+use super::service::Work;
+use super::system::System;
+use super::{Failure, Ground, keep_house, limits, mix, take_generators_seat, variant_result};
+use crate::report::model::VariantResult;
+use crate::scenario::Variant;
+
+/// A system that is up, and the points that were run.
+pub(super) struct Session {
+    system: System,
+    work: Arc<Work>,
+    terms: Terms,
+    cores: usize,
+    limits: Limits,
+    outcomes: Vec<Outcome>,
+}
+
+impl Session {
+    /// Starts the system and takes the generator's seat.
+    pub fn start(ground: &Ground<'_>, variant: &Variant) -> Result<Session, Failure> {
+        let cores = variant.host.cores as usize;
+        let agents = usize::from(variant.agent().is_some());
+        let seating = seating::seat(&ground.cpus, cores, agents);
+        let workload = &ground.scenario.workload;
+        let mix = mix(workload, 1);
+        let work = Work::new(Arc::clone(&ground.service), &mix, cores, 0);
+        keep_house(&seating, &ground.cpus)?;
+        let system = System::start(variant, &seating, &work)?;
+        take_generators_seat(&seating)?;
+        let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
+        let limits = limits(workload);
+        Ok(Session { system, work, terms, cores, limits, outcomes: Vec::new() })
+    }
+
+    /// Runs one point.
+    pub fn point(&mut self, per_second: f64) -> Result<(), Failure> {
+        let Session { system, work, terms, cores, .. } = self;
+        let outcome = point::run(system, work, terms, per_second, *cores)?;
+        self.outcomes.push(outcome);
+        Ok(())
+    }
+
+    /// Looks for saturation between `low` and `high` with at most `probes` loads.
+    pub fn search(&mut self, low: f64, high: f64, probes: u32) -> Result<SearchResult, Failure> {
+        let mut failure = None;
+        let limits = self.limits.clone();
+        let run = |per_second| match self.point(per_second) {
+            Ok(()) => self.outcomes.last().expect("a point was just run").measured.clone(),
+            Err(error) => {
+                failure.get_or_insert(error);
+                failed_point(per_second)
+            }
+        };
+        let result = measured::search(run, low, high, probes as usize, &limits);
+        failure.map_or(Ok(result), Err)
+    }
+
+    /// The system ends; its points and saturation are what is left.
+    pub fn finish(self, variant: &Variant) -> VariantResult {
+        let Session { limits, mut outcomes, .. } = self;
+        outcomes.sort_by(|a, b| {
+            a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second)
+        });
+        let points: Vec<measured::Point> =
+            outcomes.iter().map(|outcome| outcome.measured.clone()).collect();
+        let saturation = |limits: &Limits| {
+            measured::saturation(&points, limits).map(|point| point.offered_per_second)
+        };
+        let mut result = variant_result(variant);
+        result.saturation_per_second = saturation(&limits);
+        result.saturation_by_limit = SENSITIVITY_LIMITS_US
+            .iter()
+            .filter_map(|&limit_us| {
+                let limits = Limits { p99_ns: limit_us * 1_000, ..limits.clone() };
+                Some((limit_us as u32, saturation(&limits)?))
+            })
+            .collect();
+        // As near to saturation as there is a point.
+        let nearest = outcomes.iter().rfind(|outcome| {
+            let sustained = result.saturation_per_second;
+            sustained.is_none_or(|load| outcome.measured.offered_per_second <= load)
+        });
+        result.account = nearest.map(|outcome| outcome.account.clone()).unwrap_or_default();
+        result.points = outcomes.into_iter().map(|outcome| outcome.report).collect();
+        result
+    }
+}
+
+/// What a search is told instead of a point that could not be run: nothing was served, which ends
+/// it soon.
+fn failed_point(per_second: f64) -> measured::Point {
+    measured::Point {
+        offered_per_second: per_second,
+        achieved_per_second: 0.0,
+        sent: 1,
+        done: 0,
+        refused: 0,
+        duration_s: 1.0,
+        classes: Vec::new(),
+        generator: measured::GeneratorLag {
+            lag_p50_ns: 0,
+            lag_p99_ns: 0,
+            lag_max_ns: 0,
+            valid: true,
+            why_invalid: None,
+        },
+    }
+}

@@ -1,0 +1,308 @@
+//! A system under load: an enclave with its agent, or plain Linux threads.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::{Config, QueueConfig};
+use wave_core::link as core_link;
+use wave_links::LinkSpec;
+use wave_user::{Enclave, EnclaveStats, Options, Spawner};
+use wave_workloads::cpu;
+use wave_workloads::generator::{Refused, Request, Server};
+use wave_workloads::linux_threads::{self, Pool};
+
+use super::Failure;
+use super::agent::AgentProcess;
+use super::seating::Seating;
+use super::service::Work;
+use crate::scenario::{Agent, Home, Host, Link, Mapping, Queue, Scheduler, Transport, Variant};
+
+/// An enclave, and the agent that decides for it.
+#[derive(Debug)]
+pub struct Hosted {
+    /// The enclave.
+    pub enclave: Arc<Enclave>,
+    /// Its agent; none while it is dead.
+    pub agent: Option<AgentProcess>,
+    policy: String,
+    agent_cpu: usize,
+    agent_shares: bool,
+}
+
+impl Hosted {
+    /// Starts the enclave that `variant` describes on `cpus`, and its agent as number `index` of
+    /// `seating`.
+    pub fn start(
+        host: Host,
+        agent: &Agent,
+        seating: &Seating,
+        index: usize,
+        cpus: &[usize],
+    ) -> Result<Hosted, Failure> {
+        let link = link(&agent.link)?;
+        let mut options = Options::new(socket());
+        options.config = config(host, agent);
+        options.link = link;
+        options.cpus = cpus.to_vec();
+        options.spawners = 1;
+        options.stack_bytes = STACK_BYTES;
+        options.prefetch = agent.prefetch;
+        options.yields_cpu = seating.workers_yield;
+        let enclave = Arc::new(Enclave::start(options).map_err(Failure::cannot)?);
+        let mut hosted = Hosted {
+            enclave,
+            agent: None,
+            policy: agent.policy.clone(),
+            agent_cpu: seating.agents[index],
+            agent_shares: seating.agents_yield,
+        };
+        let mut agent = hosted.new_agent()?;
+        agent.wait_until_attached(&hosted.enclave)?;
+        hosted.agent = Some(agent);
+        Ok(hosted)
+    }
+
+    /// Starts another agent for the enclave, and does not wait for it.
+    pub fn new_agent(&self) -> Result<AgentProcess, Failure> {
+        let socket = self.enclave.socket();
+        AgentProcess::start(socket, &self.policy, self.agent_cpu, self.agent_shares)
+    }
+
+    /// A way to give it requests.
+    pub fn server(&self, work: &Arc<Work>) -> EnclaveServer {
+        EnclaveServer { spawner: self.enclave.spawner(0), work: Arc::clone(work), first_core: 0 }
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        // First, so that the host does not take the end of its enclave for an agent's.
+        self.agent = None;
+    }
+}
+
+/// RocksDB's GET and a signal frame need far less; untouched, a stack is address space only.
+const STACK_BYTES: usize = 128 * 1024;
+
+/// A path that nobody else uses.
+fn socket() -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("wave-{}-{count}.sock", std::process::id()))
+}
+
+fn link(link: &Link) -> Result<LinkSpec, Failure> {
+    let builtin = |name| LinkSpec::builtin(name).expect("these are built in");
+    match link {
+        Link::Shm => Ok(builtin("shm")),
+        Link::MountEvans => Ok(builtin("mount-evans")),
+        Link::Coherent => Ok(builtin("coherent")),
+        Link::File(path) => {
+            let bad = |error: &dyn std::fmt::Display| {
+                Failure::Scenario(format!("{}: {error}", path.display()))
+            };
+            let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
+            LinkSpec::parse(&text).map_err(|error| bad(&error))
+        }
+    }
+}
+
+fn config(host: Host, agent: &Agent) -> Config {
+    let mut config = Config::coherent(host.cores as u16);
+    config.subjects = host.max_threads;
+    config.prestage = agent.prestage as u16;
+    config.spin = Nanos::from_micros(host.spin_us);
+    config.messages = queue(&agent.messages, config.messages);
+    config.decisions = queue(&agent.decisions, config.decisions);
+    // A ring holds twice the decisions that are left in it.
+    let entries = (2 * agent.prestage).next_power_of_two();
+    config.decisions.entries = config.decisions.entries.max(entries);
+    config
+}
+
+fn queue(queue: &Queue, size: QueueConfig) -> QueueConfig {
+    let mapping = |mapping| match mapping {
+        Mapping::Uncached => core_link::Mapping::Uncached,
+        Mapping::WriteCombining => core_link::Mapping::WriteCombining,
+        Mapping::WriteThrough => core_link::Mapping::WriteThrough,
+        Mapping::WriteBack => core_link::Mapping::WriteBack,
+    };
+    QueueConfig {
+        transport: match queue.transport {
+            Transport::Mmio => core_link::Transport::Mmio,
+            Transport::DmaSync => core_link::Transport::DmaSync,
+            Transport::DmaAsync => core_link::Transport::DmaAsync,
+        },
+        home: match queue.home {
+            Home::Nic => core_link::Home::Nic,
+            Home::Host => core_link::Home::Host,
+        },
+        host: mapping(queue.host),
+        agent: mapping(queue.agent),
+        entries: size.entries,
+    }
+}
+
+/// Gives each request a thread of its own, as the paper does.
+#[derive(Debug)]
+pub struct EnclaveServer {
+    spawner: Spawner,
+    work: Arc<Work>,
+    /// The recorder's slot of the enclave's first core.
+    pub first_core: usize,
+}
+
+impl Server for EnclaveServer {
+    #[inline]
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        let (work, first) = (Arc::clone(&self.work), self.first_core);
+        let body = move || {
+            let core = wave_user::core_index().unwrap_or(0);
+            work.serve(&request, first + usize::from(core));
+        };
+        // What a thread may hold without an allocation.
+        const { assert!(size_of::<(Arc<Work>, Request, usize)>() <= 112) };
+        let class = u16::from(request.class.0);
+        self.spawner.spawn_detached(class, body).map(drop).map_err(|_| Refused)
+    }
+}
+
+/// Whichever system a variant describes.
+pub enum System {
+    /// Linux schedules.
+    Linux(Pool),
+    /// An agent schedules.
+    Enclave(Box<Hosted>, EnclaveServer),
+}
+
+/// Counters of a system at one moment.
+#[derive(Debug)]
+pub struct Sample {
+    at_ns: u64,
+    stats: Option<EnclaveStats>,
+    agent: Option<Duration>,
+    others_cpu_ns: u64,
+}
+
+impl System {
+    /// Starts what `variant` describes, seated as `seating` says.
+    pub fn start(
+        variant: &Variant,
+        seating: &Seating,
+        work: &Arc<Work>,
+    ) -> Result<System, Failure> {
+        match &variant.scheduler {
+            Scheduler::Linux => {
+                let settings = linux_threads::Settings {
+                    // As many requests in the system as an enclave holds.
+                    queue_bound: variant.host.max_threads as usize,
+                    ..linux_threads::Settings::new(seating.workers.clone())
+                };
+                let (work, cores) = (Arc::clone(work), seating.workers.len());
+                let pool = Pool::start(&settings, move |request, thread| {
+                    work.serve(request, thread % (cores + 1));
+                });
+                Ok(System::Linux(pool.map_err(Failure::cannot)?))
+            }
+            Scheduler::Agent(agent) => {
+                let hosted = Hosted::start(variant.host, agent, seating, 0, &seating.workers)?;
+                let server = hosted.server(work);
+                Ok(System::Enclave(Box::new(hosted), server))
+            }
+        }
+    }
+
+    /// The counters now. To be called on the generator's thread.
+    pub fn sample(&self) -> Sample {
+        let hosted = match self {
+            System::Linux(_) => None,
+            System::Enclave(hosted, _) => Some(hosted),
+        };
+        Sample {
+            stats: hosted.map(|hosted| hosted.enclave.stats()),
+            agent: hosted.and_then(|hosted| hosted.agent.as_ref()?.cpu_time()),
+            others_cpu_ns: cpu::process_cpu_time_ns().saturating_sub(cpu::thread_cpu_time_ns()),
+            at_ns: cpu::monotonic_ns(),
+        }
+    }
+}
+
+impl Server for System {
+    #[inline]
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        match self {
+            System::Linux(pool) => pool.submit(request),
+            System::Enclave(_, server) => server.submit(request),
+        }
+    }
+}
+
+/// What happened between two samples.
+#[derive(Clone, Debug, Default)]
+pub struct Delta {
+    /// Time of all cores.
+    pub cores_ns: f64,
+    /// For how long.
+    pub wall_ns: f64,
+    /// In threads, switching included.
+    pub busy_ns: f64,
+    /// Asleep.
+    pub parked_ns: f64,
+    /// Looking for decisions, less what the link charged meanwhile.
+    pub polling_ns: f64,
+    /// Outcomes by name.
+    pub outcomes: Vec<(String, u64)>,
+    /// What a modelled link charged the cores, by kind.
+    pub charges: Vec<(&'static str, f64)>,
+    /// CPU time of the agent.
+    pub agent_ns: f64,
+    /// Whether there was an agent to look at.
+    pub has_agent: bool,
+}
+
+impl Delta {
+    /// From `before` to `after`, over `cores` cores.
+    pub fn between(before: &Sample, after: &Sample, cores: usize) -> Delta {
+        let wall_ns = (after.at_ns - before.at_ns) as f64;
+        let mut delta = Delta { wall_ns, cores_ns: wall_ns * cores as f64, ..Delta::default() };
+        if let (Some(before), Some(after)) = (before.agent, after.agent) {
+            delta.agent_ns = after.saturating_sub(before).as_nanos() as f64;
+        }
+        let (Some(old), Some(new)) = (&before.stats, &after.stats) else {
+            // Of plain threads, what the kernel does for them counts as theirs.
+            delta.busy_ns = (after.others_cpu_ns - before.others_cpu_ns) as f64;
+            delta.parked_ns = delta.cores_ns - delta.busy_ns;
+            return delta;
+        };
+        delta.has_agent = true;
+        for (old, new) in old.cores.iter().zip(&new.cores) {
+            let since = |new: Nanos, old: Nanos| new.0.saturating_sub(old.0) as f64;
+            delta.busy_ns += since(new.busy, old.busy);
+            delta.parked_ns += since(new.parked, old.parked);
+            delta.polling_ns += since(new.polling, old.polling)
+                - since(new.polling_charged, old.polling_charged);
+            for &(code, count) in &new.outcomes {
+                let before = old.outcomes.iter().find(|(other, _)| *other == code);
+                let count = count - before.map_or(0, |(_, count)| *count);
+                match delta.outcomes.iter_mut().find(|(name, _)| name == code.name()) {
+                    Some((_, sum)) => *sum += count,
+                    None if count > 0 => delta.outcomes.push((code.name().to_owned(), count)),
+                    None => {}
+                }
+            }
+            let Some(charges) = new.charges else { continue };
+            let before = old.charges.unwrap_or_default();
+            for ((name, new), (_, old)) in charges.parts().into_iter().zip(before.parts()) {
+                let ns = new.ns.saturating_sub(old.ns) as f64;
+                match delta.charges.iter_mut().find(|(other, _)| *other == name) {
+                    Some((_, sum)) => *sum += ns,
+                    None => delta.charges.push((name, ns)),
+                }
+            }
+        }
+        delta
+    }
+}

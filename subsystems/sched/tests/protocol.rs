@@ -1,0 +1,283 @@
+//! The whole protocol in one thread: the real queues, host protocol, agent loop and policy over the
+//! worst link, with a modelled host, stepped in seeded random order while agents come and go.
+//!
+//! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
+
+#[path = "../../../core/tests/common/mod.rs"]
+mod common;
+#[path = "protocol/host.rs"]
+mod host;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use common::nasty::{Bell, NastyPort};
+use common::{Replay, SHAPES, seeds, shape};
+use host::{Doing, Host, Incarnation};
+use rand::Rng;
+use rand_pcg::Pcg32;
+use wave_core::agent::{Agent, Step};
+use wave_core::brain::Input;
+use wave_core::clock::Nanos;
+use wave_core::layout::{Config, Layout, read_header};
+use wave_core::link::{Home, Port, Side};
+use wave_core::snapshot::State;
+use wave_sched::policies::fifo::Fifo;
+
+/// Where an agent's loop is. It parks in three steps, between any two of which all may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loop {
+    Stepping,
+    SaidItSleeps,
+    Asleep,
+    Left,
+}
+
+struct Life {
+    agent: Agent<Fifo, Vec<(Nanos, Input)>, NastyPort, Bell>,
+    incarnation: Rc<Incarnation>,
+    at: Loop,
+    announced: bool,
+    parks: u64,
+}
+
+impl Life {
+    fn new(incarnation: &Rc<Incarnation>) -> Life {
+        let port = incarnation.link.port_with(Side::Agent, &[]);
+        let (nic, host) = (incarnation.link.lines(Home::Nic), incarnation.link.lines(Home::Host));
+        let layout = read_header(port.window(Home::Nic), nic, host).unwrap();
+        assert_eq!(layout.config, incarnation.layout.config);
+        let port = incarnation.link.port(Side::Agent, &layout);
+        let policy = Fifo::new(&layout.config);
+        let agent = Agent::new(layout, port, incarnation.bells.clone(), policy, Vec::new());
+        Life {
+            agent,
+            incarnation: Rc::clone(incarnation),
+            at: Loop::Stepping,
+            announced: false,
+            parks: 0,
+        }
+    }
+
+    /// Returns whether anything happened.
+    fn step(&mut self, now: Nanos) -> bool {
+        if !self.announced {
+            self.announced = true;
+            self.agent.announce();
+            return true;
+        }
+        match self.at {
+            Loop::Left => return false,
+            Loop::Asleep => {
+                if !self.incarnation.bells[self.incarnation.layout.agent_vector()].take() {
+                    return false;
+                }
+                self.agent.unpark();
+                self.at = Loop::Stepping;
+            }
+            Loop::Stepping => match self.agent.step(now).unwrap() {
+                Step::Revoked => self.at = Loop::Left,
+                Step::Progress => {}
+                Step::Idle(_) => {
+                    if !self.agent.prepare_park() {
+                        return false;
+                    }
+                    self.at = Loop::SaidItSleeps;
+                }
+            },
+            Loop::SaidItSleeps => match self.agent.step(now).unwrap() {
+                Step::Revoked => self.at = Loop::Left,
+                Step::Progress => {
+                    self.agent.unpark();
+                    self.at = Loop::Stepping;
+                }
+                Step::Idle(_) => {
+                    self.parks += 1;
+                    self.at = Loop::Asleep;
+                }
+            },
+        }
+        true
+    }
+}
+
+struct World {
+    rng: Pcg32,
+    now: Nanos,
+    shape: &'static str,
+    layout: Layout,
+    host: Host,
+    lives: Vec<Life>,
+}
+
+const OUTSIDE: usize = 2;
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut rng = common::rng(seed);
+        let shape_name = SHAPES[rng.random_range(0..SHAPES.len())];
+        let messages = 4 << rng.random_range(0..3);
+        let decisions = 4 << rng.random_range(0..3);
+        let (messages, decisions) = shape(shape_name, messages, decisions);
+        let cores = rng.random_range(1..=3);
+        let config = Config {
+            contexts: OUTSIDE as u16 + 1,
+            subjects: rng.random_range(1..=12),
+            prestage: rng.random_range(0..=2),
+            spin: Nanos(if rng.random() { 0 } else { 5_000 }),
+            messages,
+            decisions,
+            ..Config::coherent(cores)
+        };
+        let layout = Layout::new(config).unwrap();
+        let host = Host::new(cores, config.subjects, OUTSIDE);
+        World { rng, now: Nanos(0), shape: shape_name, layout, host, lives: Vec::new() }
+    }
+
+    fn new_agent(&mut self) {
+        let coherent = self.shape == "coherent";
+        let seed = self.rng.random();
+        let incarnation = Rc::new(Incarnation::new(self.layout.clone(), coherent, seed));
+        self.host.offer(&incarnation);
+        self.lives.push(Life::new(&incarnation));
+    }
+
+    fn actors(&self) -> usize {
+        self.host.cores.len() + OUTSIDE + 1 + self.lives.len()
+    }
+
+    /// One step of one actor. `busy` is the part of the run in which new work comes.
+    fn step(&mut self, actor: usize, busy: bool) -> bool {
+        let cores = self.host.cores.len();
+        let (now, rng) = (self.now, &mut self.rng);
+        match actor {
+            core if core < cores => self.host.step_core(core, now, rng, busy),
+            outside if outside < cores + OUTSIDE => {
+                self.host.step_outside(outside - cores, rng, busy, true)
+            }
+            control if control == cores + OUTSIDE => self.host.step_control(),
+            agent => self.lives[agent - cores - OUTSIDE - 1].step(now),
+        }
+    }
+
+    fn let_time_pass(&mut self, at_most: u64, ticks: u32) {
+        self.now = self.now + Nanos(self.rng.random_range(0..=at_most));
+        for life in &self.lives {
+            for _ in 0..ticks {
+                life.incarnation.link.tick();
+            }
+        }
+    }
+
+    fn busy_part(&mut self, steps: u32) {
+        let churn = [0, 1, 4][self.rng.random_range(0..3)];
+        // Actors and links differ in speed, and change it: some stand still for long. In calm
+        // times nothing new comes, so that everybody goes to sleep.
+        let (mut weights, mut ticks, mut calm) = (vec![], 1, false);
+        for step in 0..steps {
+            if step % 64 == 0 {
+                weights = (0..16).map(|_| 1 << self.rng.random_range(0..9)).collect::<Vec<u32>>();
+                ticks = self.rng.random_range(0..4);
+                calm = self.rng.random_range(0..3) == 0;
+            }
+            match self.rng.random_range(0..1000) {
+                0 => self.new_agent(),
+                more if more < churn => self.new_agent(),
+                999 if churn > 0 => self.host.kill_agent(),
+                _ => {}
+            }
+            let actors = self.actors();
+            let total: u32 = (0..actors).map(|actor| weights[actor % 16]).sum();
+            let mut ticket = self.rng.random_range(0..total);
+            let chosen = (0..actors).find(|actor| {
+                let weight = weights[actor % 16];
+                let here = ticket < weight;
+                ticket = ticket.saturating_sub(weight);
+                here
+            });
+            self.step(chosen.unwrap_or(0), !calm);
+            self.let_time_pass(400, ticks);
+        }
+    }
+
+    /// Everybody gets turns until all threads have ended; nothing new comes.
+    fn finish(&mut self) {
+        if !self.host.has_agent() {
+            self.new_agent();
+        }
+        let mut idle_rounds = 0;
+        for _ in 0..200_000 {
+            let mut happened = false;
+            for actor in 0..self.actors() {
+                happened |= self.step(actor, false);
+                self.let_time_pass(20_000, 1);
+            }
+            let table = self.host.table.borrow();
+            let idle = |core: &host::Core| !matches!(core.doing, Doing::Running(_));
+            if table.free.len() == table.slots.len() && self.host.cores.iter().all(idle) {
+                return;
+            }
+            drop(table);
+            idle_rounds = if happened { 0 } else { idle_rounds + 1 };
+            // Long enough for every copy, posted store and patience.
+            if idle_rounds > 1000 {
+                self.lost_wakeup("nobody does anything any more");
+            }
+        }
+        self.lost_wakeup("everybody is busy and gets nowhere");
+    }
+
+    fn lost_wakeup(&self, what: &str) {
+        let table = self.host.table.borrow();
+        let live: Vec<_> = table.slots.iter().filter(|slot| slot.state != State::Free).collect();
+        let doing: Vec<_> = self.host.cores.iter().map(|core| core.doing).collect();
+        for life in self.lives.iter().filter(|life| life.at != Loop::Left) {
+            let brain = life.agent.brain();
+            let inputs = brain.recorder().iter();
+            let inputs = inputs.filter(|(_, input)| !matches!(input, Input::Decide { .. }));
+            let inputs: Vec<_> = inputs.collect();
+            for (now, input) in &inputs[inputs.len().saturating_sub(25)..] {
+                eprintln!("{now:?} {input:?}");
+            }
+            eprintln!("agent {:?} {} {:#?}", life.at, brain.policy().queue_len(), brain.cores());
+        }
+        panic!(
+            "{what} ({} {:?}): {live:?}\nhost's cores {doing:?}",
+            self.shape, self.layout.config
+        );
+    }
+}
+
+fn run(seed: u64, steps: u32) -> BTreeMap<&'static str, u64> {
+    let _replay = Replay(seed, "-p wave-sched --test protocol");
+    let mut world = World::new(seed);
+    println!("{seed}: {} {:?}", world.shape, world.layout.config);
+    world.new_agent();
+    world.busy_part(steps);
+    world.finish();
+    let host = &world.host;
+    let counts = [
+        ("commits", host.table.borrow().commits),
+        ("snapshots", host.snapshots),
+        ("losses", host.losses),
+        ("core parks", host.parks),
+        ("agent parks", world.lives.iter().map(|life| life.parks).sum()),
+        ("agents", world.lives.len() as u64),
+    ];
+    counts.into()
+}
+
+#[test]
+fn every_thread_runs_whatever_happens() {
+    let mut total: BTreeMap<&str, u64> = BTreeMap::new();
+    let seeds = seeds(4000);
+    let many = seeds.end - seeds.start > 100;
+    for seed in seeds {
+        for (name, count) in run(seed, 2000) {
+            *total.entry(name).or_default() += count;
+        }
+    }
+    println!("{total:?}");
+    // A simulation in which nothing happens would find nothing.
+    assert!(!many || total.values().all(|count| *count > 1000), "{total:?}");
+}

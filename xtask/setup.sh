@@ -1,0 +1,25 @@
+#!/bin/sh
+# Installs the system packages that the build needs, and says so. Does nothing where they are there.
+set -eu
+
+missing=""
+command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
+[ -e /usr/include/rocksdb/c.h ] || missing="$missing librocksdb-dev"
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "setup: this machine has no apt-get; install what corresponds to Debian's:$missing" >&2
+    exit 1
+fi
+if [ "$(id -u)" = 0 ]; then
+    as_root=""
+elif command -v sudo >/dev/null 2>&1; then
+    as_root="sudo"
+else
+    echo "setup: as root, type: apt-get update && apt-get install -y$missing" >&2
+    exit 1
+fi
+echo "setup: installing Debian packages:$missing"
+$as_root apt-get update -qq
+# shellcheck disable=SC2086 # a list of packages
+DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
