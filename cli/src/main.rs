@@ -1,6 +1,7 @@
 //! Wave's command line.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod commands;
 mod report;
 mod run;

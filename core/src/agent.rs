@@ -212,6 +212,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             }
             for _ in 0..ENTRIES_PER_TURN {
                 let Some(entry) = self.messages[context].pop(&self.port)? else { break };
+                self.messages[context].release(&self.port);
+                self.messages[context].prefetch_ahead(&self.port);
                 progress = true;
                 let entry = Upstream::decode(&entry)?;
                 match entry.message {
@@ -241,6 +243,14 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             self.brain.on_snapshot(now, &snapshot);
             self.resync_asked = None;
             self.synced = true;
+            // A core that sleeps asks, even if it did not when the snapshot was taken.
+            let nic = self.port.window(home_of(Side::Agent));
+            for core in 0..self.layout.config.cores {
+                if nic.load(self.layout.core_status + u32::from(core), 0) == CORE_PARKED {
+                    let entry = Upstream { message: None, outcome: None, asks: true };
+                    self.brain.on_entry(now, core, &entry);
+                }
+            }
             // A core may have gone to sleep on top of a decision whose fate the snapshot hides.
             let cores = self.brain.cores();
             self.look_after.clear();

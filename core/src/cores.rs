@@ -217,16 +217,102 @@ impl Cores {
     pub fn resync(&mut self, core: u16, record: &CoreRecord) {
         self.forget_until(core, record.txn);
         let state = &mut self.cores[usize::from(core)];
-        let newer = record.run.wrapping_sub(state.run) as i32;
-        let first = !core::mem::replace(&mut state.known, true);
-        // Within one run a core only ever goes from running to asking, and a request does not say
-        // which run it ended: one that was heard may be newer than the snapshot. To believe that a
-        // running core asks costs a little until its next switch; the reverse would strand it.
-        let asks = state.asks || (record.asks && (first || newer >= 0));
-        if first || newer > 0 {
+        let ahead = record.run.wrapping_sub(state.run) as i32;
+        // Within one run a core only ever goes from running to asking.
+        let asks = if !core::mem::replace(&mut state.known, true) || ahead > 0 {
             state.run = record.run;
-        }
+            record.asks
+        } else {
+            state.asks || (ahead == 0 && record.asks)
+        };
         self.set_asks(core, asks);
         self.refresh(core);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Sequence, Subject};
+
+    fn choice() -> Choice {
+        Choice { kind: 1, subject: Subject::default(), sequence: Sequence(1), argument: 0 }
+    }
+
+    fn complete(txn: u32, run: u32) -> Outcome {
+        Outcome { txn: TxnId::new(txn), code: Code::Complete, run }
+    }
+
+    fn record(run: u32, txn: u32, asks: bool) -> CoreRecord {
+        CoreRecord { run, txn: TxnId::new(txn), asks }
+    }
+
+    /// A snapshot overtook a request and the decision that answered it.
+    #[test]
+    fn a_request_does_not_outlive_the_run_that_answered_it() {
+        let mut cores = Cores::new(1, 1);
+        cores.resync(0, &record(7, 0, true));
+        cores.stage(0, choice());
+        cores.resync(0, &record(8, 1, false));
+        cores.asked(0);
+        assert_eq!(cores.answered(0, complete(1, 8)), None);
+        assert!(!cores.waits(0));
+        assert!(!cores.all_quiet());
+    }
+
+    #[test]
+    fn a_snapshot_of_an_older_run_says_nothing_of_a_newer_one() {
+        let mut cores = Cores::new(1, 1);
+        cores.resync(0, &record(7, 0, true));
+        cores.stage(0, choice());
+        cores.answered(0, complete(1, 8)).unwrap();
+        cores.resync(0, &record(7, 0, true));
+        assert!(!cores.waits(0));
+        cores.asked(0);
+        cores.resync(0, &record(8, 1, false));
+        assert!(cores.waits(0));
+    }
+
+    #[test]
+    fn outcomes_that_were_lost_are_forgotten_with_the_next() {
+        let mut cores = Cores::new(1, 3);
+        cores.resync(0, &record(0, 0, true));
+        let staged: Vec<_> = (0..3).map(|_| cores.stage(0, choice())).collect();
+        assert_eq!(cores.answered(0, complete(3, 1)), Some(staged[2]));
+        assert_eq!(cores.answered(0, complete(2, 1)), None);
+        assert_eq!(cores.answered(0, complete(9, 1)), None, "never made");
+        cores.asked(0);
+        assert!(cores.all_quiet());
+    }
+
+    #[test]
+    fn cores_take_turns() {
+        let mut cores = Cores::new(CORES_MAX as u16, 1);
+        for core in 0..cores.len() {
+            cores.resync(core, &record(0, 0, true));
+        }
+        let mut order = Vec::new();
+        while let Some(core) = cores.asking() {
+            cores.stage(core, choice());
+            order.push(core);
+        }
+        assert_eq!(order, (0..cores.len()).collect::<Vec<_>>());
+        assert_eq!(cores.open(), None);
+        // The next turn begins after the last one.
+        cores.answered(3, complete(1, 1)).unwrap();
+        cores.asked(3);
+        cores.answered(1, complete(1, 1)).unwrap();
+        cores.asked(1);
+        assert_eq!(cores.asking(), Some(1));
+        cores.stage(1, choice());
+        assert_eq!(cores.asking(), Some(3));
+    }
+
+    #[test]
+    #[should_panic(expected = "the policy's fault")]
+    fn a_policy_that_stages_without_room_is_to_blame() {
+        let mut cores = Cores::new(1, 1);
+        cores.stage(0, choice());
+        cores.stage(0, choice());
     }
 }

@@ -136,6 +136,14 @@ impl Receiver {
         }
     }
 
+    /// Gives up the line of the last popped entry ([`Consumer::release`]).
+    #[inline]
+    pub fn release(&self, port: &impl Port) {
+        if let Receiver::Mmio(ring, home) = self {
+            ring.release(port.window(*home));
+        }
+    }
+
     /// Starts to fetch entries that were left ahead of time, where that cannot make them stale.
     #[inline]
     pub fn prefetch_ahead(&mut self, port: &impl Port) {

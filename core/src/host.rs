@@ -86,6 +86,8 @@ pub struct Context {
     up: Sender,
     agent_parked: u32,
     signals: Signals,
+    /// Something found no room, and nothing has told the agent since where this context stands.
+    unsure: bool,
 }
 
 impl Context {
@@ -95,6 +97,7 @@ impl Context {
             up: Sender::new(place, Side::Host),
             agent_parked: layout.agent_parked,
             signals: Signals::default(),
+            unsure: false,
         }
     }
 
@@ -125,10 +128,11 @@ impl Context {
     #[inline]
     fn push<const N: usize>(&mut self, port: &impl Port, tag: Tag, words: &[u64; N]) {
         match self.up.push(port, tag, words) {
-            Ok(()) => {}
+            Ok(()) => return,
             Err(PushError::Full(_)) => self.signals.0 |= Signals::LOST,
             Err(PushError::BadCredit { .. }) => self.signals.0 |= Signals::LOST | Signals::FAULT,
         }
+        self.unsure = true;
     }
 
     fn look_for_sleeping_agent(&mut self, port: &impl Port) {
@@ -291,6 +295,9 @@ impl HostCore {
         nic.store(self.status, 0, CORE_PARKED);
         nic.fence();
         nic.load(self.status, 0);
+        if core::mem::take(&mut self.context.unsure) {
+            self.ask_again(port);
+        }
         match self.look(port, mechanism) {
             Some(work) => {
                 nic.store(self.status, 0, 0);
@@ -363,6 +370,15 @@ impl HostCore {
             }
         }
         self.context.publish(port);
+    }
+
+    /// After a loss the agent cannot tell which run a request ended, so a snapshot that is older
+    /// than the request may hide it. This one goes out when the status has arrived, by which the
+    /// agent checks such a snapshot.
+    #[cold]
+    fn ask_again(&mut self, port: &impl Port) {
+        self.context.push(port, Tag { kind: KIND_NONE, flags: FLAG_ASKS }, &[]);
+        self.context.up.fence(port);
     }
 
     fn ask(&mut self, port: &impl Port, held: &Message) {

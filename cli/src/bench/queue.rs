@@ -57,7 +57,9 @@ impl Ours {
     #[inline]
     fn pop(&mut self) -> u64 {
         loop {
-            if let Ok(Some(entry)) = self.back.pop(self.port.window(Home::Nic)) {
+            let window = self.port.window(Home::Nic);
+            if let Ok(Some(entry)) = self.back.pop(window) {
+                self.back.release(window);
                 return entry.words().iter().fold(0, |sum, word| sum ^ word);
             }
             std::hint::spin_loop();

@@ -1,9 +1,11 @@
 //! The commands, each in a file of its own.
 
 pub mod agent;
+pub mod bench;
+pub mod doctor;
+pub mod link;
 pub mod run;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +34,15 @@ enum Command {
     Run(run::RunArgs),
     /// Run an agent and attach it to a host.
     Agent(agent::AgentCommand),
+    /// Tell what this machine can run, and why not.
+    Doctor(doctor::DoctorArgs),
+    /// Measure what this machine's links cost.
+    Link(link::LinkArgs),
+    /// Measure queues, agent and switches against their peers.
+    Bench(bench::BenchArgs),
+    /// The other process of a bench.
+    #[command(hide = true)]
+    BenchPeer(bench::PeerArgs),
 }
 
 impl Wave {
@@ -40,6 +51,68 @@ impl Wave {
         match self.command {
             Command::Run(args) => run::execute(&args),
             Command::Agent(args) => agent::execute(args),
+            Command::Doctor(args) => doctor::execute(&args),
+            Command::Link(args) => link::execute(&args),
+            Command::Bench(args) => bench::execute(&args),
+            Command::BenchPeer(args) => bench::execute_peer(&args),
         }
+    }
+}
+
+/// A plain table for a terminal.
+fn table(header: &[&str]) -> comfy_table::Table {
+    let mut table = comfy_table::Table::new();
+    table
+        .load_preset(comfy_table::presets::NOTHING)
+        .set_style(comfy_table::TableComponent::HeaderLines, '─')
+        .set_style(comfy_table::TableComponent::MiddleHeaderIntersections, '─')
+        .set_header(header);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn refusal(line: &str) -> String {
+        let refused = Wave::try_parse_from(line.split_whitespace());
+        refused.expect_err("this is to be refused").to_string()
+    }
+
+    #[test]
+    fn the_commands_fit_together() {
+        Wave::command().debug_assert();
+    }
+
+    #[test]
+    fn what_the_examples_say_is_understood() {
+        for line in [
+            "wave run scenarios/ladder.toml --json",
+            "wave run x.toml --out /tmp/results --quiet",
+            "wave agent --attach /tmp/my.sock --policy fifo --cpu 2 --share-cpu",
+            "wave agent replace --attach /tmp/my.sock --cpu 0",
+            "wave agent --leave-with-parent --quiet --attach /tmp/my.sock",
+            "wave doctor --json",
+            "wave link measure --out here.toml",
+            "wave link measure --pci /sys/x/resource2 --offset 4096",
+            "wave bench queue --json",
+            "wave bench agent",
+            "wave bench switch",
+            "wave bench-peer /tmp/x.sock 1",
+        ] {
+            Wave::try_parse_from(line.split_whitespace())
+                .unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        assert!(refusal("wave run").contains("SCENARIO.toml"));
+        assert!(refusal("wave agent replace").contains("--attach"));
+        assert!(refusal("wave agent --attach x --cpu one").contains("one"));
+        assert!(refusal("wave link measure --pci x").contains("--offset"));
+        assert!(refusal("wave bench").contains("queue"));
     }
 }

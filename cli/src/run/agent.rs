@@ -56,11 +56,6 @@ impl AgentProcess {
         Ok(())
     }
 
-    /// Its process.
-    pub fn pid(&self) -> Pid {
-        self.pid
-    }
-
     /// Sends it a signal. It is ours and not waited for yet, so that it is surely the right one.
     pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
         Ok(kill_process(self.pid, signal)?)

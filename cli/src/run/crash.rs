@@ -16,13 +16,13 @@ use wave_user::Mode;
 use wave_workloads::cpu;
 use wave_workloads::generator::{self, Report};
 use wave_workloads::point as measured;
+use wave_workloads::recorder::Latency;
 
-use super::agent::AgentProcess;
 use super::point::{DRAIN_PATIENCE, Terms, for_report};
-use super::seating::{self, Seating};
+use super::seating;
 use super::service::{Ran, Work};
-use super::system::{Delta, Hosted, System};
-use super::{Failure, Found, Ground, keep_house, mix, variant_result};
+use super::system::{Delta, Hosted, Sample};
+use super::{Failure, Found, Ground, keep_house, limits, mix, variant_result};
 use crate::report::model::VariantResult;
 use crate::scenario::{Agent, Crash, Load, Variant};
 
@@ -79,34 +79,215 @@ fn one(
     keep_house(&seating, &ground.cpus)?;
     let mut hosted = Hosted::start(variant.host, agent, &seating, 0, &seating.workers)?;
     let terms = Terms::new(workload, run, mix, &seating);
-    let before = sample(&hosted);
-    let (report, kills) = std::thread::scope(|scope| {
+    let before = Sample::of(&[&hosted]);
+    let (generated, kills) = std::thread::scope(|scope| {
         let mut server = hosted.server(&work);
         let (terms, work, seating) = (&terms, &work, &seating);
-        let generator = scope.spawn(move || -> Result<Report, Failure> {
+        let generator = scope.spawn(move || -> Result<(Report, u64), Failure> {
             cpu::pin_current_thread(seating.generator).map_err(Failure::cannot)?;
             let load = terms.load(rate);
-            Ok(generator::run(load, &terms.settings, &work.recorder, &mut server))
+            let report = generator::run(load, &terms.settings, &work.recorder, &mut server);
+            Ok((report, server.refused))
         });
         // Agents end with the thread that starts them: with this one, not the generator's.
         let kills = kill_over_and_over(&mut hosted, times, run.warmup_seconds, run.seed);
-        let report = generator.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (report, kills)
+        let generated = generator.join();
+        (generated.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), kills)
     });
-    let (report, kills) = (report?, kills?);
+    let ((report, refused), kills) = (generated?, kills?);
     work.recorder.drain(DRAIN_PATIENCE);
     let recorded = work.recorder.collect();
-    let after = sample(&hosted);
+    let after = Sample::of(&[&hosted]);
+    let point = measured::Point::new(&report, &recorded);
+    let headline = point.latency(&limits(workload).class).copied().unwrap_or_default();
     let tally = Tally {
         sent: report.submitted,
-        refused: report.submitted - accepted(&work, &report),
+        refused,
         ran: work.ran(),
         failed: work.failed(),
-        crashes: kills.len() as u64,
         kills,
+        latencies: vec![(variant.name.clone(), headline)],
     };
-    let point = measured::Point::new(&report, &recorded);
     let mut result = variant_result(variant);
     result.points.push(for_report(&point, &Delta::between(&before, &after, cores)));
     Ok((result, tally))
+}
+
+/// What one kill came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Kill {
+    /// From the signal until the host decided by itself.
+    fallback: Duration,
+    /// From starting the next agent's process until it decided.
+    takeover: Duration,
+    /// Whether it was SIGSTOP, which only the watchdog can see.
+    stopped: bool,
+    /// Whether the stopped agent did not leave after it was continued.
+    stayed: bool,
+}
+
+fn kill_over_and_over(
+    hosted: &mut Hosted,
+    times: Crash,
+    warmup_seconds: f64,
+    seed: u64,
+) -> Result<Vec<Kill>, Failure> {
+    let mut random = Pcg64::seed_from_u64(seed);
+    let every = Duration::from_millis(times.every_ms);
+    let start = Instant::now() + Duration::from_secs_f64(warmup_seconds);
+    let mut kills = Vec::with_capacity(times.kills as usize);
+    for round in 0..times.kills {
+        // Early enough in its turn that the next agent is there before the next kill.
+        let at = start + every * round + every.mul_f64(random.random_range(0.05..0.5));
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        let stopped = round % 2 == 1;
+        kills.push(kill(hosted, stopped)?);
+    }
+    Ok(kills)
+}
+
+fn kill(hosted: &mut Hosted, stopped: bool) -> Result<Kill, Failure> {
+    let mut old = hosted.agent.take().ok_or_else(|| Failure::Cannot("no agent to kill".into()))?;
+    let signal = if stopped { Signal::STOP } else { Signal::KILL };
+    let start = Instant::now();
+    old.signal(signal).map_err(Failure::cannot)?;
+    while hosted.enclave.mode() != Mode::Fallback {
+        if start.elapsed() > PATIENCE {
+            let text = format!("the host did not notice the loss of its agent ({signal:?})");
+            return Err(Failure::Check(text));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let fallback = start.elapsed();
+    let start = Instant::now();
+    let mut new = hosted.new_agent()?;
+    new.wait_until_attached(&hosted.enclave)?;
+    let takeover = start.elapsed();
+    hosted.agent = Some(new);
+    let mut stayed = false;
+    if stopped {
+        // It goes on where it stood, in a window that reaches nobody any more.
+        old.signal(Signal::CONT).map_err(Failure::cannot)?;
+        stayed = !old.wait_for_end(PATIENCE).is_some_and(|status| status.success());
+    }
+    Ok(Kill { fallback, takeover, stopped, stayed })
+}
+
+/// What became of the requests, and of the agents.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Tally {
+    sent: u64,
+    refused: u64,
+    ran: Ran,
+    failed: u64,
+    kills: Vec<Kill>,
+    latencies: Vec<(String, Latency)>,
+}
+
+impl Tally {
+    fn sum<'a>(all: impl Iterator<Item = &'a Tally>) -> Tally {
+        all.fold(Tally::default(), |mut sum, tally| {
+            sum.sent += tally.sent;
+            sum.refused += tally.refused;
+            sum.ran.done += tally.ran.done;
+            sum.ran.doubled += tally.ran.doubled;
+            sum.failed += tally.failed;
+            sum.kills.extend(&tally.kills);
+            sum.latencies.extend(tally.latencies.iter().cloned());
+            sum
+        })
+    }
+
+    /// Accepted requests that never ran.
+    fn lost(&self) -> u64 {
+        (self.sent - self.refused).saturating_sub(self.ran.done)
+    }
+
+    fn to_json(&self) -> serde_json::Value {
+        let max_ms = |which: &dyn Fn(&Kill) -> Option<Duration>| {
+            let longest = self.kills.iter().filter_map(which).max();
+            longest.map(|longest| (longest.as_secs_f64() * 1e6).round() / 1e3)
+        };
+        let latencies: serde_json::Map<String, serde_json::Value> =
+            self.latencies.iter().map(|(name, latency)| (name.clone(), json!(latency))).collect();
+        json!({
+            "requests_sent": self.sent,
+            "requests_done": self.ran.done,
+            "requests_refused": self.refused,
+            "requests_lost": self.lost(),
+            "requests_doubled": self.ran.doubled,
+            "crashes": self.kills.len(),
+            "fallback_ms_max": max_ms(&|kill| Some(kill.fallback)),
+            "fallback_after_kill_ms_max": max_ms(&|kill| (!kill.stopped).then_some(kill.fallback)),
+            "fallback_after_stop_ms_max": max_ms(&|kill| kill.stopped.then_some(kill.fallback)),
+            "takeover_ms_max": max_ms(&|kill| Some(kill.takeover)),
+            "latency": latencies,
+        })
+    }
+
+    fn complaints(&self, variant: &str, kills: u32) -> Vec<String> {
+        let stayed = self.kills.iter().filter(|kill| kill.stayed).count() as u64;
+        let missing = u64::from(kills) - self.kills.len() as u64;
+        [
+            (self.lost(), "accepted requests were lost"),
+            (self.ran.doubled, "requests ran more than once"),
+            (self.failed, "GETs were failed by RocksDB"),
+            (stayed, "stopped agents did not leave when they went on"),
+            (missing, "kills did not take place"),
+        ]
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{variant}: {count} {what}"))
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally() -> Tally {
+        let kill = |ms, stopped| Kill {
+            fallback: Duration::from_millis(ms),
+            takeover: Duration::from_millis(3),
+            stopped,
+            stayed: false,
+        };
+        Tally {
+            sent: 100,
+            refused: 4,
+            ran: Ran { done: 96, doubled: 0 },
+            kills: vec![kill(1, false), kill(21, true)],
+            ..Tally::default()
+        }
+    }
+
+    #[test]
+    fn all_is_well_if_every_accepted_request_ran_once() {
+        assert_eq!(tally().complaints("a", 2), Vec::<String>::new());
+        let json = tally().to_json();
+        assert_eq!(json["requests_lost"], 0);
+        assert_eq!(json["fallback_ms_max"], 21.0);
+        assert_eq!(json["fallback_after_kill_ms_max"], 1.0);
+    }
+
+    #[test]
+    fn each_thing_that_went_wrong_is_said() {
+        let mut bad = tally();
+        bad.ran = Ran { done: 90, doubled: 2 };
+        bad.kills[1].stayed = true;
+        let complaints = bad.complaints("a", 3);
+        let counts = ["6 accepted", "2 requests ran", "1 stopped", "1 kills"];
+        assert_eq!(complaints.len(), counts.len());
+        for (complaint, count) in complaints.iter().zip(counts) {
+            assert!(complaint.starts_with(&format!("a: {count}")), "{complaint}");
+        }
+    }
+
+    #[test]
+    fn variants_add_up() {
+        let sum = Tally::sum([tally(), tally()].iter());
+        assert_eq!((sum.sent, sum.ran.done, sum.kills.len(), sum.lost()), (200, 192, 4, 0));
+        assert_eq!(Tally::default().to_json()["fallback_ms_max"], serde_json::Value::Null);
+    }
 }

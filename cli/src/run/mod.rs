@@ -25,7 +25,7 @@ pub use failure::Failure;
 
 use crate::report::model::{SATURATION_SERVED, VariantResult};
 use crate::report::{Progress, RunResult};
-use crate::scenario::{Kind, Run, Scenario, Variant, Workload};
+use crate::scenario::{Kind, Scenario, Variant, Workload};
 use seating::Seating;
 use service::Service;
 use wave_workloads::point::Limits;

@@ -59,6 +59,20 @@ pub struct Outcome {
     pub account: Vec<(String, f64)>,
 }
 
+impl Outcome {
+    /// The point says nothing, because of `why`.
+    pub fn invalidate(&mut self, why: &str) {
+        let measured = &mut self.measured.generator;
+        let all = match measured.why_invalid.take() {
+            Some(before) => format!("{why}; {before}"),
+            None => why.to_owned(),
+        };
+        (measured.valid, measured.why_invalid) = (false, Some(all.clone()));
+        let report = &mut self.report.generator;
+        (report.valid, report.why_invalid) = (false, Some(all));
+    }
+}
+
 /// Runs one point on the calling thread, which is the generator. Fails if requests were lost.
 pub fn run(
     system: &mut System,

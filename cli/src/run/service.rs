@@ -91,6 +91,7 @@ pub struct Work {
     service: std::sync::Arc<Service>,
     /// The fate of the requests of the current point.
     pub recorder: Recorder,
+    recorder_slots: usize,
     /// How often each request ran, by its id; empty where nobody counts.
     runs: Vec<AtomicU8>,
     /// GETs that RocksDB failed.
@@ -99,16 +100,17 @@ pub struct Work {
 
 impl Work {
     /// For requests of the classes of `mix` (a multiple of the service's, one set per enclave),
-    /// ended by `cores` cores. The runs of the first `counted` requests are counted.
+    /// ended by `slots` cores or threads at once. The runs of the first `counted` requests are counted.
     pub fn new(
         service: std::sync::Arc<Service>,
         mix: &Mix,
-        cores: usize,
+        slots: usize,
         counted: usize,
     ) -> std::sync::Arc<Work> {
         std::sync::Arc::new(Work {
             service,
-            recorder: Recorder::new(mix, cores + 1),
+            recorder: Recorder::new(mix, slots + 1),
+            recorder_slots: slots + 1,
             runs: (0..counted).map(|_| AtomicU8::new(0)).collect(),
             failed: AtomicU64::new(0),
         })
@@ -125,6 +127,11 @@ impl Work {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
         self.recorder.done(slot, request);
+    }
+
+    /// How many cores or threads may end requests at once.
+    pub fn recorder_slots(&self) -> usize {
+        self.recorder_slots
     }
 
     /// GETs that RocksDB failed.

@@ -30,7 +30,9 @@ impl Session {
         let seating = seating::seat(&ground.cpus, cores, agents);
         let workload = &ground.scenario.workload;
         let mix = mix(workload, 1);
-        let work = Work::new(Arc::clone(&ground.service), &mix, cores, 0);
+        // Threads that Linux takes off a CPU may hold a slot meanwhile.
+        let slots = if agents > 0 { cores } else { cores + 16 };
+        let work = Work::new(Arc::clone(&ground.service), &mix, slots, 0);
         keep_house(&seating, &ground.cpus)?;
         let system = System::start(variant, &seating, &work)?;
         take_generators_seat(&seating)?;
@@ -42,7 +44,12 @@ impl Session {
     /// Runs one point.
     pub fn point(&mut self, per_second: f64) -> Result<(), Failure> {
         let Session { system, work, terms, cores, .. } = self;
-        let outcome = point::run(system, work, terms, per_second, *cores)?;
+        let mut outcome = point::run(system, work, terms, per_second, *cores)?;
+        if let System::Enclave(hosted, _) = system
+            && let Some(why) = hosted.replace_lost_agent()?
+        {
+            outcome.invalidate(&why);
+        }
         self.outcomes.push(outcome);
         Ok(())
     }

@@ -9,7 +9,7 @@ use wave_core::clock::Nanos;
 use wave_core::layout::{Config, QueueConfig};
 use wave_core::link as core_link;
 use wave_links::LinkSpec;
-use wave_user::{Enclave, EnclaveStats, Options, Spawner};
+use wave_user::{CoreStats, Enclave, Options, Spawner};
 use wave_workloads::cpu;
 use wave_workloads::generator::{Refused, Request, Server};
 use wave_workloads::linux_threads::{self, Pool};
@@ -30,6 +30,9 @@ pub struct Hosted {
     policy: String,
     agent_cpu: usize,
     agent_shares: bool,
+    /// Agents lost, and turned out by the watchdog, as of the last replacement.
+    lost: u64,
+    barks: u64,
 }
 
 impl Hosted {
@@ -58,6 +61,8 @@ impl Hosted {
             policy: agent.policy.clone(),
             agent_cpu: seating.agents[index],
             agent_shares: seating.agents_yield,
+            lost: 0,
+            barks: 0,
         };
         let mut agent = hosted.new_agent()?;
         agent.wait_until_attached(&hosted.enclave)?;
@@ -71,9 +76,34 @@ impl Hosted {
         AgentProcess::start(socket, &self.policy, self.agent_cpu, self.agent_shares)
     }
 
+    /// If the host has lost its agent since the last call, says why and starts another.
+    pub fn replace_lost_agent(&mut self) -> Result<Option<String>, Failure> {
+        let stats = self.enclave.stats();
+        let lost = stats.lost_agents - self.lost;
+        if lost == 0 {
+            return Ok(None);
+        }
+        let why = match stats.barks - self.barks {
+            0 => "the agent was lost".to_owned(),
+            _ => "the watchdog turned the agent out: it had no CPU for 20 ms, or hung".to_owned(),
+        };
+        (self.lost, self.barks) = (stats.lost_agents, stats.barks);
+        self.agent = None;
+        let mut agent = self.new_agent()?;
+        agent.wait_until_attached(&self.enclave)?;
+        self.agent = Some(agent);
+        Ok(Some(why))
+    }
+
     /// A way to give it requests.
     pub fn server(&self, work: &Arc<Work>) -> EnclaveServer {
-        EnclaveServer { spawner: self.enclave.spawner(0), work: Arc::clone(work), first_core: 0 }
+        EnclaveServer {
+            spawner: self.enclave.spawner(0),
+            work: Arc::clone(work),
+            first_core: 0,
+            submitted: 0,
+            refused: 0,
+        }
     }
 }
 
@@ -153,6 +183,10 @@ pub struct EnclaveServer {
     work: Arc<Work>,
     /// The recorder's slot of the enclave's first core.
     pub first_core: usize,
+    /// Requests submitted, refused ones included.
+    pub submitted: u64,
+    /// Of these, refused.
+    pub refused: u64,
 }
 
 impl Server for EnclaveServer {
@@ -166,7 +200,11 @@ impl Server for EnclaveServer {
         // What a thread may hold without an allocation.
         const { assert!(size_of::<(Arc<Work>, Request, usize)>() <= 112) };
         let class = u16::from(request.class.0);
-        self.spawner.spawn_detached(class, body).map(drop).map_err(|_| Refused)
+        self.submitted += 1;
+        self.spawner.spawn_detached(class, body).map(drop).map_err(|_| {
+            self.refused += 1;
+            Refused
+        })
     }
 }
 
@@ -182,8 +220,10 @@ pub enum System {
 #[derive(Debug)]
 pub struct Sample {
     at_ns: u64,
-    stats: Option<EnclaveStats>,
-    agent: Option<Duration>,
+    /// Of every host core.
+    cores: Vec<CoreStats>,
+    /// CPU time of all agents, if each could be looked at.
+    agents: Option<Duration>,
     others_cpu_ns: u64,
 }
 
@@ -201,9 +241,9 @@ impl System {
                     queue_bound: variant.host.max_threads as usize,
                     ..linux_threads::Settings::new(seating.workers.clone())
                 };
-                let (work, cores) = (Arc::clone(work), seating.workers.len());
+                let work = Arc::clone(work);
                 let pool = Pool::start(&settings, move |request, thread| {
-                    work.serve(request, thread % (cores + 1));
+                    work.serve(request, thread % work.recorder_slots());
                 });
                 Ok(System::Linux(pool.map_err(Failure::cannot)?))
             }
@@ -215,15 +255,24 @@ impl System {
         }
     }
 
-    /// The counters now. To be called on the generator's thread.
+    /// The counters now.
     pub fn sample(&self) -> Sample {
-        let hosted = match self {
-            System::Linux(_) => None,
-            System::Enclave(hosted, _) => Some(hosted),
-        };
+        match self {
+            System::Linux(_) => Sample::of(&[] as &[&Hosted]),
+            System::Enclave(hosted, _) => Sample::of(std::slice::from_ref(hosted)),
+        }
+    }
+}
+
+impl Sample {
+    /// The counters of `hosted` now; without any, of this process but for the calling thread,
+    /// which should be the generator's.
+    pub fn of(hosted: &[impl std::ops::Deref<Target = Hosted>]) -> Sample {
+        let cores = |hosted: &Hosted| hosted.enclave.stats().cores;
+        let agents = hosted.iter().map(|hosted| hosted.agent.as_ref()?.cpu_time());
         Sample {
-            stats: hosted.map(|hosted| hosted.enclave.stats()),
-            agent: hosted.and_then(|hosted| hosted.agent.as_ref()?.cpu_time()),
+            cores: hosted.iter().flat_map(|hosted| cores(hosted)).collect(),
+            agents: agents.sum(),
             others_cpu_ns: cpu::process_cpu_time_ns().saturating_sub(cpu::thread_cpu_time_ns()),
             at_ns: cpu::monotonic_ns(),
         }
@@ -268,17 +317,17 @@ impl Delta {
     pub fn between(before: &Sample, after: &Sample, cores: usize) -> Delta {
         let wall_ns = (after.at_ns - before.at_ns) as f64;
         let mut delta = Delta { wall_ns, cores_ns: wall_ns * cores as f64, ..Delta::default() };
-        if let (Some(before), Some(after)) = (before.agent, after.agent) {
+        if let (Some(before), Some(after)) = (before.agents, after.agents) {
             delta.agent_ns = after.saturating_sub(before).as_nanos() as f64;
         }
-        let (Some(old), Some(new)) = (&before.stats, &after.stats) else {
+        if after.cores.is_empty() {
             // Of plain threads, what the kernel does for them counts as theirs.
             delta.busy_ns = (after.others_cpu_ns - before.others_cpu_ns) as f64;
             delta.parked_ns = delta.cores_ns - delta.busy_ns;
             return delta;
-        };
+        }
         delta.has_agent = true;
-        for (old, new) in old.cores.iter().zip(&new.cores) {
+        for (old, new) in before.cores.iter().zip(&after.cores) {
             let since = |new: Nanos, old: Nanos| new.0.saturating_sub(old.0) as f64;
             delta.busy_ns += since(new.busy, old.busy);
             delta.parked_ns += since(new.parked, old.parked);

@@ -34,6 +34,9 @@ use crate::stats::Mode;
 
 /// Candidates at once; more are refused.
 const CANDIDATES_MAX: usize = 4;
+/// Looks at rest after which the watchdog looks less often. A load that merely has gaps must not
+/// get there, or an agent that hangs is found too late.
+const LOOKS_AT_REST: u32 = 20;
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(2000);
 
@@ -55,6 +58,9 @@ pub(crate) struct Control {
     candidates: Vec<Agent>,
     attached: Option<Agent>,
     watchdog: Watchdog,
+    looks_at_rest: u32,
+    /// Switches of all cores as of the last look.
+    switches_seen: u64,
 }
 
 impl Control {
@@ -65,7 +71,17 @@ impl Control {
         layout: Layout,
     ) -> Control {
         let watchdog = Watchdog::new(shared.config.patience);
-        Control { shared, listener, link, layout, candidates: Vec::new(), attached: None, watchdog }
+        Control {
+            shared,
+            listener,
+            link,
+            layout,
+            candidates: Vec::new(),
+            attached: None,
+            watchdog,
+            looks_at_rest: 0,
+            switches_seen: 0,
+        }
     }
 
     /// Until the enclave stops.
@@ -84,7 +100,7 @@ impl Control {
 
     /// Until something happens, or the watchdog wants to look. Without an agent there is nothing
     /// to look at.
-    fn wait(&self) {
+    fn wait(&mut self) {
         let agents = self.candidates.iter().chain(&self.attached);
         let mut fds = vec![poll_in(self.listener.as_fd()), poll_in(self.shared.control_bell.as_fd())];
         for agent in agents {
@@ -94,22 +110,31 @@ impl Control {
         let quarter_ms = (self.shared.config.patience.0 / 4_000_000).clamp(1, 1000) as i32;
         let timeout_ms = match &self.attached {
             Some(agent) if agent.cores_in_snapshot != Some(self.shared.cores.len()) => 1,
-            Some(_) if self.is_at_rest() && self.candidates.is_empty() => 10 * quarter_ms,
+            Some(_) if self.looks_at_rest > LOOKS_AT_REST && self.candidates.is_empty() => {
+                10 * quarter_ms
+            }
             Some(_) => quarter_ms,
             None if self.candidates.is_empty() => -1,
             None => 100,
         };
         // SAFETY: `fds` is an array of as many valid entries as are said, alive during the call.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+        self.count_rest();
         self.shared.control_bell.drain();
         for agent in self.candidates.iter().chain(&self.attached) {
             agent.incarnation.control_bell.event_fd().drain();
         }
     }
 
-    /// Whether no thread is alive: nothing can wait, so the watchdog may look less often.
-    fn is_at_rest(&self) -> bool {
-        self.shared.free.len() == self.shared.free.capacity()
+    /// Counts looks at which no thread was alive and no core had switched since the look before:
+    /// nothing can wait then, and nothing is about to, so the watchdog may look less often.
+    fn count_rest(&mut self) {
+        let counters = self.shared.cores.iter().map(|core| &core.counters.switches);
+        let switches = counters.map(|switches| switches.load(Ordering::Relaxed)).sum();
+        let nothing_alive = self.shared.free.len() == self.shared.free.capacity();
+        let rests = nothing_alive && switches == self.switches_seen;
+        self.switches_seen = switches;
+        self.looks_at_rest = if rests { self.looks_at_rest.saturating_add(1) } else { 0 };
     }
 
     fn accept(&mut self, now: Nanos) {
@@ -224,6 +249,7 @@ impl Control {
         }
         lock(&self.shared.agents).attached += 1;
         self.watchdog = Watchdog::new(self.shared.config.patience);
+        self.shared.kill.store(false, Ordering::SeqCst);
         self.shared.leave_fallback();
         self.switch_windows(Some(&agent.incarnation));
         self.attached = Some(agent);

@@ -247,15 +247,15 @@ impl Core {
         let table = &self.shared.table;
         let thread = table.thread(id);
         let class = table.slot(id).class();
-        let (kind, left) = match reason {
-            Suspend::Yield => (Kind::Yield, table.leave_runnable(id)),
-            Suspend::Park => (Kind::Blocked, table.leave_parked(id)),
-            Suspend::Wait => (Kind::Blocked, table.leave_waiting(id)),
-            Suspend::Exit => (Kind::Dead, Left::Off(table.leave_dead(id))),
+        let blocks = |left| match left {
+            Left::Blocked(sequence) => (Kind::Blocked, sequence),
+            Left::Runnable(sequence) => (Kind::Yield, sequence),
         };
-        let Left::Off(sequence) = left else {
-            // What it wanted to wait for has come: it goes on, as if it had yielded.
-            return self.let_go(id, Suspend::Yield, ran);
+        let (kind, sequence) = match reason {
+            Suspend::Yield => (Kind::Yield, table.leave_runnable(id)),
+            Suspend::Park => blocks(table.leave_parked(id)),
+            Suspend::Wait => blocks(table.leave_waiting(id)),
+            Suspend::Exit => (Kind::Dead, table.leave_dead(id)),
         };
         let core = self.index;
         let event = Event { kind, thread: thread.0, sequence, core, class, ran };

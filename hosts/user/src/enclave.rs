@@ -12,6 +12,7 @@ use wave_links::LinkSpec;
 use wave_links::socket::{Listener, SocketError};
 use wave_sched::wire::{Event, Kind, NO_CORE};
 
+use crate::barrier;
 use crate::control::Control;
 use crate::core_loop::Core;
 use crate::current::{self, with_core};
@@ -177,6 +178,7 @@ impl Enclave {
             stem.to_string_lossy().into_owned()
         });
         let system = |doing| move |error| StartError::System { doing, error };
+        barrier::register().map_err(system("registering for membarrier(2)"))?;
         let shared = Shared::new(
             name,
             config,

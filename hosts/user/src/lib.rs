@@ -15,6 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod barrier;
 mod clock;
 mod control;
 mod core_loop;

@@ -16,6 +16,7 @@ use wave_links::memory::Memory;
 use wave_links::{AnyBell, AnyPort, LinkSpec};
 use wave_sched::wire::{Event, Kind, NO_CORE};
 
+use crate::barrier;
 use crate::fiber::Fibers;
 use crate::stats::{Counters, EnclaveStats, Mode};
 use crate::table::{Table, Thread};
@@ -188,11 +189,14 @@ impl Shared {
     /// From now on the host decides by itself.
     ///
     /// A thread that becomes runnable changes its word and then looks at the mode; this sets the
-    /// mode and then looks at the words. Both orders are sequentially consistent, so each runnable
-    /// thread is seen by one of the two, or by both, which the commit sorts out.
+    /// mode and then looks at the words. Each runnable thread is seen by one of the two, or by both
+    /// (which the commit sorts out), if both sides have a full barrier in between. A yield has none
+    /// of its own, because it comes a million times for each time this does; so this executes one on
+    /// behalf of every thread of the process.
     pub(crate) fn enter_fallback(&self) {
         lock(&self.fallback).clear();
         self.agent_decides.store(false, Ordering::SeqCst);
+        barrier::for_all_threads();
         for (subject, sequence) in self.table.runnable() {
             self.push_fallback(subject, sequence);
         }

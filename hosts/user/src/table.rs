@@ -4,11 +4,17 @@
 //! one compare-and-swap:
 //!
 //! ```text
-//! bits 63..32 sequence | 31..8 generation | 5 woken | 4 notified | 3..0 state
+//! bits 63..32 sequence | 31..8 generation | 3..0 state
 //! ```
+//!
+//! Who may write the word: while the thread runs, only its core, which therefore lets it go with a
+//! plain store (a locked instruction would wait until the last message's line has come from the
+//! agent's cache); while it is runnable, whoever commits it, by compare-and-swap; while it is
+//! parked or waits, whoever wakes it, by compare-and-swap. What wakes a thread that still runs is
+//! left in its *token* word.
 
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use wave_core::message::{Sequence, Subject};
 use wave_core::outcome::Code;
@@ -25,10 +31,10 @@ const PARKED: u64 = 3;
 /// Until the runtime itself wakes it.
 const WAITING: u64 = 4;
 const STATE: u64 = 0xf;
-/// An unpark came before the park.
-const NOTIFIED: u64 = 1 << 4;
-/// A wake of the runtime's came before the thread had left its core.
-const WOKEN: u64 = 1 << 5;
+/// Token: an unpark came before the park.
+const NOTIFIED: u8 = 1;
+/// Token: a wake of the runtime's came before the thread had left its core.
+const WOKEN: u8 = 2;
 const GENERATION_SHIFT: u32 = 8;
 const GENERATION_MASK: u32 = (1 << 24) - 1;
 const SEQUENCE_ONE: u64 = 1 << 32;
@@ -41,9 +47,9 @@ fn sequence(word: u64) -> Sequence {
     Sequence((word >> 32) as u32)
 }
 
-/// `word` one message later, in `state`, with no token left.
+/// `word` one message later, in `state`.
 fn moved(word: u64, state: u64) -> u64 {
-    (word.wrapping_add(SEQUENCE_ONE) & !(STATE | NOTIFIED | WOKEN)) | state
+    (word.wrapping_add(SEQUENCE_ONE) & !STATE) | state
 }
 
 /// A thread's identity: an id and which use of it.
@@ -54,6 +60,7 @@ pub struct Thread(pub(crate) Subject);
 #[repr(align(128))]
 pub(crate) struct Slot {
     word: AtomicU64,
+    tokens: AtomicU8,
     core: AtomicU16,
     class: AtomicU16,
     /// These belong to whoever has the thread: its spawner until it is runnable, then the core that
@@ -101,12 +108,12 @@ impl Slot {
     }
 }
 
-/// What came of letting a thread go.
+/// What came of blocking a thread; with its new version.
 pub(crate) enum Left {
-    /// It is off the core, and this is its new version.
-    Off(Sequence),
-    /// What it was to wait for has come already: it goes on.
-    GoesOn,
+    /// It is blocked, or was and has been woken since.
+    Blocked(Sequence),
+    /// What it was to wait for has come already: it is runnable.
+    Runnable(Sequence),
 }
 
 pub(crate) struct Table {
@@ -117,6 +124,7 @@ impl Table {
     pub(crate) fn new(count: u32) -> Table {
         let slot = |_| Slot {
             word: AtomicU64::new(FREE),
+            tokens: AtomicU8::new(0),
             core: AtomicU16::new(0),
             class: AtomicU16::new(0),
             entry: UnsafeCell::new(None),
@@ -144,6 +152,7 @@ impl Table {
         // SAFETY: the id is free and the caller alone holds it.
         unsafe { *slot.entry.get() = Some(entry) };
         slot.class.store(class, Ordering::Relaxed);
+        slot.tokens.store(0, Ordering::Relaxed);
         let generation = (generation(old) + 1) & GENERATION_MASK;
         let sequence = sequence(old).next();
         let word = u64::from(sequence.0) << 32
@@ -191,65 +200,95 @@ impl Table {
         }
     }
 
-    fn leave(&self, id: u32, state: u64, token: u64) -> Left {
-        let word = &self.slot(id).word;
-        let mut old = word.load(Ordering::Relaxed);
-        loop {
-            debug_assert_eq!(old & STATE, RUNNING);
-            let goes_on = old & token != 0;
-            let keep = (NOTIFIED | WOKEN) & !token;
-            let new = if goes_on { old & !token } else { moved(old, state) | old & keep };
-            match word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) if goes_on => return Left::GoesOn,
-                Ok(_) => return Left::Off(sequence(new)),
-                Err(now) => old = now,
-            }
-        }
-    }
-
     /// The running thread stays runnable.
-    pub(crate) fn leave_runnable(&self, id: u32) -> Left {
-        self.leave(id, RUNNABLE, 0)
+    ///
+    /// A plain store: see [`crate::shared::Shared::enter_fallback`] for what that asks of others.
+    #[inline]
+    pub(crate) fn leave_runnable(&self, id: u32) -> Sequence {
+        self.leave(id, RUNNABLE)
     }
 
-    /// The running thread parks, unless a token is there.
+    /// The running thread has ended. The id may be given out again after this.
+    #[inline]
+    pub(crate) fn leave_dead(&self, id: u32) -> Sequence {
+        self.leave(id, FREE)
+    }
+
+    #[inline]
+    fn leave(&self, id: u32, state: u64) -> Sequence {
+        let word = &self.slot(id).word;
+        let old = word.load(Ordering::Relaxed);
+        debug_assert_eq!(old & STATE, RUNNING);
+        let new = moved(old, state);
+        word.store(new, Ordering::Release);
+        sequence(new)
+    }
+
+    /// The running thread parks, unless it was unparked before.
     pub(crate) fn leave_parked(&self, id: u32) -> Left {
-        self.leave(id, PARKED, NOTIFIED)
+        self.block(id, PARKED, NOTIFIED)
     }
 
     /// The running thread waits for the runtime, unless that has woken it already.
     pub(crate) fn leave_waiting(&self, id: u32) -> Left {
-        self.leave(id, WAITING, WOKEN)
+        self.block(id, WAITING, WOKEN)
     }
 
-    /// The running thread has ended. The id may be given out again after this.
-    pub(crate) fn leave_dead(&self, id: u32) -> Sequence {
-        let word = &self.slot(id).word;
-        // Late tokens of an unpark may come at any time, but nothing else: no loop is needed to
-        // overwrite them.
-        let new = moved(word.load(Ordering::Relaxed), FREE);
-        word.store(new, Ordering::SeqCst);
-        sequence(new)
+    /// Blocks first and looks for a token then; [`Table::rouse`] leaves its token first and looks
+    /// whether the thread has blocked then. Both in sequentially consistent order: one sees the
+    /// other.
+    fn block(&self, id: u32, state: u64, token: u8) -> Left {
+        let slot = self.slot(id);
+        let old = slot.word.load(Ordering::Relaxed);
+        debug_assert_eq!(old & STATE, RUNNING);
+        let blocked = moved(old, state);
+        slot.word.store(blocked, Ordering::SeqCst);
+        if slot.tokens.load(Ordering::SeqCst) & token == 0 {
+            return Left::Blocked(sequence(blocked));
+        }
+        // It goes on: runnable instead of blocked, under the same sequence, which nobody has heard
+        // of yet. Unless somebody has seen it blocked and wakes it: then that counts.
+        let runnable = blocked & !STATE | RUNNABLE;
+        let exchange = slot.word.compare_exchange(
+            blocked,
+            runnable,
+            Ordering::SeqCst,
+            Ordering::Relaxed,
+        );
+        match exchange {
+            Ok(_) => {
+                slot.tokens.fetch_and(!token, Ordering::SeqCst);
+                Left::Runnable(sequence(runnable))
+            }
+            Err(_) => Left::Blocked(sequence(blocked)),
+        }
     }
 
     /// Makes a thread that blocked in `from` runnable, or leaves `token` for it. Returns its new
     /// version if it became runnable.
-    fn rouse(&self, subject: Subject, from: u64, token: u64) -> Option<Sequence> {
-        let word = &self.slots.get(subject.id as usize)?.word;
-        let mut old = word.load(Ordering::Relaxed);
+    fn rouse(&self, subject: Subject, from: u64, token: u8) -> Option<Sequence> {
+        let slot = self.slots.get(subject.id as usize)?;
+        let mut left_token = false;
         loop {
+            let old = slot.word.load(Ordering::SeqCst);
             if generation(old) != subject.generation || old & STATE == FREE {
                 return None;
             }
-            let wakes = old & STATE == from;
-            let new = if wakes {
-                moved(old, RUNNABLE) | old & (NOTIFIED | WOKEN) & !token
+            if old & STATE == from {
+                let new = moved(old, RUNNABLE);
+                let exchange =
+                    slot.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
+                if exchange.is_ok() {
+                    if left_token {
+                        slot.tokens.fetch_and(!token, Ordering::SeqCst);
+                    }
+                    return Some(sequence(new));
+                }
+            } else if left_token {
+                return None;
             } else {
-                old | token
-            };
-            match word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => return wakes.then(|| sequence(new)),
-                Err(now) => old = now,
+                slot.tokens.fetch_or(token, Ordering::SeqCst);
+                left_token = true;
             }
         }
     }
@@ -266,9 +305,9 @@ impl Table {
 
     /// Takes the token of an unpark, if there is one.
     pub(crate) fn take_notified(&self, id: u32) -> bool {
-        let word = &self.slot(id).word;
-        word.load(Ordering::Relaxed) & NOTIFIED != 0
-            && word.fetch_and(!NOTIFIED, Ordering::Acquire) & NOTIFIED != 0
+        let tokens = &self.slot(id).tokens;
+        tokens.load(Ordering::Relaxed) & NOTIFIED != 0
+            && tokens.fetch_and(!NOTIFIED, Ordering::Acquire) & NOTIFIED != 0
     }
 
     /// Whether a thread is runnable at just this sequence.

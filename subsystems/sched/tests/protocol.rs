@@ -111,6 +111,8 @@ struct World {
 }
 
 const OUTSIDE: usize = 2;
+/// Steps of a run's busy part; seeds mean something only together with it.
+const STEPS: u32 = 2000;
 
 impl World {
     fn new(seed: u64) -> World {
@@ -267,17 +269,32 @@ fn run(seed: u64, steps: u32) -> BTreeMap<&'static str, u64> {
     counts.into()
 }
 
+/// Seeds that found something once.
+const REGRESSIONS: [(u64, &str); 3] = [
+    (7, "a copy that arrived after the look at the status left its core asleep"),
+    (255, "an outcome that overtook the credit made the agent think the ring was full, and leave"),
+    (11_673, "after a loss, an older snapshot hid that a core had asked since"),
+];
+
+#[test]
+fn what_was_found_once_stays_found() {
+    for (seed, what) in REGRESSIONS {
+        println!("{what}");
+        run(seed, STEPS);
+    }
+}
+
 #[test]
 fn every_thread_runs_whatever_happens() {
     let mut total: BTreeMap<&str, u64> = BTreeMap::new();
-    let seeds = seeds(4000);
+    let seeds = seeds(5000);
     let many = seeds.end - seeds.start > 100;
     for seed in seeds {
-        for (name, count) in run(seed, 2000) {
+        for (name, count) in run(seed, STEPS) {
             *total.entry(name).or_default() += count;
         }
     }
     println!("{total:?}");
     // A simulation in which nothing happens would find nothing.
-    assert!(!many || total.values().all(|count| *count > 1000), "{total:?}");
+    assert!(!many || total.values().all(|count| *count > 500), "{total:?}");
 }

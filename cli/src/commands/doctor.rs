@@ -1,0 +1,232 @@
+//! `wave doctor`: what this machine can run, and why not.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use serde_json::json;
+use wave_workloads::cpu;
+use wave_workloads::rocksdb::Database;
+
+use crate::run::{machine, seating};
+
+/// How to say it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  wave doctor
+  wave doctor --json
+
+Exit code 0, unless nothing at all can run here: then 3.")]
+pub struct DoctorArgs {
+    /// Print one JSON object instead of a list.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a check is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// Nothing runs without it.
+    Everything,
+    /// `wave run` needs it.
+    Scenarios,
+    /// Better with it.
+    Better,
+    /// For hosts that other versions bring.
+    Later,
+}
+
+impl Need {
+    fn name(self) -> &'static str {
+        match self {
+            Need::Everything => "everything",
+            Need::Scenarios => "wave run",
+            Need::Better => "better figures",
+            Need::Later => "the real kernel's host, not built yet",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Check {
+    name: &'static str,
+    need: Need,
+    /// What was found, or why it is missing.
+    found: Result<String, String>,
+    /// What to type if it is missing.
+    remedy: &'static str,
+}
+
+/// Checks everything.
+pub fn execute(args: &DoctorArgs) -> ExitCode {
+    let checks = checks();
+    let missing = |need| checks.iter().any(|check| check.need == need && check.found.is_err());
+    let nothing_runs = missing(Need::Everything);
+    let scenarios_run = !nothing_runs && !missing(Need::Scenarios);
+    if args.json {
+        let list: Vec<_> = checks
+            .iter()
+            .map(|check| {
+                json!({
+                    "name": check.name,
+                    "for": check.need.name(),
+                    "ok": check.found.is_ok(),
+                    "found": check.found.as_ref().ok(),
+                    "missing": check.found.as_ref().err(),
+                    "remedy": check.found.is_err().then_some(check.remedy),
+                })
+            })
+            .collect();
+        let machine = machine::machine(cpu::allowed_cpus().map_or(0, |cpus| cpus.len()));
+        let all = json!({ "scenarios_run": scenarios_run, "machine": machine, "checks": list });
+        println!("{all}");
+    } else {
+        for check in &checks {
+            match &check.found {
+                Ok(found) => println!("ok       {:22} {found}", check.name),
+                Err(why) => {
+                    println!("missing  {:22} {why} (for {})", check.name, check.need.name());
+                    println!("         {:22} type: {}", "", check.remedy);
+                }
+            }
+        }
+        let verdict = match (nothing_runs, scenarios_run) {
+            (true, _) => "Nothing can run here: see what is missing above.",
+            (_, false) => "Agents and hosts run; scenarios do not: see what is missing above.",
+            _ => "Scenarios run: try `wave run scenarios/rocksdb-fifo.toml`.",
+        };
+        println!("\n{verdict}");
+    }
+    if nothing_runs { ExitCode::from(3) } else { ExitCode::SUCCESS }
+}
+
+fn checks() -> Vec<Check> {
+    let check = |name, need, found, remedy| Check { name, need, found, remedy };
+    vec![
+        check("kernel", Need::Everything, kernel(), "upgrade to Debian 12 or later (Linux 6.1)"),
+        check("sealed shared memory", Need::Everything, sealed_memory(), "see `dmesg | tail`"),
+        check("eventfd doorbells", Need::Everything, doorbells(), "ulimit -n 4096"),
+        check("Unix sockets", Need::Everything, sockets(), "export TMPDIR=/a/directory/of/yours"),
+        check("pinning threads", Need::Scenarios, pinning(), "taskset -pc $$"),
+        check(
+            "RocksDB",
+            Need::Scenarios,
+            rocksdb(),
+            "sudo apt-get install librocksdb-dev; df -h /dev/shm",
+        ),
+        check("a CPU for each", Need::Better, cpus(), "taskset -c 0-3 wave run SCENARIO.toml"),
+        check(
+            "sched_ext",
+            Need::Later,
+            present("/sys/kernel/sched_ext", "a kernel without CONFIG_SCHED_CLASS_EXT (6.12)"),
+            "zgrep SCHED_CLASS_EXT /proc/config.gz /boot/config-$(uname -r)",
+        ),
+        check(
+            "KVM",
+            Need::Later,
+            present("/dev/kvm", "no virtual machines here"),
+            "sudo modprobe kvm_amd || sudo modprobe kvm_intel",
+        ),
+        check("root", Need::Later, root(), "sudo wave doctor"),
+    ]
+}
+
+fn kernel() -> Result<String, String> {
+    let release = machine::kernel();
+    if version_at_least(&release, (5, 10)) {
+        Ok(release)
+    } else {
+        Err(format!("{release} is older than what this was tried on (5.10)"))
+    }
+}
+
+/// Whether a release such as `6.1.0-31-amd64` is at least that version. One that cannot be read is
+/// given the benefit of the doubt.
+fn version_at_least(release: &str, least: (u32, u32)) -> bool {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= least,
+        _ => true,
+    }
+}
+
+fn sealed_memory() -> Result<String, String> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create("wave-doctor", flags).map_err(|error| format!("memfd: {error}"))?;
+    ftruncate(&memory, 4096).map_err(|error| format!("memfd: {error}"))?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(|error| format!("sealing: {error}"))?;
+    Ok("memfd with seals".into())
+}
+
+fn doorbells() -> Result<String, String> {
+    eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| error.to_string())?;
+    Ok("eventfd".into())
+}
+
+fn sockets() -> Result<String, String> {
+    let path = std::env::temp_dir().join(format!("wave-doctor-{}.sock", std::process::id()));
+    let bound = UnixListener::bind(&path);
+    let _ = std::fs::remove_file(&path);
+    bound.map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(format!("in {}", std::env::temp_dir().display()))
+}
+
+fn pinning() -> Result<String, String> {
+    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    // On a thread of its own, as pinning lasts.
+    let pinned = std::thread::spawn(move || {
+        cpus.iter().try_for_each(|&cpu| cpu::pin_current_thread(cpu)).map(|()| cpus)
+    });
+    let cpus = pinned.join().map_err(|_| "the test's thread panicked".to_owned())?;
+    let cpus = cpus.map_err(|error| error.to_string())?;
+    Ok(format!("to each of {} CPUs", cpus.len()))
+}
+
+fn rocksdb() -> Result<String, String> {
+    let mut database = Database::open(None).map_err(|error| error.to_string())?;
+    database.fill(16, 16, |_, _| {}).map_err(|error| error.to_string())?;
+    Ok(format!("{}, the database in {}", database.version(), parent(database.directory())))
+}
+
+fn parent(path: &Path) -> String {
+    path.parent().unwrap_or(path).display().to_string()
+}
+
+fn cpus() -> Result<String, String> {
+    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    let seating = seating::seat(&cpus, 1, 1);
+    if seating.is_tight() {
+        Err(format!("{} may be used, so seats are shared: {seating}", cpus.len()))
+    } else {
+        Ok(format!("{} may be used: {seating}", cpus.len()))
+    }
+}
+
+fn present(path: &str, why_not: &str) -> Result<String, String> {
+    if Path::new(path).exists() { Ok(path.to_owned()) } else { Err(format!("no {path}: {why_not}")) }
+}
+
+fn root() -> Result<String, String> {
+    if rustix::process::geteuid().is_root() {
+        Ok("yes".into())
+    } else {
+        Err("not root: nothing that is built needs it".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_at_least;
+
+    #[test]
+    fn releases_compare_by_number() {
+        assert!(version_at_least("6.1.0-31-amd64", (5, 10)));
+        assert!(version_at_least("5.10.0", (5, 10)));
+        assert!(!version_at_least("5.9.16", (5, 10)));
+        assert!(version_at_least("strange", (5, 10)));
+    }
+}

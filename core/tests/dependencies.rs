@@ -1,0 +1,88 @@
+//! Dependencies point one way, and `unsafe` stays where it may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+
+/// Crates that may contain `unsafe`.
+const UNSAFE: &[&str] = &["links", "hosts/user", "hosts/linux", "workloads"];
+
+fn metadata() -> Metadata {
+    MetadataCommand::new()
+        .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"))
+        .no_deps()
+        .exec()
+        .unwrap()
+}
+
+/// Where a package lies below the root, `/` between its parts.
+fn place(metadata: &Metadata, package: &Package) -> String {
+    let folder = package.manifest_path.parent().unwrap();
+    folder.strip_prefix(&metadata.workspace_root).unwrap().as_str().replace('\\', "/")
+}
+
+/// What a crate at `from` may use of the workspace, outside its tests.
+fn may_use(from: &str, to: &str) -> bool {
+    let layer = |place: &str| place.split('/').next().unwrap_or_default().to_owned();
+    let (from, to) = (layer(from), layer(to));
+    let allowed: &[&str] = match from.as_str() {
+        "core" | "workloads" => &[],
+        "subsystems" | "links" => &["core"],
+        "agent" => &["core", "links", "subsystems"],
+        "hosts" => &["core", "links", "subsystems"],
+        "cli" => &["core", "links", "subsystems", "agent", "hosts", "workloads"],
+        "xtask" => &["core", "links", "subsystems", "agent", "hosts", "workloads", "cli"],
+        other => panic!("architecture.md does not say what `{other}` may depend on"),
+    };
+    allowed.contains(&to.as_str())
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let metadata = metadata();
+    let places: BTreeMap<_, _> = metadata
+        .workspace_packages()
+        .into_iter()
+        .map(|package| (package.name.to_string(), place(&metadata, package)))
+        .collect();
+    assert!(places.len() >= 6, "{places:?}");
+    let mut wrong = BTreeSet::new();
+    for package in metadata.workspace_packages() {
+        let from = &places[&package.name.to_string()];
+        for dependency in &package.dependencies {
+            let Some(to) = places.get(&dependency.name) else { continue };
+            // Tests may use what lies beside them, but a subsystem never sees another.
+            let in_tests = dependency.kind == DependencyKind::Development;
+            let siblings = from.starts_with("subsystems/") && to.starts_with("subsystems/");
+            if siblings || !(in_tests || may_use(from, to)) {
+                wrong.insert(format!("{from} -> {to}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "these dependencies point the wrong way: {wrong:?}");
+}
+
+#[test]
+fn only_marked_crates_contain_unsafe() {
+    let metadata = metadata();
+    for package in metadata.workspace_packages() {
+        let place = place(&metadata, package);
+        if UNSAFE.contains(&place.as_str()) {
+            continue;
+        }
+        let built = |target: &&cargo_metadata::Target| {
+            target.is_lib() || target.is_bin() || target.is_proc_macro()
+        };
+        let mut roots = 0;
+        for target in package.targets.iter().filter(built) {
+            let text = fs::read_to_string(&target.src_path).unwrap();
+            // A binary of a few lines that only calls its library has nothing to forbid.
+            let trivial = target.is_bin() && text.lines().count() < 10 && !text.contains("unsafe");
+            let forbids = text.contains("#![forbid(unsafe_code)]");
+            assert!(forbids || trivial, "{} does not forbid unsafe code", target.src_path);
+            roots += 1;
+        }
+        assert!(roots > 0, "{place} has neither library nor binary");
+    }
+}

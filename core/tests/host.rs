@@ -1,0 +1,241 @@
+//! What one switch of a host core sends, and what parking does, over the worst link.
+
+mod common;
+
+use common::nasty::{Link, NastyPort};
+use common::shape;
+use wave_core::clock::Nanos;
+use wave_core::endpoint::{Receiver, Sender};
+use wave_core::host::{HostCore, Mechanism, Next, preempt_word};
+use wave_core::layout::{AGENT_PARKED, CORE_PARKED, Config, Layout};
+use wave_core::link::{Home, Port, Side, Window};
+use wave_core::message::{Decision, FLAG_ATOMIC, Message, Sequence, Subject, TxnId, Upstream};
+use wave_core::outcome::Code;
+use wave_core::queue::Entry;
+use wave_core::snapshot::Record;
+
+/// Commits what has an even argument.
+struct Even;
+
+impl Mechanism for Even {
+    type Work = u64;
+
+    fn apply(&mut self, decision: &Decision) -> Result<u64, Code> {
+        if decision.argument.is_multiple_of(2) {
+            Ok(decision.argument)
+        } else {
+            Err(Code::TargetStale)
+        }
+    }
+
+    fn snapshot(&self, _each: &mut dyn FnMut(Record)) {}
+}
+
+struct Desk {
+    layout: Layout,
+    link: Link,
+    host: NastyPort,
+    agent: NastyPort,
+    core: HostCore,
+    up: Receiver,
+    down: Sender,
+    txn: u32,
+}
+
+impl Desk {
+    fn new(name: &str) -> Desk {
+        let (messages, decisions) = shape(name, 4, 8);
+        let spin = Nanos(0);
+        let config = Config { messages, decisions, spin, subjects: 1, ..Config::coherent(1) };
+        let layout = Layout::new(config).unwrap();
+        let link = Link::new(&layout, name == "coherent", 5);
+        Desk {
+            host: link.port(Side::Host, &layout),
+            agent: link.port(Side::Agent, &layout),
+            core: HostCore::new(&layout, 0, 41, true),
+            up: Receiver::new(&layout.messages[0], Side::Agent),
+            down: Sender::new(&layout.decisions[0], Side::Agent),
+            link,
+            layout,
+            txn: 0,
+        }
+    }
+
+    fn decide(&mut self, argument: u64, flags: u8) {
+        self.txn += 1;
+        let decision = Decision {
+            kind: 1,
+            subject: Subject::default(),
+            sequence: Sequence(1),
+            txn: TxnId::new(self.txn),
+            flags,
+            argument,
+        };
+        let (tag, words) = decision.encode();
+        self.down.push(&self.agent, tag, &words).unwrap();
+        self.down.publish(&self.agent);
+        self.link.settle();
+    }
+
+    fn poll(&mut self) -> Next<u64> {
+        let next = self.core.poll(&self.host, Nanos(0), &mut Even);
+        self.link.settle();
+        next
+    }
+
+    fn heard(&mut self) -> Option<Upstream> {
+        let entry: Option<Entry> = self.up.pop(&self.agent).unwrap();
+        entry.map(|entry| Upstream::decode(&entry).unwrap())
+    }
+}
+
+fn message(sequence: u32) -> Message {
+    Message {
+        kind: 3,
+        subject: Subject::default(),
+        sequence: Sequence(sequence),
+        argument: 9,
+        payload: [1, 2, 3],
+    }
+}
+
+#[test]
+fn message_and_outcome_of_a_switch_travel_together_at_once() {
+    for name in common::SHAPES {
+        let mut desk = Desk::new(name);
+        desk.decide(2, 0);
+        desk.core.prefetch(&desk.host);
+        desk.core.hold(message(7));
+        assert_eq!(desk.poll(), Next::Run(2), "{name}");
+        let heard = desk.heard().expect(name);
+        assert_eq!(heard.message, Some(message(7)));
+        let outcome = heard.outcome.unwrap();
+        assert_eq!((outcome.txn, outcome.code, outcome.run), (TxnId::new(1), Code::Complete, 42));
+        assert!(!heard.asks);
+        assert_eq!(desk.heard(), None);
+    }
+}
+
+#[test]
+fn a_refusal_is_told_and_passed_over_and_changes_no_run() {
+    for name in common::SHAPES {
+        let mut desk = Desk::new(name);
+        desk.decide(1, 0);
+        desk.decide(2, FLAG_ATOMIC);
+        desk.decide(2, 0x40);
+        desk.decide(4, 0);
+        desk.core.hold(message(7));
+        assert_eq!(desk.poll(), Next::Run(4));
+        let heard: Vec<_> = std::iter::from_fn(|| desk.heard()).collect();
+        let codes: Vec<_> = heard.iter().map(|entry| entry.outcome.unwrap().code).collect();
+        let refused = [Code::TargetStale, Code::Unsupported, Code::InvalidFlags];
+        assert_eq!(codes, [&refused[..], &[Code::Complete]].concat(), "{name}");
+        let runs: Vec<_> = heard.iter().map(|entry| entry.outcome.unwrap().run).collect();
+        assert_eq!(runs, [41, 41, 41, 42]);
+        assert_eq!(heard.iter().filter(|entry| entry.message.is_some()).count(), 1);
+        assert_eq!(desk.core.counts().get(Code::TargetStale), 1);
+    }
+}
+
+#[test]
+fn a_core_without_a_decision_asks_and_parks_and_says_both() {
+    for name in common::SHAPES {
+        let mut desk = Desk::new(name);
+        desk.core.hold(message(7));
+        let parked = (0..100).any(|_| desk.poll() == Next::Park);
+        assert!(parked, "{name}");
+        let heard = desk.heard().expect(name);
+        assert!(heard.asks && heard.outcome.is_none() && heard.message == Some(message(7)));
+        let status = desk.link.peek(Home::Nic, desk.layout.core_status, 0);
+        assert_eq!(status, CORE_PARKED);
+        desk.decide(2, 0);
+        assert_eq!(desk.poll(), Next::Run(2));
+        assert_eq!(desk.link.peek(Home::Nic, desk.layout.core_status, 0), 0);
+    }
+}
+
+/// A lost message can leave the agent with the belief that a running core asks; it may then sleep
+/// while that core runs. The core finds out when it parks.
+#[test]
+fn a_core_that_parks_wakes_an_agent_that_sleeps() {
+    for name in common::SHAPES {
+        let mut desk = Desk::new(name);
+        desk.link.poke(Home::Host, desk.layout.agent_parked, 0, AGENT_PARKED);
+        desk.core.hold(message(7));
+        assert!((0..100).any(|_| desk.poll() == Next::Park));
+        assert!(desk.core.take_signals().ring_agent(), "{name}");
+        assert!(desk.core.take_signals().is_empty());
+    }
+}
+
+/// After a loss, the agent cannot tell by a request alone whether a snapshot is older.
+#[test]
+fn a_core_that_lost_something_asks_again_when_it_parks() {
+    for name in common::SHAPES {
+        let mut desk = Desk::new(name);
+        for sequence in 0..5 {
+            desk.core.send(&desk.host, &message(sequence));
+        }
+        assert!(desk.core.take_signals().lost());
+        desk.link.settle();
+        assert_eq!(std::iter::from_fn(|| desk.heard()).count(), 4, "{name}");
+        desk.link.settle();
+        assert!((0..100).any(|_| desk.poll() == Next::Park));
+        let again = Upstream { message: None, outcome: None, asks: true };
+        assert_eq!(desk.heard(), Some(again), "{name}");
+        // Once.
+        assert!((0..100).any(|_| desk.poll() == Next::Park));
+        assert_eq!(desk.heard(), None);
+    }
+}
+
+/// A credit whose copy waits for another copy would never reach the agent.
+#[test]
+fn a_core_does_not_park_on_credit_that_has_not_gone_back() {
+    let mut desk = Desk::new("dma-decisions");
+    for round in 1..200u64 {
+        for argument in [1, 1, 1, 2] {
+            desk.decide(argument, 0);
+        }
+        // Nothing settles here: copies progress only as the core polls.
+        assert_eq!(desk.core.poll(&desk.host, Nanos(0), &mut Even), Next::Run(2));
+        desk.core.hold(message(round as u32));
+        while desk.core.poll(&desk.host, Nanos(0), &mut Even) != Next::Park {}
+        let credit = desk.link.peek(Home::Nic, desk.layout.decisions[0].staging.credit, 0);
+        assert_eq!(credit, 4 * round);
+        while desk.heard().is_some() {}
+        desk.link.settle();
+    }
+}
+
+#[test]
+fn a_preemption_names_one_run() {
+    let mut desk = Desk::new("pcie");
+    desk.decide(2, 0);
+    assert_eq!(desk.poll(), Next::Run(2));
+    let set = |desk: &Desk, run| {
+        let host = desk.agent.window(Home::Host);
+        host.store(desk.layout.preempt, 0, preempt_word(run));
+        host.publish();
+        desk.link.settle();
+    };
+    assert!(!desk.core.preempt_requested(&desk.host));
+    set(&desk, 41);
+    assert!(!desk.core.preempt_requested(&desk.host), "a late one is ignored");
+    set(&desk, 42);
+    assert!(desk.core.preempt_requested(&desk.host));
+}
+
+#[test]
+fn what_finds_no_room_is_said_to_be_lost() {
+    for name in common::SHAPES {
+        let mut desk = Desk::new(name);
+        for sequence in 0..4 {
+            desk.core.send(&desk.host, &message(sequence));
+            assert!(!desk.core.take_signals().lost(), "{name}");
+        }
+        desk.core.send(&desk.host, &message(4));
+        let signals = desk.core.take_signals();
+        assert!(signals.lost() && !signals.fault(), "{name}");
+    }
+}

@@ -1,0 +1,389 @@
+//! Orderings, in every interleaving that a few preemptions allow: the real queue, host protocol and
+//! agent loop over memory whose every access is model-checked.
+
+use std::collections::BTreeMap;
+use std::sync::Arc as StdArc;
+use std::sync::Mutex as StdMutex;
+
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::{AtomicU64, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use wave_core::agent::{Agent, Step};
+use wave_core::clock::Nanos;
+use wave_core::control::HostControl;
+use wave_core::host::{Context, HostCore, Mechanism, Next};
+use wave_core::layout::{Config, Layout, write_header};
+use wave_core::link::{
+    Dma, Doorbell, Home, LINE_WORDS, Mapping, Port, Span, Ticket, Window,
+};
+use wave_core::message::{Decision, Message, Sequence, Subject};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::policy::{Choice, Desk, Policy, Progress};
+use wave_core::queue::{Consumer, Producer, PushError, Ring, Tag};
+use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
+
+type Place = (u8, u32, usize);
+
+/// Words that threads race for are loom's; the others belong to one thread at a time.
+struct Memory {
+    raced: BTreeMap<Place, AtomicU64>,
+    quiet: StdMutex<BTreeMap<Place, u64>>,
+}
+
+#[derive(Clone)]
+struct View {
+    memory: StdArc<Memory>,
+    home: Home,
+}
+
+impl View {
+    fn load(&self, line: u32, word: usize, order: loom::sync::atomic::Ordering) -> u64 {
+        let place = (self.home as u8, line, word);
+        match self.memory.raced.get(&place) {
+            Some(word) => word.load(order),
+            None => self.memory.quiet.lock().unwrap().get(&place).copied().unwrap_or(0),
+        }
+    }
+
+    fn store(&self, line: u32, word: usize, value: u64, order: loom::sync::atomic::Ordering) {
+        let place = (self.home as u8, line, word);
+        match self.memory.raced.get(&place) {
+            Some(word) => word.store(value, order),
+            None => drop(self.memory.quiet.lock().unwrap().insert(place, value)),
+        }
+    }
+}
+
+/// As [`wave_core::link`] has it, and no stronger.
+impl Window for View {
+    fn load(&self, line: u32, word: usize) -> u64 {
+        self.load(line, word, Acquire)
+    }
+    fn store(&self, line: u32, word: usize, value: u64) {
+        self.store(line, word, value, Release);
+    }
+    fn read_line(&self, line: u32, words: &mut [u64]) {
+        for (at, word) in words.iter_mut().enumerate() {
+            *word = self.load(line, at, Relaxed);
+        }
+    }
+    fn write_line(&self, line: u32, words: &[u64], last: u64) {
+        for (at, word) in words.iter().enumerate() {
+            self.store(line, at, *word, Relaxed);
+        }
+        self.store(line, LINE_WORDS - 1, last, Release);
+    }
+    fn publish(&self) {}
+    fn fence(&self) {
+        fence(SeqCst);
+    }
+    fn flush(&self, _line: u32) {}
+    fn prefetch(&self, _line: u32) {}
+}
+
+#[derive(Clone)]
+struct LoomPort {
+    nic: View,
+    host: View,
+    dma: Copying,
+}
+
+/// Only used before there are threads.
+#[derive(Clone)]
+struct Copying(View, View);
+
+impl Dma for Copying {
+    fn copy(&self, from: Span, to: Span) -> Ticket {
+        let view = |home| if home == Home::Nic { &self.0 } else { &self.1 };
+        for line in 0..from.lines {
+            for word in 0..LINE_WORDS {
+                let value = view(from.home).load(from.line + line, word, Relaxed);
+                view(to.home).store(to.line + line, word, value, Relaxed);
+            }
+        }
+        Ticket(0)
+    }
+    fn is_done(&self, _ticket: Ticket) -> bool {
+        true
+    }
+}
+
+impl Port for LoomPort {
+    type Window = View;
+    type Dma = Copying;
+    fn window(&self, home: Home) -> &View {
+        if home == Home::Nic { &self.nic } else { &self.host }
+    }
+    fn dma(&self) -> &Copying {
+        &self.dma
+    }
+}
+
+fn port(raced: impl Iterator<Item = Place>) -> LoomPort {
+    let memory = StdArc::new(Memory {
+        raced: raced.map(|place| (place, AtomicU64::new(0))).collect(),
+        quiet: StdMutex::default(),
+    });
+    let view = |home| View { memory: memory.clone(), home };
+    let (nic, host) = (view(Home::Nic), view(Home::Host));
+    LoomPort { dma: Copying(nic.clone(), host.clone()), nic, host }
+}
+
+#[derive(Clone)]
+struct Bell(Arc<(Mutex<bool>, Condvar)>);
+
+impl Bell {
+    fn new() -> Bell {
+        Bell(Arc::new((Mutex::new(false), Condvar::new())))
+    }
+
+    /// Without a timeout: whoever is not rung sleeps for ever, which loom reports.
+    fn wait(&self) {
+        let mut rung = self.0.0.lock().unwrap();
+        while !*rung {
+            rung = self.0.1.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+impl Doorbell for Bell {
+    fn ring(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_one();
+    }
+}
+
+fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 100_000;
+    builder.check(body);
+}
+
+/// Payloads are seen whole with their lap word, and an entry is overwritten only after it was
+/// consumed.
+#[test]
+fn a_tiny_ring_hands_over_whole_entries() {
+    check(Some(3), || {
+        let ring = Ring { first: 0, entries: 4, credit: 4 };
+        let words = (0..4).flat_map(|line| [(0u8, line, 0), (0, line, 1), (0, line, 7)]);
+        let port = port(words.chain([(0, 4, 0)]));
+        let (source, sink) = (port.nic.clone(), port.nic);
+        const COUNT: u64 = 6;
+        let producer = thread::spawn(move || {
+            let mut producer = Producer::new(ring, Mapping::WriteBack);
+            for index in 1..=COUNT {
+                loop {
+                    match producer.push(&source, Tag::default(), &[index, index * 10]) {
+                        Ok(()) => break,
+                        Err(PushError::Full(_)) => thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            }
+        });
+        let mut consumer = Consumer::new(ring, Mapping::WriteBack);
+        for index in 1..=COUNT {
+            let entry = loop {
+                match consumer.pop(&sink).unwrap() {
+                    Some(entry) => break entry,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(entry.words(), [index, index * 10]);
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// Runs whatever it is told to, once.
+struct Anything;
+
+impl Mechanism for Anything {
+    type Work = ();
+    fn apply(&mut self, _decision: &Decision) -> Result<(), Code> {
+        Ok(())
+    }
+    fn snapshot(&self, _each: &mut dyn FnMut(Record)) {}
+}
+
+/// Places each thread that it hears of, on a core that asks or else on any.
+struct Next1(Vec<Choice>);
+
+impl Policy for Next1 {
+    fn name(&self) -> &'static str {
+        "next"
+    }
+    fn on_message(&mut self, _now: Nanos, message: &Message) {
+        if message.kind == 1 {
+            let Message { subject, sequence, .. } = *message;
+            self.0.push(Choice { kind: 1, subject, sequence, argument: 0 });
+        }
+    }
+    fn on_outcome(&mut self, _now: Nanos, _core: u16, _decision: &Decision, _outcome: Outcome) {}
+    fn decide(&mut self, _now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        while let Some(core) = desk.asking().or_else(|| desk.open()) {
+            let Some(choice) = self.0.pop() else { break };
+            desk.stage(core, choice);
+        }
+        Progress::Done
+    }
+    fn resync(&mut self, _now: Nanos, snapshot: &Snapshot) {
+        for record in &snapshot.records {
+            if record.state == State::Runnable {
+                let Record { subject, sequence, .. } = *record;
+                self.0.push(Choice { kind: 1, subject, sequence, argument: 0 });
+            }
+        }
+    }
+}
+
+type LoomAgent = Agent<Next1, (), LoomPort, Bell>;
+
+/// An agent and a host of one core that have met.
+struct Met {
+    layout: Layout,
+    port: LoomPort,
+    bells: Vec<Bell>,
+    agent: LoomAgent,
+}
+
+/// `runnable`: a thread waits, which the agent learns of at its next step.
+fn meet(core_asks: bool, runnable: bool) -> Met {
+    let mut config = Config::coherent(1);
+    (config.messages.entries, config.decisions.entries) = (4, 4);
+    (config.subjects, config.spin, config.prestage) = (1, Nanos(0), 1);
+    let layout = Layout::new(config).unwrap();
+    let ring = |ring: Ring, home: Home| {
+        let words = (ring.first..ring.first + 2)
+            .flat_map(move |line| [0, 1, 2, 7].map(|word| (home as u8, line, word)));
+        words.chain([(home as u8, ring.credit, 0)])
+    };
+    let nic = Home::Nic as u8;
+    let raced = ring(layout.messages[0].ring, Home::Nic)
+        .chain(ring(layout.messages[1].ring, Home::Nic))
+        .chain(ring(layout.decisions[0].ring, Home::Nic))
+        .chain([(nic, layout.core_status, 0), (Home::Host as u8, layout.agent_parked, 0)]);
+    let port = port(raced);
+    write_header(&layout, &port.nic);
+    let bells: Vec<Bell> = (0..layout.doorbells()).map(|_| Bell::new()).collect();
+    let policy = Next1(Vec::new());
+    let mut agent = Agent::new(layout.clone(), port.clone(), bells.clone(), policy, ());
+    agent.announce();
+    let mut control = HostControl::new(&layout);
+    let cores = [CoreRecord { asks: core_asks, ..CoreRecord::default() }];
+    let record = Record {
+        subject: Subject { id: 0, generation: 1 },
+        sequence: Sequence(1),
+        state: if runnable { State::Runnable } else { State::Blocked },
+        core: 0,
+    };
+    control.send_snapshot(&port, &cores, [record].into_iter());
+    if !runnable {
+        assert_eq!(agent.step(Nanos(0)), Ok(Step::Progress));
+        assert!(matches!(agent.step(Nanos(0)), Ok(Step::Idle(_))));
+        assert_eq!(agent.brain().is_quiet(), core_asks);
+    }
+    Met { layout, port, bells, agent }
+}
+
+/// An agent's thread, until `done`.
+fn agent_loop(mut agent: LoomAgent, bell: &Bell, mut done: impl FnMut(&LoomAgent) -> bool) {
+    while !done(&agent) {
+        if agent.step(Nanos(0)).unwrap() == Step::Progress {
+            continue;
+        }
+        if !agent.prepare_park() {
+            thread::yield_now();
+            continue;
+        }
+        if agent.step(Nanos(0)).unwrap() != Step::Progress {
+            bell.wait();
+        }
+        agent.unpark();
+    }
+}
+
+fn core_loop(core: &mut HostCore, port: &LoomPort, bell: &Bell, agent_bell: &Bell) {
+    loop {
+        let next = core.poll(port, Nanos(0), &mut Anything);
+        if core.take_signals().ring_agent() {
+            agent_bell.ring();
+        }
+        match next {
+            Next::Run(()) => return,
+            Next::Spin => thread::yield_now(),
+            Next::Park => bell.wait(),
+        }
+    }
+}
+
+/// A core that asks finds its slot empty and goes to sleep, while the agent fills it.
+#[test]
+fn a_core_that_parks_meets_an_agent_that_stages() {
+    check(None, || {
+        let Met { layout, port, bells, mut agent } = meet(true, true);
+        let (core_bell, agent_bell) = (bells[0].clone(), bells[2].clone());
+        let host = thread::spawn(move || {
+            let mut core = HostCore::new(&layout, 0, 0, true);
+            core_loop(&mut core, &port, &core_bell, &agent_bell);
+        });
+        agent.step(Nanos(0)).unwrap();
+        assert_eq!(agent.counts().0, 1);
+        host.join().unwrap();
+    });
+}
+
+/// A core ends its run and goes to sleep on top of a decision that was prestaged without a kick.
+#[test]
+fn a_core_that_parks_on_a_prestage_is_looked_after() {
+    check(None, || {
+        let Met { layout, port, bells, agent } = meet(false, true);
+        let (core_bell, agent_bell) = (bells[0].clone(), bells[2].clone());
+        let host = thread::spawn(move || {
+            let mut core = HostCore::new(&layout, 0, 0, true);
+            core.runs_already();
+            core.hold(Message {
+                kind: 3,
+                subject: Subject { id: 0, generation: 1 },
+                sequence: Sequence(2),
+                argument: 0,
+                payload: [0; 3],
+            });
+            core_loop(&mut core, &port, &core_bell, &agent_bell);
+            agent_bell.ring();
+        });
+        // Until the agent has heard that the decision was committed.
+        agent_loop(agent, &bells[2], |agent| {
+            let cores = agent.brain().cores();
+            agent.counts().0 == 1 && cores.run(0) == 1
+        });
+        host.join().unwrap();
+    });
+}
+
+/// An agent goes to sleep while a thread outside the cores sends it work.
+#[test]
+fn an_agent_that_parks_meets_a_message_from_outside() {
+    check(None, || {
+        let Met { layout, port, bells, agent } = meet(true, false);
+        let agent_bell = bells[2].clone();
+        let outside = thread::spawn(move || {
+            let mut context = Context::new(&layout, &layout.messages[1]);
+            context.send(&port, &Message {
+                kind: 1,
+                subject: Subject { id: 0, generation: 1 },
+                sequence: Sequence(2),
+                argument: 0,
+                payload: [0; 3],
+            });
+            if context.take_signals().ring_agent() {
+                agent_bell.ring();
+            }
+        });
+        agent_loop(agent, &bells[2], |agent| agent.counts().0 == 1);
+        outside.join().unwrap();
+    });
+}

@@ -1,0 +1,211 @@
+//! Agents as processes that are killed, stopped and continued at any moment: every thread runs
+//! exactly once, the host serves on, and nobody outside the enclave notices.
+
+mod common;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{Replay, seed, socket, start, wait_for};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use wave_agent::{Registry, Seat, attach, run};
+use wave_core::clock::Nanos;
+use wave_core::layout::{AGENT_READY, INCARNATION_LIVE, PROTOCOL_VERSION};
+use wave_core::link::{Doorbell, Home, Port, Window};
+use wave_user::{Enclave, Mode, SpawnError};
+
+const SOCKET: &str = "WAVE_TEST_AGENT";
+
+/// Not a test: what [`process`] runs.
+#[test]
+#[ignore = "the agent's process of the other tests"]
+fn agent_process() {
+    let Some(socket) = std::env::var_os(SOCKET) else { return };
+    let attached = attach(Path::new(&socket)).unwrap();
+    let policy = Registry::shipped().make("fifo", &attached.layout.config).unwrap();
+    run(attached, policy, (), Seat::Shared).unwrap();
+}
+
+/// An agent in a process of its own.
+fn process(enclave: &Enclave) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "agent_process", "--ignored", "--quiet"])
+        .env(SOCKET, enclave.socket())
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap()
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: no memory is involved; the child has not been waited for, so its id is its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+/// Work that tells whether each thread ran exactly once.
+struct Work {
+    ran: Arc<Vec<AtomicU64>>,
+    sent: usize,
+}
+
+impl Work {
+    fn new(count: usize) -> Work {
+        Work { ran: Arc::new((0..count).map(|_| AtomicU64::new(0)).collect()), sent: 0 }
+    }
+
+    /// Sends so many more threads, as fast as the enclave takes them.
+    fn send(&mut self, enclave: &Enclave, count: usize) {
+        for _ in 0..count {
+            loop {
+                let (ran, index) = (Arc::clone(&self.ran), self.sent);
+                let body = move || {
+                    wave_user::yield_now();
+                    ran[index].fetch_add(1, Ordering::Relaxed);
+                };
+                match enclave.spawn_detached(0, body) {
+                    Ok(_) => break,
+                    Err(SpawnError::Full { .. }) => std::thread::yield_now(),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            self.sent += 1;
+        }
+    }
+
+    fn finish(&self, enclave: &Enclave) {
+        wait_for("the end of all threads", || enclave.alive() == 0);
+        for (index, ran) in self.ran[..self.sent].iter().enumerate() {
+            assert_eq!(ran.load(Ordering::Relaxed), 1, "how often thread {index} ran");
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_at_any_moment_loses_no_thread() {
+    let seed = seed(1);
+    let _replay = Replay(seed, "crash an_agent_that_is_killed");
+    let mut rng = Pcg32::seed_from_u64(seed);
+    let enclave = start("killed", |options| options.config.cores = 2);
+    let mut work = Work::new(100_000);
+    for round in 1..=8 {
+        let mut agent = process(&enclave);
+        if round % 2 == 0 {
+            // Half are killed at work, half wherever they have got to: perhaps while they attach.
+            wait_for("the agent", || enclave.stats().mode == Mode::Agent);
+        }
+        work.send(&enclave, rng.random_range(0..3000));
+        agent.kill().unwrap();
+        assert_eq!(agent.wait().unwrap().signal(), Some(libc::SIGKILL));
+        work.send(&enclave, rng.random_range(0..1000));
+        wait_for("the end of the agent", || enclave.stats().mode == Mode::Fallback);
+    }
+    work.finish(&enclave);
+    let stats = enclave.stats();
+    assert!(stats.agents >= 4, "{stats:?}");
+    assert_eq!((stats.lost_agents, stats.faults), (stats.agents, 0));
+}
+
+#[test]
+fn a_stopped_agent_that_continues_after_its_replacement_changes_nothing() {
+    let seed = seed(1);
+    let _replay = Replay(seed, "crash a_stopped_agent");
+    let mut rng = Pcg32::seed_from_u64(seed);
+    let enclave = start("stopped", |options| options.config.cores = 2);
+    let mut work = Work::new(100_000);
+    let mut old = process(&enclave);
+    wait_for("the first agent", || enclave.stats().agents == 1);
+    for round in 2..=6 {
+        work.send(&enclave, rng.random_range(0..2000));
+        signal(&old, libc::SIGSTOP);
+        // Either the watchdog turns it out, or its replacement does.
+        work.send(&enclave, rng.random_range(0..200));
+        let new = process(&enclave);
+        wait_for("the replacement", || enclave.stats().agents == round);
+        work.send(&enclave, rng.random_range(0..200));
+        signal(&old, libc::SIGCONT);
+        work.send(&enclave, rng.random_range(0..2000));
+        // It finds its window revoked and leaves by itself.
+        assert!(old.wait().unwrap().success());
+        old = new;
+    }
+    work.finish(&enclave);
+    assert_eq!(enclave.stats().faults, 0);
+    drop(enclave);
+    assert!(old.wait().unwrap().success());
+}
+
+/// Attaches, and then writes anything anywhere in its window until the host has had enough.
+fn scribble(socket: &Path, rng: &mut Pcg32) {
+    let Ok(attached) = attach(socket) else { return };
+    let layout = &attached.layout;
+    let nic = attached.port.window(Home::Nic);
+    nic.store(layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
+    nic.publish();
+    attached.host_bells.iter().for_each(Doorbell::ring);
+    while nic.load(layout.incarnation, 0) == INCARNATION_LIVE {
+        let (home, lines) = match rng.random() {
+            true => (Home::Nic, layout.nic_lines),
+            false => (Home::Host, layout.host_lines),
+        };
+        let line = rng.random_range(0..lines);
+        if home == Home::Nic && (line == layout.incarnation || line == layout.agent) {
+            continue;
+        }
+        attached.port.window(home).store(line, rng.random_range(0..8), rng.random());
+        // And entries that will be read: some could be decisions, most could not.
+        let ring = match rng.random_range(0..4) {
+            0 => layout.control.ring,
+            _ => layout.decisions[0].ring,
+        };
+        let line = ring.first + rng.random_range(0..ring.entries);
+        nic.store(line, 0, 1 << 32 | rng.random_range(0..256));
+        nic.store(line, 1, rng.random_range(0..4));
+        let kind = if rng.random() { 1 } else { rng.random_range(0..0x1_0000) };
+        let words = if rng.random_range(0..256) == 0 { rng.random_range(0..=255) } else { 3 };
+        nic.store(line, 7, 1 << 32 | kind << 16 | words);
+        if rng.random_range(0..64) == 0 {
+            attached.host_bells[rng.random_range(0..attached.host_bells.len())].ring();
+        }
+    }
+}
+
+#[test]
+fn a_hostile_agent_wastes_only_its_own_enclaves_time() {
+    let seed = seed(1);
+    let _replay = Replay(seed, "crash a_hostile_agent");
+    let hostile = start("hostile", |_| {});
+    // All of this may share one CPU: how long the good agent takes is not what is asked.
+    let good = start("good", |options| options.config.patience = Nanos::from_millis(60_000));
+    let attached = attach(good.socket()).unwrap();
+    let policy = Registry::shipped().make("fifo", &attached.layout.config).unwrap();
+    let agent = std::thread::spawn(move || run(attached, policy, (), Seat::Shared));
+    wait_for("the good agent", || good.stats().mode == Mode::Agent);
+    let attacker = std::thread::spawn(move || {
+        let mut rng = Pcg32::seed_from_u64(seed);
+        for _ in 0..30 {
+            scribble(&socket("hostile"), &mut rng);
+        }
+    });
+    let (mut theirs, mut ours) = (Work::new(50_000), Work::new(50_000));
+    while !attacker.is_finished() && ours.sent < 45_000 {
+        theirs.send(&hostile, 100);
+        ours.send(&good, 100);
+    }
+    attacker.join().unwrap();
+    wait_for("the end of the attack", || hostile.stats().mode == Mode::Fallback);
+    theirs.send(&hostile, 100);
+    ours.send(&good, 100);
+    theirs.finish(&hostile);
+    ours.finish(&good);
+    let (bad, stats) = (hostile.stats(), good.stats());
+    assert!(bad.faults > 0 && bad.lost_agents == bad.agents, "{bad:?}");
+    assert_eq!((stats.agents, stats.lost_agents, stats.faults, stats.barks), (1, 0, 0, 0));
+    let fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
+    assert_eq!(fallback, 0, "the good agent decided everything");
+    drop(good);
+    agent.join().unwrap().unwrap();
+}
