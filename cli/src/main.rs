@@ -3,6 +3,7 @@
 
 mod bench;
 mod commands;
+mod live;
 mod report;
 mod run;
 mod scenario;

@@ -218,13 +218,16 @@ impl Cores {
         self.forget_until(core, record.txn);
         let state = &mut self.cores[usize::from(core)];
         let ahead = record.run.wrapping_sub(state.run) as i32;
-        // Within one run a core only ever goes from running to asking.
-        let asks = if !core::mem::replace(&mut state.known, true) || ahead > 0 {
-            state.run = record.run;
-            record.asks
-        } else {
-            state.asks || (ahead == 0 && record.asks)
+        // Within one run a core only ever goes from running to asking; and what asked before anybody
+        // could decide still does.
+        let first = !core::mem::replace(&mut state.known, true);
+        let asks = match first || ahead > 0 {
+            true => record.asks || (first && state.asks),
+            false => state.asks || (ahead == 0 && record.asks),
         };
+        if first || ahead > 0 {
+            state.run = record.run;
+        }
         self.set_asks(core, asks);
         self.refresh(core);
     }
@@ -270,6 +273,14 @@ mod tests {
         assert!(!cores.waits(0));
         cores.asked(0);
         cores.resync(0, &record(8, 1, false));
+        assert!(cores.waits(0));
+    }
+
+    #[test]
+    fn a_request_before_the_first_snapshot_is_kept() {
+        let mut cores = Cores::new(1, 1);
+        cores.asked(0);
+        cores.resync(0, &record(7, 0, false));
         assert!(cores.waits(0));
     }
 

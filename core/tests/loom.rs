@@ -166,7 +166,7 @@ fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
 /// consumed.
 #[test]
 fn a_tiny_ring_hands_over_whole_entries() {
-    check(Some(3), || {
+    check(Some(2), || {
         let ring = Ring { first: 0, entries: 4, credit: 4 };
         let words = (0..4).flat_map(|line| [(0u8, line, 0), (0, line, 1), (0, line, 7)]);
         let port = port(words.chain([(0, 4, 0)]));
@@ -339,7 +339,7 @@ fn a_core_that_parks_meets_an_agent_that_stages() {
 /// A core ends its run and goes to sleep on top of a decision that was prestaged without a kick.
 #[test]
 fn a_core_that_parks_on_a_prestage_is_looked_after() {
-    check(None, || {
+    check(Some(3), || {
         let Met { layout, port, bells, agent } = meet(false, true);
         let (core_bell, agent_bell) = (bells[0].clone(), bells[2].clone());
         let host = thread::spawn(move || {

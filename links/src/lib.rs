@@ -8,6 +8,7 @@ mod ancillary;
 mod any;
 pub mod costs;
 pub mod doorbell;
+mod eviction;
 pub mod measure;
 pub mod memory;
 pub mod model;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, compiler_fence, fence};
 
 use wave_core::link::{Dma, Home, LINE_WORDS, Port, Span, Ticket, Window};
 
+use crate::eviction::Eviction;
 use crate::memory::Memory;
 
 type Line = [AtomicU64; LINE_WORDS];
@@ -19,7 +20,7 @@ type Line = [AtomicU64; LINE_WORDS];
 pub struct ShmWindow {
     base: NonNull<Line>,
     lines: u32,
-    evicts: bool,
+    eviction: Eviction,
     _memory: Arc<Memory>,
 }
 
@@ -34,7 +35,7 @@ impl ShmWindow {
         let lines = memory.lines(home);
         assert_eq!(words.len(), lines as usize * LINE_WORDS);
         let base = NonNull::from(words).cast();
-        ShmWindow { base, lines, evicts: evicting_pays(), _memory: memory }
+        ShmWindow { base, lines, eviction: Eviction::new(can_evict()), _memory: memory }
     }
 
     #[inline(always)]
@@ -102,42 +103,29 @@ impl Window for ShmWindow {
 
     #[inline(always)]
     fn release(&self, line: u32) {
-        if self.evicts {
+        if self.eviction.next() {
             evict(self.line(line));
         }
     }
 }
 
-/// Whether a consumer should evict what it has read.
-///
-/// A producer that writes a line which its consumer still holds must first invalidate that copy. On
-/// AMD parts (Zen 4, two cores of different complexes) these round trips bound a queue at 34 M
-/// entries/s whatever else one does; evicted by the consumer, the same queue reaches 80 to 106 M/s,
-/// and one entry's latency stays as it was. Nothing was gained by prefetching for write, by pausing
-/// the consumer, or by writing back on the producer's side. Intel parts reach 97 M/s without it,
-/// so there it is off.
 #[cfg(target_arch = "x86_64")]
-fn evicting_pays() -> bool {
+fn can_evict() -> bool {
     use std::arch::x86_64::__cpuid;
     // Asking traps to the hypervisor, where there is one: once is enough.
-    static PAYS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *PAYS.get_or_init(|| {
-        let leaf = __cpuid(0);
-        let vendor = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
-        let has_clflushopt = leaf.eax >= 7 && __cpuid(7).ebx & 1 << 23 != 0;
-        vendor == b"AuthenticAMD" && has_clflushopt
-    })
+    static CAN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *CAN.get_or_init(|| __cpuid(0).eax >= 7 && __cpuid(7).ebx & 1 << 23 != 0)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn evicting_pays() -> bool {
+fn can_evict() -> bool {
     false
 }
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn evict(line: &Line) {
-    // SAFETY: evicting a line of coherent memory changes no value; `evicting_pays` has checked that
+    // SAFETY: evicting a line of coherent memory changes no value; `can_evict` has checked that
     // the instruction exists.
     unsafe {
         std::arch::asm!("clflushopt [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags));

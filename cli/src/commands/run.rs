@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use wave_sched::policies;
 
+use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
 use crate::run::{self, Failure, Finished};
 use crate::scenario;
@@ -32,6 +33,9 @@ pub struct RunArgs {
     /// No progress.
     #[arg(long, short)]
     quiet: bool,
+    /// Watch cores, queues, outcomes and latency on the terminal while it runs.
+    #[arg(long, conflicts_with = "json")]
+    live: bool,
 }
 
 /// Runs it.
@@ -48,7 +52,13 @@ pub fn execute(args: &RunArgs) -> ExitCode {
 fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     let scenario = scenario::load(&args.scenario, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
-    let Finished { result, failed } = run::run(&scenario, args.quiet)?;
+    let feed = Feed::default();
+    let live = args.live.then(|| Live::start(feed.clone())).transpose();
+    let live = live.map_err(Failure::Scenario)?;
+    let finished = run::run(&scenario, args.quiet || args.live, feed);
+    // The terminal must be as before when the first word is printed.
+    drop(live);
+    let Finished { result, failed } = finished?;
     let directory = report::write(&result, &args.out).map_err(Failure::cannot)?;
     if args.json {
         println!("{}", to_json(&result));

@@ -39,9 +39,9 @@ pub(super) fn run(ground: &Ground<'_>, times: Crash) -> Result<Found, Failure> {
         let agent = variant.agent().ok_or_else(|| {
             Failure::Scenario(format!("{}: a crash needs an agent", variant.name))
         })?;
-        ground.progress.begin(&format!("{}: {} kills", variant.name, times.kills));
+        ground.begin(&format!("{}: {} kills", variant.name, times.kills));
         let (result, tally) = one(ground, variant, agent, times)?;
-        ground.progress.end();
+        ground.end();
         found.variants.push(result);
         found.failed.extend(tally.complaints(&variant.name, times.kills));
         tallies.push((variant.name.clone(), tally));
@@ -78,6 +78,7 @@ fn one(
     let work = Work::new(Arc::clone(&ground.service), &mix, cores, ids_max as usize);
     keep_house(&seating, &ground.cpus)?;
     let mut hosted = Hosted::start(variant.host, agent, &seating, 0, &seating.workers)?;
+    ground.feed.watch(vec![Arc::downgrade(&hosted.enclave)], &work);
     let terms = Terms::new(workload, run, mix, &seating);
     let before = Sample::of(&[&hosted]);
     let (generated, kills) = std::thread::scope(|scope| {

@@ -43,13 +43,13 @@ pub(super) fn run(ground: &Ground<'_>, enclaves: Enclaves) -> Result<Found, Fail
         result.workers *= enclaves.count;
         for load in loads {
             let name = format!("{}: {:.0} k/s to each", variant.name, load / 1e3);
-            ground.progress.begin(&name);
+            ground.begin(&name);
             result.points.push(group.point(*load, false)?);
-            ground.progress.end();
+            ground.end();
         }
-        ground.progress.begin(&format!("{}: killing the first agent", variant.name));
+        ground.begin(&format!("{}: killing the first agent", variant.name));
         group.point(loads[0], true)?;
-        ground.progress.end();
+        ground.end();
         let states = group.states();
         found.failed.extend(complaints(&variant.name, &states));
         rows.extend(states.iter().map(|state| state.to_json(&variant.name)));
@@ -100,6 +100,8 @@ impl Group {
         for (index, cpus) in seating.workers.chunks(cores).enumerate() {
             hosted.push(Hosted::start(variant.host, agent, &seating, index, cpus)?);
         }
+        let enclaves = hosted.iter().map(|hosted| Arc::downgrade(&hosted.enclave));
+        ground.feed.watch(enclaves.collect(), &work);
         take_generators_seat(&seating)?;
         let servers = hosted.iter().enumerate().map(|(index, hosted)| {
             let mut server = hosted.server(&work);

@@ -33,7 +33,7 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     for repetition in 1..=REPETITIONS {
         for (variant, searches) in variants.iter().zip(&mut searches) {
             let step = format!("{}: saturation, {repetition} of {REPETITIONS}", variant.name);
-            ground.progress.begin(&step);
+            ground.begin(&step);
             let mut session = Session::start(ground, variant)?;
             let (from, to, probes) = match median(searches) {
                 Some(estimate) => {
@@ -44,7 +44,7 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
             };
             session.search(from, to, probes)?;
             searches.push(session.finish(variant));
-            ground.progress.end();
+            ground.end();
         }
     }
     let spreads: Vec<Spread> = searches.iter().map(|searches| Spread::of(searches)).collect();

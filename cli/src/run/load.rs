@@ -66,15 +66,15 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
             Load::Each(loads) => {
                 for load in loads {
                     let load = load * factor;
-                    ground.progress.begin(&format!("{}: {:.0} k/s", variant.name, load / 1e3));
+                    ground.begin(&format!("{}: {:.0} k/s", variant.name, load / 1e3));
                     session.point(load)?;
-                    ground.progress.end();
+                    ground.end();
                 }
             }
             Load::Search { low, high, probes } => {
-                ground.progress.begin(&format!("{}: saturation", variant.name));
+                ground.begin(&format!("{}: saturation", variant.name));
                 session.search(low * factor, high * factor, *probes)?;
-                ground.progress.end();
+                ground.end();
             }
         }
         found.variants.push(session.finish(variant));

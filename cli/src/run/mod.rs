@@ -10,6 +10,7 @@ mod failure;
 mod ladder;
 mod load;
 pub mod machine;
+mod neighbours;
 mod point;
 pub mod seating;
 mod service;
@@ -22,13 +23,19 @@ use wave_workloads::arrivals::Mix;
 use wave_workloads::cpu;
 
 pub use failure::Failure;
+pub use service::Work;
 
+use crate::live::Feed;
 use crate::report::model::{SATURATION_SERVED, VariantResult};
 use crate::report::{Progress, RunResult};
 use crate::scenario::{Kind, Scenario, Variant, Workload};
 use seating::Seating;
+use neighbours::Neighbours;
 use service::Service;
 use wave_workloads::point::Limits;
+
+/// CPUs that other processes may use before a run is called disturbed.
+const OTHERS_CPUS_MAX: f64 = 0.05;
 
 /// A run that came to its end.
 #[derive(Debug)]
@@ -45,6 +52,20 @@ struct Ground<'a> {
     cpus: Vec<usize>,
     service: Arc<Service>,
     progress: Progress,
+    feed: Feed,
+}
+
+impl Ground<'_> {
+    /// A step begins.
+    fn begin(&self, what: &str) {
+        self.progress.begin(what);
+        self.feed.step(what);
+    }
+
+    /// It is done.
+    fn end(&self) {
+        self.progress.end();
+    }
 }
 
 /// What a kind of scenario finds.
@@ -57,8 +78,8 @@ struct Found {
 }
 
 /// Runs `scenario` from the calling thread, which becomes the generator: it is pinned, and may
-/// not run anything else meanwhile.
-pub fn run(scenario: &Scenario, quiet: bool) -> Result<Finished, Failure> {
+/// not run anything else meanwhile. `feed` is told what runs.
+pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     let started = machine::now();
     let steps = match scenario.kind {
@@ -70,8 +91,11 @@ pub fn run(scenario: &Scenario, quiet: bool) -> Result<Finished, Failure> {
     let progress = Progress::new(steps + 2, quiet);
     let seating = seating_of(scenario, &cpus);
     progress.say(&format!("{}: {seating}", scenario.name));
+    feed.title(&scenario.name);
+    feed.step("filling RocksDB");
     let service = Service::open(&scenario.workload, seating.workers[0], &progress)?;
-    let ground = Ground { scenario, cpus, service: Arc::new(service), progress };
+    let before = Neighbours::now();
+    let ground = Ground { scenario, cpus, service: Arc::new(service), progress, feed };
     let found = match scenario.kind {
         Kind::Load => load::run(&ground),
         Kind::Ladder => ladder::run(&ground),
@@ -80,6 +104,14 @@ pub fn run(scenario: &Scenario, quiet: bool) -> Result<Finished, Failure> {
     }?;
     let mut facts = ground.service.facts();
     facts.extend(found.facts);
+    if let Some((before, after)) = before.zip(Neighbours::now()) {
+        let cpus = after.cpus_since(&before);
+        let mut how = "measured over the whole run".to_owned();
+        if cpus > OTHERS_CPUS_MAX {
+            how.push_str("; the figures are disturbed: run again on a quiet machine");
+        }
+        facts.push((format!("other processes used {cpus:.2} CPUs"), how));
+    }
     let result = RunResult {
         scenario: scenario.name.clone(),
         kind: kind_name(&scenario.kind).to_owned(),

@@ -35,6 +35,11 @@ impl Session {
         let work = Work::new(Arc::clone(&ground.service), &mix, slots, 0);
         keep_house(&seating, &ground.cpus)?;
         let system = System::start(variant, &seating, &work)?;
+        let enclave = match &system {
+            System::Linux(_) => None,
+            System::Enclave(hosted, _) => Some(Arc::downgrade(&hosted.enclave)),
+        };
+        ground.feed.watch(enclave.into_iter().collect(), &work);
         take_generators_seat(&seating)?;
         let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
         let limits = limits(workload);

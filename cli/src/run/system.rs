@@ -9,7 +9,7 @@ use wave_core::clock::Nanos;
 use wave_core::layout::{Config, QueueConfig};
 use wave_core::link as core_link;
 use wave_links::LinkSpec;
-use wave_user::{CoreStats, Enclave, Options, Spawner};
+use wave_user::{CoreStats, Enclave, Options, Spawner, StartError};
 use wave_workloads::cpu;
 use wave_workloads::generator::{Refused, Request, Server};
 use wave_workloads::linux_threads::{self, Pool};
@@ -54,7 +54,7 @@ impl Hosted {
         options.stack_bytes = STACK_BYTES;
         options.prefetch = agent.prefetch;
         options.yields_cpu = seating.workers_yield;
-        let enclave = Arc::new(Enclave::start(options).map_err(Failure::cannot)?);
+        let enclave = Arc::new(Enclave::start(options).map_err(|error| cannot_start(&error, host))?);
         let mut hosted = Hosted {
             enclave,
             agent: None,
@@ -116,6 +116,21 @@ impl Drop for Hosted {
 
 /// RocksDB's GET and a signal frame need far less; untouched, a stack is address space only.
 const STACK_BYTES: usize = 128 * 1024;
+
+/// Each stack is two mappings, and processes have 65,530 unless told otherwise.
+fn cannot_start(error: &StartError, host: Host) -> Failure {
+    let mut text = error.to_string();
+    if let StartError::System { error, .. } = error
+        && error.kind() == std::io::ErrorKind::OutOfMemory
+    {
+        let needed = 2 * u64::from(host.max_threads) + 65_530;
+        text.push_str(&format!(
+            "; for `max_threads` = {}, type: sudo sysctl vm.max_map_count={needed}",
+            host.max_threads
+        ));
+    }
+    Failure::Cannot(text)
+}
 
 /// A path that nobody else uses.
 fn socket() -> PathBuf {

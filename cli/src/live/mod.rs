@@ -1,0 +1,140 @@
+//! The live view of a run: who decides, what the cores do, and the latencies so far.
+//!
+//! A thread of its own looks at the running system a few times a second and draws. It sits where
+//! the generator and the agent sit, so figures of a run that is watched are a little worse.
+
+mod view;
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use wave_user::Enclave;
+use wave_workloads::cpu;
+
+use crate::run::Work;
+use view::View;
+
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+
+/// What is running now. The run tells it, the view looks.
+#[derive(Clone, Debug, Default)]
+pub struct Feed(Arc<Mutex<Watched>>);
+
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    title: String,
+    step: String,
+    enclaves: Vec<Weak<Enclave>>,
+    work: Weak<Work>,
+}
+
+impl Feed {
+    fn change(&self, change: impl FnOnce(&mut Watched)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The experiment's name.
+    pub fn title(&self, title: &str) {
+        self.change(|watched| watched.title = title.to_owned());
+    }
+
+    /// What is being done.
+    pub fn step(&self, step: &str) {
+        self.change(|watched| watched.step = step.to_owned());
+    }
+
+    /// These run now, until they end.
+    pub fn watch(&self, enclaves: Vec<Weak<Enclave>>, work: &Arc<Work>) {
+        self.change(|watched| {
+            watched.enclaves = enclaves;
+            watched.work = Arc::downgrade(work);
+        });
+    }
+}
+
+/// A live view; the terminal is as before once it is dropped.
+#[derive(Debug)]
+pub struct Live {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Live {
+    /// Takes over the terminal. Fails, in words, where standard output is none.
+    pub fn start(feed: Feed) -> Result<Live, String> {
+        if !std::io::stdout().is_terminal() {
+            return Err("--live draws on a terminal, and standard output is none: leave --live \
+                        out, or do not redirect the output"
+                .into());
+        }
+        let mut terminal = ratatui::try_init().map_err(|error| format!("--live: {error}"))?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let body = move || {
+            // The first CPU is the generator's (see `run::seating`); anywhere will do.
+            if let Ok(cpus) = cpu::allowed_cpus() {
+                let _ = cpu::pin_current_thread(cpus[0]);
+            }
+            let mut before = View::default();
+            while !stopped.load(Ordering::SeqCst) {
+                let view = look(&feed, &before);
+                if terminal.draw(|frame| view::draw(frame, &view)).is_err() {
+                    break;
+                }
+                before = view;
+                if wants_to_leave() {
+                    ratatui::restore();
+                    eprintln!("wave run: interrupted");
+                    std::process::exit(130);
+                }
+            }
+            ratatui::restore();
+        };
+        let thread = std::thread::Builder::new().name("wave-live".into()).spawn(body);
+        let thread = thread.map_err(|error| {
+            ratatui::restore();
+            format!("--live: {error}")
+        })?;
+        Ok(Live { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn look(feed: &Feed, before: &View) -> View {
+    let watched = feed.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let enclaves: Vec<_> = watched.enclaves.iter().filter_map(Weak::upgrade).collect();
+    let stats = enclaves.iter().map(|enclave| (enclave.stats(), enclave.alive())).collect();
+    let recorded = watched.work.upgrade().map(|work| work.recorder.collect());
+    let titles = (watched.title, watched.step);
+    View::new(titles, cpu::monotonic_ns(), stats, recorded.as_ref(), before)
+}
+
+/// Waits for the next look; whether `q` or Ctrl-C was pressed meanwhile.
+fn wants_to_leave() -> bool {
+    match event::poll(LOOK_EVERY) {
+        Ok(true) => match event::read() {
+            Ok(Event::Key(key)) => {
+                let interrupt = key.modifiers.contains(KeyModifiers::CONTROL);
+                key.code == KeyCode::Char('q') || interrupt && key.code == KeyCode::Char('c')
+            }
+            _ => false,
+        },
+        Ok(false) => false,
+        Err(_) => {
+            std::thread::sleep(LOOK_EVERY);
+            false
+        }
+    }
+}

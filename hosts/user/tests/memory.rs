@@ -1,0 +1,29 @@
+//! An enclave takes its memory with it. In a process of its own, as it counts mappings.
+
+use wave_user::{Enclave, Options};
+
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+#[test]
+fn enclaves_that_have_ended_leave_no_stacks_behind() {
+    let start = |round| {
+        let name = format!("wave-test-{}-memory-{round}.sock", std::process::id());
+        let mut options = Options::new(std::env::temp_dir().join(name));
+        options.config.subjects = 1024;
+        options.yields_cpu = true;
+        Enclave::start(options).unwrap()
+    };
+    let before = mappings();
+    for round in 0..3 {
+        let enclave = start(round);
+        // More threads than one after the other, so that several stacks have been used.
+        let threads: Vec<_> =
+            (0..64).map(|_| enclave.spawn(0, wave_user::yield_now).unwrap()).collect();
+        assert!(mappings() > before + 1024);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+    // What the first enclave made the allocator and the pthreads keep is far less than its stacks.
+    assert!(mappings() < before + 512, "{before} mappings before, {} after", mappings());
+}
