@@ -7,7 +7,7 @@ use std::time::Duration;
 use wave_core::layout::{HeaderError, Layout, PROTOCOL_VERSION, read_header};
 use wave_core::link::{Home, Port, Side};
 use wave_links::socket::{Connection, ReceivedOffer, SocketError};
-use wave_links::{AnyBell, AnyPort, EventFd, LinkError, LinkSpec, MapError, Memory};
+use wave_links::{AnyBell, AnyPort, EventFd, LinkError, LinkSpec, MapError, Memory, SocketBell};
 
 /// How long a host may take to answer.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ pub struct Attached {
     /// The host's vectors: a bell per core, then the control context's.
     pub host_bells: Vec<AnyBell>,
     /// The agent's own vector.
-    pub own_bell: AnyBell,
+    pub own_bell: SocketBell,
     /// Which link it is.
     pub link: LinkSpec,
     /// Tells the host, by its end, that the agent is gone.
@@ -77,11 +77,13 @@ pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
     if have != need {
         return Err(AttachError::Doorbells { have, need });
     }
+    let mut doorbells = doorbells;
+    let own_bell = doorbells.pop().map(SocketBell::from_fd);
+    let own_bell = own_bell.ok_or(AttachError::Doorbells { have, need })?;
     let mut bells = Vec::with_capacity(need);
     for (vector, fd) in doorbells.into_iter().enumerate() {
         let bell = EventFd::from_fd(fd).map_err(|error| AttachError::Doorbell { vector, error })?;
         bells.push(link.doorbell(&memory, vector, bell)?);
     }
-    let own_bell = bells.pop().ok_or(AttachError::Doorbells { have, need })?;
     Ok(Attached { layout, port, host_bells: bells, own_bell, link, connection })
 }

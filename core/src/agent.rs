@@ -166,7 +166,9 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         let mut progress = self.poll_messages(now)?;
         progress |= self.poll_fronts(now);
         if self.synced {
-            progress |= self.brain.decide(now, DECISIONS_PER_STEP, &mut self.out) == Progress::More;
+            // What found no room last time counts.
+            let budget = DECISIONS_PER_STEP - self.out.staged.len();
+            progress |= self.brain.decide(now, budget, &mut self.out) == Progress::More;
             progress |= !self.out.staged.is_empty();
             self.commit()?;
         }

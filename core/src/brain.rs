@@ -160,12 +160,13 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         self.order.check(now)
     }
 
-    /// Asks the policy for at most `budget` decisions.
+    /// Asks the policy for at most `budget` decisions, beside those that `out` holds already.
     #[inline]
     pub fn decide(&mut self, now: Nanos, budget: usize, out: &mut Decisions) -> Progress {
         if R::ON {
             self.recorder.record(now, &Input::Decide { budget });
         }
+        let budget = out.staged.len() + budget;
         self.policy.decide(now, &mut Desk { cores: &mut self.cores, out, budget })
     }
 

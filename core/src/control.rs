@@ -36,7 +36,6 @@ pub struct HostControl {
     pool: Pool,
     incarnation: u32,
     agent: u32,
-    epoch: u32,
     budget: u32,
 }
 
@@ -49,7 +48,6 @@ impl HostControl {
             pool: Pool::new(layout.snapshots),
             incarnation: layout.incarnation,
             agent: layout.agent,
-            epoch: 0,
             budget: layout.control.ring.entries,
         }
     }
@@ -101,12 +99,11 @@ impl HostControl {
         let Some(extent) = self.pool.free() else { return false };
         let lines = snapshot::stage(port, self.pool.place(), extent, cores, records);
         let subject = self.pool.lend(port, extent, lines);
-        self.epoch = self.epoch.wrapping_add(1);
         let message = Message {
             kind: KIND_SNAPSHOT,
             subject,
             sequence: Sequence(0),
-            argument: self.epoch,
+            argument: 0,
             payload: [0; 3],
         };
         self.context.send(port, &message);

@@ -36,9 +36,9 @@ use crate::message::{
 };
 use crate::outcome::{Code, Counts, Outcome};
 use crate::queue::{PushError, Tag};
-use crate::snapshot::{CoreRecord, Record};
+use crate::snapshot::CoreRecord;
 
-/// The host's side of a subsystem: checks and applies decisions, and knows the truth.
+/// The host's side of a subsystem, which knows the truth: checks decisions and commits them.
 ///
 /// Contract: [`Mechanism::apply`] commits at most once per subject and sequence, whichever core or
 /// fallback asks; a refusal changes nothing; nothing in a decision is believed.
@@ -48,9 +48,6 @@ pub trait Mechanism {
 
     /// Checks a decision for this core and commits it, or says why not.
     fn apply(&mut self, decision: &Decision) -> Result<Self::Work, Code>;
-
-    /// Gives every id that was ever used to `each`, as it is now.
-    fn snapshot(&self, each: &mut dyn FnMut(Record));
 }
 
 /// Things that a context wants its driver to do; looked at after each call.

@@ -10,7 +10,7 @@ use crate::queue::{Entry, Tag};
 pub const KIND_CORE: u16 = 0x8000;
 /// An entry that carries no message, only an outcome.
 pub const KIND_NONE: u16 = KIND_CORE;
-/// Host to agent: a snapshot lies in an extent. Subject: the extent. Argument: its epoch.
+/// Host to agent: a snapshot lies in an extent. Subject: the extent.
 pub const KIND_SNAPSHOT: u16 = KIND_CORE + 1;
 /// Agent to host: messages were lost or make no sense; send a snapshot.
 pub const KIND_RESYNC: u16 = KIND_CORE + 2;

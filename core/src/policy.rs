@@ -140,6 +140,7 @@ impl Decisions {
 pub struct Desk<'a> {
     pub(crate) cores: &'a mut Cores,
     pub(crate) out: &'a mut Decisions,
+    /// How many decisions `out` may hold.
     pub(crate) budget: usize,
 }
 

@@ -47,8 +47,10 @@ pub struct Record {
     pub sequence: Sequence,
     /// What it is doing.
     pub state: State,
-    /// The core that it runs on, if it runs; otherwise what a subsystem makes of it.
+    /// The core that it runs on, if it runs; otherwise nothing.
     pub core: u16,
+    /// The class that its messages name.
+    pub class: u16,
 }
 
 /// One core.
@@ -71,12 +73,13 @@ pub struct Snapshot {
     pub cores: Vec<CoreRecord>,
 }
 
-const RECORD_WORDS: usize = 2;
+const CORE_WORDS: usize = 2;
+const RECORD_WORDS: usize = 3;
 
 /// Lines of an extent that holds the largest snapshot of `config`.
 pub fn lines(config: &Config) -> u32 {
-    let words = LINE_WORDS + (config.subjects as usize + usize::from(config.cores)) * RECORD_WORDS;
-    words.div_ceil(LINE_WORDS) as u32
+    let words = usize::from(config.cores) * CORE_WORDS + config.subjects as usize * RECORD_WORDS;
+    (LINE_WORDS + words).div_ceil(LINE_WORDS) as u32
 }
 
 /// An extent that carries no snapshot: the peer is at fault.
@@ -110,21 +113,21 @@ pub fn stage(
     let near = port.window(Home::Host);
     let base = pool.staging + extent * pool.lines;
     let mut at = LINE_WORDS;
-    let mut put = |words: [u64; RECORD_WORDS]| {
-        for word in words {
+    let mut put = |words: &[u64]| {
+        for &word in words {
             near.store(base + (at / LINE_WORDS) as u32, at % LINE_WORDS, word);
             at += 1;
         }
     };
     for core in cores {
-        put([u64::from(core.run) << 32 | u64::from(core.txn.number()), core.asks.into()]);
+        put(&[u64::from(core.run) << 32 | u64::from(core.txn.number()), core.asks.into()]);
     }
     let mut count = 0;
     for record in records {
         let second = u64::from(record.core) << 48
             | (record.state as u64) << 32
             | u64::from(record.sequence.0);
-        put([record.subject.to_word(), second]);
+        put(&[record.subject.to_word(), second, record.class.into()]);
         count += 1;
     }
     near.store(base, 0, count);
@@ -150,7 +153,7 @@ pub fn read(
         return Err(SnapshotError::Counts { records, cores });
     }
     debug_assert!(usize::from(config.cores) <= CORES_MAX);
-    let words = (records + cores) as usize * RECORD_WORDS;
+    let words = cores as usize * CORE_WORDS + records as usize * RECORD_WORDS;
     let mut copy = Vec::with_capacity(words + LINE_WORDS);
     for line in 0..words.div_ceil(LINE_WORDS) {
         let mut buffer = [0; LINE_WORDS];
@@ -158,9 +161,9 @@ pub fn read(
         copy.extend_from_slice(&buffer);
     }
     copy.truncate(words);
-    let (core_words, record_words) = copy.split_at(cores as usize * RECORD_WORDS);
+    let (core_words, record_words) = copy.split_at(cores as usize * CORE_WORDS);
     let cores = core_words
-        .chunks_exact(RECORD_WORDS)
+        .chunks_exact(CORE_WORDS)
         .map(|pair| CoreRecord {
             run: (pair[0] >> 32) as u32,
             txn: TxnId::new(pair[0] as u32),
@@ -170,17 +173,18 @@ pub fn read(
     let records = record_words
         .chunks_exact(RECORD_WORDS)
         .enumerate()
-        .map(|(at, pair)| {
+        .map(|(at, words)| {
             let bad = SnapshotError::Record(at as u32);
-            let subject = Subject::from_word(pair[0]);
+            let subject = Subject::from_word(words[0]);
             if subject.id >= config.subjects {
                 return Err(bad);
             }
             Ok(Record {
                 subject,
-                sequence: Sequence(pair[1] as u32),
-                state: State::from_number((pair[1] >> 32) as u8).ok_or(bad)?,
-                core: (pair[1] >> 48) as u16,
+                sequence: Sequence(words[1] as u32),
+                state: State::from_number((words[1] >> 32) as u8).ok_or(bad)?,
+                core: (words[1] >> 48) as u16,
+                class: words[2] as u16,
             })
         })
         .collect::<Result<_, _>>()?;

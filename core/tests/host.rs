@@ -12,7 +12,6 @@ use wave_core::link::{Home, Port, Side, Window};
 use wave_core::message::{Decision, FLAG_ATOMIC, Message, Sequence, Subject, TxnId, Upstream};
 use wave_core::outcome::Code;
 use wave_core::queue::Entry;
-use wave_core::snapshot::Record;
 
 /// Commits what has an even argument.
 struct Even;
@@ -27,8 +26,6 @@ impl Mechanism for Even {
             Err(Code::TargetStale)
         }
     }
-
-    fn snapshot(&self, _each: &mut dyn FnMut(Record)) {}
 }
 
 struct Desk {

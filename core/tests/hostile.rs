@@ -22,7 +22,7 @@ use wave_core::message::{
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::queue::{Entry, Ring, Tag};
-use wave_core::snapshot::{self, CoreRecord, Record, Snapshot, State};
+use wave_core::snapshot::{self, CoreRecord, Snapshot, State};
 
 /// Words that have meant something to somebody.
 fn word(rng: &mut Pcg32) -> u64 {
@@ -46,7 +46,11 @@ fn entry(rng: &mut Pcg32, link: &Link, home: Home, ring: &Ring, index: u64) {
         _ => rng.random_range(0..0x1_0000),
     };
     let flags = if rng.random() { rng.random_range(0..4) } else { rng.random_range(0..256) };
-    let words = if rng.random_range(0..8) == 0 { rng.random_range(0..256) } else { [1, 3, 5, 6][rng.random_range(0..4)] };
+    let words = if rng.random_range(0..8) == 0 {
+        rng.random_range(0..256)
+    } else {
+        [1, 3, 5, 6][rng.random_range(0..4)]
+    };
     let line = ring.first + (index % u64::from(ring.entries)) as u32;
     for at in 0..LINE_WORDS - 1 {
         link.poke(home, line, at, word(rng));
@@ -78,13 +82,12 @@ impl Mechanism for OneThread {
         self.running = true;
         Ok(())
     }
-
-    fn snapshot(&self, _each: &mut dyn FnMut(Record)) {}
 }
 
 fn layout(name: &str, cores: u16) -> Layout {
     let (messages, decisions) = shape(name, 8, 8);
-    let config = Config { messages, decisions, subjects: 4, spin: Nanos(0), ..Config::coherent(cores) };
+    let config =
+        Config { messages, decisions, subjects: 4, spin: Nanos(0), ..Config::coherent(cores) };
     Layout::new(config).unwrap()
 }
 
@@ -178,7 +181,10 @@ fn a_hostile_agent_harms_nobody() {
         }
         busy += core.counts().iter().map(|(_, count)| count).sum::<u64>();
     }
-    assert!(!many || (faults > 1000 && commits > 1000 && busy > 10_000), "{faults} {commits} {busy}");
+    assert!(
+        !many || (faults > 1000 && commits > 1000 && busy > 10_000),
+        "{faults} {commits} {busy}"
+    );
 }
 
 /// An extent returned that was never lent, or twice, is the agent's fault; so is a kind that no agent
@@ -314,7 +320,10 @@ fn a_hostile_host_only_ends_the_agent() {
         }
         decided += agent.counts().0;
     }
-    assert!(!many || (errors > 500 && revoked > 0 && decided > 1000), "{errors} {revoked} {decided}");
+    assert!(
+        !many || (errors > 500 && revoked > 0 && decided > 1000),
+        "{errors} {revoked} {decided}"
+    );
 }
 
 #[test]
@@ -381,7 +390,12 @@ fn any_snapshot_is_read_or_refused_by_name() {
                 // A record's second word: core, state, sequence.
                 let state = rng.random_range(0..5u64);
                 let value = if rng.random() { state << 32 } else { rng.random_range(0..5) };
-                link.poke(Home::Nic, line, at, if rng.random_range(0..40) == 0 { word(&mut rng) } else { value });
+                link.poke(
+                    Home::Nic,
+                    line,
+                    at,
+                    if rng.random_range(0..40) == 0 { word(&mut rng) } else { value },
+                );
             }
         }
         let extent = rng.random_range(0..3);

@@ -14,9 +14,7 @@ use wave_core::clock::Nanos;
 use wave_core::control::HostControl;
 use wave_core::host::{Context, HostCore, Mechanism, Next};
 use wave_core::layout::{Config, Layout, write_header};
-use wave_core::link::{
-    Dma, Doorbell, Home, LINE_WORDS, Mapping, Port, Span, Ticket, Window,
-};
+use wave_core::link::{Dma, Doorbell, Home, LINE_WORDS, Mapping, Port, Span, Ticket, Window};
 use wave_core::message::{Decision, Message, Sequence, Subject};
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Choice, Desk, Policy, Progress};
@@ -166,7 +164,7 @@ fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
 /// consumed.
 #[test]
 fn a_tiny_ring_hands_over_whole_entries() {
-    check(Some(2), || {
+    check(Some(3), || {
         let ring = Ring { first: 0, entries: 4, credit: 4 };
         let words = (0..4).flat_map(|line| [(0u8, line, 0), (0, line, 1), (0, line, 7)]);
         let port = port(words.chain([(0, 4, 0)]));
@@ -206,7 +204,6 @@ impl Mechanism for Anything {
     fn apply(&mut self, _decision: &Decision) -> Result<(), Code> {
         Ok(())
     }
-    fn snapshot(&self, _each: &mut dyn FnMut(Record)) {}
 }
 
 /// Places each thread that it hears of, on a core that asks or else on any.
@@ -279,6 +276,7 @@ fn meet(core_asks: bool, runnable: bool) -> Met {
         sequence: Sequence(1),
         state: if runnable { State::Runnable } else { State::Blocked },
         core: 0,
+        class: 0,
     };
     control.send_snapshot(&port, &cores, [record].into_iter());
     if !runnable {
@@ -339,7 +337,7 @@ fn a_core_that_parks_meets_an_agent_that_stages() {
 /// A core ends its run and goes to sleep on top of a decision that was prestaged without a kick.
 #[test]
 fn a_core_that_parks_on_a_prestage_is_looked_after() {
-    check(Some(3), || {
+    check(Some(4), || {
         let Met { layout, port, bells, agent } = meet(false, true);
         let (core_bell, agent_bell) = (bells[0].clone(), bells[2].clone());
         let host = thread::spawn(move || {
@@ -372,13 +370,16 @@ fn an_agent_that_parks_meets_a_message_from_outside() {
         let agent_bell = bells[2].clone();
         let outside = thread::spawn(move || {
             let mut context = Context::new(&layout, &layout.messages[1]);
-            context.send(&port, &Message {
-                kind: 1,
-                subject: Subject { id: 0, generation: 1 },
-                sequence: Sequence(2),
-                argument: 0,
-                payload: [0; 3],
-            });
+            context.send(
+                &port,
+                &Message {
+                    kind: 1,
+                    subject: Subject { id: 0, generation: 1 },
+                    sequence: Sequence(2),
+                    argument: 0,
+                    payload: [0; 3],
+                },
+            );
             if context.take_signals().ring_agent() {
                 agent_bell.ring();
             }

@@ -85,7 +85,7 @@ impl World {
         let id = self.scan.len();
         let subject = Subject { id: id as u32, generation: 0 };
         let sequence = Sequence(self.truth[id]);
-        self.scan.push(Record { subject, sequence, state: State::Runnable, core: 0 });
+        self.scan.push(Record { subject, sequence, state: State::Runnable, core: 0, class: 0 });
         if self.scan.len() == SUBJECTS {
             let records = std::mem::take(&mut self.scan);
             self.snapshots.push_back(Snapshot { records, cores: vec![] });
@@ -235,6 +235,7 @@ fn an_id_beyond_the_table_is_a_gap_and_nothing_else() {
         sequence: Sequence(7),
         state: State::Runnable,
         core: 0,
+        class: 0,
     };
     order.resync(&Snapshot { records: vec![record], cores: vec![] }, |_| panic!("delivered"));
     assert!(order.is_settled());

@@ -27,10 +27,10 @@ proptest! {
     }
 }
 
-/// `cargo bolero test -p wave-core --test queue fuzzed` fuzzes this; `cargo test` runs the corpus
+/// `cargo bolero test -p wave-core --test queue fuzzed_queue` fuzzes this; `cargo test` runs the corpus
 /// and some random inputs.
 #[test]
-fn fuzzed() {
+fn fuzzed_queue() {
     bolero::check!().with_iterations(500).for_each(run_bytes);
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wave_core::link::{Dma, Doorbell, Home, Mapping, Port, Side, Span, Ticket, Waiter, Window};
 
 use crate::costs::{Costs, CostsError};
-use crate::doorbell::EventFd;
+use crate::doorbell::{EventFd, wait_for_either};
 use crate::memory::Memory;
 use crate::model::{
     Charges, ModelDma, ModelDoorbell, ModelError, ModelPort, ModelWindow, RealTime, extra_lines,
@@ -283,6 +283,16 @@ impl AnyBell {
         match self {
             AnyBell::Event(bell) => bell,
             AnyBell::Model(bell) => bell.event_fd(),
+        }
+    }
+}
+
+impl AnyBell {
+    /// As [`Waiter::wait`], but wakes as well when `own` is rung, which costs nothing.
+    pub fn wait_with(&self, own: &EventFd, timeout: Option<Duration>) {
+        let [_, rung] = wait_for_either([own, self.event_fd()], timeout);
+        if let (true, AnyBell::Model(bell)) = (rung, self) {
+            bell.receive();
         }
     }
 }

@@ -17,5 +17,5 @@ pub mod socket;
 
 pub use any::{AnyBell, AnyDma, AnyPort, AnyWindow, LinkError, LinkSpec};
 pub use costs::Costs;
-pub use doorbell::EventFd;
+pub use doorbell::{EventFd, SocketBell};
 pub use memory::{MapError, Memory};

@@ -96,16 +96,16 @@ impl Mechanism for Threads {
             _ => Err(Code::TargetOnCpu),
         }
     }
-
-    fn snapshot(&self, each: &mut dyn FnMut(Record)) {
-        for (id, &(sequence, state)) in self.0.iter().enumerate() {
-            let subject = Subject { id: id as u32, generation: 1 };
-            each(Record { subject, sequence, state, core: 0 });
-        }
-    }
 }
 
 impl Threads {
+    fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.0.iter().enumerate().map(|(id, &(sequence, state))| {
+            let subject = Subject { id: id as u32, generation: 1 };
+            Record { subject, sequence, state, core: 0, class: 0 }
+        })
+    }
+
     fn yields(&mut self, core: u16, id: u32) -> Message {
         let (sequence, state) = &mut self.0[id as usize];
         (*sequence, *state) = (sequence.next(), State::Runnable);
@@ -199,9 +199,7 @@ impl Emulated {
         })?;
         let threads = Threads(vec![(Sequence(1), State::Runnable); THREADS as usize]);
         let records = vec![CoreRecord { asks: true, ..CoreRecord::default() }; cores.into()];
-        let mut all = Vec::new();
-        threads.snapshot(&mut |record| all.push(record));
-        HostControl::new(&layout).send_snapshot(&port, &records, all.into_iter());
+        HostControl::new(&layout).send_snapshot(&port, &records, threads.records());
         let running = vec![None; cores.into()];
         let cores = (0..cores).map(|core| HostCore::new(&layout, core, 0, true)).collect();
         Ok(Emulated { host: EmulatedCores { port, cores, running, threads }, agent, read })

@@ -207,7 +207,11 @@ fn cpus() -> Result<String, String> {
 }
 
 fn present(path: &str, why_not: &str) -> Result<String, String> {
-    if Path::new(path).exists() { Ok(path.to_owned()) } else { Err(format!("no {path}: {why_not}")) }
+    if Path::new(path).exists() {
+        Ok(path.to_owned())
+    } else {
+        Err(format!("no {path}: {why_not}"))
+    }
 }
 
 fn root() -> Result<String, String> {

@@ -78,15 +78,14 @@ pub fn execute(args: &LinkArgs) -> ExitCode {
 fn perform(args: &MeasureArgs) -> Result<(), Failure> {
     let effort = Effort::default();
     let measured = match (&args.pci, args.offset) {
-        (Some(bar), Some(offset)) => {
-            measure::pci_bar(bar, offset, args.write_offset, effort).map_err(|error| {
+        (Some(bar), Some(offset)) => measure::pci_bar(bar, offset, args.write_offset, effort)
+            .map_err(|error| {
                 Failure::Cannot(format!(
                     "{}: {error}; as root, with the device's memory switched on: \
                      `setpci -s DEVICE COMMAND=2:2`",
                     bar.display()
                 ))
-            })
-        }
+            }),
         _ => measure::shared_memory(effort).map_err(Failure::cannot),
     }?;
     for warning in &measured.warnings {

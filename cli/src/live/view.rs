@@ -46,7 +46,11 @@ impl View {
         let seconds = at_ns.saturating_sub(before.at_ns).max(1) as f64 / 1e9;
         // Another system's counters begin anew.
         let same = before.stats.len() == stats.len()
-            && before.stats.iter().zip(&stats).all(|(old, new)| switches(&old.0) <= switches(&new.0));
+            && before
+                .stats
+                .iter()
+                .zip(&stats)
+                .all(|(old, new)| switches(&old.0) <= switches(&new.0));
         for (enclave, (now, _)) in stats.iter().enumerate() {
             let then = same.then(|| &before.stats[enclave].0);
             for (index, core) in now.cores.iter().enumerate() {
@@ -62,7 +66,9 @@ impl View {
                 });
             }
         }
-        for (code, count) in stats.iter().flat_map(|(stats, _)| &stats.cores).flat_map(|core| &core.outcomes) {
+        for (code, count) in
+            stats.iter().flat_map(|(stats, _)| &stats.cores).flat_map(|core| &core.outcomes)
+        {
             match view.outcomes.iter_mut().find(|(name, ..)| name == code.name()) {
                 Some((_, sum, _)) => *sum += count,
                 None => view.outcomes.push((code.name().to_owned(), *count, 0.0)),
@@ -101,8 +107,15 @@ pub fn draw(frame: &mut Frame<'_>, view: &View) {
     .split(frame.area());
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let head = vec![
-        Line::from(vec![Span::styled(view.title.clone(), bold), Span::raw("  "), Span::raw(&view.step)]),
-        Line::styled("q leaves; a run that is watched is a little slower", Style::new().fg(Color::DarkGray)),
+        Line::from(vec![
+            Span::styled(view.title.clone(), bold),
+            Span::raw("  "),
+            Span::raw(&view.step),
+        ]),
+        Line::styled(
+            "q leaves; a run that is watched is a little slower",
+            Style::new().fg(Color::DarkGray),
+        ),
     ];
     frame.render_widget(Paragraph::new(head), areas[0]);
     frame.render_widget(Paragraph::new(deciders(view)).block(block("who decides")), areas[1]);
@@ -164,9 +177,14 @@ fn deciders(view: &View) -> Vec<Line<'_>> {
                 Span::raw(format!("enclave {index}: ")),
                 Span::styled(format!("{who:9}"), Style::new().fg(color)),
                 Span::raw(format!(
-                    "{} agents so far, {} lost ({} by the watchdog, {} wrote nonsense); {} snapshots, {} \
-                     overflows; {alive} threads alive",
-                    stats.agents, stats.lost_agents, stats.barks, stats.faults, stats.snapshots, stats.overflows
+                    "{} agents, {} lost ({} by watchdog, {} for nonsense), {} snapshots, {} \
+                     overflows, {alive} threads alive",
+                    stats.agents,
+                    stats.lost_agents,
+                    stats.barks,
+                    stats.faults,
+                    stats.snapshots,
+                    stats.overflows
                 )),
             ])
         })
@@ -230,11 +248,22 @@ mod tests {
         let now = stats(1_100, 600_000_000, 100_000_000);
         let view = View::new(titles(), 1_000_000_000, now, None, &before);
         assert_eq!(view.cores[0].switches_per_second, 1_000.0);
-        let mut terminal = Terminal::new(TestBackend::new(110, 30)).unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(110, 24)).unwrap();
         terminal.draw(|frame| draw(frame, &view)).unwrap();
         let text: String =
             terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
-        for part in ["experiment", "a step", "agent", "3 agents so far", "60.0", "30.0", "10.0", "17 threads", "COMPLETE", "1100"] {
+        for part in [
+            "experiment",
+            "a step",
+            "agent",
+            "3 agents",
+            "60.0",
+            "30.0",
+            "10.0",
+            "17 threads",
+            "COMPLETE",
+            "1100",
+        ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
     }

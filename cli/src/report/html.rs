@@ -53,18 +53,11 @@ fn conditions(result: &RunResult) -> Markup {
 }
 
 fn saturation(result: &RunResult, plots: &Plots) -> Markup {
-    if result
-        .variants
-        .iter()
-        .all(|variant| variant.saturation_per_second.is_none())
-    {
+    if result.variants.iter().all(|variant| variant.saturation_per_second.is_none()) {
         return html! {};
     }
     let limits = limits(result);
-    let reference = result
-        .variants
-        .first()
-        .and_then(|variant| variant.saturation_per_second);
+    let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
     html! {
         section {
             h2 { "Saturation" }
@@ -123,41 +116,19 @@ fn throughput(result: &RunResult, plots: &Plots) -> Markup {
 
 /// Where, how and with how many workers.
 fn setup(variant: &VariantResult) -> String {
-    let workers = format!(
-        "{} worker{}",
-        variant.workers,
-        if variant.workers == 1 { "" } else { "s" }
-    );
-    let parts = [
-        variant.placement.clone(),
-        variant.policy.clone(),
-        variant.link.clone(),
-        workers,
-    ];
-    parts
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join(", ")
+    let workers =
+        format!("{} worker{}", variant.workers, if variant.workers == 1 { "" } else { "s" });
+    let parts = [variant.placement.clone(), variant.policy.clone(), variant.link.clone(), workers];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 /// A row per class of the point, one if it has none.
 fn rows(point: &Point) -> Markup {
-    let classes = point
-        .classes
-        .iter()
-        .map(|class| (class.name.as_str(), class.latency));
-    let classes = if point.classes.is_empty() {
-        vec![("", Latency::default())]
-    } else {
-        classes.collect()
-    };
+    let classes = point.classes.iter().map(|class| (class.name.as_str(), class.latency));
+    let classes =
+        if point.classes.is_empty() { vec![("", Latency::default())] } else { classes.collect() };
     let known = |latency: &Latency, ns| {
-        if latency.count > 0 {
-            micros(ns)
-        } else {
-            "-".to_owned()
-        }
+        if latency.count > 0 { micros(ns) } else { "-".to_owned() }
     };
     html! { @for (index, (class, latency)) in classes.iter().enumerate() {
         tr.invalid[!point.generator.valid] {
@@ -182,18 +153,11 @@ fn account(result: &RunResult, plots: &Plots) -> Markup {
         return html! {};
     }
     let spent = |variant: &VariantResult, part: &str| {
-        let part = variant
-            .account
-            .iter()
-            .filter(|(other, _)| other == part)
-            .map(|(_, ns)| *ns);
+        let part = variant.account.iter().filter(|(other, _)| other == part).map(|(_, ns)| *ns);
         part.reduce(|a, b| a + b).map_or_else(String::new, short)
     };
-    let variants: Vec<&VariantResult> = result
-        .variants
-        .iter()
-        .filter(|variant| !variant.account.is_empty())
-        .collect();
+    let variants: Vec<&VariantResult> =
+        result.variants.iter().filter(|variant| !variant.account.is_empty()).collect();
     html! {
         section {
             h2 { "Where a request's time goes" }

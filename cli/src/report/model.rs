@@ -157,8 +157,7 @@ impl Point {
     /// The class that limits apply to: GET, or the first.
     pub fn headline(&self) -> Option<&ClassLatency> {
         let get = self.classes.iter().find(|class| class.name == "GET");
-        get.or(self.classes.first())
-            .filter(|class| class.latency.count > 0)
+        get.or(self.classes.first()).filter(|class| class.latency.count > 0)
     }
 
     /// The part of the requests sent, from 0 to 1, that was done, or that ended in time, whichever is less: a
@@ -175,11 +174,8 @@ impl Point {
     pub fn note(&self) -> String {
         let mut notes = Vec::new();
         if !self.generator.valid {
-            let why = self
-                .generator
-                .why_invalid
-                .as_deref()
-                .unwrap_or("the generator did not keep up");
+            let why =
+                self.generator.why_invalid.as_deref().unwrap_or("the generator did not keep up");
             notes.push(format!("invalid: {why}"));
         }
         if self.served() < SATURATION_SERVED {

@@ -21,11 +21,7 @@ pub fn micros(ns: u64) -> String {
 
 /// A rate per second, in thousands.
 pub fn thousands(per_second: f64) -> String {
-    if per_second.is_finite() {
-        format!("{:.1}", per_second / 1e3)
-    } else {
-        "-".to_owned()
-    }
+    if per_second.is_finite() { format!("{:.1}", per_second / 1e3) } else { "-".to_owned() }
 }
 
 /// The difference of `value` from `reference`: +4.6%.

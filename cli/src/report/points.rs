@@ -23,9 +23,8 @@ const HEAD: [&str; 13] = [
 ];
 
 /// The columns of one class, each with the class's name before it.
-const LATENCY: [&str; 8] = [
-    "count", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns",
-];
+const LATENCY: [&str; 8] =
+    ["count", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"];
 
 /// The columns after them.
 const TAIL: [&str; 9] = [
@@ -43,23 +42,14 @@ const TAIL: [&str; 9] = [
 /// A header and a row per point. A class or an outcome that a point does not have leaves its columns empty.
 pub fn csv(result: &RunResult) -> Result<Vec<u8>, ReportError> {
     let points = || result.variants.iter().flat_map(|variant| &variant.points);
-    let classes = distinct(
-        points()
-            .flat_map(|point| &point.classes)
-            .map(|class| class.name.as_str()),
-    );
-    let outcomes = distinct(
-        points()
-            .flat_map(|point| &point.outcomes)
-            .map(|(outcome, _)| outcome.as_str()),
-    );
+    let classes =
+        distinct(points().flat_map(|point| &point.classes).map(|class| class.name.as_str()));
+    let outcomes =
+        distinct(points().flat_map(|point| &point.outcomes).map(|(outcome, _)| outcome.as_str()));
 
     let mut header: Vec<String> = HEAD.map(str::to_owned).to_vec();
-    header.extend(
-        classes
-            .iter()
-            .flat_map(|class| LATENCY.map(|column| format!("{class}_{column}"))),
-    );
+    header
+        .extend(classes.iter().flat_map(|class| LATENCY.map(|column| format!("{class}_{column}"))));
     header.extend(TAIL.map(str::to_owned));
     header.extend(outcomes.iter().map(|outcome| format!("outcome_{outcome}")));
 
@@ -70,9 +60,7 @@ pub fn csv(result: &RunResult) -> Result<Vec<u8>, ReportError> {
             writer.write_record(row(result, variant, point, &classes, &outcomes))?;
         }
     }
-    writer
-        .into_inner()
-        .map_err(|error| csv::Error::from(error.into_error()).into())
+    writer.into_inner().map_err(|error| csv::Error::from(error.into_error()).into())
 }
 
 fn row(

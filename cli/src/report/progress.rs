@@ -26,10 +26,7 @@ impl Progress {
     /// Progress over `steps` steps, on standard error; nothing with `quiet`, as for `--json` and `--quiet`.
     pub fn new(steps: u64, quiet: bool) -> Self {
         if quiet {
-            return Self {
-                steps,
-                shown: Shown::Nothing,
-            };
+            return Self { steps, shown: Shown::Nothing };
         }
         if !std::io::stderr().is_terminal() {
             return Self::lines(steps, Box::new(std::io::stderr()));
@@ -37,18 +34,12 @@ impl Progress {
         let bar = ProgressBar::new(steps);
         let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {elapsed}  {wide_msg}");
         bar.set_style(style.expect("the template is a constant"));
-        Self {
-            steps,
-            shown: Shown::Bar(bar),
-        }
+        Self { steps, shown: Shown::Bar(bar) }
     }
 
     /// A plain line per step, to `to`.
     pub fn lines(steps: u64, to: Box<dyn Write + Send>) -> Self {
-        Self {
-            steps,
-            shown: Shown::Lines(Mutex::new(Lines { begun: 0, to })),
-        }
+        Self { steps, shown: Shown::Lines(Mutex::new(Lines { begun: 0, to })) }
     }
 
     /// A step begins; `what` says which. A line that cannot be written is not worth failing for.
@@ -56,9 +47,7 @@ impl Progress {
         match &self.shown {
             Shown::Bar(bar) => bar.set_message(what.to_owned()),
             Shown::Lines(lines) => {
-                let mut lines = lines
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 lines.begun += 1;
                 let begun = lines.begun;
                 let _ = writeln!(lines.to, "[{begun}/{}] {what}", self.steps);
@@ -79,9 +68,7 @@ impl Progress {
         match &self.shown {
             Shown::Bar(bar) => bar.println(line),
             Shown::Lines(lines) => {
-                let mut lines = lines
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 let _ = writeln!(lines.to, "{line}");
             }
             Shown::Nothing => {}

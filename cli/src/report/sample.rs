@@ -12,20 +12,8 @@ pub fn load() -> RunResult {
     let variants = [
         ("Linux threads", "linux", "", 62_000.0, 19.0),
         ("on-host agent", "onhost", "shm", 75_000.0, 14.0),
-        (
-            "offload, coherent link",
-            "offload",
-            "model:coherent",
-            73_000.0,
-            15.5,
-        ),
-        (
-            "offload, PCIe-like link",
-            "offload",
-            "model:mount-evans",
-            68_000.0,
-            18.0,
-        ),
+        ("offload, coherent link", "offload", "model:coherent", 73_000.0, 15.5),
+        ("offload, PCIe-like link", "offload", "model:mount-evans", 68_000.0, 18.0),
     ];
     let mut result = run("rocksdb-fifo", "load");
     result.variants = variants
@@ -33,10 +21,7 @@ pub fn load() -> RunResult {
         .map(|(name, placement, link, capacity, base_us)| {
             let loads = [10_000.0, 20_000.0, 40_000.0, 55_000.0, 65_000.0, 80_000.0];
             let mut variant = variant(name, placement, link, capacity);
-            variant.points = loads
-                .into_iter()
-                .map(|load| point(load, capacity, base_us))
-                .collect();
+            variant.points = loads.into_iter().map(|load| point(load, capacity, base_us)).collect();
             variant
         })
         .collect();
@@ -61,10 +46,7 @@ pub fn ladder() -> RunResult {
         .into_iter()
         .map(|(name, rate)| {
             let mut variant = variant(name, "offload", "model:mount-evans", rate);
-            variant.points = vec![
-                point(rate * 0.5, rate, 15.0),
-                point(rate * 0.95, rate, 15.0),
-            ];
+            variant.points = vec![point(rate * 0.5, rate, 15.0), point(rate * 0.95, rate, 15.0)];
             variant
         })
         .collect();
@@ -78,11 +60,7 @@ fn run(scenario: &str, kind: &str) -> RunResult {
         description: "RocksDB GETs under FIFO scheduling, decided in several places.".into(),
         seed: 1,
         version: "0.1.0".into(),
-        machine: Machine {
-            cpus: 4,
-            model: "Example CPU".into(),
-            kernel: "6.12.0".into(),
-        },
+        machine: Machine { cpus: 4, model: "Example CPU".into(), kernel: "6.12.0".into() },
         seating: "cpu 0: generator; cpu 1: worker; cpu 2: agent".into(),
         started: "2026-01-02T03:04:05Z".into(),
         variants: Vec::new(),
@@ -96,11 +74,7 @@ fn variant(name: &str, placement: &str, link: &str, rate: f64) -> VariantResult 
         name: name.into(),
         placement: placement.into(),
         link: link.into(),
-        policy: if placement == "linux" {
-            String::new()
-        } else {
-            "fifo".into()
-        },
+        policy: if placement == "linux" { String::new() } else { "fifo".into() },
         workers: 1,
         points: Vec::new(),
         saturation_per_second: Some(rate),
@@ -118,11 +92,7 @@ fn variant(name: &str, placement: &str, link: &str, rate: f64) -> VariantResult 
 fn point(offered: f64, capacity: f64, base_us: f64) -> Point {
     let busy = (offered / capacity).min(0.985);
     let achieved = offered.min(capacity);
-    let mean_wait_us = if offered > capacity {
-        4000.0
-    } else {
-        6.0 * busy / (1.0 - busy)
-    };
+    let mean_wait_us = if offered > capacity { 4000.0 } else { 6.0 * busy / (1.0 - busy) };
     let mut histogram = Histogram::<u64>::new(3).expect("three digits are allowed");
     let count: u64 = 40_000;
     for index in 0..count {
@@ -160,10 +130,6 @@ fn point(offered: f64, capacity: f64, base_us: f64) -> Point {
             why_invalid: None,
         },
         outcomes: vec![("complete".into(), sent), ("stale".into(), 3)],
-        cpu: Cpu {
-            host_useful_percent: busy * 95.0,
-            host_poll_percent: 4.0,
-            agent_percent: 60.0,
-        },
+        cpu: Cpu { host_useful_percent: busy * 95.0, host_poll_percent: 4.0, agent_percent: 60.0 },
     }
 }

@@ -38,10 +38,8 @@ pub struct Directory(PathBuf);
 impl Directory {
     /// Makes the directory, if need be.
     pub fn create(path: PathBuf) -> Result<Self, ReportError> {
-        fs::create_dir_all(&path).map_err(|source| ReportError::Write {
-            file: path.clone(),
-            source,
-        })?;
+        fs::create_dir_all(&path)
+            .map_err(|source| ReportError::Write { file: path.clone(), source })?;
         Ok(Self(path))
     }
 

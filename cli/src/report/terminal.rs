@@ -56,17 +56,9 @@ pub fn points(result: &RunResult) -> String {
                     row.push(class.name.clone());
                 }
                 let known = |ns| {
-                    if latency.count > 0 {
-                        micros(ns)
-                    } else {
-                        "-".to_owned()
-                    }
+                    if latency.count > 0 { micros(ns) } else { "-".to_owned() }
                 };
-                row.extend([
-                    known(latency.p50_ns),
-                    known(latency.p99_ns),
-                    known(latency.p999_ns),
-                ]);
+                row.extend([known(latency.p50_ns), known(latency.p99_ns), known(latency.p999_ns)]);
                 row.push(std::mem::take(&mut note));
                 table.add_row(row);
                 before.fill(String::new());
@@ -78,11 +70,7 @@ pub fn points(result: &RunResult) -> String {
 
 /// A row per variant: its saturation, the difference from the first variant's, and how it moves with the limit.
 pub fn saturation(result: &RunResult) -> Option<String> {
-    if result
-        .variants
-        .iter()
-        .all(|variant| variant.saturation_per_second.is_none())
-    {
+    if result.variants.iter().all(|variant| variant.saturation_per_second.is_none()) {
         return None;
     }
     let limits = limits(result);
@@ -95,10 +83,7 @@ pub fn saturation(result: &RunResult) -> Option<String> {
     header.extend(limits.iter().map(|limit| format!("at {limit} us")));
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut table = table(result, &header, 2..header.len());
-    let reference = result
-        .variants
-        .first()
-        .and_then(|variant| variant.saturation_per_second);
+    let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
     for (index, variant) in result.variants.iter().enumerate() {
         let rate = variant.saturation_per_second;
         let against = match (rate, reference) {
@@ -142,10 +127,7 @@ pub fn at_limit(variant: &VariantResult, limit: u32) -> String {
     if variant.saturation_by_limit.is_empty() {
         return String::new();
     }
-    let rate = variant
-        .saturation_by_limit
-        .iter()
-        .find(|(other, _)| *other == limit);
+    let rate = variant.saturation_by_limit.iter().find(|(other, _)| *other == limit);
     rate.map_or_else(|| "none".to_owned(), |(_, rate)| thousands(*rate))
 }
 
@@ -159,11 +141,8 @@ fn table(result: &RunResult, header: &[&str], numbers: std::ops::Range<usize>) -
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(WIDTH)
         .set_header(header.to_vec());
-    let name_width = result
-        .variants
-        .iter()
-        .map(|variant| variant.name.chars().count() as u16 + 2)
-        .max();
+    let name_width =
+        result.variants.iter().map(|variant| variant.name.chars().count() as u16 + 2).max();
     for (index, column) in table.column_iter_mut().enumerate() {
         if numbers.contains(&index) || (1..4).contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);

@@ -20,33 +20,18 @@ fn csv_has_a_row_per_point_and_reads_back() {
     let mut reader = csv::Reader::from_reader(bytes.as_slice());
     let header = reader.headers().unwrap().clone();
     let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
-    let points: Vec<_> = result
-        .variants
-        .iter()
-        .flat_map(|v| v.points.iter().map(move |p| (v, p)))
-        .collect();
+    let points: Vec<_> =
+        result.variants.iter().flat_map(|v| v.points.iter().map(move |p| (v, p))).collect();
     assert_eq!(rows.len(), points.len());
     let column = |name: &str| {
-        header
-            .iter()
-            .position(|other| other == name)
-            .unwrap_or_else(|| panic!("no {name}"))
+        header.iter().position(|other| other == name).unwrap_or_else(|| panic!("no {name}"))
     };
     for (row, (variant, point)) in rows.iter().zip(points) {
         assert_eq!(&row[column("variant")], variant.name);
-        assert_eq!(
-            row[column("achieved_per_second")].parse(),
-            Ok(point.achieved_per_second)
-        );
-        assert_eq!(
-            row[column("GET_p99_ns")].parse(),
-            Ok(point.classes[0].latency.p99_ns)
-        );
+        assert_eq!(row[column("achieved_per_second")].parse(), Ok(point.achieved_per_second));
+        assert_eq!(row[column("GET_p99_ns")].parse(), Ok(point.classes[0].latency.p99_ns));
         assert_eq!(row[column("valid")].parse(), Ok(point.generator.valid));
-        assert_eq!(
-            row[column("agent_percent")].parse(),
-            Ok(point.cpu.agent_percent)
-        );
+        assert_eq!(row[column("agent_percent")].parse(), Ok(point.cpu.agent_percent));
         assert_eq!(row[column("outcome_stale")].parse(), Ok(3));
     }
 }
@@ -59,16 +44,8 @@ fn a_class_that_a_point_lacks_leaves_its_columns_empty() {
     result.variants[0].points[0].classes.push(scan);
     let bytes = points::csv(&result).unwrap();
     let mut reader = csv::Reader::from_reader(bytes.as_slice());
-    let column = reader
-        .headers()
-        .unwrap()
-        .iter()
-        .position(|name| name == "RANGE_p50_ns")
-        .unwrap();
-    let filled: Vec<bool> = reader
-        .records()
-        .map(|row| !row.unwrap()[column].is_empty())
-        .collect();
+    let column = reader.headers().unwrap().iter().position(|name| name == "RANGE_p50_ns").unwrap();
+    let filled: Vec<bool> = reader.records().map(|row| !row.unwrap()[column].is_empty()).collect();
     assert_eq!(filled.iter().position(|filled| *filled), Some(0));
     assert_eq!(filled.iter().filter(|filled| **filled).count(), 1);
 }
@@ -90,14 +67,8 @@ fn the_json_object_holds_the_whole_run() {
     let result = sample::load();
     let json = to_json(&result);
     assert_eq!(json["scenario"], "rocksdb-fifo");
-    assert_eq!(
-        json["variants"][3]["points"][0]["classes"][0]["name"],
-        "GET"
-    );
-    assert_eq!(
-        json["variants"][0]["saturation_by_limit"][1],
-        serde_json::json!([300, 62_000.0])
-    );
+    assert_eq!(json["variants"][3]["points"][0]["classes"][0]["name"], "GET");
+    assert_eq!(json["variants"][0]["saturation_by_limit"][1], serde_json::json!([300, 62_000.0]));
     assert_eq!(serde_json::from_value::<RunResult>(json).unwrap(), result);
 }
 
@@ -106,10 +77,7 @@ fn a_histogram_survives_being_written() {
     let mut histogram = hdrhistogram::Histogram::<u64>::new(3).unwrap();
     histogram.record_n(12_345, 7).unwrap();
     histogram.record(9_999_999).unwrap();
-    assert_eq!(
-        histograms::decode(&histograms::encode(&histogram)),
-        Some(histogram)
-    );
+    assert_eq!(histograms::decode(&histograms::encode(&histogram)), Some(histogram));
     assert_eq!(histograms::decode("not one"), None);
 }
 
@@ -181,11 +149,7 @@ fn percentiles_are_compared_at_the_highest_load_that_all_served() {
     let percentiles = plots.percentiles.unwrap();
     // Linux threads give up above 62 k/s.
     assert_eq!(percentiles.load, "55.0 thousand requests per second");
-    assert!(
-        percentiles
-            .svg
-            .contains("latency at each percentile, 55.0 k/s offered")
-    );
+    assert!(percentiles.svg.contains("latency at each percentile, 55.0 k/s offered"));
     // Rungs of a ladder are offered loads of their own.
     assert!(plot::all(&sample::ladder()).unwrap().percentiles.is_none());
 }
@@ -223,11 +187,7 @@ fn numbers_that_are_not_finite_do_no_harm() {
     let out = directory("not-finite");
     write(&result, &out).unwrap();
     assert!(to_json(&result)["variants"][0]["points"][0]["achieved_per_second"].is_null());
-    assert!(
-        !fs::read_to_string(out.join("ladder/ladder.svg"))
-            .unwrap()
-            .contains("NaN")
-    );
+    assert!(!fs::read_to_string(out.join("ladder/ladder.svg")).unwrap().contains("NaN"));
     fs::remove_dir_all(out).unwrap();
 }
 
@@ -269,10 +229,7 @@ fn an_error_says_which_file() {
     fs::write(&out, "in the way").unwrap();
     let error = write(&sample::ladder(), &out).unwrap_err().to_string();
     assert!(
-        error.starts_with(&format!(
-            "{}: cannot be written: ",
-            out.join("ladder").display()
-        )),
+        error.starts_with(&format!("{}: cannot be written: ", out.join("ladder").display())),
         "{error}"
     );
     fs::remove_file(out).unwrap();
@@ -286,15 +243,9 @@ fn the_terminal_table_fits_and_says_what_is_invalid() {
     let summary = terminal::summary(&result);
     for line in summary.lines() {
         let width = line.chars().count();
-        assert!(
-            width <= usize::from(terminal::WIDTH),
-            "{width} columns: {line}"
-        );
+        assert!(width <= usize::from(terminal::WIDTH), "{width} columns: {line}");
     }
-    let row = summary
-        .lines()
-        .find(|line| line.contains("on-host agent"))
-        .unwrap();
+    let row = summary.lines().find(|line| line.contains("on-host agent")).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns[..5], ["on-host", "agent", "1", "10.0", "10.0"]);
     assert!(summary.contains("invalid"));
@@ -343,13 +294,7 @@ fn a_limit_that_no_load_was_within_is_shown_as_none() {
     let mut result = sample::load();
     result.variants[0].saturation_by_limit.remove(0);
     let table = terminal::saturation(&result).unwrap();
-    let row = table
-        .lines()
-        .find(|line| line.contains("Linux threads"))
-        .unwrap();
+    let row = table.lines().find(|line| line.contains("Linux threads")).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(
-        columns,
-        ["Linux", "threads", "1", "62.0", "none", "62.0", "63.2"]
-    );
+    assert_eq!(columns, ["Linux", "threads", "1", "62.0", "none", "62.0", "63.2"]);
 }

@@ -23,7 +23,12 @@ pub struct AgentProcess {
 impl AgentProcess {
     /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`. Must be called on a
     /// thread that outlives the agent.
-    pub fn start(socket: &Path, policy: &str, cpu: usize, shares_cpu: bool) -> Result<AgentProcess, Failure> {
+    pub fn start(
+        socket: &Path,
+        policy: &str,
+        cpu: usize,
+        shares_cpu: bool,
+    ) -> Result<AgentProcess, Failure> {
         let starting = |error: std::io::Error| {
             Failure::Cannot(format!("the agent's process cannot be started: {error}"))
         };

@@ -5,8 +5,9 @@
 //! estimate and takes fewer probes.
 
 use serde_json::json;
+use wave_workloads::point::{SearchEnd, SearchResult};
 
-use super::session::Session;
+use super::session::{Session, TRIES};
 use super::{Failure, Found, Ground};
 use crate::report::model::VariantResult;
 use crate::scenario::{Load, Scenario};
@@ -35,14 +36,10 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
             let step = format!("{}: saturation, {repetition} of {REPETITIONS}", variant.name);
             ground.begin(&step);
             let mut session = Session::start(ground, variant)?;
-            let (from, to, probes) = match median(searches) {
-                Some(estimate) => {
-                    let within = |load: f64| load.clamp(low, high);
-                    (within(estimate * AROUND.0), within(estimate * AROUND.1), LATER_PROBES)
-                }
-                None => (low, high, probes),
+            match median(searches) {
+                Some(estimate) => search_around(&mut session, estimate, low, high)?,
+                None => session.search(low, high, probes)?,
             };
-            session.search(from, to, probes)?;
             searches.push(session.finish(variant));
             ground.end();
         }
@@ -74,7 +71,10 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let mut found = Found { extra, ..Found::default() };
     found.facts.push((
         format!("saturation: median of {REPETITIONS} searches, round-robin"),
-        "measured; the points shown are those of the median search".into(),
+        format!(
+            "measured; the points shown are those of the median search. A load that was served \
+             too slowly was tried up to {TRIES} times"
+        ),
     ));
     for (searches, spread) in searches.into_iter().zip(&spreads) {
         let median = searches.into_iter().min_by(|a, b| {
@@ -88,6 +88,22 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         found.variants.extend(median);
     }
     Ok(found)
+}
+
+/// Looks near `estimate`, and beyond where it turns out to lie elsewhere.
+fn search_around(
+    session: &mut Session<'_>,
+    estimate: f64,
+    low: f64,
+    high: f64,
+) -> Result<SearchResult, Failure> {
+    let (from, to) = ((estimate * AROUND.0).max(low), (estimate * AROUND.1).min(high));
+    let result = session.search(from, to, LATER_PROBES)?;
+    match result.end {
+        SearchEnd::BelowRange if from > low => session.search(low, from, LATER_PROBES),
+        SearchEnd::AboveRange if to < high => session.search(to, high, LATER_PROBES),
+        _ => Ok(result),
+    }
 }
 
 /// Saturations of one variant.

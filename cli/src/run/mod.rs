@@ -17,7 +17,9 @@ mod service;
 mod session;
 mod system;
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wave_workloads::arrivals::Mix;
 use wave_workloads::cpu;
@@ -29,13 +31,10 @@ use crate::live::Feed;
 use crate::report::model::{SATURATION_SERVED, VariantResult};
 use crate::report::{Progress, RunResult};
 use crate::scenario::{Kind, Scenario, Variant, Workload};
+use neighbours::{DISTURBING_CPUS, Neighbours, PATIENCE};
 use seating::Seating;
-use neighbours::Neighbours;
 use service::Service;
 use wave_workloads::point::Limits;
-
-/// CPUs that other processes may use before a run is called disturbed.
-const OTHERS_CPUS_MAX: f64 = 0.05;
 
 /// A run that came to its end.
 #[derive(Debug)]
@@ -53,6 +52,10 @@ struct Ground<'a> {
     service: Arc<Service>,
     progress: Progress,
     feed: Feed,
+    /// What is left of the time for repeating disturbed points.
+    patience: Cell<Duration>,
+    /// Points that were repeated.
+    repeated: Cell<u32>,
 }
 
 impl Ground<'_> {
@@ -95,7 +98,15 @@ pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Fai
     feed.step("filling RocksDB");
     let service = Service::open(&scenario.workload, seating.workers[0], &progress)?;
     let before = Neighbours::now();
-    let ground = Ground { scenario, cpus, service: Arc::new(service), progress, feed };
+    let ground = Ground {
+        scenario,
+        cpus,
+        service: Arc::new(service),
+        progress,
+        feed,
+        patience: Cell::new(PATIENCE),
+        repeated: Cell::new(0),
+    };
     let found = match scenario.kind {
         Kind::Load => load::run(&ground),
         Kind::Ladder => ladder::run(&ground),
@@ -107,8 +118,12 @@ pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Fai
     if let Some((before, after)) = before.zip(Neighbours::now()) {
         let cpus = after.cpus_since(&before);
         let mut how = "measured over the whole run".to_owned();
-        if cpus > OTHERS_CPUS_MAX {
+        if cpus > DISTURBING_CPUS {
             how.push_str("; the figures are disturbed: run again on a quiet machine");
+        }
+        if ground.repeated.get() > 0 {
+            let what = format!("{} points were repeated", ground.repeated.get());
+            facts.push((what, "because other processes took CPU time from them".into()));
         }
         facts.push((format!("other processes used {cpus:.2} CPUs"), how));
     }

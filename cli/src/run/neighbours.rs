@@ -1,6 +1,15 @@
 //! What else ran on this machine meanwhile: figures taken beside a busy neighbour mean little.
 
+use std::time::Duration;
+
 use wave_workloads::cpu::{monotonic_ns, process_cpu_time_ns};
+
+/// CPUs that other processes may use before a point, or a run, is called disturbed: above what
+/// the kernel's own accounting, in ticks, is wrong by.
+pub const DISTURBING_CPUS: f64 = 0.1;
+
+/// How much time a run spends at most on repeating disturbed points.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// CPU time so far: of all processes, and of this one with the children that it has waited for.
 #[derive(Clone, Copy, Debug)]

@@ -6,10 +6,10 @@ use wave_workloads::arrivals::{Load, Mix};
 use wave_workloads::generator::{self, Seat, Settings};
 use wave_workloads::point as measured;
 
+use super::Failure;
 use super::seating::Seating;
 use super::service::{Service, Work};
 use super::system::{Delta, System};
-use super::Failure;
 use crate::report::model::{ClassLatency, Cpu, Generator, Latency, Point};
 use crate::scenario::{Run, Workload, slug};
 
@@ -57,6 +57,8 @@ pub struct Outcome {
     pub report: Point,
     /// Nanoseconds per request, part by part; empty where Linux decides.
     pub account: Vec<(String, f64)>,
+    /// CPUs that other processes used meanwhile.
+    pub neighbours_cpus: f64,
 }
 
 impl Outcome {
@@ -88,7 +90,8 @@ pub fn run(
     let after = system.sample();
     let recorded = work.recorder.collect();
     if lost > 0 {
-        let text = format!("{lost} requests of {} were lost at {per_second:.0}/s", report.submitted);
+        let text =
+            format!("{lost} requests of {} were lost at {per_second:.0}/s", report.submitted);
         return Err(Failure::Check(text));
     }
     if work.failed() > 0 {
@@ -100,14 +103,16 @@ pub fn run(
     let served = recorded.done + recorded.in_warm_up;
     let account = account(&delta, work.service(), &counts, served);
     let report = for_report(&measured, &delta);
-    Ok(Outcome { measured, report, account })
+    Ok(Outcome { measured, report, account, neighbours_cpus: delta.neighbours_cpus })
 }
 
 /// The same point in the report's words.
 pub fn for_report(point: &measured::Point, delta: &Delta) -> Point {
     let lag = &point.generator;
-    let percent = |ns: f64, of: f64| if of > 0.0 { (ns / of * 100.0).clamp(0.0, 100.0) } else { 0.0 };
-    let poll_ns = if delta.has_agent { delta.cores_ns - delta.busy_ns - delta.parked_ns } else { 0.0 };
+    let percent =
+        |ns: f64, of: f64| if of > 0.0 { (ns / of * 100.0).clamp(0.0, 100.0) } else { 0.0 };
+    let poll_ns =
+        if delta.has_agent { delta.cores_ns - delta.busy_ns - delta.parked_ns } else { 0.0 };
     Point {
         offered_per_second: point.offered_per_second,
         achieved_per_second: point.achieved_per_second,
@@ -152,12 +157,7 @@ fn class_for_report(class: &measured::ClassLatency) -> ClassLatency {
 
 /// Where the cores' time went, per request. The parts add up to all of the time that the cores were
 /// not asleep. Polling is given without what the link charged meanwhile, which is among the link's.
-fn account(
-    delta: &Delta,
-    service: &Service,
-    classes: &[u64],
-    served: u64,
-) -> Vec<(String, f64)> {
+fn account(delta: &Delta, service: &Service, classes: &[u64], served: u64) -> Vec<(String, f64)> {
     let counted: u64 = classes.iter().sum();
     if !delta.has_agent || served == 0 || counted == 0 {
         return Vec::new();

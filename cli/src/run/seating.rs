@@ -38,8 +38,7 @@ pub fn seat(cpus: &[usize], workers: usize, agents: usize) -> Seating {
     let (&first, rest) = cpus.split_first().expect("a process runs on some CPU");
     // How many of the CPUs after the first are the host cores'.
     let for_workers = if rest.is_empty() { &cpus[..] } else { rest };
-    let last_first: Vec<usize> =
-        for_workers.iter().rev().copied().cycle().take(workers).collect();
+    let last_first: Vec<usize> = for_workers.iter().rev().copied().cycle().take(workers).collect();
     let left = rest.len().saturating_sub(workers);
     let agents: Vec<usize> = if left >= agents {
         rest[..agents].to_vec()

@@ -1,9 +1,13 @@
 //! One variant's system, from its start to its end, and its points one after the other.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use wave_workloads::point::{self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult};
+use wave_workloads::point::{
+    self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult, Verdict,
+};
 
+use super::neighbours::DISTURBING_CPUS;
 use super::point::{self, Outcome, Terms};
 use super::seating;
 use super::service::Work;
@@ -12,8 +16,12 @@ use super::{Failure, Ground, keep_house, limits, mix, take_generators_seat, vari
 use crate::report::model::VariantResult;
 use crate::scenario::Variant;
 
+/// How often a load that a search asks for is tried, at most.
+pub(super) const TRIES: usize = 3;
+
 /// A system that is up, and the points that were run.
-pub(super) struct Session {
+pub(super) struct Session<'a> {
+    ground: &'a Ground<'a>,
     system: System,
     work: Arc<Work>,
     terms: Terms,
@@ -22,9 +30,9 @@ pub(super) struct Session {
     outcomes: Vec<Outcome>,
 }
 
-impl Session {
+impl<'a> Session<'a> {
     /// Starts the system and takes the generator's seat.
-    pub fn start(ground: &Ground<'_>, variant: &Variant) -> Result<Session, Failure> {
+    pub fn start(ground: &'a Ground<'a>, variant: &Variant) -> Result<Session<'a>, Failure> {
         let cores = variant.host.cores as usize;
         let agents = usize::from(variant.agent().is_some());
         let seating = seating::seat(&ground.cpus, cores, agents);
@@ -43,11 +51,29 @@ impl Session {
         take_generators_seat(&seating)?;
         let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
         let limits = limits(workload);
-        Ok(Session { system, work, terms, cores, limits, outcomes: Vec::new() })
+        Ok(Session { ground, system, work, terms, cores, limits, outcomes: Vec::new() })
     }
 
-    /// Runs one point.
+    /// Runs one point; again, where other processes took CPU time from it and there is time left
+    /// for that.
     pub fn point(&mut self, per_second: f64) -> Result<(), Failure> {
+        let outcome = loop {
+            let start = Instant::now();
+            let outcome = self.single_point(per_second)?;
+            let left = self.ground.patience.get();
+            if outcome.neighbours_cpus <= DISTURBING_CPUS || left.is_zero() {
+                break outcome;
+            }
+            // A neighbour that is at it now may be done a little later.
+            std::thread::sleep(Duration::from_millis(300));
+            self.ground.patience.set(left.saturating_sub(start.elapsed()));
+            self.ground.repeated.set(self.ground.repeated.get() + 1);
+        };
+        self.outcomes.push(outcome);
+        Ok(())
+    }
+
+    fn single_point(&mut self, per_second: f64) -> Result<Outcome, Failure> {
         let Session { system, work, terms, cores, .. } = self;
         let mut outcome = point::run(system, work, terms, per_second, *cores)?;
         if let System::Enclave(hosted, _) = system
@@ -55,16 +81,19 @@ impl Session {
         {
             outcome.invalidate(&why);
         }
-        self.outcomes.push(outcome);
-        Ok(())
+        Ok(outcome)
     }
 
     /// Looks for saturation between `low` and `high` with at most `probes` loads.
+    ///
+    /// A load that was served too slowly is tried up to [`TRIES`] times, as a slow moment of the
+    /// machine looks the same; it counts as served if it was in one of them. That is so for every
+    /// variant alike.
     pub fn search(&mut self, low: f64, high: f64, probes: u32) -> Result<SearchResult, Failure> {
         let mut failure = None;
         let limits = self.limits.clone();
-        let run = |per_second| match self.point(per_second) {
-            Ok(()) => self.outcomes.last().expect("a point was just run").measured.clone(),
+        let run = |per_second| match self.tries(per_second) {
+            Ok(point) => point,
             Err(error) => {
                 failure.get_or_insert(error);
                 failed_point(per_second)
@@ -72,6 +101,20 @@ impl Session {
         };
         let result = measured::search(run, low, high, probes as usize, &limits);
         failure.map_or(Ok(result), Err)
+    }
+
+    fn tries(&mut self, per_second: f64) -> Result<measured::Point, Failure> {
+        let mut tries = 1;
+        loop {
+            self.point(per_second)?;
+            let point = &self.outcomes.last().expect("a point was just run").measured;
+            let slow = point.verdict(&self.limits) == Verdict::Saturated
+                && point.served() >= self.limits.served;
+            if !slow || tries == TRIES {
+                return Ok(point.clone());
+            }
+            tries += 1;
+        }
     }
 
     /// The system ends; its points and saturation are what is left.

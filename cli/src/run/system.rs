@@ -16,6 +16,7 @@ use wave_workloads::linux_threads::{self, Pool};
 
 use super::Failure;
 use super::agent::AgentProcess;
+use super::neighbours::Neighbours;
 use super::seating::Seating;
 use super::service::Work;
 use crate::scenario::{Agent, Home, Host, Link, Mapping, Queue, Scheduler, Transport, Variant};
@@ -54,7 +55,8 @@ impl Hosted {
         options.stack_bytes = STACK_BYTES;
         options.prefetch = agent.prefetch;
         options.yields_cpu = seating.workers_yield;
-        let enclave = Arc::new(Enclave::start(options).map_err(|error| cannot_start(&error, host))?);
+        let enclave =
+            Arc::new(Enclave::start(options).map_err(|error| cannot_start(&error, host))?);
         let mut hosted = Hosted {
             enclave,
             agent: None,
@@ -239,7 +241,9 @@ pub struct Sample {
     cores: Vec<CoreStats>,
     /// CPU time of all agents, if each could be looked at.
     agents: Option<Duration>,
+    /// CPU time of this process's other threads.
     others_cpu_ns: u64,
+    neighbours: Option<Neighbours>,
 }
 
 impl System {
@@ -288,6 +292,7 @@ impl Sample {
         Sample {
             cores: hosted.iter().flat_map(|hosted| cores(hosted)).collect(),
             agents: agents.sum(),
+            neighbours: Neighbours::now(),
             others_cpu_ns: cpu::process_cpu_time_ns().saturating_sub(cpu::thread_cpu_time_ns()),
             at_ns: cpu::monotonic_ns(),
         }
@@ -325,6 +330,8 @@ pub struct Delta {
     pub agent_ns: f64,
     /// Whether there was an agent to look at.
     pub has_agent: bool,
+    /// CPUs that processes used which are none of ours.
+    pub neighbours_cpus: f64,
 }
 
 impl Delta {
@@ -334,6 +341,11 @@ impl Delta {
         let mut delta = Delta { wall_ns, cores_ns: wall_ns * cores as f64, ..Delta::default() };
         if let (Some(before), Some(after)) = (before.agents, after.agents) {
             delta.agent_ns = after.saturating_sub(before).as_nanos() as f64;
+        }
+        if let Some((old, new)) = before.neighbours.zip(after.neighbours) {
+            // Agents are children that were not waited for yet.
+            let agents = if wall_ns > 0.0 { delta.agent_ns / wall_ns } else { 0.0 };
+            delta.neighbours_cpus = (new.cpus_since(&old) - agents).max(0.0);
         }
         if after.cores.is_empty() {
             // Of plain threads, what the kernel does for them counts as theirs.
@@ -346,8 +358,8 @@ impl Delta {
             let since = |new: Nanos, old: Nanos| new.0.saturating_sub(old.0) as f64;
             delta.busy_ns += since(new.busy, old.busy);
             delta.parked_ns += since(new.parked, old.parked);
-            delta.polling_ns += since(new.polling, old.polling)
-                - since(new.polling_charged, old.polling_charged);
+            delta.polling_ns +=
+                since(new.polling, old.polling) - since(new.polling_charged, old.polling_charged);
             for &(code, count) in &new.outcomes {
                 let before = old.outcomes.iter().find(|(other, _)| *other == code);
                 let count = count - before.map_or(0, |(_, count)| *count);

@@ -45,10 +45,7 @@ impl Source<'_> {
             return Ok(*value.get_ref());
         }
         let (least, most) = (allowed.start(), allowed.end());
-        let message = format!(
-            "`{field}` is {}, expected {least} to {most}",
-            value.get_ref()
-        );
+        let message = format!("`{field}` is {}, expected {least} to {most}", value.get_ref());
         Err(self.refuse(value.span(), message))
     }
 
@@ -58,10 +55,7 @@ impl Source<'_> {
         if number > 0.0 && number.is_finite() {
             return Ok(number);
         }
-        Err(self.refuse(
-            value.span(),
-            format!("`{field}` is {number}, expected a number above 0"),
-        ))
+        Err(self.refuse(value.span(), format!("`{field}` is {number}, expected a number above 0")))
     }
 }
 
@@ -74,21 +68,10 @@ pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, Sc
         return Err(source.refuse(raw.name.span(), message));
     }
     let kind = kind(&raw, source)?;
-    let run = run(
-        raw.run.as_ref(),
-        raw.crash.as_ref(),
-        &kind,
-        raw.kind.span(),
-        source,
-    )?;
+    let run = run(raw.run.as_ref(), raw.crash.as_ref(), &kind, raw.kind.span(), source)?;
     let workload = workload(raw.workload.unwrap_or_default(), source)?;
-    let variants = variants::check(
-        raw.variant,
-        raw.host.unwrap_or_default(),
-        &kind,
-        &raw.kind,
-        source,
-    )?;
+    let variants =
+        variants::check(raw.variant, raw.host.unwrap_or_default(), &kind, &raw.kind, source)?;
     Ok(Scenario {
         name,
         description: raw.description.unwrap_or_default(),
@@ -102,20 +85,11 @@ pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, Sc
 fn kind(raw: &RawScenario, source: Source<'_>) -> Result<Kind, ScenarioError> {
     let written = *raw.kind.get_ref();
     if let Some(crash) = raw.crash.as_ref().filter(|_| written != RawKind::Crash) {
-        return Err(source.refuse(
-            crash.span(),
-            "[crash] has a meaning only with kind = \"crash\"",
-        ));
+        return Err(source.refuse(crash.span(), "[crash] has a meaning only with kind = \"crash\""));
     }
-    if let Some(enclaves) = raw
-        .enclaves
-        .as_ref()
-        .filter(|_| written != RawKind::Enclaves)
-    {
-        return Err(source.refuse(
-            enclaves.span(),
-            "[enclaves] has a meaning only with kind = \"enclaves\"",
-        ));
+    if let Some(enclaves) = raw.enclaves.as_ref().filter(|_| written != RawKind::Enclaves) {
+        return Err(source
+            .refuse(enclaves.span(), "[enclaves] has a meaning only with kind = \"enclaves\""));
     }
     match (written, &raw.crash, &raw.enclaves) {
         (RawKind::Load, ..) => Ok(Kind::Load),
@@ -132,12 +106,7 @@ fn kind(raw: &RawScenario, source: Source<'_>) -> Result<Kind, ScenarioError> {
 }
 
 fn crash_kind(raw: &RawCrash, source: Source<'_>) -> Result<Kind, ScenarioError> {
-    let kills = source.within(
-        "crash.kills",
-        raw.kills.as_ref(),
-        defaults::KILLS,
-        1..=100_000,
-    )?;
+    let kills = source.within("crash.kills", raw.kills.as_ref(), defaults::KILLS, 1..=100_000)?;
     let every_ms = source.within(
         "crash.every_ms",
         raw.every_ms.as_ref(),
@@ -154,12 +123,8 @@ fn enclaves_kind(raw: Option<&RawEnclaves>, source: Source<'_>) -> Result<Kind, 
 }
 
 fn workload(raw: RawWorkload, source: Source<'_>) -> Result<Workload, ScenarioError> {
-    let keys = source.within(
-        "workload.keys",
-        raw.keys.as_ref(),
-        defaults::KEYS,
-        1..=1_000_000_000,
-    )?;
+    let keys =
+        source.within("workload.keys", raw.keys.as_ref(), defaults::KEYS, 1..=1_000_000_000)?;
     let value_bytes = source.within(
         "workload.value_bytes",
         raw.value_bytes.as_ref(),
@@ -196,11 +161,7 @@ fn workload(raw: RawWorkload, source: Source<'_>) -> Result<Workload, ScenarioEr
             checked
         }
     };
-    Ok(Workload {
-        keys,
-        value_bytes,
-        classes,
-    })
+    Ok(Workload { keys, value_bytes, classes })
 }
 
 fn class(raw: &RawClass, service_us: f64, source: Source<'_>) -> Result<Class, ScenarioError> {
@@ -211,11 +172,7 @@ fn class(raw: &RawClass, service_us: f64, source: Source<'_>) -> Result<Class, S
         service_us,
         0.0..=1_000_000.0,
     )?;
-    Ok(Class {
-        name: raw.name.clone(),
-        weight,
-        service_us,
-    })
+    Ok(Class { name: raw.name.clone(), weight, service_us })
 }
 
 fn run(
@@ -240,10 +197,7 @@ fn run(
     if let (Kind::Crash(times), Some(crash)) = (kind, crash) {
         let unused = [
             ("run.seconds", raw.seconds.as_ref().map(Spanned::span)),
-            (
-                "run.loads_per_second",
-                raw.loads_per_second.as_ref().map(Spanned::span),
-            ),
+            ("run.loads_per_second", raw.loads_per_second.as_ref().map(Spanned::span)),
             ("run.search", raw.search.as_ref().map(Spanned::span)),
         ];
         if let Some((field, Some(span))) = unused.into_iter().find(|(_, span)| span.is_some()) {
@@ -254,12 +208,7 @@ fn run(
         }
         let load = source.positive("crash.load_per_second", &crash.get_ref().load_per_second)?;
         let seconds = warmup + f64::from(times.kills) * times.every_ms as f64 / 1e3;
-        return Ok(Run {
-            seconds,
-            warmup_seconds: warmup,
-            seed,
-            load: Load::Each(vec![load]),
-        });
+        return Ok(Run { seconds, warmup_seconds: warmup, seed, load: Load::Each(vec![load]) });
     }
 
     let seconds = match &raw.seconds {
@@ -267,9 +216,8 @@ fn run(
         None => defaults::SECONDS,
     };
     if warmup >= seconds {
-        let at = warmup_seconds
-            .map(Spanned::span)
-            .or_else(|| raw.seconds.as_ref().map(Spanned::span));
+        let at =
+            warmup_seconds.map(Spanned::span).or_else(|| raw.seconds.as_ref().map(Spanned::span));
         let message = format!(
             "`run.warmup_seconds` is {warmup}, expected less than `run.seconds`, which is {seconds}"
         );
@@ -283,10 +231,9 @@ fn run(
             ));
         }
         (None, None) => {
-            return Err(source.refuse(
-                span,
-                "[run] needs `loads_per_second` or a table [run.search]",
-            ));
+            return Err(
+                source.refuse(span, "[run] needs `loads_per_second` or a table [run.search]")
+            );
         }
         (Some(loads), None) if *kind == Kind::Ladder => {
             let message = "`run.loads_per_second` with kind = \"ladder\", expected a table [run.search]: \
@@ -296,12 +243,7 @@ fn run(
         (Some(loads), None) => each(loads, source)?,
         (None, Some(search)) => self::search(search.get_ref(), source)?,
     };
-    Ok(Run {
-        seconds,
-        warmup_seconds: warmup,
-        seed,
-        load,
-    })
+    Ok(Run { seconds, warmup_seconds: warmup, seed, load })
 }
 
 fn each(loads: &Spanned<Vec<Spanned<f64>>>, source: Source<'_>) -> Result<Load, ScenarioError> {
@@ -316,10 +258,9 @@ fn each(loads: &Spanned<Vec<Spanned<f64>>>, source: Source<'_>) -> Result<Load, 
         checked.push(rate);
     }
     if checked.is_empty() {
-        return Err(source.refuse(
-            loads.span(),
-            format!("`{field}` is empty, expected at least one load"),
-        ));
+        return Err(
+            source.refuse(loads.span(), format!("`{field}` is empty, expected at least one load"))
+        );
     }
     Ok(Load::Each(checked))
 }
@@ -333,11 +274,7 @@ fn search(raw: &RawSearch, source: Source<'_>) -> Result<Load, ScenarioError> {
         );
         return Err(source.refuse(raw.high.span(), message));
     }
-    let probes = source.within(
-        "run.search.probes",
-        raw.probes.as_ref(),
-        defaults::PROBES,
-        2..=64,
-    )?;
+    let probes =
+        source.within("run.search.probes", raw.probes.as_ref(), defaults::PROBES, 2..=64)?;
     Ok(Load::Search { low, high, probes })
 }

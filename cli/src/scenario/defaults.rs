@@ -37,11 +37,7 @@ pub const ENCLAVES: u32 = 2;
 
 /// `workload.classes`: GETs only.
 pub fn classes(service_us: f64) -> Vec<Class> {
-    vec![Class {
-        name: "GET".to_owned(),
-        weight: 1.0,
-        service_us,
-    }]
+    vec![Class { name: "GET".to_owned(), weight: 1.0, service_us }]
 }
 
 /// `variant.messages` over `link`: how each side maps the queues from host to agent.
@@ -49,15 +45,9 @@ pub fn classes(service_us: f64) -> Vec<Class> {
 /// Over a link that is not coherent, with every optimisation of Wave 5.3 that fits this direction.
 pub fn messages(link: &Link) -> Queue {
     match link {
-        Link::Shm => Queue {
-            home: Home::Host,
-            ..coherent()
-        },
+        Link::Shm => Queue { home: Home::Host, ..coherent() },
         Link::Coherent => coherent(),
-        Link::MountEvans | Link::File(_) => Queue {
-            host: Mapping::WriteCombining,
-            ..coherent()
-        },
+        Link::MountEvans | Link::File(_) => Queue { host: Mapping::WriteCombining, ..coherent() },
     }
 }
 
@@ -66,15 +56,9 @@ pub fn messages(link: &Link) -> Queue {
 /// Over a link that is not coherent, with every optimisation of Wave 5.3 that fits this direction.
 pub fn decisions(link: &Link) -> Queue {
     match link {
-        Link::Shm => Queue {
-            home: Home::Host,
-            ..coherent()
-        },
+        Link::Shm => Queue { home: Home::Host, ..coherent() },
         Link::Coherent => coherent(),
-        Link::MountEvans | Link::File(_) => Queue {
-            host: Mapping::WriteThrough,
-            ..coherent()
-        },
+        Link::MountEvans | Link::File(_) => Queue { host: Mapping::WriteThrough, ..coherent() },
     }
 }
 

@@ -37,26 +37,15 @@ pub enum ScenarioError {
 
 /// The line, from 1, of the byte at `offset`.
 pub(super) fn line_of(text: &str, offset: usize) -> usize {
-    1 + text.as_bytes()[..offset.min(text.len())]
-        .iter()
-        .filter(|byte| **byte == b'\n')
-        .count()
+    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
 impl ScenarioError {
     pub(super) fn form(path: &Path, line: usize, message: String) -> Self {
-        Self::Form {
-            file: path.to_path_buf(),
-            line,
-            message,
-        }
+        Self::Form { file: path.to_path_buf(), line, message }
     }
 
     pub(super) fn meaning(path: &Path, line: usize, message: String) -> Self {
-        Self::Meaning {
-            file: path.to_path_buf(),
-            line,
-            message,
-        }
+        Self::Meaning { file: path.to_path_buf(), line, message }
     }
 }

@@ -25,10 +25,8 @@ use std::path::Path;
 /// # Errors
 /// Says which file, which line and why. All of them are the author's of the file, to be answered with exit code 2.
 pub fn load(path: &Path, policies: &[&str]) -> Result<Scenario, ScenarioError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ScenarioError::Read {
-        file: path.to_path_buf(),
-        source,
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ScenarioError::Read { file: path.to_path_buf(), source })?;
     parse(path, &text, policies)
 }
 
@@ -38,14 +36,7 @@ pub fn load(path: &Path, policies: &[&str]) -> Result<Scenario, ScenarioError> {
 /// As for [`load`], except that nothing is read.
 pub fn parse(path: &Path, text: &str, policies: &[&str]) -> Result<Scenario, ScenarioError> {
     let raw = file::parse(path, text)?;
-    check::check(
-        raw,
-        check::Source {
-            path,
-            text,
-            policies,
-        },
-    )
+    check::check(raw, check::Source { path, text, policies })
 }
 
 #[cfg(test)]

@@ -232,14 +232,8 @@ impl Variant {
     pub fn placement(&self) -> &'static str {
         match &self.scheduler {
             Scheduler::Linux => "linux",
-            Scheduler::Agent(Agent {
-                placement: Placement::OnHost,
-                ..
-            }) => "onhost",
-            Scheduler::Agent(Agent {
-                placement: Placement::Offload,
-                ..
-            }) => "offload",
+            Scheduler::Agent(Agent { placement: Placement::OnHost, .. }) => "onhost",
+            Scheduler::Agent(Agent { placement: Placement::Offload, .. }) => "offload",
         }
     }
 

@@ -20,9 +20,7 @@ fn parse_text(text: &str) -> Result<Scenario, ScenarioError> {
 }
 
 fn message(text: &str) -> String {
-    parse_text(text)
-        .expect_err("this is to be refused")
-        .to_string()
+    parse_text(text).expect_err("this is to be refused").to_string()
 }
 
 /// GOOD with `from` replaced, as a message.
@@ -34,13 +32,8 @@ fn message_with(from: &str, to: &str) -> String {
 fn scenarios() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
     let entries = std::fs::read_dir(directory).expect("scenarios/ is there");
-    let mut files: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    files.retain(|path| {
-        path.extension()
-            .is_some_and(|extension| extension == "toml")
-    });
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     files
 }
 
@@ -50,15 +43,8 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
     assert!(files.len() >= 4, "only {} scenarios", files.len());
     for file in files {
         let scenario = load(&file, POLICIES).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(
-            Some(scenario.name.as_str()),
-            file.file_stem().and_then(|stem| stem.to_str())
-        );
-        assert!(
-            !scenario.description.is_empty(),
-            "{} has no description",
-            file.display()
-        );
+        assert_eq!(Some(scenario.name.as_str()), file.file_stem().and_then(|stem| stem.to_str()));
+        assert!(!scenario.description.is_empty(), "{} has no description", file.display());
     }
 }
 
@@ -66,9 +52,7 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
 fn the_demonstration_takes_less_than_a_minute() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/rocksdb-fifo.toml");
     let scenario = load(&file, POLICIES).unwrap_or_else(|error| panic!("{error}"));
-    let Load::Each(loads) = scenario.run.load else {
-        panic!("a list of loads")
-    };
+    let Load::Each(loads) = scenario.run.load else { panic!("a list of loads") };
     assert!(scenario.run.seconds * (loads.len() * scenario.variants.len()) as f64 <= 45.0);
 }
 
@@ -77,11 +61,7 @@ fn what_is_left_out_is_filled_in() {
     let scenario = parse_text(GOOD).unwrap();
     assert_eq!(
         scenario.workload.classes,
-        [Class {
-            name: "GET".into(),
-            weight: 1.0,
-            service_us: defaults::SERVICE_US
-        }]
+        [Class { name: "GET".into(), weight: 1.0, service_us: defaults::SERVICE_US }]
     );
     assert_eq!(scenario.run.seconds, defaults::SECONDS);
     assert_eq!(scenario.run.load, Load::Each(vec![1000.0, 2000.0]));
@@ -94,10 +74,8 @@ fn what_is_left_out_is_filled_in() {
 
 #[test]
 fn a_variant_overrides_what_the_host_says() {
-    let text = GOOD.replace(
-        "[[variant]]",
-        "[host]\nprestage = 5\ncores = 3\n[[variant]]",
-    ) + "prestage = 7\ncores = 2\n";
+    let text = GOOD.replace("[[variant]]", "[host]\nprestage = 5\ncores = 3\n[[variant]]")
+        + "prestage = 7\ncores = 2\n";
     let scenario = parse_text(&text).unwrap();
     assert_eq!(scenario.variants[0].agent().unwrap().prestage, 7);
     assert_eq!(scenario.variants[0].host.cores, 2);
@@ -117,10 +95,7 @@ fn copied_queues_lie_with_their_reader() {
     let scenario =
         parse_text(&(GOOD.to_owned() + "decisions = { transport = \"dma-async\" }\n")).unwrap();
     let decisions = scenario.variants[0].agent().unwrap().decisions;
-    assert_eq!(
-        (decisions.home, decisions.host),
-        (Home::Host, Mapping::WriteBack)
-    );
+    assert_eq!((decisions.home, decisions.host), (Home::Host, Mapping::WriteBack));
     let refused =
         message(&(GOOD.to_owned() + "decisions = { transport = \"dma-async\", home = \"nic\" }\n"));
     assert_eq!(
@@ -163,10 +138,7 @@ fn a_wrong_form_is_refused_with_line_field_and_what_is_allowed() {
         message_with("name = \"a\"\n", ""),
         "scenarios/x.toml:5: `variant[0]`: missing field `name`"
     );
-    assert_eq!(
-        message_with("kind = \"load\"\n", ""),
-        "scenarios/x.toml:1: missing field `kind`"
-    );
+    assert_eq!(message_with("kind = \"load\"\n", ""), "scenarios/x.toml:1: missing field `kind`");
     assert_eq!(
         message_with("[[variant]]", "[host]\ncores = -1\n[[variant]]"),
         "scenarios/x.toml:6: `host.cores`: invalid value: integer `-1`, expected a whole number, 0 or more"
@@ -194,10 +166,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
             "3: [run] needs `loads_per_second` or a table [run.search]",
         ),
         (
-            message_with(
-                "[[variant]]",
-                "[run.search]\nlow = 1\nhigh = 2\n[[variant]]",
-            ),
+            message_with("[[variant]]", "[run.search]\nlow = 1\nhigh = 2\n[[variant]]"),
             "5: [run] has both `loads_per_second` and [run.search], expected one of them",
         ),
         (
@@ -217,10 +186,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
             "5: `run.warmup_seconds` is 1, expected less than `run.seconds`, which is 1",
         ),
         (
-            message_with(
-                "loads_per_second = [1000, 2000]",
-                "search = { low = 5, high = 4 }",
-            ),
+            message_with("loads_per_second = [1000, 2000]", "search = { low = 5, high = 4 }"),
             "4: `run.search.high` is 4, expected more than `run.search.low`, which is 5",
         ),
         (
@@ -232,10 +198,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
             "6: `host.prestage` is 65, expected 0 to 64",
         ),
         (
-            message_with(
-                "[[variant]]",
-                "[host]\ncores = 8\nmax_threads = 4\n[[variant]]",
-            ),
+            message_with("[[variant]]", "[host]\ncores = 8\nmax_threads = 4\n[[variant]]"),
             "7: `host.max_threads` is 4, expected at least `host.cores`, which is 8",
         ),
         (
@@ -273,10 +236,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
              whose card reaches the host's memory by dma-sync or dma-async",
         ),
         (
-            message_with(
-                "model:mount-evans\"",
-                "shm\"\nmessages = { home = \"nic\" }",
-            ),
+            message_with("model:mount-evans\"", "shm\"\nmessages = { home = \"nic\" }"),
             "10: `variant.messages` has no meaning over shm, where memory is shared and write-back",
         ),
         (
@@ -300,10 +260,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
              a ladder compares saturations",
         ),
         (
-            message_with(
-                "[run]",
-                "[workload]\nclasses = [{ name = \"GET\", weight = -1 }]\n[run]",
-            ),
+            message_with("[run]", "[workload]\nclasses = [{ name = \"GET\", weight = -1 }]\n[run]"),
             "4: `workload.classes.weight` is -1, expected a number above 0",
         ),
         (
@@ -320,9 +277,5 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
 fn a_file_that_is_not_there_is_named() {
     let refused = load(Path::new("scenarios/none.toml"), POLICIES).unwrap_err();
     assert!(matches!(refused, ScenarioError::Read { .. }));
-    assert!(
-        refused
-            .to_string()
-            .starts_with("scenarios/none.toml: cannot be read: ")
-    );
+    assert!(refused.to_string().starts_with("scenarios/none.toml: cannot be read: "));
 }

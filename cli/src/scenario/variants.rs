@@ -109,11 +109,7 @@ fn variant(
         RawPlacement::OnHost => Scheduler::Agent(agent(raw, Placement::OnHost, shared, source)?),
         RawPlacement::Offload => Scheduler::Agent(agent(raw, Placement::Offload, shared, source)?),
     };
-    Ok(Variant {
-        name: raw.name.get_ref().clone(),
-        host,
-        scheduler,
-    })
+    Ok(Variant { name: raw.name.get_ref().clone(), host, scheduler })
 }
 
 /// Without an agent, nothing about an agent may be said.
@@ -148,10 +144,7 @@ fn agent(
     source: Source<'_>,
 ) -> Result<Agent, ScenarioError> {
     let Some(policy) = &raw.policy else {
-        let message = format!(
-            "`variant.policy` is missing, expected {}",
-            one_of(source.policies)
-        );
+        let message = format!("`variant.policy` is missing, expected {}", one_of(source.policies));
         return Err(source.refuse(raw.placement.span(), message));
     };
     if !source.policies.contains(&policy.get_ref().as_str()) {
@@ -162,10 +155,7 @@ fn agent(
         );
         return Err(source.refuse(policy.span(), message));
     }
-    let link = raw
-        .link
-        .as_ref()
-        .map_or(Ok(defaults::LINK), |link| self::link(link, source))?;
+    let link = raw.link.as_ref().map_or(Ok(defaults::LINK), |link| self::link(link, source))?;
     if let (Placement::OnHost, Some(written), true) = (placement, &raw.link, link != Link::Shm) {
         let message = format!(
             "`variant.link` is \"{link}\", expected shm: placement = \"onhost\" shares the host's memory"
@@ -197,10 +187,7 @@ fn agent(
             shared.prestage,
             0..=PRESTAGE_MAX,
         )?,
-        prefetch: raw
-            .prefetch
-            .as_ref()
-            .map_or(defaults::PREFETCH, |prefetch| *prefetch.get_ref()),
+        prefetch: raw.prefetch.as_ref().map_or(defaults::PREFETCH, |prefetch| *prefetch.get_ref()),
         link,
     })
 }
@@ -250,22 +237,15 @@ fn queue(
     let refuse =
         |why: String| Err(source.refuse(written.span(), format!("`variant.{field}`: {why}")));
     if transport != Transport::Mmio {
-        let queue = Queue {
-            transport,
-            home: sink,
-            host: Mapping::WriteBack,
-            agent: Mapping::WriteBack,
-        };
+        let queue =
+            Queue { transport, home: sink, host: Mapping::WriteBack, agent: Mapping::WriteBack };
         if raw.home.is_some_and(|home| home != sink) {
             let sink = if sink == Home::Nic { "nic" } else { "host" };
             return refuse(format!(
                 "copied {field} lie with the side that reads them, expected home = \"{sink}\""
             ));
         }
-        if [raw.host, raw.agent]
-            .into_iter()
-            .flatten()
-            .any(|mapping| mapping != Mapping::WriteBack)
+        if [raw.host, raw.agent].into_iter().flatten().any(|mapping| mapping != Mapping::WriteBack)
         {
             return refuse(
                 "with dma each side reaches its own memory only, expected write-back on both"

@@ -19,9 +19,7 @@ use std::rc::Rc;
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::layout::Layout;
-use wave_core::link::{
-    Dma, Doorbell, Home, LINE_WORDS, Mapping, Port, Side, Span, Ticket, Window,
-};
+use wave_core::link::{Dma, Doorbell, Home, LINE_WORDS, Mapping, Port, Side, Span, Ticket, Window};
 
 type Line = [u64; LINE_WORDS];
 const FULL: u8 = 0xff;
@@ -136,7 +134,8 @@ impl State {
 
     fn publish(&mut self, context: usize, home: Home) {
         loop {
-            let lines = self.contexts[context].gathered.range((home as u8, 0)..=(home as u8, u32::MAX));
+            let lines =
+                self.contexts[context].gathered.range((home as u8, 0)..=(home as u8, u32::MAX));
             let keys: Vec<_> = lines.map(|(key, _)| *key).collect();
             if keys.is_empty() {
                 return;

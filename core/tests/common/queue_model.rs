@@ -76,7 +76,8 @@ impl Model {
     /// An empty queue of a shape.
     pub fn new(name: &str, direction: Direction, entries: u32, seed: u64) -> Model {
         let (messages, decisions) = shape(name, entries, entries);
-        let config = Config { messages, decisions, prestage: 2, subjects: 1, ..Config::coherent(2) };
+        let config =
+            Config { messages, decisions, prestage: 2, subjects: 1, ..Config::coherent(2) };
         let layout = Layout::new(config).unwrap();
         let link = Link::new(&layout, name == "coherent", seed);
         let (place, producer, consumer) = match direction {
@@ -194,8 +195,7 @@ pub fn run(
 pub fn run_bytes(bytes: &[u8]) {
     let [shape, entries, seed, operations @ ..] = bytes else { return };
     let name = SHAPES[usize::from(*shape) % SHAPES.len()];
-    let direction =
-        if shape & 0x80 == 0 { Direction::Messages } else { Direction::Decisions };
+    let direction = if shape & 0x80 == 0 { Direction::Messages } else { Direction::Decisions };
     let operations = operations.iter().map(|byte| Operation::from_byte(*byte));
     run(name, direction, 4 << (entries % 4), u64::from(*seed), operations);
 }

@@ -49,7 +49,8 @@ fn greet(enclave: &Arc<Enclave>, aloud: bool) -> Result<(), Box<dyn Error>> {
     let changed = Arc::new(Condvar::new());
 
     let (watched, woken) = (Arc::clone(&count), Arc::clone(&changed));
-    let watcher = enclave.spawn(0, move || *woken.wait_while(watched.lock(), |count| *count < 100))?;
+    let watcher =
+        enclave.spawn(0, move || *woken.wait_while(watched.lock(), |count| *count < 100))?;
 
     let mut counters = Vec::new();
     for _ in 0..10 {

@@ -23,10 +23,9 @@ use wave_core::link::{Doorbell, Home, Port, Side};
 use wave_core::message::TxnId;
 use wave_core::snapshot::CoreRecord;
 use wave_core::watchdog::Watchdog;
-use wave_links::doorbell::EventFd;
 use wave_links::memory::Memory;
 use wave_links::socket::{Connection, Listener, Offer};
-use wave_links::{AnyBell, AnyPort, LinkSpec};
+use wave_links::{AnyPort, EventFd, LinkSpec, SocketBell};
 
 use crate::clock::MonotonicClock;
 use crate::shared::{CoreShared, Incarnation, Shared, lock};
@@ -37,6 +36,9 @@ const CANDIDATES_MAX: usize = 4;
 /// Looks at rest after which the watchdog looks less often. A load that merely has gaps must not
 /// get there, or an agent that hangs is found too late.
 const LOOKS_AT_REST: u32 = 20;
+/// Shortest time between two snapshots: an agent that asks without end must not keep this thread
+/// from everything else.
+const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(2000);
 
@@ -48,6 +50,8 @@ struct Agent {
     since: Nanos,
     /// How many cores had adopted the window when the last snapshot was taken.
     cores_in_snapshot: Option<usize>,
+    wants_snapshot: bool,
+    last_snapshot: Nanos,
 }
 
 pub(crate) struct Control {
@@ -61,6 +65,8 @@ pub(crate) struct Control {
     looks_at_rest: u32,
     /// Switches of all cores as of the last look.
     switches_seen: u64,
+    /// Every core as of the last look.
+    cores_seen: Vec<CoreRecord>,
 }
 
 impl Control {
@@ -71,6 +77,7 @@ impl Control {
         layout: Layout,
     ) -> Control {
         let watchdog = Watchdog::new(shared.config.patience);
+        let cores_seen = vec![CoreRecord::default(); shared.cores.len()];
         Control {
             shared,
             listener,
@@ -81,6 +88,7 @@ impl Control {
             watchdog,
             looks_at_rest: 0,
             switches_seen: 0,
+            cores_seen,
         }
     }
 
@@ -102,14 +110,20 @@ impl Control {
     /// to look at.
     fn wait(&mut self) {
         let agents = self.candidates.iter().chain(&self.attached);
-        let mut fds = vec![poll_in(self.listener.as_fd()), poll_in(self.shared.control_bell.as_fd())];
+        let mut fds =
+            vec![poll_in(self.listener.as_fd()), poll_in(self.shared.control_bell.as_fd())];
         for agent in agents {
             fds.push(poll_in(agent.connection.as_fd()));
             fds.push(poll_in(agent.incarnation.control_bell.event_fd().as_fd()));
         }
         let quarter_ms = (self.shared.config.patience.0 / 4_000_000).clamp(1, 1000) as i32;
         let timeout_ms = match &self.attached {
-            Some(agent) if agent.cores_in_snapshot != Some(self.shared.cores.len()) => 1,
+            Some(agent)
+                if agent.wants_snapshot
+                    || agent.cores_in_snapshot != Some(self.shared.cores.len()) =>
+            {
+                1
+            }
             Some(_) if self.looks_at_rest > LOOKS_AT_REST && self.candidates.is_empty() => {
                 10 * quarter_ms
             }
@@ -157,6 +171,8 @@ impl Control {
                     connection,
                     since: now,
                     cores_in_snapshot: None,
+                    wants_snapshot: true,
+                    last_snapshot: Nanos(0),
                 }),
                 Err(error) => {
                     let _ = connection.refuse(&format!("the host cannot make a window: {error}"));
@@ -175,13 +191,16 @@ impl Control {
         let extra = self.link.extra_lines(nic, host);
         let (memory, memory_fd) = Memory::create(&self.shared.name, nic, host, extra)?;
         let memory = Arc::new(memory);
+        // The agent's own bell is the last.
+        let [agent_bell, agents_end] = SocketBell::pair()?;
         let mut bells = Vec::new();
-        for _ in 0..layout.doorbells() {
+        for _ in 0..layout.agent_vector() {
             bells.push(EventFd::new()?);
         }
         let port = self.link.port(&memory, Side::Host, &layout.mappings(Side::Host))?;
         write_header(&layout, port.window(Home::Nic));
-        let fds: Vec<BorrowedFd<'_>> = bells.iter().map(AsFd::as_fd).collect();
+        let fds = bells.iter().map(AsFd::as_fd).chain([agents_end.as_fd()]);
+        let fds: Vec<BorrowedFd<'_>> = fds.collect();
         connection.send_offer(&Offer {
             version: PROTOCOL_VERSION,
             lines: [nic, host, extra],
@@ -191,18 +210,16 @@ impl Control {
         })?;
         let bells = bells.into_iter().enumerate();
         let mut bells = bells
-            .map(|(vector, bell)| self.link.doorbell(&memory, vector, bell).map(Arc::new))
+            .map(|(vector, bell)| self.link.doorbell(&memory, vector, bell))
             .collect::<Result<Vec<_>, _>>()?;
-        let agent_bell = bells.pop().ok_or("no doorbells")?;
         let control_bell = bells.pop().ok_or("no doorbells")?;
-        let core_bells = bells;
         let control = HostControl::new(&layout);
         let link = self.link.clone();
         let incarnation = Incarnation {
             layout,
             memory,
             link,
-            core_bells,
+            core_bells: bells,
             control_bell,
             agent_bell,
             lost: AtomicBool::new(false),
@@ -257,28 +274,12 @@ impl Control {
 
     /// Points every context to another window, or to none.
     fn switch_windows(&self, to: Option<&Arc<Incarnation>>) {
-        let mut old_bells = Vec::with_capacity(self.shared.cores.len());
         {
             let mut incarnation = lock(&self.shared.incarnation);
             *incarnation = to.cloned();
-            for (at, core) in self.shared.cores.iter().enumerate() {
-                let bell = match to {
-                    Some(incarnation) => Some(Arc::clone(&incarnation.core_bells[at])),
-                    // The agent keeps its end of the old bell; a new one keeps it out. Where the
-                    // kernel has no more, the old one only wakes the core for nothing.
-                    None => EventFd::new().ok().map(|bell| Arc::new(AnyBell::Event(bell))),
-                };
-                let mut current = lock(&core.bell);
-                old_bells.push(Arc::clone(&current));
-                if let Some(bell) = bell {
-                    *current = bell;
-                }
-            }
             self.shared.epoch.fetch_add(1, Ordering::SeqCst);
         }
-        for bell in old_bells {
-            bell.event_fd().ring();
-        }
+        self.shared.cores.iter().for_each(CoreShared::ring);
         for (at, outside) in self.shared.outside.iter().enumerate() {
             let link = to.map(|incarnation| {
                 let layout = &incarnation.layout;
@@ -296,12 +297,13 @@ impl Control {
         // Messages that a core sent on its old window after the snapshot's scan reach nobody; so
         // another snapshot follows when more cores have come over.
         let epoch = self.shared.epoch.load(Ordering::SeqCst);
-        let here = self.shared.cores.iter().filter(|core| {
-            core.epoch.load(Ordering::SeqCst) == epoch
-        });
+        let here =
+            self.shared.cores.iter().filter(|core| core.epoch.load(Ordering::SeqCst) == epoch);
         let here = here.count();
-        let lost = agent.incarnation.lost.swap(false, Ordering::SeqCst);
-        if lost || requests.resync || agent.cores_in_snapshot != Some(here) {
+        agent.wants_snapshot |= requests.resync;
+        agent.wants_snapshot |= agent.incarnation.lost.swap(false, Ordering::SeqCst);
+        agent.wants_snapshot |= agent.cores_in_snapshot != Some(here);
+        if agent.wants_snapshot && now.since(agent.last_snapshot) >= SNAPSHOT_GAP {
             let record = |core: &CoreShared| {
                 let came_over = core.epoch.load(Ordering::SeqCst) == epoch;
                 let record = core.record();
@@ -312,9 +314,9 @@ impl Control {
             let cores: Vec<CoreRecord> = self.shared.cores.iter().map(record).collect();
             if agent.control.send_snapshot(&agent.port, &cores, self.shared.table.records()) {
                 agent.cores_in_snapshot = Some(here);
+                agent.wants_snapshot = false;
+                agent.last_snapshot = now;
                 lock(&self.shared.agents).snapshots += 1;
-            } else if lost {
-                agent.incarnation.lost.store(true, Ordering::SeqCst);
             }
         }
         let signals = agent.control.take_signals();
@@ -324,7 +326,14 @@ impl Control {
         }
         faults |= agent.incarnation.fault.load(Ordering::SeqCst);
         let gone = agent.connection.hung_up() || self.shared.kill.swap(false, Ordering::SeqCst);
-        let idle = self.shared.cores.iter().any(|core| core.record().asks);
+        // A core that merely asks at each look, because looks and switches come together on a CPU
+        // that they share, is not idle.
+        let mut idle = false;
+        for (core, seen) in self.shared.cores.iter().zip(&mut self.cores_seen) {
+            let record = core.record();
+            idle |= record.asks && *seen == record;
+            *seen = record;
+        }
         let table = &self.shared.table;
         let bark = self.watchdog.look(
             now,
@@ -346,12 +355,6 @@ impl Control {
     fn detach(&mut self) {
         let Some(agent) = self.attached.take() else { return };
         agent.control.revoke(&agent.port);
-        // A hostile agent can fill a bell's counter, so that ringing it blocks; this frees a core
-        // that does.
-        let Incarnation { core_bells, control_bell, agent_bell, .. } = &*agent.incarnation;
-        for bell in core_bells.iter().chain([control_bell, agent_bell]) {
-            bell.event_fd().drain();
-        }
         self.switch_windows(None);
         self.shared.enter_fallback();
     }
@@ -360,4 +363,3 @@ impl Control {
 fn poll_in(fd: BorrowedFd<'_>) -> libc::pollfd {
     libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }
 }
-

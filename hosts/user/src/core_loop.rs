@@ -10,8 +10,7 @@ use wave_core::host::{HostCore, Mechanism, Next};
 use wave_core::link::Waiter;
 use wave_core::message::{Decision, Sequence};
 use wave_core::outcome::Code;
-use wave_core::snapshot::Record;
-use wave_links::{AnyBell, AnyPort};
+use wave_links::AnyPort;
 use wave_sched::wire::{DECISION_RUN, Event, Kind};
 
 use crate::clock::MonotonicClock;
@@ -34,7 +33,6 @@ pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: u16,
     link: RefCell<Option<CoreLink>>,
-    bell: RefCell<Arc<AnyBell>>,
     timers: RefCell<Timers>,
     current: Cell<u32>,
     epoch: Cell<u64>,
@@ -61,21 +59,15 @@ impl Mechanism for Commits<'_> {
         }
         self.table.commit(self.core, decision.subject, decision.sequence)
     }
-
-    fn snapshot(&self, each: &mut dyn FnMut(Record)) {
-        self.table.records().for_each(each);
-    }
 }
 
 impl Core {
     pub(crate) fn new(shared: Arc<Shared>, index: u16) -> Core {
-        let bell = Arc::clone(&lock(&shared.cores[usize::from(index)].bell));
         Core {
             timers: RefCell::new(Timers::new(shared.config.subjects as usize)),
             shared,
             index,
             link: RefCell::new(None),
-            bell: RefCell::new(bell),
             current: Cell::new(0),
             epoch: Cell::new(0),
             run: Cell::new(0),
@@ -247,14 +239,18 @@ impl Core {
         let table = &self.shared.table;
         let thread = table.thread(id);
         let class = table.slot(id).class();
-        let blocks = |left| match left {
-            Left::Blocked(sequence) => (Kind::Blocked, sequence),
-            Left::Runnable(sequence) => (Kind::Yield, sequence),
+        let mut woken = None;
+        let mut blocked = |left| match left {
+            Left::Blocked(sequence) => sequence,
+            Left::Woken(sequence, runnable) => {
+                woken = Some(runnable);
+                sequence
+            }
         };
         let (kind, sequence) = match reason {
             Suspend::Yield => (Kind::Yield, table.leave_runnable(id)),
-            Suspend::Park => blocks(table.leave_parked(id)),
-            Suspend::Wait => blocks(table.leave_waiting(id)),
+            Suspend::Park => (Kind::Blocked, blocked(table.leave_parked(id))),
+            Suspend::Wait => (Kind::Blocked, blocked(table.leave_waiting(id))),
             Suspend::Exit => (Kind::Dead, table.leave_dead(id)),
         };
         let core = self.index;
@@ -267,7 +263,11 @@ impl Core {
             Kind::Dead => {
                 let _ = self.shared.free.push(id);
             }
-            _ => {}
+            _ => {
+                if let Some(sequence) = woken {
+                    self.woken(thread, sequence);
+                }
+            }
         }
     }
 
@@ -311,7 +311,15 @@ impl Core {
         let timeout = self.timers.borrow().next().map(|at| Duration::from_nanos(at.since(now).0));
         let changed = self.epoch.get() != self.shared.epoch.load(Ordering::SeqCst);
         if !changed && !self.shared.stop.load(Ordering::SeqCst) {
-            self.bell.borrow().wait(timeout);
+            let own = &self.mine().bell;
+            match &*self.link.borrow() {
+                Some(link) => {
+                    link.incarnation.core_bells[usize::from(self.index)].wait_with(own, timeout);
+                }
+                None => {
+                    own.wait(timeout);
+                }
+            }
         }
         self.mine().sleeps.store(false, Ordering::SeqCst);
     }
@@ -331,7 +339,6 @@ impl Core {
                 let incarnation = Arc::clone(incarnation);
                 *self.link.borrow_mut() = Some(CoreLink { port, protocol, incarnation });
             }
-            *self.bell.borrow_mut() = Arc::clone(&lock(&self.mine().bell));
             self.shared.epoch.load(Ordering::Acquire)
         };
         self.epoch.set(epoch);

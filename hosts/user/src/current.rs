@@ -70,6 +70,8 @@ pub fn yield_now() {
 }
 
 /// Blocks until [`Thread::unpark`], which may have come already. Sends BLOCKED.
+/// As with `std::thread::park`, look at what you wait for after it returns: an unpark that was meant
+/// for a thread which has ended can meet the next user of its id.
 /// Panics if the caller is no thread of an enclave.
 pub fn park() {
     let came_already = with_core(|core| {

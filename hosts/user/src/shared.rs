@@ -11,9 +11,8 @@ use wave_core::layout::{Config, Layout};
 use wave_core::link::{Doorbell, Side};
 use wave_core::message::{Sequence, Subject, TxnId};
 use wave_core::snapshot::CoreRecord;
-use wave_links::doorbell::EventFd;
 use wave_links::memory::Memory;
-use wave_links::{AnyBell, AnyPort, LinkSpec};
+use wave_links::{AnyBell, AnyPort, EventFd, LinkSpec, SocketBell};
 use wave_sched::wire::{Event, Kind, NO_CORE};
 
 use crate::barrier;
@@ -33,9 +32,9 @@ pub(crate) struct Incarnation {
     pub(crate) memory: Arc<Memory>,
     pub(crate) link: LinkSpec,
     /// A bell per core.
-    pub(crate) core_bells: Vec<Arc<AnyBell>>,
-    pub(crate) control_bell: Arc<AnyBell>,
-    pub(crate) agent_bell: Arc<AnyBell>,
+    pub(crate) core_bells: Vec<AnyBell>,
+    pub(crate) control_bell: AnyBell,
+    pub(crate) agent_bell: SocketBell,
     /// Something went missing on the way to this agent.
     pub(crate) lost: AtomicBool,
     /// This agent wrote nonsense.
@@ -60,8 +59,8 @@ pub(crate) struct CoreShared {
     pub(crate) epoch: AtomicU64,
     /// Whether the core sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
-    /// What wakes it.
-    pub(crate) bell: Mutex<Arc<AnyBell>>,
+    /// What wakes it from within the host. No agent has it.
+    pub(crate) bell: EventFd,
     pub(crate) counters: Counters,
 }
 
@@ -71,7 +70,7 @@ impl CoreShared {
             record: AtomicU64::new(1 << 24),
             epoch: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
-            bell: Mutex::new(Arc::new(AnyBell::Event(EventFd::new()?))),
+            bell: EventFd::new()?,
             counters: Counters::default(),
         })
     }
@@ -94,7 +93,7 @@ impl CoreShared {
     }
 
     pub(crate) fn ring(&self) {
-        lock(&self.bell).event_fd().ring();
+        self.bell.ring();
     }
 }
 

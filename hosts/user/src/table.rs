@@ -103,6 +103,13 @@ impl Slot {
         unsafe { *self.fiber.get() = Some(fiber) };
     }
 
+    /// Takes a token, if it is there. Only one of several takers gets it.
+    #[inline]
+    fn take_token(&self, token: u8) -> bool {
+        self.tokens.load(Ordering::SeqCst) & token != 0
+            && self.tokens.fetch_and(!token, Ordering::SeqCst) & token != 0
+    }
+
     pub(crate) fn class(&self) -> u16 {
         self.class.load(Ordering::Relaxed)
     }
@@ -110,10 +117,11 @@ impl Slot {
 
 /// What came of blocking a thread; with its new version.
 pub(crate) enum Left {
-    /// It is blocked, or was and has been woken since.
+    /// It is blocked, or was and has been woken by somebody who tells of it.
     Blocked(Sequence),
-    /// What it was to wait for has come already: it is runnable.
-    Runnable(Sequence),
+    /// It blocked, and what it was to wait for had come already: it is runnable again, under the
+    /// second version.
+    Woken(Sequence, Sequence),
 }
 
 pub(crate) struct Table {
@@ -235,40 +243,31 @@ impl Table {
     }
 
     /// Blocks first and looks for a token then; [`Table::rouse`] leaves its token first and looks
-    /// whether the thread has blocked then. Both in sequentially consistent order: one sees the
-    /// other.
+    /// whether the thread has blocked then. Both in sequentially consistent order: at least one sees
+    /// the other, and whoever takes the token wakes the thread. So no token outlives the wake-up
+    /// that it stands for.
     fn block(&self, id: u32, state: u64, token: u8) -> Left {
         let slot = self.slot(id);
         let old = slot.word.load(Ordering::Relaxed);
         debug_assert_eq!(old & STATE, RUNNING);
         let blocked = moved(old, state);
         slot.word.store(blocked, Ordering::SeqCst);
-        if slot.tokens.load(Ordering::SeqCst) & token == 0 {
-            return Left::Blocked(sequence(blocked));
+        let runnable = moved(blocked, RUNNABLE);
+        if slot.take_token(token)
+            && slot
+                .word
+                .compare_exchange(blocked, runnable, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+        {
+            return Left::Woken(sequence(blocked), sequence(runnable));
         }
-        // It goes on: runnable instead of blocked, under the same sequence, which nobody has heard
-        // of yet. Unless somebody has seen it blocked and wakes it: then that counts.
-        let runnable = blocked & !STATE | RUNNABLE;
-        let exchange = slot.word.compare_exchange(
-            blocked,
-            runnable,
-            Ordering::SeqCst,
-            Ordering::Relaxed,
-        );
-        match exchange {
-            Ok(_) => {
-                slot.tokens.fetch_and(!token, Ordering::SeqCst);
-                Left::Runnable(sequence(runnable))
-            }
-            Err(_) => Left::Blocked(sequence(blocked)),
-        }
+        Left::Blocked(sequence(blocked))
     }
 
     /// Makes a thread that blocked in `from` runnable, or leaves `token` for it. Returns its new
     /// version if it became runnable.
     fn rouse(&self, subject: Subject, from: u64, token: u8) -> Option<Sequence> {
         let slot = self.slots.get(subject.id as usize)?;
-        let mut left_token = false;
         loop {
             let old = slot.word.load(Ordering::SeqCst);
             if generation(old) != subject.generation || old & STATE == FREE {
@@ -279,16 +278,14 @@ impl Table {
                 let exchange =
                     slot.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
                 if exchange.is_ok() {
-                    if left_token {
-                        slot.tokens.fetch_and(!token, Ordering::SeqCst);
-                    }
                     return Some(sequence(new));
                 }
-            } else if left_token {
+                continue;
+            }
+            slot.tokens.fetch_or(token, Ordering::SeqCst);
+            // If it has blocked in between, one of the two takes the token back and wakes it.
+            if slot.word.load(Ordering::SeqCst) & STATE != from || !slot.take_token(token) {
                 return None;
-            } else {
-                slot.tokens.fetch_or(token, Ordering::SeqCst);
-                left_token = true;
             }
         }
     }
@@ -305,9 +302,7 @@ impl Table {
 
     /// Takes the token of an unpark, if there is one.
     pub(crate) fn take_notified(&self, id: u32) -> bool {
-        let tokens = &self.slot(id).tokens;
-        tokens.load(Ordering::Relaxed) & NOTIFIED != 0
-            && tokens.fetch_and(!NOTIFIED, Ordering::Acquire) & NOTIFIED != 0
+        self.slot(id).take_token(NOTIFIED)
     }
 
     /// Whether a thread is runnable at just this sequence.
@@ -337,7 +332,8 @@ impl Table {
             };
             let subject = Subject { id: id as u32, generation: generation(word) };
             let core = slot.core.load(Ordering::Relaxed);
-            let record = Record { subject, sequence: sequence(word), state, core };
+            let class = slot.class();
+            let record = Record { subject, sequence: sequence(word), state, core, class };
             (word != 0).then_some(record)
         })
     }

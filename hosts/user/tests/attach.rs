@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use common::{socket, start, wait_for};
 use wave_agent::{AttachError, Exit, Registry, Seat, attach, run};
+use wave_core::clock::Nanos;
 use wave_core::layout::{AGENT_READY, Config, HeaderError, Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side, Window};
 use wave_links::socket::{Connection, Listener, Offer, SocketError};
@@ -26,8 +27,7 @@ struct Faker {
 impl Faker {
     fn new(name: &str) -> Faker {
         let layout = Layout::new(Config { subjects: 16, ..Config::coherent(1) }).unwrap();
-        let (memory, file) =
-            Memory::create(name, layout.nic_lines, layout.host_lines, 0).unwrap();
+        let (memory, file) = Memory::create(name, layout.nic_lines, layout.host_lines, 0).unwrap();
         Faker { listener: Listener::bind(&socket(name), &[]).unwrap(), layout, memory, file }
     }
 
@@ -208,8 +208,7 @@ fn a_host_outlives_an_agent_that_goes_at_any_step() {
     drop(Connection::connect(enclave.socket()).unwrap());
     serves(&enclave);
     // It connects and says nothing, more often than there is room for candidates.
-    let silent: Vec<_> =
-        (0..8).map(|_| Connection::connect(enclave.socket()).unwrap()).collect();
+    let silent: Vec<_> = (0..8).map(|_| Connection::connect(enclave.socket()).unwrap()).collect();
     serves(&enclave);
     drop(silent);
     // It takes the offer and goes; it maps the window and goes, announced or not.
@@ -252,9 +251,7 @@ fn an_agent_of_another_version_is_told_both() {
     let port = LinkSpec::Shm.port(&memory, Side::Agent, &[]).unwrap();
     let layout = wave_core::layout::read_header(port.window(Home::Nic), nic, host).unwrap();
     port.window(Home::Nic).store(layout.agent, 0, AGENT_READY | 77);
-    EventFd::from_fd(offer.doorbells[layout.control_vector()].try_clone().unwrap())
-        .unwrap()
-        .ring();
+    EventFd::from_fd(offer.doorbells[layout.control_vector()].try_clone().unwrap()).unwrap().ring();
     let error = connection.receive_offer(PROTOCOL_VERSION, None).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("77") && text.contains(&PROTOCOL_VERSION.to_string()), "{text}");
@@ -266,7 +263,7 @@ fn an_agent_of_another_version_is_told_both() {
 /// A watchdog turns out an agent that is there but decides nothing.
 #[test]
 fn an_agent_that_decides_nothing_is_turned_out() {
-    let enclave = start("lazy", |_| {});
+    let enclave = start("lazy", |options| options.config.patience = Nanos::from_millis(20));
     let attached = attach(enclave.socket()).unwrap();
     let nic = attached.port.window(Home::Nic);
     nic.store(attached.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));

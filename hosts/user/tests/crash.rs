@@ -18,6 +18,8 @@ use wave_core::layout::{AGENT_READY, INCARNATION_LIVE, PROTOCOL_VERSION};
 use wave_core::link::{Doorbell, Home, Port, Window};
 use wave_user::{Enclave, Mode, SpawnError};
 
+/// Of a host whose agent is there and does nothing: a busy machine may turn a good one out too.
+const WATCHFUL: Nanos = Nanos::from_millis(20);
 const SOCKET: &str = "WAVE_TEST_AGENT";
 
 /// Not a test: what [`process`] runs.
@@ -114,14 +116,16 @@ fn a_stopped_agent_that_continues_after_its_replacement_changes_nothing() {
     let seed = seed(1);
     let _replay = Replay(seed, "crash a_stopped_agent");
     let mut rng = Pcg32::seed_from_u64(seed);
-    let enclave = start("stopped", |options| options.config.cores = 2);
+    let enclave = start("stopped", |options| {
+        options.config.cores = 2;
+        options.config.patience = WATCHFUL;
+    });
     let mut work = Work::new(100_000);
     let mut old = process(&enclave);
     wait_for("the first agent", || enclave.stats().agents == 1);
     for round in 2..=6 {
         work.send(&enclave, rng.random_range(0..2000));
         signal(&old, libc::SIGSTOP);
-        // Either the watchdog turns it out, or its replacement does.
         work.send(&enclave, rng.random_range(0..200));
         let new = process(&enclave);
         wait_for("the replacement", || enclave.stats().agents == round);
@@ -177,9 +181,8 @@ fn scribble(socket: &Path, rng: &mut Pcg32) {
 fn a_hostile_agent_wastes_only_its_own_enclaves_time() {
     let seed = seed(1);
     let _replay = Replay(seed, "crash a_hostile_agent");
-    let hostile = start("hostile", |_| {});
-    // All of this may share one CPU: how long the good agent takes is not what is asked.
-    let good = start("good", |options| options.config.patience = Nanos::from_millis(60_000));
+    let (hostile, good) =
+        (start("hostile", |options| options.config.patience = WATCHFUL), start("good", |_| {}));
     let attached = attach(good.socket()).unwrap();
     let policy = Registry::shipped().make("fifo", &attached.layout.config).unwrap();
     let agent = std::thread::spawn(move || run(attached, policy, (), Seat::Shared));

@@ -100,11 +100,10 @@ impl<T: Timebase> Doorbell for ModelDoorbell<T> {
     }
 }
 
-impl<T: Timebase> Waiter for ModelDoorbell<T> {
-    fn wait(&self, timeout: Option<Duration>) -> bool {
-        if !self.bell.wait(timeout) {
-            return false;
-        }
+
+impl<T: Timebase> ModelDoorbell<T> {
+    /// Charges for a ring that was just taken from [`ModelDoorbell::event_fd`].
+    pub fn receive(&self) {
         let now = self.time.now().0;
         // The peer may have written any time; nobody waits longer than a kick takes.
         let longest = now.saturating_add(self.send).saturating_add(self.flight);
@@ -112,6 +111,15 @@ impl<T: Timebase> Waiter for ModelDoorbell<T> {
         let arrival = sent.saturating_add(self.flight).clamp(now, longest);
         self.time.spend_until(Nanos(arrival.saturating_add(self.receive)));
         charge(&self.received, self.receive);
-        true
+    }
+}
+
+impl<T: Timebase> Waiter for ModelDoorbell<T> {
+    fn wait(&self, timeout: Option<Duration>) -> bool {
+        let rung = self.bell.wait(timeout);
+        if rung {
+            self.receive();
+        }
+        rung
     }
 }

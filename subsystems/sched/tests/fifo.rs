@@ -48,7 +48,8 @@ impl Trace {
             assert_eq!(decision.kind, DECISION_RUN);
             let (thread, sequence) = (decision.subject.id, decision.sequence.0);
             let number = decision.txn.number();
-            writeln!(self.text, "    core {core} <- thread {thread} at {sequence} ({number})").unwrap();
+            writeln!(self.text, "    core {core} <- thread {thread} at {sequence} ({number})")
+                .unwrap();
             self.decided.push((*core, thread));
         }
         assert!(out.preemptions.is_empty() && out.notes.is_empty());
@@ -85,7 +86,8 @@ impl Trace {
 
     /// A run ends and the next decision is answered.
     fn switches(&mut self, core: u16, kind: Kind, thread: u32, txn: u32, code: Code, run: u32) {
-        writeln!(self.text, "{kind:?} {thread}, core {core} answers {txn}: {}", code.name()).unwrap();
+        writeln!(self.text, "{kind:?} {thread}, core {core} answers {txn}: {}", code.name())
+            .unwrap();
         let message = Some(self.message(kind, thread, core));
         let outcome = Some(Outcome { txn: TxnId::new(txn), code, run });
         self.enter(core, Upstream { message, outcome, asks: code != Code::Complete });
@@ -105,6 +107,7 @@ impl Trace {
             sequence: Sequence(self.sequences[id]),
             state: *state,
             core: 0,
+            class: 0,
         };
         let records = states.iter().enumerate().map(record).collect();
         self.brain.on_snapshot(Nanos(0), &Snapshot { records, cores: cores.into() });
@@ -116,7 +119,8 @@ const ASKS: CoreRecord = CoreRecord { run: 0, txn: TxnId::new(0), asks: true };
 const RUNS: CoreRecord = CoreRecord { run: 1, txn: TxnId::new(0), asks: false };
 
 fn first_come_first_served() -> Trace {
-    let mut trace = Trace::new("first come, first served; nothing is prestaged while few wait", 2, 2);
+    let mut trace =
+        Trace::new("first come, first served; nothing is prestaged while few wait", 2, 2);
     trace.snapshot(&[ASKS, ASKS], &[]);
     for thread in 0..3 {
         trace.outside(Kind::New, thread);
@@ -143,7 +147,8 @@ fn prestaging() -> Trace {
 }
 
 fn prestaging_on_one_core() -> Trace {
-    let mut trace = Trace::new("with one core there is nobody else to serve: up to two wait there", 1, 2);
+    let mut trace =
+        Trace::new("with one core there is nobody else to serve: up to two wait there", 1, 2);
     trace.snapshot(&[RUNS], &[]);
     for thread in 0..4 {
         trace.outside(Kind::New, thread);
@@ -163,7 +168,11 @@ fn no_prestaging() -> Trace {
 }
 
 fn refusals() -> Trace {
-    let mut trace = Trace::new("what is refused for the core's sake waits again; else a message will come", 2, 0);
+    let mut trace = Trace::new(
+        "what is refused for the core's sake waits again; else a message will come",
+        2,
+        0,
+    );
     trace.snapshot(&[ASKS, ASKS], &[]);
     trace.outside(Kind::New, 0);
     trace.answers(0, 1, Code::Affinity, 0);
@@ -194,7 +203,8 @@ fn resync() -> Trace {
 
 fn all() -> Vec<Trace> {
     let refused_then_moved = {
-        let mut trace = Trace::new("an outcome that comes after the thread has moved on changes nothing", 1, 2);
+        let mut trace =
+            Trace::new("an outcome that comes after the thread has moved on changes nothing", 1, 2);
         trace.snapshot(&[RUNS], &[]);
         trace.outside(Kind::New, 0);
         trace.switches(0, Kind::Blocked, 1, 1, Code::Complete, 2);

@@ -25,15 +25,9 @@ struct Bar {
 
 /// Saturation of each variant, if the scenario is a ladder and any is known.
 pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
-    let reference = result
-        .variants
-        .first()
-        .and_then(|variant| variant.saturation_per_second);
+    let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
     if result.kind != "ladder"
-        || result
-            .variants
-            .iter()
-            .all(|variant| variant.saturation_per_second.is_none())
+        || result.variants.iter().all(|variant| variant.saturation_per_second.is_none())
     {
         return Ok(None);
     }
@@ -73,10 +67,7 @@ pub fn account(result: &RunResult) -> Result<Option<String>, DrawError> {
     if parts.is_empty() {
         return Ok(None);
     }
-    let with_account = result
-        .variants
-        .iter()
-        .filter(|variant| !variant.account.is_empty());
+    let with_account = result.variants.iter().filter(|variant| !variant.account.is_empty());
     let bars: Vec<Bar> = with_account
         .map(|variant| {
             let segment = |(index, part): (usize, &String)| {
@@ -113,22 +104,13 @@ pub fn parts(result: &RunResult) -> Vec<String> {
 }
 
 fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<String, DrawError> {
-    let total = |bar: &Bar| {
-        bar.segments
-            .iter()
-            .map(|(_, length)| drawable(*length))
-            .sum::<f64>()
-    };
+    let total = |bar: &Bar| bar.segments.iter().map(|(_, length)| drawable(*length)).sum::<f64>();
     let most = bars.iter().map(total).fold(1e-9, f64::max);
     let marks = ticks(most, 6);
     let scale = f64::from(RIGHT - LEFT) / marks.last().copied().unwrap_or(most);
     let at = |value: f64| LEFT + (value * scale).round() as i32;
     let bottom = TOP + ROW * bars.len() as i32 + 6;
-    let legend_height = if parts.is_empty() {
-        0
-    } else {
-        legend_height(parts.len())
-    };
+    let legend_height = if parts.is_empty() { 0 } else { legend_height(parts.len()) };
     plot(title, bottom as u32 + 56 + legend_height, |area| {
         for mark in &marks {
             let x = at(*mark);
@@ -139,11 +121,7 @@ fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<Strin
                 text(13.0, INK, HPos::Center),
             ))?;
         }
-        area.draw(&Text::new(
-            axis.to_owned(),
-            (LEFT, bottom + 36),
-            text(13.0, MUTED, HPos::Left),
-        ))?;
+        area.draw(&Text::new(axis.to_owned(), (LEFT, bottom + 36), text(13.0, MUTED, HPos::Left)))?;
         for (row, bar) in bars.iter().enumerate() {
             let y = TOP + row as i32 * ROW;
             area.draw(&Text::new(
@@ -160,10 +138,7 @@ fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<Strin
                 }
                 if from > 0.0 && length > 0.0 {
                     // Neighbours are told apart by more than their colours.
-                    area.draw(&PathElement::new(
-                        vec![corners[0], (corners[0].0, y + 44)],
-                        PAPER,
-                    ))?;
+                    area.draw(&PathElement::new(vec![corners[0], (corners[0].0, y + 44)], PAPER))?;
                 }
                 from += length;
             }
@@ -179,9 +154,5 @@ fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<Strin
 
 /// What is no length has none.
 fn drawable(length: f64) -> f64 {
-    if length.is_finite() {
-        length.max(0.0)
-    } else {
-        0.0
-    }
+    if length.is_finite() { length.max(0.0) } else { 0.0 }
 }

@@ -25,12 +25,7 @@ impl Axis {
         label: fn(f64) -> String,
         title: impl Into<String>,
     ) -> Self {
-        Self {
-            range: (low, high),
-            ticks,
-            label,
-            title: title.into(),
-        }
+        Self { range: (low, high), ticks, label, title: title.into() }
     }
 }
 

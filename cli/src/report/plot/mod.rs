@@ -36,10 +36,7 @@ impl Plots {
     pub fn files(&self) -> [(&'static str, Option<&str>); 4] {
         [
             ("throughput-latency.svg", self.throughput.as_deref()),
-            (
-                "cdf.svg",
-                self.percentiles.as_ref().map(|plot| plot.svg.as_str()),
-            ),
+            ("cdf.svg", self.percentiles.as_ref().map(|plot| plot.svg.as_str())),
             ("ladder.svg", self.ladder.as_deref()),
             ("account.svg", self.account.as_deref()),
         ]
@@ -57,8 +54,5 @@ pub fn all(result: &RunResult) -> Result<Plots, ReportError> {
 }
 
 fn in_file(file: &'static str) -> impl Fn(style::DrawError) -> ReportError {
-    move |error| ReportError::Draw {
-        file,
-        why: error.to_string(),
-    }
+    move |error| ReportError::Draw { file, why: error.to_string() }
 }

@@ -29,11 +29,7 @@ pub fn draw(result: &RunResult) -> Result<Option<Percentiles>, DrawError> {
     for variant in &result.variants {
         let point = at(variant, load);
         curves.push(point.and_then(curve).unwrap_or_default());
-        let missing = if point.is_none() {
-            ": no valid point"
-        } else {
-            ""
-        };
+        let missing = if point.is_none() { ": no valid point" } else { "" };
         entries.push(format!("{}{missing}", variant.name));
     }
     let values = || curves.iter().flatten().map(|(_, log)| *log);
@@ -43,24 +39,14 @@ pub fn draw(result: &RunResult) -> Result<Option<Percentiles>, DrawError> {
     let low = values().fold(f64::INFINITY, f64::min) - 0.1;
     let high = values().fold(f64::NEG_INFINITY, f64::max) + 0.1;
     let right = f64::from(NINES_MAX);
-    let nines: Vec<f64> = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999]
-        .map(|part: f64| -(1.0 - part).log10())
-        .to_vec();
-    let title = format!(
-        "{}: latency at each percentile, {} k/s offered",
-        result.scenario,
-        thousands(load)
-    );
+    let nines: Vec<f64> =
+        [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999].map(|part: f64| -(1.0 - part).log10()).to_vec();
+    let title =
+        format!("{}: latency at each percentile, {} k/s offered", result.scenario, thousands(load));
     let svg = plot(&title, HEIGHT + legend_height(entries.len()), |root| {
         let (upper, _) = root.split_vertically(HEIGHT);
         let x = Axis::new(0.0, right, nines, percent, "percentile of requests");
-        let y = Axis::new(
-            low,
-            high,
-            log_ticks(low, high),
-            log_number,
-            "latency (µs, log scale)",
-        );
+        let y = Axis::new(low, high, log_ticks(low, high), log_number, "latency (µs, log scale)");
         let mut chart = chart(&upper, x, y)?;
         for (index, curve) in curves.iter().enumerate() {
             chart.draw_series(LineSeries::new(
@@ -76,10 +62,7 @@ pub fn draw(result: &RunResult) -> Result<Option<Percentiles>, DrawError> {
         }
         legend(root, (76, HEIGHT as i32 + 10), Key::Curve, &entries)
     })?;
-    Ok(Some(Percentiles {
-        svg,
-        load: format!("{} thousand requests per second", thousands(load)),
-    }))
+    Ok(Some(Percentiles { svg, load: format!("{} thousand requests per second", thousands(load)) }))
 }
 
 /// The highest load at which every variant has a good point, leaving out those that have none at all.
@@ -92,23 +75,11 @@ fn common_load(result: &RunResult) -> Option<f64> {
             .map(|point| point.offered_per_second)
             .collect()
     };
-    let loads: Vec<Vec<f64>> = result
-        .variants
-        .iter()
-        .map(loads)
-        .filter(|loads| !loads.is_empty())
-        .collect();
-    let common = |load: &f64| {
-        loads
-            .iter()
-            .all(|other| other.iter().any(|other| same(*other, *load)))
-    };
-    loads
-        .first()?
-        .iter()
-        .copied()
-        .filter(common)
-        .max_by(f64::total_cmp)
+    let loads: Vec<Vec<f64>> =
+        result.variants.iter().map(loads).filter(|loads| !loads.is_empty()).collect();
+    let common =
+        |load: &f64| loads.iter().all(|other| other.iter().any(|other| same(*other, *load)));
+    loads.first()?.iter().copied().filter(common).max_by(f64::total_cmp)
 }
 
 /// Two loads that a reader would call the same.
@@ -118,17 +89,12 @@ fn same(one: f64, other: f64) -> bool {
 
 /// The good point at `load`.
 fn at(variant: &VariantResult, load: f64) -> Option<&Point> {
-    variant
-        .points
-        .iter()
-        .find(|point| good(point) && same(point.offered_per_second, load))
+    variant.points.iter().find(|point| good(point) && same(point.offered_per_second, load))
 }
 
 /// Whether the point is to be believed and not beyond saturation.
 fn good(point: &Point) -> bool {
-    let histogram = point
-        .headline()
-        .is_some_and(|class| class.histogram_base64.is_some());
+    let histogram = point.headline().is_some_and(|class| class.histogram_base64.is_some());
     histogram && point.generator.valid && point.served() >= SATURATION_SERVED
 }
 

@@ -64,11 +64,7 @@ pub fn plot(
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         root.fill(&PAPER)?;
-        root.draw(&Text::new(
-            title.to_owned(),
-            (16, 22),
-            text(16.0, INK, HPos::Left),
-        ))?;
+        root.draw(&Text::new(title.to_owned(), (16, 22), text(16.0, INK, HPos::Left)))?;
         draw(&root)?;
         root.present()?;
     }
@@ -85,12 +81,7 @@ pub fn marker(
     let (x, y) = at;
     let outline = match index % 4 {
         0 => None,
-        1 => Some(vec![
-            (x - 5, y - 5),
-            (x + 5, y - 5),
-            (x + 5, y + 5),
-            (x - 5, y + 5),
-        ]),
+        1 => Some(vec![(x - 5, y - 5), (x + 5, y - 5), (x + 5, y + 5), (x - 5, y + 5)]),
         2 => Some(vec![(x, y - 6), (x + 6, y + 5), (x - 6, y + 5)]),
         _ => Some(vec![(x, y - 7), (x + 7, y), (x, y + 7), (x - 7, y)]),
     };
@@ -141,16 +132,11 @@ pub fn legend(
                 ))?;
                 marker(area, (x, y), index, false)?;
             }
-            Key::Patch => area.draw(&Rectangle::new(
-                [(x, y - 7), (x + 14, y + 7)],
-                colour(index).filled(),
-            ))?,
+            Key::Patch => {
+                area.draw(&Rectangle::new([(x, y - 7), (x + 14, y + 7)], colour(index).filled()))?
+            }
         }
-        area.draw(&Text::new(
-            entry.clone(),
-            (x + 26, y),
-            text(13.0, INK, HPos::Left),
-        ))?;
+        area.draw(&Text::new(entry.clone(), (x + 26, y), text(13.0, INK, HPos::Left)))?;
     }
     Ok(())
 }
@@ -164,26 +150,15 @@ pub fn ticks(most: f64, count: usize) -> Vec<f64> {
         .into_iter()
         .find(|step| *step >= raw);
     let step = step.unwrap_or(10.0 * magnitude);
-    (0..)
-        .map(|index| f64::from(index) * step)
-        .take_while(|tick| *tick < most + step)
-        .collect()
+    (0..).map(|index| f64::from(index) * step).take_while(|tick| *tick < most + step).collect()
 }
 
 /// Round values between two decimal logarithms, as logarithms: whole decades, and 2 and 5 between if these are few.
 pub fn log_ticks(low: f64, high: f64) -> Vec<f64> {
-    let factors: &[f64] = if high - low > 2.6 {
-        &[1.0]
-    } else {
-        &[1.0, 2.0, 5.0]
-    };
+    let factors: &[f64] = if high - low > 2.6 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let decades = (low.floor() as i32)..=(high.ceil() as i32);
     decades
-        .flat_map(|decade| {
-            factors
-                .iter()
-                .map(move |factor| f64::from(decade) + factor.log10())
-        })
+        .flat_map(|decade| factors.iter().map(move |factor| f64::from(decade) + factor.log10()))
         .filter(|tick| (low..=high).contains(tick))
         .collect()
 }

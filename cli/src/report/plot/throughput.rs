@@ -17,11 +17,8 @@ type Dot = (f64, f64, bool);
 
 /// Draws it, if any point has a latency.
 pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
-    let curves: Vec<Vec<Dot>> = result
-        .variants
-        .iter()
-        .map(|variant| curve(&variant.points))
-        .collect();
+    let curves: Vec<Vec<Dot>> =
+        result.variants.iter().map(|variant| curve(&variant.points)).collect();
     let dots = || curves.iter().flatten();
     if dots().next().is_none() {
         return Ok(None);
@@ -31,18 +28,11 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
     let high = dots().map(|dot| dot.1).fold(limit, f64::max) + 0.15;
     let x_ticks = ticks(dots().map(|dot| dot.0).fold(0.0, f64::max) * 1.02, 8);
     let right = x_ticks.last().copied().unwrap_or(1.0);
-    let names: Vec<String> = result
-        .variants
-        .iter()
-        .map(|variant| variant.name.clone())
-        .collect();
+    let names: Vec<String> = result.variants.iter().map(|variant| variant.name.clone()).collect();
     let class = headline(result);
 
     plot(
-        &format!(
-            "{}: {class} p99 latency against throughput",
-            result.scenario
-        ),
+        &format!("{}: {class} p99 latency against throughput", result.scenario),
         HEIGHT + legend_height(names.len()) + 24,
         |root| {
             let (upper, _) = root.split_vertically(HEIGHT);
@@ -59,11 +49,7 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
             ))?;
             let (x, y) = chart.backend_coord(&(0.0, limit));
             let label = format!("limit for saturation: {SATURATION_LIMIT_US} µs");
-            root.draw(&Text::new(
-                label,
-                (x + 8, y - 10),
-                text(12.0, MUTED, HPos::Left),
-            ))?;
+            root.draw(&Text::new(label, (x + 8, y - 10), text(12.0, MUTED, HPos::Left)))?;
             for (index, curve) in curves.iter().enumerate() {
                 let line = curve.iter().map(|(x, y, _)| (*x, *y));
                 chart.draw_series(LineSeries::new(line, colour(index).stroke_width(2)))?;
@@ -77,11 +63,7 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
             let below = (HEIGHT + legend_height(names.len())) as i32;
             let hollow = "A hollow marker is a point whose generator did not keep up.";
             if dots().any(|dot| !dot.2) {
-                root.draw(&Text::new(
-                    hollow,
-                    (60, below),
-                    text(12.0, MUTED, HPos::Left),
-                ))?;
+                root.draw(&Text::new(hollow, (60, below), text(12.0, MUTED, HPos::Left)))?;
             }
             Ok(())
         },
@@ -105,7 +87,5 @@ fn curve(points: &[Point]) -> Vec<Dot> {
 /// The name of the class that is drawn.
 fn headline(result: &RunResult) -> &str {
     let mut points = result.variants.iter().flat_map(|variant| &variant.points);
-    points
-        .find_map(|point| point.headline())
-        .map_or("request", |class| class.name.as_str())
+    points.find_map(|point| point.headline()).map_or("request", |class| class.name.as_str())
 }

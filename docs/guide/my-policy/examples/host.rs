@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut threads_before = 0;
     loop {
         while enclave.alive() < IN_LINE as usize {
-            let class = if spawned % 10 == 0 { URGENT } else { 1 };
+            let class = if spawned.is_multiple_of(10) { URGENT } else { 1 };
             let (waited, since) = (Arc::clone(&waited), Instant::now());
             enclave.spawn_detached(class, move || {
                 let start = Instant::now();

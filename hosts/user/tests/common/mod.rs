@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use wave_core::clock::Nanos;
 use wave_user::{Enclave, Options};
 
 /// Where the enclave of this name listens.
@@ -12,11 +13,13 @@ pub fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("wave-test-{}-{name}.sock", std::process::id()))
 }
 
-/// An enclave that shares its CPUs.
+/// An enclave that shares its CPUs, and is as patient as a machine that is busy with other tests
+/// makes necessary.
 pub fn start(name: &str, change: impl FnOnce(&mut Options)) -> Enclave {
     let mut options = Options::new(socket(name));
     options.yields_cpu = true;
     options.config.subjects = 256;
+    options.config.patience = Nanos::from_millis(60_000);
     change(&mut options);
     Enclave::start(options).unwrap()
 }

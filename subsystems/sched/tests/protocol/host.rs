@@ -107,6 +107,7 @@ impl Table {
             sequence: slot.sequence,
             state: slot.state,
             core: slot.core,
+            class: 0,
         })
     }
 
@@ -126,8 +127,6 @@ impl Mechanism for Commits<'_> {
         }
         self.0.borrow_mut().commit(self.1, decision.subject, decision.sequence)
     }
-
-    fn snapshot(&self, _each: &mut dyn FnMut(Record)) {}
 }
 
 /// One life of an agent, as the host sees it.
@@ -408,7 +407,7 @@ impl Host {
         let core = &mut self.cores[at];
         core.link = self.current.as_ref().map(|incarnation| {
             let layout = &incarnation.layout;
-            let protocol = HostCore::new(layout, core.index, core.run, at % 2 == 0);
+            let protocol = HostCore::new(layout, core.index, core.run, at.is_multiple_of(2));
             core.record = protocol.record();
             let port = incarnation.link.port(Side::Host, layout);
             CoreLink { port, protocol, incarnation: Rc::clone(incarnation) }
