@@ -11,7 +11,7 @@ use wave_core::layout::{AGENT_PARKED, CORE_PARKED, Config, Layout};
 use wave_core::link::{Home, Port, Side, Window};
 use wave_core::message::{Decision, FLAG_ATOMIC, Message, Sequence, Subject, TxnId, Upstream};
 use wave_core::outcome::Code;
-use wave_core::queue::Entry;
+use wave_core::queue::{Entry, Tag};
 
 /// Commits what has an even argument.
 struct Even;
@@ -202,6 +202,21 @@ fn a_core_does_not_park_on_credit_that_has_not_gone_back() {
         assert_eq!(credit, 4 * round);
         while desk.heard().is_some() {}
         desk.link.settle();
+    }
+}
+
+#[test]
+fn an_entry_that_is_no_decision_is_the_agents_fault_and_passed_over() {
+    for name in common::SHAPES {
+        let mut desk = Desk::new(name);
+        desk.down.push(&desk.agent, Tag { kind: 1, flags: 0 }, &[1, 2]).unwrap();
+        desk.decide(2, 0);
+        assert_eq!(desk.poll(), Next::Run(2), "{name}");
+        assert!(desk.core.take_signals().fault(), "{name}");
+        let mut desk = Desk::new(name);
+        desk.decide(2, 0);
+        assert_eq!(desk.poll(), Next::Run(2));
+        assert!(desk.core.take_signals().is_empty(), "{name}");
     }
 }
 

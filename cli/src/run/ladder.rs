@@ -128,10 +128,40 @@ impl Spread {
     }
 }
 
-/// The median of what the searches found; the lower one of two.
+/// The median of what the searches found; the higher one of two, as slow moments only lower it.
 fn median(searches: &[VariantResult]) -> Option<f64> {
     let mut found: Vec<f64> =
         searches.iter().filter_map(|search| search.saturation_per_second).collect();
     found.sort_by(f64::total_cmp);
-    found.get(found.len().saturating_sub(1) / 2).copied()
+    found.get(found.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Spread, VariantResult};
+
+    #[test]
+    fn a_search_that_found_nothing_does_not_count() {
+        let spread = |rates: &[Option<f64>]| {
+            let searches: Vec<VariantResult> = rates
+                .iter()
+                .map(|&rate| VariantResult {
+                    name: String::new(),
+                    placement: String::new(),
+                    link: String::new(),
+                    policy: String::new(),
+                    workers: 1,
+                    points: Vec::new(),
+                    saturation_per_second: rate,
+                    saturation_by_limit: Vec::new(),
+                    account: Vec::new(),
+                })
+                .collect();
+            let Spread { median, min, max, .. } = Spread::of(&searches);
+            (median, min, max)
+        };
+        assert_eq!(spread(&[Some(3.0), Some(1.0), Some(2.0)]), (Some(2.0), Some(1.0), Some(3.0)));
+        assert_eq!(spread(&[Some(3.0), None, Some(2.0)]), (Some(3.0), Some(2.0), Some(3.0)));
+        assert_eq!(spread(&[None, None]), (None, None, None));
+    }
 }

@@ -8,7 +8,8 @@
 //! * An agent's stores to host memory leave when published, and arrive late.
 //! * A load across the link pushes the context's own posted stores first, and what the other side
 //!   had posted when it returns. Copies are pushed by nothing.
-//! * Copies take their source as late as possible, and their lines arrive in any order.
+//! * Every other copy takes its source when it starts, the others as late as possible; their lines
+//!   arrive in any order.
 //!
 //! Nothing arrives by itself: [`Link::tick`] lets a little happen, [`Link::settle`] all of it.
 
@@ -70,6 +71,8 @@ struct Copying {
     from: Span,
     to: Span,
     pending: Vec<u32>,
+    /// The source as it was, where it was taken at the start.
+    taken: Option<Vec<Line>>,
 }
 
 #[derive(Debug)]
@@ -155,10 +158,11 @@ impl State {
         let copying = &mut self.copies[which];
         let offset = copying.pending.swap_remove(at);
         let (from, to) = (copying.from, copying.to);
+        let taken = copying.taken.as_ref().map(|lines| lines[offset as usize]);
         if copying.pending.is_empty() {
             self.copies.swap_remove(which);
         }
-        let line = self.read(from.home, from.line + offset);
+        let line = taken.unwrap_or_else(|| self.read(from.home, from.line + offset));
         self.memory[to.home as usize][(to.line + offset) as usize] = line;
     }
 
@@ -479,7 +483,9 @@ impl Dma for Engine {
             assert!((span.line + span.lines) as usize <= state.memory[span.home as usize].len());
         }
         if !pending.is_empty() {
-            state.copies.push(Copying { ticket, from, to, pending });
+            let lines = (0..from.lines).map(|line| state.read(from.home, from.line + line));
+            let taken = ticket.is_multiple_of(2).then(|| lines.collect());
+            state.copies.push(Copying { ticket, from, to, pending, taken });
         }
         Ticket(ticket)
     }
