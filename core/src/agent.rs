@@ -95,6 +95,7 @@ pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell> {
     notes: Vec<Note>,
     look_after: Vec<u16>,
     resync_asked: Option<Nanos>,
+    wants_resync: bool,
     synced: bool,
     decided: u64,
     kicked: u64,
@@ -118,6 +119,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             notes: Vec::with_capacity(DECISIONS_PER_STEP),
             look_after: Vec::with_capacity(cores * (ENTRIES_PER_TURN + 1) + 2 * DECISIONS_PER_STEP),
             resync_asked: None,
+            wants_resync: false,
             synced: false,
             decided: 0,
             kicked: 0,
@@ -176,7 +178,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         for queue in &mut self.decisions {
             progress |= !queue.poll(&self.port);
         }
-        if self.brain.check_order(now).is_err() {
+        self.wants_resync |= self.brain.check_order(now).is_err();
+        if self.wants_resync {
             self.ask_for_snapshot(now);
         }
         if progress {
@@ -225,9 +228,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
                         if let Some(core) = reaction.look_after {
                             self.look_after.push(core);
                         }
-                        if reaction.resync {
-                            self.ask_for_snapshot(now);
-                        }
+                        self.wants_resync |= reaction.resync;
                     }
                 }
             }
@@ -261,12 +262,14 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         Ok(())
     }
 
+    /// Asks for a snapshot, unless one that was asked for may still be on its way. That one may be
+    /// older than what was lost now, so the wish is kept.
     fn ask_for_snapshot(&mut self, now: Nanos) {
-        if self.resync_asked.is_some_and(|asked| now.since(asked) < RESYNC_PATIENCE) {
-            return;
+        if self.resync_asked.is_none_or(|asked| now.since(asked) >= RESYNC_PATIENCE) {
+            self.resync_asked = Some(now);
+            self.wants_resync = false;
+            self.tell_host(KIND_RESYNC, Subject::default());
         }
-        self.resync_asked = Some(now);
-        self.tell_host(KIND_RESYNC, Subject::default());
     }
 
     fn tell_host(&mut self, kind: u16, subject: Subject) {

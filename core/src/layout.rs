@@ -105,6 +105,13 @@ impl Config {
                 return Err(ConfigError::NotPowerOfTwo { field, value: queue.entries });
             }
         }
+        // A reader's credit is a store that nobody publishes.
+        if self.decisions.host == Mapping::WriteCombining {
+            return Err(ConfigError::WriteCombiningReader { field: "decisions", side: "host" });
+        }
+        if self.messages.agent == Mapping::WriteCombining {
+            return Err(ConfigError::WriteCombiningReader { field: "messages", side: "agent" });
+        }
         // Outstanding decisions and credit not yet published (a quarter) must fit in the ring, so
         // that an honest agent never finds it full.
         within("prestage", self.prestage.into(), 0, u64::from(self.decisions.entries) / 2)?;
@@ -131,6 +138,14 @@ pub enum ConfigError {
         min: u64,
         /// Largest allowed.
         max: u64,
+    },
+    /// A mapping that holds stores back, for the side that reads.
+    #[error("{field} are read by the {side}, which cannot map them write-combining")]
+    WriteCombiningReader {
+        /// Which queues.
+        field: &'static str,
+        /// Who reads them.
+        side: &'static str,
     },
     /// A ring's size.
     #[error("{field} have queues of {value} entries, which is no power of two")]
