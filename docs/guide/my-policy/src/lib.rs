@@ -152,11 +152,7 @@ impl Policy for TwoClass {
         for record in &snapshot.records {
             let id = record.subject.id;
             let Some(thread) = self.threads.get_mut(id as usize) else { continue };
-            // A record does not tell the class. What an earlier message of the same thread told
-            // stays; a thread that is new to us is ordinary until its next message.
-            if thread.generation != record.subject.generation {
-                thread.lane = Lane::Ordinary;
-            }
+            thread.lane = if record.class == URGENT { Lane::Urgent } else { Lane::Ordinary };
             thread.generation = record.subject.generation;
             thread.sequence = record.sequence;
             match record.state {

@@ -118,28 +118,35 @@ fn a_snapshot_is_the_truth() {
     host.spawns(1, URGENT);
     host.spawns(2, URGENT);
     host.spawns(3, ORDINARY);
-    let record = |id, sequence, state| Record {
+    let record = |id, sequence, state, class| Record {
         subject: Subject { id, generation: 1 },
         sequence: Sequence(sequence),
         state,
         core: 0,
+        class,
     };
-    // Thread 1 has blocked, and its message was lost. Thread 9 was never heard of.
+    // Thread 1 has blocked, and its message was lost. Thread 9, an urgent one, was never heard of.
     let records = vec![
-        record(1, 2, State::Blocked),
-        record(2, 1, State::Runnable),
-        record(3, 1, State::Runnable),
-        record(9, 4, State::Runnable),
+        record(1, 2, State::Blocked, URGENT),
+        record(2, 1, State::Runnable, URGENT),
+        record(3, 1, State::Runnable, ORDINARY),
+        record(9, 4, State::Runnable, URGENT),
     ];
     let cores = vec![CoreRecord { asks: true, ..CoreRecord::default() }];
     host.brain.on_snapshot(Nanos(0), &Snapshot { records, cores });
     let mut ran = Vec::new();
-    while let [decision] = host.decisions()[..] {
-        ran.push(decision.subject.id);
-        host.answers(&decision, Code::Complete);
-        host.sequences[decision.subject.id as usize] = decision.sequence;
-        let class = if decision.subject.id == 2 { URGENT } else { ORDINARY };
-        host.ends(decision.subject.id, class);
+    loop {
+        let decisions = host.decisions();
+        if decisions.is_empty() {
+            break;
+        }
+        for decision in decisions {
+            ran.push(decision.subject.id);
+            host.answers(&decision, Code::Complete);
+            host.sequences[decision.subject.id as usize] = decision.sequence;
+            let class = if decision.subject.id != 3 { URGENT } else { ORDINARY };
+            host.ends(decision.subject.id, class);
+        }
     }
-    assert_eq!(ran, [2, 3, 9]);
+    assert_eq!(ran, [2, 9, 3]);
 }
