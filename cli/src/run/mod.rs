@@ -31,7 +31,7 @@ use crate::live::Feed;
 use crate::report::model::{SATURATION_SERVED, VariantResult};
 use crate::report::{Progress, RunResult};
 use crate::scenario::{Kind, Scenario, Variant, Workload};
-use neighbours::{DISTURBING_CPUS, Neighbours, PATIENCE};
+use neighbours::{DISTURBING_CPUS, Neighbours, patience};
 use seating::Seating;
 use service::Service;
 use wave_workloads::point::Limits;
@@ -104,7 +104,7 @@ pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Fai
         service: Arc::new(service),
         progress,
         feed,
-        patience: Cell::new(PATIENCE),
+        patience: Cell::new(patience(&scenario.kind)),
         repeated: Cell::new(0),
     };
     let found = match scenario.kind {

@@ -7,6 +7,7 @@ use wave_workloads::generator::{self, Seat, Settings};
 use wave_workloads::point as measured;
 
 use super::Failure;
+use super::neighbours::{DISTURBING_CPUS, DISTURBING_STALLS};
 use super::seating::Seating;
 use super::service::{Service, Work};
 use super::system::{Delta, System};
@@ -57,8 +58,8 @@ pub struct Outcome {
     pub report: Point,
     /// Nanoseconds per request, part by part; empty where Linux decides.
     pub account: Vec<(String, f64)>,
-    /// CPUs that other processes used meanwhile.
-    pub neighbours_cpus: f64,
+    /// Whether other processes took so much CPU time that the point says little.
+    pub disturbed: bool,
 }
 
 impl Outcome {
@@ -75,13 +76,15 @@ impl Outcome {
     }
 }
 
-/// Runs one point on the calling thread, which is the generator. Fails if requests were lost.
+/// Runs one point on the calling thread, which is the generator. `own_cpus` is whether each of the
+/// host's `cores` has a CPU for itself. Fails if requests were lost.
 pub fn run(
     system: &mut System,
     work: &Work,
     terms: &Terms,
     per_second: f64,
     cores: usize,
+    own_cpus: bool,
 ) -> Result<Outcome, Failure> {
     let before = system.sample();
     let report = generator::run(terms.load(per_second), &terms.settings, &work.recorder, system);
@@ -103,7 +106,9 @@ pub fn run(
     let served = recorded.done + recorded.in_warm_up;
     let account = account(&delta, work.service(), &counts, served);
     let report = for_report(&measured, &delta);
-    Ok(Outcome { measured, report, account, neighbours_cpus: delta.neighbours_cpus })
+    let stalled = own_cpus && delta.stalled_ns > DISTURBING_STALLS * delta.cores_ns;
+    let disturbed = stalled || delta.neighbours_cpus > DISTURBING_CPUS;
+    Ok(Outcome { measured, report, account, disturbed })
 }
 
 /// The same point in the report's words.

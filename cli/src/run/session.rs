@@ -7,7 +7,6 @@ use wave_workloads::point::{
     self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult, Verdict,
 };
 
-use super::neighbours::DISTURBING_CPUS;
 use super::point::{self, Outcome, Terms};
 use super::seating;
 use super::service::Work;
@@ -26,6 +25,7 @@ pub(super) struct Session<'a> {
     work: Arc<Work>,
     terms: Terms,
     cores: usize,
+    own_cpus: bool,
     limits: Limits,
     outcomes: Vec<Outcome>,
 }
@@ -51,7 +51,8 @@ impl<'a> Session<'a> {
         take_generators_seat(&seating)?;
         let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
         let limits = limits(workload);
-        Ok(Session { ground, system, work, terms, cores, limits, outcomes: Vec::new() })
+        let own_cpus = !seating.workers_yield;
+        Ok(Session { ground, system, work, terms, cores, own_cpus, limits, outcomes: Vec::new() })
     }
 
     /// Runs one point; again, where other processes took CPU time from it and there is time left
@@ -61,7 +62,7 @@ impl<'a> Session<'a> {
             let start = Instant::now();
             let outcome = self.single_point(per_second)?;
             let left = self.ground.patience.get();
-            if outcome.neighbours_cpus <= DISTURBING_CPUS || left.is_zero() {
+            if !outcome.disturbed || left.is_zero() {
                 break outcome;
             }
             // A neighbour that is at it now may be done a little later.
@@ -74,8 +75,8 @@ impl<'a> Session<'a> {
     }
 
     fn single_point(&mut self, per_second: f64) -> Result<Outcome, Failure> {
-        let Session { system, work, terms, cores, .. } = self;
-        let mut outcome = point::run(system, work, terms, per_second, *cores)?;
+        let Session { system, work, terms, cores, own_cpus, .. } = self;
+        let mut outcome = point::run(system, work, terms, per_second, *cores, *own_cpus)?;
         if let System::Enclave(hosted, _) = system
             && let Some(why) = hosted.replace_lost_agent()?
         {

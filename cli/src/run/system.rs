@@ -16,7 +16,7 @@ use wave_workloads::linux_threads::{self, Pool};
 
 use super::Failure;
 use super::agent::AgentProcess;
-use super::neighbours::Neighbours;
+use super::neighbours::{self, Neighbours};
 use super::seating::Seating;
 use super::service::Work;
 use crate::scenario::{Agent, Home, Host, Link, Mapping, Queue, Scheduler, Transport, Variant};
@@ -244,6 +244,7 @@ pub struct Sample {
     /// CPU time of this process's other threads.
     others_cpu_ns: u64,
     neighbours: Option<Neighbours>,
+    stalled_ns: Option<u64>,
 }
 
 impl System {
@@ -293,6 +294,7 @@ impl Sample {
             cores: hosted.iter().flat_map(|hosted| cores(hosted)).collect(),
             agents: agents.sum(),
             neighbours: Neighbours::now(),
+            stalled_ns: neighbours::stalled_ns(),
             others_cpu_ns: cpu::process_cpu_time_ns().saturating_sub(cpu::thread_cpu_time_ns()),
             at_ns: cpu::monotonic_ns(),
         }
@@ -332,6 +334,8 @@ pub struct Delta {
     pub has_agent: bool,
     /// CPUs that processes used which are none of ours.
     pub neighbours_cpus: f64,
+    /// Time that host cores wanted to run and others did, on their CPUs.
+    pub stalled_ns: f64,
 }
 
 impl Delta {
@@ -346,6 +350,9 @@ impl Delta {
             // Agents are children that were not waited for yet.
             let agents = if wall_ns > 0.0 { delta.agent_ns / wall_ns } else { 0.0 };
             delta.neighbours_cpus = (new.cpus_since(&old) - agents).max(0.0);
+        }
+        if let Some((old, new)) = before.stalled_ns.zip(after.stalled_ns) {
+            delta.stalled_ns = new.saturating_sub(old) as f64;
         }
         if after.cores.is_empty() {
             // Of plain threads, what the kernel does for them counts as theirs.
