@@ -57,6 +57,10 @@ pub fn run<P: Policy, R: Recorder>(
             Step::Revoked => return Ok(Exit::Revoked),
             Step::Progress => {
                 idle_since = None;
+                // Who shares the CPU may be where the next message comes from.
+                if seat == Seat::Shared {
+                    std::thread::yield_now();
+                }
                 continue;
             }
             Step::Idle(until) => until,

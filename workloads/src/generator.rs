@@ -109,6 +109,11 @@ pub enum Invalid {
     NoRequest,
 }
 
+/// A step that ought to take microseconds and takes longer than this was not what took the time: the
+/// CPU was taken away meanwhile. Latencies are then set aside ([`Recorder::stalled`]), alike for every
+/// system that is compared, and how many is part of the result.
+pub const STALL_NS: u64 = 200_000;
+
 /// What the generator did in a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
@@ -182,9 +187,12 @@ pub fn run(
             gave_up = Some(Invalid::GaveUp { lag_ns });
             break;
         }
+        if lag_ns > STALL_NS && lag_ns > last_lag_ns {
+            recorder.stalled();
+        }
         let refused = server.submit(request).is_err();
         recorder.submitted(&request, refused);
-        if request.intended_ns >= from_ns {
+        if request.intended_ns >= from_ns && !recorder.is_stalled() {
             lags.saturating_record(lag_ns);
         }
         last_lag_ns = lag_ns;
@@ -192,10 +200,10 @@ pub fn run(
         in_burst += 1;
     }
 
-    let lag_p99_ns = lags.value_at_quantile(0.99);
+    let lag_p99_ns = if lags.is_empty() { last_lag_ns } else { lags.value_at_quantile(0.99) };
     let invalid = if gave_up.is_some() {
         gave_up
-    } else if lags.is_empty() {
+    } else if lags.is_empty() && !recorder.is_stalled() {
         Some(Invalid::NoRequest)
     } else if lag_p99_ns > settings.lag_p99_limit_ns {
         Some(Invalid::Lagged {

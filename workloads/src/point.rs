@@ -16,6 +16,9 @@ pub struct Point {
     pub sent: u64,
     /// Those of `sent` that were done.
     pub done: u64,
+    /// Those of `done` whose latencies do not count, because the machine had stalled
+    /// ([`crate::generator::STALL_NS`]).
+    pub set_aside: u64,
     /// Those of `sent` that the system refused.
     pub refused: u64,
     /// For how long the load was measured.
@@ -66,6 +69,10 @@ impl Point {
                 "{} requests were done and not recorded, as all slots were held",
                 recorded.unrecorded
             )),
+            None if 2 * recorded.set_aside > recorded.done => Some(format!(
+                "the machine stalled {} times; {} latencies of {} were set aside",
+                recorded.stalls, recorded.set_aside, recorded.done
+            )),
             None => None,
         };
         Point {
@@ -77,6 +84,7 @@ impl Point {
             },
             sent: recorded.sent,
             done: recorded.done,
+            set_aside: recorded.set_aside,
             refused: recorded.refused,
             duration_s,
             classes: recorded
@@ -305,6 +313,7 @@ mod tests {
             achieved_per_second: done as f64 / duration_s,
             sent: SENT,
             done,
+            set_aside: 0,
             refused: SENT - done,
             duration_s,
             classes: vec![ClassLatency {

@@ -3,7 +3,7 @@
 //! Measured from when a request *should* have arrived: whatever delayed it, the generator
 //! included, shows. Recording takes no memory and does not wait.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -119,6 +119,11 @@ pub struct Recorder {
     slots: Box<[Slot]>,
     submitted: Submitted,
     unrecorded: AtomicU64,
+    /// Requests of this load that have ended.
+    ended: AtomicU64,
+    /// Whether the machine has stalled, and the requests that queued up meanwhile are not all done.
+    stalled: AtomicBool,
+    stalls: AtomicU64,
 }
 
 /// Two cache lines apart, as processors fetch lines in pairs.
@@ -133,6 +138,7 @@ struct Tally {
     finished_within: u64,
     in_warm_up: u64,
     stale: u64,
+    set_aside: u64,
 }
 
 /// What the generator counts; one thread writes.
@@ -163,6 +169,11 @@ pub struct Recorded {
     pub stale: u64,
     /// Requests that were done and could not be recorded, as all slots were held.
     pub unrecorded: u64,
+    /// Those of `done` whose latencies are not in the histograms, because the machine had stalled
+    /// ([`Recorder::stalled`]).
+    pub set_aside: u64,
+    /// How often it stalled.
+    pub stalls: u64,
     /// Requests that were accepted and had not ended when this was collected.
     pub outstanding: u64,
 }
@@ -184,6 +195,7 @@ impl Recorder {
                 finished_within: 0,
                 in_warm_up: 0,
                 stale: 0,
+                set_aside: 0,
             }))
         };
         Recorder {
@@ -194,6 +206,9 @@ impl Recorder {
             to_ns: AtomicU64::new(0),
             submitted: Submitted::default(),
             unrecorded: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            stalled: AtomicBool::new(false),
+            stalls: AtomicU64::new(0),
         }
     }
 
@@ -210,11 +225,29 @@ impl Recorder {
             tally.finished_within = 0;
             tally.in_warm_up = 0;
             tally.stale = 0;
+            tally.set_aside = 0;
         }
         self.submitted.sent.store(0, Relaxed);
         self.submitted.refused.store(0, Relaxed);
         self.submitted.accepted_in_all.store(0, Relaxed);
         self.unrecorded.store(0, Relaxed);
+        self.ended.store(0, Relaxed);
+        self.stalled.store(false, Relaxed);
+        self.stalls.store(0, Relaxed);
+    }
+
+    /// Says that a CPU was taken away for a while: by a hypervisor, an interrupt, another process.
+    /// Requests are counted as ever, but their latencies are set aside until what queued up is done,
+    /// that is until nothing is outstanding.
+    #[cold]
+    pub fn stalled(&self) {
+        self.stalls.fetch_add(1, Relaxed);
+        self.stalled.store(true, Relaxed);
+    }
+
+    /// Whether latencies are being set aside.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.load(Relaxed)
     }
 
     /// Counts a request that the generator submitted. Called by one thread.
@@ -255,6 +288,11 @@ impl Recorder {
             tally.stale += 1;
             return;
         }
+        let ended = self.ended.fetch_add(1, Relaxed) + 1;
+        let set_aside = self.stalled.load(Relaxed);
+        if set_aside && ended >= self.submitted.accepted_in_all.load(Relaxed) {
+            self.stalled.store(false, Relaxed);
+        }
         let from_ns = self.from_ns.load(Relaxed);
         if (from_ns..self.to_ns.load(Relaxed)).contains(&finished_ns) {
             tally.finished_within += 1;
@@ -263,6 +301,10 @@ impl Recorder {
             tally.in_warm_up += 1;
         } else {
             tally.done += 1;
+            if set_aside {
+                tally.set_aside += 1;
+                return;
+            }
             let latency_ns = finished_ns.saturating_sub(request.intended_ns);
             tally.latencies[class].saturating_record(latency_ns);
         }
@@ -309,6 +351,8 @@ impl Recorder {
             finished_within: 0,
             in_warm_up: 0,
             stale: 0,
+            set_aside: 0,
+            stalls: self.stalls.load(Relaxed),
             unrecorded: self.unrecorded.load(Relaxed),
             outstanding: self.outstanding(),
         };
@@ -321,6 +365,7 @@ impl Recorder {
             recorded.finished_within += tally.finished_within;
             recorded.in_warm_up += tally.in_warm_up;
             recorded.stale += tally.stale;
+            recorded.set_aside += tally.set_aside;
         }
         recorded
     }
@@ -471,5 +516,25 @@ mod tests {
     fn a_broken_histogram_is_an_error() {
         assert!(matches!(decode("?"), Err(DecodeError::Base64(_))));
         assert!(matches!(decode("AAAA"), Err(DecodeError::Format(_))));
+    }
+
+    #[test]
+    fn latencies_are_set_aside_from_a_stall_until_nothing_is_outstanding() {
+        let recorder = Recorder::new(&Mix::get_only(), 1);
+        recorder.open(Window { start_ns: 0, from_ns: 0, to_ns: 1_000_000 });
+        let requests: Vec<_> = (1..=4).map(|at| request(0, at)).collect();
+        requests[..3].iter().for_each(|request| recorder.submitted(request, false));
+        recorder.done_at(0, &requests[0], 10);
+        recorder.stalled();
+        recorder.done_at(0, &requests[1], 500_000);
+        assert!(recorder.is_stalled());
+        recorder.done_at(0, &requests[2], 500_010);
+        assert!(!recorder.is_stalled());
+        recorder.submitted(&requests[3], false);
+        recorder.done_at(0, &requests[3], 14);
+        let recorded = recorder.collect();
+        assert_eq!((recorded.done, recorded.set_aside, recorded.stalls), (4, 2, 1));
+        assert_eq!(recorded.classes[0].1.len(), 2);
+        assert!(recorded.classes[0].1.max() < 100);
     }
 }

@@ -15,11 +15,11 @@ use wave_user::{Enclave, Mode, Options};
 
 use super::{Chunks, pin, two_cpus};
 
-const THREADS: u64 = 64;
+const THREADS: u64 = 128;
 const YIELDS: u64 = 2_000;
 const HANDOFFS: u32 = 20_000;
 const CHUNKS: usize = 21;
-const PRESTAGE: u16 = 16;
+const PRESTAGE: u16 = 32;
 
 /// Nanoseconds per yield, from the first thread's first to the last thread's last.
 fn yields(enclave: &Enclave) -> Result<f64, String> {

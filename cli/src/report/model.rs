@@ -80,6 +80,8 @@ pub struct Point {
     pub sent: u64,
     /// Those of `sent` that were done.
     pub done: u64,
+    /// Those of `done` whose latencies do not count, because the machine had stalled.
+    pub set_aside: u64,
     /// Those of `sent` that found no thread or no room.
     pub refused: u64,
     /// Length of the counted part.

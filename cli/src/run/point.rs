@@ -123,6 +123,7 @@ pub fn for_report(point: &measured::Point, delta: &Delta) -> Point {
         achieved_per_second: point.achieved_per_second,
         sent: point.sent,
         done: point.done,
+        set_aside: point.set_aside,
         refused: point.refused,
         duration_s: point.duration_s,
         classes: point.classes.iter().map(class_for_report).collect(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wave_workloads::arrivals::Mix;
 use wave_workloads::cpu::{self, monotonic_ns};
-use wave_workloads::generator::Request;
+use wave_workloads::generator::{Request, STALL_NS};
 use wave_workloads::recorder::Recorder;
 use wave_workloads::rocksdb::{self, Database};
 use wave_workloads::service::{self, Calibrated};
@@ -47,15 +47,16 @@ impl Service {
         Ok(Service { calibrated, classes_ns })
     }
 
-    /// Serves a request of the class with this index.
+    /// Serves a request of the class with this index. Returns by how many nanoseconds it took longer
+    /// than it should.
     #[inline]
-    fn serve(&self, class: usize, key: u64) -> Result<(), rocksdb::Error> {
+    fn serve(&self, class: usize, key: u64) -> Result<u64, rocksdb::Error> {
         let start_ns = monotonic_ns();
         self.calibrated.database().get(key, |value| {
             std::hint::black_box(value.first());
         })?;
         service::work(start_ns, self.classes_ns[class], || false);
-        Ok(())
+        Ok((monotonic_ns() - start_ns).saturating_sub(self.classes_ns[class]))
     }
 
     /// How long a request of each class takes.
@@ -123,8 +124,12 @@ impl Work {
             runs.fetch_add(1, Ordering::Relaxed);
         }
         let class = usize::from(request.class.0) % self.service.classes_ns.len();
-        if self.service.serve(class, request.key).is_err() {
-            self.failed.fetch_add(1, Ordering::Relaxed);
+        match self.service.serve(class, request.key) {
+            Ok(over_ns) if over_ns > STALL_NS => self.recorder.stalled(),
+            Ok(_) => {}
+            Err(_) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+            }
         }
         self.recorder.done(slot, request);
     }

@@ -157,6 +157,7 @@ fn failed_point(per_second: f64) -> measured::Point {
         achieved_per_second: 0.0,
         sent: 1,
         done: 0,
+        set_aside: 0,
         refused: 0,
         duration_s: 1.0,
         classes: Vec::new(),
