@@ -31,9 +31,7 @@ fn main() {
 /// Whether the linker driver rustc will call has the library on its search path.
 fn linker_finds_it() -> bool {
     let linker = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
-    let Ok(answer) = Command::new(linker)
-        .arg(format!("-print-file-name={LIBRARY}"))
-        .output()
+    let Ok(answer) = Command::new(linker).arg(format!("-print-file-name={LIBRARY}")).output()
     else {
         // No such driver: rustc's own message about that is the better one.
         return true;

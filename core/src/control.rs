@@ -5,7 +5,9 @@ use crate::extent::Pool;
 use crate::host::{Context, Signals};
 use crate::layout::{AGENT_READY, INCARNATION_REVOKED, Layout, PROTOCOL_VERSION};
 use crate::link::{Home, Port, Side, Window};
-use crate::message::{KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message, Sequence, Subject};
+use crate::message::{
+    KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message, Sequence, Subject,
+};
 use crate::snapshot::{self, CoreRecord, Record};
 
 /// What the agent has written about itself.

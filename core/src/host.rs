@@ -31,9 +31,7 @@ use crate::clock::Nanos;
 use crate::endpoint::{Receiver, Sender};
 use crate::layout::{AGENT_PARKED, CORE_PARKED, Layout, QueuePlace};
 use crate::link::{Home, Port, Side, Window};
-use crate::message::{
-    Decision, FLAG_ASKS, FLAG_ATOMIC, FLAG_OUTCOME, KIND_NONE, Message, TxnId,
-};
+use crate::message::{Decision, FLAG_ASKS, FLAG_ATOMIC, FLAG_OUTCOME, KIND_NONE, Message, TxnId};
 use crate::outcome::{Code, Counts, Outcome};
 use crate::queue::{PushError, Tag};
 use crate::snapshot::CoreRecord;

@@ -278,7 +278,8 @@ impl Layout {
         };
         let control = queues(&mut bumps, &control_config, 1, Side::Agent)[0];
         let snapshot_lines = crate::snapshot::lines(&config);
-        let mut snapshot_at = |home: Home| bumps[home as usize].take(SNAPSHOT_EXTENTS * snapshot_lines);
+        let mut snapshot_at =
+            |home: Home| bumps[home as usize].take(SNAPSHOT_EXTENTS * snapshot_lines);
         let snapshots = PoolPlace {
             target: snapshot_at(Home::Nic),
             staging: snapshot_at(Home::Host),
@@ -330,7 +331,8 @@ impl Layout {
             .filter(|place| place.transport == Transport::Mmio)
             .flat_map(|place| {
                 let Ring { first, entries, credit } = place.ring;
-                let span = |line, lines| (Span { home: place.home, line, lines }, place.mapping(side));
+                let span =
+                    |line, lines| (Span { home: place.home, line, lines }, place.mapping(side));
                 [span(first, entries), span(credit, 1)]
             })
             .collect()
@@ -360,7 +362,8 @@ fn queues(
             .collect::<Vec<_>>()
     };
     let targets = rings(home);
-    let stagings = if config.transport == Transport::Mmio { targets.clone() } else { rings(source) };
+    let stagings =
+        if config.transport == Transport::Mmio { targets.clone() } else { rings(source) };
     targets
         .into_iter()
         .zip(stagings)
@@ -382,7 +385,9 @@ pub enum HeaderError {
     #[error("peer's fault: the window does not begin with a Wave header")]
     Magic,
     /// Another protocol version.
-    #[error("the host speaks protocol version {host}, the agent {agent}: use builds of one version")]
+    #[error(
+        "the host speaks protocol version {host}, the agent {agent}: use builds of one version"
+    )]
     Version {
         /// The host's version.
         host: u32,

@@ -11,21 +11,21 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod clock;
-pub mod link;
 pub mod agent;
 pub mod brain;
+pub mod clock;
+pub mod control;
 pub mod cores;
 pub mod dma;
 pub mod endpoint;
+pub mod extent;
 pub mod host;
 pub mod layout;
+pub mod link;
 pub mod message;
 pub mod order;
 pub mod outcome;
 pub mod policy;
 pub mod queue;
 pub mod snapshot;
-pub mod control;
-pub mod extent;
 pub mod watchdog;

@@ -77,9 +77,11 @@ impl Order {
 
     fn release(&mut self, id: u32, mut deliver: impl FnMut(&Message)) {
         let next = &mut self.next[id as usize];
-        while let Some(at) = self.held.iter().position(|(_, message)| {
-            message.subject.id == id && message.sequence == *next
-        }) {
+        while let Some(at) = self
+            .held
+            .iter()
+            .position(|(_, message)| message.subject.id == id && message.sequence == *next)
+        {
             let (_, message) = self.held.swap_remove(at);
             *next = next.next();
             self.last[id as usize] = Some(message);

@@ -89,9 +89,11 @@ impl Outcome {
     /// From one word, if its code is one.
     pub const fn from_word(word: u64) -> Option<Outcome> {
         match Code::from_number(word as u8) {
-            Some(code) => {
-                Some(Outcome { txn: TxnId::new((word >> 8) as u32), code, run: (word >> 32) as u32 })
-            }
+            Some(code) => Some(Outcome {
+                txn: TxnId::new((word >> 8) as u32),
+                code,
+                run: (word >> 32) as u32,
+            }),
             None => None,
         }
     }

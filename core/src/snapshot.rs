@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use crate::layout::{Config, CORES_MAX, PoolPlace};
+use crate::layout::{CORES_MAX, Config, PoolPlace};
 use crate::link::{Home, LINE_WORDS, Port, Window};
 use crate::message::{Sequence, Subject, TxnId};
 

@@ -245,7 +245,8 @@ impl Window for AnyWindow {
     #[inline(always)]
     fn release(&self, line: u32) {
         each_link!(AnyWindow, self, window => window.release(line));
-    }}
+    }
+}
 
 /// A context's copy engine on whichever link.
 #[derive(Debug)]

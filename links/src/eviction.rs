@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn tries_both_ways_and_then_keeps_one() {
         let eviction = Eviction::new(true);
-        let run = |stretches: u32| (0..stretches * STRETCH).filter(|_| eviction.next()).count() as u32;
+        let run =
+            |stretches: u32| (0..stretches * STRETCH).filter(|_| eviction.next()).count() as u32;
         let trial = SETTLING + MEASURED;
         assert!(run(trial) <= 1);
         assert!(run(trial) >= trial * STRETCH - 1);

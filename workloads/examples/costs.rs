@@ -31,9 +31,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let keys = arguments
-        .next()
-        .map_or(Ok(1_000_000), |text| text.parse())?;
+    let keys = arguments.next().map_or(Ok(1_000_000), |text| text.parse())?;
     let value_bytes = arguments.next().map_or(Ok(100), |text| text.parse())?;
     let cpus = cpu::allowed_cpus()?;
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
@@ -58,21 +56,14 @@ fn run() -> Result<(), Box<dyn Error>> {
     );
 
     let recorder = Recorder::new(&Mix::get_only(), 1);
-    recorder.open(Window {
-        start_ns: 0,
-        from_ns: 0,
-        to_ns: u64::MAX,
-    });
+    recorder.open(Window { start_ns: 0, from_ns: 0, to_ns: u64::MAX });
     let done = |round| {
         recorder.done(0, &request(round));
         Ok(())
     };
     print_row("record", &measure(done)?);
 
-    for (name, cpu) in [
-        ("hand over, other CPU", last),
-        ("hand over, same CPU", first),
-    ] {
+    for (name, cpu) in [("hand over, other CPU", last), ("hand over, same CPU", first)] {
         let (submit, until_served) = hand_over(cpu)?;
         print_row(&format!("{name}: submit"), &submit);
         print_row(&format!("{name}: until served"), &until_served);
@@ -84,16 +75,10 @@ fn run() -> Result<(), Box<dyn Error>> {
 /// it is from before it until the handler runs.
 fn hand_over(cpu: usize) -> Result<(Latency, Latency), Box<dyn Error>> {
     let recorder = Arc::new(Recorder::new(&Mix::get_only(), 1));
-    recorder.open(Window {
-        start_ns: 0,
-        from_ns: 0,
-        to_ns: u64::MAX,
-    });
+    recorder.open(Window { start_ns: 0, from_ns: 0, to_ns: u64::MAX });
     let theirs = recorder.clone();
-    let settings = linux_threads::Settings {
-        threads: 1,
-        ..linux_threads::Settings::new(vec![cpu])
-    };
+    let settings =
+        linux_threads::Settings { threads: 1, ..linux_threads::Settings::new(vec![cpu]) };
     let mut pool = Pool::start(&settings, move |request, _| theirs.done(0, request))?;
     let mut submits = histogram();
     for round in 0..ROUNDS / 4 {
@@ -124,12 +109,7 @@ fn measure(
 }
 
 fn request(id: u64) -> Request {
-    Request {
-        id,
-        class: Class(0),
-        intended_ns: monotonic_ns(),
-        key: 0,
-    }
+    Request { id, class: Class(0), intended_ns: monotonic_ns(), key: 0 }
 }
 
 fn print_row(name: &str, latency: &Latency) {

@@ -156,10 +156,7 @@ impl Mix {
         for bound in &mut up_to[last.unwrap_or(0)..] {
             *bound = f64::INFINITY;
         }
-        Ok(Mix {
-            names: classes.iter().map(|(name, _)| name.to_string()).collect(),
-            up_to,
-        })
+        Ok(Mix { names: classes.iter().map(|(name, _)| name.to_string()).collect(), up_to })
     }
 
     /// `GET` and nothing else, as in Wave's Figure 4a.

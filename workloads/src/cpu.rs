@@ -84,10 +84,7 @@ pub fn pin_current_thread_to(cpus: &[usize]) -> Result<(), Error> {
     set_affinity(&before).map_err(pinning)?;
     let allowed = allowed?;
     let missing = cpus.iter().find(|cpu| !allowed.contains(cpu));
-    Err(Error::NotAllowed {
-        cpu: *missing.unwrap_or(&cpus[0]),
-        allowed,
-    })
+    Err(Error::NotAllowed { cpu: *missing.unwrap_or(&cpus[0]), allowed })
 }
 
 /// Gives the CPU to another thread that is ready to run on it, if there is one.
@@ -122,18 +119,11 @@ fn affinity() -> Result<libc::cpu_set_t, Error> {
 fn set_affinity(set: &libc::cpu_set_t) -> io::Result<()> {
     // SAFETY: `set` is a whole cpu_set_t of the size given; 0 is the calling thread.
     let status = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) };
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn pinning(error: io::Error) -> Error {
-    Error::Kernel {
-        doing: "pin a thread",
-        error,
-    }
+    Error::Kernel { doing: "pin a thread", error }
 }
 
 fn no_cpus() -> libc::cpu_set_t {
@@ -163,10 +153,7 @@ fn cpus_in(set: &libc::cpu_set_t) -> Vec<usize> {
 
 #[inline]
 fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a timespec to write to. The clocks used here exist on every Linux, so
     // the call cannot fail.
     unsafe { libc::clock_gettime(clock, &mut time) };

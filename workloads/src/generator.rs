@@ -149,11 +149,7 @@ pub fn run(
     let mut lags = recorder::histogram();
     let start_ns = monotonic_ns();
     let from_ns = start_ns + nanoseconds(settings.warm_up);
-    let window = Window {
-        start_ns,
-        from_ns,
-        to_ns: from_ns + nanoseconds(settings.duration),
-    };
+    let window = Window { start_ns, from_ns, to_ns: from_ns + nanoseconds(settings.duration) };
     recorder.open(window);
 
     let mut submitted = 0;
@@ -206,15 +202,9 @@ pub fn run(
     } else if lags.is_empty() && !recorder.is_stalled() {
         Some(Invalid::NoRequest)
     } else if lag_p99_ns > settings.lag_p99_limit_ns {
-        Some(Invalid::Lagged {
-            p99_ns: lag_p99_ns,
-            limit_ns: settings.lag_p99_limit_ns,
-        })
+        Some(Invalid::Lagged { p99_ns: lag_p99_ns, limit_ns: settings.lag_p99_limit_ns })
     } else if last_lag_ns > settings.last_lag_limit_ns {
-        Some(Invalid::BehindAtEnd {
-            lag_ns: last_lag_ns,
-            limit_ns: settings.last_lag_limit_ns,
-        })
+        Some(Invalid::BehindAtEnd { lag_ns: last_lag_ns, limit_ns: settings.last_lag_limit_ns })
     } else {
         None
     };

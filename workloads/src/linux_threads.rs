@@ -61,11 +61,7 @@ pub struct Settings {
 impl Settings {
     /// 64 threads on `cpus`, and room for 65,536 requests to wait.
     pub fn new(cpus: Vec<usize>) -> Settings {
-        Settings {
-            threads: 64,
-            cpus,
-            queue_bound: 65_536,
-        }
+        Settings { threads: 64, cpus, queue_bound: 65_536 }
     }
 }
 
@@ -110,18 +106,16 @@ impl Pool {
         for index in 0..settings.threads {
             let (shared, handler) = (pool.shared.clone(), handler.clone());
             let (cpus, ready) = (settings.cpus.clone(), ready.clone());
-            let thread = Builder::new()
-                .name(format!("linux-pool-{index}"))
-                .spawn(move || {
-                    let pinned = cpu::pin_current_thread_to(&cpus);
-                    let serve = pinned.is_ok();
-                    // Nobody waits for the answer once another thread has failed.
-                    let _ = ready.send(pinned);
-                    drop(ready);
-                    if serve {
-                        shared.serve(index, &*handler);
-                    }
-                });
+            let thread = Builder::new().name(format!("linux-pool-{index}")).spawn(move || {
+                let pinned = cpu::pin_current_thread_to(&cpus);
+                let serve = pinned.is_ok();
+                // Nobody waits for the answer once another thread has failed.
+                let _ = ready.send(pinned);
+                drop(ready);
+                if serve {
+                    shared.serve(index, &*handler);
+                }
+            });
             // On an error here and below, `pool` is dropped, which ends the threads.
             pool.threads.push(thread.map_err(|error| Error::Thread {
                 index,
@@ -162,10 +156,7 @@ impl Pool {
             // Handlers' panics were caught; another one is a bug here and was printed.
             let _ = thread.join();
         }
-        Stopped {
-            accepted: self.accepted,
-            panicked: self.shared.count(|seat| &seat.panicked),
-        }
+        Stopped { accepted: self.accepted, panicked: self.shared.count(|seat| &seat.panicked) }
     }
 }
 
@@ -331,20 +322,11 @@ mod tests {
     use crate::arrivals::Class;
 
     fn request(id: u64) -> Request {
-        Request {
-            id,
-            class: Class(0),
-            intended_ns: 0,
-            key: id,
-        }
+        Request { id, class: Class(0), intended_ns: 0, key: id }
     }
 
     fn settings(threads: usize, queue_bound: usize) -> Settings {
-        Settings {
-            threads,
-            cpus: cpu::allowed_cpus().unwrap(),
-            queue_bound,
-        }
+        Settings { threads, cpus: cpu::allowed_cpus().unwrap(), queue_bound }
     }
 
     proptest! {
@@ -400,9 +382,7 @@ mod tests {
         })
         .unwrap();
         // Two are with the threads, or on their way there, and three wait.
-        let accepted = (0..20)
-            .filter(|&id| pool.submit(request(id)).is_ok())
-            .count();
+        let accepted = (0..20).filter(|&id| pool.submit(request(id)).is_ok()).count();
         assert!((3..=5).contains(&accepted), "{accepted}");
         drop(closed);
         assert_eq!(pool.stop().accepted, accepted as u64);
@@ -417,20 +397,14 @@ mod tests {
         for id in 0..100 {
             pool.submit(request(id)).unwrap();
         }
-        let expected = Stopped {
-            accepted: 100,
-            panicked: 10,
-        };
+        let expected = Stopped { accepted: 100, panicked: 10 };
         assert_eq!(pool.stop(), expected);
     }
 
     #[test]
     fn threads_run_where_they_were_told() {
         let cpu = cpu::allowed_cpus().unwrap()[0];
-        let settings = Settings {
-            cpus: vec![cpu],
-            ..settings(3, 10)
-        };
+        let settings = Settings { cpus: vec![cpu], ..settings(3, 10) };
         let mut pool = Pool::start(&settings, move |_, _| {
             assert_eq!(cpu::allowed_cpus().unwrap(), [cpu]);
         })
@@ -443,10 +417,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_cannot_be_had_is_an_error() {
-        let settings = Settings {
-            cpus: vec![100_000],
-            ..settings(1, 1)
-        };
+        let settings = Settings { cpus: vec![100_000], ..settings(1, 1) };
         let error = Pool::start(&settings, |_, _| {}).err().unwrap().to_string();
         assert!(error.starts_with("CPU 100000 is not among"), "{error}");
         let empty = Pool::start(&self::settings(0, 1), |_, _| {});

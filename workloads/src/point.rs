@@ -154,11 +154,7 @@ pub struct Limits {
 impl Default for Limits {
     /// 99% served, and a GET's p99 of at most 300 us.
     fn default() -> Limits {
-        Limits {
-            served: 0.99,
-            p99_ns: 300_000,
-            class: "GET".into(),
-        }
+        Limits { served: 0.99, p99_ns: 300_000, class: "GET".into() }
     }
 }
 
@@ -191,10 +187,7 @@ pub fn saturation_sensitivity(points: &[Point]) -> Vec<(u64, Option<f64>)> {
     SENSITIVITY_LIMITS_US
         .iter()
         .map(|&limit_us| {
-            let limits = Limits {
-                p99_ns: limit_us * 1_000,
-                ..Limits::default()
-            };
+            let limits = Limits { p99_ns: limit_us * 1_000, ..Limits::default() };
             let point = saturation(points, &limits);
             (limit_us, point.map(|point| point.offered_per_second))
         })
@@ -318,11 +311,7 @@ mod tests {
             duration_s,
             classes: vec![ClassLatency {
                 name: "GET".into(),
-                latency: Latency {
-                    count: done,
-                    p99_ns,
-                    ..Latency::default()
-                },
+                latency: Latency { count: done, p99_ns, ..Latency::default() },
                 histogram: String::new(),
             }],
             generator: GeneratorLag {
@@ -443,14 +432,7 @@ mod tests {
     fn a_search_says_what_its_result_is_worth() {
         let limits = Limits::default();
         let end = |capacity: f64, generator: f64, steps| {
-            let run = |load| {
-                point(
-                    load,
-                    f64::min(1.0, capacity / load),
-                    1_000,
-                    load <= generator,
-                )
-            };
+            let run = |load| point(load, f64::min(1.0, capacity / load), 1_000, load <= generator);
             search(run, 1_000.0, 64_000.0, steps, &limits).end
         };
         assert_eq!(end(20_000.0, 1e9, 30), SearchEnd::Found);

@@ -340,11 +340,7 @@ impl Recorder {
     /// Everything recorded since [`open`](Recorder::open), over all slots.
     pub fn collect(&self) -> Recorded {
         let mut recorded = Recorded {
-            classes: self
-                .classes
-                .iter()
-                .map(|name| (name.clone(), histogram()))
-                .collect(),
+            classes: self.classes.iter().map(|name| (name.clone(), histogram())).collect(),
             sent: self.submitted.sent.load(Relaxed),
             refused: self.submitted.refused.load(Relaxed),
             done: 0,
@@ -395,19 +391,10 @@ mod tests {
     use super::*;
     use crate::arrivals::Class;
 
-    const WINDOW: Window = Window {
-        start_ns: 1_000,
-        from_ns: 2_000,
-        to_ns: 10_000,
-    };
+    const WINDOW: Window = Window { start_ns: 1_000, from_ns: 2_000, to_ns: 10_000 };
 
     fn request(class: u8, intended_ns: u64) -> Request {
-        Request {
-            id: 0,
-            class: Class(class),
-            intended_ns,
-            key: 0,
-        }
+        Request { id: 0, class: Class(class), intended_ns, key: 0 }
     }
 
     proptest! {

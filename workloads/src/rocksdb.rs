@@ -213,9 +213,7 @@ fn make_directory(parent: Option<&Path>) -> io::Result<TempDir> {
     builder.prefix("wave-rocksdb-");
     match parent {
         Some(parent) => builder.tempdir_in(parent),
-        None => builder
-            .tempdir_in("/dev/shm")
-            .or_else(|_| builder.tempdir()),
+        None => builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()),
     }
 }
 
@@ -228,9 +226,8 @@ fn running_version(directory: &Path) -> String {
                 continue;
             }
             let text = fs::read_to_string(entry.path())?;
-            let version = text
-                .lines()
-                .find_map(|line| line.trim().strip_prefix("rocksdb_version="));
+            let version =
+                text.lines().find_map(|line| line.trim().strip_prefix("rocksdb_version="));
             if let Some(version) = version {
                 return Ok(Some(version.to_owned()));
             }
@@ -249,9 +246,7 @@ fn checked<T>(doing: &'static str, call: impl FnOnce(*mut *mut c_char) -> T) -> 
         return Ok(value);
     }
     // SAFETY: RocksDB left a C string of its own making, which is now ours.
-    let text = unsafe { CStr::from_ptr(error) }
-        .to_string_lossy()
-        .into_owned();
+    let text = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
     // SAFETY: it is freed once, by the allocator that made it, and not used again.
     unsafe { ffi::rocksdb_free(error.cast()) };
     Err(Error::RocksDb { doing, text })
@@ -430,9 +425,7 @@ mod tests {
 
     fn value_of(database: &Database, key: u64) -> Option<Vec<u8>> {
         let mut found = None;
-        let there = database
-            .get(key, |value| found = Some(value.to_vec()))
-            .unwrap();
+        let there = database.get(key, |value| found = Some(value.to_vec())).unwrap();
         assert_eq!(there, found.is_some());
         found
     }
@@ -516,21 +509,15 @@ mod tests {
             unsafe { ffi::rocksdb_open(options.0, name.as_ptr(), error) }
         });
         let text = result.unwrap_err().to_string();
-        assert!(
-            text.starts_with("RocksDB could not open its database: "),
-            "{text}"
-        );
+        assert!(text.starts_with("RocksDB could not open its database: "), "{text}");
         assert!(text.len() > "RocksDB could not open its database: ".len());
     }
 
     #[test]
     fn the_running_version_is_known() {
         let database = Database::open(None).unwrap();
-        let numbers: Vec<u32> = database
-            .version()
-            .split('.')
-            .map(|number| number.parse().unwrap())
-            .collect();
+        let numbers: Vec<u32> =
+            database.version().split('.').map(|number| number.parse().unwrap()).collect();
         assert_eq!(numbers.len(), 3);
     }
 }

@@ -59,16 +59,9 @@ impl Calibrated {
         let service_ns = service_time.as_nanos().try_into().unwrap_or(u64::MAX);
         let bare = bare_get(&database)?;
         if bare.p50_ns > service_ns {
-            return Err(Error::TooShort {
-                service_ns,
-                bare_p50_ns: bare.p50_ns,
-            });
+            return Err(Error::TooShort { service_ns, bare_p50_ns: bare.p50_ns });
         }
-        Ok(Calibrated {
-            database,
-            service_ns,
-            bare,
-        })
+        Ok(Calibrated { database, service_ns, bare })
     }
 
     /// Serves a GET of `key`; returns once the service time is over.
@@ -195,10 +188,7 @@ mod tests {
     #[test]
     fn a_service_time_below_a_bare_get_is_refused() {
         let error = Calibrated::new(filled(1_000), Duration::from_nanos(1)).unwrap_err();
-        assert!(
-            matches!(error, Error::TooShort { service_ns: 1, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, Error::TooShort { service_ns: 1, .. }), "{error}");
         let empty = Database::open(None).unwrap();
         let error = Calibrated::new(empty, GET_SERVICE_TIME).unwrap_err();
         assert!(matches!(error, Error::Empty));

@@ -20,11 +20,8 @@ fn every_request_sent_is_accounted_for() {
     let keys = service.database().keys();
 
     let mix = Mix::get_only();
-    let pool = linux_threads::Settings {
-        threads: 4,
-        cpus: cpu::allowed_cpus().unwrap(),
-        queue_bound: 16,
-    };
+    let pool =
+        linux_threads::Settings { threads: 4, cpus: cpu::allowed_cpus().unwrap(), queue_bound: 16 };
     let recorder = Arc::new(Recorder::new(&mix, pool.threads));
     let theirs = recorder.clone();
     let mut pool = Pool::start(&pool, move |request, thread| {

@@ -300,8 +300,7 @@ struct SlotLoop {
 
 impl SlotLoop {
     fn new(cpu: usize) -> Result<SlotLoop, String> {
-        let workers: Arc<Vec<Worker>> =
-            Arc::new((0..CORES).map(|_| Worker::default()).collect());
+        let workers: Arc<Vec<Worker>> = Arc::new((0..CORES).map(|_| Worker::default()).collect());
         let read = Arc::new(AtomicU64::new(0));
         let (theirs, counts) = (Arc::clone(&workers), Arc::clone(&read));
         let dispatcher = Served::start(cpu, move || {

@@ -146,8 +146,7 @@ impl PeerProcess {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         };
-        let offer =
-            Offer { version: 1, lines: [LINES, 0, 0], memory, doorbells: &[], link: "shm" };
+        let offer = Offer { version: 1, lines: [LINES, 0, 0], memory, doorbells: &[], link: "shm" };
         connection.send_offer(&offer).map_err(|error| text(&error))?;
         let told = child.stdin.take().ok_or("no pipe to the bench's peer")?;
         let says = BufReader::new(child.stdout.take().ok_or("no pipe from the bench's peer")?);

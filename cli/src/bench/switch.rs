@@ -108,10 +108,7 @@ pub fn switch(_quiet: bool) -> Result<serde_json::Value, String> {
         return Err(format!("the agent was lost, and {by_fallback} switches were not its own"));
     }
     drop(enclave);
-    agent
-        .join()
-        .map_err(|_| "the agent panicked".to_owned())?
-        .map_err(|error| text(&error))?;
+    agent.join().map_err(|_| "the agent panicked".to_owned())?.map_err(|error| text(&error))?;
     let [yields, handoffs] = measured.map(Chunks::new);
     let outcomes: serde_json::Map<_, _> = stats
         .cores

@@ -1,6 +1,6 @@
 //! Results: what was measured, on disk, in the terminal and as one object of JSON.
 //!
-//! [`write`] puts a [`RunResult`] under `out/<scenario>/`, [`terminal::summary`] is the same for a terminal. This
+//! [`write()`] puts a [`RunResult`] under `out/<scenario>/`, [`terminal::summary`] is the same for a terminal. This
 //! module computes no result: what it shows is in the [`model`], and it knows nothing of how that came about.
 
 mod histograms;

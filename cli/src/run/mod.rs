@@ -128,9 +128,8 @@ pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Fai
         facts.push((format!("other processes used {cpus:.2} CPUs"), how));
     }
     let points = found.variants.iter().flat_map(|variant| &variant.points);
-    let (aside, done) = points.fold((0, 0), |(aside, done), point| {
-        (aside + point.set_aside, done + point.done)
-    });
+    let (aside, done) =
+        points.fold((0, 0), |(aside, done), point| (aside + point.set_aside, done + point.done));
     let share = 100.0 * aside as f64 / (done as f64).max(1.0);
     facts.push((
         format!("{share:.1}% of all latencies set aside"),

@@ -28,7 +28,7 @@ struct CoreLink {
 }
 
 /// One host core. Lives on its pthread; threads that run on it reach it through
-/// [`crate::current`]. No borrow of a cell is ever held across a switch.
+/// [`mod@crate::current`]. No borrow of a cell is ever held across a switch.
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: u16,

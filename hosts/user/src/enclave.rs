@@ -174,9 +174,10 @@ impl Enclave {
         config.contexts = u16::try_from(outside + 1).unwrap_or(u16::MAX);
         let layout = Layout::new(config)?;
         let listener = Listener::bind(&options.socket, &options.allowed_uids)?;
-        let name = options.socket.file_stem().map_or_else(String::new, |stem| {
-            stem.to_string_lossy().into_owned()
-        });
+        let name = options
+            .socket
+            .file_stem()
+            .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
         let system = |doing| move |error| StartError::System { doing, error };
         barrier::register().map_err(system("registering for membarrier(2)"))?;
         let shared = Shared::new(
@@ -356,8 +357,7 @@ fn create(
         max: shared.config.subjects,
     })?;
     let (thread, sequence) = shared.table.create(id, class, entry);
-    let event =
-        Event { kind: Kind::New, thread: thread.0, sequence, core, class, ran: Nanos(0) };
+    let event = Event { kind: Kind::New, thread: thread.0, sequence, core, class, ran: Nanos(0) };
     Ok((event, thread))
 }
 

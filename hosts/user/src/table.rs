@@ -163,9 +163,8 @@ impl Table {
         slot.tokens.store(0, Ordering::Relaxed);
         let generation = (generation(old) + 1) & GENERATION_MASK;
         let sequence = sequence(old).next();
-        let word = u64::from(sequence.0) << 32
-            | u64::from(generation) << GENERATION_SHIFT
-            | RUNNABLE;
+        let word =
+            u64::from(sequence.0) << 32 | u64::from(generation) << GENERATION_SHIFT | RUNNABLE;
         slot.word.store(word, Ordering::SeqCst);
         (Thread(Subject { id, generation }), sequence)
     }

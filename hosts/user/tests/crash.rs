@@ -22,9 +22,8 @@ use wave_user::{Enclave, Mode, SpawnError};
 const WATCHFUL: Nanos = Nanos::from_millis(20);
 const SOCKET: &str = "WAVE_TEST_AGENT";
 
-/// Not a test: what [`process`] runs.
+/// What [`process`] runs; by itself it does nothing.
 #[test]
-#[ignore = "the agent's process of the other tests"]
 fn agent_process() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
     let attached = attach(Path::new(&socket)).unwrap();
@@ -35,7 +34,7 @@ fn agent_process() {
 /// An agent in a process of its own.
 fn process(enclave: &Enclave) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "agent_process", "--ignored", "--quiet"])
+        .args(["--exact", "agent_process", "--quiet"])
         .env(SOCKET, enclave.socket())
         .stdout(Stdio::null())
         .stderr(Stdio::inherit())

@@ -100,7 +100,6 @@ impl<T: Timebase> Doorbell for ModelDoorbell<T> {
     }
 }
 
-
 impl<T: Timebase> ModelDoorbell<T> {
     /// Charges for a ring that was just taken from [`ModelDoorbell::event_fd`].
     pub fn receive(&self) {

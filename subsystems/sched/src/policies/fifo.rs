@@ -47,7 +47,10 @@ impl Fifo {
     /// For an enclave of this configuration.
     pub fn new(config: &Config) -> Fifo {
         let count = config.subjects as usize;
-        Fifo { threads: alloc::vec![Thread::default(); count], queue: VecDeque::with_capacity(count) }
+        Fifo {
+            threads: alloc::vec![Thread::default(); count],
+            queue: VecDeque::with_capacity(count),
+        }
     }
 
     /// Threads that wait in the run queue, including ids that have moved on since.
