@@ -147,6 +147,8 @@ pub fn run(
 ) -> Report {
     let offered_per_second = load.rate_per_second();
     let mut lags = recorder::histogram();
+    // Those from when the machine had not stalled, if these are most of them.
+    let mut steady_lags = recorder::histogram();
     let start_ns = monotonic_ns();
     let from_ns = start_ns + nanoseconds(settings.warm_up);
     let window = Window { start_ns, from_ns, to_ns: from_ns + nanoseconds(settings.duration) };
@@ -188,18 +190,23 @@ pub fn run(
         }
         let refused = server.submit(request).is_err();
         recorder.submitted(&request, refused);
-        if request.intended_ns >= from_ns && !recorder.is_stalled() {
+        if request.intended_ns >= from_ns {
             lags.saturating_record(lag_ns);
+            if !recorder.is_stalled() {
+                steady_lags.saturating_record(lag_ns);
+            }
         }
         last_lag_ns = lag_ns;
         submitted += 1;
         in_burst += 1;
     }
 
-    let lag_p99_ns = if lags.is_empty() { last_lag_ns } else { lags.value_at_quantile(0.99) };
+    let mostly_steady = 2 * steady_lags.len() > lags.len();
+    let judged = if mostly_steady { &steady_lags } else { &lags };
+    let lag_p99_ns = judged.value_at_quantile(0.99);
     let invalid = if gave_up.is_some() {
         gave_up
-    } else if lags.is_empty() && !recorder.is_stalled() {
+    } else if lags.is_empty() {
         Some(Invalid::NoRequest)
     } else if lag_p99_ns > settings.lag_p99_limit_ns {
         Some(Invalid::Lagged { p99_ns: lag_p99_ns, limit_ns: settings.lag_p99_limit_ns })
