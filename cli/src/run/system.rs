@@ -263,7 +263,7 @@ impl System {
                 };
                 let work = Arc::clone(work);
                 let pool = Pool::start(&settings, move |request, thread| {
-                    work.serve(request, thread % work.recorder_slots());
+                    work.serve_under_linux(request, thread % work.recorder_slots());
                 });
                 Ok(System::Linux(pool.map_err(Failure::cannot)?))
             }
