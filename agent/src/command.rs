@@ -84,7 +84,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         Ok(exit) => {
             if !args.quiet {
                 let why = match exit {
-                    Exit::Revoked => "the host has revoked this incarnation",
+                    Exit::Revoked => "the host has ended, or has turned to another agent",
                     Exit::HostGone => "the host has gone",
                 };
                 eprintln!("wave agent: {why}; leaving");

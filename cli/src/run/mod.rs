@@ -123,7 +123,7 @@ pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Fai
         }
         if ground.repeated.get() > 0 {
             let what = format!("{} points were repeated", ground.repeated.get());
-            facts.push((what, "because other processes took CPU time from them".into()));
+            facts.push((what, "because something took CPU time from their host cores".into()));
         }
         facts.push((format!("other processes used {cpus:.2} CPUs"), how));
     }
