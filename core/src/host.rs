@@ -104,13 +104,7 @@ impl Context {
         self.look_for_sleeping_agent(port);
     }
 
-    /// Writes a message that the next [`Context::publish`] sends: for batches.
-    pub fn enqueue(&mut self, port: &impl Port, message: &Message) {
-        self.push(port, Tag { kind: message.kind, flags: 0 }, &message.words());
-    }
-
-    /// Sends what was enqueued.
-    pub fn publish(&mut self, port: &impl Port) {
+    fn publish(&mut self, port: &impl Port) {
         self.up.publish(port);
     }
 
