@@ -329,7 +329,9 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             let line = self.layout.preempt + u32::from(preemption.core);
             host.store(line, 0, preempt_word(preemption.run));
             host.publish();
-            self.look_after.push(preemption.core);
+            // A running core sees the word when it is interrupted, a sleeping one has no run to end.
+            self.kicked += 1;
+            self.bells[usize::from(preemption.core)].ring();
         }
         self.out.preemptions.clear();
         Ok(())

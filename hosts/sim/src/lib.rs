@@ -1,0 +1,3 @@
+//! A modelled host in virtual time: production code above a modelled machine and link.
+
+#![forbid(unsafe_code)]
