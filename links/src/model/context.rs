@@ -98,8 +98,13 @@ impl<T: Timebase> Context<T> {
         Ok(Context { stamps, time, side, prices: Prices::new(costs, side), access, state })
     }
 
-    pub fn now(&self) -> u64 {
-        self.time.now().0
+    /// Whether a copy that arrives then has arrived.
+    pub fn has_arrived(&self, then: u64) -> bool {
+        let arrived = self.time.now().0 >= then;
+        if !arrived {
+            self.time.looked_in_vain();
+        }
+        arrived
     }
 
     pub fn charges(&self) -> Charges {
@@ -243,7 +248,8 @@ impl<T: Timebase> Context<T> {
         let carried = (kib * self.prices.dma_ns_per_kib).round() as u64;
         let jitter = state.below(self.prices.dma_flight / 2 + 1);
         let submitted = start.saturating_add(self.prices.dma_submit);
-        let arrives = submitted.saturating_add(self.prices.dma_flight + carried + jitter);
+        let flight = self.prices.dma_flight + carried + jitter + self.time.held_up().0;
+        let arrives = submitted.saturating_add(flight);
         let horizon = start.max(state.last_visible);
         for offset in 0..from.lines {
             let (source, target) = (from.line + offset, to.line + offset);
@@ -255,6 +261,7 @@ impl<T: Timebase> Context<T> {
             for (word, value) in words.into_iter().enumerate() {
                 self.stamps.put(to.home, target, word, value, arrives);
             }
+            self.time.stored(to.home, target, Nanos(arrives));
         }
         state.charges.copies.charge(self.prices.dma_submit);
         self.time.spend_until(Nanos(submitted));
@@ -297,20 +304,17 @@ impl<T: Timebase> Context<T> {
         for word in words_of(mask) {
             let stamp = self.stamps.stamp(home, line, word);
             let in_flight = stamp > state.now && stamp > self.tick(state);
-            if T::STAMPS_NEAR_STORES && !in_flight {
-                let now = self.tick(state);
-                self.stamps.put(home, line, word, words[word], now);
-            } else {
-                self.stamps.put_near(home, line, word, words[word], in_flight);
-            }
+            self.stamps.put_near(home, line, word, words[word], in_flight);
         }
+        self.time.stored(home, line, Nanos(state.now));
     }
 
     /// Loads words across the link: pushes our posted stores, is served there, and on its way back
     /// pushes the peer's.
     fn load_far(&self, state: &mut State, home: Home, line: u32, first: usize, words: &mut [u64]) {
         let start = self.tick(state);
-        let served = start.saturating_add(self.prices.there).max(state.last_visible);
+        let there = self.prices.there.saturating_add(self.time.held_up().0);
+        let served = start.saturating_add(there).max(state.last_visible);
         self.time.spend_until(Nanos(served));
         // Nothing below may be loaded before the clock said so.
         fence(SeqCst);
@@ -420,11 +424,13 @@ impl<T: Timebase> Context<T> {
     ) -> u64 {
         self.wait_for_words(state, home, line, mask);
         let flown = state.now.saturating_add(occupied).saturating_add(self.prices.flight);
+        let flown = flown.saturating_add(self.time.held_up().0);
         state.last_visible = state.last_visible.max(flown);
         for word in words_of(mask) {
             self.stamps.put(home, line, word, words[word], state.last_visible);
         }
         self.stamps.posted(self.side, state.last_visible);
+        self.time.stored(home, line, Nanos(state.last_visible));
         state.last_visible
     }
 

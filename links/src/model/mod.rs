@@ -44,6 +44,7 @@ mod port;
 mod setup;
 mod stamps;
 mod time;
+mod virtual_time;
 
 #[cfg(test)]
 mod tests;
@@ -54,3 +55,4 @@ pub use port::{ModelDma, ModelPort, ModelWindow};
 pub use setup::ModelError;
 pub use stamps::{VECTORS_MAX, extra_lines};
 pub use time::{ManualTime, RealTime, Timebase};
+pub use virtual_time::{Observer, Pause, Task, VirtualTime};

@@ -156,6 +156,6 @@ impl<T: Timebase> Dma for ModelDma<T> {
     }
 
     fn is_done(&self, ticket: Ticket) -> bool {
-        self.context.now() >= ticket.0
+        self.context.has_arrived(ticket.0)
     }
 }

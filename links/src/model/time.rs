@@ -4,15 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use wave_core::clock::{Clock, Nanos};
+use wave_core::link::Home;
 
 /// A clock on which a context can be kept busy.
 ///
 /// All contexts of a link, in whichever process, must agree on the time.
 pub trait Timebase: Clock {
-    /// Whether a store to near memory, too, is visible to others only once their clock reaches the
-    /// time of the store: needed where a context runs ahead of the others in virtual time.
-    const STAMPS_NEAR_STORES: bool = false;
-
     /// Keeps the calling context busy for `span`.
     fn spend(&self, span: Nanos);
 
@@ -23,6 +20,19 @@ pub trait Timebase: Clock {
             self.spend(end - now);
         }
     }
+
+    /// How much longer than usual what leaves now is on its way: a link that stalls.
+    fn held_up(&self) -> Nanos {
+        Nanos(0)
+    }
+
+    /// A store to a line is visible from `visible` on.
+    #[inline]
+    fn stored(&self, _home: Home, _line: u32, _visible: Nanos) {}
+
+    /// The calling context looked for the end of a copy, which has not come.
+    #[inline]
+    fn looked_in_vain(&self) {}
 }
 
 /// This machine's monotonic clock, the same in all processes; spends by spinning.

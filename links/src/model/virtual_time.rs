@@ -1,0 +1,275 @@
+//! Virtual time: contexts that take turns on one thread, each running until it would overtake the
+//! next event of another.
+//!
+//! A context is a [`Task`]: ordinary code on a stack of its own. Whatever the model charges it moves
+//! the clock; where that would pass the *horizon*, the time of the next event of anybody else, the
+//! task pauses, and whoever drives the tasks resumes it when its time has come. So every load and
+//! store of every context happens in one global order of time, production code runs unchanged
+//! above it, and a context can be stopped for ever or for a while between any two accesses.
+//!
+//! Everything here belongs to one thread.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use wave_core::clock::{Clock, Nanos};
+use wave_core::link::Home;
+
+use super::time::Timebase;
+
+/// What a context that looks and finds a copy under way is charged for the look.
+const LOOK: Nanos = Nanos(20);
+
+/// Why a task gave way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// It is busy until then.
+    Busy(Nanos),
+    /// It waits, until somebody wakes it or until then.
+    Waiting(Option<Nanos>),
+    /// It has ended.
+    Ended,
+}
+
+type TaskYielder = Yielder<(), Pause>;
+
+/// Sees stores: the window's number, where the line is, and when it becomes visible.
+pub type Observer = dyn Fn(u32, Home, u32, Nanos);
+
+struct Shared {
+    now: Cell<u64>,
+    horizon: Cell<u64>,
+    stalled_until: Cell<u64>,
+    /// The running task's yielder; null while none runs.
+    yielder: Cell<*const TaskYielder>,
+    observer: RefCell<Option<Rc<Observer>>>,
+}
+
+/// The clock of a virtual world. Clones show the same time.
+#[derive(Clone)]
+pub struct VirtualTime {
+    shared: Rc<Shared>,
+    window: u32,
+}
+
+impl fmt::Debug for VirtualTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualTime").field("now", &self.shared.now.get()).finish_non_exhaustive()
+    }
+}
+
+impl Default for VirtualTime {
+    fn default() -> VirtualTime {
+        VirtualTime::new()
+    }
+}
+
+impl VirtualTime {
+    /// A world at time zero.
+    pub fn new() -> VirtualTime {
+        let shared = Shared {
+            now: Cell::new(0),
+            horizon: Cell::new(u64::MAX),
+            stalled_until: Cell::new(0),
+            yielder: Cell::new(std::ptr::null()),
+            observer: RefCell::new(None),
+        };
+        VirtualTime { shared: Rc::new(shared), window: 0 }
+    }
+
+    /// The same clock, for the contexts of the window with this number.
+    pub fn for_window(&self, window: u32) -> VirtualTime {
+        VirtualTime { shared: Rc::clone(&self.shared), window }
+    }
+
+    /// Lets `observer` see every store to a window.
+    pub fn observe(&self, observer: Rc<Observer>) {
+        *self.shared.observer.borrow_mut() = Some(observer);
+    }
+
+    /// Sets the clock. For whoever drives the tasks.
+    pub fn set_now(&self, now: Nanos) {
+        self.shared.now.set(now.0);
+    }
+
+    /// Sets the time that nobody may pass without giving way.
+    pub fn set_horizon(&self, horizon: Nanos) {
+        self.shared.horizon.set(horizon.0);
+    }
+
+    /// Something new happens at `at`: nobody may pass that either.
+    pub fn lower_horizon(&self, at: Nanos) {
+        self.shared.horizon.set(self.shared.horizon.get().min(at.0));
+    }
+
+    /// Everything that leaves for the other side before `until` is held up until then.
+    pub fn stall_link(&self, until: Nanos) {
+        self.shared.stalled_until.set(until.0);
+    }
+
+    /// Pauses the running task until it is woken, or until `deadline`. Outside a task, returns.
+    pub fn wait(&self, deadline: Option<Nanos>) {
+        self.pause(Pause::Waiting(deadline));
+    }
+
+    /// Returns whether there was a task to pause.
+    fn pause(&self, pause: Pause) -> bool {
+        let yielder = self.shared.yielder.get();
+        if yielder.is_null() {
+            return false;
+        }
+        // SAFETY: `Task::resume` sets this while it runs the task whose yielder it is, and clears it
+        // when the task gives way; a task's yielder lives as long as its stack. A `VirtualTime` never
+        // leaves its thread, so the one that runs here is that task.
+        unsafe { &*yielder }.suspend(pause);
+        true
+    }
+}
+
+impl Clock for VirtualTime {
+    #[inline]
+    fn now(&self) -> Nanos {
+        Nanos(self.shared.now.get())
+    }
+}
+
+impl Timebase for VirtualTime {
+    #[inline]
+    fn spend(&self, span: Nanos) {
+        self.spend_until(self.now() + span);
+    }
+
+    #[inline]
+    fn spend_until(&self, end: Nanos) {
+        if end.0 <= self.shared.now.get() {
+            return;
+        }
+        // Whoever is due at the same time was scheduled earlier, and goes first.
+        if end.0 >= self.shared.horizon.get() && self.pause(Pause::Busy(end)) {
+            return;
+        }
+        self.shared.now.set(end.0);
+    }
+
+    fn held_up(&self) -> Nanos {
+        Nanos(self.shared.stalled_until.get()).since(self.now())
+    }
+
+    #[inline]
+    fn stored(&self, home: Home, line: u32, visible: Nanos) {
+        if let Some(observer) = &*self.shared.observer.borrow() {
+            observer(self.window, home, line, visible);
+        }
+    }
+
+    fn looked_in_vain(&self) {
+        self.spend(LOOK);
+    }
+}
+
+/// Ordinary code on a stack of its own, which gives way when its time has not come yet.
+///
+/// Dropping a task that has not ended unwinds its stack; what its destructors do then takes no time.
+pub struct Task {
+    coroutine: Coroutine<(), Pause, (), DefaultStack>,
+    yielder: Rc<Cell<*const TaskYielder>>,
+    time: VirtualTime,
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").finish_non_exhaustive()
+    }
+}
+
+impl Task {
+    /// A task that will run `body` on a stack of `stack_bytes`.
+    pub fn new(
+        time: &VirtualTime,
+        stack_bytes: usize,
+        body: impl FnOnce() + 'static,
+    ) -> std::io::Result<Task> {
+        let stack = DefaultStack::new(stack_bytes)?;
+        let yielder = Rc::new(Cell::new(std::ptr::null()));
+        let (own, shared) = (Rc::clone(&yielder), Rc::clone(&time.shared));
+        let coroutine = Coroutine::with_stack(stack, move |yielder: &TaskYielder, ()| {
+            own.set(yielder);
+            shared.yielder.set(yielder);
+            body();
+        });
+        Ok(Task { coroutine, yielder, time: time.clone() })
+    }
+
+    /// Runs the task until it gives way.
+    ///
+    /// # Panics
+    ///
+    /// If the task has ended, or if it panics itself.
+    pub fn resume(&mut self) -> Pause {
+        // Cleared also if the task panics.
+        let _clear = ClearOnDrop(&self.time.shared.yielder);
+        self.time.shared.yielder.set(self.yielder.get());
+        match self.coroutine.resume(()) {
+            CoroutineResult::Yield(pause) => pause,
+            CoroutineResult::Return(()) => Pause::Ended,
+        }
+    }
+}
+
+struct ClearOnDrop<'a>(&'a Cell<*const TaskYielder>);
+
+impl Drop for ClearOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.set(std::ptr::null());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_runs_up_to_the_horizon_and_no_further() {
+        let time = VirtualTime::new();
+        let (inside, seen) = (time.clone(), Rc::new(Cell::new(0)));
+        let shows = Rc::clone(&seen);
+        let mut task = Task::new(&time, 64 << 10, move || {
+            inside.spend(Nanos(10));
+            shows.set(inside.now().0);
+            inside.spend(Nanos(10));
+            inside.wait(Some(Nanos(100)));
+        })
+        .unwrap();
+        time.set_horizon(Nanos(20));
+        assert_eq!(task.resume(), Pause::Busy(Nanos(20)));
+        assert_eq!((time.now(), seen.get()), (Nanos(10), 10));
+        time.set_now(Nanos(20));
+        assert_eq!(task.resume(), Pause::Waiting(Some(Nanos(100))));
+        assert_eq!(task.resume(), Pause::Ended);
+    }
+
+    #[test]
+    fn a_task_that_is_dropped_unwinds() {
+        struct Flag(Rc<Cell<bool>>, VirtualTime);
+        impl Drop for Flag {
+            fn drop(&mut self) {
+                self.1.spend(Nanos(5));
+                self.0.set(true);
+            }
+        }
+        let (time, dropped) = (VirtualTime::new(), Rc::new(Cell::new(false)));
+        let flag = Flag(Rc::clone(&dropped), time.clone());
+        let inside = time.clone();
+        let mut task = Task::new(&time, 64 << 10, move || {
+            let _flag = flag;
+            inside.wait(None);
+        })
+        .unwrap();
+        assert_eq!(task.resume(), Pause::Waiting(None));
+        drop(task);
+        assert!(dropped.get());
+    }
+}
