@@ -21,6 +21,12 @@ impl CoreSet {
         self.0[word] = self.0[word] & !(1 << bit) | u64::from(member) << bit;
     }
 
+    /// Whether `core` is a member; no core beyond the set is.
+    #[inline]
+    fn has(&self, core: u16) -> bool {
+        self.0.get(usize::from(core) / 64).is_some_and(|word| word >> (core % 64) & 1 != 0)
+    }
+
     /// The first member at or after `from`, wrapping around.
     #[inline]
     fn next(&self, from: u16) -> Option<u16> {
@@ -42,6 +48,8 @@ struct Core {
     /// Whether a snapshot has told of it: until then its run number means nothing.
     known: bool,
     asks: bool,
+    /// It said that it is offline; nothing is left for it until it asks.
+    away: bool,
     run: u32,
     next_txn: TxnId,
     answered: TxnId,
@@ -68,6 +76,7 @@ impl Cores {
         let core = Core {
             known: false,
             asks: false,
+            away: false,
             run: 0,
             next_txn: TxnId::new(1),
             answered: TxnId::new(0),
@@ -120,6 +129,24 @@ impl Cores {
         self.open.next(self.turn)
     }
 
+    /// Whether `core` waits and has nothing on its way; false where there is no such core.
+    #[inline]
+    pub fn asks(&self, core: u16) -> bool {
+        self.asking.has(core)
+    }
+
+    /// Whether `core` has room for one more decision; false where there is no such core.
+    #[inline]
+    pub fn has_room(&self, core: u16) -> bool {
+        self.open.has(core)
+    }
+
+    /// How many decisions for `core` have not been answered.
+    #[inline]
+    pub fn unanswered(&self, core: u16) -> usize {
+        self.cores[usize::from(core)].outstanding.len()
+    }
+
     /// Whether `core` waits although decisions are on their way to it.
     pub fn waits(&self, core: u16) -> bool {
         self.cores[usize::from(core)].asks
@@ -134,8 +161,12 @@ impl Cores {
     fn refresh(&mut self, core: u16) {
         let state = &self.cores[usize::from(core)];
         let outstanding = state.outstanding.len();
-        let room = if state.asks { self.prestage.max(1) } else { self.prestage };
-        let (asking, open) = (state.asks && outstanding == 0, outstanding < room);
+        let room = match (state.away, state.asks) {
+            (true, _) => 0,
+            (false, true) => self.prestage.max(1),
+            (false, false) => self.prestage,
+        };
+        let (asking, open) = (room > 0 && state.asks && outstanding == 0, outstanding < room);
         self.asking.set(core, asking);
         self.open.set(core, open);
     }
@@ -153,6 +184,7 @@ impl Cores {
     #[inline]
     pub fn asked(&mut self, core: u16) -> bool {
         self.set_asks(core, true);
+        self.cores[usize::from(core)].away = false;
         self.refresh(core);
         !self.cores[usize::from(core)].outstanding.is_empty()
     }
@@ -193,6 +225,9 @@ impl Cores {
         if outcome.code == Code::Complete && outcome.run.wrapping_sub(state.run) as i32 >= 0 {
             state.run = outcome.run;
             self.set_asks(core, false);
+        }
+        if matches!(outcome.code, Code::CpuOffline | Code::CpuUnavailable) {
+            self.cores[usize::from(core)].away = true;
         }
         self.refresh(core);
         decision
@@ -297,6 +332,18 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_left_for_a_core_that_is_offline_until_it_asks() {
+        let mut cores = Cores::new(1, 2);
+        cores.resync(0, &record(0, 0, true));
+        cores.stage(0, choice());
+        let offline = Outcome { txn: TxnId::new(1), code: Code::CpuOffline, run: 0 };
+        assert!(cores.answered(0, offline).is_some());
+        assert_eq!((cores.asking(), cores.open()), (None, None));
+        cores.asked(0);
+        assert_eq!(cores.asking(), Some(0));
+    }
+
+    #[test]
     fn cores_take_turns() {
         let mut cores = Cores::new(CORES_MAX as u16, 1);
         for core in 0..cores.len() {
@@ -317,6 +364,20 @@ mod tests {
         assert_eq!(cores.asking(), Some(1));
         cores.stage(1, choice());
         assert_eq!(cores.asking(), Some(3));
+    }
+
+    #[test]
+    fn a_core_can_be_asked_about_by_number() {
+        let mut cores = Cores::new(2, 1);
+        cores.resync(0, &record(0, 0, true));
+        assert!(cores.asks(0) && !cores.asks(1));
+        assert!(cores.has_room(0) && cores.has_room(1));
+        cores.stage(0, choice());
+        assert!(!cores.asks(0) && !cores.has_room(0));
+        assert_eq!((cores.unanswered(0), cores.unanswered(1)), (1, 0));
+        for beyond in [2, CORES_MAX as u16, u16::MAX] {
+            assert!(!cores.asks(beyond) && !cores.has_room(beyond));
+        }
     }
 
     #[test]

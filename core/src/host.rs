@@ -305,6 +305,31 @@ impl HostCore {
         }
     }
 
+    /// For a core that goes offline: answers what was left for it. `mechanism` refuses, with
+    /// [`Code::CpuOffline`] or [`Code::CpuUnavailable`]; the agent then leaves nothing more here
+    /// until the core asks ([`HostCore::ask_anew`]).
+    pub fn refuse_all<M: Mechanism>(&mut self, port: &impl Port, mechanism: &mut M) {
+        if let Some(held) = self.held.take() {
+            self.push_alone(port, held.kind, &held.words());
+        }
+        let work = self.look(port, mechanism);
+        debug_assert!(work.is_none(), "a core that is offline commits nothing");
+        self.asks = false;
+    }
+
+    /// Asks for a decision, out of turn: the core is back online.
+    pub fn ask_anew(&mut self, port: &impl Port) {
+        self.asks = true;
+        self.ask_again(port);
+        self.context.look_for_sleeping_agent(port);
+    }
+
+    /// A message that neither asks nor answers.
+    fn push_alone<const N: usize>(&mut self, port: &impl Port, kind: u16, words: &[u64; N]) {
+        self.context.push(port, Tag { kind, flags: 0 }, words);
+        self.context.publish(port);
+    }
+
     #[inline]
     fn look<M: Mechanism>(&mut self, port: &impl Port, mechanism: &mut M) -> Option<M::Work> {
         for _ in 0..self.budget {
@@ -345,7 +370,10 @@ impl HostCore {
     #[inline]
     fn tell(&mut self, port: &impl Port, outcome: Outcome) {
         let word = outcome.to_word();
-        let asks = if outcome.code == Code::Complete { 0 } else { FLAG_ASKS };
+        let asks = match outcome.code {
+            Code::Complete | Code::CpuOffline | Code::CpuUnavailable => 0,
+            _ => FLAG_ASKS,
+        };
         match self.held.take() {
             Some(message) => {
                 let [a, b, c, d, e] = message.words();

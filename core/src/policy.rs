@@ -162,24 +162,60 @@ impl Desk<'_> {
         if self.is_full() { None } else { self.cores.open() }
     }
 
+    /// Whether `core` waits for a decision and has none on its way: for a policy that prefers one
+    /// core to another. False where there is no such core.
+    #[inline]
+    pub fn asks(&self, core: u16) -> bool {
+        self.cores.asks(core)
+    }
+
+    /// Whether `core` has room for one more decision. False where there is no such core.
+    #[inline]
+    pub fn has_room(&self, core: u16) -> bool {
+        self.cores.has_room(core)
+    }
+
+    /// How many decisions for `core` have not been answered: they are on their way, or wait there.
+    /// Panics if there is no such core.
+    #[inline]
+    pub fn unanswered(&self, core: u16) -> usize {
+        self.cores.unanswered(core)
+    }
+
+    /// The run that a preemption of `core` would end, as far as the agent knows: that of its last
+    /// COMPLETE, or of a snapshot that was newer. Panics if there is no such core.
+    #[inline]
+    pub fn run(&self, core: u16) -> u32 {
+        self.cores.run(core)
+    }
+
+    /// How many decisions this step holds.
+    pub fn made(&self) -> usize {
+        self.out.staged.len()
+    }
+
     /// Whether this step's budget is used up.
     pub fn is_full(&self) -> bool {
         self.out.staged.len() >= self.budget
     }
 
     /// Leaves a decision for `core` (Wave Table 1, `TXN_CREATE`), which must be one that
-    /// [`Desk::asking`] or [`Desk::open`] just named. Panics if it has no room.
+    /// [`Desk::asking`] or [`Desk::open`] just named, or that [`Desk::asks`] or [`Desk::has_room`]
+    /// just affirmed while the desk is not full. Panics if it has no room.
     #[inline]
     pub fn stage(&mut self, core: u16, choice: Choice) {
         let decision = self.cores.stage(core, choice);
         self.out.staged.push((core, decision));
     }
 
-    /// Asks for the end of a run: the core then takes its next decision.
-    pub fn preempt(&mut self, preemption: Preemption) {
-        if self.out.preemptions.len() < self.budget {
+    /// Asks for the end of a run: the core then takes its next decision. Returns whether this
+    /// step's budget had room for it; if not, ask again in the next.
+    pub fn preempt(&mut self, preemption: Preemption) -> bool {
+        let has_room = self.out.preemptions.len() < self.budget;
+        if has_room {
             self.out.preemptions.push(preemption);
         }
+        has_room
     }
 
     /// Sends a note to the agent's fronts.

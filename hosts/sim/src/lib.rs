@@ -1,3 +1,21 @@
 //! A modelled host in virtual time: production code above a modelled machine and link.
+//!
+//! The queues, the host protocol, the agent's loop and the policies are the real ones; what is
+//! modelled is the machine ([`machine`], [`app`]) and the link (`wave_links::model`). Contexts are
+//! tasks of a [`world`]: every access to the link happens in one global order of time, and the
+//! same setup and seed give the same history, always.
 
 #![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod app;
+pub mod closed;
+mod control;
+mod core;
+pub mod enclave;
+pub mod machine;
+pub mod queue;
+pub mod random;
+pub mod requests;
+pub mod table;
+pub mod world;

@@ -1,0 +1,266 @@
+//! The modelled machine's other side: the real agent loop, whose own work costs time.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use wave_core::agent::{Agent, Step};
+use wave_core::clock::Nanos;
+use wave_core::layout::{Layout, write_header};
+use wave_core::link::{Home, Mapping, Port, Side, Window};
+use wave_core::message::{Decision, Message};
+use wave_core::outcome::Outcome;
+use wave_core::policy::{Desk, Note, Policy, Progress};
+use wave_core::snapshot::Snapshot;
+use wave_links::memory::Memory;
+use wave_links::model::{ModelPort, extra_lines};
+use wave_sched::policies;
+
+use crate::control::Candidate;
+use crate::enclave::{Enclave, Incarnation, Setup};
+use crate::world::{Cause, SimBell, TaskId, World};
+
+/// The agent of an enclave.
+#[derive(Clone, Debug)]
+pub struct AgentSetup {
+    /// Its policy, as [`policies::by_name`] knows it.
+    pub policy: String,
+    /// Its CPU's clock.
+    pub ghz: f64,
+    /// Whether it sleeps when there is nothing to do; otherwise it always polls (Wave 4.1).
+    pub parks: bool,
+}
+
+/// What an agent's own work costs.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    message: Nanos,
+    decision: Nanos,
+    poll: Nanos,
+}
+
+impl Work {
+    fn of(setup: &Setup) -> Work {
+        let (machine, costs) = (&setup.machine, &setup.costs);
+        let pace = machine.agent_ghz.value / setup.agent.ghz;
+        let at_pace = |ns: f64| Nanos((ns * pace).round() as u64);
+        // Words in memory that this side maps uncached cost an access each.
+        let uncached = setup.config.messages.agent == Mapping::Uncached && !costs.coherent;
+        let words = if uncached { machine.message_words_more.value } else { 0.0 };
+        let words_ns = words * costs.agent_access_uncached.ns;
+        let uncached = setup.config.decisions.agent == Mapping::Uncached && !costs.coherent;
+        let words = if uncached { machine.decision_words_more.value } else { 0.0 };
+        let decision_words_ns = words * costs.agent_access_uncached.ns;
+        Work {
+            message: at_pace(machine.agent_message.value) + Nanos(words_ns.round() as u64),
+            decision: at_pace(machine.agent_decision.value) + Nanos(decision_words_ns.round() as u64),
+            poll: at_pace(machine.agent_poll.value),
+        }
+    }
+}
+
+/// A policy whose work takes time.
+struct Working<P> {
+    policy: P,
+    world: World,
+    work: Work,
+}
+
+impl<P: Policy> Policy for Working<P> {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+    fn on_message(&mut self, now: Nanos, message: &Message) {
+        self.world.spend(self.work.message);
+        self.policy.on_message(now, message);
+    }
+    fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome) {
+        self.policy.on_outcome(now, core, decision, outcome);
+    }
+    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        let before = desk.made();
+        let progress = self.policy.decide(now, desk);
+        let made = (desk.made() - before) as u64;
+        self.world.spend(Nanos(self.work.decision.0 * made));
+        progress
+    }
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.policy.next_deadline()
+    }
+    fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
+        self.policy.resync(now, snapshot);
+    }
+    fn on_note(&mut self, now: Nanos, note: &Note) {
+        self.policy.on_note(now, note);
+    }
+}
+
+/// What an agent's task tells those who outlive it.
+#[derive(Debug, Default)]
+struct Told {
+    decided: Cell<u64>,
+    kicked: Cell<u64>,
+}
+
+/// How far the agent's clock is from the host's. Neither is ever compared with the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Skew {
+    /// Nanoseconds ahead.
+    pub ahead: u64,
+    /// Parts per million faster.
+    pub ppm: u64,
+}
+
+impl Skew {
+    fn apply(self, now: Nanos) -> Nanos {
+        Nanos(now.0 + self.ahead + now.0 / 1_000_000 * self.ppm)
+    }
+}
+
+/// The enclave's own policy.
+///
+/// # Panics
+///
+/// If there is none of that name, which whoever reads scenarios has checked.
+fn policy_of(setup: &Setup) -> Box<dyn Policy + Send> {
+    policies::by_name(&setup.agent.policy, &setup.config)
+        .unwrap_or_else(|error| panic!("the setup's policy: {error}"))
+}
+
+impl Enclave {
+    /// Starts an agent with the setup's policy. Another that is attached will be replaced.
+    pub fn start_agent(self: &Rc<Enclave>) -> TaskId {
+        self.start_agent_with(policy_of(&self.setup), Skew::default())
+    }
+
+    /// Starts an agent with a policy of the caller's, on a clock of its own.
+    pub fn start_agent_with(self: &Rc<Enclave>, policy: Box<dyn Policy + Send>, skew: Skew) -> TaskId {
+        let number = self.agents_started.get() + 1;
+        self.agents_started.set(number);
+        let incarnation = Rc::new(self.new_incarnation());
+        let control_port = self.port(&incarnation, 1 << 20);
+        write_header(&incarnation.layout, control_port.window(Home::Nic));
+        // Reading it back proves that it has arrived.
+        control_port.window(Home::Nic).load(incarnation.layout.header, 0);
+        let (enclave, window) = (Rc::downgrade(self), Rc::clone(&incarnation));
+        let task = self.world.spawn(move || {
+            if let Some(enclave) = enclave.upgrade() {
+                run(&enclave, &window, policy, skew, number);
+            }
+        });
+        incarnation.agent_task.set(Some(task));
+        incarnation.agent_bell.set_target(task);
+        self.watch_window(&incarnation, task);
+        self.candidates.borrow_mut().push(Candidate::new(incarnation, control_port));
+        self.nudge_control();
+        task
+    }
+
+    fn new_incarnation(&self) -> Incarnation {
+        let layout = self.layout.clone();
+        let (nic, host) = (layout.nic_lines, layout.host_lines);
+        let memory = Memory::create("wave-sim", nic, host, extra_lines(nic, host));
+        let (memory, _) = memory.expect("memory for a modelled window");
+        let (window, time) = self.world.add_window(nic, host);
+        let costs = &self.setup.costs;
+        let (send, flight) = (costs.kick_send.nanos(), costs.kick_flight.nanos());
+        let bell = || SimBell::new(&self.world, Cause::KICK, send, flight);
+        let core_bells: Vec<_> = self.cores.iter().map(|_| bell()).collect();
+        for (bell, core) in core_bells.iter().zip(&self.cores) {
+            core.task.get().into_iter().for_each(|task| bell.set_target(task));
+        }
+        let control_bell = bell();
+        self.control_task.get().into_iter().for_each(|task| control_bell.set_target(task));
+        Incarnation {
+            layout,
+            memory: Arc::new(memory),
+            time,
+            window,
+            core_bells,
+            control_bell,
+            agent_bell: bell(),
+            agent_task: Cell::new(None),
+            lost: Cell::new(false),
+            fault: Cell::new(false),
+        }
+    }
+}
+
+/// An agent's whole life.
+fn run(
+    enclave: &Enclave,
+    incarnation: &Incarnation,
+    policy: Box<dyn Policy + Send>,
+    skew: Skew,
+    number: u64,
+) {
+    let (world, setup) = (&enclave.world, &enclave.setup);
+    let task = incarnation.agent_task.get().expect("set before it runs");
+    let layout: &Layout = &incarnation.layout;
+    let port = ModelPort::new(
+        Arc::clone(&incarnation.memory),
+        Side::Agent,
+        &setup.costs,
+        &layout.mappings(Side::Agent),
+        incarnation.time.clone(),
+        setup.seed ^ number << 48,
+    )
+    .expect("the setup was checked when the enclave was made");
+    let (nic, host) = (layout.nic_lines, layout.host_lines);
+    let layout = wave_core::layout::read_header(port.window(Home::Nic), nic, host)
+        .expect("the host has just written it");
+    let mut bells = incarnation.core_bells.clone();
+    bells.push(incarnation.control_bell.clone());
+    let work = Work::of(setup);
+    let policy = Working { policy, world: world.clone(), work };
+    let mut agent = Agent::new(layout, port, bells, policy, ());
+    agent.announce();
+    let told = Told::default();
+    let mut idle_since = None;
+    let mut slept = Nanos(0);
+    let born = world.now();
+    loop {
+        let step = agent.step(skew.apply(world.now()));
+        let (decided, kicked) = agent.counts();
+        {
+            let mut counters = enclave.counters.borrow_mut();
+            counters.decided += decided - told.decided.replace(decided);
+            counters.kicked += kicked - told.kicked.replace(kicked);
+            counters.agent_busy = counters.agent_busy + work.poll;
+        }
+        let until = match step {
+            Ok(Step::Revoked) => break,
+            Err(error) => {
+                enclave.counters.borrow_mut().agent_errors.push(error.to_string());
+                break;
+            }
+            Ok(Step::Progress) => {
+                idle_since = None;
+                world.spend(work.poll);
+                continue;
+            }
+            Ok(Step::Idle(until)) => until,
+        };
+        world.spend(work.poll);
+        let now = world.now();
+        // The policy's time is the agent's own.
+        let until = until.map(|at| now + at.since(skew.apply(now)));
+        let since = *idle_since.get_or_insert(now);
+        let rested = now.since(since) >= agent.spin();
+        if setup.agent.parks && rested && agent.prepare_park() {
+            if matches!(agent.step(skew.apply(world.now())), Ok(Step::Idle(_))) {
+                world.wait(task, Cause::KICK.or(Cause::NUDGE), until);
+            }
+            agent.unpark();
+            idle_since = None;
+        } else {
+            let spun = (setup.agent.parks && !rested).then_some(since + agent.spin());
+            let held = (setup.agent.parks && rested).then_some(now + agent.spin());
+            let until = [until, spun, held].into_iter().flatten().min();
+            world.wait(task, Cause::STORE.or(Cause::KICK), until.map(|at| at.max(now + work.poll)));
+        }
+        slept = slept + world.now().since(now);
+        enclave.counters.borrow_mut().agent_busy = world.now().since(born + slept);
+    }
+    enclave.nudge_control();
+}

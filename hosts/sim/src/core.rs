@@ -1,0 +1,338 @@
+//! A modelled core: drives the real host protocol, and runs threads that are only durations.
+
+use std::rc::Rc;
+
+use wave_core::clock::Nanos;
+use wave_core::host::{HostCore, Mechanism, Next};
+use wave_core::link::{Home, Mapping};
+use wave_core::message::Decision;
+use wave_core::outcome::Code;
+use wave_sched::wire::{DECISION_RUN, Kind};
+
+use crate::app::After;
+use crate::enclave::{Enclave, HostEvent, Incarnation, Mode, SimPort};
+use crate::world::{Cause, TaskId};
+
+/// How long a core that spins waits for a store to its queue before it looks all the same.
+const LOOK_AGAIN: Nanos = Nanos(2_000);
+
+struct CoreLink {
+    port: SimPort,
+    protocol: HostCore,
+    incarnation: Rc<Incarnation>,
+}
+
+struct Core {
+    enclave: Rc<Enclave>,
+    index: u16,
+    task: TaskId,
+    link: Option<CoreLink>,
+    epoch: u64,
+    run: u32,
+    idle_since: Option<Nanos>,
+    /// When the last run ended, until the next begins.
+    left_at: Option<Nanos>,
+    was_idle: bool,
+}
+
+/// Applies decisions for one core.
+struct Commits<'a> {
+    enclave: &'a Enclave,
+    core: u16,
+    /// What reading the words of a decision costs that ours does not have.
+    more_words: Nanos,
+}
+
+impl Mechanism for Commits<'_> {
+    type Work = u32;
+
+    fn apply(&mut self, decision: &Decision) -> Result<u32, Code> {
+        self.enclave.world.spend(self.more_words);
+        let result = self.check(decision);
+        let Decision { subject: thread, sequence, .. } = *decision;
+        let core = self.core;
+        self.enclave.tell(&match result {
+            Ok(_) => HostEvent::Started { core, thread, sequence, decision: Some(*decision) },
+            Err(code) => HostEvent::Refused { core, decision: *decision, code },
+        });
+        result
+    }
+}
+
+impl Commits<'_> {
+    fn check(&self, decision: &Decision) -> Result<u32, Code> {
+        if decision.kind != DECISION_RUN {
+            return Err(Code::UnsupportedVersion);
+        }
+        if !self.enclave.is_online(self.core) {
+            return Err(Code::CpuOffline);
+        }
+        self.enclave.table.borrow_mut().commit(self.core, decision.subject, decision.sequence)
+    }
+}
+
+/// Starts the task of a core.
+pub(crate) fn start(enclave: &Rc<Enclave>, index: u16) {
+    let shared = Rc::clone(enclave);
+    let task = enclave.world.spawn(move || {
+        let task = shared.cores[usize::from(index)].task.get().expect("set before it runs");
+        let mut core = Core {
+            enclave: shared,
+            index,
+            task,
+            link: None,
+            epoch: 0,
+            run: 0,
+            idle_since: None,
+            left_at: None,
+            was_idle: true,
+        };
+        core.main();
+    });
+    enclave.cores[usize::from(index)].task.set(Some(task));
+}
+
+impl Core {
+    fn main(&mut self) {
+        loop {
+            if self.epoch != self.enclave.epoch.get() {
+                self.adopt();
+            }
+            if !self.enclave.is_online(self.index) {
+                self.stay_offline();
+                continue;
+            }
+            match self.next() {
+                Next::Run(id) => self.run_thread(id),
+                Next::Spin => {
+                    self.idle();
+                    let again = self.enclave.world.now() + LOOK_AGAIN;
+                    let causes = Cause::STORE.or(Cause::KICK).or(Cause::NUDGE);
+                    self.enclave.world.wait(self.task, causes, Some(again));
+                    self.take_kick();
+                }
+                Next::Park => {
+                    self.idle();
+                    self.park();
+                }
+            }
+        }
+    }
+
+    fn idle(&mut self) {
+        if !std::mem::replace(&mut self.was_idle, true) {
+            self.enclave.tell(&HostEvent::Idle { core: self.index });
+        }
+    }
+
+    fn next(&mut self) -> Next<u32> {
+        let now = self.enclave.world.now();
+        match self.enclave.mode.get() {
+            Mode::Fallback => self.next_from_fallback(now),
+            Mode::Agent => {
+                let Some(CoreLink { port, protocol, incarnation }) = &mut self.link else {
+                    return Next::Spin;
+                };
+                let more_words = more_words(&self.enclave);
+                let mut commits = Commits { enclave: &self.enclave, core: self.index, more_words };
+                let next = protocol.poll(port, now, &mut commits);
+                let record = protocol.record();
+                self.run = record.run;
+                self.enclave.cores[usize::from(self.index)].record.set(record);
+                let signals = protocol.take_signals();
+                if !signals.is_empty() {
+                    self.enclave.obey(signals, incarnation);
+                }
+                if let Next::Run(_) = next {
+                    self.enclave.counters.borrow_mut().switches += 1;
+                }
+                next
+            }
+        }
+    }
+
+    fn next_from_fallback(&mut self, now: Nanos) -> Next<u32> {
+        if let Some(id) = self.enclave.pop_fallback(self.index) {
+            self.idle_since = None;
+            self.enclave.counters.borrow_mut().fallback_switches += 1;
+            if let Some(link) = &mut self.link {
+                self.run = link.protocol.count_run();
+                link.protocol.runs_already();
+                let record = link.protocol.record();
+                self.enclave.cores[usize::from(self.index)].record.set(record);
+            } else {
+                self.run = self.run.wrapping_add(1);
+            }
+            return Next::Run(id);
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        if now.since(since) < self.enclave.setup.config.spin {
+            return Next::Spin;
+        }
+        self.idle_since = None;
+        Next::Park
+    }
+
+    /// Sleeps until something rings. Nothing can happen between the last look and here: the two
+    /// are one step of virtual time.
+    fn park(&mut self) {
+        if self.epoch != self.enclave.epoch.get() {
+            return;
+        }
+        let shared = &self.enclave.cores[usize::from(self.index)];
+        shared.sleeps.set(true);
+        self.enclave.world.wait(self.task, Cause::KICK.or(Cause::NUDGE), None);
+        shared.sleeps.set(false);
+        if self.take_kick() {
+            self.enclave.world.spend(self.enclave.setup.machine.idle_exit.nanos());
+        }
+    }
+
+    /// Takes an interrupt, if one has come.
+    fn take_kick(&mut self) -> bool {
+        let Some(CoreLink { incarnation, .. }) = &self.link else { return false };
+        let kicked = incarnation.core_bells[usize::from(self.index)].take();
+        if kicked {
+            self.enclave.counters.borrow_mut().kicks += 1;
+            self.enclave.world.spend(self.enclave.setup.costs.kick_receive.nanos());
+        }
+        kicked
+    }
+
+    fn run_thread(&mut self, id: u32) {
+        let enclave = Rc::clone(&self.enclave);
+        let (world, machine) = (&enclave.world, &enclave.setup.machine);
+        let shared = &enclave.cores[usize::from(self.index)];
+        shared.running.set(Some(id));
+        world.spend(machine.switch_after.nanos());
+        let began = world.now();
+        let idled = std::mem::replace(&mut self.was_idle, false);
+        if let Some(left) = self.left_at.take() {
+            let mut counters = enclave.counters.borrow_mut();
+            counters.at_once += u64::from(!idled);
+            if enclave.keeps_switches.get() {
+                counters.switch_ns.push(began.since(left).0 as u32);
+            }
+        }
+        let kind = self.execute(id);
+        self.left_at = Some(world.now());
+        let ran = world.now().since(began);
+        // A preempted core reads its decision at once: there is nothing to hide a prefetch behind
+        // (Wave 7.2.3).
+        if kind != Kind::Preempt
+            && let Some(link) = &mut self.link
+        {
+            link.protocol.prefetch(&link.port);
+        }
+        world.spend(machine.switch_before.nanos());
+        shared.running.set(None);
+        let event = enclave.change(id, kind, self.index, ran);
+        enclave.counters.borrow_mut().messages += 1;
+        if let Some(link) = &mut self.link {
+            link.protocol.hold(event.to_message());
+        }
+        if kind.leaves_runnable() {
+            enclave.became_runnable(&event);
+        }
+        enclave.app.left(&enclave, id, kind);
+    }
+
+    /// Lets a thread run until it stops by itself, or is stopped.
+    fn execute(&mut self, id: u32) -> Kind {
+        let enclave = Rc::clone(&self.enclave);
+        let world = &enclave.world;
+        loop {
+            let remaining = enclave.table.borrow_mut().thread(id).remaining;
+            let from = world.now();
+            let pace = enclave.app.pace(self.index);
+            let end = from + pace.time_for(remaining);
+            world.wait(self.task, Cause::KICK.or(Cause::NUDGE), Some(end));
+            let done = pace.work_in(world.now().since(from)).0.min(remaining.0);
+            let left = Nanos(remaining.0 - if world.now() >= end { remaining.0 } else { done });
+            enclave.table.borrow_mut().thread(id).remaining = left;
+            enclave.app.ran(self.index, id, world.now().since(from));
+            let kicked = self.take_kick();
+            if left.0 == 0 {
+                match enclave.app.after(&enclave, id) {
+                    After::Again(work) => {
+                        enclave.table.borrow_mut().thread(id).remaining = work;
+                        return Kind::Yield;
+                    }
+                    After::Block => return Kind::Blocked,
+                    After::Exit => return Kind::Dead,
+                }
+            }
+            if !enclave.is_online(self.index) {
+                return Kind::Preempt;
+            }
+            if kicked
+                && let Some(link) = &self.link
+                && link.protocol.preempt_requested(&link.port)
+            {
+                enclave.counters.borrow_mut().preempted += 1;
+                return Kind::Preempt;
+            }
+        }
+    }
+
+    /// Answers what lies in the queue with a refusal, and waits to be taken back.
+    fn stay_offline(&mut self) {
+        let enclave = Rc::clone(&self.enclave);
+        if let Some(link) = &mut self.link {
+            let more_words = more_words(&enclave);
+            let mut commits = Commits { enclave: &enclave, core: self.index, more_words };
+            link.protocol.refuse_all(&link.port, &mut commits);
+            let signals = link.protocol.take_signals();
+            if !signals.is_empty() {
+                enclave.obey(signals, &link.incarnation);
+            }
+            enclave.cores[usize::from(self.index)].record.set(link.protocol.record());
+        }
+        let causes = Cause::STORE.or(Cause::KICK).or(Cause::NUDGE);
+        enclave.world.wait(self.task, causes, None);
+        self.take_kick();
+        if enclave.is_online(self.index)
+            && let Some(link) = &mut self.link
+        {
+            link.protocol.ask_anew(&link.port);
+            let signals = link.protocol.take_signals();
+            if !signals.is_empty() {
+                enclave.obey(signals, &link.incarnation);
+            }
+        }
+    }
+
+    /// Turns to the current incarnation's window, or to none.
+    fn adopt(&mut self) {
+        if let Some(link) = self.link.take() {
+            self.enclave.counters.borrow_mut().outcomes.merge(link.protocol.counts());
+        }
+        let epoch = self.enclave.epoch.get();
+        let incarnation = self.enclave.incarnation.borrow().clone();
+        let shared = &self.enclave.cores[usize::from(self.index)];
+        if let Some(incarnation) = incarnation {
+            let prefetches = self.enclave.setup.prefetch;
+            let layout = &incarnation.layout;
+            let protocol = HostCore::new(layout, self.index, self.run, prefetches);
+            shared.record.set(protocol.record());
+            let port = self.enclave.port(&incarnation, u64::from(self.index));
+            self.link = Some(CoreLink { port, protocol, incarnation });
+        }
+        self.epoch = epoch;
+        shared.epoch.set(epoch);
+    }
+}
+
+/// What reading the words of a decision costs that ours does not have: over an uncached mapping a
+/// round trip each, otherwise they come with the line.
+fn more_words(enclave: &Enclave) -> Nanos {
+    let decisions = &enclave.setup.config.decisions;
+    let costs = &enclave.setup.costs;
+    let uncached = decisions.host == Mapping::Uncached && decisions.home == Home::Nic;
+    if !uncached || costs.coherent {
+        return Nanos(0);
+    }
+    let words = enclave.setup.machine.decision_words_more.value;
+    Nanos((words * costs.host_read.ns).round() as u64)
+}
+

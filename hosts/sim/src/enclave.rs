@@ -1,0 +1,394 @@
+//! One enclave of the modelled host: what its cores, its outside contexts and its control context
+//! share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use wave_core::clock::Nanos;
+use wave_core::host::Signals;
+use wave_core::layout::{Config, ConfigError, Layout};
+use wave_core::link::{Home, Side};
+use wave_core::message::{Decision, Sequence, Subject, TxnId};
+use wave_core::outcome::{Code, Counts};
+use wave_core::snapshot::CoreRecord;
+use wave_links::costs::Costs;
+use wave_links::memory::Memory;
+use wave_links::model::{ModelPort, VirtualTime};
+use wave_sched::wire::{Event, Kind};
+
+use crate::agent::AgentSetup;
+use crate::app::Application;
+use crate::control::Candidate;
+use crate::machine::Machine;
+use crate::table::Table;
+use crate::world::{Cause, SimBell, TaskId, World};
+
+/// One context's access to the modelled link.
+pub type SimPort = ModelPort<VirtualTime>;
+
+/// What an enclave is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Cores, queues, prestaging: what host and agent agree on.
+    pub config: Config,
+    /// What the link costs.
+    pub costs: Costs,
+    /// What the machine's own work costs.
+    pub machine: Machine,
+    /// The agent.
+    pub agent: AgentSetup,
+    /// Whether a core prefetches its next decision at the start of a switch.
+    pub prefetch: bool,
+    /// Decides everything random.
+    pub seed: u64,
+}
+
+/// Who decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// An agent.
+    Agent,
+    /// The host itself: first in, first out.
+    Fallback,
+}
+
+/// What happens on the host, as those see it who only watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostEvent {
+    /// A thread's state changed, and its message says how.
+    Changed(Event),
+    /// A thread got onto a core: by this decision, or by the fallback.
+    Started {
+        /// Where.
+        core: u16,
+        /// Which.
+        thread: Subject,
+        /// Its version.
+        sequence: Sequence,
+        /// Why.
+        decision: Option<Decision>,
+    },
+    /// A decision was refused.
+    Refused {
+        /// By which core.
+        core: u16,
+        /// Which.
+        decision: Decision,
+        /// Why.
+        code: Code,
+    },
+    /// A core has nothing to run.
+    Idle {
+        /// Which.
+        core: u16,
+    },
+    /// An agent has taken over.
+    Attached,
+    /// The agent was turned out.
+    Lost {
+        /// The watchdog found that work had waited.
+        barked: bool,
+        /// It wrote nonsense.
+        fault: bool,
+    },
+}
+
+/// Sees everything that happens on a host.
+pub type Watcher = dyn FnMut(Nanos, &HostEvent);
+
+/// One life of an agent, as the host sees it.
+pub(crate) struct Incarnation {
+    pub(crate) layout: Layout,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) time: VirtualTime,
+    pub(crate) window: u32,
+    pub(crate) core_bells: Vec<SimBell>,
+    pub(crate) control_bell: SimBell,
+    pub(crate) agent_bell: SimBell,
+    pub(crate) agent_task: Cell<Option<TaskId>>,
+    pub(crate) lost: Cell<bool>,
+    pub(crate) fault: Cell<bool>,
+}
+
+/// What a core shows to others.
+pub(crate) struct CoreShared {
+    pub(crate) task: Cell<Option<TaskId>>,
+    pub(crate) record: Cell<CoreRecord>,
+    pub(crate) epoch: Cell<u64>,
+    pub(crate) sleeps: Cell<bool>,
+    pub(crate) online: Cell<bool>,
+    pub(crate) running: Cell<Option<u32>>,
+}
+
+/// What an enclave counts.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// Runs that an agent decided.
+    pub switches: u64,
+    /// Runs that the fallback decided.
+    pub fallback_switches: u64,
+    /// Runs that began without the core's having been idle in between.
+    pub at_once: u64,
+    /// Interrupts that cores took.
+    pub kicks: u64,
+    /// Runs that a preemption ended.
+    pub preempted: u64,
+    /// Messages sent, by cores and from outside.
+    pub messages: u64,
+    /// Nanoseconds from the end of a run to the start of the core's next.
+    pub switch_ns: Vec<u32>,
+    /// Answers to decisions.
+    pub outcomes: Counts,
+    /// Agents attached, agents lost, watchdog's barks, agents' faults, snapshots, overflows.
+    pub attached: u64,
+    /// Agents that were turned out.
+    pub lost_agents: u64,
+    /// Of these, by the watchdog.
+    pub barks: u64,
+    /// Of these, for what they wrote.
+    pub faults: u64,
+    /// Snapshots sent.
+    pub snapshots: u64,
+    /// Messages that found no room.
+    pub overflows: u64,
+    /// What agents decided, and their kicks.
+    pub decided: u64,
+    /// Kicks sent.
+    pub kicked: u64,
+    /// Nanoseconds that agents were busy.
+    pub agent_busy: Nanos,
+    /// Errors that agents left with: the host wrote nonsense, which is a bug of ours.
+    pub agent_errors: Vec<String>,
+}
+
+/// One enclave.
+pub struct Enclave {
+    pub(crate) world: World,
+    pub(crate) setup: Setup,
+    pub(crate) layout: Layout,
+    pub(crate) table: RefCell<Table>,
+    pub(crate) cores: Vec<CoreShared>,
+    pub(crate) epoch: Cell<u64>,
+    pub(crate) incarnation: RefCell<Option<Rc<Incarnation>>>,
+    pub(crate) mode: Cell<Mode>,
+    pub(crate) fallback: RefCell<VecDeque<(Subject, Sequence)>>,
+    pub(crate) candidates: RefCell<Vec<Candidate>>,
+    pub(crate) control_task: Cell<Option<TaskId>>,
+    pub(crate) app: Rc<dyn Application>,
+    pub(crate) watchers: RefCell<Vec<Box<Watcher>>>,
+    pub(crate) counters: RefCell<Counters>,
+    pub(crate) agents_started: Cell<u64>,
+    /// Keep the length of each switch; off for long runs.
+    pub(crate) keeps_switches: Cell<bool>,
+}
+
+impl std::fmt::Debug for Enclave {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enclave").field("cores", &self.cores.len()).finish_non_exhaustive()
+    }
+}
+
+impl Enclave {
+    /// An enclave whose cores and application start with the world, under the fallback until an
+    /// agent is started ([`Enclave::start_agent`]).
+    pub fn new(
+        world: &World,
+        setup: Setup,
+        app: Rc<dyn Application>,
+    ) -> Result<Rc<Enclave>, ConfigError> {
+        let layout = Layout::new(setup.config)?;
+        let core = |_| CoreShared {
+            task: Cell::new(None),
+            record: Cell::new(CoreRecord { run: 0, txn: TxnId::new(0), asks: true }),
+            epoch: Cell::new(0),
+            sleeps: Cell::new(false),
+            online: Cell::new(true),
+            running: Cell::new(None),
+        };
+        let enclave = Rc::new(Enclave {
+            world: world.clone(),
+            layout,
+            table: RefCell::new(Table::new(setup.config.subjects)),
+            cores: (0..setup.config.cores).map(core).collect(),
+            epoch: Cell::new(0),
+            incarnation: RefCell::new(None),
+            mode: Cell::new(Mode::Fallback),
+            fallback: RefCell::default(),
+            candidates: RefCell::default(),
+            control_task: Cell::new(None),
+            app,
+            watchers: RefCell::default(),
+            counters: RefCell::default(),
+            agents_started: Cell::new(0),
+            keeps_switches: Cell::new(false),
+            setup,
+        });
+        crate::control::start(&enclave);
+        for index in 0..enclave.setup.config.cores {
+            crate::core::start(&enclave, index);
+        }
+        Rc::clone(&enclave.app).start(&enclave);
+        Ok(enclave)
+    }
+
+    /// Lets `watcher` see what happens from now on.
+    pub fn watch(&self, watcher: Box<Watcher>) {
+        self.watchers.borrow_mut().push(watcher);
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.counters.borrow().clone()
+    }
+
+    /// Keeps the length of every switch from now on, in [`Counters::switch_ns`].
+    pub fn keep_switches(&self) {
+        self.keeps_switches.set(true);
+        self.counters.borrow_mut().switch_ns.clear();
+    }
+
+    /// Who decides now.
+    pub fn mode(&self) -> Mode {
+        self.mode.get()
+    }
+
+    /// The world that it lives in.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// What it was made of.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// The threads.
+    pub fn table(&self) -> &RefCell<Table> {
+        &self.table
+    }
+
+    /// The task of the attached agent, if there is one.
+    pub fn agent_task(&self) -> Option<TaskId> {
+        self.incarnation.borrow().as_ref()?.agent_task.get()
+    }
+
+    /// Takes a core offline, or back.
+    pub fn set_online(&self, core: u16, online: bool) {
+        let shared = &self.cores[usize::from(core)];
+        shared.online.set(online);
+        self.nudge_core(core);
+    }
+
+    /// Whether a core is online.
+    pub fn is_online(&self, core: u16) -> bool {
+        self.cores[usize::from(core)].online.get()
+    }
+
+    pub(crate) fn tell(&self, event: &HostEvent) {
+        let now = self.world.now();
+        for watcher in self.watchers.borrow_mut().iter_mut() {
+            watcher(now, event);
+        }
+    }
+
+    pub(crate) fn nudge_core(&self, core: u16) {
+        if let Some(task) = self.cores[usize::from(core)].task.get() {
+            self.world.wake(task, self.world.now(), Cause::NUDGE);
+        }
+    }
+
+    pub(crate) fn nudge_control(&self) {
+        if let Some(task) = self.control_task.get() {
+            self.world.wake(task, self.world.now(), Cause::NUDGE);
+        }
+    }
+
+    pub(crate) fn port(&self, incarnation: &Incarnation, context: u64) -> SimPort {
+        let mappings = incarnation.layout.mappings(Side::Host);
+        let seed = self.setup.seed ^ (context << 32);
+        ModelPort::new(
+            Arc::clone(&incarnation.memory),
+            Side::Host,
+            &self.setup.costs,
+            &mappings,
+            incarnation.time.clone(),
+            seed,
+        )
+        .expect("the setup was checked when the enclave was made")
+    }
+
+    /// Does what a context's signals want.
+    pub(crate) fn obey(&self, signals: Signals, incarnation: &Incarnation) {
+        use wave_core::link::Doorbell;
+        if signals.ring_agent() {
+            incarnation.agent_bell.ring();
+        }
+        if signals.lost() {
+            self.counters.borrow_mut().overflows += 1;
+            if !incarnation.lost.replace(true) {
+                self.nudge_control();
+            }
+        }
+        if signals.fault() && !incarnation.fault.replace(true) {
+            self.nudge_control();
+        }
+    }
+
+    /// To be called after a thread has become runnable.
+    pub(crate) fn became_runnable(&self, event: &Event) {
+        if self.mode.get() == Mode::Fallback {
+            self.fallback.borrow_mut().push_back((event.thread, event.sequence));
+            let sleeper = self.cores.iter().position(|core| core.sleeps.get() && core.online.get());
+            if let Some(core) = sleeper {
+                self.nudge_core(core as u16);
+            }
+        }
+    }
+
+    pub(crate) fn pop_fallback(&self, core: u16) -> Option<u32> {
+        loop {
+            let (subject, sequence) = self.fallback.borrow_mut().pop_front()?;
+            if let Ok(id) = self.table.borrow_mut().commit(core, subject, sequence) {
+                self.tell(&HostEvent::Started { core, thread: subject, sequence, decision: None });
+                return Some(id);
+            }
+        }
+    }
+
+    pub(crate) fn enter_fallback(&self) {
+        self.mode.set(Mode::Fallback);
+        let waiting: Vec<_> = {
+            let table = self.table.borrow();
+            table.runnable().map(|id| (table.subject(id), table.sequence(id))).collect()
+        };
+        let mut fallback = self.fallback.borrow_mut();
+        fallback.clear();
+        fallback.extend(waiting);
+        drop(fallback);
+        (0..self.setup.config.cores).for_each(|core| self.nudge_core(core));
+    }
+
+    /// A thread left its core by itself or by force: its new state, told to those who watch.
+    pub(crate) fn change(&self, id: u32, kind: Kind, core: u16, ran: Nanos) -> Event {
+        let event = self.table.borrow_mut().leave(id, kind, core, ran);
+        self.tell(&HostEvent::Changed(event));
+        event
+    }
+
+    pub(crate) fn watch_window(&self, incarnation: &Incarnation, agent: TaskId) {
+        let Incarnation { layout, window, .. } = incarnation;
+        for place in &layout.messages {
+            let (first, entries) = (place.ring.first, place.ring.entries);
+            self.world.watch(*window, place.home, first, entries, agent);
+        }
+        self.world.watch(*window, Home::Nic, layout.incarnation, 1, agent);
+        for (core, place) in self.cores.iter().zip(&layout.decisions) {
+            if let Some(task) = core.task.get() {
+                let (first, entries) = (place.ring.first, place.ring.entries);
+                self.world.watch(*window, place.home, first, entries, task);
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What a modelled machine's own work costs, each figure with where it comes from. What the link
+//! costs is said by [`wave_links::costs::Costs`].
+
+use serde::{Deserialize, Serialize};
+use wave_core::clock::Nanos;
+use wave_links::costs::Source;
+
+const GHOST: &str = include_str!("../machines/ghost.toml");
+
+/// One figure: in nanoseconds, unless its field says otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// The figure.
+    pub value: f64,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+impl Figure {
+    /// The figure, rounded to whole nanoseconds.
+    pub fn nanos(&self) -> Nanos {
+        Nanos(self.value.round() as u64)
+    }
+}
+
+/// A machine, as a TOML file states it. A file that lacks a figure, or has one more, is refused.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// What results call it.
+    pub name: String,
+    /// One sentence on what is modelled.
+    pub description: String,
+    /// The host's work at the end of a run, before its message goes out. A prefetch overlaps it.
+    pub switch_before: Figure,
+    /// The host's work from a committed decision until the thread runs.
+    pub switch_after: Figure,
+    /// From an interrupt until an idle core executes again, beside the link's `kick_receive`.
+    pub idle_exit: Figure,
+    /// The host's work for a message that an outside context sends (creating or waking a thread).
+    pub spawn: Figure,
+    /// The agent's work for a message, without its queue's accesses.
+    pub agent_message: Figure,
+    /// The agent's work for a decision, without its queue's accesses.
+    pub agent_decision: Figure,
+    /// One round of the agent's loop.
+    pub agent_poll: Figure,
+    /// The agent's clock, in GHz, at which these were measured or fitted.
+    pub agent_ghz: Figure,
+    /// Words that the host reads for a decision, beyond those of our entry (a count).
+    pub decision_words_more: Figure,
+    /// Words that the agent touches for a message, beyond those of our entry (a count).
+    pub message_words_more: Figure,
+    /// What serving a request costs its core beside the request's own service time.
+    pub request_overhead: Figure,
+    /// Context switches that the host does for one request (a count, with a fraction).
+    pub crossings_per_request: Figure,
+}
+
+/// What is wrong with a machine file: its author's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// Not TOML, or not the figures that a machine has.
+    #[error("not a machine file: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A figure that is negative or absurd.
+    #[error("{field} = {value}: a figure lies between 0 and 1e9")]
+    Range {
+        /// Which.
+        field: &'static str,
+        /// The figure.
+        value: f64,
+    },
+}
+
+impl Machine {
+    /// Reads a machine file.
+    pub fn parse(text: &str) -> Result<Machine, MachineError> {
+        let machine: Machine = toml::from_str(text)?;
+        for (field, figure) in machine.all() {
+            // Not a number fails this, too.
+            if !(0.0..=1e9).contains(&figure.value) {
+                return Err(MachineError::Range { field, value: figure.value });
+            }
+        }
+        Ok(machine)
+    }
+
+    /// A machine that comes with this crate: one of [`Machine::builtin_names`].
+    pub fn builtin(name: &str) -> Option<Machine> {
+        let text = match name {
+            "ghost" => GHOST,
+            _ => return None,
+        };
+        Some(Machine::parse(text).expect("built-in machine files are tested"))
+    }
+
+    /// The names that [`Machine::builtin`] knows.
+    pub fn builtin_names() -> &'static [&'static str] {
+        &["ghost"]
+    }
+
+    /// Each figure with its name, in the file's order.
+    pub fn all(&self) -> [(&'static str, &Figure); 12] {
+        [
+            ("switch_before", &self.switch_before),
+            ("switch_after", &self.switch_after),
+            ("idle_exit", &self.idle_exit),
+            ("spawn", &self.spawn),
+            ("agent_message", &self.agent_message),
+            ("agent_decision", &self.agent_decision),
+            ("agent_poll", &self.agent_poll),
+            ("agent_ghz", &self.agent_ghz),
+            ("decision_words_more", &self.decision_words_more),
+            ("message_words_more", &self.message_words_more),
+            ("request_overhead", &self.request_overhead),
+            ("crossings_per_request", &self.crossings_per_request),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_machines_are_valid() {
+        for name in Machine::builtin_names() {
+            assert_eq!(Machine::builtin(name).unwrap().name, *name);
+        }
+    }
+
+    #[test]
+    fn a_figure_without_a_source_or_below_zero_is_refused() {
+        let negative = GHOST.replacen("value = ", "value = -", 1);
+        assert!(matches!(Machine::parse(&negative), Err(MachineError::Range { .. })));
+        let at = GHOST.find(", source").unwrap();
+        let end = GHOST[at..].find(" }").unwrap() + at;
+        let without = format!("{}{}", &GHOST[..at], &GHOST[end..]);
+        assert!(matches!(Machine::parse(&without), Err(MachineError::Syntax(_))));
+    }
+}

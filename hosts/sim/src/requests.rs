@@ -1,0 +1,288 @@
+//! An open loop of requests, served by threads: one per request, or a pool of workers.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use hdrhistogram::Histogram;
+use rand::Rng;
+use rand_distr::{Distribution, Exp};
+use wave_core::clock::Nanos;
+use wave_sched::wire::Kind;
+
+use crate::app::{After, Application, Outside};
+use crate::enclave::Enclave;
+use crate::random;
+use crate::world::Cause;
+
+/// How long a request keeps its core.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Service {
+    /// Always so long.
+    Fixed(Nanos),
+    /// Exponentially distributed, with this mean.
+    Exponential(Nanos),
+    /// Evenly distributed around a mean, by at most this share of it.
+    Uniform {
+        /// The mean.
+        mean: Nanos,
+        /// The largest deviation, as a share of the mean.
+        spread: f64,
+    },
+}
+
+impl Service {
+    /// The mean.
+    pub fn mean(&self) -> Nanos {
+        match *self {
+            Service::Fixed(mean) | Service::Exponential(mean) | Service::Uniform { mean, .. } => mean,
+        }
+    }
+
+    /// One request's time.
+    pub fn draw(&self, random: &mut impl Rng) -> Nanos {
+        match *self {
+            Service::Fixed(time) => time,
+            Service::Exponential(mean) => {
+                let ns = -(1.0 - random.random::<f64>()).ln() * mean.0 as f64;
+                Nanos(ns.round() as u64)
+            }
+            Service::Uniform { mean, spread } => {
+                let factor = 1.0 + spread * random.random_range(-1.0..=1.0);
+                Nanos((mean.0 as f64 * factor).round() as u64)
+            }
+        }
+    }
+}
+
+/// One class of requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Class {
+    /// What results call it.
+    pub name: String,
+    /// Its share, relative to the other classes' weights.
+    pub weight: f64,
+    /// How long its requests take.
+    pub service: Service,
+}
+
+/// Who serves requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// A new thread each, as the runtime does; refused where every id is taken.
+    PerRequest,
+    /// So many workers, which block in between; requests queue in front of them.
+    Pool(u32),
+}
+
+/// An open loop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Requests a second, at the times of a Poisson process.
+    pub per_second: f64,
+    /// The classes. At least one.
+    pub classes: Vec<Class>,
+    /// Who serves them.
+    pub threads: Threads,
+    /// What each request costs its core beside its service.
+    pub overhead: Nanos,
+    /// Requests that arrive before this are not counted.
+    pub warmup: Nanos,
+    /// How long requests are counted.
+    pub measure: Nanos,
+    /// How many contexts submit.
+    pub generators: usize,
+}
+
+impl Load {
+    /// When the last request arrives.
+    pub fn end(&self) -> Nanos {
+        self.warmup + self.measure
+    }
+}
+
+/// What became of the requests that arrived in the window.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Requests that arrived in the window.
+    pub sent: u64,
+    /// Of these, those that were done.
+    pub done: u64,
+    /// Of these, those that found no thread.
+    pub refused: u64,
+    /// Requests done within the window, whenever they arrived.
+    pub finished_within: u64,
+    /// Latencies in nanoseconds by class, from a request's intended arrival.
+    pub latencies: Vec<Histogram<u64>>,
+    /// The longest that a generator was late.
+    pub lag_max: Nanos,
+}
+
+struct State {
+    idle: Vec<u32>,
+    backlog: VecDeque<(u64, u16, Nanos)>,
+    served: Served,
+}
+
+/// The application.
+pub struct Requests {
+    load: Load,
+    seed: u64,
+    state: RefCell<State>,
+    generators: RefCell<Vec<crate::world::TaskId>>,
+}
+
+impl std::fmt::Debug for Requests {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Requests").field("load", &self.load).finish_non_exhaustive()
+    }
+}
+
+impl Requests {
+    /// An open loop under this seed.
+    pub fn new(load: Load, seed: u64) -> Rc<Requests> {
+        let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
+        let served = Served {
+            sent: 0,
+            done: 0,
+            refused: 0,
+            finished_within: 0,
+            latencies: load.classes.iter().map(|_| histogram()).collect(),
+            lag_max: Nanos(0),
+        };
+        let state = State { idle: Vec::new(), backlog: VecDeque::new(), served };
+        Rc::new(Requests { load, seed, state: RefCell::new(state), generators: RefCell::default() })
+    }
+
+    /// What became of the requests so far.
+    pub fn served(&self) -> Served {
+        self.state.borrow().served.clone()
+    }
+
+    /// Requests that wait in front of the workers.
+    pub fn backlog(&self) -> usize {
+        self.state.borrow().backlog.len()
+    }
+
+    fn in_window(&self, at: u64) -> bool {
+        (self.load.warmup.0..self.load.end().0).contains(&at)
+    }
+
+    fn generate(&self, enclave: &Rc<Enclave>, index: usize) {
+        let task = self.generators.borrow()[index];
+        let world = enclave.world().clone();
+        let mut outside = Outside::new(enclave, index);
+        let mut random = random::stream(self.seed, "arrivals", index as u64);
+        let rate = self.load.per_second / self.load.generators as f64 / 1e9;
+        let gaps = Exp::new(rate.max(1e-18)).expect("a rate above zero");
+        let mut next = gaps.sample(&mut random);
+        let total: f64 = self.load.classes.iter().map(|class| class.weight).sum();
+        loop {
+            let at = Nanos(next as u64);
+            if at >= self.load.end() {
+                // What waits is still served.
+                world.wait(task, Cause::NUDGE, None);
+            } else if world.now() < at {
+                world.wait(task, Cause::NUDGE, Some(at));
+            }
+            self.wake_workers(&mut outside);
+            if world.now() < at || at >= self.load.end() {
+                continue;
+            }
+            next += gaps.sample(&mut random);
+            let mut chosen = random.random::<f64>() * total;
+            let mut class = 0;
+            while class + 1 < self.load.classes.len() && chosen >= self.load.classes[class].weight {
+                chosen -= self.load.classes[class].weight;
+                class += 1;
+            }
+            let work = self.load.classes[class].service.draw(&mut random) + self.load.overhead;
+            {
+                let served = &mut self.state.borrow_mut().served;
+                served.lag_max = served.lag_max.max(world.now().since(at));
+                served.sent += u64::from(self.in_window(at.0));
+            }
+            self.submit(&mut outside, at.0, class as u16, work);
+        }
+    }
+
+    fn submit(&self, outside: &mut Outside, at: u64, class: u16, work: Nanos) {
+        match self.load.threads {
+            Threads::PerRequest => {
+                if outside.create(class, work, at).is_none() {
+                    self.state.borrow_mut().served.refused += u64::from(self.in_window(at));
+                }
+            }
+            Threads::Pool(_) => {
+                self.state.borrow_mut().backlog.push_back((at, class, work));
+                self.wake_workers(outside);
+            }
+        }
+    }
+
+    fn wake_workers(&self, outside: &mut Outside) {
+        loop {
+            let (id, (at, class, work)) = {
+                let state = &mut *self.state.borrow_mut();
+                if state.backlog.is_empty() || state.idle.is_empty() {
+                    return;
+                }
+                let request = state.backlog.pop_front().expect("just seen");
+                (state.idle.pop().expect("just seen"), request)
+            };
+            outside.wake(id, class, work, at);
+        }
+    }
+}
+
+impl Application for Requests {
+    fn start(self: Rc<Self>, enclave: &Rc<Enclave>) {
+        if let Threads::Pool(workers) = self.load.threads {
+            let mut table = enclave.table().borrow_mut();
+            let made = (0..workers).map_while(|_| table.create(0, false)).map(|(id, _)| id);
+            self.state.borrow_mut().idle = made.collect();
+        }
+        for index in 0..self.load.generators {
+            let (app, enclave_weak) = (Rc::clone(&self), Rc::downgrade(enclave));
+            let task = enclave.world().spawn(move || {
+                if let Some(enclave) = enclave_weak.upgrade() {
+                    app.generate(&enclave, index);
+                }
+            });
+            self.generators.borrow_mut().push(task);
+        }
+    }
+
+    fn after(&self, enclave: &Enclave, id: u32) -> After {
+        let now = enclave.world().now().0;
+        let (at, class) = {
+            let mut table = enclave.table().borrow_mut();
+            let thread = table.thread(id);
+            (thread.tag, thread.class)
+        };
+        let served = &mut self.state.borrow_mut().served;
+        served.finished_within += u64::from(self.in_window(now));
+        if self.in_window(at) {
+            served.done += 1;
+            let latency = now.saturating_sub(at).max(1);
+            served.latencies[usize::from(class)].saturating_record(latency);
+        }
+        match self.load.threads {
+            Threads::PerRequest => After::Exit,
+            Threads::Pool(_) => After::Block,
+        }
+    }
+
+    fn left(&self, enclave: &Enclave, id: u32, kind: Kind) {
+        if kind != Kind::Blocked {
+            return;
+        }
+        let state = &mut *self.state.borrow_mut();
+        state.idle.push(id);
+        if !state.backlog.is_empty() {
+            let generators = self.generators.borrow();
+            let chosen = generators[id as usize % generators.len()];
+            enclave.world().wake(chosen, enclave.world().now(), Cause::NUDGE);
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! A virtual world: tasks that share a clock, each resumed when its time has come.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use wave_core::clock::{Clock, Nanos};
+use wave_core::link::{Doorbell, Home};
+use wave_links::model::{Pause, Task, Timebase, VirtualTime};
+
+use crate::queue::{EventQueue, Ticket};
+
+/// Stack of a task. Production code above the model needs little; untouched pages take no memory.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Why a waiting task is woken; several may be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cause(u8);
+
+impl Cause {
+    /// A store to a line that the task watches has become visible.
+    pub const STORE: Cause = Cause(1);
+    /// Its doorbell was rung: a kick.
+    pub const KICK: Cause = Cause(2);
+    /// Another part of the same machine wants it.
+    pub const NUDGE: Cause = Cause(4);
+
+    /// Either.
+    pub const fn or(self, other: Cause) -> Cause {
+        Cause(self.0 | other.0)
+    }
+}
+
+/// Names a task of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskId(u32);
+
+const NOBODY: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A task's time has come, or its deadline.
+    Resume(u32),
+    Wake(u32, Cause),
+    Kill(u32),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Busy,
+    Waiting,
+    Ended,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    phase: Phase,
+    /// What wakes it.
+    mask: u8,
+    /// What came while it was busy.
+    pending: u8,
+    /// When it goes on by itself.
+    due: Option<Ticket>,
+    /// Stopped until then: what is due earlier comes then.
+    stopped_until: u64,
+    /// A wake on its way, so that several stores at one time cause one look.
+    last_wake: (u64, u8),
+}
+
+/// Lines of one window: who watches each.
+#[derive(Debug, Default)]
+struct Watched([Vec<u32>; 2]);
+
+struct Inner {
+    time: VirtualTime,
+    events: RefCell<EventQueue<Event>>,
+    states: RefCell<Vec<State>>,
+    tasks: RefCell<Vec<Option<Task>>>,
+    watched: RefCell<Vec<Watched>>,
+    resumed: Cell<u64>,
+    hash: Cell<u64>,
+}
+
+/// The world, as its driver and its tasks share it.
+#[derive(Clone)]
+pub struct World(Rc<Inner>);
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+impl Default for World {
+    fn default() -> World {
+        World::new()
+    }
+}
+
+impl World {
+    /// An empty world at time zero.
+    pub fn new() -> World {
+        let inner = Rc::new(Inner {
+            time: VirtualTime::new(),
+            events: RefCell::default(),
+            states: RefCell::default(),
+            tasks: RefCell::default(),
+            watched: RefCell::default(),
+            resumed: Cell::new(0),
+            hash: Cell::new(0xcbf2_9ce4_8422_2325),
+        });
+        let weak = Rc::downgrade(&inner);
+        inner.time.observe(Rc::new(move |window, home, line, visible| {
+            let Some(inner) = weak.upgrade() else { return };
+            let watched = inner.watched.borrow();
+            let Some(Watched(lines)) = watched.get(window as usize) else { return };
+            if let Some(&task) = lines[home as usize].get(line as usize)
+                && task != NOBODY
+            {
+                World(Rc::clone(&inner)).wake(TaskId(task), visible, Cause::STORE);
+            }
+        }));
+        World(inner)
+    }
+
+    /// The time.
+    pub fn now(&self) -> Nanos {
+        self.0.time.now()
+    }
+
+    /// The clock.
+    pub fn time(&self) -> &VirtualTime {
+        &self.0.time
+    }
+
+    /// Room for a window of so many lines, and its clock.
+    pub fn add_window(&self, nic_lines: u32, host_lines: u32) -> (u32, VirtualTime) {
+        let mut watched = self.0.watched.borrow_mut();
+        let lines = [nic_lines, host_lines].map(|lines| vec![NOBODY; lines as usize]);
+        watched.push(Watched(lines));
+        let window = watched.len() as u32 - 1;
+        (window, self.0.time.for_window(window))
+    }
+
+    /// Wakes `task` for every store to these lines, when it becomes visible.
+    pub fn watch(&self, window: u32, home: Home, first: u32, lines: u32, task: TaskId) {
+        let Watched(watched) = &mut self.0.watched.borrow_mut()[window as usize];
+        watched[home as usize][first as usize..(first + lines) as usize].fill(task.0);
+    }
+
+    /// Nobody watches this window any more.
+    pub fn forget_window(&self, window: u32) {
+        self.0.watched.borrow_mut()[window as usize] = Watched::default();
+    }
+
+    /// Starts a task, now.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no memory for its stack.
+    pub fn spawn(&self, body: impl FnOnce() + 'static) -> TaskId {
+        let task = Task::new(&self.0.time, STACK_BYTES, body).expect("memory for a task's stack");
+        let mut tasks = self.0.tasks.borrow_mut();
+        tasks.push(Some(task));
+        let id = tasks.len() as u32 - 1;
+        let due = Some(self.push(self.now(), Event::Resume(id)));
+        self.0.states.borrow_mut().push(State { due, ..State::default() });
+        TaskId(id)
+    }
+
+    fn push(&self, at: Nanos, event: Event) -> Ticket {
+        self.0.time.lower_horizon(at);
+        self.0.events.borrow_mut().push(at, event)
+    }
+
+    /// Wakes a task at `at`, if it waits for that cause then, or as soon as it does.
+    pub fn wake(&self, task: TaskId, at: Nanos, cause: Cause) {
+        {
+            let state = &mut self.0.states.borrow_mut()[task.0 as usize];
+            if state.last_wake == (at.0, cause.0) && at > self.now() {
+                return;
+            }
+            state.last_wake = (at.0, cause.0);
+        }
+        self.push(at, Event::Wake(task.0, cause));
+    }
+
+    /// Pauses the running task, which is `task`, until one of the causes or the deadline.
+    pub fn wait(&self, task: TaskId, causes: Cause, deadline: Option<Nanos>) {
+        self.0.states.borrow_mut()[task.0 as usize].mask = causes.0;
+        self.0.time.wait(deadline);
+    }
+
+    /// Keeps the running task busy.
+    pub fn spend(&self, span: Nanos) {
+        self.0.time.spend(span);
+    }
+
+    /// Stops a task where it stands, until then.
+    pub fn stop(&self, task: TaskId, until: Nanos) {
+        let state = &mut self.0.states.borrow_mut()[task.0 as usize];
+        state.stopped_until = state.stopped_until.max(until.0);
+    }
+
+    /// Ends a task where it stands, now. Not for the running one.
+    pub fn kill(&self, task: TaskId) {
+        self.push(self.now(), Event::Kill(task.0));
+    }
+
+    /// Whether a task has not ended.
+    pub fn is_alive(&self, task: TaskId) -> bool {
+        self.0.states.borrow()[task.0 as usize].phase != Phase::Ended
+    }
+
+    /// Lets the world go on until `end`. Returns false where nothing would ever happen any more.
+    pub fn run_until(&self, end: Nanos) -> bool {
+        loop {
+            let Some(at) = self.0.events.borrow().next_at() else {
+                self.0.time.set_now(end);
+                return false;
+            };
+            if at > end {
+                self.0.time.set_now(end);
+                return true;
+            }
+            let Some((at, event)) = self.0.events.borrow_mut().pop() else { continue };
+            // Later than due only where whoever set the world up has spent time from outside it.
+            let at = at.max(self.now());
+            self.0.time.set_now(at);
+            match event {
+                Event::Resume(id) => self.resume(id, at),
+                Event::Wake(id, cause) => {
+                    let state = &mut self.0.states.borrow_mut()[id as usize];
+                    if state.phase == Phase::Waiting && state.mask & cause.0 != 0 {
+                        state.phase = Phase::Busy;
+                        if let Some(due) = state.due.take() {
+                            self.0.events.borrow_mut().cancel(due);
+                        }
+                        state.due = Some(self.push(at, Event::Resume(id)));
+                    } else if state.phase == Phase::Busy {
+                        state.pending |= cause.0;
+                    }
+                }
+                Event::Kill(id) => {
+                    self.0.states.borrow_mut()[id as usize].phase = Phase::Ended;
+                    let task = self.0.tasks.borrow_mut()[id as usize].take();
+                    drop(task);
+                }
+            }
+        }
+    }
+
+    fn resume(&self, id: u32, at: Nanos) {
+        {
+            let state = &mut self.0.states.borrow_mut()[id as usize];
+            state.due = None;
+            if state.phase == Phase::Ended {
+                return;
+            }
+            if state.stopped_until > at.0 {
+                state.phase = Phase::Busy;
+                state.due = Some(self.push(Nanos(state.stopped_until), Event::Resume(id)));
+                return;
+            }
+            state.phase = Phase::Busy;
+        }
+        let Some(mut task) = self.0.tasks.borrow_mut()[id as usize].take() else { return };
+        self.0.resumed.set(self.0.resumed.get() + 1);
+        let hash = self.0.hash.get() ^ at.0.rotate_left(20) ^ u64::from(id);
+        self.0.hash.set(hash.wrapping_mul(0x0000_0100_0000_01b3));
+        self.0.time.set_horizon(self.0.events.borrow().next_at().unwrap_or(Nanos::MAX));
+        let pause = task.resume();
+        let now = self.now();
+        let state = &mut self.0.states.borrow_mut()[id as usize];
+        match pause {
+            Pause::Busy(until) => state.due = Some(self.push(until, Event::Resume(id))),
+            Pause::Waiting(deadline) => {
+                let woken = state.pending & state.mask != 0;
+                state.pending = 0;
+                let due = if woken { Some(now) } else { deadline.map(|at| at.max(now)) };
+                state.phase = if woken { Phase::Busy } else { Phase::Waiting };
+                state.due = due.map(|at| self.push(at, Event::Resume(id)));
+            }
+            Pause::Ended => state.phase = Phase::Ended,
+        }
+        if pause != Pause::Ended {
+            self.0.tasks.borrow_mut()[id as usize] = Some(task);
+        }
+    }
+
+    /// How often tasks were resumed.
+    pub fn resumed(&self) -> u64 {
+        self.0.resumed.get()
+    }
+
+    /// A hash over who was resumed when: equal for equal histories.
+    pub fn trace_hash(&self) -> u64 {
+        self.0.hash.get()
+    }
+
+    /// Ends every task, which breaks the circle of those who hold the world. For whoever made it.
+    pub fn end(&self) {
+        let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+        drop(tasks);
+    }
+}
+
+/// What becomes of a kick on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It takes as long as it should.
+    OnTime,
+    /// It takes so much longer.
+    Late(Nanos),
+    /// It never comes.
+    Lost,
+}
+
+/// A doorbell of the modelled machine: rings after a flight, unless a fault is on its way.
+#[derive(Clone)]
+pub struct SimBell(Rc<Bell>);
+
+struct Bell {
+    world: World,
+    target: Cell<Option<TaskId>>,
+    cause: Cause,
+    send: Nanos,
+    flight: Nanos,
+    rung: Cell<u64>,
+    /// When rings that nobody has taken arrive.
+    arrivals: RefCell<Vec<Nanos>>,
+    fate: RefCell<Option<Box<dyn FnMut() -> Delivery>>>,
+}
+
+impl fmt::Debug for SimBell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimBell").field("rung", &self.0.rung.get()).finish_non_exhaustive()
+    }
+}
+
+impl SimBell {
+    /// A bell that occupies its ringer for `send`, and wakes its target `flight` later.
+    pub fn new(world: &World, cause: Cause, send: Nanos, flight: Nanos) -> SimBell {
+        SimBell(Rc::new(Bell {
+            world: world.clone(),
+            target: Cell::new(None),
+            cause,
+            send,
+            flight,
+            rung: Cell::new(0),
+            arrivals: RefCell::default(),
+            fate: RefCell::new(None),
+        }))
+    }
+
+    /// Whom it wakes.
+    pub fn set_target(&self, task: TaskId) {
+        self.0.target.set(Some(task));
+    }
+
+    /// Lets `fate` say what becomes of each ring.
+    pub fn set_fate(&self, fate: Box<dyn FnMut() -> Delivery>) {
+        *self.0.fate.borrow_mut() = Some(fate);
+    }
+
+    /// Takes all rings that have arrived. Returns whether there were any.
+    pub fn take(&self) -> bool {
+        let (now, mut arrivals) = (self.0.world.now(), self.0.arrivals.borrow_mut());
+        let before = arrivals.len();
+        arrivals.retain(|at| *at > now);
+        arrivals.len() != before
+    }
+}
+
+impl Doorbell for SimBell {
+    fn ring(&self) {
+        let bell = &self.0;
+        bell.world.spend(bell.send);
+        let late = match bell.fate.borrow_mut().as_mut().map_or(Delivery::OnTime, |fate| fate()) {
+            Delivery::OnTime => Nanos(0),
+            Delivery::Late(more) => more,
+            Delivery::Lost => return,
+        };
+        bell.rung.set(bell.rung.get() + 1);
+        if let Some(target) = bell.target.get() {
+            let flight = bell.flight + late + bell.world.time().held_up();
+            let arrives = bell.world.now() + flight;
+            bell.arrivals.borrow_mut().push(arrives);
+            bell.world.wake(target, arrives, bell.cause);
+        }
+    }
+}
