@@ -7,6 +7,8 @@ use wave_core::clock::Nanos;
 
 const MOUNT_EVANS: &str = include_str!("../costs/mount-evans.toml");
 const COHERENT: &str = include_str!("../costs/coherent.toml");
+const STINGRAY: &str = include_str!("../costs/stingray.toml");
+const IDEAL: &str = include_str!("../costs/ideal.toml");
 
 /// The largest cost that a file may state: one second.
 const NS_MAX: f64 = 1e9;
@@ -176,6 +178,8 @@ impl Costs {
         let text = match name {
             "mount-evans" => MOUNT_EVANS,
             "coherent" => COHERENT,
+            "stingray" => STINGRAY,
+            "ideal" => IDEAL,
             _ => return None,
         };
         Some(Costs::parse(text).expect("built-in cost files are tested"))
@@ -183,7 +187,7 @@ impl Costs {
 
     /// The names that [`Costs::builtin`] knows.
     pub fn builtin_names() -> &'static [&'static str] {
-        &["mount-evans", "coherent"]
+        &["mount-evans", "coherent", "stingray", "ideal"]
     }
 
     /// A cost file with these costs.

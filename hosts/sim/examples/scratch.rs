@@ -29,7 +29,7 @@ fn main() {
         let enclave = Enclave::new(&world, setup(1, rung, "mount-evans"), app.clone()).unwrap();
         enclave.start_agent();
         world.run_until(Nanos::from_millis(1));
-        enclave.keep_switches();
+        enclave.keep_times();
         world.run_until(Nanos::from_millis(11));
         let mut c = enclave.counters();
         c.switch_ns.sort();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wave_core::agent::{Agent, Step};
 use wave_core::clock::Nanos;
 use wave_core::layout::{Layout, write_header};
-use wave_core::link::{Home, Mapping, Port, Side, Window};
+use wave_core::link::{Doorbell, Home, Mapping, Port, Side, Window};
 use wave_core::message::{Decision, Message};
 use wave_core::outcome::Outcome;
 use wave_core::policy::{Desk, Note, Policy, Progress};
@@ -64,6 +64,25 @@ struct Working<P> {
     policy: P,
     world: World,
     work: Work,
+    /// When it began to decide, the last time that it decided something.
+    began: Rc<Cell<Nanos>>,
+}
+
+/// A bell of which it is known how long its ring took since the policy began to decide.
+struct TimedBell {
+    bell: SimBell,
+    enclave: Rc<Enclave>,
+    began: Rc<Cell<Nanos>>,
+}
+
+impl Doorbell for TimedBell {
+    fn ring(&self) {
+        self.bell.ring();
+        if self.enclave.keeps_times.get() {
+            let took = self.enclave.world.now().since(self.began.get());
+            self.enclave.counters.borrow_mut().open_ns.push(took.0 as u32);
+        }
+    }
 }
 
 impl<P: Policy> Policy for Working<P> {
@@ -78,9 +97,12 @@ impl<P: Policy> Policy for Working<P> {
         self.policy.on_outcome(now, core, decision, outcome);
     }
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
-        let before = desk.made();
+        let (before, began) = (desk.made(), self.world.now());
         let progress = self.policy.decide(now, desk);
         let made = (desk.made() - before) as u64;
+        if made > 0 {
+            self.began.set(began);
+        }
         self.world.spend(Nanos(self.work.decision.0 * made));
         progress
     }
@@ -188,7 +210,7 @@ impl Enclave {
 
 /// An agent's whole life.
 fn run(
-    enclave: &Enclave,
+    enclave: &Rc<Enclave>,
     incarnation: &Incarnation,
     policy: Box<dyn Policy + Send>,
     skew: Skew,
@@ -209,10 +231,15 @@ fn run(
     let (nic, host) = (layout.nic_lines, layout.host_lines);
     let layout = wave_core::layout::read_header(port.window(Home::Nic), nic, host)
         .expect("the host has just written it");
-    let mut bells = incarnation.core_bells.clone();
-    bells.push(incarnation.control_bell.clone());
+    let began = Rc::new(Cell::new(Nanos(0)));
+    let timed = |bell: &SimBell| TimedBell {
+        bell: bell.clone(),
+        enclave: Rc::clone(enclave),
+        began: Rc::clone(&began),
+    };
+    let bells = incarnation.core_bells.iter().chain([&incarnation.control_bell]).map(timed).collect();
     let work = Work::of(setup);
-    let policy = Working { policy, world: world.clone(), work };
+    let policy = Working { policy, world: world.clone(), work, began: Rc::clone(&began) };
     let mut agent = Agent::new(layout, port, bells, policy, ());
     agent.announce();
     let told = Told::default();

@@ -210,7 +210,7 @@ impl Core {
         if let Some(left) = self.left_at.take() {
             let mut counters = enclave.counters.borrow_mut();
             counters.at_once += u64::from(!idled);
-            if enclave.keeps_switches.get() {
+            if enclave.keeps_times.get() {
                 counters.switch_ns.push(began.since(left).0 as u32);
             }
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use wave_core::clock::Nanos;
 use wave_core::host::Signals;
-use wave_core::layout::{Config, ConfigError, Layout};
-use wave_core::link::{Home, Side};
+use wave_core::layout::{Config, ConfigError, Layout, QueuePlace};
+use wave_core::link::{Home, LINE_WORDS, Side, Span};
 use wave_core::message::{Decision, Sequence, Subject, TxnId};
 use wave_core::outcome::{Code, Counts};
 use wave_core::snapshot::CoreRecord;
@@ -139,6 +139,8 @@ pub struct Counters {
     pub messages: u64,
     /// Nanoseconds from the end of a run to the start of the core's next.
     pub switch_ns: Vec<u32>,
+    /// Nanoseconds that an agent took from beginning to decide until a kick was sent.
+    pub open_ns: Vec<u32>,
     /// Answers to decisions.
     pub outcomes: Counts,
     /// Agents attached, agents lost, watchdog's barks, agents' faults, snapshots, overflows.
@@ -180,8 +182,7 @@ pub struct Enclave {
     pub(crate) watchers: RefCell<Vec<Box<Watcher>>>,
     pub(crate) counters: RefCell<Counters>,
     pub(crate) agents_started: Cell<u64>,
-    /// Keep the length of each switch; off for long runs.
-    pub(crate) keeps_switches: Cell<bool>,
+    pub(crate) keeps_times: Cell<bool>,
 }
 
 impl std::fmt::Debug for Enclave {
@@ -222,7 +223,7 @@ impl Enclave {
             watchers: RefCell::default(),
             counters: RefCell::default(),
             agents_started: Cell::new(0),
-            keeps_switches: Cell::new(false),
+            keeps_times: Cell::new(false),
             setup,
         });
         crate::control::start(&enclave);
@@ -243,10 +244,9 @@ impl Enclave {
         self.counters.borrow().clone()
     }
 
-    /// Keeps the length of every switch from now on, in [`Counters::switch_ns`].
-    pub fn keep_switches(&self) {
-        self.keeps_switches.set(true);
-        self.counters.borrow_mut().switch_ns.clear();
+    /// Keeps single times from now on: [`Counters::switch_ns`], [`Counters::open_ns`].
+    pub fn keep_times(&self) {
+        self.keeps_times.set(true);
     }
 
     /// Who decides now.
@@ -379,16 +379,15 @@ impl Enclave {
 
     pub(crate) fn watch_window(&self, incarnation: &Incarnation, agent: TaskId) {
         let Incarnation { layout, window, .. } = incarnation;
-        for place in &layout.messages {
-            let (first, entries) = (place.ring.first, place.ring.entries);
-            self.world.watch(*window, place.home, first, entries, agent);
-        }
-        self.world.watch(*window, Home::Nic, layout.incarnation, 1, agent);
+        let watch = |place: &QueuePlace, task| {
+            let span = Span { home: place.home, line: place.ring.first, lines: place.ring.entries };
+            self.world.watch(*window, span, LINE_WORDS - 1, task);
+        };
+        layout.messages.iter().for_each(|place| watch(place, agent));
+        let revoked = Span { home: Home::Nic, line: layout.incarnation, lines: 1 };
+        self.world.watch(*window, revoked, 0, agent);
         for (core, place) in self.cores.iter().zip(&layout.decisions) {
-            if let Some(task) = core.task.get() {
-                let (first, entries) = (place.ring.first, place.ring.entries);
-                self.world.watch(*window, place.home, first, entries, task);
-            }
+            core.task.get().into_iter().for_each(|task| watch(place, task));
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod closed;
 mod control;
 mod core;
 pub mod enclave;
+pub mod experiment;
 pub mod machine;
 pub mod queue;
 pub mod random;

@@ -5,10 +5,10 @@ use std::fmt;
 use std::rc::Rc;
 
 use wave_core::clock::{Clock, Nanos};
-use wave_core::link::{Doorbell, Home};
+use wave_core::link::{Doorbell, Span};
 use wave_links::model::{Pause, Task, Timebase, VirtualTime};
 
-use crate::queue::{EventQueue, Ticket};
+use crate::queue::EventQueue;
 
 /// Stack of a task. Production code above the model needs little; untouched pages take no memory.
 const STACK_BYTES: usize = 256 << 10;
@@ -35,12 +35,10 @@ impl Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskId(u32);
 
-const NOBODY: u32 = u32::MAX;
-
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A task's time has come, or its deadline.
-    Resume(u32),
+    /// A task's time has come, or its deadline, if this is still the turn it waits for.
+    Resume(u32, u32),
     Wake(u32, Cause),
     Kill(u32),
 }
@@ -60,17 +58,17 @@ struct State {
     mask: u8,
     /// What came while it was busy.
     pending: u8,
-    /// When it goes on by itself.
-    due: Option<Ticket>,
+    /// Counts its turns, so that a deadline that was overtaken means nothing.
+    turn: u32,
     /// Stopped until then: what is due earlier comes then.
     stopped_until: u64,
     /// A wake on its way, so that several stores at one time cause one look.
     last_wake: (u64, u8),
 }
 
-/// Lines of one window: who watches each.
+/// Lines of one window: who watches which words of each.
 #[derive(Debug, Default)]
-struct Watched([Vec<u32>; 2]);
+struct Watched([Vec<(u32, u8)>; 2]);
 
 struct Inner {
     time: VirtualTime,
@@ -111,14 +109,14 @@ impl World {
             hash: Cell::new(0xcbf2_9ce4_8422_2325),
         });
         let weak = Rc::downgrade(&inner);
-        inner.time.observe(Rc::new(move |window, home, line, visible| {
+        inner.time.observe(Rc::new(move |stored| {
             let Some(inner) = weak.upgrade() else { return };
             let watched = inner.watched.borrow();
-            let Some(Watched(lines)) = watched.get(window as usize) else { return };
-            if let Some(&task) = lines[home as usize].get(line as usize)
-                && task != NOBODY
+            let Some(Watched(lines)) = watched.get(stored.window as usize) else { return };
+            if let Some(&(task, words)) = lines[stored.home as usize].get(stored.line as usize)
+                && words & stored.mask != 0
             {
-                World(Rc::clone(&inner)).wake(TaskId(task), visible, Cause::STORE);
+                World(Rc::clone(&inner)).wake(TaskId(task), stored.visible, Cause::STORE);
             }
         }));
         World(inner)
@@ -137,16 +135,17 @@ impl World {
     /// Room for a window of so many lines, and its clock.
     pub fn add_window(&self, nic_lines: u32, host_lines: u32) -> (u32, VirtualTime) {
         let mut watched = self.0.watched.borrow_mut();
-        let lines = [nic_lines, host_lines].map(|lines| vec![NOBODY; lines as usize]);
+        let lines = [nic_lines, host_lines].map(|lines| vec![(0, 0); lines as usize]);
         watched.push(Watched(lines));
         let window = watched.len() as u32 - 1;
         (window, self.0.time.for_window(window))
     }
 
-    /// Wakes `task` for every store to these lines, when it becomes visible.
-    pub fn watch(&self, window: u32, home: Home, first: u32, lines: u32, task: TaskId) {
+    /// Wakes `task` for every store to that word of these lines, when it becomes visible.
+    pub fn watch(&self, window: u32, lines: Span, word: usize, task: TaskId) {
         let Watched(watched) = &mut self.0.watched.borrow_mut()[window as usize];
-        watched[home as usize][first as usize..(first + lines) as usize].fill(task.0);
+        let range = lines.line as usize..(lines.line + lines.lines) as usize;
+        watched[lines.home as usize][range].fill((task.0, 1 << word));
     }
 
     /// Nobody watches this window any more.
@@ -164,21 +163,31 @@ impl World {
         let mut tasks = self.0.tasks.borrow_mut();
         tasks.push(Some(task));
         let id = tasks.len() as u32 - 1;
-        let due = Some(self.push(self.now(), Event::Resume(id)));
-        self.0.states.borrow_mut().push(State { due, ..State::default() });
+        self.push(self.now(), Event::Resume(id, 0));
+        self.0.states.borrow_mut().push(State::default());
         TaskId(id)
     }
 
-    fn push(&self, at: Nanos, event: Event) -> Ticket {
+    fn push(&self, at: Nanos, event: Event) {
         self.0.time.lower_horizon(at);
-        self.0.events.borrow_mut().push(at, event)
+        self.0.events.borrow_mut().push(at, event);
     }
 
     /// Wakes a task at `at`, if it waits for that cause then, or as soon as it does.
     pub fn wake(&self, task: TaskId, at: Nanos, cause: Cause) {
         {
             let state = &mut self.0.states.borrow_mut()[task.0 as usize];
-            if state.last_wake == (at.0, cause.0) && at > self.now() {
+            if at <= self.now() {
+                // What it does not wait for it will see when it looks.
+                match state.phase {
+                    Phase::Waiting if state.mask & cause.0 != 0 => {}
+                    Phase::Busy => {
+                        state.pending |= cause.0;
+                        return;
+                    }
+                    _ => return,
+                }
+            } else if state.last_wake == (at.0, cause.0) {
                 return;
             }
             state.last_wake = (at.0, cause.0);
@@ -229,17 +238,21 @@ impl World {
             let at = at.max(self.now());
             self.0.time.set_now(at);
             match event {
-                Event::Resume(id) => self.resume(id, at),
+                Event::Resume(id, turn) => {
+                    if self.0.states.borrow()[id as usize].turn == turn {
+                        self.resume(id, at);
+                    }
+                }
                 Event::Wake(id, cause) => {
-                    let state = &mut self.0.states.borrow_mut()[id as usize];
-                    if state.phase == Phase::Waiting && state.mask & cause.0 != 0 {
-                        state.phase = Phase::Busy;
-                        if let Some(due) = state.due.take() {
-                            self.0.events.borrow_mut().cancel(due);
+                    let woken = {
+                        let state = &mut self.0.states.borrow_mut()[id as usize];
+                        if state.phase == Phase::Busy {
+                            state.pending |= cause.0;
                         }
-                        state.due = Some(self.push(at, Event::Resume(id)));
-                    } else if state.phase == Phase::Busy {
-                        state.pending |= cause.0;
+                        state.phase == Phase::Waiting && state.mask & cause.0 != 0
+                    };
+                    if woken {
+                        self.resume(id, at);
                     }
                 }
                 Event::Kill(id) => {
@@ -254,16 +267,15 @@ impl World {
     fn resume(&self, id: u32, at: Nanos) {
         {
             let state = &mut self.0.states.borrow_mut()[id as usize];
-            state.due = None;
             if state.phase == Phase::Ended {
                 return;
             }
+            state.turn = state.turn.wrapping_add(1);
+            state.phase = Phase::Busy;
             if state.stopped_until > at.0 {
-                state.phase = Phase::Busy;
-                state.due = Some(self.push(Nanos(state.stopped_until), Event::Resume(id)));
+                self.push(Nanos(state.stopped_until), Event::Resume(id, state.turn));
                 return;
             }
-            state.phase = Phase::Busy;
         }
         let Some(mut task) = self.0.tasks.borrow_mut()[id as usize].take() else { return };
         self.0.resumed.set(self.0.resumed.get() + 1);
@@ -274,13 +286,14 @@ impl World {
         let now = self.now();
         let state = &mut self.0.states.borrow_mut()[id as usize];
         match pause {
-            Pause::Busy(until) => state.due = Some(self.push(until, Event::Resume(id))),
+            Pause::Busy(until) => self.push(until, Event::Resume(id, state.turn)),
             Pause::Waiting(deadline) => {
                 let woken = state.pending & state.mask != 0;
                 state.pending = 0;
-                let due = if woken { Some(now) } else { deadline.map(|at| at.max(now)) };
                 state.phase = if woken { Phase::Busy } else { Phase::Waiting };
-                state.due = due.map(|at| self.push(at, Event::Resume(id)));
+                if let Some(at) = if woken { Some(now) } else { deadline } {
+                    self.push(at.max(now), Event::Resume(id, state.turn));
+                }
             }
             Pause::Ended => state.phase = Phase::Ended,
         }

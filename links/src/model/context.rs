@@ -211,9 +211,13 @@ impl<T: Timebase> Context<T> {
 
     /// Starts to fetch a write-through line, or a line of a coherent link that changed.
     pub fn prefetch(&self, home: Home, line: u32) {
+        let access = self.access(home, line);
+        if !matches!(access, Access::Through | Access::Coherent) {
+            return;
+        }
         let state = &mut *self.state.borrow_mut();
         let index = line as usize;
-        let arrives = match self.access(home, line) {
+        let arrives = match access {
             Access::Through if state.caches[home as usize].ready[index] == ABSENT => {
                 let now = self.tick(state);
                 // As demand loads do, it follows our own posted stores, and sees them.
@@ -261,7 +265,7 @@ impl<T: Timebase> Context<T> {
             for (word, value) in words.into_iter().enumerate() {
                 self.stamps.put(to.home, target, word, value, arrives);
             }
-            self.time.stored(to.home, target, Nanos(arrives));
+            self.time.stored(to.home, target, WHOLE_LINE, Nanos(arrives));
         }
         state.charges.copies.charge(self.prices.dma_submit);
         self.time.spend_until(Nanos(submitted));
@@ -306,7 +310,7 @@ impl<T: Timebase> Context<T> {
             let in_flight = stamp > state.now && stamp > self.tick(state);
             self.stamps.put_near(home, line, word, words[word], in_flight);
         }
-        self.time.stored(home, line, Nanos(state.now));
+        self.time.stored(home, line, mask, Nanos(state.now));
     }
 
     /// Loads words across the link: pushes our posted stores, is served there, and on its way back
@@ -430,7 +434,7 @@ impl<T: Timebase> Context<T> {
             self.stamps.put(home, line, word, words[word], state.last_visible);
         }
         self.stamps.posted(self.side, state.last_visible);
-        self.time.stored(home, line, Nanos(state.last_visible));
+        self.time.stored(home, line, mask, Nanos(state.last_visible));
         state.last_visible
     }
 

@@ -26,9 +26,9 @@ pub trait Timebase: Clock {
         Nanos(0)
     }
 
-    /// A store to a line is visible from `visible` on.
+    /// A store to those words of a line that `mask` names is visible from `visible` on.
     #[inline]
-    fn stored(&self, _home: Home, _line: u32, _visible: Nanos) {}
+    fn stored(&self, _home: Home, _line: u32, _mask: u8, _visible: Nanos) {}
 
     /// The calling context looked for the end of a copy, which has not come.
     #[inline]

@@ -36,8 +36,23 @@ pub enum Pause {
 
 type TaskYielder = Yielder<(), Pause>;
 
-/// Sees stores: the window's number, where the line is, and when it becomes visible.
-pub type Observer = dyn Fn(u32, Home, u32, Nanos);
+/// One store to a line of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Which window.
+    pub window: u32,
+    /// Where the line is.
+    pub home: Home,
+    /// Which line.
+    pub line: u32,
+    /// Which words of it.
+    pub mask: u8,
+    /// When it becomes visible.
+    pub visible: Nanos,
+}
+
+/// Sees stores.
+pub type Observer = dyn Fn(Stored);
 
 struct Shared {
     now: Cell<u64>,
@@ -121,9 +136,9 @@ impl VirtualTime {
         if yielder.is_null() {
             return false;
         }
-        // SAFETY: `Task::resume` sets this while it runs the task whose yielder it is, and clears it
-        // when the task gives way; a task's yielder lives as long as its stack. A `VirtualTime` never
-        // leaves its thread, so the one that runs here is that task.
+        // SAFETY: this is the yielder of the task that runs here: `Task::resume` sets it for as long
+        // as it runs the task, a task that is dropped unwinds under a null one, and a `VirtualTime`
+        // never leaves its thread. A task's yielder lives as long as its stack.
         unsafe { &*yielder }.suspend(pause);
         true
     }
@@ -159,9 +174,9 @@ impl Timebase for VirtualTime {
     }
 
     #[inline]
-    fn stored(&self, home: Home, line: u32, visible: Nanos) {
+    fn stored(&self, home: Home, line: u32, mask: u8, visible: Nanos) {
         if let Some(observer) = &*self.shared.observer.borrow() {
-            observer(self.window, home, line, visible);
+            observer(Stored { window: self.window, home, line, mask, visible });
         }
     }
 
@@ -174,7 +189,8 @@ impl Timebase for VirtualTime {
 ///
 /// Dropping a task that has not ended unwinds its stack; what its destructors do then takes no time.
 pub struct Task {
-    coroutine: Coroutine<(), Pause, (), DefaultStack>,
+    /// None only while it is dropped.
+    coroutine: Option<Coroutine<(), Pause, (), DefaultStack>>,
     yielder: Rc<Cell<*const TaskYielder>>,
     time: VirtualTime,
 }
@@ -200,7 +216,7 @@ impl Task {
             shared.yielder.set(yielder);
             body();
         });
-        Ok(Task { coroutine, yielder, time: time.clone() })
+        Ok(Task { coroutine: Some(coroutine), yielder, time: time.clone() })
     }
 
     /// Runs the task until it gives way.
@@ -209,21 +225,37 @@ impl Task {
     ///
     /// If the task has ended, or if it panics itself.
     pub fn resume(&mut self) -> Pause {
-        // Cleared also if the task panics.
-        let _clear = ClearOnDrop(&self.time.shared.yielder);
-        self.time.shared.yielder.set(self.yielder.get());
-        match self.coroutine.resume(()) {
+        let _turn = Turn::of(&self.time.shared.yielder, self.yielder.get());
+        match self.coroutine.as_mut().expect("there until dropped").resume(()) {
             CoroutineResult::Yield(pause) => pause,
             CoroutineResult::Return(()) => Pause::Ended,
         }
     }
 }
 
-struct ClearOnDrop<'a>(&'a Cell<*const TaskYielder>);
-
-impl Drop for ClearOnDrop<'_> {
+impl Drop for Task {
     fn drop(&mut self) {
-        self.0.set(std::ptr::null());
+        // Its destructors run on its stack, and must not pause whoever drops it.
+        let _turn = Turn::of(&self.time.shared.yielder, std::ptr::null());
+        self.coroutine = None;
+    }
+}
+
+/// While it lives, another task (or none) runs; afterwards the one before does, also after a panic.
+struct Turn<'a> {
+    running: &'a Cell<*const TaskYielder>,
+    before: *const TaskYielder,
+}
+
+impl Turn<'_> {
+    fn of(running: &Cell<*const TaskYielder>, now: *const TaskYielder) -> Turn<'_> {
+        Turn { running, before: running.replace(now) }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.running.set(self.before);
     }
 }
 

@@ -1,0 +1,104 @@
+//! Whole runs: an application under a setup, from an empty world to figures.
+
+use std::rc::Rc;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::ConfigError;
+
+use crate::closed::Closed;
+use crate::enclave::{Counters, Enclave, Setup};
+use crate::requests::{Load, Requests, Served};
+use crate::world::World;
+
+/// How long requests that arrived in time may take to be done.
+const GRACE: Nanos = Nanos::from_millis(20);
+
+/// What a run of requests came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The requests.
+    pub served: Served,
+    /// The host and its agent.
+    pub counters: Counters,
+    /// When the run ended.
+    pub until: Nanos,
+    /// Tasks resumed: the run's size.
+    pub resumed: u64,
+    /// Equal for equal histories.
+    pub trace_hash: u64,
+}
+
+impl Outcome {
+    /// The share of its time that the agent was busy.
+    pub fn agent_busy(&self) -> f64 {
+        self.counters.agent_busy.0 as f64 / self.until.0.max(1) as f64
+    }
+
+    /// The share of runs that began without a kick: their decision was there in time.
+    pub fn at_once(&self) -> f64 {
+        1.0 - self.counters.kicks as f64 / self.counters.switches.max(1) as f64
+    }
+}
+
+/// Ends the world's tasks also when a run panics.
+struct Ended(World);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Serves an open loop of requests.
+pub fn serve(setup: &Setup, load: &Load) -> Result<Outcome, ConfigError> {
+    let world = World::new();
+    let _ended = Ended(world.clone());
+    let app = Requests::new(load.clone(), setup.seed);
+    let enclave = Enclave::new(&world, setup.clone(), Rc::clone(&app) as _)?;
+    enclave.start_agent();
+    world.run_until(load.end() + GRACE);
+    Ok(Outcome {
+        served: app.served(),
+        counters: enclave.counters(),
+        until: world.now(),
+        resumed: world.resumed(),
+        trace_hash: world.trace_hash(),
+    })
+}
+
+/// What the switch benchmark measured, sorted, in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Switches {
+    /// From the end of a run to the start of the core's next.
+    pub switch_ns: Vec<u32>,
+    /// From where the agent began to decide until its kick was sent.
+    pub open_ns: Vec<u32>,
+}
+
+impl Switches {
+    /// The median of sorted times; none of none.
+    pub fn median(times: &[u32]) -> Option<u32> {
+        times.get(times.len() / 2).copied()
+    }
+}
+
+/// Switches between threads that yield after `work` each, for `measure`.
+pub fn switches(
+    setup: &Setup,
+    threads: u32,
+    work: Nanos,
+    measure: Nanos,
+) -> Result<Switches, ConfigError> {
+    let world = World::new();
+    let _ended = Ended(world.clone());
+    let enclave = Enclave::new(&world, setup.clone(), Closed::new(threads, work))?;
+    enclave.start_agent();
+    let warmup = Nanos::from_millis(1);
+    world.run_until(warmup);
+    enclave.keep_times();
+    world.run_until(warmup + measure);
+    let Counters { mut switch_ns, mut open_ns, .. } = enclave.counters();
+    switch_ns.sort_unstable();
+    open_ns.sort_unstable();
+    Ok(Switches { switch_ns, open_ns })
+}
