@@ -5,10 +5,15 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
+/// The links whose costs come with this crate.
+const BUILTIN: [(&str, &str); 5] = [
+    ("mount-evans", MOUNT_EVANS),
+    ("coherent", include_str!("../costs/coherent.toml")),
+    ("on-host", include_str!("../costs/on-host.toml")),
+    ("stingray", include_str!("../costs/stingray.toml")),
+    ("ideal", include_str!("../costs/ideal.toml")),
+];
 const MOUNT_EVANS: &str = include_str!("../costs/mount-evans.toml");
-const COHERENT: &str = include_str!("../costs/coherent.toml");
-const STINGRAY: &str = include_str!("../costs/stingray.toml");
-const IDEAL: &str = include_str!("../costs/ideal.toml");
 
 /// The largest cost that a file may state: one second.
 const NS_MAX: f64 = 1e9;
@@ -175,19 +180,22 @@ impl Costs {
 
     /// A link whose costs come with this crate: one of [`Costs::builtin_names`].
     pub fn builtin(name: &str) -> Option<Costs> {
-        let text = match name {
-            "mount-evans" => MOUNT_EVANS,
-            "coherent" => COHERENT,
-            "stingray" => STINGRAY,
-            "ideal" => IDEAL,
-            _ => return None,
-        };
+        let (_, text) = BUILTIN.iter().find(|(known, _)| *known == name)?;
         Some(Costs::parse(text).expect("built-in cost files are tested"))
     }
 
     /// The names that [`Costs::builtin`] knows.
     pub fn builtin_names() -> &'static [&'static str] {
-        &["mount-evans", "coherent", "stingray", "ideal"]
+        const NAMES: [&str; BUILTIN.len()] = {
+            let mut names = [""; BUILTIN.len()];
+            let mut at = 0;
+            while at < names.len() {
+                names[at] = BUILTIN[at].0;
+                at += 1;
+            }
+            names
+        };
+        &NAMES
     }
 
     /// A cost file with these costs.

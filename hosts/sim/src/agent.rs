@@ -5,9 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use wave_core::agent::{Agent, Step};
+use wave_core::brain::Recorder;
 use wave_core::clock::Nanos;
 use wave_core::layout::{Layout, write_header};
 use wave_core::link::{Doorbell, Home, Mapping, Port, Side, Window};
+use wave_core::log::{Header, LogWriter};
 use wave_core::message::{Decision, Message};
 use wave_core::outcome::Outcome;
 use wave_core::policy::{Desk, Note, Policy, Progress};
@@ -31,6 +33,11 @@ pub struct AgentSetup {
     pub parks: bool,
 }
 
+/// Takes an agent's log, piece by piece.
+pub type Sink = Box<dyn FnMut(&[u8])>;
+/// Gives each agent of an enclave, numbered from 1, a place for its log.
+pub type Logs = dyn FnMut(u64) -> Sink;
+
 /// What an agent's own work costs.
 #[derive(Clone, Copy, Debug)]
 struct Work {
@@ -49,7 +56,7 @@ impl Work {
         let words = if uncached { machine.message_words_more.value } else { 0.0 };
         let words_ns = words * costs.agent_access_uncached.ns;
         let uncached = setup.config.decisions.agent == Mapping::Uncached && !costs.coherent;
-        let words = if uncached { machine.decision_words_more.value } else { 0.0 };
+        let words = if uncached { machine.decision_words_written_more.value } else { 0.0 };
         let decision_words_ns = words * costs.agent_access_uncached.ns;
         Work {
             message: at_pace(machine.agent_message.value) + Nanos(words_ns.round() as u64),
@@ -216,6 +223,25 @@ fn run(
     skew: Skew,
     number: u64,
 ) {
+    let log = enclave.logs.borrow_mut().as_mut().map(|(about, logs)| {
+        let setup = &enclave.setup;
+        let (policy, about) = (setup.agent.policy.clone(), format!("{about}, agent {number}"));
+        LogWriter::new(&Header { config: setup.config, policy, about }, logs(number))
+    });
+    match log {
+        Some(log) => live(enclave, incarnation, policy, skew, number, log),
+        None => live(enclave, incarnation, policy, skew, number, ()),
+    }
+}
+
+fn live<R: Recorder>(
+    enclave: &Rc<Enclave>,
+    incarnation: &Incarnation,
+    policy: Box<dyn Policy + Send>,
+    skew: Skew,
+    number: u64,
+    recorder: R,
+) {
     let (world, setup) = (&enclave.world, &enclave.setup);
     let task = incarnation.agent_task.get().expect("set before it runs");
     let layout: &Layout = &incarnation.layout;
@@ -240,7 +266,7 @@ fn run(
     let bells = incarnation.core_bells.iter().chain([&incarnation.control_bell]).map(timed).collect();
     let work = Work::of(setup);
     let policy = Working { policy, world: world.clone(), work, began: Rc::clone(&began) };
-    let mut agent = Agent::new(layout, port, bells, policy, ());
+    let mut agent = Agent::new(layout, port, bells, policy, recorder);
     agent.announce();
     let told = Told::default();
     let mut idle_since = None;

@@ -48,8 +48,8 @@ pub trait Application {
         Pace::NOMINAL
     }
 
-    /// Thread `id` has run on `core` for so long, just now.
-    fn ran(&self, _core: u16, _id: u32, _time: Nanos) {}
+    /// Thread `id` has run on `core` for so long, up to now.
+    fn ran(&self, _now: Nanos, _core: u16, _id: u32, _time: Nanos) {}
 
     /// Thread `id` has done what it had to.
     fn after(&self, enclave: &Enclave, id: u32) -> After;

@@ -145,6 +145,8 @@ impl Core {
                 }
                 if let Next::Run(_) = next {
                     self.enclave.counters.borrow_mut().switches += 1;
+                    let usage = &self.enclave.cores[usize::from(self.index)].usage;
+                    usage.link(port.charges(), protocol.counts());
                 }
                 next
             }
@@ -181,7 +183,9 @@ impl Core {
         }
         let shared = &self.enclave.cores[usize::from(self.index)];
         shared.sleeps.set(true);
+        shared.usage.parks(self.enclave.world.now());
         self.enclave.world.wait(self.task, Cause::KICK.or(Cause::NUDGE), None);
+        shared.usage.wakes(self.enclave.world.now());
         shared.sleeps.set(false);
         if self.take_kick() {
             self.enclave.world.spend(self.enclave.setup.machine.idle_exit.nanos());
@@ -214,7 +218,9 @@ impl Core {
                 counters.switch_ns.push(began.since(left).0 as u32);
             }
         }
+        shared.usage.runs(began);
         let kind = self.execute(id);
+        shared.usage.stops(world.now());
         self.left_at = Some(world.now());
         let ran = world.now().since(began);
         // A preempted core reads its decision at once: there is nothing to hide a prefetch behind
@@ -250,7 +256,7 @@ impl Core {
             let done = pace.work_in(world.now().since(from)).0.min(remaining.0);
             let left = Nanos(remaining.0 - if world.now() >= end { remaining.0 } else { done });
             enclave.table.borrow_mut().thread(id).remaining = left;
-            enclave.app.ran(self.index, id, world.now().since(from));
+            enclave.app.ran(world.now(), self.index, id, world.now().since(from));
             let kicked = self.take_kick();
             if left.0 == 0 {
                 match enclave.app.after(&enclave, id) {
@@ -306,6 +312,9 @@ impl Core {
     fn adopt(&mut self) {
         if let Some(link) = self.link.take() {
             self.enclave.counters.borrow_mut().outcomes.merge(link.protocol.counts());
+            let usage = &self.enclave.cores[usize::from(self.index)].usage;
+            usage.link(link.port.charges(), link.protocol.counts());
+            usage.unlink();
         }
         let epoch = self.enclave.epoch.get();
         let incarnation = self.enclave.incarnation.borrow().clone();
@@ -332,7 +341,7 @@ fn more_words(enclave: &Enclave) -> Nanos {
     if !uncached || costs.coherent {
         return Nanos(0);
     }
-    let words = enclave.setup.machine.decision_words_more.value;
+    let words = enclave.setup.machine.decision_words_read_more.value;
     Nanos((words * costs.host_read.ns).round() as u64)
 }
 

@@ -18,11 +18,12 @@ use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, VirtualTime};
 use wave_sched::wire::{Event, Kind};
 
-use crate::agent::AgentSetup;
+use crate::agent::{AgentSetup, Logs};
 use crate::app::Application;
 use crate::control::Candidate;
 use crate::machine::Machine;
 use crate::table::Table;
+use crate::usage::{CoreUsage, Usage};
 use crate::world::{Cause, SimBell, TaskId, World};
 
 /// One context's access to the modelled link.
@@ -120,6 +121,7 @@ pub(crate) struct CoreShared {
     pub(crate) sleeps: Cell<bool>,
     pub(crate) online: Cell<bool>,
     pub(crate) running: Cell<Option<u32>>,
+    pub(crate) usage: CoreUsage,
 }
 
 /// What an enclave counts.
@@ -183,6 +185,7 @@ pub struct Enclave {
     pub(crate) counters: RefCell<Counters>,
     pub(crate) agents_started: Cell<u64>,
     pub(crate) keeps_times: Cell<bool>,
+    pub(crate) logs: RefCell<Option<(String, Box<Logs>)>>,
 }
 
 impl std::fmt::Debug for Enclave {
@@ -196,9 +199,10 @@ impl Enclave {
     /// agent is started ([`Enclave::start_agent`]).
     pub fn new(
         world: &World,
-        setup: Setup,
+        mut setup: Setup,
         app: Rc<dyn Application>,
     ) -> Result<Rc<Enclave>, ConfigError> {
+        setup.costs.prefetch_residue.ns += setup.machine.prefetch_residue.value;
         let layout = Layout::new(setup.config)?;
         let core = |_| CoreShared {
             task: Cell::new(None),
@@ -207,6 +211,7 @@ impl Enclave {
             sleeps: Cell::new(false),
             online: Cell::new(true),
             running: Cell::new(None),
+            usage: CoreUsage::default(),
         };
         let enclave = Rc::new(Enclave {
             world: world.clone(),
@@ -224,6 +229,7 @@ impl Enclave {
             counters: RefCell::default(),
             agents_started: Cell::new(0),
             keeps_times: Cell::new(false),
+            logs: RefCell::default(),
             setup,
         });
         crate::control::start(&enclave);
@@ -242,6 +248,26 @@ impl Enclave {
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
         self.counters.borrow().clone()
+    }
+
+    /// Where the time went so far.
+    pub fn usage(&self) -> Usage {
+        let counters = self.counters.borrow();
+        let mut usage = Usage {
+            agent: counters.agent_busy,
+            switches: counters.switches + counters.fallback_switches,
+            ..Usage::default()
+        };
+        for core in &self.cores {
+            core.usage.add_to(&mut usage, self.world.now());
+        }
+        usage
+    }
+
+    /// Has every agent that is started from now on write a log, whose header says what it is
+    /// `about`.
+    pub fn record_agents(&self, about: String, logs: Box<Logs>) {
+        *self.logs.borrow_mut() = Some((about, logs));
     }
 
     /// Keeps single times from now on: [`Counters::switch_ns`], [`Counters::open_ns`].

@@ -5,9 +5,11 @@ use std::rc::Rc;
 use wave_core::clock::Nanos;
 use wave_core::layout::ConfigError;
 
+use crate::agent::Logs;
 use crate::closed::Closed;
 use crate::enclave::{Counters, Enclave, Setup};
 use crate::requests::{Load, Requests, Served};
+use crate::usage::Usage;
 use crate::world::World;
 
 /// How long requests that arrived in time may take to be done.
@@ -20,6 +22,8 @@ pub struct Outcome {
     pub served: Served,
     /// The host and its agent.
     pub counters: Counters,
+    /// Where the cores' time went, until the last request arrived.
+    pub usage: Usage,
     /// When the run ended.
     pub until: Nanos,
     /// Tasks resumed: the run's size.
@@ -51,13 +55,28 @@ impl Drop for Ended {
 
 /// Serves an open loop of requests.
 pub fn serve(setup: &Setup, load: &Load) -> Result<Outcome, ConfigError> {
+    serve_logged(setup, load, None)
+}
+
+/// Serves an open loop of requests; its agent writes a log, if it is told about what and where to.
+pub fn serve_logged(
+    setup: &Setup,
+    load: &Load,
+    logs: Option<(String, Box<Logs>)>,
+) -> Result<Outcome, ConfigError> {
     let world = World::new();
     let _ended = Ended(world.clone());
     let app = Requests::new(load.clone(), setup.seed);
     let enclave = Enclave::new(&world, setup.clone(), Rc::clone(&app) as _)?;
+    if let Some((about, logs)) = logs {
+        enclave.record_agents(about, logs);
+    }
     enclave.start_agent();
+    world.run_until(load.end());
+    let usage = enclave.usage();
     world.run_until(load.end() + GRACE);
     Ok(Outcome {
+        usage,
         served: app.served(),
         counters: enclave.counters(),
         until: world.now(),

@@ -9,14 +9,18 @@
 
 pub mod agent;
 pub mod app;
+pub mod clocks;
 pub mod closed;
 mod control;
 mod core;
 pub mod enclave;
 pub mod experiment;
 pub mod machine;
+pub mod paper;
 pub mod queue;
 pub mod random;
 pub mod requests;
 pub mod table;
+pub mod usage;
+pub mod vcpus;
 pub mod world;

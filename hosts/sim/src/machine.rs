@@ -5,7 +5,12 @@ use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_links::costs::Source;
 
-const GHOST: &str = include_str!("../machines/ghost.toml");
+/// The machines that come with this crate.
+const BUILTIN: &[(&str, &str)] = &[
+    ("ghost", include_str!("../machines/ghost.toml")),
+    ("ghost-on-host", include_str!("../machines/ghost-on-host.toml")),
+    ("user", include_str!("../machines/user.toml")),
+];
 
 /// One figure: in nanoseconds, unless its field says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +41,9 @@ pub struct Machine {
     pub switch_before: Figure,
     /// The host's work from a committed decision until the thread runs.
     pub switch_after: Figure,
+    /// What reading a decision costs although it was prefetched, beside the link's own
+    /// `prefetch_residue`: work that does not overlap.
+    pub prefetch_residue: Figure,
     /// From an interrupt until an idle core executes again, beside the link's `kick_receive`.
     pub idle_exit: Figure,
     /// The host's work for a message that an outside context sends (creating or waking a thread).
@@ -49,7 +57,9 @@ pub struct Machine {
     /// The agent's clock, in GHz, at which these were measured or fitted.
     pub agent_ghz: Figure,
     /// Words that the host reads for a decision, beyond those of our entry (a count).
-    pub decision_words_more: Figure,
+    pub decision_words_read_more: Figure,
+    /// Words that the agent writes for a decision, beyond those of our entry (a count).
+    pub decision_words_written_more: Figure,
     /// Words that the agent touches for a message, beyond those of our entry (a count).
     pub message_words_more: Figure,
     /// What serving a request costs its core beside the request's own service time.
@@ -89,30 +99,29 @@ impl Machine {
 
     /// A machine that comes with this crate: one of [`Machine::builtin_names`].
     pub fn builtin(name: &str) -> Option<Machine> {
-        let text = match name {
-            "ghost" => GHOST,
-            _ => return None,
-        };
+        let (_, text) = BUILTIN.iter().find(|(known, _)| *known == name)?;
         Some(Machine::parse(text).expect("built-in machine files are tested"))
     }
 
     /// The names that [`Machine::builtin`] knows.
-    pub fn builtin_names() -> &'static [&'static str] {
-        &["ghost"]
+    pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+        BUILTIN.iter().map(|(name, _)| *name)
     }
 
     /// Each figure with its name, in the file's order.
-    pub fn all(&self) -> [(&'static str, &Figure); 12] {
+    pub fn all(&self) -> [(&'static str, &Figure); 14] {
         [
             ("switch_before", &self.switch_before),
             ("switch_after", &self.switch_after),
+            ("prefetch_residue", &self.prefetch_residue),
             ("idle_exit", &self.idle_exit),
             ("spawn", &self.spawn),
             ("agent_message", &self.agent_message),
             ("agent_decision", &self.agent_decision),
             ("agent_poll", &self.agent_poll),
             ("agent_ghz", &self.agent_ghz),
-            ("decision_words_more", &self.decision_words_more),
+            ("decision_words_read_more", &self.decision_words_read_more),
+            ("decision_words_written_more", &self.decision_words_written_more),
             ("message_words_more", &self.message_words_more),
             ("request_overhead", &self.request_overhead),
             ("crossings_per_request", &self.crossings_per_request),
@@ -127,17 +136,18 @@ mod tests {
     #[test]
     fn built_in_machines_are_valid() {
         for name in Machine::builtin_names() {
-            assert_eq!(Machine::builtin(name).unwrap().name, *name);
+            assert_eq!(Machine::builtin(name).unwrap().name, name);
         }
     }
 
     #[test]
     fn a_figure_without_a_source_or_below_zero_is_refused() {
-        let negative = GHOST.replacen("value = ", "value = -", 1);
+        let ghost = BUILTIN[0].1;
+        let negative = ghost.replacen("value = ", "value = -", 1);
         assert!(matches!(Machine::parse(&negative), Err(MachineError::Range { .. })));
-        let at = GHOST.find(", source").unwrap();
-        let end = GHOST[at..].find(" }").unwrap() + at;
-        let without = format!("{}{}", &GHOST[..at], &GHOST[end..]);
+        let at = ghost.find(", source").unwrap();
+        let end = ghost[at..].find(" }").unwrap() + at;
+        let without = format!("{}{}", &ghost[..at], &ghost[end..]);
         assert!(matches!(Machine::parse(&without), Err(MachineError::Syntax(_))));
     }
 }

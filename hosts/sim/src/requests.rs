@@ -114,8 +114,12 @@ pub struct Served {
     pub finished_within: u64,
     /// Latencies in nanoseconds by class, from a request's intended arrival.
     pub latencies: Vec<Histogram<u64>>,
-    /// The longest that a generator was late.
+    /// How late the generators were, in nanoseconds, for each request that counts.
+    pub lags: Histogram<u64>,
+    /// The longest that a generator was late, warm-up included.
     pub lag_max: Nanos,
+    /// How late the last request was.
+    pub lag_last: Nanos,
 }
 
 struct State {
@@ -148,7 +152,9 @@ impl Requests {
             refused: 0,
             finished_within: 0,
             latencies: load.classes.iter().map(|_| histogram()).collect(),
+            lags: histogram(),
             lag_max: Nanos(0),
+            lag_last: Nanos(0),
         };
         let state = State { idle: Vec::new(), backlog: VecDeque::new(), served };
         Rc::new(Requests { load, seed, state: RefCell::new(state), generators: RefCell::default() })
@@ -199,8 +205,13 @@ impl Requests {
             let work = self.load.classes[class].service.draw(&mut random) + self.load.overhead;
             {
                 let served = &mut self.state.borrow_mut().served;
-                served.lag_max = served.lag_max.max(world.now().since(at));
-                served.sent += u64::from(self.in_window(at.0));
+                let lag = world.now().since(at);
+                served.lag_max = served.lag_max.max(lag);
+                served.lag_last = lag;
+                if self.in_window(at.0) {
+                    served.sent += 1;
+                    served.lags.saturating_record(lag.0);
+                }
             }
             self.submit(&mut outside, at.0, class as u16, work);
         }

@@ -1,0 +1,86 @@
+//! How fast cores run: turbo frequencies by the number of active cores, and what timer ticks take.
+
+use serde::Deserialize;
+use wave_core::clock::Nanos;
+use wave_links::costs::Source;
+
+use crate::app::Pace;
+
+const TURBO: &str = include_str!("../data/turbo.toml");
+
+/// One step of a turbo table.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// The step holds up to so many active logical cores, first siblings counted first.
+    pub active_cores_max: u32,
+    /// How fast each active core is.
+    pub ghz: f64,
+    /// How far that may be off, as a fraction.
+    pub uncertainty: f64,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// Frequencies by the number of active cores.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Turbo {
+    /// The steps, from few active cores to many.
+    #[serde(rename = "step")]
+    steps: Vec<Step>,
+}
+
+impl Turbo {
+    /// The table of the paper's host: `data/turbo.toml`, which names its sources.
+    pub fn milan() -> Turbo {
+        let turbo: Turbo = toml::from_str(TURBO).expect("the table is tested");
+        assert!(!turbo.steps.is_empty(), "the table is tested");
+        turbo
+    }
+
+    /// How fast cores are while so many are active.
+    pub fn at(&self, active: u32) -> &Step {
+        let step = self.steps.iter().find(|step| active <= step.active_cores_max);
+        step.unwrap_or_else(|| self.steps.last().expect("never empty"))
+    }
+
+    /// The steps.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+}
+
+/// Timer ticks: each takes `cost` of every core that runs something, idle cores only wake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticks {
+    /// How often.
+    pub period: Nanos,
+    /// What each takes.
+    pub cost: Nanos,
+}
+
+impl Ticks {
+    /// The pace that ticks leave of `ghz`, in cycles per nanosecond.
+    pub fn pace(ticks: Option<Ticks>, ghz: f64) -> Pace {
+        let left = ticks.map_or(1.0, |ticks| 1.0 - ticks.cost.0 as f64 / ticks.period.0 as f64);
+        Pace(ghz * left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_covers_every_core_and_never_rises() {
+        let turbo = Turbo::milan();
+        let steps = turbo.steps();
+        assert_eq!(steps.last().unwrap().active_cores_max, 128);
+        assert!(steps.windows(2).all(|pair| {
+            pair[0].active_cores_max < pair[1].active_cores_max && pair[0].ghz >= pair[1].ghz
+        }));
+        assert_eq!(turbo.at(1).ghz, 3.5);
+        assert_eq!(turbo.at(1000).ghz, turbo.at(128).ghz);
+    }
+}

@@ -1,0 +1,188 @@
+//! The Wave paper's experiments, as setups and loads. What they print is in `data/paper.toml`.
+
+use serde::Deserialize;
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::link::Mapping;
+use wave_links::costs::Costs;
+
+use crate::agent::AgentSetup;
+use crate::enclave::Setup;
+use crate::experiment::{self, Switches};
+use crate::machine::Machine;
+use crate::requests::{Class, Load, Service, Threads};
+
+const PRINTED: &str = include_str!("../data/paper.toml");
+
+/// One figure that a paper prints.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Printed {
+    /// Its name here.
+    pub id: String,
+    /// The table or figure that it belongs to.
+    pub group: String,
+    /// What it says.
+    pub text: String,
+    /// Its unit.
+    pub unit: String,
+    /// The figure, or the lower end of a range.
+    pub low: f64,
+    /// The figure, or the upper end of a range.
+    pub high: f64,
+    /// Where it stands.
+    #[serde(rename = "where")]
+    pub place: String,
+}
+
+/// Every figure, in the papers' order.
+pub fn printed() -> Vec<Printed> {
+    #[derive(Deserialize)]
+    struct File {
+        row: Vec<Printed>,
+    }
+    toml::from_str::<File>(PRINTED).expect("the file is tested").row
+}
+
+/// The optimisations of Wave 5.3 and 5.4, each on top of those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// Everything uncached.
+    Baseline,
+    /// The agent maps its own memory write-back (5.3.1).
+    NicWriteBack,
+    /// The host writes combined and reads through its cache (5.3.1, 5.3.2).
+    HostCombining,
+    /// Decisions are left ahead of time and prefetched (5.4).
+    Prestaged,
+}
+
+impl Rung {
+    /// All of them, from the bottom.
+    pub const ALL: [Rung; 4] =
+        [Rung::Baseline, Rung::NicWriteBack, Rung::HostCombining, Rung::Prestaged];
+}
+
+/// The host's clock in section 7.
+pub const HOST_GHZ: f64 = 3.5;
+
+fn setup(config: Config, costs: &str, machine: &str, policy: &str, prefetch: bool) -> Setup {
+    let machine = Machine::builtin(machine).expect("built in");
+    Setup {
+        config,
+        costs: Costs::builtin(costs).expect("built in"),
+        // The paper's agents always poll (4.1).
+        agent: AgentSetup { policy: policy.into(), ghz: machine.agent_ghz.value, parks: false },
+        machine,
+        prefetch,
+        seed: 1,
+    }
+}
+
+/// Queues, and cores that sleep as soon as they have nothing to run, as a kernel's do.
+fn config(cores: u16, prestage: u16) -> Config {
+    let mut config = Config::pcie(cores);
+    config.contexts = 5;
+    config.messages.entries = 256;
+    config.spin = Nanos(0);
+    config.prestage = prestage;
+    config
+}
+
+/// Wave on the paper's SmartNIC, with `cores` host cores that all work.
+pub fn wave(cores: u16, rung: Rung, policy: &str) -> Setup {
+    let prestaged = rung == Rung::Prestaged;
+    let mut config = config(cores, u16::from(prestaged));
+    if matches!(rung, Rung::Baseline | Rung::NicWriteBack) {
+        config.messages.host = Mapping::Uncached;
+        config.decisions.host = Mapping::Uncached;
+    }
+    if rung == Rung::Baseline {
+        config.messages.agent = Mapping::Uncached;
+        config.decisions.agent = Mapping::Uncached;
+    }
+    setup(config, "mount-evans", "ghost", policy, prestaged)
+}
+
+/// ghOSt on the host: the agent has a core of its own, beside `workers` that work.
+pub fn on_host(workers: u16, prestaged: bool, policy: &str) -> Setup {
+    setup(config(workers, u16::from(prestaged)), "on-host", "ghost-on-host", policy, prestaged)
+}
+
+/// The agent on the other socket of a host, its clock limited to `ghz` (7.3.3).
+pub fn over_upi(workers: u16, ghz: f64, policy: &str) -> Setup {
+    let mut setup = setup(config(workers, 1), "coherent", "ghost-on-host", policy, true);
+    let on_host = Costs::builtin("on-host").expect("built in");
+    // The same instructions send the same interrupt.
+    setup.costs.kick_send = on_host.kick_send;
+    setup.agent.ghz = ghz;
+    setup
+}
+
+/// Table 3, rows 2 and 4: threads on one core that run and give way.
+///
+/// # Panics
+///
+/// If the setup cannot be laid out.
+pub fn context_switch(setup: &Setup) -> Switches {
+    let mut setup = setup.clone();
+    setup.config.cores = 1;
+    let (work, measure) = (Nanos::from_micros(10), Nanos::from_millis(4));
+    experiment::switches(&setup, 3, work, measure).expect("a valid configuration")
+}
+
+/// What a request costs its core beside its service: the application's overhead, and the context
+/// switches that the host does for it without the agent, each as long as Table 3's benchmark says
+/// for this setup.
+pub fn overhead(setup: &Setup) -> Nanos {
+    let switches = context_switch(setup);
+    let switch = Switches::median(&switches.switch_ns).unwrap_or(0);
+    let more = setup.machine.crossings_per_request.value - 1.0;
+    setup.machine.request_overhead.nanos() + Nanos((more * f64::from(switch)).round() as u64)
+}
+
+/// GETs of 10 us (7.2.2).
+pub fn gets(per_second: f64, overhead: Nanos) -> Load {
+    let get = Class {
+        name: "GET".into(),
+        weight: 1.0,
+        service: Service::Fixed(Nanos::from_micros(10)),
+    };
+    Load {
+        per_second,
+        classes: vec![get],
+        threads: Threads::Pool(400),
+        overhead,
+        warmup: Nanos::from_millis(10),
+        measure: Nanos::from_millis(40),
+        generators: 4,
+    }
+}
+
+/// 99.5% GETs of 10 us and 0.5% RANGE scans of 10 ms (7.2.3).
+pub fn gets_and_ranges(per_second: f64, overhead: Nanos) -> Load {
+    let mut load = gets(per_second, overhead);
+    load.classes[0].weight = 99.5;
+    let service = Service::Fixed(Nanos::from_millis(10));
+    load.classes.push(Class { name: "RANGE".into(), weight: 0.5, service });
+    // A scan keeps its worker while it waits for its turns.
+    load.threads = Threads::Pool(3000);
+    load.warmup = Nanos::from_millis(60);
+    load.measure = Nanos::from_millis(200);
+    load
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_printed_figure_has_a_name_of_its_own_and_a_range() {
+        let rows = printed();
+        for (at, row) in rows.iter().enumerate() {
+            assert!(row.low <= row.high, "{}", row.id);
+            assert!(!row.text.is_empty() && !row.place.is_empty(), "{}", row.id);
+            assert!(rows[..at].iter().all(|other| other.id != row.id), "{}", row.id);
+        }
+    }
+}
