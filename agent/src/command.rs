@@ -5,8 +5,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use wave_core::log::Header;
 
 use crate::attach::attach;
+use crate::record::record_to;
 use crate::registry::Registry;
 use crate::run::{Exit, Seat, run};
 
@@ -26,6 +28,13 @@ pub struct AgentArgs {
     /// Give the CPU away between looks: for an agent that shares its CPU.
     #[arg(long)]
     pub share_cpu: bool,
+    /// Write a log of what the agent hears and decides, for `wave replay` and `wave trace`. Takes
+    /// some of the agent's time.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// What the log's header says about where it comes from.
+    #[arg(long, hide = true, requires = "record", value_name = "TEXT")]
+    pub record_about: Option<String>,
     /// Say nothing but errors.
     #[arg(long, short)]
     pub quiet: bool,
@@ -39,7 +48,7 @@ struct Command {
 }
 
 /// The `main` of an agent binary. Exit code 0: the host went or turned the agent out; 2: bad
-/// arguments; 3: could not attach or pin; 4: the host wrote nonsense.
+/// arguments; 3: could not attach, pin or record; 4: the host wrote nonsense.
 pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
 }
@@ -80,7 +89,24 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         );
     }
     let seat = if args.share_cpu { Seat::Shared } else { Seat::Own };
-    match run(attached, policy, (), seat) {
+    let left = match &args.record {
+        None => run(attached, policy, (), seat),
+        Some(file) => {
+            let link = attached.link.name();
+            let about = match &args.record_about {
+                Some(about) => format!("{about}, link {link}"),
+                None => format!("link {link}"),
+            };
+            let header = Header { config, policy: args.policy.clone(), about };
+            match record_to(file, &header) {
+                Ok(log) => run(attached, policy, log, seat),
+                Err(error) => {
+                    return fail(3, format!("cannot write the log {}: {error}", file.display()));
+                }
+            }
+        }
+    };
+    match left {
         Ok(exit) => {
             if !args.quiet {
                 let why = match exit {

@@ -17,10 +17,12 @@
 
 mod attach;
 mod command;
+mod record;
 mod registry;
 mod run;
 
 pub use attach::{AttachError, Attached, attach};
 pub use command::{AgentArgs, execute, main_with};
+pub use record::{FileLog, record_to};
 pub use registry::Registry;
 pub use run::{Exit, RunError, Seat, run};

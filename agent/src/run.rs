@@ -12,6 +12,8 @@ use crate::attach::Attached;
 
 /// How often an agent that finds nothing to do looks whether its host has gone.
 const LIFE_CHECK: Duration = Duration::from_millis(50);
+/// After this long without work the agent rests: its recorder may take some time.
+const REST: Nanos = Nanos::from_millis(1);
 
 /// Whether the agent has its CPU for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +39,8 @@ pub enum Exit {
 #[error("leaving, because the host's window makes no sense: {0}")]
 pub struct RunError(#[from] AgentError);
 
-/// Runs `policy` on an attached window until the host goes or turns it out.
+/// Runs `policy` on an attached window until the host goes or turns it out. `recorder` sees what it
+/// hears and decides; `()` sees nothing, [`record_to`](crate::record_to) makes one that writes a file.
 pub fn run<P: Policy, R: Recorder>(
     attached: Attached,
     policy: P,
@@ -50,13 +53,14 @@ pub fn run<P: Policy, R: Recorder>(
     let start = Instant::now();
     let now = || Nanos(start.elapsed().as_nanos() as u64);
     let mut idle_since: Option<Nanos> = None;
+    let mut flushed = false;
     let mut looked_for_host = Nanos(0);
     loop {
         let time = now();
         let until = match agent.step(time)? {
             Step::Revoked => return Ok(Exit::Revoked),
             Step::Progress => {
-                idle_since = None;
+                (idle_since, flushed) = (None, false);
                 // Who shares the CPU may be where the next message comes from.
                 if seat == Seat::Shared {
                     std::thread::yield_now();
@@ -66,6 +70,10 @@ pub fn run<P: Policy, R: Recorder>(
             Step::Idle(until) => until,
         };
         let idle = time.since(*idle_since.get_or_insert(time));
+        if R::ON && !flushed && idle >= REST {
+            agent.recorder_mut().flush();
+            flushed = true;
+        }
         if time.since(looked_for_host).0 > LIFE_CHECK.as_nanos() as u64 {
             looked_for_host = time;
             if connection.hung_up() {
@@ -82,11 +90,14 @@ pub fn run<P: Policy, R: Recorder>(
         // The word that says "asleep" has arrived; what came before it must be seen first.
         match agent.step(now())? {
             Step::Revoked => return Ok(Exit::Revoked),
-            Step::Progress => {}
+            Step::Progress => flushed = false,
             Step::Idle(_) => {
                 let wait = until.map_or(LIFE_CHECK, |at| {
                     Duration::from_nanos(at.since(now()).0).min(LIFE_CHECK)
                 });
+                // An agent that sleeps may be killed, and its log should be whole then.
+                let wait =
+                    if R::ON && !flushed { wait.min(Duration::from_nanos(REST.0)) } else { wait };
                 own_bell.wait(Some(wait));
             }
         }

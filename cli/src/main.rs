@@ -7,6 +7,8 @@ mod live;
 mod report;
 mod run;
 mod scenario;
+mod sweep;
+mod trace;
 
 use clap::Parser;
 

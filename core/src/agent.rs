@@ -148,6 +148,16 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         &self.brain
     }
 
+    /// The recorder, to be flushed while the agent rests.
+    pub fn recorder_mut(&mut self) -> &mut R {
+        self.brain.recorder_mut()
+    }
+
+    /// The end of this incarnation: what was recorded is left.
+    pub fn into_recorder(self) -> R {
+        self.brain.into_recorder()
+    }
+
     /// Decisions committed and kicks sent so far.
     pub fn counts(&self) -> (u64, u64) {
         (self.decided, self.kicked)
@@ -332,6 +342,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             // A running core sees the word when it is interrupted, a sleeping one has no run to end.
             self.kicked += 1;
             self.bells[usize::from(preemption.core)].ring();
+            self.brain.recorder_mut().kicked(preemption.core);
         }
         self.out.preemptions.clear();
         Ok(())
@@ -353,6 +364,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             if nic.load(self.layout.core_status + u32::from(core), 0) == CORE_PARKED {
                 self.kicked += 1;
                 self.bells[usize::from(core)].ring();
+                self.brain.recorder_mut().kicked(core);
             }
         }
     }

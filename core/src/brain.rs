@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use crate::clock::Nanos;
 use crate::cores::Cores;
 use crate::layout::Config;
-use crate::message::Upstream;
+use crate::message::{Decision, Upstream};
 use crate::order::{Gap, Order};
-use crate::policy::{Decisions, Desk, Note, Policy, Progress};
+use crate::policy::{Decisions, Desk, Note, Policy, Preemption, Progress};
 use crate::snapshot::Snapshot;
 
 /// Everything that a policy's state depends on.
@@ -29,16 +29,37 @@ pub enum Input {
     Decide {
         /// At most how many.
         budget: usize,
+        /// How many earlier ones still waited for room: they count against other limits of a step.
+        held: usize,
     },
 }
 
-/// Sees every input before the policy does.
+/// Sees every input before the policy does, and what came of it.
+///
+/// One call of `decide` is followed by its decisions, its preemptions and its notes, in this order.
+/// A `decide` is left out where it cannot matter: nothing was heard since the last one, the policy's
+/// deadline has not come, and nothing came of it. An agent that spins would record little else.
 pub trait Recorder {
-    /// Whether `record` wants to be called: spares the copies where nobody records.
+    /// Whether anything here wants to be called: spares the copies where nobody records.
     const ON: bool = true;
 
     /// One input, and the agent's time at which it came.
     fn record(&mut self, now: Nanos, input: &Input);
+
+    /// The policy chose this for `core`.
+    fn decided(&mut self, _now: Nanos, _core: u16, _decision: &Decision) {}
+
+    /// The policy asked for the end of a run.
+    fn preempted(&mut self, _now: Nanos, _preemption: &Preemption) {}
+
+    /// The policy sent a note.
+    fn noted(&mut self, _now: Nanos, _note: &Note) {}
+
+    /// The loop rang the doorbell of `core`, in the step of the last input.
+    fn kicked(&mut self, _core: u16) {}
+
+    /// The agent rests or leaves: what was gathered may go out now.
+    fn flush(&mut self) {}
 }
 
 /// Records nothing.
@@ -47,7 +68,7 @@ impl Recorder for () {
     fn record(&mut self, _now: Nanos, _input: &Input) {}
 }
 
-/// Keeps everything: for tests and replays, not for production.
+/// Keeps every input: for tests and replays, not for production.
 impl Recorder for Vec<(Nanos, Input)> {
     fn record(&mut self, now: Nanos, input: &Input) {
         self.push((now, input.clone()));
@@ -70,6 +91,9 @@ pub struct Brain<P, R = ()> {
     order: Order,
     cores: Cores,
     recorder: R,
+    /// Whether anything was heard since the last `decide`, or that one had more to do. Kept only
+    /// for a recorder.
+    news: bool,
 }
 
 impl<P: Policy, R: Recorder> Brain<P, R> {
@@ -80,6 +104,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
             order: Order::new(config.subjects),
             cores: Cores::new(config.cores, config.prestage),
             recorder,
+            news: true,
         }
     }
 
@@ -98,6 +123,16 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         &self.recorder
     }
 
+    /// The recorder, to be told what the loop did.
+    pub fn recorder_mut(&mut self) -> &mut R {
+        &mut self.recorder
+    }
+
+    /// The end: what was recorded is left.
+    pub fn into_recorder(self) -> R {
+        self.recorder
+    }
+
     /// Whether only something new from the host can lead to a decision.
     pub fn is_quiet(&self) -> bool {
         self.cores.all_quiet() && self.order.is_settled()
@@ -112,7 +147,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     #[inline]
     pub fn on_entry(&mut self, now: Nanos, context: u16, entry: &Upstream) -> Reaction {
         if R::ON {
-            self.recorder.record(now, &Input::Entry { context, entry: *entry });
+            self.hear(now, &Input::Entry { context, entry: *entry });
         }
         let mut reaction = Reaction::default();
         if let Some(message) = entry.message {
@@ -137,7 +172,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     /// Starts again from the host's truth.
     pub fn on_snapshot(&mut self, now: Nanos, snapshot: &Snapshot) {
         if R::ON {
-            self.recorder.record(now, &Input::Snapshot(snapshot.clone()));
+            self.hear(now, &Input::Snapshot(snapshot.clone()));
         }
         for (core, record) in snapshot.cores.iter().enumerate() {
             self.cores.resync(core as u16, record);
@@ -150,7 +185,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     /// Takes a note.
     pub fn on_note(&mut self, now: Nanos, note: &Note) {
         if R::ON {
-            self.recorder.record(now, &Input::Note(*note));
+            self.hear(now, &Input::Note(*note));
         }
         self.policy.on_note(now, note);
     }
@@ -163,14 +198,48 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
     /// Asks the policy for at most `budget` decisions, beside those that `out` holds already.
     #[inline]
     pub fn decide(&mut self, now: Nanos, budget: usize, out: &mut Decisions) -> Progress {
-        if R::ON {
-            self.recorder.record(now, &Input::Decide { budget });
-        }
+        if R::ON { self.decide_recorded(now, budget, out) } else { self.ask(now, budget, out) }
+    }
+
+    #[inline]
+    fn ask(&mut self, now: Nanos, budget: usize, out: &mut Decisions) -> Progress {
         let budget = out.staged.len() + budget;
         self.policy.decide(now, &mut Desk { cores: &mut self.cores, out, budget })
     }
 
-    /// Feeds a recorded input, and gives the decisions that it led to.
+    fn decide_recorded(&mut self, now: Nanos, budget: usize, out: &mut Decisions) -> Progress {
+        let (held, preemptions, notes) = (out.staged.len(), out.preemptions.len(), out.notes.len());
+        let input = Input::Decide { budget, held };
+        let matters = self.news || self.policy.next_deadline().is_some_and(|at| at <= now);
+        if matters {
+            self.recorder.record(now, &input);
+        }
+        let progress = self.ask(now, budget, out);
+        let (staged, preemptions, notes) =
+            (&out.staged[held..], &out.preemptions[preemptions..], &out.notes[notes..]);
+        let silent = staged.is_empty() && preemptions.is_empty() && notes.is_empty();
+        if !matters && !silent {
+            self.recorder.record(now, &input);
+        }
+        for (core, decision) in staged {
+            self.recorder.decided(now, *core, decision);
+        }
+        for preemption in preemptions {
+            self.recorder.preempted(now, preemption);
+        }
+        for note in notes {
+            self.recorder.noted(now, note);
+        }
+        self.news = progress == Progress::More;
+        progress
+    }
+
+    fn hear(&mut self, now: Nanos, input: &Input) {
+        self.news = true;
+        self.recorder.record(now, input);
+    }
+
+    /// Feeds a recorded input, and adds the decisions that it led to to `out`.
     pub fn replay(&mut self, now: Nanos, input: &Input, out: &mut Decisions) {
         match input {
             Input::Entry { context, entry } => {
@@ -178,8 +247,12 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
             }
             Input::Snapshot(snapshot) => self.on_snapshot(now, snapshot),
             Input::Note(note) => self.on_note(now, note),
-            Input::Decide { budget } => {
+            Input::Decide { budget, held } => {
+                // Nobody looks at what waits for room, only at how much of it there is.
+                let filler = (0, Decision::default());
+                out.staged.splice(0..0, core::iter::repeat_n(filler, *held));
                 self.decide(now, *budget, out);
+                out.staged.drain(..*held);
             }
         }
     }

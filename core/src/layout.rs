@@ -20,6 +20,9 @@ pub const PROTOCOL_VERSION: u32 = 1;
 /// First word of a header: "WAVEwave".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WAVEwave");
 
+/// Words of a [`Config`] in a header.
+pub const CONFIG_WORDS: usize = 8;
+
 /// How a direction's queues are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
@@ -85,6 +88,46 @@ impl Config {
         config.messages.host = Mapping::WriteCombining;
         config.decisions.host = Mapping::WriteThrough;
         config
+    }
+
+    /// As words, for a header.
+    pub fn to_words(&self) -> [u64; CONFIG_WORDS] {
+        let queue = |queue: &QueueConfig| {
+            u64::from(queue.entries) << 32
+                | (queue.transport as u64) << 24
+                | (queue.home as u64) << 16
+                | (queue.host as u64) << 8
+                | queue.agent as u64
+        };
+        [
+            self.cores.into(),
+            self.contexts.into(),
+            self.subjects.into(),
+            self.prestage.into(),
+            queue(&self.messages),
+            queue(&self.decisions),
+            self.spin.0,
+            self.patience.0,
+        ]
+    }
+
+    /// From words that [`Config::to_words`] gave; still to be checked ([`Config::check`]).
+    ///
+    /// # Errors
+    /// The index of the first word that means nothing.
+    pub fn from_words(words: &[u64; CONFIG_WORDS]) -> Result<Config, usize> {
+        let small = |at: usize| u16::try_from(words[at]).map_err(|_| at);
+        let queue = |at: usize| decode_queue(words[at]).ok_or(at);
+        Ok(Config {
+            cores: small(0)?,
+            contexts: small(1)?,
+            subjects: u32::try_from(words[2]).map_err(|_| 2_usize)?,
+            prestage: small(3)?,
+            messages: queue(4)?,
+            decisions: queue(5)?,
+            spin: Nanos(words[6]),
+            patience: Nanos(words[7]),
+        })
     }
 
     /// Checks every field.
@@ -415,26 +458,12 @@ pub enum HeaderError {
     },
 }
 
-fn header_words(config: &Config) -> [u64; 10] {
-    let queue = |queue: &QueueConfig| {
-        u64::from(queue.entries) << 32
-            | (queue.transport as u64) << 24
-            | (queue.home as u64) << 16
-            | (queue.host as u64) << 8
-            | queue.agent as u64
-    };
-    [
-        MAGIC,
-        PROTOCOL_VERSION.into(),
-        config.cores.into(),
-        config.contexts.into(),
-        config.subjects.into(),
-        config.prestage.into(),
-        queue(&config.messages),
-        queue(&config.decisions),
-        config.spin.0,
-        config.patience.0,
-    ]
+fn header_words(config: &Config) -> [u64; 2 + CONFIG_WORDS] {
+    let mut words = [0; 2 + CONFIG_WORDS];
+    words[0] = MAGIC;
+    words[1] = PROTOCOL_VERSION.into();
+    words[2..].copy_from_slice(&config.to_words());
+    words
 }
 
 /// Writes the header of `layout` (host, before the window is offered).
@@ -462,7 +491,7 @@ pub fn read_header(
         });
     }
     // Copied once; only the copy is believed.
-    let words: [u64; 10] =
+    let words: [u64; 2 + CONFIG_WORDS] =
         core::array::from_fn(|at| nic.load((at / LINE_WORDS) as u32, at % LINE_WORDS));
     if words[0] != MAGIC {
         return Err(HeaderError::Magic);
@@ -471,19 +500,9 @@ pub fn read_header(
     if words[1] != u64::from(PROTOCOL_VERSION) {
         return Err(HeaderError::Version { host, agent: PROTOCOL_VERSION });
     }
-    let field = |word: usize| HeaderError::Field { word, value: words[word] };
-    let small = |word: usize| u16::try_from(words[word]).map_err(|_| field(word));
-    let queue = |word: usize| decode_queue(words[word]).ok_or_else(|| field(word));
-    let config = Config {
-        cores: small(2)?,
-        contexts: small(3)?,
-        subjects: u32::try_from(words[4]).map_err(|_| field(4))?,
-        prestage: small(5)?,
-        messages: queue(6)?,
-        decisions: queue(7)?,
-        spin: Nanos(words[8]),
-        patience: Nanos(words[9]),
-    };
+    let fields = words.last_chunk().expect("the array has that many");
+    let config = Config::from_words(fields)
+        .map_err(|at| HeaderError::Field { word: 2 + at, value: fields[at] })?;
     let layout = Layout::new(config)?;
     let (need, have) = ((layout.nic_lines, layout.host_lines), (nic_lines, host_lines));
     if need.0 > have.0 || need.1 > have.1 {

@@ -181,7 +181,7 @@ impl TxnId {
 
 /// Agent to host: what to do with a subject. Three words, so that a host that reads word by word
 /// across the link pays for four loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// What to do, named by the subsystem.
     pub kind: u16,

@@ -4,7 +4,11 @@ pub mod agent;
 pub mod bench;
 pub mod doctor;
 pub mod link;
+pub mod merge;
+pub mod replay;
 pub mod run;
+pub mod sweep;
+pub mod trace;
 
 use std::process::ExitCode;
 
@@ -32,8 +36,16 @@ pub struct Wave {
 enum Command {
     /// Run an experiment and write its report.
     Run(run::RunArgs),
+    /// Simulate every combination of a scenario's values, or one shard of them.
+    Sweep(sweep::SweepArgs),
+    /// Write the results of a sweep whose points are all there.
+    Merge(merge::MergeArgs),
     /// Run an agent and attach it to a host.
     Agent(agent::AgentCommand),
+    /// Feed an agent's log to a policy again, expecting the same decisions.
+    Replay(replay::ReplayArgs),
+    /// Write an agent's log as a trace that Perfetto opens.
+    Trace(trace::TraceArgs),
     /// Tell what this machine can run, and why not.
     Doctor(doctor::DoctorArgs),
     /// Measure what this machine's links cost.
@@ -50,7 +62,11 @@ impl Wave {
     pub fn execute(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::execute(&args),
+            Command::Sweep(args) => sweep::execute(&args),
+            Command::Merge(args) => merge::execute(&args),
             Command::Agent(args) => agent::execute(args),
+            Command::Replay(args) => replay::execute(&args),
+            Command::Trace(args) => trace::execute(&args),
             Command::Doctor(args) => doctor::execute(&args),
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
@@ -91,9 +107,15 @@ mod tests {
         for line in [
             "wave run scenarios/ladder.toml --json",
             "wave run x.toml --out /tmp/results --quiet",
+            "wave sweep scenarios/cores.toml --out out/cores --shard 3/16 --jobs 2 --json",
+            "wave merge out/cores --json",
             "wave agent --attach /tmp/my.sock --policy fifo --cpu 2 --share-cpu",
             "wave agent replace --attach /tmp/my.sock --cpu 0",
             "wave agent --leave-with-parent --quiet --attach /tmp/my.sock",
+            "wave run x.toml --record /tmp/logs",
+            "wave agent --attach /tmp/my.sock --record a.wavelog --record-about x",
+            "wave replay a.wavelog --policy fifo --json",
+            "wave trace a.wavelog --output trace.json --from-ms 10 --for-ms 5 --json",
             "wave doctor --json",
             "wave link measure --out here.toml",
             "wave link measure --pci /sys/x/resource2 --offset 4096",
@@ -110,9 +132,15 @@ mod tests {
     #[test]
     fn what_is_missing_or_wrong_is_named() {
         assert!(refusal("wave run").contains("SCENARIO.toml"));
+        assert!(refusal("wave sweep x.toml").contains("--out"));
+        assert!(refusal("wave sweep x.toml --out o --shard 4/4").contains("expected I below N"));
+        assert!(refusal("wave sweep x.toml --out o --shard 4").contains("as 0/4"));
+        assert!(refusal("wave sweep x.toml --out o --jobs 0").contains("--jobs"));
         assert!(refusal("wave agent replace").contains("--attach"));
         assert!(refusal("wave agent --attach x --cpu one").contains("one"));
         assert!(refusal("wave link measure --pci x").contains("--offset"));
         assert!(refusal("wave bench").contains("queue"));
+        assert!(refusal("wave replay").contains("LOG"));
+        assert!(refusal("wave trace a.wavelog").contains("--output"));
     }
 }

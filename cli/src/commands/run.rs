@@ -17,6 +17,7 @@ use crate::scenario;
   wave run scenarios/rocksdb-fifo.toml
   wave run scenarios/ladder.toml --json > ladder.json
   wave run scenarios/agent-crash.toml --out /tmp/results --quiet
+  wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
 
 Exit codes: 0 all is well; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
 machine cannot run it (the message says what to type).")]
@@ -27,6 +28,10 @@ pub struct RunArgs {
     /// Where results go: a directory per scenario is made in it.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
+    /// Have every agent write a log into this directory, for `wave replay` and `wave trace`: a file
+    /// per agent, named after its variant. Some 50 bytes a request.
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
@@ -55,7 +60,7 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     let feed = Feed::default();
     let live = args.live.then(|| Live::start(feed.clone())).transpose();
     let live = live.map_err(Failure::Scenario)?;
-    let finished = run::run(&scenario, args.quiet || args.live, feed);
+    let finished = run::run(&scenario, args.quiet || args.live, feed, args.record.as_deref());
     // The terminal must be as before when the first word is printed.
     drop(live);
     let Finished { result, failed } = finished?;

@@ -10,7 +10,7 @@ use super::number::{difference, micros, short, thousands};
 use super::plot::{Plots, bars};
 use super::terminal::{at_limit, definition, limits};
 
-const STYLE: &str = include_str!("style.css");
+pub(super) const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub fn page(result: &RunResult, plots: &Plots) -> String {
@@ -45,6 +45,7 @@ fn conditions(result: &RunResult) -> Markup {
     html! {
         dl {
             dt { "Started" } dd { (result.started) }
+            dt { "Host" } dd { (result.host) }
             dt { "Version" } dd { (result.version) ", seed " (result.seed) }
             dt { "Machine" } dd { (machine.model) ", " (machine.cpus) " CPUs, " (machine.kernel) }
             dt { "Seating" } dd { (result.seating) }
@@ -214,6 +215,6 @@ fn facts(result: &RunResult) -> Markup {
 }
 
 /// A plot, as it was drawn.
-fn figure(svg: &str) -> Markup {
+pub(super) fn figure(svg: &str) -> Markup {
     html! { figure { (PreEscaped(svg)) } }
 }

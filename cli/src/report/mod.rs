@@ -11,6 +11,7 @@ mod plot;
 mod points;
 pub mod progress;
 mod save;
+pub mod sweep;
 pub mod terminal;
 
 pub use model::RunResult;

@@ -13,6 +13,8 @@ pub const SATURATION_SERVED: f64 = 0.99;
 pub struct RunResult {
     /// The scenario's name; names the output directory.
     pub scenario: String,
+    /// What enforced decisions: `user`, a runtime on this machine, or `sim`, a simulated one.
+    pub host: String,
     /// `load`, `ladder`, `crash` or `enclaves`.
     pub kind: String,
     /// The scenario's description.

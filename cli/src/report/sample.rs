@@ -56,6 +56,7 @@ pub fn ladder() -> RunResult {
 fn run(scenario: &str, kind: &str) -> RunResult {
     RunResult {
         scenario: scenario.into(),
+        host: "user".into(),
         kind: kind.into(),
         description: "RocksDB GETs under FIFO scheduling, decided in several places.".into(),
         seed: 1,

@@ -8,6 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use wave_user::{Enclave, Mode};
 
 use super::Failure;
+use super::recording::Log;
 
 /// How long an agent may take to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
@@ -21,13 +22,14 @@ pub struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`. Must be called on a
-    /// thread that outlives the agent.
+    /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`, and writes `log`.
+    /// Must be called on a thread that outlives the agent.
     pub fn start(
         socket: &Path,
         policy: &str,
         cpu: usize,
         shares_cpu: bool,
+        log: Option<Log>,
     ) -> Result<AgentProcess, Failure> {
         let starting = |error: std::io::Error| {
             Failure::Cannot(format!("the agent's process cannot be started: {error}"))
@@ -38,6 +40,9 @@ impl AgentProcess {
         command.args(["--cpu", &cpu.to_string()]).arg("--attach").arg(socket);
         if shares_cpu {
             command.arg("--share-cpu");
+        }
+        if let Some(Log { path, about }) = log {
+            command.arg("--record").arg(path).args(["--record-about", &about]);
         }
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(starting)?;
         let pid = Pid::from_child(&child);

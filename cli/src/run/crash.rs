@@ -77,7 +77,8 @@ fn one(
     let ids_max = rate * run.seconds + 20.0 * (rate * run.seconds).sqrt() + 100.0;
     let work = Work::new(Arc::clone(&ground.service), &mix, cores, ids_max as usize);
     keep_house(&seating, &ground.cpus)?;
-    let mut hosted = Hosted::start(variant.host, agent, &seating, 0, &seating.workers)?;
+    let logs = ground.logs(&variant.name);
+    let mut hosted = Hosted::start(variant.host, agent, &seating, 0, &seating.workers, logs)?;
     ground.feed.watch(vec![Arc::downgrade(&hosted.enclave)], &work);
     let terms = Terms::new(workload, run, mix, &seating);
     let before = Sample::of(&[&hosted]);

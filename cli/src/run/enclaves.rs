@@ -98,7 +98,8 @@ impl Group {
         keep_house(&seating, &ground.cpus)?;
         let mut hosted = Vec::new();
         for (index, cpus) in seating.workers.chunks(cores).enumerate() {
-            hosted.push(Hosted::start(variant.host, agent, &seating, index, cpus)?);
+            let logs = ground.logs(&format!("{} enclave {}", variant.name, index + 1));
+            hosted.push(Hosted::start(variant.host, agent, &seating, index, cpus, logs)?);
         }
         let enclaves = hosted.iter().map(|hosted| Arc::downgrade(&hosted.enclave));
         ground.feed.watch(enclaves.collect(), &work);

@@ -10,10 +10,10 @@ use wave_workloads::point::{SearchEnd, SearchResult};
 use super::session::{Session, TRIES};
 use super::{Failure, Found, Ground};
 use crate::report::model::VariantResult;
-use crate::scenario::{Load, Scenario};
+use crate::scenario::{Load, Scenario, Variant};
 
 /// Searches per variant.
-const REPETITIONS: usize = 3;
+pub(super) const REPETITIONS: usize = 3;
 /// Where a later search begins and ends, around the median so far.
 const AROUND: (f64, f64) = (0.88, 1.12);
 /// Loads that a later search may spend.
@@ -44,6 +44,19 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
             ground.end();
         }
     }
+    let mut found = compare(variants, searches);
+    found.facts.push((
+        format!("saturation: median of {REPETITIONS} searches, round-robin"),
+        format!(
+            "measured; the points shown are those of the median search. A load that was served \
+             too slowly was tried up to {TRIES} times"
+        ),
+    ));
+    Ok(found)
+}
+
+/// What the `searches` of each variant come to: the first variant is the reference.
+pub(super) fn compare(variants: &[Variant], searches: Vec<Vec<VariantResult>>) -> Found {
     let spreads: Vec<Spread> = searches.iter().map(|searches| Spread::of(searches)).collect();
     let rungs: Vec<_> = variants
         .iter()
@@ -69,13 +82,6 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         "offload_vs_shm": best.zip(spreads[0].median).map(|(best, shm)| best / shm),
     });
     let mut found = Found { extra, ..Found::default() };
-    found.facts.push((
-        format!("saturation: median of {REPETITIONS} searches, round-robin"),
-        format!(
-            "measured; the points shown are those of the median search. A load that was served \
-             too slowly was tried up to {TRIES} times"
-        ),
-    ));
     for (searches, spread) in searches.into_iter().zip(&spreads) {
         let median = searches.into_iter().min_by(|a, b| {
             let off = |result: &VariantResult| match (result.saturation_per_second, spread.median) {
@@ -87,7 +93,7 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         });
         found.variants.extend(median);
     }
-    Ok(found)
+    found
 }
 
 /// Looks near `estimate`, and beyond where it turns out to lie elsewhere.

@@ -10,13 +10,18 @@ use super::{Failure, Found, Ground};
 use crate::scenario::{Load, Placement, Scenario, Variant};
 
 /// A variant to run, and by how much its loads are higher than the scenario's.
-struct Row {
-    variant: Variant,
-    factor: f64,
+pub(super) struct Row {
+    /// The variant.
+    pub variant: Variant,
+    /// Its loads, as multiples of the scenario's.
+    pub factor: f64,
 }
 
-/// Every row, and what has to be said about those that are not there.
-fn rows(scenario: &Scenario, cpus: &[usize]) -> (Vec<Row>, Option<(String, String)>) {
+/// Every row that `cpus` CPUs are enough for, and what has to be said about those that are not there.
+pub(super) fn rows(
+    scenario: &Scenario,
+    cpus: usize,
+) -> (Vec<Row>, Option<(String, String)>) {
     let is = |variant: &Variant, placement| {
         variant.agent().is_some_and(|agent| agent.placement == placement)
     };
@@ -32,11 +37,11 @@ fn rows(scenario: &Scenario, cpus: &[usize]) -> (Vec<Row>, Option<(String, Strin
         more.host.cores += 1;
         more.name = format!("{}, equal cores", variant.name);
         let needed = more.host.cores as usize + 2;
-        if cpus.len() < needed {
+        if cpus < needed {
             let why = format!(
                 "left out: it needs {needed} CPUs (one for each worker, the agent and the \
                  generator), this machine has {}",
-                cpus.len()
+                cpus
             );
             left_out = Some(("comparison with equal cores".to_owned(), why));
             continue;
@@ -48,7 +53,7 @@ fn rows(scenario: &Scenario, cpus: &[usize]) -> (Vec<Row>, Option<(String, Strin
 }
 
 /// How many steps [`run`] will report.
-pub(super) fn steps(scenario: &Scenario, cpus: &[usize]) -> u64 {
+pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
     let per_row = match &scenario.run.load {
         Load::Each(loads) => loads.len(),
         Load::Search { .. } => 1,
@@ -58,7 +63,7 @@ pub(super) fn steps(scenario: &Scenario, cpus: &[usize]) -> u64 {
 
 /// Runs all variants, one after the other.
 pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
-    let (rows, left_out) = rows(ground.scenario, &ground.cpus);
+    let (rows, left_out) = rows(ground.scenario, ground.cpus.len());
     let mut found = Found { facts: left_out.into_iter().collect(), ..Found::default() };
     for Row { variant, factor } in &rows {
         let mut session = Session::start(ground, variant)?;

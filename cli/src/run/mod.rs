@@ -12,12 +12,14 @@ mod load;
 pub mod machine;
 mod neighbours;
 mod point;
+mod recording;
 pub mod seating;
 mod service;
 mod session;
 mod system;
 
 use std::cell::Cell;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,12 +28,14 @@ use wave_workloads::cpu;
 
 pub use failure::Failure;
 pub use service::Work;
+pub use session::failed_point;
 
 use crate::live::Feed;
 use crate::report::model::{SATURATION_SERVED, VariantResult};
 use crate::report::{Progress, RunResult};
 use crate::scenario::{Kind, Scenario, Variant, Workload};
 use neighbours::{DISTURBING_CPUS, Neighbours, patience};
+use recording::{Logs, Recording};
 use seating::Seating;
 use service::Service;
 use wave_workloads::point::Limits;
@@ -52,6 +56,7 @@ struct Ground<'a> {
     service: Arc<Service>,
     progress: Progress,
     feed: Feed,
+    recording: Option<Arc<Recording>>,
     /// What is left of the time for repeating disturbed points.
     patience: Cell<Duration>,
     /// Points that were repeated.
@@ -63,6 +68,11 @@ impl Ground<'_> {
     fn begin(&self, what: &str) {
         self.progress.begin(what);
         self.feed.step(what);
+    }
+
+    /// Where the agents of a variant, or of an enclave of one, write their logs.
+    fn logs(&self, of: &str) -> Option<Logs> {
+        self.recording.as_ref().map(|recording| recording.logs(of))
     }
 
     /// It is done.
@@ -81,8 +91,14 @@ struct Found {
 }
 
 /// Runs `scenario` from the calling thread, which becomes the generator: it is pinned, and may
-/// not run anything else meanwhile. `feed` is told what runs.
-pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Failure> {
+/// not run anything else meanwhile. `feed` is told what runs. Agents write logs into the directory
+/// `record`, if there is one.
+pub fn run(
+    scenario: &Scenario,
+    quiet: bool,
+    feed: Feed,
+    record: Option<&Path>,
+) -> Result<Finished, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     let started = machine::now();
     let steps = match scenario.kind {
@@ -104,6 +120,7 @@ pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Fai
         service: Arc::new(service),
         progress,
         feed,
+        recording: record.map(|directory| Recording::start(directory, scenario)).transpose()?,
         patience: Cell::new(patience(&scenario.kind)),
         repeated: Cell::new(0),
     };
@@ -115,6 +132,7 @@ pub fn run(scenario: &Scenario, quiet: bool, feed: Feed) -> Result<Finished, Fai
     }?;
     let mut facts = ground.service.facts();
     facts.extend(found.facts);
+    facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
     if let Some((before, after)) = before.zip(Neighbours::now()) {
         let cpus = after.cpus_since(&before);
         let mut how = "measured over the whole run".to_owned();
@@ -203,7 +221,7 @@ fn mix(workload: &Workload, times: u32) -> Mix {
 }
 
 /// The limits that saturation is about, on the class that the report takes for the headline.
-fn limits(workload: &Workload) -> Limits {
+pub fn limits(workload: &Workload) -> Limits {
     let get = workload.classes.iter().find(|class| class.name == "GET");
     let class = get.unwrap_or(&workload.classes[0]).name.clone();
     Limits { served: SATURATION_SERVED, class, ..Limits::default() }

@@ -42,7 +42,7 @@ impl<'a> Session<'a> {
         let slots = if agents > 0 { cores } else { cores + 16 };
         let work = Work::new(Arc::clone(&ground.service), &mix, slots, 0);
         keep_house(&seating, &ground.cpus)?;
-        let system = System::start(variant, &seating, &work)?;
+        let system = System::start(variant, &seating, &work, ground.logs(&variant.name))?;
         let enclave = match &system {
             System::Linux(_) => None,
             System::Enclave(hosted, _) => Some(Arc::downgrade(&hosted.enclave)),
@@ -120,7 +120,16 @@ impl<'a> Session<'a> {
 
     /// The system ends; its points and saturation are what is left.
     pub fn finish(self, variant: &Variant) -> VariantResult {
-        let Session { limits, mut outcomes, .. } = self;
+        variant_found(variant, &self.limits, self.outcomes)
+    }
+}
+
+/// What the points of a variant come to.
+pub(super) fn variant_found(
+    variant: &Variant,
+    limits: &Limits,
+    mut outcomes: Vec<Outcome>,
+) -> VariantResult {
         outcomes.sort_by(|a, b| {
             a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second)
         });
@@ -130,7 +139,7 @@ impl<'a> Session<'a> {
             measured::saturation(&points, limits).map(|point| point.offered_per_second)
         };
         let mut result = variant_result(variant);
-        result.saturation_per_second = saturation(&limits);
+        result.saturation_per_second = saturation(limits);
         result.saturation_by_limit = SENSITIVITY_LIMITS_US
             .iter()
             .filter_map(|&limit_us| {
@@ -146,12 +155,11 @@ impl<'a> Session<'a> {
         result.account = nearest.map(|outcome| outcome.account.clone()).unwrap_or_default();
         result.points = outcomes.into_iter().map(|outcome| outcome.report).collect();
         result
-    }
 }
 
 /// What a search is told instead of a point that could not be run: nothing was served, which ends
 /// it soon.
-fn failed_point(per_second: f64) -> measured::Point {
+pub fn failed_point(per_second: f64) -> measured::Point {
     measured::Point {
         offered_per_second: per_second,
         achieved_per_second: 0.0,

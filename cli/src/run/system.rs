@@ -17,6 +17,7 @@ use wave_workloads::linux_threads::{self, Pool};
 use super::Failure;
 use super::agent::AgentProcess;
 use super::neighbours::{self, Neighbours};
+use super::recording::Logs;
 use super::seating::Seating;
 use super::service::Work;
 use crate::scenario::{Agent, Home, Host, Link, Mapping, Queue, Scheduler, Transport, Variant};
@@ -31,6 +32,7 @@ pub struct Hosted {
     policy: String,
     agent_cpu: usize,
     agent_shares: bool,
+    logs: Option<Logs>,
     /// Agents lost, and turned out by the watchdog, as of the last replacement.
     lost: u64,
     barks: u64,
@@ -38,13 +40,14 @@ pub struct Hosted {
 
 impl Hosted {
     /// Starts the enclave that `variant` describes on `cpus`, and its agent as number `index` of
-    /// `seating`.
+    /// `seating`. Its agents write `logs`.
     pub fn start(
         host: Host,
         agent: &Agent,
         seating: &Seating,
         index: usize,
         cpus: &[usize],
+        logs: Option<Logs>,
     ) -> Result<Hosted, Failure> {
         let link = link(&agent.link)?;
         let mut options = Options::new(socket());
@@ -63,6 +66,7 @@ impl Hosted {
             policy: agent.policy.clone(),
             agent_cpu: seating.agents[index],
             agent_shares: seating.agents_yield,
+            logs,
             lost: 0,
             barks: 0,
         };
@@ -75,7 +79,8 @@ impl Hosted {
     /// Starts another agent for the enclave, and does not wait for it.
     pub fn new_agent(&self) -> Result<AgentProcess, Failure> {
         let socket = self.enclave.socket();
-        AgentProcess::start(socket, &self.policy, self.agent_cpu, self.agent_shares)
+        let log = self.logs.as_ref().map(Logs::next);
+        AgentProcess::start(socket, &self.policy, self.agent_cpu, self.agent_shares, log)
     }
 
     /// If the host has lost its agent since the last call, says why and starts another.
@@ -157,7 +162,8 @@ fn link(link: &Link) -> Result<LinkSpec, Failure> {
     }
 }
 
-fn config(host: Host, agent: &Agent) -> Config {
+/// What host and agent agree on.
+pub(super) fn config(host: Host, agent: &Agent) -> Config {
     let mut config = Config::coherent(host.cores as u16);
     config.subjects = host.max_threads;
     config.prestage = agent.prestage as u16;
@@ -248,11 +254,12 @@ pub struct Sample {
 }
 
 impl System {
-    /// Starts what `variant` describes, seated as `seating` says.
+    /// Starts what `variant` describes, seated as `seating` says. Its agents write `logs`.
     pub fn start(
         variant: &Variant,
         seating: &Seating,
         work: &Arc<Work>,
+        logs: Option<Logs>,
     ) -> Result<System, Failure> {
         match &variant.scheduler {
             Scheduler::Linux => {
@@ -268,7 +275,8 @@ impl System {
                 Ok(System::Linux(pool.map_err(Failure::cannot)?))
             }
             Scheduler::Agent(agent) => {
-                let hosted = Hosted::start(variant.host, agent, seating, 0, &seating.workers)?;
+                let workers = &seating.workers;
+                let hosted = Hosted::start(variant.host, agent, seating, 0, workers, logs)?;
                 let server = hosted.server(work);
                 Ok(System::Enclave(Box::new(hosted), server))
             }

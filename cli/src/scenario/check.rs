@@ -11,7 +11,7 @@ use super::error::{ScenarioError, line_of};
 use super::file::{
     RawClass, RawCrash, RawEnclaves, RawKind, RawRun, RawScenario, RawSearch, RawWorkload,
 };
-use super::model::{Class, Crash, Enclaves, Kind, Load, Run, Scenario, Workload, slug};
+use super::model::{Class, Crash, Enclaves, Kind, Load, Machine, Run, Scenario, Workload, slug};
 
 #[path = "variants.rs"]
 mod variants;
@@ -61,6 +61,10 @@ impl Source<'_> {
 
 /// Fills in defaults and checks `raw`.
 pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, ScenarioError> {
+    if let Some(sweep) = &raw.sweep {
+        let message = "[sweep] makes many scenarios of this one: run them with `wave sweep`, or take the table out";
+        return Err(source.refuse(sweep.span(), message));
+    }
     let name = raw.name.get_ref().clone();
     if name.is_empty() || slug(&name) != name {
         let message =
@@ -70,16 +74,43 @@ pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, Sc
     let kind = kind(&raw, source)?;
     let run = run(raw.run.as_ref(), raw.crash.as_ref(), &kind, raw.kind.span(), source)?;
     let workload = workload(raw.workload.unwrap_or_default(), source)?;
-    let variants =
-        variants::check(raw.variant, raw.host.unwrap_or_default(), &kind, &raw.kind, source)?;
+    let host = raw.host.unwrap_or_default();
+    let machine = machine(host.machine.as_ref(), source)?;
+    let variants = variants::check(raw.variant, host, &kind, &raw.kind, source)?;
     Ok(Scenario {
         name,
         description: raw.description.unwrap_or_default(),
         kind,
         workload,
         run,
+        machine,
         variants,
     })
+}
+
+/// A path is taken from the scenario's directory.
+fn machine(
+    written: Option<&Spanned<String>>,
+    source: Source<'_>,
+) -> Result<Machine, ScenarioError> {
+    let Some(written) = written else {
+        return Ok(Machine::Builtin(defaults::MACHINE.to_owned()));
+    };
+    let name = written.get_ref();
+    if name.ends_with(".toml") {
+        let directory = source.path.parent().unwrap_or(source.path);
+        return Ok(Machine::File(directory.join(name)));
+    }
+    if wave_sim::machine::Machine::builtin_names().any(|known| known == name) {
+        return Ok(Machine::Builtin(name.clone()));
+    }
+    let names: Vec<String> =
+        wave_sim::machine::Machine::builtin_names().map(|name| format!("`{name}`")).collect();
+    let message = format!(
+        "`host.machine` is \"{name}\", expected one of {}, or a path to a .toml file",
+        names.join(", ")
+    );
+    Err(source.refuse(written.span(), message))
 }
 
 fn kind(raw: &RawScenario, source: Source<'_>) -> Result<Kind, ScenarioError> {

@@ -18,6 +18,8 @@ pub const SEED: u64 = 1;
 pub const PROBES: u32 = 9;
 /// `host.cores`: worker cores of an enclave.
 pub const CORES: u32 = 1;
+/// `host.machine`: the user-level runtime, which `wave run` without `--host` uses as well.
+pub const MACHINE: &str = "user";
 /// `host.max_threads`.
 pub const MAX_THREADS: u32 = 4096;
 /// `host.prestage`: decisions left in a core's queue before it asks.

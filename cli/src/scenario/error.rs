@@ -41,6 +41,14 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
 }
 
 impl ScenarioError {
+    /// What is wrong, without where.
+    pub(super) fn message(&self) -> String {
+        match self {
+            Self::Read { source, .. } => source.to_string(),
+            Self::Form { message, .. } | Self::Meaning { message, .. } => message.clone(),
+        }
+    }
+
     pub(super) fn form(path: &Path, line: usize, message: String) -> Self {
         Self::Form { file: path.to_path_buf(), line, message }
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_path_to_error::{Path as FieldPath, Segment};
 use toml::Spanned;
 
@@ -21,6 +22,8 @@ pub(super) struct RawScenario {
     pub variant: Option<Vec<Spanned<RawVariant>>>,
     pub crash: Option<Spanned<RawCrash>>,
     pub enclaves: Option<Spanned<RawEnclaves>>,
+    /// Taken out by [`super::sweep`] before the rest is read.
+    pub sweep: Option<Spanned<IgnoredAny>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -70,6 +73,7 @@ pub(super) struct RawSearch {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawHost {
+    pub machine: Option<Spanned<String>>,
     pub cores: Option<Spanned<u32>>,
     pub max_threads: Option<Spanned<u32>>,
     pub prestage: Option<Spanned<u32>>,

@@ -9,12 +9,14 @@ pub mod defaults;
 mod error;
 mod file;
 mod model;
+mod sweep;
 
 pub use error::ScenarioError;
 pub use model::{
-    Agent, Class, Crash, Enclaves, Home, Host, Kind, Link, Load, Mapping, Placement, Queue, Run,
-    Scenario, Scheduler, Transport, Variant, Workload, slug,
+    Agent, Class, Crash, Enclaves, Home, Host, Kind, Link, Load, Machine, Mapping, Placement, Queue,
+    Run, Scenario, Scheduler, Transport, Variant, Workload, slug,
 };
+pub use sweep::{Sweep, SweepAxis, parse_sweep};
 
 use std::path::Path;
 

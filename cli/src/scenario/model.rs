@@ -17,8 +17,20 @@ pub struct Scenario {
     pub workload: Workload,
     /// How long, how often and how fast.
     pub run: Run,
+    /// What a simulated host's own work costs; means nothing elsewhere.
+    pub machine: Machine,
     /// What is compared: at least one, with distinct [`slug`]s.
     pub variants: Vec<Variant>,
+}
+
+/// What a simulated host's own work costs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Machine {
+    /// A machine that comes with the simulator: one of its names.
+    Builtin(String),
+    /// As this file says.
+    File(PathBuf),
 }
 
 /// What is done with each variant.
@@ -242,6 +254,15 @@ impl Variant {
         match &self.scheduler {
             Scheduler::Linux => None,
             Scheduler::Agent(agent) => Some(agent),
+        }
+    }
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Builtin(name) => f.write_str(name),
+            Self::File(path) => path.display().fmt(f),
         }
     }
 }

@@ -23,5 +23,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod oracles;
 pub mod policies;
 pub mod wire;

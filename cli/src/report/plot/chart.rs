@@ -13,6 +13,8 @@ pub struct Axis {
     range: (f64, f64),
     ticks: Vec<f64>,
     label: fn(f64) -> String,
+    /// In place of labels, where ticks are positions in a list.
+    names: Vec<String>,
     title: String,
 }
 
@@ -25,7 +27,14 @@ impl Axis {
         label: fn(f64) -> String,
         title: impl Into<String>,
     ) -> Self {
-        Self { range: (low, high), ticks, label, title: title.into() }
+        Self { range: (low, high), ticks, label, names: Vec::new(), title: title.into() }
+    }
+
+    /// A place for each of `names`, at 0, 1 and so on.
+    pub fn named(names: Vec<String>, title: impl Into<String>) -> Self {
+        let ticks = (0..names.len()).map(|place| place as f64).collect();
+        let range = (-0.5, names.len() as f64 - 0.5);
+        Self { range, ticks, label: |_| String::new(), names, title: title.into() }
     }
 }
 
@@ -53,7 +62,8 @@ impl ValueFormatter<f64> for Axis {
     }
 
     fn format_ext(&self, value: &f64) -> String {
-        (self.label)(*value)
+        let name = self.names.get(value.round().max(0.0) as usize);
+        name.map_or_else(|| (self.label)(*value), Clone::clone)
     }
 }
 

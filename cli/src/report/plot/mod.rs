@@ -1,7 +1,7 @@
 //! The plots, as SVG without anything from outside. What each shows is in its own file; how they look is in [`style`].
 
 pub mod bars;
-mod chart;
+pub mod chart;
 mod percentiles;
 pub mod style;
 mod throughput;

@@ -1,25 +1,140 @@
 //! Policies, each in a file of its own, pure, with its source.
+//!
+//! A policy is asked for by its name, and settings after a colon:
+//!
+//! ```text
+//! fifo
+//! shinjuku:slice_us=30
+//! multi-queue:slice_us=30,slo_us=50/10000      per class, the last also for every higher one
+//! round-robin:quantum_us=1000
+//! edf:deadline_us=100/20000
+//! vm:quantum_ms=5..10,latency_ms=15,weight=1/2
+//! ```
+//!
+//! What is not set has its default; [`settings`] lists them. [`fifo`] is the one to read first; the
+//! others share [`common`], which is also the way to a preemptive policy of your own.
 
+pub mod common;
+pub mod edf;
 pub mod fifo;
+pub mod multi_queue;
+pub mod round_robin;
+pub mod shinjuku;
+pub mod vm;
 
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 
 use wave_core::layout::Config;
 use wave_core::policy::Policy;
 
+use common::{Setting, SettingError, Settings};
+
 /// Names of the shipped policies.
-pub const NAMES: &[&str] = &["fifo"];
+pub const NAMES: &[&str] = &["fifo", "shinjuku", "multi-queue", "round-robin", "edf", "vm"];
 
-/// No policy of this name is shipped.
+/// Nothing that is shipped answers to this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy `{0}`; shipped are: fifo")]
-pub struct UnknownPolicy(pub String);
+pub enum PolicyError {
+    /// No policy of this name is shipped.
+    #[error("there is no policy `{0}`; shipped are: {names}", names = Names)]
+    Unknown(String),
+    /// The policy's settings make no sense.
+    #[error("policy `{policy}`: {error}")]
+    Setting {
+        /// Which policy.
+        policy: &'static str,
+        /// What is wrong with them.
+        error: SettingError,
+    },
+}
 
-/// The shipped policy of this name, for an enclave of this configuration.
-pub fn by_name(name: &str, config: &Config) -> Result<Box<dyn Policy + Send>, UnknownPolicy> {
+struct Names;
+
+impl core::fmt::Display for Names {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (at, name) in NAMES.iter().enumerate() {
+            write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// The settings that the shipped policy of this name takes; `None` if there is no such policy.
+pub fn settings(name: &str) -> Option<&'static [Setting]> {
     match name {
-        "fifo" => Ok(Box::new(fifo::Fifo::new(config))),
-        _ => Err(UnknownPolicy(name.into())),
+        "fifo" => Some(&[]),
+        "shinjuku" => Some(&shinjuku::SETTINGS),
+        "multi-queue" => Some(&multi_queue::SETTINGS),
+        "round-robin" => Some(&round_robin::SETTINGS),
+        "edf" => Some(&edf::SETTINGS),
+        "vm" => Some(&vm::SETTINGS),
+        _ => None,
+    }
+}
+
+fn parse(text: &str) -> Result<(&'static str, Settings<'_>), PolicyError> {
+    let (name, given) = match text.split_once(':') {
+        Some((name, given)) => (name, given),
+        None => (text, ""),
+    };
+    let known = NAMES.iter().find(|known| **known == name);
+    let (Some(&policy), Some(allowed)) = (known, settings(name)) else {
+        return Err(PolicyError::Unknown(name.to_string()));
+    };
+    let settings = Settings::parse(given, allowed);
+    settings
+        .map(|settings| (policy, settings))
+        .map_err(|error| PolicyError::Setting { policy, error })
+}
+
+/// Whether [`by_name`] would know this name and these settings; if so, the name alone.
+pub fn check(text: &str) -> Result<&'static str, PolicyError> {
+    parse(text).map(|(name, _)| name)
+}
+
+/// The shipped policy of this name, with its settings, for an enclave of this configuration.
+pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, PolicyError> {
+    let (name, settings) = parse(text)?;
+    Ok(match name {
+        "shinjuku" => Box::new(shinjuku::Shinjuku::from_settings(config, &settings)),
+        "multi-queue" => Box::new(multi_queue::MultiQueue::from_settings(config, &settings)),
+        "round-robin" => Box::new(round_robin::from_settings(config, &settings)),
+        "edf" => Box::new(edf::Edf::from_settings(config, &settings)),
+        "vm" => Box::new(vm::Vm::from_settings(config, &settings)),
+        _ => Box::new(fifo::Fifo::new(config)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_goes_by_its_name_and_its_defaults_are_allowed() {
+        let config = Config { subjects: 8, ..Config::coherent(2) };
+        for name in NAMES {
+            assert_eq!(by_name(name, &config).unwrap().name(), *name);
+            for setting in settings(name).unwrap() {
+                let text = alloc::format!("{name}:{}={}", setting.key, setting.default);
+                assert_eq!(check(&text), Ok(*name));
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_asks_for_another_is_told_what_there_is() {
+        let error = check("cfs:x=1").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "there is no policy `cfs`; shipped are: fifo, shinjuku, multi-queue, round-robin, edf, vm"
+        );
+        let error = check("fifo:slice_us=1").unwrap_err();
+        assert_eq!(error.to_string(), "policy `fifo`: it has no setting `slice_us`; it takes none");
+        assert_eq!(
+            check("shinjuku:slice_us=x").unwrap_err().to_string(),
+            "policy `shinjuku`: `x` is no value for `slice_us`: write slice_us=N, 1 to 1000000"
+        );
+        assert_eq!(check("shinjuku:"), Ok("shinjuku"));
     }
 }

@@ -1,0 +1,29 @@
+//! A log in a file, for an agent that is to be traced or replayed.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use wave_core::log::{Header, LogWriter};
+
+/// A recorder that writes a file.
+pub type FileLog = LogWriter<Box<dyn FnMut(&[u8]) + Send>>;
+
+/// Begins the log of one agent in a new file at `path`; an older file there is replaced.
+///
+/// The log is written by the agent's own thread, [`wave_core::log::BUFFER_BYTES`] at a time and
+/// whenever the agent rests. If the disk fails meanwhile, that is said once on stderr, the log ends
+/// there, and the agent goes on.
+pub fn record_to(path: &Path, header: &Header) -> std::io::Result<FileLog> {
+    let mut file = Some(File::create(path)?);
+    let path = path.to_owned();
+    let sink = move |bytes: &[u8]| {
+        if let Some(open) = &mut file
+            && let Err(error) = open.write_all(bytes)
+        {
+            eprintln!("wave agent: the log {} ends early: {error}", path.display());
+            file = None;
+        }
+    };
+    Ok(LogWriter::new(header, Box::new(sink)))
+}

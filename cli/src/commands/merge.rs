@@ -1,0 +1,109 @@
+//! `wave merge`: the results of a sweep whose points are all there.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use super::table;
+use crate::sweep::{Merged, Missing, RESULT_FILES, merge};
+
+/// Shards of which no more is printed: the command of the rest follows the same pattern.
+const SHARDS_SHOWN: usize = 20;
+
+/// What to merge.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Writes DIR/results.csv (a row for each combination), DIR/results.json (with whole
+latency distributions) and DIR/report.html. They are the same to the byte however the points were
+divided into shards.
+
+Example:
+  wave merge out/cores
+
+Exit codes: 0 written; 1 points are missing (the commands that make them are printed); 2 DIR holds
+no sweep; 3 DIR cannot be read or written."
+)]
+pub struct MergeArgs {
+    /// The directory that `wave sweep --out` was given.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Merges.
+pub fn execute(args: &MergeArgs) -> ExitCode {
+    match merge(&args.directory) {
+        Ok(Ok(merged)) => {
+            written(args, &merged);
+            ExitCode::SUCCESS
+        }
+        Ok(Err(missing)) => {
+            refuse(args, &missing);
+            ExitCode::from(1)
+        }
+        Err(failure) => {
+            eprintln!("wave merge: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn written(args: &MergeArgs, merged: &Merged) {
+    let files = RESULT_FILES.map(|file| args.directory.join(file));
+    if args.json {
+        let Merged { scenario, version, points, rows } = merged;
+        let summary = json!({
+            "scenario": scenario,
+            "version": version,
+            "points": points,
+            "rows": rows,
+            "files": files,
+        });
+        println!("{summary}");
+    } else {
+        println!("{}: {} points, {} rows", merged.scenario, merged.points, merged.rows);
+        for file in files {
+            println!("{}", file.display());
+        }
+    }
+}
+
+fn refuse(args: &MergeArgs, missing: &Missing) {
+    if args.json {
+        let Missing { scenario, points, missing, damaged, commands } = missing;
+        let commands: Vec<_> = commands
+            .iter()
+            .map(|(shard, lacks, command)| {
+                json!({ "shard": shard, "missing": lacks, "command": command })
+            })
+            .collect();
+        let summary = json!({
+            "scenario": scenario,
+            "points": points,
+            "missing": missing,
+            "damaged": damaged,
+            "commands": commands,
+        });
+        println!("{summary}");
+        return;
+    }
+    eprintln!(
+        "wave merge: {}: {} of {} points are missing ({} of them damaged). These commands make them:",
+        missing.scenario,
+        missing.missing.len(),
+        missing.points,
+        missing.damaged.len()
+    );
+    let mut table = table(&["shard", "missing", "command"]);
+    for (shard, lacks, command) in missing.commands.iter().take(SHARDS_SHOWN) {
+        table.add_row([shard.clone(), lacks.to_string(), command.clone()]);
+    }
+    eprintln!("{table}");
+    if let Some(more) = missing.commands.len().checked_sub(SHARDS_SHOWN).filter(|more| *more > 0) {
+        eprintln!("and {more} more shards; `wave merge --json` lists them all");
+    }
+}

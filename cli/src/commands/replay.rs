@@ -1,0 +1,219 @@
+//! `wave replay`: a log fed to a policy again.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+use wave_core::log::{Ended, Header, LogReader};
+use wave_core::replay::{Difference, Output, Replay, Tally};
+use wave_sched::policies;
+
+use crate::run::Failure;
+
+/// Which log, and which policy.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
+  wave replay /tmp/logs/offload.wavelog
+  wave replay /tmp/logs/offload.wavelog --json
+
+The same inputs must give the same decisions, preemptions and notes, one by one. Another policy is
+asked what it would have done in the same circumstances; that it differs is no failure. It goes on
+hearing what became of the recorded decisions, not of its own: where the two leave different
+numbers of decisions in cores' queues, the counts soon say no more than that.
+
+Exit codes: 0 identical, or another policy; 1 not identical; 2 a bad log, or no such policy.")]
+pub struct ReplayArgs {
+    /// What `--record` wrote.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+    /// Compare another policy with the recorded one.
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Replays it.
+pub fn execute(args: &ReplayArgs) -> ExitCode {
+    match perform(args) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("wave replay: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
+    let bad = |error: &dyn std::fmt::Display| {
+        Failure::Scenario(format!("{}: {error}", args.log.display()))
+    };
+    let bytes = std::fs::read(&args.log).map_err(|error| bad(&error))?;
+    let mut reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
+    let header = reader.header().clone();
+    let name = args.policy.as_ref().unwrap_or(&header.policy);
+    let policy = policies::by_name(name, &header.config).map_err(|error| bad(&error))?;
+    let mut replay = Replay::new(&header.config, policy);
+    for record in reader.by_ref() {
+        replay.feed(&record.map_err(|error| bad(&error))?);
+    }
+    let tally = replay.finish();
+    let truncated = matches!(reader.ended(), Some(Ended::Truncated { .. }));
+    if args.json {
+        println!("{}", to_json(&header, name, &tally, truncated));
+    } else {
+        print!("{}", to_text(&header, name, &tally, truncated));
+    }
+    let failed = *name == header.policy && !tally.is_identical();
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn to_text(header: &Header, policy: &str, tally: &Tally, truncated: bool) -> String {
+    let Tally { decisions, preemptions, notes, identical, .. } = tally;
+    let about = if header.about.is_empty() { "a log" } else { &header.about };
+    let mut text = format!("{about}: policy {}, {} cores\n", header.policy, header.config.cores);
+    if truncated {
+        text.push_str("The log's last record is cut off: its agent was killed.\n");
+    }
+    let all = decisions + preemptions + notes;
+    text.push_str(&format!(
+        "{all} outputs recorded ({decisions} decisions, {preemptions} preemptions, {notes} notes), \
+         {identical} of them identical\n"
+    ));
+    let Some(first) = &tally.first else { return text };
+    text.push_str(&format!(
+        "{policy}: {} alike but for numbers or arguments, {} different, {} missing, {} extra\n",
+        tally.alike, tally.different, tally.missing, tally.extra
+    ));
+    let show = |output: &Option<Output>| output.as_ref().map_or_else(|| "nothing".into(), describe);
+    text.push_str(&format!(
+        "First difference: record {}, at {} ns\n  expected {}\n  got      {}\n",
+        first.record,
+        first.now.0,
+        show(&first.expected),
+        show(&first.got)
+    ));
+    text
+}
+
+fn describe(output: &Output) -> String {
+    match output {
+        Output::Decided(core, decision) => format!(
+            "thread {} gen {} for core {core} (sequence {}, txn {}, argument {})",
+            decision.subject.id,
+            decision.subject.generation,
+            decision.sequence.0,
+            decision.txn.number(),
+            decision.argument
+        ),
+        Output::Preempted(preemption) => {
+            format!("the end of run {} of core {}", preemption.run, preemption.core)
+        }
+        Output::Noted(note) => {
+            format!("a note of kind {} about {} {:?}", note.kind, note.subject.id, note.words)
+        }
+    }
+}
+
+fn to_json(header: &Header, policy: &str, tally: &Tally, truncated: bool) -> Value {
+    let first = tally.first.map(|Difference { record, now, expected, got }| {
+        json!({
+            "record": record,
+            "time_ns": now.0,
+            "expected": expected.as_ref().map(describe),
+            "got": got.as_ref().map(describe),
+        })
+    });
+    json!({
+        "about": header.about,
+        "recorded_policy": header.policy,
+        "policy": policy,
+        "cores": header.config.cores,
+        "truncated": truncated,
+        "records": tally.records,
+        "decisions": tally.decisions,
+        "preemptions": tally.preemptions,
+        "notes": tally.notes,
+        "identical": tally.identical,
+        "alike": tally.alike,
+        "different": tally.different,
+        "missing": tally.missing,
+        "extra": tally.extra,
+        "first_difference": first,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use wave_core::log::{LogWriter, Record, What};
+
+    use super::*;
+    use crate::trace::tests as logs;
+
+    /// Replays a log in a file; with another policy, if one is named.
+    fn replay(name: &str, log: &[u8], policy: Option<&str>) -> Result<ExitCode, Failure> {
+        let directory = tempfile::tempdir().unwrap();
+        let log_path = directory.path().join(name);
+        std::fs::write(&log_path, log).unwrap();
+        perform(&ReplayArgs { log: log_path, policy: policy.map(Into::into), json: true })
+    }
+
+    /// A log in which one decision was for another thread.
+    fn altered(log: &[u8]) -> Vec<u8> {
+        let reader = LogReader::new(log).unwrap();
+        let mut bytes = Vec::new();
+        let mut writer = LogWriter::new(&reader.header().clone(), |piece: &[u8]| {
+            bytes.extend_from_slice(piece);
+        });
+        let mut records: Vec<Record> = reader.map(Result::unwrap).collect();
+        let decided = records.iter_mut().filter_map(|record| match &mut record.what {
+            What::Decided { decision, .. } => Some(decision),
+            _ => None,
+        });
+        decided.last().unwrap().subject.id += 1;
+        records.iter().for_each(|record| writer.write(record));
+        drop(writer);
+        bytes
+    }
+
+    #[test]
+    fn only_the_recorded_policy_has_to_decide_the_same() {
+        let log = logs::log(20);
+        assert_eq!(replay("same", &log, None).unwrap(), ExitCode::SUCCESS);
+        let altered = altered(&log);
+        assert_eq!(replay("altered", &altered, None).unwrap(), ExitCode::from(1));
+        assert_eq!(replay("named", &altered, Some("fifo")).unwrap(), ExitCode::from(1));
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_replayed_says_why() {
+        let log = logs::log(10);
+        let refusal = |log: &[u8], policy| replay("bad", log, policy).unwrap_err();
+        assert_eq!(refusal(b"no log", None).exit_code(), 2);
+        assert!(refusal(b"no log", None).to_string().contains("bad: not a log"));
+        assert!(refusal(&log, Some("nosuch")).to_string().contains("there is no policy `nosuch`"));
+        let damaged = [&log[..], &[0xff; 20]].concat();
+        assert!(refusal(&damaged, None).to_string().contains(&format!("byte {}", log.len())));
+    }
+
+    #[test]
+    fn a_difference_is_told_with_both_sides() {
+        let log = altered(&logs::log(20));
+        let mut reader = LogReader::new(&log).unwrap();
+        let header = reader.header().clone();
+        let policy = policies::by_name("fifo", &header.config).unwrap();
+        let mut replay = Replay::new(&header.config, policy);
+        reader.by_ref().for_each(|record| replay.feed(&record.unwrap()));
+        let tally = replay.finish();
+        let text = to_text(&header, "fifo", &tally, false);
+        assert!(text.contains("1 different, 0 missing, 0 extra"), "{text}");
+        assert!(text.contains("expected thread ") && text.contains("got      thread "), "{text}");
+        let json = to_json(&header, "fifo", &tally, false);
+        assert_eq!(json["identical"].as_u64().unwrap() + 1, json["decisions"].as_u64().unwrap());
+        assert_ne!(json["first_difference"]["expected"], json["first_difference"]["got"]);
+        assert_eq!(json["first_difference"]["record"].as_u64(), tally.first.map(|at| at.record));
+    }
+}

@@ -1,0 +1,112 @@
+//! `wave sweep`: one shard of a scenario's every combination of values.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use wave_sched::policies;
+
+use crate::run::{Failure, machine};
+use crate::sweep::{Plan, PointRunner, Ran, Shard, Store, run_shard};
+
+/// What to sweep, and which part of it.
+#[derive(Args, Debug)]
+#[command(after_help = "The scenario's table [sweep] lists values for fields of the file:
+  [sweep]
+  \"host.cores\" = [16, 32, 64]
+  \"variant.prestage\" = [0, 2]                 # of every [[variant]]
+  \"variant[over PCIe].prefetch\" = [true, false]  # of the one with this name
+Every combination, with every variant and every load, is a point. Each is simulated, and written to
+DIR/points/ under the hash of all that it depends on. What is there is kept: a sweep that was
+killed goes on with the same command.
+
+Examples:
+  wave sweep scenarios/cores.toml --out out/cores
+  wave sweep scenarios/cores.toml --out /shared/cores --shard 3/16
+  wave merge out/cores
+
+Exit codes: 0 all of the shard's points are there; 1 some could not be run; 2 a bad scenario, or
+DIR holds another sweep; 3 DIR cannot be written.")]
+pub struct SweepArgs {
+    /// The experiment: a TOML file, with or without a table `[sweep]`.
+    #[arg(value_name = "SCENARIO.toml")]
+    scenario: PathBuf,
+    /// Where points go: one directory for all shards of a sweep, and for nothing else.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Run the points whose number, from 0, leaves I when divided by N.
+    #[arg(long, value_name = "I/N", default_value_t = Shard::WHOLE)]
+    shard: Shard,
+    /// Points to run at once [default: as many as there are CPUs].
+    #[arg(long, short, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Runs it.
+pub fn execute(args: &SweepArgs) -> ExitCode {
+    match perform(args) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("wave sweep: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// What runs the points.
+fn runner() -> Result<Box<dyn PointRunner>, Failure> {
+    Err(Failure::Cannot("this build has no simulator to run points with".to_owned()))
+}
+
+fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
+    let Plan { manifest, jobs } = Plan::load(&args.scenario, policies::NAMES, machine::version())?;
+    let runner = runner()?;
+    let store = Store::open(&args.out, &manifest)?;
+    store.mark(args.shard, &args.scenario)?;
+    let threads = args.jobs.map_or_else(cpus, usize::from);
+    let quiet = args.quiet || args.json;
+    let ran = run_shard(&jobs, args.shard, &store, &*runner, threads, quiet)?;
+    let Ran { kept, ran, failed } = ran;
+    if args.json {
+        let failed: Vec<_> =
+            failed.iter().map(|(point, why)| json!({ "point": point, "why": why })).collect();
+        let summary = json!({
+            "scenario": manifest.scenario,
+            "version": manifest.version,
+            "directory": args.out,
+            "shard": { "index": args.shard.index, "count": args.shard.count },
+            "points": jobs.len(),
+            "kept": kept,
+            "ran": ran,
+            "failed": failed,
+        });
+        println!("{summary}");
+    } else {
+        println!(
+            "{}: shard {} of {} points: {ran} run, {kept} were there, {} failed",
+            manifest.scenario,
+            args.shard,
+            jobs.len(),
+            failed.len()
+        );
+        if failed.is_empty() {
+            println!("Once every shard is done: wave merge {}", args.out.display());
+        }
+    }
+    for (point, why) in &failed {
+        eprintln!("wave sweep: {point}: {why}");
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The CPUs that this process may use; a batch system or a container may allow fewer than there are.
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

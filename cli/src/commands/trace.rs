@@ -1,0 +1,104 @@
+//! `wave trace`: a log as a trace for Perfetto's UI.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use wave_core::clock::Nanos;
+use wave_core::log::{Ended, LogReader};
+
+use crate::run::Failure;
+use crate::trace::{Span, Trace};
+
+/// Which log, and where its trace goes.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
+  wave trace /tmp/logs/offload.wavelog --output trace.json
+  wave trace /tmp/logs/offload.wavelog --output trace.json --from-ms 1500 --for-ms 20
+
+Open the trace at https://ui.perfetto.dev, or in chrome://tracing. A track per host core shows who
+ran there; on it lie messages, outcomes (of a failure: the reason), preemptions and kicks. The
+policy's track has its decisions; those on their way lie below it, a row per core; args name the
+txn that links decision and outcome. Times are the agent's, from its start.
+
+Exit codes: 0 written; 2 a bad log (what came before the damage is written); 3 the trace cannot be
+written.")]
+pub struct TraceArgs {
+    /// What `--record` wrote.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+    /// Where the trace goes.
+    #[arg(long, short, value_name = "FILE.json")]
+    output: PathBuf,
+    /// Leave out what came before: milliseconds of the agent's time.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    from_ms: u64,
+    /// Show only so many milliseconds: the UI takes some hundred megabytes, a few seconds under
+    /// full load.
+    #[arg(long, value_name = "N")]
+    for_ms: Option<u64>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Writes it.
+pub fn execute(args: &TraceArgs) -> ExitCode {
+    match perform(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("wave trace: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn perform(args: &TraceArgs) -> Result<(), Failure> {
+    let bad = |error: &dyn std::fmt::Display| {
+        Failure::Scenario(format!("{}: {error}", args.log.display()))
+    };
+    let cannot = |error: std::io::Error| {
+        Failure::Cannot(format!("cannot write the trace {}: {error}", args.output.display()))
+    };
+    let bytes = std::fs::read(&args.log).map_err(|error| bad(&error))?;
+    let mut reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
+    let file = BufWriter::new(File::create(&args.output).map_err(cannot)?);
+    let nanos = |ms: u64| Nanos(ms.saturating_mul(1_000_000));
+    let from = nanos(args.from_ms);
+    let span = Span { from, until: args.for_ms.map_or(Nanos::MAX, |ms| from + nanos(ms)) };
+    let mut trace = Trace::new(reader.header(), span, file).map_err(cannot)?;
+    let mut damage = None;
+    for record in reader.by_ref() {
+        match record {
+            Ok(record) if !trace.feed(&record).map_err(cannot)? => break,
+            Ok(_) => {}
+            Err(error) => damage = Some(error),
+        }
+    }
+    let events = trace.finish().map_err(cannot)?;
+    if let Some(error) = damage {
+        return Err(bad(&error));
+    }
+    let truncated = matches!(reader.ended(), Some(Ended::Truncated { .. }));
+    if args.json {
+        let result = json!({
+            "log": args.log,
+            "trace": args.output,
+            "records": reader.records(),
+            "events": events,
+            "truncated": truncated,
+        });
+        println!("{result}");
+    } else {
+        println!("{events} events of {} records: {}", reader.records(), args.output.display());
+        println!("Open it at https://ui.perfetto.dev");
+        if truncated {
+            println!("The log's last record is cut off: its agent was killed.");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! The results of a sweep: a table, a page, and a plot of each metric against each axis.
+//!
+//! Nothing here tells when, where or how long anything ran: the same [`Sheet`] gives the same bytes.
+
+mod page;
+mod plot;
+mod table;
+
+pub use page::page;
+pub use table::csv;
+
+use wave_workloads::point::{ClassLatency, Point, SearchResult};
+
+/// What a sweep found.
+#[derive(Debug, Clone)]
+pub struct Sheet<'a> {
+    /// The scenario's name.
+    pub scenario: &'a str,
+    /// Its description.
+    pub description: &'a str,
+    /// Of the program that ran the points.
+    pub version: &'a str,
+    /// How many points were run; rows may share one.
+    pub points: usize,
+    /// What was varied.
+    pub axes: Vec<Axis>,
+    /// Every combination of values, variant and load.
+    pub rows: Vec<Row<'a>>,
+}
+
+/// What was varied.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    /// Path into the scenario file.
+    pub name: String,
+    /// As text, in the file's order.
+    pub values: Vec<String>,
+}
+
+/// One combination of values, variant and load, and what came of it.
+#[derive(Debug, Clone)]
+pub struct Row<'a> {
+    /// The point's id.
+    pub id: &'a str,
+    /// Which of each axis' values, from 0.
+    pub at: &'a [usize],
+    /// Name of the variant.
+    pub variant: &'a str,
+    /// `linux`, `onhost` or `offload`.
+    pub placement: &'a str,
+    /// Empty without an agent.
+    pub link: &'a str,
+    /// Empty without an agent.
+    pub policy: &'a str,
+    /// Worker cores.
+    pub workers: u32,
+    /// Of every random stream.
+    pub seed: u64,
+    /// None where the saturation was searched for.
+    pub load_per_second: Option<f64>,
+    /// The search, if there was one.
+    pub search: Option<&'a SearchResult>,
+    /// The point; of a search, the one at saturation, if it found any.
+    pub point: Option<&'a Point>,
+}
+
+impl Row<'_> {
+    /// The class that limits apply to: GET, or the first.
+    fn headline(&self) -> Option<&ClassLatency> {
+        let classes = &self.point?.classes;
+        let get = classes.iter().find(|class| class.name == "GET");
+        get.or(classes.first()).filter(|class| class.latency.count > 0)
+    }
+
+    /// Whether its point may be believed.
+    fn valid(&self) -> bool {
+        self.point.is_none_or(|point| point.generator.valid)
+    }
+}
+
+impl Sheet<'_> {
+    /// The name of the class that latencies are shown of.
+    fn headline(&self) -> &str {
+        let class = self.rows.iter().find_map(Row::headline);
+        class.map_or("request", |class| class.name.as_str())
+    }
+}

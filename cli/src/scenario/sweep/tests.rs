@@ -1,0 +1,219 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::scenario::{Load, Scenario};
+
+const BASE: &str = r#"name = "cores"
+kind = "load"
+[run]
+loads_per_second = [1000, 2000]
+[host]
+max_threads = 64
+[[variant]]
+name = "Linux"
+placement = "linux"
+[[variant]]
+name = "offload, PCIe-like"
+placement = "offload"
+policy = "fifo"
+link = "model:mount-evans"
+"#;
+
+/// Lines of [`BASE`], the line of `[sweep]` included.
+const BEFORE: usize = 15;
+
+fn sweep_of(text: &str) -> Result<Sweep, ScenarioError> {
+    parse_sweep(Path::new("scenarios/x.toml"), text, &["fifo", "shinjuku"])
+}
+
+/// [`BASE`] with `axes` in its sweep.
+fn sweep(axes: &str) -> Result<Sweep, ScenarioError> {
+    sweep_of(&format!("{BASE}[sweep]\n{axes}"))
+}
+
+fn message(axes: &str) -> String {
+    sweep(axes).expect_err("this is to be refused").to_string()
+}
+
+/// Paths that a property test varies, each with what a scenario has there.
+type Field = (&'static str, fn(&Scenario) -> u64);
+const FIELDS: [Field; 5] = [
+    ("run.seed", |scenario| scenario.run.seed),
+    ("host.cores", |scenario| scenario.variants[0].host.cores.into()),
+    ("workload.keys", |scenario| scenario.workload.keys),
+    ("host.spin_us", |scenario| scenario.variants[1].host.spin_us),
+    ("variant[offload, PCIe-like].prestage", |scenario| {
+        scenario.variants[1].agent().unwrap().prestage.into()
+    }),
+];
+
+proptest! {
+    #[test]
+    fn every_combination_is_there_once_in_the_files_order(
+        lists in prop::collection::vec(
+            prop::collection::btree_set(1u64..60, 1..4).prop_map(Vec::from_iter).prop_shuffle(), 1..4),
+        order in Just((0..FIELDS.len()).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let fields: Vec<Field> = order.iter().map(|index| FIELDS[*index]).collect();
+        let axes: String =
+            lists.iter().zip(&fields).map(|(list, (path, _))| format!("\"{path}\" = {list:?}\n")).collect();
+        let sweep = sweep(&axes).unwrap();
+        let paths: Vec<&str> = sweep.axes.iter().map(|axis| axis.path.as_str()).collect();
+        prop_assert_eq!(paths, fields[..lists.len()].iter().map(|field| field.0).collect::<Vec<_>>());
+        // Nested loops over the lists, the last innermost.
+        let mut expected: Vec<Vec<u64>> = vec![vec![]];
+        for list in &lists {
+            expected = expected.iter()
+                .flat_map(|head| list.iter().map(move |value| [head.as_slice(), &[*value]].concat()))
+                .collect();
+        }
+        let found: Vec<Vec<u64>> = sweep.expansions.iter()
+            .map(|each| fields[..lists.len()].iter().map(|(_, of)| of(&each.scenario)).collect())
+            .collect();
+        prop_assert_eq!(&found, &expected);
+        for (each, values) in sweep.expansions.iter().zip(expected) {
+            let told: Vec<u64> = each.at.iter().zip(&lists).map(|(at, list)| list[*at]).collect();
+            prop_assert_eq!(told, values);
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_sweep_is_one_scenario() {
+    let sweep = sweep_of(BASE).unwrap();
+    assert_eq!((sweep.axes.len(), sweep.expansions.len()), (0, 1));
+    assert_eq!(sweep.expansions[0].scenario.variants.len(), 2);
+}
+
+#[test]
+fn a_value_goes_where_its_path_leads() {
+    let text = BASE.replace("\n[run]", "\nworkload.classes = [{ name = \"GET\", weight = 1 }, { name = \"RANGE\", weight = 1 }]\n[run]")
+        + "[sweep]\n\"workload.classes[RANGE].weight\" = [0.5]\nhost.cores = [3]\n\"variant.cores\" = [2]\n\
+           \"run.loads_per_second\" = [[7, 8]]\n\"variant[offload, PCIe-like].decisions\" = [{ transport = \"dma-sync\" }]\n";
+    let sweep = sweep_of(&text).unwrap();
+    let scenario = &sweep.expansions[0].scenario;
+    let weights: Vec<f64> = scenario.workload.classes.iter().map(|class| class.weight).collect();
+    assert_eq!(weights, [1.0, 0.5]);
+    assert!(scenario.variants.iter().all(|variant| variant.host.cores == 2));
+    assert_eq!(scenario.run.load, Load::Each(vec![7.0, 8.0]));
+    // Without quotes it is a table in the table, and the same path.
+    assert_eq!(sweep.axes[1].path, "host.cores");
+    let decisions = scenario.variants[1].agent().unwrap().decisions;
+    assert_eq!(decisions.transport, crate::scenario::Transport::DmaSync);
+}
+
+#[test]
+fn what_cannot_be_swept_is_refused_with_axis_and_what_is_allowed() {
+    let cases = [
+        (
+            "",
+            0,
+            "[sweep] is empty: a sweep over nothing, expected lists of values, as `\"host.cores\" = [1, 2]`",
+        ),
+        (
+            "\"run.seed\" = [1]\n\"host.cores\" = []",
+            2,
+            "[sweep] \"host.cores\" is []: a sweep over nothing, expected at least one value",
+        ),
+        (
+            "\"host.cores\" = 16",
+            1,
+            "[sweep] \"host.cores\" is 16, expected a list of values, as [16]",
+        ),
+        (
+            "\"host.cores\" = [1, 2, 1]",
+            1,
+            "[sweep] \"host.cores\" has 1 twice, expected each value once",
+        ),
+        (
+            "\"run.seed\" = [1]\n\"host.coers\" = [1]",
+            2,
+            "[sweep] with \"host.coers\" = 1: unknown field `coers`, expected one of `cores`, `max_threads`, \
+             `prestage`, `spin_us`",
+        ),
+        (
+            "\"run.seed\" = [1]\n\"host.cores\" = [1, 0]",
+            2,
+            "[sweep] with \"host.cores\" = 0: `host.cores` is 0, expected 1 to 1024",
+        ),
+        (
+            "\"host.cores\" = [\"many\"]",
+            1,
+            "[sweep] with \"host.cores\" = \"many\": `host.cores`: invalid type: string \"many\", \
+             expected a whole number, 0 or more",
+        ),
+        (
+            "\"run.seconds\" = [-1.5]",
+            1,
+            "[sweep] with \"run.seconds\" = -1.5: `run.seconds` is -1.5, expected a number above 0",
+        ),
+        (
+            "\"host.cores\" = [1, 2]\n\"host.max_threads\" = [4, 1]",
+            1,
+            "[sweep] with \"host.cores\" = 2, \"host.max_threads\" = 1: `host.max_threads` is 1, \
+             expected at least `host.cores`, which is 2",
+        ),
+        (
+            "\"variant.prestage\" = [0]",
+            1,
+            "[sweep] with \"variant.prestage\" = 0: `variant.prestage` has no meaning with placement = \"linux\", \
+             which has no agent",
+        ),
+        (
+            "\"variant[offload].prestage\" = [0]",
+            1,
+            "[sweep] with \"variant[offload].prestage\" = 0: no `variant` is named \"offload\", \
+             expected one of \"Linux\", \"offload, PCIe-like\"",
+        ),
+        (
+            "\"host..cores\" = [1]",
+            1,
+            "[sweep] \"host..cores\" is no path, expected fields with dots between, as host.cores, \
+             variant.prestage or variant[name of one].prestage",
+        ),
+        (
+            "\"name.first\" = [1]",
+            1,
+            "[sweep] with \"name.first\" = 1: `name` is \"cores\", expected a table with `first` in it",
+        ),
+        (
+            "\"description\" = [\"a\"]",
+            1,
+            "[sweep] \"description\" changes nothing but a name, expected a field that a run depends on",
+        ),
+    ];
+    for (axes, line, expected) in cases {
+        assert_eq!(message(axes), format!("scenarios/x.toml:{}: {expected}", BEFORE + line));
+    }
+}
+
+#[test]
+fn a_sweep_beyond_all_bounds_is_refused() {
+    let values: Vec<u32> = (1..=101).collect();
+    let refused = message(&format!("\"run.seed\" = {values:?}\n\"workload.keys\" = {values:?}\n"));
+    assert!(
+        refused.ends_with("[sweep] makes 101 x 101 scenarios, expected 10000 at most"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn what_is_wrong_without_the_sweep_is_told_where_it_is() {
+    let refused = |from: &str, to: &str| {
+        let text = BASE.replace(from, to) + "[sweep]\n\"host.cores\" = [1, 2]\n";
+        sweep_of(&text).expect_err("this is to be refused").to_string()
+    };
+    assert!(refused("policy", "polcy").starts_with("scenarios/x.toml:13: unknown field `polcy`"));
+    assert!(refused("[1000, 2000]", "[2000, 1000]").starts_with("scenarios/x.toml:4: "));
+    assert!(refused("kind = \"load\"", "kind = ").starts_with("scenarios/x.toml:2: "));
+}
+
+#[test]
+fn a_scenario_with_a_sweep_is_not_run_as_one() {
+    let text = format!("{BASE}[sweep]\n\"host.cores\" = [1]\n");
+    let refused = crate::scenario::parse(Path::new("x.toml"), &text, &["fifo"]).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "x.toml:15: [sweep] makes many scenarios of this one: run them with `wave sweep`, or take the table out"
+    );
+}

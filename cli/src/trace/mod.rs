@@ -1,0 +1,377 @@
+//! A log as a trace: who ran where, and everything that the agent heard and did about it.
+//!
+//! Times are the agent's: a message stands where the agent read it, not where it happened.
+
+mod event;
+#[cfg(test)]
+pub mod tests;
+mod waiting;
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+use wave_core::brain::Input;
+use wave_core::clock::Nanos;
+use wave_core::log::{Header, Record, What};
+use wave_core::message::{Decision, Message, Subject, Upstream};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::policy::Note;
+use wave_core::snapshot::{Snapshot, State};
+use wave_sched::wire::{Event, Kind};
+
+use event::{Track, Writer};
+use waiting::Waiting;
+
+/// Decisions for one core that are kept until their outcomes come; honest hosts answer far fewer at
+/// a time.
+const UNANSWERED_MAX: usize = 1 << 16;
+
+/// Which part of a log is shown, in the agent's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// From here.
+    pub from: Nanos,
+    /// Until here, inclusive.
+    pub until: Nanos,
+}
+
+/// What a core runs.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Unknown where the log does not have the decision.
+    thread: Option<Subject>,
+    shown: bool,
+}
+
+#[derive(Debug, Default)]
+struct Core {
+    running: Option<Run>,
+    /// Its count of switches, as of the last outcome or snapshot.
+    run: Option<u32>,
+    /// Decisions, oldest first, and whether they are shown as on their way.
+    unanswered: VecDeque<(Decision, bool)>,
+}
+
+/// Turns records into a trace, as they come.
+pub struct Trace<W: Write> {
+    writer: Writer<W>,
+    span: Span,
+    /// Whether the span has begun.
+    on: bool,
+    now: Nanos,
+    cores: Vec<Core>,
+    waiting: Waiting,
+    counted: Option<u64>,
+}
+
+impl<W: Write> Trace<W> {
+    /// Begins the trace of a log with this header.
+    pub fn new(header: &Header, span: Span, out: W) -> io::Result<Trace<W>> {
+        let about = json!({ "policy": header.policy, "about": header.about });
+        let mut writer = Writer::new(out, &about)?;
+        let (cores, contexts) = (header.config.cores, header.config.contexts);
+        for core in 0..cores {
+            writer.name(Track::Context(core), "host", &format!("core {core}"))?;
+        }
+        for context in 0..contexts {
+            let name = if context + 1 == contexts { "control" } else { "outside" };
+            writer.name(Track::Context(cores + context), "host", &format!("{name} {context}"))?;
+        }
+        writer.name(Track::Policy, "agent", &format!("policy {}", header.policy))?;
+        Ok(Trace {
+            writer,
+            span,
+            on: false,
+            now: Nanos(0),
+            cores: (0..cores).map(|_| Core::default()).collect(),
+            waiting: Waiting::new(header.config.subjects),
+            counted: None,
+        })
+    }
+
+    /// Takes the next record. Returns whether later ones are wanted.
+    pub fn feed(&mut self, record: &Record) -> io::Result<bool> {
+        if record.now > self.span.until {
+            return Ok(false);
+        }
+        if record.now != self.now {
+            self.count()?;
+        }
+        if !self.on && record.now >= self.span.from {
+            self.turn_on()?;
+        }
+        self.now = record.now;
+        match &record.what {
+            What::Input(Input::Entry { context, entry }) => self.entry(*context, entry)?,
+            What::Input(Input::Snapshot(snapshot)) => self.snapshot(snapshot)?,
+            What::Input(Input::Note(note)) => self.note("note in", note)?,
+            What::Input(Input::Decide { .. }) => {}
+            What::Decided { core, decision } => self.decided(*core, decision)?,
+            What::Preempted(preemption) => {
+                let args = json!({ "run": preemption.run });
+                self.instant(Track::Context(preemption.core), "preempt", "preempt", args)?;
+            }
+            What::Noted(note) => self.note("note out", note)?,
+            What::Kicked { core } => {
+                self.instant(Track::Context(*core), "kick", "kick", Value::Null)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends the trace; what still runs ends with it. Returns how many events it has.
+    pub fn finish(mut self) -> io::Result<u64> {
+        self.count()?;
+        for core in 0..self.cores.len() as u16 {
+            self.end_run(core, json!({ "ended": "the trace ends" }))?;
+            while let Some((decision, shown)) = self.core(core).unanswered.pop_front() {
+                self.arrived(core, &decision, shown, json!({ "outcome": "not in the trace" }))?;
+            }
+        }
+        let events = self.writer.events();
+        self.writer.finish()?;
+        Ok(events)
+    }
+
+    /// The span begins: what runs already begins with it.
+    fn turn_on(&mut self) -> io::Result<()> {
+        self.on = true;
+        let from = self.span.from;
+        for (core, state) in self.cores.iter_mut().enumerate() {
+            if let Some(run) = &mut state.running {
+                run.shown = true;
+                let name = name_of(run.thread);
+                let args = json!({ "began": "before the trace" });
+                self.writer.begin(from, Track::Context(core as u16), &name, args)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn core(&mut self, core: u16) -> &mut Core {
+        &mut self.cores[usize::from(core)]
+    }
+
+    fn is_core(&self, context: u16) -> bool {
+        usize::from(context) < self.cores.len()
+    }
+
+    fn instant(&mut self, track: Track, category: &str, name: &str, args: Value) -> io::Result<()> {
+        if self.on { self.writer.instant(self.now, track, category, name, args) } else { Ok(()) }
+    }
+
+    fn entry(&mut self, context: u16, entry: &Upstream) -> io::Result<()> {
+        if let Some(message) = &entry.message {
+            self.message(context, message)?;
+        }
+        // As in the agent: asking precedes the outcome in the host's time.
+        if entry.asks {
+            self.instant(Track::Context(context), "message", "asks", Value::Null)?;
+        }
+        match entry.outcome {
+            Some(outcome) if self.is_core(context) => self.outcome(context, outcome),
+            _ => Ok(()),
+        }
+    }
+
+    fn message(&mut self, context: u16, message: &Message) -> io::Result<()> {
+        let track = Track::Context(context);
+        let thread = message.subject;
+        let Some(event) = Event::from_message(message) else {
+            let name = format!("message of kind {}", message.kind);
+            return self.instant(track, "message", &name, json!({ "subject": thread.id }));
+        };
+        self.waiting.on_event(&event);
+        let kind = kind_name(event.kind);
+        let args = json!({
+            "thread": thread.id,
+            "generation": thread.generation,
+            "sequence": event.sequence.0,
+            "class": event.class,
+            "ran_ns": event.ran.0,
+        });
+        self.instant(track, "message", &format!("{kind} {}", name_of(Some(thread))), args)?;
+        if ends_a_run(event.kind) && self.is_core(event.core) {
+            let args = json!({ "ended": kind, "ran_ns": event.ran.0 });
+            self.end_run(event.core, args)?;
+        }
+        Ok(())
+    }
+
+    fn outcome(&mut self, core: u16, outcome: Outcome) -> io::Result<()> {
+        let Outcome { txn, code, run } = outcome;
+        let unanswered = &mut self.core(core).unanswered;
+        let at = unanswered.iter().position(|(decision, _)| decision.txn == txn);
+        // Outcomes come in order: what was made before this one, and not answered, was lost.
+        for _ in 0..at.unwrap_or(0) {
+            if let Some((lost, shown)) = self.core(core).unanswered.pop_front() {
+                self.arrived(core, &lost, shown, json!({ "outcome": "lost" }))?;
+            }
+        }
+        let answered = at.and_then(|_| self.core(core).unanswered.pop_front());
+        if let Some((decision, shown)) = answered {
+            self.arrived(core, &decision, shown, json!({ "outcome": code.name() }))?;
+        }
+        let thread = answered.map(|(decision, _)| decision.subject);
+        let mut args = json!({ "txn": txn.number(), "code": code.name(), "run": run });
+        if let Some(thread) = thread {
+            args["thread"] = thread.id.into();
+            args["generation"] = thread.generation.into();
+        }
+        let complete = code == Code::Complete;
+        if !complete {
+            args["reason"] = reason(code).into();
+        }
+        let category = if complete { "outcome" } else { "failure" };
+        let name = format!("{} {}", code.name(), name_of(thread));
+        self.instant(Track::Context(core), category, &name, args)?;
+        if complete {
+            self.end_run(core, json!({ "ended": "not told" }))?;
+            if let Some((decision, _)) = &answered {
+                self.waiting.on_complete(decision);
+            }
+            self.begin_run(core, run, thread, json!({ "txn": txn.number(), "run": run }))?;
+        }
+        Ok(())
+    }
+
+    fn decided(&mut self, core: u16, decision: &Decision) -> io::Result<()> {
+        let Decision { subject, sequence, txn, argument, .. } = decision;
+        let args = json!({
+            "txn": txn.number(),
+            "core": core,
+            "thread": subject.id,
+            "generation": subject.generation,
+            "sequence": sequence.0,
+            "slice_ns": argument,
+        });
+        let name = format!("{} for core {core}", name_of(Some(*subject)));
+        self.instant(Track::Policy, "decision", &name, args.clone())?;
+        let shown = self.on;
+        if shown {
+            let (name, id) = on_its_way(core, decision);
+            self.writer.on_its_way(self.now, true, &name, &id, args)?;
+        }
+        let unanswered = &mut self.core(core).unanswered;
+        if unanswered.len() == UNANSWERED_MAX {
+            unanswered.pop_front();
+        }
+        unanswered.push_back((*decision, shown));
+        Ok(())
+    }
+
+    fn arrived(
+        &mut self,
+        core: u16,
+        decision: &Decision,
+        shown: bool,
+        args: Value,
+    ) -> io::Result<()> {
+        let (name, id) = on_its_way(core, decision);
+        if shown { self.writer.on_its_way(self.now, false, &name, &id, args) } else { Ok(()) }
+    }
+
+    fn note(&mut self, name: &str, note: &Note) -> io::Result<()> {
+        let args = json!({ "kind": note.kind, "subject": note.subject.id, "words": note.words });
+        self.instant(Track::Policy, "note", name, args)
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) -> io::Result<()> {
+        let args = json!({ "subjects": snapshot.records.len() });
+        self.instant(Track::Policy, "message", "snapshot", args)?;
+        self.waiting.on_snapshot(snapshot);
+        for (core, record) in (0..).zip(&snapshot.cores) {
+            // One that is older than what has been heard says nothing of a newer run.
+            let known = self.core(core).run;
+            if known.is_some_and(|known| record.run.wrapping_sub(known) as i32 <= 0) {
+                continue;
+            }
+            self.end_run(core, json!({ "ended": "before a snapshot" }))?;
+            self.core(core).run = Some(record.run);
+            let runs = |record: &&wave_core::snapshot::Record| {
+                record.state == State::Running && record.core == core
+            };
+            if let Some(record) = snapshot.records.iter().find(runs) {
+                let args = json!({ "began": "before a snapshot" });
+                let run = snapshot.cores[usize::from(core)].run;
+                self.begin_run(core, run, Some(record.subject), args)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_run(
+        &mut self,
+        core: u16,
+        run: u32,
+        thread: Option<Subject>,
+        args: Value,
+    ) -> io::Result<()> {
+        let shown = self.on;
+        let state = self.core(core);
+        state.run = Some(run);
+        state.running = Some(Run { thread, shown });
+        let (track, name) = (Track::Context(core), name_of(thread));
+        if shown { self.writer.begin(self.now, track, &name, args) } else { Ok(()) }
+    }
+
+    fn end_run(&mut self, core: u16, args: Value) -> io::Result<()> {
+        let Some(run) = self.core(core).running.take() else { return Ok(()) };
+        let (track, name) = (Track::Context(core), name_of(run.thread));
+        if run.shown { self.writer.end(self.now, track, &name, args) } else { Ok(()) }
+    }
+
+    /// What waits at the end of a moment, where that changed.
+    fn count(&mut self) -> io::Result<()> {
+        let count = self.waiting.count();
+        if self.on && self.counted.replace(count) != Some(count) {
+            self.writer.counter(self.now, "threads that wait", count)?;
+        }
+        Ok(())
+    }
+}
+
+fn name_of(thread: Option<Subject>) -> String {
+    match thread {
+        Some(Subject { id, generation }) => format!("thread {id} gen {generation}"),
+        None => "unknown thread".to_owned(),
+    }
+}
+
+/// Name and identity of a decision that is on its way.
+fn on_its_way(core: u16, decision: &Decision) -> (String, String) {
+    (format!("to core {core}"), format!("{core}.{}", decision.txn.number()))
+}
+
+fn kind_name(kind: Kind) -> String {
+    format!("{kind:?}").to_uppercase()
+}
+
+fn ends_a_run(kind: Kind) -> bool {
+    matches!(kind, Kind::Blocked | Kind::Yield | Kind::Preempt | Kind::Dead | Kind::Departed)
+}
+
+/// Why a decision failed, in words.
+fn reason(code: Code) -> &'static str {
+    match code {
+        Code::Complete => "it did not",
+        Code::Aborted => "the agent took it back before the host read it",
+        Code::TargetOnCpu => "the thread runs already",
+        Code::TargetStale => "something happened to the thread that the agent had not seen",
+        Code::TargetNotFound => "there is no such thread any more",
+        Code::TargetNotRunnable => "the thread is blocked",
+        Code::AgentStale => "its agent has been replaced",
+        Code::CpuOffline => "the core is offline",
+        Code::CpuUnavailable => "a higher class owns the core",
+        Code::InvalidFlags => "flags that the host does not know",
+        Code::InvalidTarget => "the target cannot be scheduled at all",
+        Code::NotPermitted => "the thread or the core is another enclave's",
+        Code::InvalidCpu => "there is no such core",
+        Code::NoAgent => "no agent is attached",
+        Code::UnsupportedVersion => "this version of the host does not know such an entry",
+        Code::Poisoned => "another member of its all-or-nothing group failed",
+        Code::Affinity => "the thread may not run on this core",
+        Code::Unsupported => "the host cannot commit such a group",
+    }
+}

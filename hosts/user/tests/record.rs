@@ -1,0 +1,128 @@
+//! What an agent recorded under a real host, a policy decides again: of an agent that left by
+//! itself, and of one that was killed.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::{start, wait_for};
+use wave_agent::{Registry, Seat, attach, record_to, run};
+use wave_core::brain::Input;
+use wave_core::log::{Header, LogReader, What};
+use wave_core::outcome::Code;
+use wave_core::replay::{Replay, Tally};
+use wave_user::{Enclave, Mode};
+
+const SOCKET: &str = "WAVE_TEST_AGENT";
+const LOG: &str = "WAVE_TEST_LOG";
+const POLICY: &str = "fifo";
+
+fn record(socket: &Path, log: &Path) {
+    let attached = attach(socket).unwrap();
+    let config = attached.layout.config;
+    let header = Header { config, policy: POLICY.into(), about: "a test".into() };
+    let recorder = record_to(log, &header).unwrap();
+    let policy = Registry::shipped().make(POLICY, &config).unwrap();
+    run(attached, policy, recorder, Seat::Shared).unwrap();
+}
+
+/// What the killed agent runs; by itself it does nothing.
+#[test]
+fn agent_process() {
+    let Some((socket, log)) = std::env::var_os(SOCKET).zip(std::env::var_os(LOG)) else { return };
+    record(Path::new(&socket), Path::new(&log));
+}
+
+/// A log's path, removed with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let name = format!("wave-test-{}-{name}.wavelog", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Threads that yield, sleep on each other and end.
+fn work(enclave: &Enclave, threads: usize) {
+    let threads: Vec<_> = (0..threads)
+        .map(|at| {
+            let body = move || {
+                (0..at % 7).for_each(|_| wave_user::yield_now());
+                if at % 3 == 0 {
+                    wave_user::spawn(1, wave_user::yield_now).unwrap().join().unwrap();
+                }
+            };
+            enclave.spawn(0, body).unwrap()
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// Replays the log; returns how that compares, and how many runs began in it.
+fn replay(log: &Path) -> (Tally, usize) {
+    let bytes = std::fs::read(log).unwrap();
+    let reader = LogReader::new(&bytes).unwrap();
+    let Header { config, policy, .. } = reader.header().clone();
+    let mut replay = Replay::new(&config, Registry::shipped().make(&policy, &config).unwrap());
+    let mut runs = 0;
+    for record in reader {
+        let record = record.unwrap();
+        if let What::Input(Input::Entry { entry, .. }) = &record.what {
+            runs +=
+                usize::from(entry.outcome.is_some_and(|outcome| outcome.code == Code::Complete));
+        }
+        replay.feed(&record);
+    }
+    (replay.finish(), runs)
+}
+
+#[test]
+fn a_recorded_run_replays_identically() {
+    let log = Scratch::new("whole");
+    let enclave = start("record-whole", |options| options.config.cores = 2);
+    let (socket, file) = (enclave.socket().to_owned(), log.0.clone());
+    let agent = std::thread::spawn(move || record(&socket, &file));
+    wait_for("the agent", || enclave.mode() == Mode::Agent);
+    work(&enclave, 200);
+    drop(enclave);
+    agent.join().unwrap();
+    let (tally, runs) = replay(&log.0);
+    assert!(tally.is_identical(), "{tally:?}");
+    assert!(tally.decisions >= 200 && runs >= 200, "{runs} runs, {tally:?}");
+}
+
+#[test]
+fn what_a_killed_agent_had_recorded_replays_identically() {
+    let log = Scratch::new("killed");
+    let enclave = start("record-killed", |options| options.config.cores = 1);
+    let mut agent = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "agent_process", "--quiet"])
+        .env(SOCKET, enclave.socket())
+        .env(LOG, &log.0)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the agent", || enclave.mode() == Mode::Agent);
+    let written = || std::fs::metadata(&log.0).map_or(0, |file| file.len());
+    let before = written();
+    // Until a part of the log has gone out, be it full or because the agent rested.
+    while written() == before {
+        work(&enclave, 20);
+    }
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    wait_for("the fallback", || enclave.mode() == Mode::Fallback);
+    work(&enclave, 20);
+    drop(enclave);
+    let (tally, runs) = replay(&log.0);
+    assert!(tally.is_identical(), "{tally:?}");
+    assert!(tally.decisions > 0 && runs > 0, "{runs} runs, {tally:?}");
+}

@@ -1,0 +1,249 @@
+//! What scheduling would give if it cost nothing: queues with `c` servers, without agents, links or
+//! switches. A policy under load is compared with these; no policy of its kind can do better.
+//!
+//! Each is a state machine of jobs: tell it of arrivals in order of time, and take completions as
+//! they come due. Ids are the caller's. An event costs logarithmic time in the number of jobs.
+//!
+//! Unlike a policy these may allocate as they go: they run beside an experiment, not in an agent.
+
+use alloc::collections::{BTreeSet, BinaryHeap, VecDeque};
+use core::cmp::Reverse;
+
+use wave_core::clock::Nanos;
+
+/// A queue with several servers.
+pub trait Oracle {
+    /// A job comes that needs a server for `service`. Panics if a job was due before `now` and has
+    /// not been taken.
+    fn arrive(&mut self, now: Nanos, id: u64, service: Nanos);
+
+    /// The job that completes next if nothing arrives before, and when. Of two that complete at the
+    /// same time, the one that came first.
+    fn next_completion(&self) -> Option<(Nanos, u64)>;
+
+    /// Takes the job that completes next.
+    fn complete(&mut self) -> Option<(Nanos, u64)>;
+
+    /// How many jobs there are, served or waiting.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn check_order(oracle: &impl Oracle, now: Nanos) {
+    let due = oracle.next_completion();
+    assert!(
+        due.is_none_or(|(at, _)| at >= now),
+        "the caller's fault: {due:?} has not been taken at {now:?}"
+    );
+}
+
+/// Fractions of a nanosecond.
+const FRACTION_BITS: u32 = 32;
+
+fn exact(time: Nanos) -> u128 {
+    u128::from(time.0) << FRACTION_BITS
+}
+
+fn rounded_up(time: u128) -> Nanos {
+    Nanos(time.div_ceil(1 << FRACTION_BITS) as u64)
+}
+
+/// Processor sharing: of `n` jobs on `c` servers each gets `min(1, c/n)` of a server, always.
+///
+/// Virtual time is the service that a job has got which was there from the start; all jobs get the
+/// same, so a job completes when virtual time has grown by its service since it came, and jobs
+/// complete in the order of that sum. Times are exact to 2^-32 ns, and rounded up to the nanosecond
+/// where they are told; no work is ever lost to rounding.
+#[derive(Clone, Debug)]
+pub struct ProcessorSharing {
+    servers: u128,
+    now: u128,
+    virtual_now: u128,
+    /// Work that is done, but too little to be divided among the jobs.
+    undivided: u128,
+    /// By the virtual time at which each completes, then by arrival.
+    jobs: BinaryHeap<Reverse<(u128, u64, u64)>>,
+    arrivals: u64,
+}
+
+impl ProcessorSharing {
+    /// With so many servers, at least one.
+    pub fn new(servers: u32) -> ProcessorSharing {
+        assert!(servers > 0, "the caller's fault: nobody serves");
+        ProcessorSharing {
+            servers: servers.into(),
+            now: 0,
+            virtual_now: 0,
+            undivided: 0,
+            jobs: BinaryHeap::new(),
+            arrivals: 0,
+        }
+    }
+
+    /// Jobs, and servers at work.
+    fn load(&self) -> (u128, u128) {
+        let jobs = self.jobs.len() as u128;
+        (jobs, jobs.min(self.servers))
+    }
+
+    fn next(&self) -> Option<(u128, u64)> {
+        let Reverse((virtual_end, _, id)) = self.jobs.peek()?;
+        let (jobs, busy) = self.load();
+        let left = virtual_end.saturating_sub(self.virtual_now) * jobs;
+        Some((self.now + left.saturating_sub(self.undivided).div_ceil(busy), *id))
+    }
+
+    fn advance(&mut self, now: u128) {
+        if self.jobs.is_empty() {
+            self.undivided = 0;
+        } else {
+            let (jobs, busy) = self.load();
+            let work = (now - self.now) * busy + self.undivided;
+            self.virtual_now += work / jobs;
+            self.undivided = work % jobs;
+        }
+        self.now = now;
+    }
+}
+
+impl Oracle for ProcessorSharing {
+    fn arrive(&mut self, now: Nanos, id: u64, service: Nanos) {
+        check_order(self, now);
+        self.advance(exact(now).max(self.now));
+        self.jobs.push(Reverse((self.virtual_now + exact(service), self.arrivals, id)));
+        self.arrivals += 1;
+    }
+
+    fn next_completion(&self) -> Option<(Nanos, u64)> {
+        self.next().map(|(at, id)| (rounded_up(at), id))
+    }
+
+    fn complete(&mut self) -> Option<(Nanos, u64)> {
+        let (at, id) = self.next()?;
+        self.advance(at);
+        self.jobs.pop();
+        Some((rounded_up(at), id))
+    }
+
+    fn len(&self) -> usize {
+        self.jobs.len()
+    }
+}
+
+/// Shortest remaining processing time first, preemptive: always the `c` jobs that need least. On one
+/// server no policy has a smaller mean time in the system (Schrage 1968).
+#[derive(Clone, Debug)]
+pub struct Srpt {
+    servers: usize,
+    /// By the time at which each completes, then by arrival.
+    served: BTreeSet<(Nanos, u64, u64)>,
+    /// By what each needs yet, then by arrival.
+    waiting: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
+    arrivals: u64,
+}
+
+impl Srpt {
+    /// With so many servers, at least one.
+    pub fn new(servers: u32) -> Srpt {
+        assert!(servers > 0, "the caller's fault: nobody serves");
+        Srpt {
+            servers: servers as usize,
+            served: BTreeSet::new(),
+            waiting: BinaryHeap::new(),
+            arrivals: 0,
+        }
+    }
+}
+
+impl Oracle for Srpt {
+    fn arrive(&mut self, now: Nanos, id: u64, service: Nanos) {
+        check_order(self, now);
+        let ticket = self.arrivals;
+        self.arrivals += 1;
+        let longest = self.served.last().copied().filter(|_| self.served.len() == self.servers);
+        match longest {
+            Some(longest @ (end, ticket_of_longest, id_of_longest)) if end > now + service => {
+                self.served.remove(&longest);
+                self.waiting.push(Reverse((end.since(now), ticket_of_longest, id_of_longest)));
+            }
+            Some(_) => return self.waiting.push(Reverse((service, ticket, id))),
+            None => {}
+        }
+        self.served.insert((now + service, ticket, id));
+    }
+
+    fn next_completion(&self) -> Option<(Nanos, u64)> {
+        self.served.first().map(|(end, _, id)| (*end, *id))
+    }
+
+    fn complete(&mut self) -> Option<(Nanos, u64)> {
+        let (now, _, id) = self.served.pop_first()?;
+        if let Some(Reverse((left, ticket, next))) = self.waiting.pop() {
+            self.served.insert((now + left, ticket, next));
+        }
+        Some((now, id))
+    }
+
+    fn len(&self) -> usize {
+        self.served.len() + self.waiting.len()
+    }
+}
+
+/// First in, first out, each job to its end on one of `c` servers.
+#[derive(Clone, Debug)]
+pub struct FirstInFirstOut {
+    servers: usize,
+    /// By the time at which each completes, then by arrival.
+    served: BinaryHeap<Reverse<(Nanos, u64, u64)>>,
+    waiting: VecDeque<(Nanos, u64, u64)>,
+    arrivals: u64,
+}
+
+impl FirstInFirstOut {
+    /// With so many servers, at least one.
+    pub fn new(servers: u32) -> FirstInFirstOut {
+        assert!(servers > 0, "the caller's fault: nobody serves");
+        FirstInFirstOut {
+            servers: servers as usize,
+            served: BinaryHeap::new(),
+            waiting: VecDeque::new(),
+            arrivals: 0,
+        }
+    }
+}
+
+impl Oracle for FirstInFirstOut {
+    fn arrive(&mut self, now: Nanos, id: u64, service: Nanos) {
+        check_order(self, now);
+        let ticket = self.arrivals;
+        self.arrivals += 1;
+        if self.served.len() < self.servers {
+            self.served.push(Reverse((now + service, ticket, id)));
+        } else {
+            self.waiting.push_back((service, ticket, id));
+        }
+    }
+
+    fn next_completion(&self) -> Option<(Nanos, u64)> {
+        self.served.peek().map(|Reverse((end, _, id))| (*end, *id))
+    }
+
+    fn complete(&mut self) -> Option<(Nanos, u64)> {
+        let Reverse((now, _, id)) = self.served.pop()?;
+        if let Some((service, ticket, next)) = self.waiting.pop_front() {
+            self.served.push(Reverse((now + service, ticket, next)));
+        }
+        Some((now, id))
+    }
+
+    fn len(&self) -> usize {
+        self.served.len() + self.waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! A policy made of a discipline.
+
+use alloc::vec::Vec;
+use core::fmt::Debug;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::message::{Decision, Message, Sequence, Subject};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::policy::{Desk, Policy, Preemption, Progress};
+use wave_core::snapshot::{Snapshot, State};
+
+use super::{Run, Runs};
+use crate::wire::{self, Event, Kind, NO_CORE};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Not ours to place: blocked, dead, never seen.
+    #[default]
+    Away,
+    Waiting,
+    Staged,
+    Running,
+}
+
+/// What is known of a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Thread {
+    generation: u32,
+    sequence: Sequence,
+    place: Place,
+    /// Its class.
+    pub class: u16,
+    /// The core that it ran on last, or [`NO_CORE`]. Always a core of the enclave.
+    pub core: u16,
+    /// Since when it waits, if it does.
+    pub since: Nanos,
+    /// The discipline's own; zero for a new thread. A deadline, say.
+    pub mark: u64,
+}
+
+const UNKNOWN: Thread = Thread {
+    generation: 0,
+    sequence: Sequence(0),
+    place: Place::Away,
+    class: 0,
+    core: NO_CORE,
+    since: Nanos(0),
+    mark: 0,
+};
+
+/// Why a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It was created, or woke up.
+    Woken,
+    /// It let others go first.
+    Yielded,
+    /// Its run was ended.
+    Preempted,
+    /// A core could not take it. If it were first again, it could be refused for ever, and hold up
+    /// the others.
+    Refused,
+    /// A snapshot says so.
+    Found,
+}
+
+/// In which order threads wait, and which runs are ended for them.
+pub trait Discipline: Debug {
+    /// Whether decisions are left for running cores while the queue is long ([`Preemptive`]). What
+    /// is left cannot be taken back for a thread that comes later and is more urgent.
+    const PRESTAGES: bool = true;
+    /// Whether a thread goes to the core that it ran on last, if that one asks too.
+    const STICKY: bool = false;
+
+    /// The name of the policy.
+    fn name(&self) -> &'static str;
+
+    /// How many threads wait.
+    fn waiting(&self) -> usize;
+
+    /// A thread begins to wait; [`Thread::since`] is now.
+    fn enter(&mut self, now: Nanos, id: u32, thread: &mut Thread, cause: Cause);
+
+    /// A thread that waits has moved on.
+    fn leave(&mut self, id: u32);
+
+    /// Takes the thread whose turn it is. `threads` are all, by id.
+    fn take(&mut self, now: Nanos, threads: &[Thread]) -> Option<u32>;
+
+    /// Nobody waits.
+    fn clear(&mut self);
+
+    /// A thread has run for so long.
+    fn charge(&mut self, _thread: &mut Thread, _ran: Nanos) {}
+
+    /// The rank of a run of this thread that begins now: its order in [`Runs::first`].
+    fn rank(&self, now: Nanos, thread: &Thread) -> u64;
+
+    /// The core whose run is to be ended for a thread that waits and on which no other core has a
+    /// claim. Called again after each, until it names none.
+    fn victim(&mut self, now: Nanos, runs: &Runs, threads: &[Thread]) -> Option<u16>;
+
+    /// When there can be a [`Discipline::victim`] although nothing happens. Called after it named
+    /// none; must lie in the future.
+    fn next_victim(&self, now: Nanos, runs: &Runs) -> Option<Nanos>;
+
+    /// When a run that began at `start` is to be ended for a thread that was prestaged on its core.
+    /// `None`: it is left alone.
+    fn slice_end(&self, _start: Nanos) -> Option<Nanos> {
+        None
+    }
+}
+
+/// The policy with this discipline.
+///
+/// Cores that wait are served first. What is left is prestaged on running cores only while as many
+/// threads wait as there are cores (Wave 4.1), as in [`super::super::fifo`] and for its reasons.
+#[derive(Debug)]
+pub struct Preemptive<D> {
+    threads: Vec<Thread>,
+    runs: Runs,
+    discipline: D,
+    /// As of the last `decide`.
+    deadline: Option<Nanos>,
+}
+
+impl<D: Discipline> Preemptive<D> {
+    /// For an enclave of this configuration.
+    pub fn with(config: &Config, discipline: D) -> Preemptive<D> {
+        Preemptive {
+            threads: alloc::vec![UNKNOWN; config.subjects as usize],
+            runs: Runs::new(config.cores),
+            discipline,
+            deadline: None,
+        }
+    }
+
+    /// How many threads wait for a decision.
+    pub fn queue_len(&self) -> usize {
+        self.discipline.waiting()
+    }
+
+    /// Takes a thread from where it was believed to be; its run, if it was on a core.
+    fn withdraw(&mut self, id: u32) -> Option<Run> {
+        let thread = &mut self.threads[id as usize];
+        match core::mem::replace(&mut thread.place, Place::Away) {
+            Place::Waiting => {
+                self.discipline.leave(id);
+                None
+            }
+            Place::Running => self.runs.end_of(thread.core, id),
+            Place::Away | Place::Staged => None,
+        }
+    }
+
+    fn enter(&mut self, now: Nanos, id: u32, cause: Cause) {
+        let thread = &mut self.threads[id as usize];
+        thread.place = Place::Waiting;
+        thread.since = now;
+        self.discipline.enter(now, id, thread, cause);
+    }
+
+    fn begin(&mut self, now: Nanos, core: u16, id: u32) {
+        self.withdraw(id);
+        let thread = &mut self.threads[id as usize];
+        thread.place = Place::Running;
+        if usize::from(core) < self.runs.cores() {
+            thread.core = core;
+            let rank = self.discipline.rank(now, thread);
+            self.runs.begin(core, Run { thread: id, start: now }, rank);
+        }
+    }
+
+    fn stage(&mut self, desk: &mut Desk<'_>, core: u16, id: u32) {
+        let thread = &mut self.threads[id as usize];
+        thread.place = Place::Staged;
+        let subject = Subject { id, generation: thread.generation };
+        desk.stage(core, wire::run(subject, thread.sequence, Nanos(0)));
+        self.runs.bind(core);
+    }
+
+    fn serve(&mut self, now: Nanos, desk: &mut Desk<'_>) {
+        while let Some(core) = desk.asking() {
+            let Some(id) = self.discipline.take(now, &self.threads) else { return };
+            let last = self.threads[id as usize].core;
+            let core = if D::STICKY && desk.asks(last) { last } else { core };
+            self.stage(desk, core, id);
+        }
+        let cores = usize::from(desk.cores());
+        while D::PRESTAGES && (cores == 1 || self.discipline.waiting() >= cores) {
+            let Some(core) = desk.open() else { return };
+            let Some(id) = self.discipline.take(now, &self.threads) else { return };
+            self.stage(desk, core, id);
+        }
+    }
+
+    fn end_runs(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        self.runs.check_asked(|core| desk.run(core));
+        while self.discipline.waiting() > self.runs.claims() {
+            let Some(core) = self.discipline.victim(now, &self.runs, &self.threads) else {
+                self.deadline = self.discipline.next_victim(now, &self.runs);
+                return Progress::Done;
+            };
+            let run = desk.run(core);
+            if desk.is_full() || !desk.preempt(Preemption { core, run }) {
+                return Progress::More;
+            }
+            let is_bound = desk.unanswered(core) > 0;
+            let has_room = !is_bound && desk.has_room(core);
+            if has_room && let Some(id) = self.discipline.take(now, &self.threads) {
+                self.stage(desk, core, id);
+            }
+            self.runs.ending(core, run, !is_bound && !has_room);
+        }
+        self.end_runs_for_bound(now, desk)
+    }
+
+    /// Nobody waits whom every core could serve, but there may be threads that were prestaged when
+    /// more did.
+    fn end_runs_for_bound(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        let mut at = 0;
+        while let Some(core) = self.runs.next_bound(at, |core| desk.unanswered(core) > 0) {
+            at += 1;
+            let end = self.runs.get(core).and_then(|run| self.discipline.slice_end(run.start));
+            let (Some(end), run) = (end, desk.run(core)) else { continue };
+            if true {
+                self.deadline = Some(self.deadline.map_or(end, |other| other.min(end)));
+            } else if desk.preempt(Preemption { core, run }) {
+                self.runs.ending(core, run, false);
+            } else {
+                return Progress::More;
+            }
+        }
+        Progress::Done
+    }
+}
+
+impl<D: Discipline> Policy for Preemptive<D> {
+    fn name(&self) -> &'static str {
+        self.discipline.name()
+    }
+
+    fn on_message(&mut self, now: Nanos, message: &Message) {
+        let Some(event) = Event::from_message(message) else { return };
+        let id = event.thread.id;
+        if id as usize >= self.threads.len() {
+            return;
+        }
+        let ended = self.withdraw(id);
+        let thread = &mut self.threads[id as usize];
+        let ran = match ended {
+            // A host that does not measure.
+            Some(run) if event.ran == Nanos(0) => now.since(run.start),
+            _ => event.ran,
+        };
+        if thread.generation != event.thread.generation {
+            *thread = UNKNOWN;
+        }
+        thread.generation = event.thread.generation;
+        thread.sequence = event.sequence;
+        thread.class = event.class;
+        if ran != Nanos(0) {
+            self.discipline.charge(thread, ran);
+        }
+        let cause = match event.kind {
+            Kind::New | Kind::Wakeup => Cause::Woken,
+            Kind::Yield => Cause::Yielded,
+            Kind::Preempt => Cause::Preempted,
+            Kind::Blocked | Kind::Dead | Kind::Departed => return,
+        };
+        self.enter(now, id, cause);
+    }
+
+    fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome) {
+        let id = decision.subject.id;
+        let unchanged = self.threads.get(id as usize).is_some_and(|thread| {
+            thread.generation == decision.subject.generation && thread.sequence == decision.sequence
+        });
+        if outcome.code == Code::Complete {
+            self.runs.end(core);
+        }
+        if !unchanged {
+            return;
+        }
+        let is_staged = self.threads[id as usize].place == Place::Staged;
+        match outcome.code {
+            // Whatever a snapshot said: a thread that runs keeps its sequence until it stops.
+            Code::Complete => self.begin(now, core, id),
+            Code::TargetOnCpu if is_staged => self.threads[id as usize].place = Place::Running,
+            // The host knows something of the thread that its next message will tell.
+            Code::TargetStale
+            | Code::TargetNotFound
+            | Code::TargetNotRunnable
+            | Code::TargetOnCpu => {}
+            // It was about the core or the form of the decision: the thread still waits.
+            _ if is_staged => self.enter(now, id, Cause::Refused),
+            _ => {}
+        }
+    }
+
+    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        self.deadline = None;
+        self.serve(now, desk);
+        if desk.is_full() { Progress::More } else { self.end_runs(now, desk) }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.deadline
+    }
+
+    fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
+        self.discipline.clear();
+        self.runs.clear();
+        self.threads.fill(UNKNOWN);
+        self.deadline = None;
+        for record in &snapshot.records {
+            let id = record.subject.id;
+            if id as usize >= self.threads.len() {
+                continue;
+            }
+            // A lying host may name one twice.
+            self.withdraw(id);
+            let thread = &mut self.threads[id as usize];
+            thread.generation = record.subject.generation;
+            thread.sequence = record.sequence;
+            thread.class = record.class;
+            match record.state {
+                State::Runnable => self.enter(now, id, Cause::Found),
+                State::Running => {
+                    // Its mark, as for those that wait.
+                    self.enter(now, id, Cause::Found);
+                    self.begin(now, record.core, id);
+                }
+                State::Blocked | State::Free => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What runs on which core, since when, and which runs have been asked to end.
+
+use alloc::vec::Vec;
+
+use wave_core::clock::Nanos;
+
+use super::Heap;
+
+/// A thread on a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The thread's id.
+    pub thread: u32,
+    /// When the agent heard that it began.
+    pub start: Nanos,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    run: Option<Run>,
+    rank: u64,
+    /// The number by which the run was asked to end.
+    ending: Option<u32>,
+    /// No thread was left for the core then, so it will ask for one.
+    claims: bool,
+    /// It stands in the list of cores that decisions were left for.
+    listed: bool,
+}
+
+/// The runs of all cores.
+#[derive(Debug)]
+pub struct Runs {
+    slots: Vec<Slot>,
+    /// Cores whose runs have not been asked to end, by rank.
+    by_rank: Heap,
+    claims: usize,
+    /// Cores whose runs have been asked to end, and some whose runs have ended since.
+    asked: Vec<u16>,
+    /// Cores for which decisions may wait.
+    bound: Vec<u16>,
+}
+
+impl Runs {
+    pub(super) fn new(cores: u16) -> Runs {
+        Runs {
+            slots: alloc::vec![Slot::default(); usize::from(cores)],
+            by_rank: Heap::new(cores.into()),
+            claims: 0,
+            asked: Vec::with_capacity(cores.into()),
+            bound: Vec::with_capacity(cores.into()),
+        }
+    }
+
+    /// How many cores there are.
+    pub fn cores(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// How many cores were asked to end their runs, and will ask for one of the threads that wait.
+    pub fn claims(&self) -> usize {
+        self.claims
+    }
+
+    /// The run of this core, unless it has been asked to end.
+    pub fn get(&self, core: u16) -> Option<Run> {
+        let slot = self.slots.get(usize::from(core))?;
+        slot.run.filter(|_| slot.ending.is_none())
+    }
+
+    /// The run of the lowest rank that has not been asked to end.
+    pub fn first(&self) -> Option<(u16, Run)> {
+        let (_, core) = self.by_rank.first()?;
+        self.get(core as u16).map(|run| (core as u16, run))
+    }
+
+    /// Every run that has not been asked to end, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, Run)> + '_ {
+        self.by_rank.ids().filter_map(|core| Some((core as u16, self.get(core as u16)?)))
+    }
+
+    /// A run begins; one that the agent believed to be there has ended.
+    pub(super) fn begin(&mut self, core: u16, run: Run, rank: u64) {
+        self.end(core);
+        let Some(slot) = self.slots.get_mut(usize::from(core)) else { return };
+        (slot.run, slot.rank) = (Some(run), rank);
+        self.by_rank.push(core.into(), rank);
+    }
+
+    /// Whatever runs on this core has ended.
+    pub(super) fn end(&mut self, core: u16) -> Option<Run> {
+        let slot = self.slots.get_mut(usize::from(core))?;
+        self.claims -= usize::from(core::mem::take(&mut slot.claims));
+        slot.ending = None;
+        self.by_rank.remove(core.into());
+        slot.run.take()
+    }
+
+    /// The run of `thread` has ended, if it is what runs on this core.
+    pub(super) fn end_of(&mut self, core: u16, thread: u32) -> Option<Run> {
+        let run = self.slots.get(usize::from(core))?.run?;
+        if run.thread == thread { self.end(core) } else { None }
+    }
+
+    /// The run of this core has been asked to end, by this number.
+    pub(super) fn ending(&mut self, core: u16, number: u32, claims: bool) {
+        let slot = &mut self.slots[usize::from(core)];
+        slot.ending = Some(number);
+        slot.claims = claims;
+        self.claims += usize::from(claims);
+        self.by_rank.remove(core.into());
+        if !self.asked.contains(&core) {
+            self.asked.push(core);
+        }
+    }
+
+    /// A run whose core turns out to be at another number than it was asked by (a snapshot's parts
+    /// need not be of one moment) has not been asked at all.
+    pub(super) fn check_asked(&mut self, number: impl Fn(u16) -> u32) {
+        let mut at = 0;
+        while let Some(&core) = self.asked.get(at) {
+            let slot = &mut self.slots[usize::from(core)];
+            if slot.ending == Some(number(core)) {
+                at += 1;
+                continue;
+            }
+            self.asked.swap_remove(at);
+            if slot.ending.take().is_some() {
+                self.claims -= usize::from(core::mem::take(&mut slot.claims));
+                self.by_rank.push(core.into(), slot.rank);
+            }
+        }
+    }
+
+    /// A decision may wait for this core.
+    pub(super) fn bind(&mut self, core: u16) {
+        let slot = &mut self.slots[usize::from(core)];
+        if !core::mem::replace(&mut slot.listed, true) {
+            self.bound.push(core);
+        }
+    }
+
+    /// The cores for which decisions may wait; those for which none does are taken off the list on
+    /// the way.
+    pub(super) fn next_bound(&mut self, at: usize, is_bound: impl Fn(u16) -> bool) -> Option<u16> {
+        loop {
+            let core = *self.bound.get(at)?;
+            if is_bound(core) {
+                return Some(core);
+            }
+            self.bound.swap_remove(at);
+            self.slots[usize::from(core)].listed = false;
+        }
+    }
+
+    /// Forgets all runs. Decisions that were made before may still wait for any core.
+    pub(super) fn clear(&mut self) {
+        self.slots.fill(Slot::default());
+        self.by_rank.clear();
+        self.claims = 0;
+        self.asked.clear();
+        self.bound.clear();
+        for core in 0..self.slots.len() as u16 {
+            self.bind(core);
+        }
+    }
+}

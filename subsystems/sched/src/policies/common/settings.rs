@@ -1,0 +1,311 @@
+//! Settings of a policy as text: `NAME:KEY=VALUE,KEY=VALUE`, where a value is a number, numbers per
+//! class (`50/10000`, the last one also for every higher class), or a span of numbers (`5..10`).
+
+use alloc::string::{String, ToString};
+use core::ops::RangeInclusive;
+
+use wave_core::clock::Nanos;
+
+/// Classes that a policy tells apart; higher ones count as the last.
+pub const CLASSES_MAX: usize = 16;
+
+/// Something for each class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerClass<T>([T; CLASSES_MAX]);
+
+impl<T: Copy> PerClass<T> {
+    /// The values of the first classes; the last is also that of every higher class. Panics if there
+    /// is none, or more than [`CLASSES_MAX`].
+    pub fn new(values: &[T]) -> PerClass<T> {
+        assert!(values.len() <= CLASSES_MAX, "{CLASSES_MAX} classes are told apart");
+        PerClass(core::array::from_fn(|class| values[class.min(values.len() - 1)]))
+    }
+
+    /// The value of a class.
+    #[inline]
+    pub fn of(&self, class: u16) -> T {
+        self.0[class_index(class)]
+    }
+}
+
+/// The index of a class among those that are told apart.
+#[inline]
+pub(in super::super) fn class_index(class: u16) -> usize {
+    usize::from(class).min(CLASSES_MAX - 1)
+}
+
+/// One setting that a policy takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name, with the unit last.
+    pub key: &'static str,
+    /// What it means, for help texts.
+    pub help: &'static str,
+    /// The value where none is given.
+    pub default: &'static str,
+    /// How many numbers its value has at most, divided by `/`: one per class.
+    pub numbers: usize,
+    /// Whether its value is a span, `LEAST..MOST`, or one number for both.
+    pub is_span: bool,
+    /// What each number may be.
+    pub range: (u64, u64),
+}
+
+impl Setting {
+    const ANY: Setting =
+        Setting { key: "", help: "", default: "", numbers: 1, is_span: false, range: (1, 0) };
+
+    /// One number.
+    pub const fn number(
+        key: &'static str,
+        default: &'static str,
+        range: RangeInclusive<u64>,
+        help: &'static str,
+    ) -> Setting {
+        Setting { key, help, default, range: (*range.start(), *range.end()), ..Setting::ANY }
+    }
+
+    /// A number for each class.
+    pub const fn per_class(
+        key: &'static str,
+        default: &'static str,
+        range: RangeInclusive<u64>,
+        help: &'static str,
+    ) -> Setting {
+        Setting { numbers: CLASSES_MAX, ..Setting::number(key, default, range, help) }
+    }
+
+    /// A span.
+    pub const fn span(
+        key: &'static str,
+        default: &'static str,
+        range: RangeInclusive<u64>,
+        help: &'static str,
+    ) -> Setting {
+        Setting { is_span: true, ..Setting::number(key, default, range, help) }
+    }
+
+    fn divider(&self) -> &'static str {
+        if self.is_span { ".." } else { "/" }
+    }
+
+    /// Whether a value is one that is allowed.
+    fn check(&self, value: &str) -> bool {
+        let (least, most) = self.range;
+        let most_numbers = if self.is_span { 2 } else { self.numbers };
+        let mut numbers = value.split(self.divider());
+        let fits =
+            |text: &str| matches!(number(text), Some(number) if (least..=most).contains(&number));
+        let is_span = || match value.split_once("..") {
+            Some((least, most)) => number(least) <= number(most),
+            None => true,
+        };
+        numbers.clone().count() <= most_numbers && numbers.all(fits) && (!self.is_span || is_span())
+    }
+}
+
+impl core::fmt::Display for Setting {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let ((least, most), key) = (self.range, self.key);
+        match (self.is_span, self.numbers) {
+            (true, _) => write!(f, "{key}=LEAST..MOST, each {least} to {most}"),
+            (false, 1) => write!(f, "{key}=N, {least} to {most}"),
+            (false, count) => {
+                write!(f, "{key}=N/N/..., at most {count} of them, each {least} to {most}")
+            }
+        }
+    }
+}
+
+/// Only digits: no sign, no space.
+fn number(text: &str) -> Option<u64> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+/// Settings that make no sense: whoever wrote them is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    /// The policy has no such setting.
+    #[error("it has no setting `{key}`; it takes {}", List(allowed))]
+    Unknown {
+        /// What was asked for.
+        key: String,
+        /// What there is.
+        allowed: &'static [Setting],
+    },
+    /// Not `KEY=VALUE`.
+    #[error("`{text}` is no setting: write KEY=VALUE, several with commas between them")]
+    NoValue {
+        /// What was written.
+        text: String,
+    },
+    /// The same setting again.
+    #[error("`{}` is set twice", setting.key)]
+    Twice {
+        /// Which.
+        setting: &'static Setting,
+    },
+    /// Not a value that is allowed.
+    #[error("`{value}` is no value for `{}`: write {setting}", setting.key)]
+    Value {
+        /// Which setting.
+        setting: &'static Setting,
+        /// What was written.
+        value: String,
+    },
+}
+
+struct List<'a>(&'a [Setting]);
+
+impl core::fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (at, setting) in self.0.iter().enumerate() {
+            let before = if at == 0 { "" } else { "; " };
+            write!(f, "{before}{setting} (default {})", setting.default)?;
+        }
+        if self.0.is_empty() { f.write_str("none") } else { Ok(()) }
+    }
+}
+
+/// A policy's settings: checked text, and defaults for the rest.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    text: &'a str,
+    allowed: &'static [Setting],
+}
+
+impl<'a> Settings<'a> {
+    /// Checks every setting of `text`, what follows the colon.
+    pub fn parse(text: &'a str, allowed: &'static [Setting]) -> Result<Settings<'a>, SettingError> {
+        for (at, pair) in pairs(text).enumerate() {
+            let Some((key, value)) = pair.split_once('=') else {
+                return Err(SettingError::NoValue { text: pair.to_string() });
+            };
+            let Some(setting) = allowed.iter().find(|setting| setting.key == key) else {
+                return Err(SettingError::Unknown { key: key.to_string(), allowed });
+            };
+            if pairs(text).take(at).any(|earlier| earlier.split('=').next() == Some(key)) {
+                return Err(SettingError::Twice { setting });
+            }
+            if !setting.check(value) {
+                return Err(SettingError::Value { setting, value: value.to_string() });
+            }
+        }
+        Ok(Settings { text, allowed })
+    }
+
+    /// No settings: every default.
+    pub fn defaults(allowed: &'static [Setting]) -> Settings<'static> {
+        Settings { text: "", allowed }
+    }
+
+    fn setting(&self, key: &str) -> (&'static Setting, &'a str) {
+        let setting = self.allowed.iter().find(|setting| setting.key == key);
+        let setting = setting.expect("a policy asks only for settings that it declares");
+        let given = pairs(self.text).find_map(|pair| {
+            pair.split_once('=').filter(|(given, _)| *given == key).map(|(_, value)| value)
+        });
+        (setting, given.unwrap_or(setting.default))
+    }
+
+    /// The least and the most of a span.
+    pub fn span(&self, key: &str) -> (u64, u64) {
+        let (setting, value) = self.setting(key);
+        let mut numbers = value.split(setting.divider()).map(checked);
+        let least = numbers.next().unwrap_or_default();
+        (least, numbers.next().unwrap_or(least))
+    }
+
+    /// One number.
+    pub fn number(&self, key: &str) -> u64 {
+        self.span(key).0
+    }
+
+    /// A number for each class.
+    pub fn per_class(&self, key: &str) -> PerClass<u64> {
+        let (setting, value) = self.setting(key);
+        let mut numbers = [0; CLASSES_MAX];
+        let mut count = 0;
+        for text in value.split(setting.divider()) {
+            numbers[count] = checked(text);
+            count += 1;
+        }
+        PerClass::new(&numbers[..count])
+    }
+
+    /// A time for each class, from microseconds.
+    pub fn micros_per_class(&self, key: &str) -> PerClass<Nanos> {
+        let micros = self.per_class(key);
+        PerClass(micros.0.map(Nanos::from_micros))
+    }
+}
+
+fn pairs(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(move |_| !text.is_empty())
+}
+
+fn checked(text: &str) -> u64 {
+    number(text).expect("settings are checked when they are parsed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static ALLOWED: [Setting; 3] = [
+        Setting::number("slice_us", "30", 1..=1_000_000, ""),
+        Setting::per_class("slo_us", "50/10000", 1..=1000, ""),
+        Setting::span("quantum_ms", "5..10", 1..=100, ""),
+    ];
+
+    #[test]
+    fn what_is_not_given_has_its_default() {
+        let settings = Settings::parse("slo_us=1/2/3", &ALLOWED).unwrap();
+        assert_eq!(settings.number("slice_us"), 30);
+        assert_eq!(settings.span("quantum_ms"), (5, 10));
+        let slo = settings.per_class("slo_us");
+        assert_eq!([0, 1, 2, 3, u16::MAX].map(|class| slo.of(class)), [1, 2, 3, 3, 3]);
+        assert_eq!(Settings::defaults(&ALLOWED).per_class("slo_us").of(9), 10_000);
+    }
+
+    #[test]
+    fn one_number_is_a_span_of_one() {
+        let settings = Settings::parse("quantum_ms=7,slice_us=20", &ALLOWED).unwrap();
+        assert_eq!((settings.span("quantum_ms"), settings.number("slice_us")), ((7, 7), 20));
+    }
+
+    #[test]
+    fn whoever_writes_nonsense_is_told_what_is_allowed() {
+        for (text, expected) in [
+            (
+                "slice=3",
+                "it has no setting `slice`; it takes slice_us=N, 1 to 1000000 (default 30); \
+                 slo_us=N/N/..., at most 16 of them, each 1 to 1000 (default 50/10000); \
+                 quantum_ms=LEAST..MOST, each 1 to 100 (default 5..10)",
+            ),
+            ("slice_us=0", "`0` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
+            ("slice_us=1/2", "`1/2` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
+            ("slice_us=+2", "`+2` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
+            (
+                "slo_us=5/",
+                "`5/` is no value for `slo_us`: write slo_us=N/N/..., at most 16 of them, each 1 to \
+                 1000",
+            ),
+            (
+                "quantum_ms=9..3",
+                "`9..3` is no value for `quantum_ms`: write quantum_ms=LEAST..MOST, each 1 to 100",
+            ),
+            (
+                "slice_us",
+                "`slice_us` is no setting: write KEY=VALUE, several with commas between them",
+            ),
+            ("slice_us=1,", "`` is no setting: write KEY=VALUE, several with commas between them"),
+            ("slice_us=1,slice_us=1", "`slice_us` is set twice"),
+        ] {
+            assert_eq!(Settings::parse(text, &ALLOWED).unwrap_err().to_string(), expected);
+        }
+        let many = ["1"; CLASSES_MAX + 1].join("/");
+        assert!(Settings::parse(&alloc::format!("slo_us={many}"), &ALLOWED).is_err());
+        assert!(Settings::parse(&alloc::format!("slo_us={}", &many[2..]), &ALLOWED).is_ok());
+    }
+}

@@ -1,0 +1,32 @@
+//! Each thread in turn for a quantum, after which it goes to the end of the queue if anybody waits.
+//!
+//! Source: the textbook, and Wave 7.2.3 ("Shinjuku is a round-robin policy with time-based
+//! preemption"): the mechanism and the queue are [`super::shinjuku`]'s. This name goes with a quantum
+//! for threads that compute for milliseconds, as an ordinary time-sharing system has it.
+
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+
+use super::common::{Preemptive, Setting, Settings};
+use super::shinjuku::OneQueue;
+
+/// The settings.
+pub static SETTINGS: [Setting; 1] = [Setting::number(
+    "quantum_us",
+    "1000",
+    1..=1_000_000,
+    "how long each thread's turn lasts, in microseconds, while others wait",
+)];
+
+/// The policy.
+pub type RoundRobin = Preemptive<OneQueue>;
+
+/// For an enclave of this configuration.
+pub fn new(config: &Config, quantum: Nanos) -> RoundRobin {
+    Preemptive::with(config, OneQueue::new("round-robin", config, quantum))
+}
+
+/// With settings of [`SETTINGS`].
+pub fn from_settings(config: &Config, settings: &Settings<'_>) -> RoundRobin {
+    new(config, Nanos::from_micros(settings.number("quantum_us")))
+}

@@ -1,0 +1,144 @@
+//! The model's truth: threads and cores.
+
+use std::collections::VecDeque;
+
+use wave_core::clock::Nanos;
+use wave_core::message::{Decision, Sequence, Subject, TxnId, Upstream};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
+use wave_sched::wire::{DECISION_RUN, Event, Kind};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Thread {
+    pub subject: Subject,
+    pub sequence: Sequence,
+    pub state: State,
+    pub core: u16,
+    pub class: u16,
+}
+
+#[derive(Debug)]
+pub struct Core {
+    pub running: Option<u32>,
+    pub asks: bool,
+    pub run: u32,
+    txn: TxnId,
+    /// The run that it was last asked to end.
+    pub word: Option<u32>,
+    /// Decisions that it has not read.
+    pub down: VecDeque<Decision>,
+    /// Decisions whose outcomes the agent has not heard.
+    pub sent: VecDeque<Decision>,
+}
+
+impl Core {
+    pub fn is_preempted(&self) -> bool {
+        self.word == Some(self.run)
+    }
+}
+
+#[derive(Debug)]
+pub struct Host {
+    pub threads: Vec<Thread>,
+    pub cores: Vec<Core>,
+    /// What the agent has not heard: of each core, then of the outside.
+    pub up: Vec<VecDeque<Upstream>>,
+}
+
+impl Host {
+    pub fn new(cores: u16, subjects: u32) -> Host {
+        let core = |_| Core {
+            running: None,
+            asks: true,
+            run: 0,
+            txn: TxnId::new(0),
+            word: None,
+            down: VecDeque::new(),
+            sent: VecDeque::new(),
+        };
+        let thread = |id| Thread {
+            subject: Subject { id, generation: 0 },
+            sequence: Sequence(0),
+            state: State::Free,
+            core: 0,
+            class: 0,
+        };
+        Host {
+            threads: (0..subjects).map(thread).collect(),
+            cores: (0..cores).map(core).collect(),
+            up: vec![VecDeque::new(); usize::from(cores) + 1],
+        }
+    }
+
+    pub fn in_state(&self, state: State) -> Vec<u32> {
+        let some = self.threads.iter().filter(|thread| thread.state == state);
+        some.map(|thread| thread.subject.id).collect()
+    }
+
+    /// A change of state, and the event that tells it.
+    pub fn change(&mut self, id: u32, kind: Kind, core: u16) -> Event {
+        let thread = &mut self.threads[id as usize];
+        thread.sequence = thread.sequence.next();
+        thread.state = match kind {
+            Kind::Blocked => State::Blocked,
+            Kind::Dead | Kind::Departed => State::Free,
+            _ => State::Runnable,
+        };
+        if kind == Kind::New {
+            thread.subject.generation += 1;
+        }
+        let Thread { subject, sequence, class, .. } = *thread;
+        Event { kind, thread: subject, sequence, core, class, ran: Nanos(0) }
+    }
+
+    /// Core `at` reads a decision, and refuses it for its own reasons or for good ones.
+    pub fn answer(&mut self, at: usize, decision: &Decision, refused: bool) -> Outcome {
+        assert_eq!(decision.kind, DECISION_RUN);
+        let code = self.commit(at, decision, refused);
+        let core = &mut self.cores[at];
+        core.txn = decision.txn;
+        core.asks = code != Code::Complete;
+        if code == Code::Complete {
+            core.running = Some(decision.subject.id);
+            core.run += 1;
+        }
+        Outcome { txn: decision.txn, code, run: core.run }
+    }
+
+    fn commit(&mut self, at: usize, decision: &Decision, refused: bool) -> Code {
+        let Some(thread) = self.threads.get_mut(decision.subject.id as usize) else {
+            return Code::TargetNotFound;
+        };
+        if thread.subject != decision.subject || thread.state == State::Free {
+            return Code::TargetNotFound;
+        }
+        if thread.sequence != decision.sequence {
+            return Code::TargetStale;
+        }
+        match thread.state {
+            State::Runnable if refused => Code::Affinity,
+            State::Runnable => {
+                (thread.state, thread.core) = (State::Running, at as u16);
+                Code::Complete
+            }
+            State::Running => Code::TargetOnCpu,
+            _ => Code::TargetNotRunnable,
+        }
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let used = self.threads.iter().filter(|thread| thread.sequence.0 != 0);
+        let record = |thread: &Thread| Record {
+            subject: thread.subject,
+            sequence: thread.sequence,
+            state: thread.state,
+            core: thread.core,
+            class: thread.class,
+        };
+        let core = |core: &Core| CoreRecord { run: core.run, txn: core.txn, asks: core.asks };
+        Snapshot {
+            records: used.map(record).collect(),
+            cores: self.cores.iter().map(core).collect(),
+        }
+    }
+}

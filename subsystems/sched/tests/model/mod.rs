@@ -1,0 +1,321 @@
+//! A small host around a policy's brain: threads that block, wake, yield, end and come again; cores
+//! that refuse decisions at random and hear preemptions late or too late; messages that are slow or
+//! lost, and snapshots. No queues and no link: that is `tests/protocol.rs`.
+//!
+//! Two things are checked from outside: nothing is decided again before it has been answered, and no
+//! run is asked to end twice, both as far as no snapshot made the policy forget.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+mod host;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::{Display, Write};
+
+use host::{Core, Host};
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use wave_core::brain::Brain;
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::message::{Sequence, Subject, Upstream};
+use wave_core::policy::{Decisions, Policy, Preemption, Progress};
+use wave_core::snapshot::{Snapshot, State};
+use wave_sched::policies;
+use wave_sched::wire::{Event, Kind};
+
+/// How a world differs from others.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub cores: u16,
+    pub subjects: u32,
+    pub prestage: u16,
+    /// Time between two steps, at most.
+    pub step_us: u64,
+    /// Of a thousand messages.
+    pub lost: u32,
+    /// Of a hundred decisions.
+    pub refused: u32,
+}
+
+impl Shape {
+    pub fn random(rng: &mut Pcg32) -> Shape {
+        Shape {
+            cores: rng.random_range(1..=4),
+            subjects: rng.random_range(1..=12),
+            prestage: rng.random_range(0..=2),
+            step_us: [1, 20, 500][rng.random_range(0..3)],
+            lost: [0, 0, 5][rng.random_range(0..3)],
+            refused: [0, 10, 40][rng.random_range(0..3)],
+        }
+    }
+}
+
+/// A host and the brain of an agent.
+pub struct World {
+    rng: Pcg32,
+    shape: Shape,
+    now: Nanos,
+    host: Host,
+    brain: Brain<Box<dyn Policy + Send>>,
+    snapshots: VecDeque<Snapshot>,
+    wants_snapshot: bool,
+    /// Decided, and neither answered nor forgotten.
+    unanswered: BTreeMap<(Subject, u32), u16>,
+    ended: BTreeSet<(u16, u32)>,
+    /// What the agent heard and decided, if anybody wants to read it.
+    log: Option<String>,
+    /// Threads that began to run, and runs that were asked to end.
+    pub commits: u64,
+    pub preemptions: u64,
+}
+
+/// Rounds that a thread may wait for a decision. Longest waits who has an objective 200 times that of
+/// the others, behind others of its own.
+const PATIENCE_ROUNDS: u64 = 20_000;
+/// Calls of `decide` until it has said that it is done.
+const CALLS_MAX: u32 = 200;
+
+impl World {
+    pub fn new(policy: &str, seed: u64, shape: Shape) -> World {
+        let Shape { cores, subjects, prestage, .. } = shape;
+        let config = Config { subjects, prestage, ..Config::coherent(cores) };
+        let policy = policies::by_name(policy, &config).unwrap();
+        World {
+            rng: Pcg32::seed_from_u64(seed),
+            shape,
+            now: Nanos(0),
+            host: Host::new(cores, subjects),
+            brain: Brain::new(&config, policy, ()),
+            snapshots: VecDeque::new(),
+            wants_snapshot: true,
+            unanswered: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            log: None,
+            commits: 0,
+            preemptions: 0,
+        }
+    }
+
+    /// Everybody has a turn, in random order and number, while threads come and go.
+    pub fn busy(&mut self, steps: u32) {
+        for _ in 0..steps {
+            match self.rng.random_range(0..8) {
+                0 => self.wake_or_spawn(true),
+                1 => self.control(5),
+                2 | 3 => self.agent(true),
+                _ => {
+                    let core = self.rng.random_range(0..self.host.cores.len());
+                    self.core(core, true);
+                }
+            }
+            self.let_time_pass();
+        }
+    }
+
+    /// Nobody ends. Each thread that waits must be chosen before long.
+    pub fn fair(&mut self, rounds: u64) {
+        // Deadlines of milliseconds pass, however small the steps were so far.
+        self.shape.step_us = 500;
+        let mut since = vec![0; self.host.threads.len()];
+        for round in 0..rounds {
+            self.round(true);
+            for (thread, since) in self.host.threads.iter().zip(&mut since) {
+                if thread.state != State::Runnable {
+                    *since = round;
+                }
+                assert!(round - *since < PATIENCE_ROUNDS, "{thread:?} is forgotten");
+            }
+        }
+    }
+
+    /// Nobody comes, until all have ended.
+    pub fn finish(&mut self) {
+        for _ in 0..PATIENCE_ROUNDS {
+            self.round(false);
+            if self.host.threads.iter().all(|thread| thread.state == State::Free) {
+                return;
+            }
+        }
+        panic!("forgotten: {:#?}\n{:#?}", self.host, self.brain.cores());
+    }
+
+    fn round(&mut self, stay: bool) {
+        self.control(0);
+        self.wake_or_spawn(false);
+        self.agent(false);
+        for core in 0..self.host.cores.len() {
+            self.core(core, stay);
+            self.let_time_pass();
+        }
+    }
+
+    fn let_time_pass(&mut self) {
+        self.now = self.now + Nanos(self.rng.random_range(0..=self.shape.step_us * 1000));
+    }
+
+    fn send(&mut self, context: usize, entry: Upstream) {
+        if self.rng.random_range(0..1000) < self.shape.lost {
+            self.wants_snapshot = true;
+        } else {
+            self.host.up[context].push_back(entry);
+        }
+    }
+
+    fn wake_or_spawn(&mut self, spawn: bool) {
+        let wanted = if spawn && self.rng.random() { State::Free } else { State::Blocked };
+        let some = self.host.in_state(wanted);
+        if some.is_empty() {
+            return;
+        }
+        let id = some[self.rng.random_range(0..some.len())];
+        let kind = if wanted == State::Free { Kind::New } else { Kind::Wakeup };
+        if kind == Kind::New {
+            self.host.threads[id as usize].class = self.rng.random_range(0..3);
+        }
+        let event = self.host.change(id, kind, wave_sched::wire::NO_CORE);
+        let context = self.host.cores.len();
+        self.send(
+            context,
+            Upstream { message: Some(event.to_message()), outcome: None, asks: false },
+        );
+    }
+
+    /// `percent`: how often a snapshot is taken that nobody needs.
+    fn control(&mut self, percent: u32) {
+        let wants = std::mem::take(&mut self.wants_snapshot);
+        if wants || self.rng.random_range(0..100) < percent {
+            self.snapshots.push_back(self.host.snapshot());
+        }
+    }
+
+    fn core(&mut self, at: usize, stay: bool) {
+        let core = &self.host.cores[at];
+        let mut held = None;
+        if let Some(id) = core.running {
+            let kind = match self.rng.random_range(0..12) {
+                0 | 1 => Kind::Blocked,
+                2 => Kind::Yield,
+                3 if !stay => Kind::Dead,
+                3 if self.shape.cores.is_multiple_of(2) => Kind::Departed,
+                4..9 if core.is_preempted() => Kind::Preempt,
+                _ => return,
+            };
+            let kind = if stay && kind == Kind::Departed { Kind::Yield } else { kind };
+            held = Some(self.host.change(id, kind, at as u16).to_message());
+            self.host.cores[at].running = None;
+        }
+        while let Some(decision) = self.host.cores[at].down.pop_front() {
+            let refused = self.rng.random_range(0..100) < self.shape.refused;
+            let outcome = self.host.answer(at, &decision, refused);
+            let ran = self.host.cores[at].running.is_some();
+            self.commits += u64::from(ran);
+            self.send(at, Upstream { message: held.take(), outcome: Some(outcome), asks: !ran });
+            if ran {
+                return;
+            }
+        }
+        if held.is_some() {
+            self.send(at, Upstream { message: held, outcome: None, asks: true });
+            self.host.cores[at].asks = true;
+        }
+    }
+
+    /// The agent hears some or all, then decides.
+    fn agent(&mut self, lazy: bool) {
+        for context in 0..self.host.up.len() {
+            let ready = self.host.up[context].len();
+            let count = if lazy { self.rng.random_range(0..=ready) } else { ready };
+            for _ in 0..count {
+                let Some(entry) = self.host.up[context].pop_front() else { break };
+                self.hear(context as u16, &entry);
+            }
+        }
+        if (!lazy || self.rng.random())
+            && let Some(snapshot) = self.snapshots.pop_front()
+        {
+            self.note("snapshot");
+            self.brain.on_snapshot(self.now, &snapshot);
+            // What it was and what it decided, the policy has forgotten.
+            self.unanswered.clear();
+            self.ended.clear();
+        }
+        self.wants_snapshot |= self.brain.check_order(self.now).is_err();
+        for _ in 0..CALLS_MAX {
+            let budget = self.rng.random_range(1..8);
+            let mut out = Decisions::with_capacity(budget);
+            let progress = self.brain.decide(self.now, budget, &mut out);
+            assert!(out.staged.len() <= budget && out.preemptions.len() <= budget);
+            self.carry_out(&out);
+            if progress == Progress::Done {
+                let deadline = self.brain.next_deadline();
+                assert!(deadline.is_none_or(|at| at > self.now), "asks for {deadline:?}");
+                return;
+            }
+        }
+        panic!("decide has no end");
+    }
+
+    fn hear(&mut self, context: u16, entry: &Upstream) {
+        if self.log.is_some() {
+            self.note(told(context, entry));
+        }
+        if let (Some(outcome), Some(core)) =
+            (entry.outcome, self.host.cores.get_mut(usize::from(context)))
+        {
+            while let Some(decision) = core.sent.pop_front() {
+                self.unanswered.remove(&(decision.subject, decision.sequence.0));
+                if decision.txn == outcome.txn {
+                    break;
+                }
+            }
+        }
+        self.wants_snapshot |= self.brain.on_entry(self.now, context, entry).resync;
+    }
+
+    fn note(&mut self, what: impl Display) {
+        if let Some(log) = &mut self.log {
+            writeln!(log, "{} us: {what}", self.now.0 / 1000).unwrap();
+        }
+    }
+
+    fn carry_out(&mut self, out: &Decisions) {
+        for &(core, decision) in &out.staged {
+            let Sequence(sequence) = decision.sequence;
+            let earlier = self.unanswered.insert((decision.subject, sequence), core);
+            assert_eq!(earlier, None, "{decision:?} for core {core} too");
+            self.note(format_args!("    core {core} <- thread {}", decision.subject.id));
+            let Core { down, sent, .. } = &mut self.host.cores[usize::from(core)];
+            down.push_back(decision);
+            sent.push_back(decision);
+        }
+        for &Preemption { core, run } in &out.preemptions {
+            assert!(self.ended.insert((core, run)), "run {run} of core {core} is ended twice");
+            self.note(format_args!("    core {core} is to end run {run}"));
+            self.host.cores[usize::from(core)].word = Some(run);
+            self.preemptions += 1;
+        }
+    }
+}
+
+/// An entry as text.
+fn told(context: u16, entry: &Upstream) -> String {
+    let event = entry.message.and_then(|message| Event::from_message(&message));
+    let event =
+        event.map(|event| format!("{:?} {} (class {})", event.kind, event.thread.id, event.class));
+    let outcome = entry.outcome.map(|outcome| {
+        format!("core {context} answers {}: {}", outcome.txn.number(), outcome.code.name())
+    });
+    let asks = entry.asks.then(|| format!("core {context} asks"));
+    [event, outcome, asks].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// A seeded history of this policy, as text.
+pub fn history(policy: &str) -> String {
+    let shape = Shape { cores: 3, subjects: 8, prestage: 1, step_us: 0, lost: 0, refused: 10 };
+    let step_us = if policy == "vm" { 2000 } else { 20 };
+    let mut world = World::new(policy, 7, Shape { step_us, ..shape });
+    world.log = Some(String::from("# a host of three cores, seeded\n"));
+    world.busy(250);
+    world.log.unwrap_or_default()
+}

@@ -1,0 +1,156 @@
+//! What holds for every policy, whatever happens, around the small host of `model/`.
+//!
+//! `WAVE_SEED=n` replays one seed, `WAVE_SEEDS=n` runs the first n.
+
+#[path = "../../../core/tests/common/mod.rs"]
+mod common;
+mod model;
+
+use common::{Replay, seeds};
+use model::{Shape, World};
+use rand::Rng;
+use rand_pcg::Pcg32;
+use wave_core::brain::Brain;
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::message::{Message, Sequence, Subject, TxnId, Upstream};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::policy::Decisions;
+use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
+use wave_sched::policies;
+use wave_sched::policies::NAMES;
+
+/// Settings under which every rule of a policy comes into play.
+const BUSY: [&str; 4] = [
+    "shinjuku:slice_us=5",
+    "multi-queue:slice_us=3,slo_us=10/40/500",
+    "edf:deadline_us=20/400/9000",
+    "vm:quantum_ms=2..4,latency_ms=6,weight=1/3/5",
+];
+
+#[test]
+fn no_thread_is_decided_twice_or_forgotten() {
+    let seeds = seeds(300);
+    let many = seeds.end - seeds.start >= 300;
+    for policy in NAMES.iter().chain(&BUSY) {
+        let (mut commits, mut preemptions) = (0, 0);
+        for seed in seeds.clone() {
+            let _replay = Replay(seed, "-p wave-sched --test policies");
+            let shape = Shape::random(&mut common::rng(seed));
+            println!("{seed}: {policy} {shape:?}");
+            let mut world = World::new(policy, seed, shape);
+            world.busy(2000);
+            world.fair(300);
+            world.finish();
+            commits += world.commits;
+            preemptions += world.preemptions;
+        }
+        println!("{policy}: {commits} commits, {preemptions} preemptions");
+        // A model in which nothing happens would find nothing.
+        assert!(!many || commits > 10_000, "{policy} ran {commits} threads");
+        assert!(
+            !many || *policy == "fifo" || preemptions > 100,
+            "{policy} ended {preemptions} runs"
+        );
+    }
+}
+
+#[test]
+fn no_thread_starves() {
+    for policy in NAMES.iter().chain(&BUSY) {
+        for seed in seeds(10) {
+            let _replay = Replay(seed, "-p wave-sched --test policies");
+            let shape = Shape { cores: 2, subjects: 12, ..Shape::random(&mut common::rng(seed)) };
+            println!("{seed}: {policy} {shape:?}");
+            let mut world = World::new(policy, seed, shape);
+            world.busy(2000);
+            world.fair(50_000);
+        }
+    }
+}
+
+/// A number at the edge of what its place in a message can hold, or a small one.
+fn number(rng: &mut Pcg32) -> u64 {
+    match rng.random_range(0..8) {
+        0 => u64::MAX - rng.random_range(0..2),
+        _ => rng.random_range(0..6),
+    }
+}
+
+fn nonsense(rng: &mut Pcg32, next: &mut [u32]) -> Upstream {
+    let id = number(rng) as u32;
+    let sequence = match next.get_mut(id as usize).filter(|_| rng.random_range(0..20) > 0) {
+        Some(sequence) => {
+            *sequence = sequence.wrapping_add(1);
+            *sequence
+        }
+        None => number(rng) as u32,
+    };
+    let message = Message {
+        kind: rng.random_range(1..9),
+        subject: Subject { id, generation: number(rng) as u32 },
+        sequence: Sequence(sequence),
+        argument: (number(rng) as u32) << 16 | u32::from(number(rng) as u16),
+        payload: [number(rng), 0, 0],
+    };
+    let code = Code::ALL[rng.random_range(0..Code::ALL.len())];
+    let code = if rng.random() { Code::Complete } else { code };
+    let outcome =
+        Outcome { txn: TxnId::new(rng.random_range(0..200)), code, run: number(rng) as u32 };
+    Upstream {
+        message: rng.random::<bool>().then_some(message),
+        outcome: rng.random::<bool>().then_some(outcome),
+        asks: rng.random(),
+    }
+}
+
+fn untrue_snapshot(rng: &mut Pcg32, cores: u16, next: &mut [u32]) -> Snapshot {
+    let record = |_| {
+        let id = number(rng) as u32;
+        let sequence = number(rng) as u32;
+        if let Some(next) = next.get_mut(id as usize) {
+            *next = sequence;
+        }
+        Record {
+            subject: Subject { id, generation: number(rng) as u32 },
+            sequence: Sequence(sequence),
+            state: State::from_number(rng.random_range(0..4)).unwrap(),
+            core: number(rng) as u16,
+            class: number(rng) as u16,
+        }
+    };
+    let records = (0..6).map(record).collect();
+    let core = |_| CoreRecord {
+        run: number(rng) as u32,
+        txn: TxnId::new(rng.random_range(0..200)),
+        asks: rng.random(),
+    };
+    Snapshot { records, cores: (0..cores).map(core).collect() }
+}
+
+/// A host that says anything at all: the policy neither panics nor decides without end.
+#[test]
+fn a_host_that_lies_harms_no_policy() {
+    for policy in NAMES.iter().chain(&BUSY) {
+        for seed in seeds(100) {
+            let _replay = Replay(seed, "-p wave-sched --test policies");
+            let mut rng = common::rng(seed);
+            let (cores, prestage) = (rng.random_range(1..=3), rng.random_range(0..=2));
+            let config = Config { subjects: 4, prestage, ..Config::coherent(cores) };
+            let made = policies::by_name(policy, &config).unwrap();
+            let mut brain = Brain::new(&config, made, ());
+            let (mut now, mut next) = (Nanos(0), [0; 4]);
+            for _ in 0..2000 {
+                now = now + Nanos(number(&mut rng).min(1_000_000_000));
+                if rng.random_range(0..30) == 0 {
+                    brain.on_snapshot(now, &untrue_snapshot(&mut rng, cores, &mut next));
+                }
+                let context = rng.random_range(0..=cores);
+                brain.on_entry(now, context, &nonsense(&mut rng, &mut next));
+                let mut out = Decisions::default();
+                brain.decide(now, 8, &mut out);
+                assert!(out.staged.len() <= 8 && out.preemptions.len() <= 8);
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Histories of the policies with slices: Shinjuku, round robin, multi-queue Shinjuku.
+
+use wave_core::message::TxnId;
+use wave_core::outcome::Code;
+use wave_core::snapshot::{CoreRecord, State};
+use wave_sched::wire::Kind;
+
+use super::trace::{ASKS, Trace};
+
+fn slices(policy: &'static str, prestage: u16) -> Trace {
+    let title = "a slice that is over ends while others wait, and its thread goes to the end";
+    let mut trace = Trace::begun(policy, title, 2, prestage);
+    trace.later_us(10);
+    trace.outside(Kind::New, 2);
+    trace.later_us(20);
+    trace
+}
+
+fn decisions_are_left_first() -> Trace {
+    let mut trace = slices("shinjuku", 1);
+    // The word is heard by one core, and by the other.
+    trace.later_us(1);
+    trace.switches(0, Kind::Preempt, 0, 2, Code::Complete, 2);
+    trace.switches(1, Kind::Preempt, 1, 2, Code::Complete, 2);
+    trace.later_us(10);
+    trace.later_us(19);
+    trace.later_us(2);
+    trace
+}
+
+fn without_prestaging() -> Trace {
+    let mut trace = slices("shinjuku", 0);
+    trace.outside(Kind::New, 3);
+    trace.asks(0, Kind::Preempt, 0);
+    trace.asks(1, Kind::Preempt, 1);
+    trace.answers(0, 2, Code::Complete, 2);
+    trace.answers(1, 2, Code::Complete, 2);
+    trace.later_us(30);
+    trace
+}
+
+fn already_staged() -> Trace {
+    let title = "what was prestaged waits for the slice too, also when it is the only one left";
+    let mut trace = Trace::begun("shinjuku", title, 2, 1);
+    trace.outside(Kind::New, 2);
+    trace.outside(Kind::New, 3);
+    trace.later_us(5);
+    trace.asks(1, Kind::Blocked, 1);
+    trace.answers(1, 2, Code::Complete, 2);
+    trace.later_us(25);
+    trace.switches(0, Kind::Preempt, 0, 2, Code::Complete, 2);
+    trace
+}
+
+fn nobody_waits() -> Trace {
+    let title = "nobody is preempted for nobody, but at once for one that comes late";
+    let mut trace = Trace::begun("shinjuku", title, 1, 1);
+    trace.later_us(1000);
+    trace.outside(Kind::New, 1);
+    trace
+}
+
+fn too_late() -> Trace {
+    let title = "a preemption that came too late: what was left for the core is taken anyway";
+    let mut trace = slices_of_one("shinjuku", title);
+    trace.switches(0, Kind::Blocked, 0, 2, Code::Complete, 2);
+    trace.later_us(100);
+    trace.outside(Kind::Wakeup, 0);
+    trace
+}
+
+fn slices_of_one(policy: &'static str, title: &str) -> Trace {
+    let mut trace = Trace::begun(policy, title, 1, 1);
+    trace.outside(Kind::New, 1);
+    trace.later_us(30);
+    trace
+}
+
+fn refused() -> Trace {
+    let title = "what was left for a preemption is refused: the core is given another";
+    let mut trace = slices_of_one("shinjuku", title);
+    trace.outside(Kind::New, 2);
+    trace.switches(0, Kind::Preempt, 0, 2, Code::Affinity, 1);
+    trace.answers(0, 3, Code::Complete, 2);
+    trace
+}
+
+fn resync() -> Trace {
+    let title = "a run that a snapshot tells of has its slice from then, and the core's number";
+    let mut trace = Trace::new("shinjuku", title, 2, 1);
+    let runs = |run| CoreRecord { run, txn: TxnId::new(0), asks: false };
+    let states = [State::Running, State::Running, State::Runnable, State::Blocked, State::Free];
+    trace.later_us(7);
+    trace.snapshot(&[runs(40), runs(50)], &states);
+    trace.later_us(30);
+    // Another snapshot, older than the first preemption's effect: it is asked for again.
+    trace.snapshot(&[runs(40), runs(50)], &states);
+    trace.later_us(30);
+    trace.switches(0, Kind::Preempt, 0, 1, Code::Complete, 41);
+    trace
+}
+
+/// Shinjuku's.
+pub fn shinjuku() -> Vec<Trace> {
+    vec![
+        decisions_are_left_first(),
+        without_prestaging(),
+        already_staged(),
+        nobody_waits(),
+        too_late(),
+        refused(),
+        resync(),
+    ]
+}
+
+/// Round robin's.
+pub fn round_robin() -> Vec<Trace> {
+    let mut trace = Trace::begun("round-robin:quantum_us=2000", "each in turn", 1, 0);
+    trace.outside(Kind::New, 1);
+    trace.outside(Kind::New, 2);
+    let mut on_core = 0;
+    for run in 2..6 {
+        trace.later_us(2000);
+        trace.asks(0, Kind::Preempt, on_core);
+        on_core = trace.decided.last().unwrap().1;
+        trace.answers(0, run, Code::Complete, run);
+    }
+    vec![trace]
+}
+
+fn by_objective() -> Trace {
+    let title = "who has waited longest by the measure of its class: 50 us of class 0, 10 ms of 1";
+    let mut trace = Trace::new("multi-queue", title, 1, 0);
+    trace.classes = vec![1, 1, 1, 0, 0, 7, 0, 0];
+    trace.snapshot(&[ASKS], &[]);
+    trace.outside(Kind::New, 0);
+    trace.answers(0, 1, Code::Complete, 1);
+    trace.outside(Kind::New, 1);
+    trace.later_us(9);
+    // 9 us of 10 ms are more than nothing of 50 us.
+    trace.outside(Kind::New, 3);
+    trace.asks(0, Kind::Blocked, 0);
+    trace.answers(0, 2, Code::Complete, 2);
+    trace.later_us(11);
+    trace.outside(Kind::New, 4);
+    trace.outside(Kind::New, 5);
+    trace.outside(Kind::New, 2);
+    trace.later_us(1);
+    // 12 us of 50 us; then 1 us of 50 us, which is more than 31 us of 10 ms.
+    trace.asks(0, Kind::Blocked, trace.decided.last().unwrap().1);
+    trace.answers(0, 3, Code::Complete, 3);
+    trace.later_us(30);
+    trace.asks(0, Kind::Preempt, trace.decided.last().unwrap().1);
+    trace
+}
+
+fn nobody_starves() -> Trace {
+    let title = "the long class has its turn when it has waited 200 times as long as the short one";
+    let mut trace = Trace::begun("multi-queue:slo_us=10/2000", title, 1, 0);
+    trace.classes[1] = 1;
+    trace.outside(Kind::New, 1);
+    let mut on_core = 0;
+    for txn in 2..8 {
+        trace.outside(Kind::New, txn);
+        trace.later_us(5);
+        trace.asks(0, Kind::Dead, on_core);
+        on_core = trace.decided.last().unwrap().1;
+        trace.answers(0, txn, Code::Complete, txn);
+        trace.later_us(295);
+        if on_core == 1 {
+            break;
+        }
+    }
+    trace
+}
+
+/// Multi-queue Shinjuku's.
+pub fn multi_queue() -> Vec<Trace> {
+    vec![by_objective(), nobody_starves()]
+}
