@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use wave_core::clock::Nanos;
 use wave_core::layout::ConfigError;
+use wave_links::model::Carried;
 
 use crate::agent::Logs;
 use crate::closed::Closed;
@@ -26,6 +27,8 @@ pub struct Outcome {
     pub usage: Usage,
     /// When the run ended.
     pub until: Nanos,
+    /// Bytes that crossed the link, headers included; none over a coherent one.
+    pub carried: Carried,
     /// Tasks resumed: the run's size.
     pub resumed: u64,
     /// Equal for equal histories.
@@ -80,6 +83,7 @@ pub fn serve_logged(
         served: app.served(),
         counters: enclave.counters(),
         until: world.now(),
+        carried: world.time().bytes_carried(),
         resumed: world.resumed(),
         trace_hash: world.trace_hash(),
     })

@@ -8,6 +8,7 @@ use wave_core::clock::Nanos;
 use wave_core::link::{Home, LINE_BYTES, LINE_WORDS, Mapping, Side, Span};
 
 use super::charges::Charges;
+use super::pcie::Carried;
 use super::setup::{Access, ModelError, Prices, access_table};
 use super::stamps::Stamps;
 use super::time::Timebase;
@@ -17,6 +18,7 @@ use crate::memory::Memory;
 /// Write-combining buffers of a CPU; also lines that an agent stages for its copy engine.
 const BUFFERS_MAX: usize = 10;
 const WHOLE_LINE: u8 = 0xff;
+const WORD_BYTES: u64 = (LINE_BYTES / LINE_WORDS) as u64;
 
 pub(super) struct Context<T> {
     stamps: Stamps,
@@ -163,6 +165,7 @@ impl<T: Timebase> Context<T> {
                     let occupied = self.prices.host_write;
                     self.post(state, home, line, &words, 1 << word, occupied);
                     state.charges.far_stores.charge(occupied);
+                    self.time.carried(Carried::write(home, WORD_BYTES));
                     self.time.spend_until(Nanos(start.saturating_add(occupied)));
                     let cache = &mut state.caches[home as usize];
                     if let Some(cached) = cache.words.get_mut(line as usize * LINE_WORDS + word) {
@@ -225,6 +228,7 @@ impl<T: Timebase> Context<T> {
                 let words = &mut state.caches[home as usize].words[index * LINE_WORDS..];
                 self.sample(home, line, 0, &mut words[..LINE_WORDS], horizon);
                 let served = state.last_visible.max(now + self.prices.there);
+                self.time.carried(Carried::read(home, LINE_BYTES as u64));
                 served + self.prices.back
             }
             Access::Coherent => {
@@ -267,6 +271,12 @@ impl<T: Timebase> Context<T> {
             }
             self.time.stored(to.home, target, WHOLE_LINE, Nanos(arrives));
         }
+        let bytes = u64::from(from.lines) * LINE_BYTES as u64;
+        // The engine is the NIC's: it writes to the host, and reads from it.
+        self.time.carried(match to.home {
+            Home::Host => Carried::write(Home::Host, bytes),
+            Home::Nic => Carried::read(Home::Host, bytes),
+        });
         state.charges.copies.charge(self.prices.dma_submit);
         self.time.spend_until(Nanos(submitted));
         arrives
@@ -332,6 +342,7 @@ impl<T: Timebase> Context<T> {
         self.time.spend_until(Nanos(done));
         fence(SeqCst);
         state.charges.far_loads.charge(done - start);
+        self.time.carried(Carried::read(home, words.len() as u64 * WORD_BYTES));
     }
 
     /// Reads several words at once. The last comes first: who finds a new last word in what was
@@ -486,6 +497,7 @@ impl<T: Timebase> Context<T> {
         let start = self.tick(state);
         if mask == WHOLE_LINE || self.side == Side::Agent {
             self.post(state, home, line, &words, mask, occupied);
+            self.time.carried(Carried::write(home, u64::from(mask.count_ones()) * WORD_BYTES));
         } else {
             let mut left = mask;
             while left != 0 {
@@ -493,6 +505,7 @@ impl<T: Timebase> Context<T> {
                 let word = words_of(left).nth(chosen).expect("chosen below their number");
                 left &= !(1 << word);
                 self.post(state, home, line, &words, 1 << word, occupied);
+                self.time.carried(Carried::write(home, WORD_BYTES));
                 // The next word arrives perceptibly later.
                 state.last_visible += self.prices.flight / 8 + 1;
             }

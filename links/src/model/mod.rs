@@ -33,13 +33,14 @@
 //!
 //! # What is not modelled
 //!
-//! Bandwidth and credits of the link, a bound on outstanding prefetches, cache evictions (they
+//! Bandwidth and credits of the link (bytes are counted, and take no time of their own), a bound on outstanding prefetches, cache evictions (they
 //! would hide a missing flush), and a source that is overwritten while it is copied: a copy takes
 //! its source when it is started.
 
 mod bell;
 mod charges;
 mod context;
+mod pcie;
 mod port;
 mod setup;
 mod stamps;
@@ -51,6 +52,7 @@ mod tests;
 
 pub use bell::{KickCharges, ModelDoorbell};
 pub use charges::{Charges, Tally};
+pub use pcie::Carried;
 pub use port::{ModelDma, ModelPort, ModelWindow};
 pub use setup::ModelError;
 pub use stamps::{VECTORS_MAX, extra_lines};

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use wave_core::clock::{Clock, Nanos};
 use wave_core::link::Home;
 
+use super::pcie::Carried;
+
 /// A clock on which a context can be kept busy.
 ///
 /// All contexts of a link, in whichever process, must agree on the time.
@@ -29,6 +31,10 @@ pub trait Timebase: Clock {
     /// A store to those words of a line that `mask` names is visible from `visible` on.
     #[inline]
     fn stored(&self, _home: Home, _line: u32, _mask: u8, _visible: Nanos) {}
+
+    /// So many bytes cross the link now.
+    #[inline]
+    fn carried(&self, _bytes: Carried) {}
 
     /// The calling context looked for the end of a copy, which has not come.
     #[inline]

@@ -18,6 +18,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use wave_core::clock::{Clock, Nanos};
 use wave_core::link::Home;
 
+use super::pcie::Carried;
 use super::time::Timebase;
 
 /// What a context that looks and finds a copy under way is charged for the look.
@@ -58,6 +59,7 @@ struct Shared {
     now: Cell<u64>,
     horizon: Cell<u64>,
     stalled_until: Cell<u64>,
+    carried: Cell<Carried>,
     /// The running task's yielder; null while none runs.
     yielder: Cell<*const TaskYielder>,
     observer: RefCell<Option<Rc<Observer>>>,
@@ -89,6 +91,7 @@ impl VirtualTime {
             now: Cell::new(0),
             horizon: Cell::new(u64::MAX),
             stalled_until: Cell::new(0),
+            carried: Cell::default(),
             yielder: Cell::new(std::ptr::null()),
             observer: RefCell::new(None),
         };
@@ -123,6 +126,11 @@ impl VirtualTime {
     /// Everything that leaves for the other side before `until` is held up until then.
     pub fn stall_link(&self, until: Nanos) {
         self.shared.stalled_until.set(until.0);
+    }
+
+    /// Bytes that have crossed the links of this world.
+    pub fn bytes_carried(&self) -> Carried {
+        self.shared.carried.get()
     }
 
     /// Pauses the running task until it is woken, or until `deadline`. Outside a task, returns.
@@ -178,6 +186,10 @@ impl Timebase for VirtualTime {
         if let Some(observer) = &*self.shared.observer.borrow() {
             observer(Stored { window: self.window, home, line, mask, visible });
         }
+    }
+
+    fn carried(&self, bytes: Carried) {
+        self.shared.carried.set(self.shared.carried.get() + bytes);
     }
 
     fn looked_in_vain(&self) {
