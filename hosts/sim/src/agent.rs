@@ -279,7 +279,7 @@ fn live<R: Recorder>(
             let mut counters = enclave.counters.borrow_mut();
             counters.decided += decided - told.decided.replace(decided);
             counters.kicked += kicked - told.kicked.replace(kicked);
-            counters.agent_busy = counters.agent_busy + work.poll;
+            counters.agent_busy = world.now().since(born + slept);
         }
         let until = match step {
             Ok(Step::Revoked) => break,
@@ -313,7 +313,6 @@ fn live<R: Recorder>(
             world.wait(task, Cause::STORE.or(Cause::KICK), until.map(|at| at.max(now + work.poll)));
         }
         slept = slept + world.now().since(now);
-        enclave.counters.borrow_mut().agent_busy = world.now().since(born + slept);
     }
     enclave.nudge_control();
 }

@@ -48,15 +48,33 @@ struct Buffer {
     mask: u8,
 }
 
-/// Lines as this context last saw them. Untouched pages of these tables take no memory.
-#[derive(Default)]
-struct Cache {
-    /// Write-through lines: their words.
-    words: Vec<u64>,
+/// Lines as this context last saw them, made in runs when one of them is first used: a context uses
+/// few of the lines that it could.
+struct Cache(Vec<Option<Box<[Line; LINES_TOGETHER]>>>);
+
+#[derive(Clone, Copy)]
+struct Line {
     /// [`ABSENT`], [`CACHED`], or when a prefetched line that was not used yet arrives.
-    ready: Vec<u64>,
+    ready: u64,
     /// Coherent links: the stamp of the line when last seen.
-    seen: Vec<u64>,
+    seen: u64,
+    /// Write-through lines: their words.
+    words: [u64; LINE_WORDS],
+}
+
+const LINES_TOGETHER: usize = 64;
+const UNUSED: Line = Line { ready: ABSENT, seen: 0, words: [0; LINE_WORDS] };
+
+impl Cache {
+    fn new(lines: u32) -> Cache {
+        Cache((0..(lines as usize).div_ceil(LINES_TOGETHER)).map(|_| None).collect())
+    }
+
+    #[inline]
+    fn line(&mut self, line: u32) -> &mut Line {
+        let (run, at) = (line as usize / LINES_TOGETHER, line as usize % LINES_TOGETHER);
+        &mut self.0[run].get_or_insert_with(|| Box::new([UNUSED; LINES_TOGETHER]))[at]
+    }
 }
 
 const ABSENT: u64 = 0;
@@ -79,16 +97,7 @@ impl<T: Timebase> Context<T> {
     ) -> Result<Context<T>, ModelError> {
         let stamps = Stamps::new(memory).ok_or(ModelError::NoRoom)?;
         let access = access_table(&stamps, side, costs.coherent, page_types)?;
-        let cache = |home| {
-            let lines = stamps.lines(home) as usize;
-            let through = access[home as usize].contains(&Access::Through);
-            let some = |wanted: bool, words: usize| vec![0; if wanted { words } else { 0 }];
-            Cache {
-                words: some(through, lines * LINE_WORDS),
-                ready: some(through || costs.coherent, lines),
-                seen: some(costs.coherent, lines),
-            }
-        };
+        let cache = |home| Cache::new(stamps.lines(home));
         let state = RefCell::new(State {
             now: 0,
             last_visible: 0,
@@ -156,8 +165,8 @@ impl<T: Timebase> Context<T> {
             }
             Access::Coherent => {
                 let visible = self.post(state, home, line, &words, mask, 0);
-                let seen = &mut state.caches[home as usize].seen[line as usize];
-                *seen = visible.max(*seen);
+                let cached = state.caches[home as usize].line(line);
+                cached.seen = visible.max(cached.seen);
             }
             Access::Uncached | Access::Through => {
                 for word in words_of(mask) {
@@ -167,10 +176,8 @@ impl<T: Timebase> Context<T> {
                     state.charges.far_stores.charge(occupied);
                     self.time.carried(Carried::write(home, WORD_BYTES));
                     self.time.spend_until(Nanos(start.saturating_add(occupied)));
-                    let cache = &mut state.caches[home as usize];
-                    if let Some(cached) = cache.words.get_mut(line as usize * LINE_WORDS + word) {
-                        *cached = words[word]; // without effect where the line is not cached
-                    }
+                    // Without effect where the line is not cached.
+                    state.caches[home as usize].line(line).words[word] = words[word];
                 }
             }
             Access::Combining | Access::Engine => self.buffer(state, home, line, &words, mask),
@@ -206,7 +213,7 @@ impl<T: Timebase> Context<T> {
     pub fn flush(&self, home: Home, line: u32) {
         if self.access(home, line) == Access::Through {
             let state = &mut *self.state.borrow_mut();
-            state.caches[home as usize].ready[line as usize] = ABSENT;
+            state.caches[home as usize].line(line).ready = ABSENT;
             state.charges.flushes.charge(self.prices.flush);
             self.time.spend(Nanos(self.prices.flush));
         }
@@ -219,14 +226,13 @@ impl<T: Timebase> Context<T> {
             return;
         }
         let state = &mut *self.state.borrow_mut();
-        let index = line as usize;
         let arrives = match access {
-            Access::Through if state.caches[home as usize].ready[index] == ABSENT => {
+            Access::Through if state.caches[home as usize].line(line).ready == ABSENT => {
                 let now = self.tick(state);
                 // As demand loads do, it follows our own posted stores, and sees them.
                 let horizon = now.max(state.last_visible);
-                let words = &mut state.caches[home as usize].words[index * LINE_WORDS..];
-                self.sample(home, line, 0, &mut words[..LINE_WORDS], horizon);
+                let cached = state.caches[home as usize].line(line);
+                self.sample(home, line, 0, &mut cached.words, horizon);
                 let served = state.last_visible.max(now + self.prices.there);
                 self.time.carried(Carried::read(home, LINE_BYTES as u64));
                 served + self.prices.back
@@ -234,16 +240,16 @@ impl<T: Timebase> Context<T> {
             Access::Coherent => {
                 let now = self.tick(state);
                 let newest = self.stamps.newest(home, line, now.max(state.last_visible));
-                let seen = &mut state.caches[home as usize].seen[index];
-                if newest <= *seen {
+                let cached = state.caches[home as usize].line(line);
+                if newest <= cached.seen {
                     return;
                 }
-                *seen = newest;
+                cached.seen = newest;
                 now + self.prices.line_transfer
             }
             _ => return,
         };
-        state.caches[home as usize].ready[index] = arrives.max(CACHED + 1);
+        state.caches[home as usize].line(line).ready = arrives.max(CACHED + 1);
         state.charges.prefetches += 1;
     }
 
@@ -361,20 +367,18 @@ impl<T: Timebase> Context<T> {
         first: usize,
         words: &mut [u64],
     ) {
-        let index = line as usize;
-        let cached = index * LINE_WORDS..(index + 1) * LINE_WORDS;
-        let ready = state.caches[home as usize].ready[index];
+        let ready = state.caches[home as usize].line(line).ready;
         if ready == ABSENT {
             let mut fetched = [0; LINE_WORDS];
             self.load_far(state, home, line, 0, &mut fetched);
-            state.caches[home as usize].words[cached.clone()].copy_from_slice(&fetched);
+            state.caches[home as usize].line(line).words = fetched;
         } else {
             self.await_prefetch(state, ready);
             state.charges.cache_hits += 1;
         }
-        let cache = &mut state.caches[home as usize];
-        cache.ready[index] = CACHED;
-        words.copy_from_slice(&cache.words[cached][first..][..words.len()]);
+        let cached = state.caches[home as usize].line(line);
+        cached.ready = CACHED;
+        words.copy_from_slice(&cached.words[first..][..words.len()]);
         if ready != ABSENT {
             let horizon = self.tick(state).max(state.last_visible);
             let fresh = |word: usize| self.stamps.word(home, line, word, horizon);
@@ -391,11 +395,10 @@ impl<T: Timebase> Context<T> {
         first: usize,
         words: &mut [u64],
     ) {
-        let index = line as usize;
         let horizon = self.tick(state).max(state.last_visible);
         let newest = self.stamps.newest(home, line, horizon);
-        let ready = state.caches[home as usize].ready[index];
-        if newest > state.caches[home as usize].seen[index] {
+        let Line { ready, seen, .. } = *state.caches[home as usize].line(line);
+        if newest > seen {
             let end = state.now.saturating_add(self.prices.line_transfer);
             self.time.spend_until(Nanos(end));
             fence(SeqCst);
@@ -405,9 +408,8 @@ impl<T: Timebase> Context<T> {
         }
         let horizon = self.tick(state).max(state.last_visible);
         let newest = self.stamps.newest(home, line, horizon);
-        let cache = &mut state.caches[home as usize];
-        cache.ready[index] = ABSENT;
-        cache.seen[index] = newest;
+        let cached = state.caches[home as usize].line(line);
+        (cached.ready, cached.seen) = (ABSENT, newest);
         for (offset, word) in words.iter_mut().enumerate() {
             *word = self.stamps.word(home, line, first + offset, horizon);
         }
