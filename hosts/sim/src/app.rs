@@ -43,9 +43,9 @@ pub trait Application {
     /// Makes its threads, and starts what wakes them.
     fn start(self: Rc<Self>, enclave: &Rc<Enclave>);
 
-    /// How fast `core` is now.
-    fn pace(&self, _core: u16) -> Pace {
-        Pace::NOMINAL
+    /// How fast `core` is now, and when that changes, if it does.
+    fn pace(&self, _now: Nanos, _core: u16) -> (Pace, Option<Nanos>) {
+        (Pace::NOMINAL, None)
     }
 
     /// Thread `id` has run on `core` for so long, up to now.

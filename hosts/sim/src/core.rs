@@ -250,9 +250,10 @@ impl Core {
         loop {
             let remaining = enclave.table.borrow_mut().thread(id).remaining;
             let from = world.now();
-            let pace = enclave.app.pace(self.index);
+            let (pace, changes) = enclave.app.pace(from, self.index);
             let end = from + pace.time_for(remaining);
-            world.wait(self.task, Cause::KICK.or(Cause::NUDGE), Some(end));
+            let until = changes.map_or(end, |changes| changes.min(end));
+            world.wait(self.task, Cause::KICK.or(Cause::NUDGE), Some(until));
             let done = pace.work_in(world.now().since(from)).0.min(remaining.0);
             let left = Nanos(remaining.0 - if world.now() >= end { remaining.0 } else { done });
             enclave.table.borrow_mut().thread(id).remaining = left;

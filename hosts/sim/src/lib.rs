@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod antagonist;
 pub mod app;
 pub mod clocks;
 pub mod closed;

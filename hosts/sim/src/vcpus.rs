@@ -29,6 +29,7 @@ impl Vcpus {
     }
 }
 
+/// Work is counted as they run, at their pace. They never end, so the cores' own does not matter.
 impl Application for Vcpus {
     fn start(self: Rc<Self>, enclave: &Rc<Enclave>) {
         let weak = Rc::downgrade(enclave);
@@ -39,11 +40,6 @@ impl Application for Vcpus {
                 outside.create(0, Nanos(u64::MAX / 4), 0);
             }
         });
-    }
-
-    fn pace(&self, _core: u16) -> Pace {
-        // Work is counted in `ran`; threads never end, so their own pace does not matter.
-        Pace::NOMINAL
     }
 
     fn ran(&self, now: Nanos, _core: u16, _id: u32, time: Nanos) {
