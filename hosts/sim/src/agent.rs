@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use wave_core::agent::{Agent, Step};
-use wave_core::brain::Recorder;
+use wave_core::brain::{Input, Recorder};
 use wave_core::clock::Nanos;
 use wave_core::layout::{Layout, write_header};
 use wave_core::link::{Doorbell, Home, Mapping, Port, Side, Window};
@@ -60,7 +60,8 @@ impl Work {
         let decision_words_ns = words * costs.agent_access_uncached.ns;
         Work {
             message: at_pace(machine.agent_message.value) + Nanos(words_ns.round() as u64),
-            decision: at_pace(machine.agent_decision.value) + Nanos(decision_words_ns.round() as u64),
+            decision: at_pace(machine.agent_decision.value)
+                + Nanos(decision_words_ns.round() as u64),
             poll: at_pace(machine.agent_poll.value),
         }
     }
@@ -124,6 +125,18 @@ impl<P: Policy> Policy for Working<P> {
     }
 }
 
+/// Shows what an agent hears.
+struct Spy {
+    number: u64,
+    spy: Rc<dyn Fn(u64, &Input)>,
+}
+
+impl Recorder for Spy {
+    fn record(&mut self, _now: Nanos, input: &Input) {
+        (self.spy)(self.number, input);
+    }
+}
+
 /// What an agent's task tells those who outlive it.
 #[derive(Debug, Default)]
 struct Told {
@@ -163,7 +176,11 @@ impl Enclave {
     }
 
     /// Starts an agent with a policy of the caller's, on a clock of its own.
-    pub fn start_agent_with(self: &Rc<Enclave>, policy: Box<dyn Policy + Send>, skew: Skew) -> TaskId {
+    pub fn start_agent_with(
+        self: &Rc<Enclave>,
+        policy: Box<dyn Policy + Send>,
+        skew: Skew,
+    ) -> TaskId {
         let number = self.agents_started.get() + 1;
         self.agents_started.set(number);
         let incarnation = Rc::new(self.new_incarnation());
@@ -194,7 +211,18 @@ impl Enclave {
         let costs = &self.setup.costs;
         let (send, flight) = (costs.kick_send.nanos(), costs.kick_flight.nanos());
         let bell = || SimBell::new(&self.world, Cause::KICK, send, flight);
+        // An agent on a CPU that it shares is woken by the kernel, not across the link.
+        let agent_bell = match &self.setup.machine.shared_cpu {
+            Some(cpu) => SimBell::new(&self.world, Cause::KICK, cpu.ring_agent.nanos(), Nanos(0)),
+            None => bell(),
+        };
         let core_bells: Vec<_> = self.cores.iter().map(|_| bell()).collect();
+        if let Some(fate) = &*self.kick_fate.borrow() {
+            for bell in &core_bells {
+                let fate = Rc::clone(fate);
+                bell.set_fate(Box::new(move || fate()));
+            }
+        }
         for (bell, core) in core_bells.iter().zip(&self.cores) {
             core.task.get().into_iter().for_each(|task| bell.set_target(task));
         }
@@ -207,7 +235,7 @@ impl Enclave {
             window,
             core_bells,
             control_bell,
-            agent_bell: bell(),
+            agent_bell,
             agent_task: Cell::new(None),
             lost: Cell::new(false),
             fault: Cell::new(false),
@@ -228,9 +256,11 @@ fn run(
         let (policy, about) = (setup.agent.policy.clone(), format!("{about}, agent {number}"));
         LogWriter::new(&Header { config: setup.config, policy, about }, logs(number))
     });
-    match log {
-        Some(log) => live(enclave, incarnation, policy, skew, number, log),
-        None => live(enclave, incarnation, policy, skew, number, ()),
+    let spy = enclave.spy.borrow().clone();
+    match (log, spy) {
+        (Some(log), _) => live(enclave, incarnation, policy, skew, number, log),
+        (None, Some(spy)) => live(enclave, incarnation, policy, skew, number, Spy { number, spy }),
+        (None, None) => live(enclave, incarnation, policy, skew, number, ()),
     }
 }
 
@@ -263,7 +293,8 @@ fn live<R: Recorder>(
         enclave: Rc::clone(enclave),
         began: Rc::clone(&began),
     };
-    let bells = incarnation.core_bells.iter().chain([&incarnation.control_bell]).map(timed).collect();
+    let bells =
+        incarnation.core_bells.iter().chain([&incarnation.control_bell]).map(timed).collect();
     let work = Work::of(setup);
     let policy = Working { policy, world: world.clone(), work, began: Rc::clone(&began) };
     let mut agent = Agent::new(layout, port, bells, policy, recorder);
@@ -272,6 +303,10 @@ fn live<R: Recorder>(
     let mut idle_since = None;
     let mut slept = Nanos(0);
     let born = world.now();
+    let cpu = enclave.cpu.as_deref();
+    if let Some(cpu) = cpu {
+        cpu.enter(task);
+    }
     loop {
         let step = agent.step(skew.apply(world.now()));
         let (decided, kicked) = agent.counts();
@@ -290,6 +325,9 @@ fn live<R: Recorder>(
             Ok(Step::Progress) => {
                 idle_since = None;
                 world.spend(work.poll);
+                if let Some(cpu) = cpu {
+                    cpu.give_way(task);
+                }
                 continue;
             }
             Ok(Step::Idle(until)) => until,
@@ -302,10 +340,19 @@ fn live<R: Recorder>(
         let rested = now.since(since) >= agent.spin();
         if setup.agent.parks && rested && agent.prepare_park() {
             if matches!(agent.step(skew.apply(world.now())), Ok(Step::Idle(_))) {
+                if let Some(cpu) = cpu {
+                    cpu.leave();
+                }
                 world.wait(task, Cause::KICK.or(Cause::NUDGE), until);
+                if let Some(cpu) = cpu {
+                    cpu.enter(task);
+                    world.spend(cpu.costs().wake_agent.nanos());
+                }
             }
             agent.unpark();
             idle_since = None;
+        } else if let Some(cpu) = cpu {
+            cpu.give_way(task);
         } else {
             let spun = (setup.agent.parks && !rested).then_some(since + agent.spin());
             let held = (setup.agent.parks && rested).then_some(now + agent.spin());

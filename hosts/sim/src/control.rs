@@ -130,6 +130,9 @@ impl Control {
         let now = enclave.world.now();
         let requests = agent.control.poll(&agent.port);
         let mut fault = requests.fault;
+        if requests.resync {
+            enclave.tell(&HostEvent::ResyncAsked);
+        }
         let epoch = enclave.epoch.get();
         let came_over = |core: &CoreShared| core.epoch.get() == epoch;
         let here = enclave.cores.iter().filter(|core| came_over(core)).count();

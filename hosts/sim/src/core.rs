@@ -330,6 +330,7 @@ impl Core {
         }
         self.epoch = epoch;
         shared.epoch.set(epoch);
+        self.enclave.tell(&HostEvent::Adopted { core: self.index });
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use wave_core::brain::Input;
 use wave_core::clock::Nanos;
 use wave_core::host::Signals;
 use wave_core::layout::{Config, ConfigError, Layout, QueuePlace};
@@ -21,10 +22,11 @@ use wave_sched::wire::{Event, Kind};
 use crate::agent::{AgentSetup, Logs};
 use crate::app::Application;
 use crate::control::Candidate;
+use crate::cpu::Cpu;
 use crate::machine::Machine;
 use crate::table::Table;
 use crate::usage::{CoreUsage, Usage};
-use crate::world::{Cause, SimBell, TaskId, World};
+use crate::world::{Cause, Delivery, SimBell, TaskId, World};
 
 /// One context's access to the modelled link.
 pub type SimPort = ModelPort<VirtualTime>;
@@ -85,8 +87,15 @@ pub enum HostEvent {
         /// Which.
         core: u16,
     },
+    /// A core has turned to the current agent's window, or to none.
+    Adopted {
+        /// Which.
+        core: u16,
+    },
     /// An agent has taken over.
     Attached,
+    /// The agent asked for a snapshot: it missed something.
+    ResyncAsked,
     /// The agent was turned out.
     Lost {
         /// The watchdog found that work had waited.
@@ -180,6 +189,10 @@ pub struct Enclave {
     pub(crate) fallback: RefCell<VecDeque<(Subject, Sequence)>>,
     pub(crate) candidates: RefCell<Vec<Candidate>>,
     pub(crate) control_task: Cell<Option<TaskId>>,
+    pub(crate) kick_fate: RefCell<Option<Rc<dyn Fn() -> Delivery>>>,
+    pub(crate) spy: RefCell<Option<Rc<dyn Fn(u64, &Input)>>>,
+    /// The CPU that the agent and the generators share, if they have to.
+    pub(crate) cpu: Option<Rc<Cpu>>,
     pub(crate) app: Rc<dyn Application>,
     pub(crate) watchers: RefCell<Vec<Box<Watcher>>>,
     pub(crate) counters: RefCell<Counters>,
@@ -224,6 +237,9 @@ impl Enclave {
             fallback: RefCell::default(),
             candidates: RefCell::default(),
             control_task: Cell::new(None),
+            kick_fate: RefCell::new(None),
+            spy: RefCell::new(None),
+            cpu: setup.machine.shared_cpu.as_ref().map(|costs| Rc::new(Cpu::new(world, costs))),
             app,
             watchers: RefCell::default(),
             counters: RefCell::default(),
@@ -298,6 +314,40 @@ impl Enclave {
     /// The task of the attached agent, if there is one.
     pub fn agent_task(&self) -> Option<TaskId> {
         self.incarnation.borrow().as_ref()?.agent_task.get()
+    }
+
+    /// Kills the attached agent, if there is one. The host learns of it as from a socket: at once.
+    pub fn kill_agent(&self) {
+        if let Some(agent) = self.agent_task() {
+            self.world.kill(agent);
+            // The later of two events at one time: the agent is dead when the host looks.
+            self.nudge_control();
+        }
+    }
+
+    /// Lets `fate` say what becomes of each kick of an agent that starts from now on.
+    pub fn set_kick_fate(&self, fate: Rc<dyn Fn() -> Delivery>) {
+        *self.kick_fate.borrow_mut() = Some(fate);
+    }
+
+    /// Lets `spy` see what each agent hears, as it hears it: the agent's number, and the input.
+    pub fn spy_on_agents(&self, spy: Rc<dyn Fn(u64, &Input)>) {
+        *self.spy.borrow_mut() = Some(spy);
+    }
+
+    /// The attached agent's own access to its window, for somebody who is not that agent.
+    pub fn agents_port(&self) -> Option<(SimPort, Layout)> {
+        let incarnation = self.incarnation.borrow().clone()?;
+        let port = ModelPort::new(
+            Arc::clone(&incarnation.memory),
+            Side::Agent,
+            &self.setup.costs,
+            &incarnation.layout.mappings(Side::Agent),
+            incarnation.time.clone(),
+            self.setup.seed,
+        );
+        let port = port.expect("the setup was checked when the enclave was made");
+        Some((port, incarnation.layout.clone()))
     }
 
     /// Takes a core offline, or back.

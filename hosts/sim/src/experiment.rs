@@ -9,7 +9,7 @@ use wave_links::model::Carried;
 use crate::agent::Logs;
 use crate::closed::Closed;
 use crate::enclave::{Counters, Enclave, Setup};
-use crate::requests::{Load, Requests, Served};
+use crate::requests::{Arrival, Load, Requests, Served};
 use crate::usage::Usage;
 use crate::world::World;
 
@@ -67,9 +67,26 @@ pub fn serve_logged(
     load: &Load,
     logs: Option<(String, Box<Logs>)>,
 ) -> Result<Outcome, ConfigError> {
+    serve_requests(setup, load, Requests::new(load.clone(), setup.seed), logs)
+}
+
+/// Serves exactly these arrivals: those of a native run, say, so that chance is the same in both.
+pub fn serve_given(
+    setup: &Setup,
+    load: &Load,
+    arrivals: Rc<[Arrival]>,
+) -> Result<Outcome, ConfigError> {
+    serve_requests(setup, load, Requests::given(load.clone(), arrivals, setup.seed), None)
+}
+
+fn serve_requests(
+    setup: &Setup,
+    load: &Load,
+    app: Rc<Requests>,
+    logs: Option<(String, Box<Logs>)>,
+) -> Result<Outcome, ConfigError> {
     let world = World::new();
     let _ended = Ended(world.clone());
-    let app = Requests::new(load.clone(), setup.seed);
     let enclave = Enclave::new(&world, setup.clone(), Rc::clone(&app) as _)?;
     if let Some((about, logs)) = logs {
         enclave.record_agents(about, logs);

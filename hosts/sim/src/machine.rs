@@ -66,6 +66,39 @@ pub struct Machine {
     pub request_overhead: Figure,
     /// Context switches that the host does for one request (a count, with a fraction).
     pub crossings_per_request: Figure,
+    /// The agent and the generators share a CPU, which each gives away between looks. Without this,
+    /// as in files that do not say, each has one for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_cpu: Option<SharedCpu>,
+}
+
+/// What sharing a CPU costs. The shares of one round (generator, switch, agent, switch) only matter
+/// as a sum.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedCpu {
+    /// From giving the CPU away until another, which waited for it, runs.
+    pub yield_switch: Figure,
+    /// Giving the CPU away where nobody wants it.
+    pub yield_alone: Figure,
+    /// The generator's work between two looks at the clock, beside giving the CPU away.
+    pub generator_look: Figure,
+    /// What waking a sleeping agent occupies whoever does it, instead of the link's `kick_send`.
+    pub ring_agent: Figure,
+    /// From having the CPU until an agent that slept looks again.
+    pub wake_agent: Figure,
+}
+
+impl SharedCpu {
+    fn all(&self) -> [(&'static str, &Figure); 5] {
+        [
+            ("yield_switch", &self.yield_switch),
+            ("yield_alone", &self.yield_alone),
+            ("generator_look", &self.generator_look),
+            ("ring_agent", &self.ring_agent),
+            ("wake_agent", &self.wake_agent),
+        ]
+    }
 }
 
 /// What is wrong with a machine file: its author's fault.
@@ -108,9 +141,28 @@ impl Machine {
         BUILTIN.iter().map(|(name, _)| *name)
     }
 
+    /// A machine file with these figures.
+    pub fn to_toml(&self) -> String {
+        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        let mut text = format!(
+            "name = {}\ndescription = {}\n\n",
+            quoted(&self.name),
+            quoted(&self.description)
+        );
+        let own = self.all().len() - self.shared_cpu.as_ref().map_or(0, |cpu| cpu.all().len());
+        for (at, (name, Figure { value, source })) in self.all().into_iter().enumerate() {
+            if at == own {
+                text.push_str("\n[shared_cpu]\n");
+            }
+            let source = quoted(&source.to_string());
+            text.push_str(&format!("{name} = {{ value = {value}, source = {source} }}\n"));
+        }
+        text
+    }
+
     /// Each figure with its name, in the file's order.
-    pub fn all(&self) -> [(&'static str, &Figure); 14] {
-        [
+    pub fn all(&self) -> Vec<(&'static str, &Figure)> {
+        let mut all = vec![
             ("switch_before", &self.switch_before),
             ("switch_after", &self.switch_after),
             ("prefetch_residue", &self.prefetch_residue),
@@ -125,7 +177,9 @@ impl Machine {
             ("message_words_more", &self.message_words_more),
             ("request_overhead", &self.request_overhead),
             ("crossings_per_request", &self.crossings_per_request),
-        ]
+        ];
+        all.extend(self.shared_cpu.iter().flat_map(SharedCpu::all));
+        all
     }
 }
 
@@ -136,7 +190,9 @@ mod tests {
     #[test]
     fn built_in_machines_are_valid() {
         for name in Machine::builtin_names() {
-            assert_eq!(Machine::builtin(name).unwrap().name, name);
+            let machine = Machine::builtin(name).unwrap();
+            assert_eq!(machine.name, name);
+            assert_eq!(Machine::parse(&machine.to_toml()).unwrap(), machine);
         }
     }
 

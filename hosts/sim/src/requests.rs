@@ -35,7 +35,9 @@ impl Service {
     /// The mean.
     pub fn mean(&self) -> Nanos {
         match *self {
-            Service::Fixed(mean) | Service::Exponential(mean) | Service::Uniform { mean, .. } => mean,
+            Service::Fixed(mean) | Service::Exponential(mean) | Service::Uniform { mean, .. } => {
+                mean
+            }
         }
     }
 
@@ -101,6 +103,18 @@ impl Load {
     }
 }
 
+/// A request of a load that is given one by one, instead of by its rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When it is due.
+    pub at: Nanos,
+    /// Its class: an index.
+    pub class: u16,
+}
+
+/// As many requests as a generator submits before it gives way.
+const BURST_MAX: u32 = 64;
+
 /// What became of the requests that arrived in the window.
 #[derive(Clone, Debug)]
 pub struct Served {
@@ -131,6 +145,8 @@ struct State {
 /// The application.
 pub struct Requests {
     load: Load,
+    /// The arrivals, where they are not drawn.
+    given: Option<Rc<[Arrival]>>,
     seed: u64,
     state: RefCell<State>,
     generators: RefCell<Vec<crate::world::TaskId>>,
@@ -145,6 +161,16 @@ impl std::fmt::Debug for Requests {
 impl Requests {
     /// An open loop under this seed.
     pub fn new(load: Load, seed: u64) -> Rc<Requests> {
+        Requests::with(load, None, seed)
+    }
+
+    /// Exactly these requests, in ascending order, which a single generator submits; `load` says
+    /// everything else.
+    pub fn given(load: Load, arrivals: Rc<[Arrival]>, seed: u64) -> Rc<Requests> {
+        Requests::with(Load { generators: 1, ..load }, Some(arrivals), seed)
+    }
+
+    fn with(load: Load, given: Option<Rc<[Arrival]>>, seed: u64) -> Rc<Requests> {
         let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
         let served = Served {
             sent: 0,
@@ -157,7 +183,8 @@ impl Requests {
             lag_last: Nanos(0),
         };
         let state = State { idle: Vec::new(), backlog: VecDeque::new(), served };
-        Rc::new(Requests { load, seed, state: RefCell::new(state), generators: RefCell::default() })
+        let (state, generators) = (RefCell::new(state), RefCell::default());
+        Rc::new(Requests { load, given, seed, state, generators })
     }
 
     /// What became of the requests so far.
@@ -177,17 +204,27 @@ impl Requests {
     fn generate(&self, enclave: &Rc<Enclave>, index: usize) {
         let task = self.generators.borrow()[index];
         let world = enclave.world().clone();
+        let cpu = enclave.cpu.as_deref();
         let mut outside = Outside::new(enclave, index);
         let mut random = random::stream(self.seed, "arrivals", index as u64);
-        let rate = self.load.per_second / self.load.generators as f64 / 1e9;
-        let gaps = Exp::new(rate.max(1e-18)).expect("a rate above zero");
-        let mut next = gaps.sample(&mut random);
-        let total: f64 = self.load.classes.iter().map(|class| class.weight).sum();
+        let mut arrivals = Upcoming::new(self, index, &mut random);
+        let mut in_burst = 0;
+        if let Some(cpu) = cpu {
+            cpu.enter(task);
+        }
         loop {
-            let at = Nanos(next as u64);
+            let at = arrivals.at();
             if at >= self.load.end() {
                 // What waits is still served.
+                cpu.inspect(|cpu| cpu.leave());
                 world.wait(task, Cause::NUDGE, None);
+                cpu.inspect(|cpu| cpu.enter(task));
+            } else if let Some(cpu) = cpu {
+                if world.now() < at || in_burst == BURST_MAX {
+                    cpu.give_way(task);
+                    in_burst = 0;
+                }
+                world.spend(cpu.costs().generator_look.nanos());
             } else if world.now() < at {
                 world.wait(task, Cause::NUDGE, Some(at));
             }
@@ -195,14 +232,10 @@ impl Requests {
             if world.now() < at || at >= self.load.end() {
                 continue;
             }
-            next += gaps.sample(&mut random);
-            let mut chosen = random.random::<f64>() * total;
-            let mut class = 0;
-            while class + 1 < self.load.classes.len() && chosen >= self.load.classes[class].weight {
-                chosen -= self.load.classes[class].weight;
-                class += 1;
-            }
-            let work = self.load.classes[class].service.draw(&mut random) + self.load.overhead;
+            in_burst += 1;
+            let class = arrivals.take(&mut random);
+            let service = self.load.classes[usize::from(class)].service;
+            let work = service.draw(&mut random) + self.load.overhead;
             {
                 let served = &mut self.state.borrow_mut().served;
                 let lag = world.now().since(at);
@@ -213,7 +246,7 @@ impl Requests {
                     served.lags.saturating_record(lag.0);
                 }
             }
-            self.submit(&mut outside, at.0, class as u16, work);
+            self.submit(&mut outside, at.0, class, work);
         }
     }
 
@@ -242,6 +275,63 @@ impl Requests {
                 (state.idle.pop().expect("just seen"), request)
             };
             outside.wake(id, class, work, at);
+        }
+    }
+}
+
+/// The requests that are still to come of one generator.
+enum Upcoming<'a> {
+    /// Of a Poisson process.
+    Drawn {
+        gaps: Exp<f64>,
+        next: f64,
+        classes: &'a [Class],
+        total: f64,
+    },
+    Given {
+        arrivals: &'a [Arrival],
+    },
+}
+
+impl<'a> Upcoming<'a> {
+    fn new(requests: &'a Requests, index: usize, random: &mut random::Stream) -> Upcoming<'a> {
+        let load = &requests.load;
+        if let Some(given) = &requests.given {
+            return Upcoming::Given { arrivals: if index == 0 { given } else { &[] } };
+        }
+        let rate = load.per_second / load.generators as f64 / 1e9;
+        let gaps = Exp::new(rate.max(1e-18)).expect("a rate above zero");
+        let next = gaps.sample(random);
+        let total = load.classes.iter().map(|class| class.weight).sum();
+        Upcoming::Drawn { gaps, next, classes: &load.classes, total }
+    }
+
+    /// When the next is due.
+    fn at(&self) -> Nanos {
+        match self {
+            Upcoming::Drawn { next, .. } => Nanos(*next as u64),
+            Upcoming::Given { arrivals } => arrivals.first().map_or(Nanos::MAX, |first| first.at),
+        }
+    }
+
+    /// The class of the next, which is now past.
+    fn take(&mut self, random: &mut random::Stream) -> u16 {
+        match self {
+            Upcoming::Drawn { gaps, next, classes, total } => {
+                *next += gaps.sample(random);
+                let mut chosen = random.random::<f64>() * *total;
+                let mut class = 0;
+                while class + 1 < classes.len() && chosen >= classes[class].weight {
+                    chosen -= classes[class].weight;
+                    class += 1;
+                }
+                class as u16
+            }
+            Upcoming::Given { arrivals } => {
+                let (first, rest) = arrivals.split_first().expect("one is due");
+                *arrivals = rest;
+                first.class
+            }
         }
     }
 }

@@ -24,6 +24,8 @@ impl Cause {
     pub const KICK: Cause = Cause(2);
     /// Another part of the same machine wants it.
     pub const NUDGE: Cause = Cause(4);
+    /// The CPU that it shares is its own now.
+    pub const TURN: Cause = Cause(8);
 
     /// Either.
     pub const fn or(self, other: Cause) -> Cause {
@@ -240,7 +242,7 @@ impl World {
             match event {
                 Event::Resume(id, turn) => {
                     if self.0.states.borrow()[id as usize].turn == turn {
-                        self.resume(id, at);
+                        self.resume(id, at, end);
                     }
                 }
                 Event::Wake(id, cause) => {
@@ -252,7 +254,7 @@ impl World {
                         state.phase == Phase::Waiting && state.mask & cause.0 != 0
                     };
                     if woken {
-                        self.resume(id, at);
+                        self.resume(id, at, end);
                     }
                 }
                 Event::Kill(id) => {
@@ -264,7 +266,7 @@ impl World {
         }
     }
 
-    fn resume(&self, id: u32, at: Nanos) {
+    fn resume(&self, id: u32, at: Nanos, end: Nanos) {
         {
             let state = &mut self.0.states.borrow_mut()[id as usize];
             if state.phase == Phase::Ended {
@@ -281,7 +283,9 @@ impl World {
         self.0.resumed.set(self.0.resumed.get() + 1);
         let hash = self.0.hash.get() ^ at.0.rotate_left(20) ^ u64::from(id);
         self.0.hash.set(hash.wrapping_mul(0x0000_0100_0000_01b3));
-        self.0.time.set_horizon(self.0.events.borrow().next_at().unwrap_or(Nanos::MAX));
+        // Nor beyond the end: whoever called would see what has not happened yet.
+        let next = self.0.events.borrow().next_at().unwrap_or(Nanos::MAX);
+        self.0.time.set_horizon(next.min(Nanos(end.0.saturating_add(1))));
         let pause = task.resume();
         let now = self.now();
         let state = &mut self.0.states.borrow_mut()[id as usize];

@@ -1,0 +1,223 @@
+//! What can go wrong, and how it is made to.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use rand::Rng;
+use wave_core::clock::Nanos;
+use wave_core::link::{Home, LINE_WORDS, Port, Window};
+use wave_core::policy::{Choice, Desk, Note, Policy, Progress};
+use wave_core::{
+    message::{Decision, Message, Sequence, Subject},
+    outcome::Outcome,
+    snapshot::Snapshot,
+};
+use wave_sched::wire;
+
+use super::plan::Injection;
+use crate::enclave::Enclave;
+use crate::random::{self, Stream};
+use crate::world::Delivery;
+
+/// One kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Fault {
+    /// Interrupts of cores get lost for a while.
+    LostKick,
+    /// Interrupts of cores come late for a while.
+    LateKick,
+    /// The agent dies where it stands; another starts later.
+    AgentCrash,
+    /// The agent stops where it stands, and goes on later.
+    AgentStop,
+    /// Another agent takes over from one that lives.
+    Replacement,
+    /// Nothing crosses the link for a while.
+    LinkStall,
+    /// Queues so short that messages find no room.
+    FullQueue,
+    /// The agent writes nonsense, or decides what it must not.
+    Hostile,
+    /// Copies of several queues arrive in any order.
+    Reordered,
+    /// The agent's clock is not the host's.
+    ClockSkew,
+    /// A core goes offline, and comes back.
+    CoreOffline,
+}
+
+/// All of them.
+pub const FAULTS: [Fault; 11] = [
+    Fault::LostKick,
+    Fault::LateKick,
+    Fault::AgentCrash,
+    Fault::AgentStop,
+    Fault::Replacement,
+    Fault::LinkStall,
+    Fault::FullQueue,
+    Fault::Hostile,
+    Fault::Reordered,
+    Fault::ClockSkew,
+    Fault::CoreOffline,
+];
+
+impl Fault {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::LostKick => "lost-kick",
+            Fault::LateKick => "late-kick",
+            Fault::AgentCrash => "agent-crash",
+            Fault::AgentStop => "agent-stop",
+            Fault::Replacement => "replacement",
+            Fault::LinkStall => "link-stall",
+            Fault::FullQueue => "full-queue",
+            Fault::Hostile => "hostile",
+            Fault::Reordered => "reordered",
+            Fault::ClockSkew => "clock-skew",
+            Fault::CoreOffline => "core-offline",
+        }
+    }
+
+    /// The fault of that name.
+    pub fn by_name(name: &str) -> Option<Fault> {
+        FAULTS.into_iter().find(|fault| fault.name() == name)
+    }
+
+    /// Whether the agent's side of the window can no longer be believed.
+    pub(super) fn taints(self) -> bool {
+        self == Fault::Hostile
+    }
+}
+
+/// What becomes of kicks, as the history goes on.
+#[derive(Debug)]
+pub(super) struct Kicks {
+    fate: Cell<(u64, Delivery)>,
+    random: std::cell::RefCell<Stream>,
+    pub(super) lost: Cell<u64>,
+    pub(super) late: Cell<u64>,
+}
+
+impl Kicks {
+    pub(super) fn new(seed: u64) -> Rc<Kicks> {
+        Rc::new(Kicks {
+            fate: Cell::new((0, Delivery::OnTime)),
+            random: std::cell::RefCell::new(random::stream(seed, "kicks", 0)),
+            lost: Cell::new(0),
+            late: Cell::new(0),
+        })
+    }
+
+    pub(super) fn disturb(&self, until: Nanos, how: Delivery) {
+        self.fate.set((until.0, how));
+    }
+
+    pub(super) fn next(&self, now: Nanos) -> Delivery {
+        let (until, how) = self.fate.get();
+        if now.0 >= until || self.random.borrow_mut().random_bool(0.5) {
+            return Delivery::OnTime;
+        }
+        match how {
+            Delivery::Lost => self.lost.set(self.lost.get() + 1),
+            _ => self.late.set(self.late.get() + 1),
+        }
+        how
+    }
+}
+
+/// Scribbles into the window of the attached agent, as that agent could. Returns whether there was
+/// one.
+pub(super) fn scribble(enclave: &Rc<Enclave>, injection: &Injection) -> bool {
+    let Some((port, layout)) = enclave.agents_port() else { return false };
+    let mut random = random::stream(injection.seed, "hostile", 0);
+    for _ in 0..random.random_range(1..40) {
+        // The queues that an agent writes, and now and then anything else of the window.
+        let decisions = &layout.decisions[random.random_range(0..layout.decisions.len())];
+        let (home, line) = match random.random_range(0..10) {
+            0..5 => (decisions.home, decisions.ring.first + random.random_range(0..decisions.ring.entries)),
+            5 => (Home::Nic, layout.control.ring.first + random.random_range(0..layout.control.ring.entries)),
+            6 => (Home::Host, layout.preempt + random.random_range(0..u32::from(layout.config.cores))),
+            7 => (Home::Host, layout.agent_parked),
+            8 => (Home::Nic, random.random_range(0..layout.nic_lines)),
+            _ => (Home::Host, random.random_range(0..layout.host_lines)),
+        };
+        let window = port.window(home);
+        for word in 0..LINE_WORDS {
+            let value = match random.random_range(0..4) {
+                0 => random.random(),
+                1 => random.random_range(0..300),
+                // A lap word that may be the expected one.
+                2 => random.random_range(0u64..4) << 32 | 1 << 16 | 3,
+                _ => continue,
+            };
+            window.store(line, word, value);
+        }
+        window.publish();
+    }
+    true
+}
+
+/// A policy that decides, beside what it should, what it must not: what was true once, what another
+/// life of a thread was, what never was.
+pub(super) struct Lying {
+    policy: Box<dyn Policy + Send>,
+    random: Stream,
+    /// Threads as of some earlier message.
+    known: Vec<(Subject, Sequence)>,
+}
+
+impl Lying {
+    pub(super) fn new(policy: Box<dyn Policy + Send>, seed: u64) -> Lying {
+        Lying { policy, random: random::stream(seed, "lying", 0), known: Vec::new() }
+    }
+
+    fn lie(&mut self) -> Option<Choice> {
+        let chosen = self.random.random_range(0..self.known.len().max(1));
+        let (mut subject, mut sequence) = *self.known.get(chosen)?;
+        match self.random.random_range(0..4) {
+            0 => {}
+            1 => subject.generation = subject.generation.wrapping_sub(1),
+            2 => sequence = Sequence(sequence.0.wrapping_add(1)),
+            _ => subject.id = self.random.random_range(0..1 << 12),
+        }
+        Some(wire::run(subject, sequence, Nanos(0)))
+    }
+}
+
+impl Policy for Lying {
+    fn name(&self) -> &'static str {
+        "lying"
+    }
+    fn on_message(&mut self, now: Nanos, message: &Message) {
+        let known = (message.subject, message.sequence);
+        if self.known.len() < 256 {
+            self.known.push(known);
+        } else if self.random.random_bool(0.1) {
+            let chosen = self.random.random_range(0..self.known.len());
+            self.known[chosen] = known;
+        }
+        self.policy.on_message(now, message);
+    }
+    fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome) {
+        self.policy.on_outcome(now, core, decision, outcome);
+    }
+    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        if self.random.random_bool(0.2)
+            && let Some(core) = desk.asking().or_else(|| desk.open())
+            && let Some(choice) = self.lie()
+        {
+            desk.stage(core, choice);
+        }
+        self.policy.decide(now, desk)
+    }
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.policy.next_deadline()
+    }
+    fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
+        self.policy.resync(now, snapshot);
+    }
+    fn on_note(&mut self, now: Nanos, note: &Note) {
+        self.policy.on_note(now, note);
+    }
+}

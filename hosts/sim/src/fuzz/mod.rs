@@ -1,0 +1,17 @@
+//! Histories under faults: everything drawn from a seed, run on the real code, checked from outside.
+//!
+//! [`plan::Plan`] says what a seed means, [`churn`] is the application, [`faults`] injects,
+//! [`books`] checks what happens on the host, [`run`] puts them together, [`shrink`] makes a failing
+//! plan smaller. The same plan gives the same history, always.
+
+pub mod books;
+mod churn;
+pub mod faults;
+pub mod plan;
+mod run;
+mod shrink;
+
+pub use faults::{FAULTS, Fault};
+pub use plan::{Overrides, Plan};
+pub use run::{Report, Violation, run};
+pub use shrink::shrink;

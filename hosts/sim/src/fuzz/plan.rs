@@ -1,0 +1,225 @@
+//! What a seed means: machine, link, queues, policy, workload and faults.
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use wave_core::clock::Nanos;
+use wave_core::layout::{Config, QueueConfig};
+use wave_core::link::{Home, Mapping, Transport};
+use wave_links::costs::Costs;
+use wave_sched::policies;
+
+use super::faults::{FAULTS, Fault};
+use crate::agent::{AgentSetup, Skew};
+use crate::enclave::Setup;
+use crate::machine::Machine;
+use crate::random::{self, Stream};
+
+/// Messages that every history has at least.
+pub const MESSAGES_MIN: u64 = 10_000;
+/// The longest run of a thread.
+pub const RUN_MAX: Nanos = Nanos::from_micros(50);
+
+/// One fault, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Injection {
+    /// When.
+    pub at: Nanos,
+    /// Which.
+    pub fault: Fault,
+    /// For how long, where it lasts.
+    pub lasts: Nanos,
+    /// Decides what the fault leaves open.
+    pub seed: u64,
+}
+
+/// One enclave of a history.
+#[derive(Clone, Debug)]
+pub struct EnclavePlan {
+    /// The enclave.
+    pub setup: Setup,
+    /// The first agent's clock.
+    pub skew: Skew,
+    /// Threads alive at once, at most.
+    pub threads: u32,
+    /// Its faults, by time.
+    pub injections: Vec<Injection>,
+}
+
+/// A history to be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where it comes from.
+    pub seed: u64,
+    /// Enclaves that share nothing but the world.
+    pub enclaves: Vec<EnclavePlan>,
+    /// The workload goes on until so many messages were sent.
+    pub messages: u64,
+}
+
+/// What to change of a seed's plan: how a smaller failing history is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// Keep only these faults of the first enclave, by number.
+    pub faults: Option<Vec<usize>>,
+    /// So many messages.
+    pub messages: Option<u64>,
+    /// So many threads at once.
+    pub threads: Option<u32>,
+    /// Keep only the first enclave.
+    pub alone: bool,
+}
+
+impl Overrides {
+    /// The arguments of `wave fuzz` that say the same.
+    pub fn to_arguments(&self) -> String {
+        let mut text = String::new();
+        if let Some(faults) = &self.faults {
+            let list: Vec<_> = faults.iter().map(ToString::to_string).collect();
+            let list = if list.is_empty() { "none".to_owned() } else { list.join(",") };
+            text += &format!(" --keep-faults {list}");
+        }
+        if let Some(messages) = self.messages {
+            text += &format!(" --messages {messages}");
+        }
+        if let Some(threads) = self.threads {
+            text += &format!(" --threads {threads}");
+        }
+        if self.alone {
+            text += " --alone";
+        }
+        text
+    }
+}
+
+impl Plan {
+    /// The plan of a seed. `wanted` restricts the faults; empty allows all.
+    pub fn new(seed: u64, wanted: &[Fault]) -> Plan {
+        let mut random = random::stream(seed, "plan", 0);
+        let enclaves = if random.random_bool(0.15) { 2 } else { 1 };
+        let kinds: Vec<Fault> =
+            FAULTS.into_iter().filter(|fault| wanted.is_empty() || wanted.contains(fault)).collect();
+        let mut plans: Vec<_> =
+            (0..enclaves).map(|index| enclave(&mut random, seed ^ index << 40)).collect();
+        // The first enclave has the faults; the others must not notice.
+        let first = &mut plans[0];
+        let count = random.random_range(1..=4);
+        let mut injections: Vec<_> =
+            (0..count).map(|_| injection(&mut random, first, &kinds)).collect();
+        injections.sort_by_key(|injection| injection.at);
+        first.injections = injections;
+        Plan { seed, enclaves: plans, messages: MESSAGES_MIN + 200 }
+    }
+
+    /// The same, changed.
+    pub fn with(mut self, overrides: &Overrides) -> Plan {
+        if let Some(kept) = &overrides.faults {
+            let injections = &mut self.enclaves[0].injections;
+            let mut number = 0..;
+            injections.retain(|_| kept.contains(&number.next().expect("endless")));
+        }
+        self.messages = overrides.messages.unwrap_or(self.messages);
+        if let Some(threads) = overrides.threads {
+            self.enclaves[0].threads = threads;
+        }
+        if overrides.alone {
+            self.enclaves.truncate(1);
+        }
+        self
+    }
+}
+
+fn injection(random: &mut Stream, enclave: &mut EnclavePlan, kinds: &[Fault]) -> Injection {
+    let fault = *kinds.choose(random).expect("at least one kind");
+    match fault {
+        // These are properties of the whole history.
+        Fault::FullQueue => enclave.setup.config.messages.entries = 8,
+        Fault::ClockSkew => {
+            enclave.skew =
+                Skew { ahead: random.random_range(0..1 << 40), ppm: random.random_range(0..500) };
+        }
+        Fault::Reordered => {
+            let messages = &mut enclave.setup.config.messages;
+            if !enclave.setup.costs.coherent {
+                messages.transport = Transport::DmaAsync;
+                (messages.host, messages.agent) = (Mapping::WriteBack, Mapping::WriteBack);
+            }
+        }
+        _ => {}
+    }
+    let patience = enclave.setup.config.patience.0;
+    Injection {
+        at: Nanos(random.random_range(500_000..8_000_000)),
+        fault,
+        lasts: Nanos(match fault {
+            // Some shorter than the watchdog's patience, some longer.
+            Fault::AgentStop => random.random_range(patience / 4..3 * patience),
+            Fault::LinkStall => random.random_range(20_000..patience / 2),
+            Fault::LostKick | Fault::LateKick => random.random_range(200_000..2_000_000),
+            Fault::CoreOffline => random.random_range(100_000..3_000_000),
+            Fault::Hostile => random.random_range(200_000..2_000_000),
+            _ => 0,
+        }),
+        seed: random.random(),
+    }
+}
+
+fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
+    let link = *["mount-evans", "mount-evans", "coherent", "stingray", "on-host"]
+        .choose(random)
+        .expect("not empty");
+    let costs = Costs::builtin(link).expect("built in");
+    let cores = random.random_range(1..=12);
+    let mut config = Config::coherent(cores);
+    config.contexts = random.random_range(2..=5);
+    config.subjects = random.random_range(64..=512);
+    config.spin = Nanos(*[0, 5_000, 50_000].choose(random).expect("not empty"));
+    config.patience = Nanos(random.random_range(2_000_000..6_000_000));
+    config.messages = queue(random, costs.coherent, true);
+    config.decisions = queue(random, costs.coherent, false);
+    config.prestage = random.random_range(0..=4);
+    let policy = *policies::NAMES.choose(random).expect("not empty");
+    let machine = Machine::builtin("user").expect("built in");
+    EnclavePlan {
+        setup: Setup {
+            config,
+            costs,
+            agent: AgentSetup {
+                policy: policy.to_owned(),
+                ghz: machine.agent_ghz.value,
+                parks: random.random_bool(0.5),
+            },
+            machine,
+            prefetch: random.random_bool(0.7),
+            seed,
+        },
+        skew: Skew::default(),
+        threads: random.random_range(1..=3 * u32::from(cores)).min(config.subjects / 2),
+        injections: Vec::new(),
+    }
+}
+
+/// Queues in one direction, as any configuration allows them over such a link.
+fn queue(random: &mut Stream, coherent: bool, messages: bool) -> QueueConfig {
+    let entries = *[16, 64, 256].choose(random).expect("not empty") * if messages { 4 } else { 1 };
+    let mut queue = QueueConfig {
+        transport: Transport::Mmio,
+        home: Home::Nic,
+        host: Mapping::WriteBack,
+        agent: Mapping::WriteBack,
+        entries,
+    };
+    if random.random_bool(0.3) {
+        queue.transport =
+            *[Transport::DmaSync, Transport::DmaAsync].choose(random).expect("not empty");
+        queue.home = if messages { Home::Nic } else { Home::Host };
+        return queue;
+    }
+    if !coherent {
+        let host = if messages { Mapping::WriteCombining } else { Mapping::WriteThrough };
+        queue.host = if random.random_bool(0.7) { host } else { Mapping::Uncached };
+        if random.random_bool(0.2) {
+            queue.agent = Mapping::Uncached;
+        }
+    }
+    queue
+}
