@@ -25,6 +25,7 @@ use crate::message::{
     BadEntry, KIND_CORE, KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message, Subject,
     Upstream,
 };
+use crate::planted::{Planted, is_planted};
 use crate::policy::{Decisions, Note, Policy, Progress};
 use crate::queue::{Full, Malformed, PushError, Tag};
 use crate::snapshot::{self, SnapshotError};
@@ -351,6 +352,10 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
     /// Kicks those cores of the list that sleep. A core that spins needs no kick.
     fn look_after_sleepers(&mut self) {
         let Some(&first) = self.look_after.first() else { return };
+        if is_planted(Planted::DroppedKick) {
+            self.look_after.clear();
+            return;
+        }
         // A copy that arrives after the look at the status would be missed by both sides.
         for &core in &self.look_after {
             while !self.decisions[usize::from(core)].poll(&self.port) {

@@ -33,6 +33,7 @@ use crate::layout::{AGENT_PARKED, CORE_PARKED, Layout, QueuePlace};
 use crate::link::{Home, Port, Side, Window};
 use crate::message::{Decision, FLAG_ASKS, FLAG_ATOMIC, FLAG_OUTCOME, KIND_NONE, Message, TxnId};
 use crate::outcome::{Code, Counts, Outcome};
+use crate::planted::{Planted, is_planted};
 use crate::queue::{PushError, Tag};
 use crate::snapshot::CoreRecord;
 
@@ -105,6 +106,9 @@ impl Context {
     }
 
     fn publish(&mut self, port: &impl Port) {
+        if is_planted(Planted::MissingFence) {
+            return;
+        }
         self.up.publish(port);
     }
 
@@ -125,7 +129,9 @@ impl Context {
     }
 
     fn look_for_sleeping_agent(&mut self, port: &impl Port) {
-        self.up.fence(port);
+        if !is_planted(Planted::MissingFence) {
+            self.up.fence(port);
+        }
         if port.window(Home::Host).load(self.agent_parked, 0) == AGENT_PARKED {
             self.signals.0 |= Signals::RING_AGENT;
         }
@@ -282,7 +288,9 @@ impl HostCore {
         }
         let nic = port.window(Home::Nic);
         nic.store(self.status, 0, CORE_PARKED);
-        nic.fence();
+        if !is_planted(Planted::MissingFence) {
+            nic.fence();
+        }
         nic.load(self.status, 0);
         if core::mem::take(&mut self.context.unsure) {
             self.ask_again(port);
@@ -385,6 +393,9 @@ impl HostCore {
                 let tag = Tag { kind: KIND_NONE, flags: FLAG_OUTCOME | asks };
                 self.context.push(port, tag, &[word]);
             }
+        }
+        if is_planted(Planted::OutcomeTwice) {
+            self.context.push(port, Tag { kind: KIND_NONE, flags: FLAG_OUTCOME | asks }, &[word]);
         }
         self.context.publish(port);
     }

@@ -26,6 +26,7 @@ pub mod log;
 pub mod message;
 pub mod order;
 pub mod outcome;
+pub mod planted;
 pub mod policy;
 pub mod queue;
 pub mod replay;

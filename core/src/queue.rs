@@ -19,6 +19,7 @@
 //! in order; a lap word that is not the expected one is an empty queue.
 
 use crate::link::{LINE_WORDS, Mapping, Window};
+use crate::planted::{Planted, is_planted};
 
 /// Payload words of an entry.
 pub const PAYLOAD_WORDS: usize = LINE_WORDS - 1;
@@ -237,7 +238,7 @@ impl Consumer {
     #[inline]
     pub fn prefetch(&mut self, window: &impl Window) {
         let line = self.ring.line(self.consumed);
-        if self.cached {
+        if self.cached && !is_planted(Planted::MissingFlush) {
             window.flush(line);
             self.fresh = true;
         }
@@ -267,7 +268,10 @@ impl Consumer {
     #[inline]
     pub fn pop(&mut self, window: &impl Window) -> Result<Option<Entry>, Malformed> {
         let line = self.ring.line(self.consumed);
-        if self.cached && !core::mem::take(&mut self.fresh) {
+        if self.cached
+            && !core::mem::take(&mut self.fresh)
+            && !is_planted(Planted::MissingFlush)
+        {
             window.flush(line);
         }
         let lap = window.load(line, LAP_WORD);

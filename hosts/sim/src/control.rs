@@ -77,8 +77,16 @@ impl Control {
             self.enclave.world.wait(self.task, Cause::KICK.or(Cause::NUDGE), Some(now + wait));
             let new = std::mem::take(&mut *self.enclave.candidates.borrow_mut());
             self.waiting.extend(new);
+            let cpu = self.enclave.cpu.clone();
+            if let Some(cpu) = &cpu {
+                cpu.enter(self.task);
+                self.enclave.world.spend(cpu.costs().control_look.nanos());
+            }
             self.promote();
             self.serve();
+            if let Some(cpu) = &cpu {
+                cpu.leave();
+            }
         }
     }
 
@@ -173,11 +181,8 @@ impl Control {
                     && table.sequence(subject.id) == sequence
                     && table.state(subject.id) == State::Runnable
             };
-            let find = || {
-                let id = table.runnable().next()?;
-                Some((table.subject(id), table.sequence(id)))
-            };
-            self.watchdog.look(now, idle && enclave.mode.get() == Mode::Agent, waits, find)
+            let waiting = |from| table.runnable_from(from);
+            self.watchdog.look(now, idle && enclave.mode.get() == Mode::Agent, waits, waiting)
         };
         let alive = is_alive(&enclave, &agent.incarnation);
         if !alive || fault || bark.is_some() {

@@ -7,6 +7,7 @@ use wave_core::host::{HostCore, Mechanism, Next};
 use wave_core::link::{Home, Mapping};
 use wave_core::message::Decision;
 use wave_core::outcome::Code;
+use wave_core::planted::{Planted, is_planted};
 use wave_sched::wire::{DECISION_RUN, Kind};
 
 use crate::app::After;
@@ -95,7 +96,8 @@ pub(crate) fn start(enclave: &Rc<Enclave>, index: u16) {
 impl Core {
     fn main(&mut self) {
         loop {
-            if self.epoch != self.enclave.epoch.get() {
+            let hears_the_revoked = is_planted(Planted::RevokedHeard) && self.link.is_some();
+            if self.epoch != self.enclave.epoch.get() && !hears_the_revoked {
                 self.adopt();
             }
             if !self.enclave.is_online(self.index) {

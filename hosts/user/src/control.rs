@@ -339,7 +339,7 @@ impl Control {
             now,
             idle && self.shared.mode() == Mode::Agent,
             |subject, sequence| table.waits(subject, sequence),
-            || table.runnable().next(),
+            |from| table.runnable_from(from),
         );
         if gone || faults || bark.is_some() {
             let mut agents = lock(&self.shared.agents);

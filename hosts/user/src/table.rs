@@ -312,7 +312,17 @@ impl Table {
 
     /// Every runnable thread.
     pub(crate) fn runnable(&self) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
-        self.slots.iter().enumerate().filter_map(|(id, slot)| {
+        self.runnable_from(0)
+    }
+
+    /// Every runnable thread, from the id `from` on, then from 0.
+    pub(crate) fn runnable_from(
+        &self,
+        from: u32,
+    ) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
+        let (before, after) = self.slots.split_at(self.slots.len().min(from as usize));
+        let ids = (from as usize..self.slots.len()).chain(0..before.len());
+        ids.zip(after.iter().chain(before)).filter_map(|(id, slot)| {
             let word = slot.word.load(Ordering::SeqCst);
             let subject = Subject { id: id as u32, generation: generation(word) };
             (word & STATE == RUNNABLE).then(|| (subject, sequence(word)))

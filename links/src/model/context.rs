@@ -245,7 +245,7 @@ impl<T: Timebase> Context<T> {
                     return;
                 }
                 cached.seen = newest;
-                now + self.prices.line_transfer
+                now + self.prices.line_transfer + self.time.held_up().0
             }
             _ => return,
         };
@@ -399,10 +399,10 @@ impl<T: Timebase> Context<T> {
         let newest = self.stamps.newest(home, line, horizon);
         let Line { ready, seen, .. } = *state.caches[home as usize].line(line);
         if newest > seen {
-            let end = state.now.saturating_add(self.prices.line_transfer);
-            self.time.spend_until(Nanos(end));
+            let transfer = self.prices.line_transfer + self.time.held_up().0;
+            self.time.spend_until(Nanos(state.now.saturating_add(transfer)));
             fence(SeqCst);
-            state.charges.line_transfers.charge(self.prices.line_transfer);
+            state.charges.line_transfers.charge(transfer);
         } else if ready != ABSENT {
             self.await_prefetch(state, ready);
         }
@@ -441,8 +441,9 @@ impl<T: Timebase> Context<T> {
     ) -> u64 {
         self.wait_for_words(state, home, line, mask);
         let flown = state.now.saturating_add(occupied).saturating_add(self.prices.flight);
-        let flown = flown.saturating_add(self.time.held_up().0);
-        state.last_visible = state.last_visible.max(flown);
+        // Of a coherent link that stalls it is the transfers that wait, not the stores.
+        let held_up = if self.prices.coherent { 0 } else { self.time.held_up().0 };
+        state.last_visible = state.last_visible.max(flown.saturating_add(held_up));
         for word in words_of(mask) {
             self.stamps.put(home, line, word, words[word], state.last_visible);
         }

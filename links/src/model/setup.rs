@@ -51,6 +51,7 @@ pub(super) enum Access {
 /// The costs in whole nanoseconds.
 #[derive(Debug)]
 pub(super) struct Prices {
+    pub coherent: bool,
     pub host_write: u64,
     pub line_drain: u64,
     pub flush: u64,
@@ -79,6 +80,7 @@ impl Prices {
             _ => (posted.min(read), read.saturating_sub(posted), posted),
         };
         Prices {
+            coherent: costs.coherent,
             host_write: costs.host_write.nanos().0,
             line_drain: costs.line_drain.nanos().0,
             flush: costs.flush.nanos().0,

@@ -65,6 +65,8 @@ struct Core {
     adopted: u64,
     /// The last decision of that window that it answered.
     answered: Option<TxnId>,
+    /// Whether entries of the window that it looks at may be anything.
+    tainted: bool,
 }
 
 /// The books of one enclave's host.
@@ -89,6 +91,7 @@ impl Books {
             online: true,
             adopted: 0,
             answered: None,
+            tainted: false,
         };
         Books {
             threads: HashMap::new(),
@@ -109,6 +112,7 @@ impl Books {
     /// Somebody writes nonsense into the current window.
     pub fn taint(&mut self) {
         self.tainted = true;
+        self.cores.iter_mut().for_each(|core| core.tainted = true);
     }
 
     /// Whether somebody wrote nonsense into the current window.
@@ -138,6 +142,7 @@ impl Books {
             HostEvent::Adopted { core } => {
                 let core = &mut self.cores[usize::from(core)];
                 (core.adopted, core.answered) = (self.attaches, None);
+                core.tainted = self.tainted;
                 Ok(())
             }
             HostEvent::Attached => {
@@ -228,10 +233,10 @@ impl Books {
     }
 
     fn answers(&mut self, core: u16, decision: &Decision) -> Result<(), Broken> {
-        if self.tainted {
+        let place = &mut self.cores[usize::from(core)];
+        if place.tainted {
             return Ok(());
         }
-        let place = &mut self.cores[usize::from(core)];
         let expected = place.answered.map_or(TxnId::new(1), TxnId::next);
         place.answered = Some(decision.txn);
         if decision.txn != expected {

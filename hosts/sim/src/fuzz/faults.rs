@@ -83,11 +83,6 @@ impl Fault {
     pub fn by_name(name: &str) -> Option<Fault> {
         FAULTS.into_iter().find(|fault| fault.name() == name)
     }
-
-    /// Whether the agent's side of the window can no longer be believed.
-    pub(super) fn taints(self) -> bool {
-        self == Fault::Hostile
-    }
 }
 
 /// What becomes of kicks, as the history goes on.

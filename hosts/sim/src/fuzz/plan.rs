@@ -17,7 +17,7 @@ use crate::random::{self, Stream};
 /// Messages that every history has at least.
 pub const MESSAGES_MIN: u64 = 10_000;
 /// The longest run of a thread.
-pub const RUN_MAX: Nanos = Nanos::from_micros(50);
+pub const RUN_MAX: Nanos = Nanos::from_micros(20);
 
 /// One fault, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
         .choose(random)
         .expect("not empty");
     let costs = Costs::builtin(link).expect("built in");
-    let cores = random.random_range(1..=12);
+    let cores = random.random_range(2..=12);
     let mut config = Config::coherent(cores);
     config.contexts = random.random_range(2..=5);
     config.subjects = random.random_range(64..=512);
@@ -193,7 +193,7 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
             seed,
         },
         skew: Skew::default(),
-        threads: random.random_range(1..=3 * u32::from(cores)).min(config.subjects / 2),
+        threads: random.random_range(4..=3 * u32::from(cores) + 4).min(config.subjects / 2),
         injections: Vec::new(),
     }
 }

@@ -126,6 +126,8 @@ struct Running {
     told: Arc<Mutex<Option<Broken>>>,
     plan: EnclavePlan,
     hearing: Rc<RefCell<BTreeMap<u64, Hearing>>>,
+    /// Who watches any enclave: a link that stalls does so for all.
+    everyone: Rc<RefCell<Vec<Rc<Watch>>>>,
     /// Faults that are still to come or to end.
     open: Cell<usize>,
     overflows: Cell<u64>,
@@ -134,7 +136,11 @@ struct Running {
 }
 
 impl Running {
-    fn new(world: &World, plan: &EnclavePlan) -> Rc<Running> {
+    fn new(
+        world: &World,
+        plan: &EnclavePlan,
+        everyone: &Rc<RefCell<Vec<Rc<Watch>>>>,
+    ) -> Rc<Running> {
         let setup = plan.setup.clone();
         let churn = Churn::new(plan.threads, setup.seed);
         let watch = Rc::new(Watch {
@@ -143,6 +149,7 @@ impl Running {
             faults: RefCell::default(),
             world: world.clone(),
         });
+        everyone.borrow_mut().push(Rc::clone(&watch));
         let kicks = Kicks::new(setup.seed);
         let enclave = Enclave::new(world, setup, Rc::clone(&churn) as _);
         let enclave = enclave.expect("plans draw valid configurations");
@@ -164,6 +171,7 @@ impl Running {
             }
         }));
         Rc::new(Running {
+            everyone: Rc::clone(everyone),
             open: Cell::new(plan.injections.len()),
             plan: plan.clone(),
             enclave,
@@ -247,6 +255,9 @@ impl Running {
             }
             Fault::LinkStall => {
                 self.watch.count(fault, 1);
+                for watch in self.everyone.borrow().iter() {
+                    watch.books.borrow_mut().disturb(until + self.bound_max());
+                }
                 world.time().stall_link(until);
             }
             Fault::Hostile => {
@@ -329,7 +340,9 @@ impl Drop for Ended {
 pub fn run(plan: &Plan) -> Report {
     let world = World::new();
     let _ended = Ended(world.clone());
-    let cells: Vec<_> = plan.enclaves.iter().map(|each| Running::new(&world, each)).collect();
+    let everyone = Rc::default();
+    let cells: Vec<_> =
+        plan.enclaves.iter().map(|each| Running::new(&world, each, &everyone)).collect();
     for cell in &cells {
         cell.start_agent(cell.plan.skew, None);
         let (cell, inside) = (Rc::clone(cell), world.clone());
@@ -358,9 +371,10 @@ pub fn run(plan: &Plan) -> Report {
     let drain = cells.iter().map(|cell| cell.bound_max().0).max().unwrap_or(0);
     let end = first + Nanos(drain) + DRAIN_MAX;
     step(&|| world.now() < end && cells.iter().any(|cell| cell.churn.alive() > 0));
+    let whole = !broken();
     for cell in &cells {
         let living = cell.watch.books.borrow().living();
-        if living > 0 {
+        if whole && living > 0 {
             let what = format!("{living} threads have not ended at {} ns", world.now().0);
             cell.watch.check(Err(Broken { rule: "end", what }));
         }

@@ -1,0 +1,62 @@
+//! Faults that a test plants in this code, to see that they are found.
+//!
+//! Only with the feature `planted`, which nothing but tests turns on; without it every question is
+//! answered `false` when it is compiled.
+
+/// A mistake that this code could make: each breaks a rule of the architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Planted {
+    /// The host leaves what it wrote in its write-combining buffers.
+    MissingFence = 1,
+    /// A reader does not drop a write-through line before it looks again.
+    MissingFlush,
+    /// The agent does not kick a core that sleeps.
+    DroppedKick,
+    /// The host commits a decision for another life of its thread.
+    GenerationUnchecked,
+    /// The host commits a decision for an earlier state of its thread.
+    SequenceUnchecked,
+    /// The agent delivers messages as they come.
+    OrderNotKept,
+    /// A core goes on listening to an agent that was replaced.
+    RevokedHeard,
+    /// An outcome is reported twice.
+    OutcomeTwice,
+}
+
+impl Planted {
+    /// All of them.
+    pub const ALL: [Planted; 8] = [
+        Planted::MissingFence,
+        Planted::MissingFlush,
+        Planted::DroppedKick,
+        Planted::GenerationUnchecked,
+        Planted::SequenceUnchecked,
+        Planted::OrderNotKept,
+        Planted::RevokedHeard,
+        Planted::OutcomeTwice,
+    ];
+}
+
+#[cfg(feature = "planted")]
+static NOW: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
+
+/// Plants a fault for the whole process, or none.
+#[cfg(feature = "planted")]
+pub fn plant(fault: Option<Planted>) {
+    let number = fault.map_or(0, |fault| fault as u8);
+    NOW.store(number, core::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether this fault is planted.
+#[inline(always)]
+pub fn is_planted(fault: Planted) -> bool {
+    #[cfg(feature = "planted")]
+    return NOW.load(core::sync::atomic::Ordering::Relaxed) == fault as u8;
+    #[cfg(not(feature = "planted"))]
+    {
+        let _ = fault;
+        false
+    }
+}
