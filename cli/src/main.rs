@@ -5,10 +5,12 @@ mod bench;
 mod commands;
 mod live;
 mod report;
+mod reproduce;
 mod run;
 mod scenario;
 mod sweep;
 mod trace;
+mod validate;
 
 use clap::Parser;
 

@@ -108,7 +108,6 @@ fn wait_for_a_point(shard: usize, child: &mut Child, directory: &Path) {
 }
 
 #[test]
-#[ignore = "needs the simulator"]
 fn shards_that_are_killed_and_run_again_give_the_same_bytes_as_one_process() {
     let directory = directory(SCENARIO);
     let directory = directory.path();

@@ -64,6 +64,11 @@ impl Load {
         })
     }
 
+    /// The same with equal gaps: nothing queues that is served within one.
+    pub fn evenly(self) -> Load {
+        Load { arrivals: Arrivals { evenly: true, ..self.arrivals }, ..self }
+    }
+
     /// The rate asked for.
     pub fn rate_per_second(&self) -> f64 {
         self.arrivals.rate_per_second()
@@ -91,6 +96,8 @@ pub struct Arrivals {
     mean_gap_ns: f64,
     /// Not rounded, so that rounding does not add up: f64 holds whole nanoseconds for 104 days.
     at_ns: f64,
+    /// All gaps are the mean one.
+    evenly: bool,
 }
 
 impl Arrivals {
@@ -103,6 +110,7 @@ impl Arrivals {
             random: stream(seed, Stream::Time),
             mean_gap_ns: 1e9 / rate_per_second,
             at_ns: 0.0,
+            evenly: false,
         })
     }
 
@@ -117,7 +125,7 @@ impl Iterator for Arrivals {
 
     #[inline]
     fn next(&mut self) -> Option<u64> {
-        let gap: f64 = Exp1.sample(&mut self.random);
+        let gap: f64 = if self.evenly { 1.0 } else { Exp1.sample(&mut self.random) };
         self.at_ns += gap * self.mean_gap_ns;
         Some(self.at_ns as u64)
     }
@@ -211,6 +219,15 @@ mod tests {
             prop_assert!(times.is_sorted());
             let again: Vec<u64> = Arrivals::new(rate, seed).unwrap().take(1_000).collect();
             prop_assert_eq!(times, again);
+        }
+
+        #[test]
+        fn even_gaps_are_equal(rate in 1f64..1e6, seed: u64) {
+            let load = Load::new(rate, Mix::get_only(), 1, seed).unwrap().evenly();
+            let due = |number: f64| (number * 1e9 / rate) as u64;
+            for (number, arrival) in load.take(1_000).enumerate() {
+                prop_assert!(arrival.at_ns.abs_diff(due(number as f64 + 1.0)) <= 1);
+            }
         }
 
         #[test]

@@ -5,6 +5,7 @@
 
 mod agent;
 mod queue;
+mod sim;
 mod switch;
 
 use std::time::Instant;
@@ -13,6 +14,7 @@ use wave_workloads::cpu;
 
 pub use agent::agent;
 pub use queue::{peer, queue};
+pub use sim::sim;
 pub use switch::switch;
 
 /// Median and spread of chunks.

@@ -3,12 +3,15 @@
 pub mod agent;
 pub mod bench;
 pub mod doctor;
+pub mod fuzz;
 pub mod link;
 pub mod merge;
 pub mod replay;
+pub mod reproduce;
 pub mod run;
 pub mod sweep;
 pub mod trace;
+pub mod validate;
 
 use std::process::ExitCode;
 
@@ -40,12 +43,18 @@ enum Command {
     Sweep(sweep::SweepArgs),
     /// Write the results of a sweep whose points are all there.
     Merge(merge::MergeArgs),
+    /// Simulate what the Wave paper measured, beside what it prints.
+    Reproduce(reproduce::ReproduceArgs),
+    /// Compare what the simulator predicts with native runs that it was not fitted to.
+    Validate(validate::ValidateArgs),
     /// Run an agent and attach it to a host.
     Agent(agent::AgentCommand),
     /// Feed an agent's log to a policy again, expecting the same decisions.
     Replay(replay::ReplayArgs),
     /// Write an agent's log as a trace that Perfetto opens.
     Trace(trace::TraceArgs),
+    /// Run thousands of faulty histories of the real code, and check them.
+    Fuzz(fuzz::FuzzArgs),
     /// Tell what this machine can run, and why not.
     Doctor(doctor::DoctorArgs),
     /// Measure what this machine's links cost.
@@ -64,9 +73,12 @@ impl Wave {
             Command::Run(args) => run::execute(&args),
             Command::Sweep(args) => sweep::execute(&args),
             Command::Merge(args) => merge::execute(&args),
+            Command::Reproduce(args) => reproduce::execute(&args),
+            Command::Validate(args) => validate::execute(&args),
             Command::Agent(args) => agent::execute(args),
             Command::Replay(args) => replay::execute(&args),
             Command::Trace(args) => trace::execute(&args),
+            Command::Fuzz(args) => fuzz::execute(&args),
             Command::Doctor(args) => doctor::execute(&args),
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
@@ -116,12 +128,17 @@ mod tests {
             "wave agent --attach /tmp/my.sock --record a.wavelog --record-about x",
             "wave replay a.wavelog --policy fifo --json",
             "wave trace a.wavelog --output trace.json --from-ms 10 --for-ms 5 --json",
+            "wave reproduce table2 table3 --jobs 2 --json",
+            "wave reproduce all --out /tmp/wave --quiet",
+            "wave validate --json --out /tmp/v --quick",
             "wave doctor --json",
             "wave link measure --out here.toml",
             "wave link measure --pci /sys/x/resource2 --offset 4096",
             "wave bench queue --json",
             "wave bench agent",
             "wave bench switch",
+            "wave bench sim --json",
+            "wave run x.toml --host sim",
             "wave bench-peer /tmp/x.sock 1",
         ] {
             Wave::try_parse_from(line.split_whitespace())
@@ -136,6 +153,7 @@ mod tests {
         assert!(refusal("wave sweep x.toml --out o --shard 4/4").contains("expected I below N"));
         assert!(refusal("wave sweep x.toml --out o --shard 4").contains("as 0/4"));
         assert!(refusal("wave sweep x.toml --out o --jobs 0").contains("--jobs"));
+        assert!(refusal("wave reproduce").contains("<ID>"));
         assert!(refusal("wave agent replace").contains("--attach"));
         assert!(refusal("wave agent --attach x --cpu one").contains("one"));
         assert!(refusal("wave link measure --pci x").contains("--offset"));

@@ -18,6 +18,7 @@ use crate::scenario;
   wave run scenarios/ladder.toml --json > ladder.json
   wave run scenarios/agent-crash.toml --out /tmp/results --quiet
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
+  wave run scenarios/ladder.toml --host sim
 
 Exit codes: 0 all is well; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
 machine cannot run it (the message says what to type).")]
@@ -25,6 +26,9 @@ pub struct RunArgs {
     /// The experiment: a TOML file as in scenarios/.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
+    /// What enforces decisions.
+    #[arg(long, value_enum, default_value_t = HostName::User)]
+    host: HostName,
     /// Where results go: a directory per scenario is made in it.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
@@ -43,6 +47,15 @@ pub struct RunArgs {
     live: bool,
 }
 
+/// What enforces decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum HostName {
+    /// A runtime of user-level threads on this machine.
+    User,
+    /// A simulated machine, in virtual time: the same result wherever and whenever it runs.
+    Sim,
+}
+
 /// Runs it.
 pub fn execute(args: &RunArgs) -> ExitCode {
     match perform(args) {
@@ -57,13 +70,26 @@ pub fn execute(args: &RunArgs) -> ExitCode {
 fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     let scenario = scenario::load(&args.scenario, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
+    if args.host == HostName::Sim {
+        if args.live {
+            let why = "--live watches a native run; a simulated one has no time to watch";
+            return Err(Failure::Scenario(why.to_owned()));
+        }
+        let finished = run::sim::run(&scenario, args.quiet, args.record.as_deref())?;
+        return show(args, finished);
+    }
     let feed = Feed::default();
     let live = args.live.then(|| Live::start(feed.clone())).transpose();
     let live = live.map_err(Failure::Scenario)?;
     let finished = run::run(&scenario, args.quiet || args.live, feed, args.record.as_deref());
     // The terminal must be as before when the first word is printed.
     drop(live);
-    let Finished { result, failed } = finished?;
+    show(args, finished?)
+}
+
+/// Writes the report and prints the tables, or the object.
+fn show(args: &RunArgs, finished: Finished) -> Result<ExitCode, Failure> {
+    let Finished { result, failed } = finished;
     let directory = report::write(&result, &args.out).map_err(Failure::cannot)?;
     if args.json {
         println!("{}", to_json(&result));

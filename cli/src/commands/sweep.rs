@@ -8,7 +8,7 @@ use serde_json::json;
 use wave_sched::policies;
 
 use crate::run::{Failure, machine};
-use crate::sweep::{Plan, PointRunner, Ran, Shard, Store, run_shard};
+use crate::sweep::{Plan, Ran, Shard, Simulator, Store, run_shard};
 
 /// What to sweep, and which part of it.
 #[derive(Args, Debug)]
@@ -60,19 +60,13 @@ pub fn execute(args: &SweepArgs) -> ExitCode {
     }
 }
 
-/// What runs the points.
-fn runner() -> Result<Box<dyn PointRunner>, Failure> {
-    Err(Failure::Cannot("this build has no simulator to run points with".to_owned()))
-}
-
 fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
     let Plan { manifest, jobs } = Plan::load(&args.scenario, policies::NAMES, machine::version())?;
-    let runner = runner()?;
     let store = Store::open(&args.out, &manifest)?;
     store.mark(args.shard, &args.scenario)?;
     let threads = args.jobs.map_or_else(cpus, usize::from);
     let quiet = args.quiet || args.json;
-    let ran = run_shard(&jobs, args.shard, &store, &*runner, threads, quiet)?;
+    let ran = run_shard(&jobs, args.shard, &store, &Simulator, threads, quiet)?;
     let Ran { kept, ran, failed } = ran;
     if args.json {
         let failed: Vec<_> =
@@ -107,6 +101,6 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The CPUs that this process may use; a batch system or a container may allow fewer than there are.
-fn cpus() -> usize {
+pub(super) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

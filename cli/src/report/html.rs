@@ -10,7 +10,8 @@ use super::number::{difference, micros, short, thousands};
 use super::plot::{Plots, bars};
 use super::terminal::{at_limit, definition, limits};
 
-pub(super) const STYLE: &str = include_str!("style.css");
+/// The style sheet of every page.
+pub const STYLE: &str = include_str!("style.css");
 
 /// The whole page.
 pub fn page(result: &RunResult, plots: &Plots) -> String {
@@ -215,6 +216,6 @@ fn facts(result: &RunResult) -> Markup {
 }
 
 /// A plot, as it was drawn.
-pub(super) fn figure(svg: &str) -> Markup {
+pub fn figure(svg: &str) -> Markup {
     html! { figure { (PreEscaped(svg)) } }
 }

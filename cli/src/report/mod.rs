@@ -6,22 +6,22 @@
 mod histograms;
 mod html;
 pub mod model;
-mod number;
-mod plot;
+pub mod number;
+pub mod plot;
 mod points;
 pub mod progress;
 mod save;
 pub mod sweep;
 pub mod terminal;
 
+pub use html::{STYLE, figure};
 pub use model::RunResult;
 pub use progress::Progress;
-pub use save::ReportError;
+pub use save::{Directory, ReportError};
 
 use std::path::{Path, PathBuf};
 
 use crate::scenario::slug;
-use save::Directory;
 
 /// Writes every file of `result` under `out`, in a directory named after the scenario, and returns that directory.
 ///

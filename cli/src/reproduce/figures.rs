@@ -15,7 +15,7 @@ pub struct Curve {
     pub name: String,
     /// x and y.
     pub points: Vec<[f64; 2]>,
-    /// How far y may be off, below and above, for each point; empty where that is not said.
+    /// The lowest and the highest that y may be, for each point; empty where that is not said.
     pub band: Vec<[f64; 2]>,
     /// Whether these are the paper's printed points: drawn as markers, not as a line.
     pub paper: bool,

@@ -2,15 +2,18 @@
 //!
 //! What the paper prints is ink and hollow, or a dashed line; what is ours has a series' colour.
 
+use std::ops::Range;
+
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::figures::{Curve, Figure};
 use super::rows::Row;
+use super::words;
 use crate::report::plot::chart::{Axis, chart};
 use crate::report::plot::style::{
-    Area, DrawError, GRID, INK, MUTED, axis_number, colour, legend_height, legend_place, log_number,
-    log_ticks, marker, plot, text, ticks,
+    Area, DrawError, GRID, INK, MUTED, axis_number, colour, legend_height, legend_place,
+    log_number, log_ticks, marker, plot, text, ticks,
 };
 
 const HEIGHT: u32 = 460;
@@ -21,7 +24,7 @@ const LABELLED_MAX: usize = 10;
 pub fn figure(figure: &Figure) -> Result<Option<String>, DrawError> {
     let shapes: Vec<Shape> = figure.curves.iter().map(|curve| Shape::new(figure, curve)).collect();
     let Some((x, y)) = axes(figure, &shapes) else { return Ok(None) };
-    let (top, bottom) = (y.high(), y.low());
+    let Range { start: bottom, end: top } = y.range();
     plot(&figure.title, HEIGHT + legend_height(shapes.len()), |root| {
         let (upper, _) = root.split_vertically(HEIGHT);
         let mut chart = chart(&upper, x, y)?;
@@ -71,7 +74,11 @@ pub fn figure(figure: &Figure) -> Result<Option<String>, DrawError> {
         for (index, (shape, curve)) in shapes.iter().zip(&figure.curves).enumerate() {
             key(root, index, shape)?;
             let (x, y) = legend_place(LEGEND, index);
-            let name = if shape.is_empty() { format!("{}: no point", curve.name) } else { curve.name.clone() };
+            let name = if shape.is_empty() {
+                format!("{}: no point", curve.name)
+            } else {
+                curve.name.clone()
+            };
             root.draw(&Text::new(name, (x + 26, y), text(13.0, INK, HPos::Left)))?;
         }
         Ok(())
@@ -180,12 +187,11 @@ fn axes(figure: &Figure, shapes: &[Shape]) -> Option<(Axis, Axis)> {
 
 /// Round values around all from `low` to `high`; from zero, unless all is far from it.
 fn marks(low: f64, high: f64, count: usize) -> Vec<f64> {
-    let start = if low > 0.0 && low < 0.6 * high { 0.0 } else { low };
+    let start = if low > 0.0 && (low < 0.6 * high || low == high) { 0.0 } else { low };
     let span = (high - start).max(high.abs() * 1e-3).max(1e-6);
     let steps = ticks(span, count);
     let step = steps.get(1).copied().unwrap_or(span);
     let first = (start / step).floor();
-    // As few decimals as the step has, or labels show what multiplication leaves behind.
     let all = (0..=2 * count).map(|index| (first + index as f64) * step);
     let below = all.clone().take_while(|mark| *mark < high - 1e-9 * step).count();
     all.take(below.max(1) + 1).collect()
@@ -232,7 +238,8 @@ pub fn bars(title: &str, rows: &[&Row]) -> Result<Option<String>, DrawError> {
     let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.unit == first.unit).collect();
     let length = |value: f64| if value.is_finite() { value.max(0.0) } else { 0.0 };
     let ours = |row: &Row| length(row.ours.unwrap_or(0.0));
-    let most = rows.iter().map(|row| ours(row).max(length(row.paper_range[1]))).fold(1e-9, f64::max);
+    let most =
+        rows.iter().map(|row| ours(row).max(length(row.paper_range[1]))).fold(1e-9, f64::max);
     let marks = ticks(most, 6);
     let scale = f64::from(RIGHT - LEFT) / marks.last().copied().unwrap_or(most);
     let at = |value: f64| LEFT + (length(value) * scale).round() as i32;
@@ -245,7 +252,8 @@ pub fn bars(title: &str, rows: &[&Row]) -> Result<Option<String>, DrawError> {
             let label = text(13.0, INK, HPos::Center);
             root.draw(&Text::new(axis_number(*mark), (x, bottom + 14), label))?;
         }
-        let axis = Text::new(first.unit.clone(), (LEFT, bottom + 36), text(13.0, MUTED, HPos::Left));
+        let axis =
+            Text::new(first.unit.clone(), (LEFT, bottom + 36), text(13.0, MUTED, HPos::Left));
         root.draw(&axis)?;
         for (index, row) in rows.iter().enumerate() {
             let y = TOP + index as i32 * ROW;
@@ -260,7 +268,7 @@ pub fn bars(title: &str, rows: &[&Row]) -> Result<Option<String>, DrawError> {
             let (low, high) = if high - low < 6 { (low - 3, low + 3) } else { (low, high) };
             outline(root, (low, y + 24), (high, y + 46))?;
             let label = match row.ours {
-                Some(ours) => format!("{} ({})", axis_number(ours), row.difference()),
+                Some(ours) => format!("{} ({})", axis_number(ours), words::difference(row)),
                 None => "not simulated".to_owned(),
             };
             let beside = high.max(bar[1].0) + 8;
@@ -282,7 +290,8 @@ fn outline(
     (left, top): (i32, i32),
     (right, bottom): (i32, i32),
 ) -> Result<(), DrawError> {
-    let corners = vec![(left, top), (right, top), (right, bottom), (left, bottom), (left, top), (right, top)];
+    let corners =
+        vec![(left, top), (right, top), (right, bottom), (left, bottom), (left, top), (right, top)];
     root.draw(&PathElement::new(corners, INK.stroke_width(2)))
 }
 
@@ -297,7 +306,8 @@ mod tests {
 
     #[test]
     fn whatever_the_points_are_there_is_a_plot_or_none() {
-        let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e300, -5.0, 0.0, 1e-12, 7.0, 1e300];
+        let odd =
+            [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e300, -5.0, 0.0, 1e-12, 7.0, 1e300];
         for log_x in [false, true] {
             for y_max in [None, Some(300.0)] {
                 assert_eq!(draw(Vec::new(), log_x, y_max), None);
@@ -319,7 +329,8 @@ mod tests {
     fn a_curve_leaves_the_plot_at_the_top_and_does_not_come_back() {
         let points = vec![[1.0, 10.0], [2.0, 100.0], [3.0, 500.0], [2.5, 50.0], [2.0, 60.0]];
         let figure = Figure { y_max: Some(300.0), ..curves("fig4a", Vec::new()) };
-        let Shape::Line { dots, leaves, .. } = Shape::new(&figure, &Curve::ours("ours", points)) else {
+        let Shape::Line { dots, leaves, .. } = Shape::new(&figure, &Curve::ours("ours", points))
+        else {
             panic!("ours is a line");
         };
         assert_eq!(dots, [(1.0, 10.0), (2.0, 100.0)]);
@@ -349,7 +360,8 @@ mod tests {
     #[test]
     fn marks_are_round_and_around_everything() {
         assert_eq!(marks(258.0, 895.0, 8), [0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]);
-        assert_eq!(marks(2.0, 3.0, 8), [2.0, 2.2, 2.4, 2.6, 2.8, 3.0].map(|x: f64| x));
+        let labels: Vec<String> = marks(2.0, 3.0, 8).into_iter().map(axis_number).collect();
+        assert_eq!(labels, ["2", "2.2", "2.4", "2.6", "2.8", "3"]);
         assert_eq!(marks(-1.3, 11.2, 6), [-5.0, 0.0, 5.0, 10.0, 15.0]);
         assert_eq!(marks(0.0, 1.0, 6).first(), Some(&0.0));
     }

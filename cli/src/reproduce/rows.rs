@@ -29,6 +29,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Fitted, Kind::Predicted, Kind::Measured, Kind::Assumed];
+
     /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {

@@ -46,9 +46,15 @@ pub(super) fn run(ground: &Ground<'_>, times: Crash) -> Result<Found, Failure> {
         found.failed.extend(tally.complaints(&variant.name, times.kills));
         tallies.push((variant.name.clone(), tally));
     }
+    found.extra = extra(&tallies);
+    Ok(found)
+}
+
+/// All tallies together, and each by its variant's name.
+pub(super) fn extra(tallies: &[(String, Tally)]) -> serde_json::Value {
     let all = Tally::sum(tallies.iter().map(|(_, tally)| tally));
-    found.extra = all.to_json();
-    found.extra["by_variant"] = tallies
+    let mut extra = all.to_json();
+    extra["by_variant"] = tallies
         .iter()
         .map(|(name, tally)| {
             let mut json = tally.to_json();
@@ -56,7 +62,7 @@ pub(super) fn run(ground: &Ground<'_>, times: Crash) -> Result<Found, Failure> {
             json
         })
         .collect();
-    Ok(found)
+    extra
 }
 
 fn one(
@@ -117,15 +123,15 @@ fn one(
 
 /// What one kill came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Kill {
+pub(super) struct Kill {
     /// From the signal until the host decided by itself.
-    fallback: Duration,
+    pub fallback: Duration,
     /// From starting the next agent's process until it decided.
-    takeover: Duration,
+    pub takeover: Duration,
     /// Whether it was SIGSTOP, which only the watchdog can see.
-    stopped: bool,
+    pub stopped: bool,
     /// Whether the stopped agent did not leave after it was continued.
-    stayed: bool,
+    pub stayed: bool,
 }
 
 fn kill_over_and_over(
@@ -177,13 +183,13 @@ fn kill(hosted: &mut Hosted, stopped: bool) -> Result<Kill, Failure> {
 
 /// What became of the requests, and of the agents.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Tally {
-    sent: u64,
-    refused: u64,
-    ran: Ran,
-    failed: u64,
-    kills: Vec<Kill>,
-    latencies: Vec<(String, Latency)>,
+pub(super) struct Tally {
+    pub sent: u64,
+    pub refused: u64,
+    pub ran: Ran,
+    pub failed: u64,
+    pub kills: Vec<Kill>,
+    pub latencies: Vec<(String, Latency)>,
 }
 
 impl Tally {
@@ -227,7 +233,7 @@ impl Tally {
         })
     }
 
-    fn complaints(&self, variant: &str, kills: u32) -> Vec<String> {
+    pub fn complaints(&self, variant: &str, kills: u32) -> Vec<String> {
         let stayed = self.kills.iter().filter(|kill| kill.stayed).count() as u64;
         let missing = u64::from(kills) - self.kills.len() as u64;
         [

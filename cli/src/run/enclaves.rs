@@ -173,22 +173,22 @@ impl Group {
 }
 
 /// What became of one enclave.
-#[derive(Clone, Copy, Debug)]
-struct State {
-    enclave: usize,
-    submitted: u64,
-    refused: u64,
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct State {
+    pub enclave: usize,
+    pub submitted: u64,
+    pub refused: u64,
     /// Of those that were measured: without warm-ups.
-    measured_done: u64,
-    alive: u64,
-    lost_agents: u64,
-    fallback_switches: u64,
+    pub measured_done: u64,
+    pub alive: u64,
+    pub lost_agents: u64,
+    pub fallback_switches: u64,
     /// Whether its agent was killed.
-    killed: bool,
+    pub killed: bool,
 }
 
 impl State {
-    fn to_json(self, variant: &str) -> Value {
+    pub fn to_json(self, variant: &str) -> Value {
         json!({
             "variant": variant,
             "enclave": self.enclave,
@@ -204,7 +204,7 @@ impl State {
     }
 }
 
-fn complaints(variant: &str, states: &[State]) -> Vec<String> {
+pub(super) fn complaints(variant: &str, states: &[State]) -> Vec<String> {
     let mut complaints = Vec::new();
     for state in states {
         let mut complain = |what: String| {

@@ -18,10 +18,7 @@ pub(super) struct Row {
 }
 
 /// Every row that `cpus` CPUs are enough for, and what has to be said about those that are not there.
-pub(super) fn rows(
-    scenario: &Scenario,
-    cpus: usize,
-) -> (Vec<Row>, Option<(String, String)>) {
+pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Option<(String, String)>) {
     let is = |variant: &Variant, placement| {
         variant.agent().is_some_and(|agent| agent.placement == placement)
     };

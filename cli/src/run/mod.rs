@@ -12,10 +12,12 @@ mod load;
 pub mod machine;
 mod neighbours;
 mod point;
+pub mod probe;
 mod recording;
 pub mod seating;
 mod service;
 mod session;
+pub mod sim;
 mod system;
 
 use std::cell::Cell;
@@ -102,7 +104,7 @@ pub fn run(
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     let started = machine::now();
     let steps = match scenario.kind {
-        Kind::Load => load::steps(scenario, &cpus),
+        Kind::Load => load::steps(scenario, cpus.len()),
         Kind::Ladder => ladder::steps(scenario),
         Kind::Crash(_) => scenario.variants.len() as u64,
         Kind::Enclaves(_) => enclaves::steps(scenario),
@@ -157,6 +159,7 @@ pub fn run(
     ));
     let result = RunResult {
         scenario: scenario.name.clone(),
+        host: "user".to_owned(),
         kind: kind_name(&scenario.kind).to_owned(),
         description: scenario.description.clone(),
         seed: scenario.run.seed,

@@ -9,7 +9,7 @@ use wave_workloads::point as measured;
 use super::Failure;
 use super::neighbours::{DISTURBING_CPUS, DISTURBING_STALLS};
 use super::seating::Seating;
-use super::service::{Service, Work};
+use super::service::Work;
 use super::system::{Delta, System};
 use crate::report::model::{ClassLatency, Cpu, Generator, Latency, Point};
 use crate::scenario::{Run, Workload, slug};
@@ -81,13 +81,14 @@ impl Outcome {
 pub fn run(
     system: &mut System,
     work: &Work,
-    terms: &Terms,
-    per_second: f64,
+    load: Load,
+    settings: &Settings,
     cores: usize,
     own_cpus: bool,
 ) -> Result<Outcome, Failure> {
+    let per_second = load.rate_per_second();
     let before = system.sample();
-    let report = generator::run(terms.load(per_second), &terms.settings, &work.recorder, system);
+    let report = generator::run(load, settings, &work.recorder, system);
     let lost = work.recorder.drain(DRAIN_PATIENCE);
     std::thread::sleep(SETTLE);
     let after = system.sample();
@@ -104,7 +105,7 @@ pub fn run(
     let measured = measured::Point::new(&report, &recorded);
     let counts: Vec<u64> = recorded.classes.iter().map(|(_, latencies)| latencies.len()).collect();
     let served = recorded.done + recorded.in_warm_up;
-    let account = account(&delta, work.service(), &counts, served);
+    let account = account(&delta, work.service().classes_ns(), &counts, served);
     let report = for_report(&measured, &delta);
     let stalled = own_cpus && delta.stalled_ns > DISTURBING_STALLS * delta.cores_ns;
     let disturbed = stalled || delta.neighbours_cpus > DISTURBING_CPUS;
@@ -163,12 +164,17 @@ fn class_for_report(class: &measured::ClassLatency) -> ClassLatency {
 
 /// Where the cores' time went, per request. The parts add up to all of the time that the cores were
 /// not asleep. Polling is given without what the link charged meanwhile, which is among the link's.
-fn account(delta: &Delta, service: &Service, classes: &[u64], served: u64) -> Vec<(String, f64)> {
+pub(super) fn account(
+    delta: &Delta,
+    service_ns: &[u64],
+    classes: &[u64],
+    served: u64,
+) -> Vec<(String, f64)> {
     let counted: u64 = classes.iter().sum();
     if !delta.has_agent || served == 0 || counted == 0 {
         return Vec::new();
     }
-    let of_service = service.classes_ns().iter().cycle().zip(classes);
+    let of_service = service_ns.iter().cycle().zip(classes);
     let service_ns = of_service.map(|(&ns, &count)| ns as f64 * count as f64).sum::<f64>();
     let mut parts = vec![("service".to_owned(), service_ns / counted as f64)];
     let per_request = |ns: f64| ns / served as f64;

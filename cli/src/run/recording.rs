@@ -60,6 +60,11 @@ impl Recording {
 }
 
 impl Logs {
+    /// What the logs are about, in words.
+    pub fn about(&self) -> String {
+        format!("{}, {}", self.recording.about, self.of)
+    }
+
     /// The log of the enclave's next agent: that of the first one bears just the name.
     pub fn next(&self) -> Log {
         let Recording { directory, about, agents } = &*self.recording;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use wave_workloads::generator::Settings;
 use wave_workloads::point::{
     self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult, Verdict,
 };
@@ -75,14 +76,40 @@ impl<'a> Session<'a> {
     }
 
     fn single_point(&mut self, per_second: f64) -> Result<Outcome, Failure> {
-        let Session { system, work, terms, cores, own_cpus, .. } = self;
-        let mut outcome = point::run(system, work, terms, per_second, *cores, *own_cpus)?;
+        let (load, settings) = (self.terms.load(per_second), self.terms.settings);
+        self.load(load, &settings)
+    }
+
+    /// Runs any load, once. It is none of the session's points.
+    pub fn load(
+        &mut self,
+        load: wave_workloads::arrivals::Load,
+        settings: &Settings,
+    ) -> Result<Outcome, Failure> {
+        let Session { system, work, cores, own_cpus, .. } = self;
+        let mut outcome = point::run(system, work, load, settings, *cores, *own_cpus)?;
         if let System::Enclave(hosted, _) = system
             && let Some(why) = hosted.replace_lost_agent()?
         {
             outcome.invalidate(&why);
         }
         Ok(outcome)
+    }
+
+    /// The share of its points so far that other processes disturbed.
+    pub fn disturbed(&self) -> f64 {
+        let disturbed = self.outcomes.iter().filter(|outcome| outcome.disturbed).count();
+        disturbed as f64 / self.outcomes.len().max(1) as f64
+    }
+
+    /// What its points are run with.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// What is under load, and what its requests do.
+    pub fn parts(&mut self) -> (&mut System, &Work) {
+        (&mut self.system, &self.work)
     }
 
     /// Looks for saturation between `low` and `high` with at most `probes` loads.
@@ -130,31 +157,30 @@ pub(super) fn variant_found(
     limits: &Limits,
     mut outcomes: Vec<Outcome>,
 ) -> VariantResult {
-        outcomes.sort_by(|a, b| {
-            a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second)
-        });
-        let points: Vec<measured::Point> =
-            outcomes.iter().map(|outcome| outcome.measured.clone()).collect();
-        let saturation = |limits: &Limits| {
-            measured::saturation(&points, limits).map(|point| point.offered_per_second)
-        };
-        let mut result = variant_result(variant);
-        result.saturation_per_second = saturation(limits);
-        result.saturation_by_limit = SENSITIVITY_LIMITS_US
-            .iter()
-            .filter_map(|&limit_us| {
-                let limits = Limits { p99_ns: limit_us * 1_000, ..limits.clone() };
-                Some((limit_us as u32, saturation(&limits)?))
-            })
-            .collect();
-        // As near to saturation as there is a point.
-        let nearest = outcomes.iter().rfind(|outcome| {
-            let sustained = result.saturation_per_second;
-            sustained.is_none_or(|load| outcome.measured.offered_per_second <= load)
-        });
-        result.account = nearest.map(|outcome| outcome.account.clone()).unwrap_or_default();
-        result.points = outcomes.into_iter().map(|outcome| outcome.report).collect();
-        result
+    outcomes
+        .sort_by(|a, b| a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second));
+    let points: Vec<measured::Point> =
+        outcomes.iter().map(|outcome| outcome.measured.clone()).collect();
+    let saturation = |limits: &Limits| {
+        measured::saturation(&points, limits).map(|point| point.offered_per_second)
+    };
+    let mut result = variant_result(variant);
+    result.saturation_per_second = saturation(limits);
+    result.saturation_by_limit = SENSITIVITY_LIMITS_US
+        .iter()
+        .filter_map(|&limit_us| {
+            let limits = Limits { p99_ns: limit_us * 1_000, ..limits.clone() };
+            Some((limit_us as u32, saturation(&limits)?))
+        })
+        .collect();
+    // As near to saturation as there is a point.
+    let nearest = outcomes.iter().rfind(|outcome| {
+        let sustained = result.saturation_per_second;
+        sustained.is_none_or(|load| outcome.measured.offered_per_second <= load)
+    });
+    result.account = nearest.map(|outcome| outcome.account.clone()).unwrap_or_default();
+    result.points = outcomes.into_iter().map(|outcome| outcome.report).collect();
+    result
 }
 
 /// What a search is told instead of a point that could not be run: nothing was served, which ends

@@ -73,11 +73,11 @@ pub(super) struct RawSearch {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawHost {
-    pub machine: Option<Spanned<String>>,
     pub cores: Option<Spanned<u32>>,
     pub max_threads: Option<Spanned<u32>>,
     pub prestage: Option<Spanned<u32>>,
     pub spin_us: Option<Spanned<u64>>,
+    pub machine: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -267,6 +267,11 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
             "4: `workload.classes.weight` is -1, expected a number above 0",
         ),
         (
+            message_with("[run]", "[host]\nmachine = \"ghos\"\n[run]"),
+            "4: `host.machine` is \"ghos\", expected one of `ghost`, `ghost-on-host`, `user`, or a path to a \
+             .toml file",
+        ),
+        (
             message("name = \"x\"\nkind = \"load\"\nrun.loads_per_second = [1]\n"),
             "2: 0 [[variant]], expected at least 1",
         ),
@@ -274,6 +279,15 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
     for (message, expected) in cases {
         assert_eq!(message, format!("scenarios/x.toml:{expected}"));
     }
+}
+
+#[test]
+fn a_machine_is_a_name_or_a_file_beside_the_scenario() {
+    let machine = |text: &str| parse_text(text).unwrap().machine;
+    assert_eq!(machine(GOOD), Machine::Builtin(defaults::MACHINE.into()));
+    let with = |name| GOOD.replace("[run]", &format!("[host]\nmachine = \"{name}\"\n[run]"));
+    assert_eq!(machine(&with("ghost")), Machine::Builtin("ghost".into()));
+    assert_eq!(machine(&with("mine.toml")), Machine::File("scenarios/mine.toml".into()));
 }
 
 #[test]

@@ -9,11 +9,13 @@
 mod merge;
 mod plan;
 mod shard;
+mod simulated;
 mod store;
 
 pub use merge::{FILES as RESULT_FILES, Merged, Missing, merge};
 pub use plan::Plan;
 pub use shard::{Ran, Shard, run_shard};
+pub use simulated::Simulator;
 pub use store::Store;
 
 use wave_workloads::point::Point;

@@ -192,7 +192,7 @@ fn a_file_of_costs_counts_by_what_is_in_it() {
     assert_ne!(manifest.points, of(there.path(), "b").points);
     fs::remove_file(there.path().join("mine.toml")).unwrap();
     let refused = Plan::new(&there.path().join("x.toml"), &text, &["fifo"], "1").unwrap_err();
-    assert!(refused.to_string().contains("a variant's link names it"), "{refused}");
+    assert!(refused.to_string().contains("the scenario names it"), "{refused}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use wave_links::model::{ModelPort, extra_lines};
 use wave_sched::policies;
 
 use crate::control::Candidate;
-use crate::enclave::{Enclave, Incarnation, Setup};
+use crate::enclave::{AgentSpy, Enclave, Incarnation, Setup};
 use crate::world::{Cause, SimBell, TaskId, World};
 
 /// The agent of an enclave.
@@ -128,7 +128,7 @@ impl<P: Policy> Policy for Working<P> {
 /// Shows what an agent hears.
 struct Spy {
     number: u64,
-    spy: Rc<dyn Fn(u64, &Input)>,
+    spy: AgentSpy,
 }
 
 impl Recorder for Spy {

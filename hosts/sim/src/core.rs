@@ -5,9 +5,10 @@ use std::rc::Rc;
 use wave_core::clock::Nanos;
 use wave_core::host::{HostCore, Mechanism, Next};
 use wave_core::link::{Home, Mapping};
-use wave_core::message::Decision;
+use wave_core::message::{Decision, TxnId};
 use wave_core::outcome::Code;
 use wave_core::planted::{Planted, is_planted};
+use wave_core::snapshot::CoreRecord;
 use wave_sched::wire::{DECISION_RUN, Kind};
 
 use crate::app::After;
@@ -166,6 +167,9 @@ impl Core {
                 self.enclave.cores[usize::from(self.index)].record.set(record);
             } else {
                 self.run = self.run.wrapping_add(1);
+                // An agent that attaches now must not believe that this core waits for it.
+                let record = CoreRecord { run: self.run, txn: TxnId::new(0), asks: false };
+                self.enclave.cores[usize::from(self.index)].record.set(record);
             }
             return Next::Run(id);
         }

@@ -97,6 +97,7 @@ mod tests {
             generator_look: figure(0.0),
             ring_agent: figure(0.0),
             wake_agent: figure(0.0),
+            control_look: figure(0.0),
         }
     }
 

@@ -105,6 +105,9 @@ pub enum HostEvent {
     },
 }
 
+/// Sees what each agent hears: the agent's number, and the input.
+pub type AgentSpy = Rc<dyn Fn(u64, &Input)>;
+
 /// Sees everything that happens on a host.
 pub type Watcher = dyn FnMut(Nanos, &HostEvent);
 
@@ -190,7 +193,7 @@ pub struct Enclave {
     pub(crate) candidates: RefCell<Vec<Candidate>>,
     pub(crate) control_task: Cell<Option<TaskId>>,
     pub(crate) kick_fate: RefCell<Option<Rc<dyn Fn() -> Delivery>>>,
-    pub(crate) spy: RefCell<Option<Rc<dyn Fn(u64, &Input)>>>,
+    pub(crate) spy: RefCell<Option<AgentSpy>>,
     /// The CPU that the agent and the generators share, if they have to.
     pub(crate) cpu: Option<Rc<Cpu>>,
     pub(crate) app: Rc<dyn Application>,
@@ -330,8 +333,8 @@ impl Enclave {
         *self.kick_fate.borrow_mut() = Some(fate);
     }
 
-    /// Lets `spy` see what each agent hears, as it hears it: the agent's number, and the input.
-    pub fn spy_on_agents(&self, spy: Rc<dyn Fn(u64, &Input)>) {
+    /// Lets `spy` see what each agent that starts from now on hears, as it hears it.
+    pub fn spy_on_agents(&self, spy: AgentSpy) {
         *self.spy.borrow_mut() = Some(spy);
     }
 

@@ -87,16 +87,19 @@ pub struct SharedCpu {
     pub ring_agent: Figure,
     /// From having the CPU until an agent that slept looks again.
     pub wake_agent: Figure,
+    /// What the control context takes of the CPU each time it looks after the agent.
+    pub control_look: Figure,
 }
 
 impl SharedCpu {
-    fn all(&self) -> [(&'static str, &Figure); 5] {
+    fn all(&self) -> [(&'static str, &Figure); 6] {
         [
             ("yield_switch", &self.yield_switch),
             ("yield_alone", &self.yield_alone),
             ("generator_look", &self.generator_look),
             ("ring_agent", &self.ring_agent),
             ("wake_agent", &self.wake_agent),
+            ("control_look", &self.control_look),
         ]
     }
 }

@@ -8,6 +8,9 @@ use wave_core::clock::Nanos;
 use crate::app::{After, Application, Outside, Pace};
 use crate::enclave::Enclave;
 
+/// When an agent that starts with the world has attached for certain.
+const ATTACHED: Nanos = Nanos::from_millis(1);
+
 /// So many vCPUs, each always busy, at one pace.
 #[derive(Debug)]
 pub struct Vcpus {
@@ -35,6 +38,8 @@ impl Application for Vcpus {
         let weak = Rc::downgrade(enclave);
         enclave.world().spawn(move || {
             let Some(enclave) = weak.upgrade() else { return };
+            // They never give way: until an agent is there, the fallback would run the first for ever.
+            enclave.world().spend(ATTACHED);
             let mut outside = Outside::new(&enclave, 0);
             for _ in 0..self.count {
                 outside.create(0, Nanos(u64::MAX / 4), 0);

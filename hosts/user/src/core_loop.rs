@@ -8,8 +8,9 @@ use std::time::Duration;
 use wave_core::clock::{Clock, Nanos};
 use wave_core::host::{HostCore, Mechanism, Next};
 use wave_core::link::Waiter;
-use wave_core::message::{Decision, Sequence};
+use wave_core::message::{Decision, Sequence, TxnId};
 use wave_core::outcome::Code;
+use wave_core::snapshot::CoreRecord;
 use wave_links::AnyPort;
 use wave_sched::wire::{DECISION_RUN, Event, Kind};
 
@@ -210,7 +211,10 @@ impl Core {
             link.protocol.runs_already();
             self.mine().set_record(link.protocol.record());
         } else {
-            self.run.set(self.run.get().wrapping_add(1));
+            let run = self.run.get().wrapping_add(1);
+            self.run.set(run);
+            // An agent that attaches now must not believe that this core waits for it.
+            self.mine().set_record(CoreRecord { run, txn: TxnId::new(0), asks: false });
         }
         Next::Run(id)
     }

@@ -114,16 +114,21 @@ pub fn legend_height(entries: usize) -> u32 {
     (entries.div_ceil(2) as u32) * LEGEND_ROW as u32 + 20
 }
 
-/// A legend in two columns, from `top` down and `left` to the right.
+/// Where the key of entry `index` of a legend in two columns is; its text begins 26 pixels to the right.
+pub fn legend_place((left, top): (i32, i32), index: usize) -> (i32, i32) {
+    let (column, row) = ((index % 2) as i32, (index / 2) as i32);
+    (left + column * 400, top + row * LEGEND_ROW + LEGEND_ROW / 2)
+}
+
+/// A legend in two columns, from its `corner` down and to the right.
 pub fn legend(
     area: &Area<'_>,
-    (left, top): (i32, i32),
+    corner: (i32, i32),
     key: Key,
     entries: &[String],
 ) -> Result<(), DrawError> {
     for (index, entry) in entries.iter().enumerate() {
-        let x = left + (index % 2) as i32 * 400;
-        let y = top + (index / 2) as i32 * LEGEND_ROW + LEGEND_ROW / 2;
+        let (x, y) = legend_place(corner, index);
         match key {
             Key::Curve => {
                 area.draw(&PathElement::new(

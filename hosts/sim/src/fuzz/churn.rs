@@ -18,6 +18,9 @@ use crate::world::{Cause, TaskId};
 /// Classes that threads belong to.
 const CLASSES: u16 = 4;
 
+/// Threads to wake, soonest first.
+type Wakes = BinaryHeap<Reverse<(Nanos, u32)>>;
+
 pub struct Churn {
     threads: u32,
     random: RefCell<Stream>,
@@ -25,7 +28,7 @@ pub struct Churn {
     stopped: Cell<bool>,
     generators: RefCell<Vec<TaskId>>,
     /// Wakes to come, by generator.
-    wakes: RefCell<Vec<BinaryHeap<Reverse<(Nanos, u32)>>>>,
+    wakes: RefCell<Vec<Wakes>>,
 }
 
 impl Churn {

@@ -224,7 +224,7 @@ impl<D: Discipline> Preemptive<D> {
             at += 1;
             let end = self.runs.get(core).and_then(|run| self.discipline.slice_end(run.start));
             let (Some(end), run) = (end, desk.run(core)) else { continue };
-            if true {
+            if end > now {
                 self.deadline = Some(self.deadline.map_or(end, |other| other.min(end)));
             } else if desk.preempt(Preemption { core, run }) {
                 self.runs.ending(core, run, false);

@@ -1,0 +1,158 @@
+//! `wave validate`: what the simulator predicts, beside native runs that it was not fitted to.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::table;
+use crate::run::Failure;
+use crate::validate::{self, Compared, Effort, Validation};
+
+/// What is accurate enough: errors of saturation and of a p99.
+const GOALS: [f64; 2] = [0.05, 0.15];
+
+/// How to validate.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  wave validate
+  wave validate --quick --json | jq .p99_rel_error_max
+  wave validate --check --out /tmp/validate
+
+Micro-benchmarks make a profile of this machine, DIR/machine.toml and DIR/link.toml. With it the
+simulator predicts saturation and latency of native runs that nothing was fitted to. Others should
+not use the machine meanwhile.
+
+Exit codes: 0 done, whatever the errors; 1 the run cannot be trusted (it says why), or --check and an
+error too large; 3 this machine cannot run it.")]
+pub struct ValidateArgs {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Where the machine's profile, its memory as a link, and the results go.
+    #[arg(long, value_name = "DIR", default_value = "out/validate")]
+    out: PathBuf,
+    /// Fewer points.
+    #[arg(long)]
+    quick: bool,
+    /// Fail if a saturation is off by more than 5%, or a p99 by more than 15%.
+    #[arg(long)]
+    check: bool,
+    /// How many seconds to wait, in all, for other processes to leave the machine alone.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    patience: u64,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Validates.
+pub fn execute(args: &ValidateArgs) -> ExitCode {
+    match perform(args) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("wave validate: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
+    let effort = Effort::new(args.quick, Duration::from_secs(args.patience));
+    let validation = validate::run(effort, args.quiet || args.json)?;
+    let json = to_json(&validation);
+    write(args, &validation, &json).map_err(|error| {
+        Failure::Cannot(format!("{}: {error}", args.out.display()))
+    })?;
+    if args.json {
+        println!("{json}");
+    } else {
+        println!("{}\n\n{}", to_table(&validation), summary(&validation));
+        for (what, how) in &validation.facts {
+            println!("{what}: {how}");
+        }
+        println!("Profile: {}", args.out.join("machine.toml").display());
+    }
+    for doubt in &validation.doubts {
+        eprintln!("wave validate: not to be trusted: {doubt}");
+    }
+    let errors = [validation.error_max(true), validation.error_max(false)];
+    let too_large = errors.iter().zip(GOALS).any(|(error, goal)| !(*error <= goal));
+    let failed = !validation.doubts.is_empty() || (args.check && too_large);
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn write(args: &ValidateArgs, validation: &Validation, json: &Value) -> std::io::Result<()> {
+    std::fs::create_dir_all(&args.out)?;
+    let model = &validation.states[0].model;
+    std::fs::write(args.out.join("machine.toml"), model.machine.to_toml())?;
+    std::fs::write(args.out.join("link.toml"), model.shm.to_toml())?;
+    std::fs::write(args.out.join("validate.json"), format!("{json:#}\n"))
+}
+
+fn to_json(validation: &Validation) -> Value {
+    let states: Vec<Value> = validation
+        .states
+        .iter()
+        .map(|state| {
+            let figures = state.model.machine.all().into_iter();
+            let figures: serde_json::Map<String, Value> = figures
+                .map(|(name, figure)| {
+                    let source = figure.source.to_string();
+                    (name.to_owned(), json!({ "value": figure.value, "source": source }))
+                })
+                .collect();
+            json!({ "measured": state.measured, "machine": figures })
+        })
+        .collect();
+    json!({
+        "saturation_rel_error_max": validation.error_max(true),
+        "p99_rel_error_max": validation.error_max(false),
+        "trusted": validation.doubts.is_empty(),
+        "doubts": validation.doubts,
+        "points": validation.points,
+        "calibration": states,
+        "facts": validation.facts,
+    })
+}
+
+fn to_table(validation: &Validation) -> String {
+    let header =
+        ["point", "unit", "predicted", "measured", "min to max", "error", "p50: pred.", "meas."];
+    let mut table = table(&header);
+    for point in &validation.points {
+        let Compared { name, predicted, measured, measured_range, .. } = point;
+        let (unit, scale) = if point.is_saturation { ("k/s", 1e3) } else { ("us", 1e3) };
+        let number = |value: f64| format!("{:.1}", value / scale);
+        let of = |answer: &validate::Answer| answer.p99_ns.unwrap_or(answer.per_second);
+        let p50 = |ns: Option<f64>| ns.map(number).unwrap_or_default();
+        let disturbed = if point.disturbed { " (disturbed)" } else { "" };
+        table.add_row([
+            format!("{name}{disturbed}"),
+            unit.to_owned(),
+            number(of(predicted)),
+            number(of(measured)),
+            format!("{} to {}", number(measured_range[0]), number(measured_range[1])),
+            format!("{:+.1}%", 100.0 * point.rel_error),
+            p50(predicted.p50_ns),
+            p50(measured.p50_ns),
+        ]);
+    }
+    for column in 2..header.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    table.to_string()
+}
+
+fn summary(validation: &Validation) -> String {
+    let [saturation, p99] = [true, false].map(|of| 100.0 * validation.error_max(of));
+    format!(
+        "Largest error: saturation {saturation:.1}% (goal {:.0}%), p99 {p99:.1}% (goal {:.0}%)",
+        100.0 * GOALS[0],
+        100.0 * GOALS[1]
+    )
+}

@@ -1,0 +1,114 @@
+//! Loads, saturations and ladders.
+
+use super::super::load::{Row, rows};
+use super::super::recording::Logs;
+use super::super::session::variant_found;
+use super::super::{ladder, limits};
+use super::{Failure, Found, Ground, Simulated, parallel};
+use crate::report::model::VariantResult;
+use crate::scenario::{Load, Scenario, Variant};
+
+impl Ground<'_> {
+    /// Where the agent of one point writes its log.
+    fn point_logs(&self, variant: &str, per_second: f64) -> Option<Logs> {
+        let recording = self.recording.as_ref()?;
+        Some(recording.logs(&format!("{variant} {per_second:.0}")))
+    }
+}
+
+/// How many steps [`run`] will report.
+pub fn steps(scenario: &Scenario) -> u64 {
+    let per_row = match &scenario.run.load {
+        Load::Each(loads) => loads.len(),
+        Load::Search { .. } => 1,
+    };
+    (rows(scenario, usize::MAX).0.len() * per_row) as u64
+}
+
+/// Runs every load of every row, or searches every row's saturation.
+pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
+    let scenario = ground.scenario;
+    let (rows, _) = rows(scenario, usize::MAX);
+    let ready: Vec<Simulated> = rows
+        .iter()
+        .map(|row| Simulated::new(scenario, &row.variant))
+        .collect::<Result<_, Failure>>()?;
+    let limits = limits(&scenario.workload);
+    let rows: Vec<(&Row, &Simulated)> = rows.iter().zip(&ready).collect();
+    let variants = match &scenario.run.load {
+        Load::Each(loads) => {
+            let jobs: Vec<(usize, f64)> = rows
+                .iter()
+                .enumerate()
+                .flat_map(|(at, (row, _))| loads.iter().map(move |load| (at, load * row.factor)))
+                .collect();
+            let label = |&(at, load): &(usize, f64)| {
+                format!("{}: {:.0} k/s", rows[at].0.variant.name, load / 1e3)
+            };
+            let outcomes = parallel::each(&jobs, &ground.progress, label, |&(at, load)| {
+                let (row, simulated) = rows[at];
+                simulated.run(load, ground.point_logs(&row.variant.name, load).as_ref())
+            })?;
+            let mut outcomes = outcomes.into_iter();
+            let found = |(row, _): &(&Row, &Simulated)| {
+                let of_row = outcomes.by_ref().take(loads.len()).collect();
+                variant_found(&row.variant, &limits, of_row)
+            };
+            rows.iter().map(found).collect()
+        }
+        &Load::Search { low, high, probes } => {
+            let label = |(row, _): &(&Row, &Simulated)| format!("{}: saturation", row.variant.name);
+            parallel::each(&rows, &ground.progress, label, |(row, simulated)| {
+                let range = (low * row.factor, high * row.factor);
+                let logs = |load| ground.point_logs(&row.variant.name, load);
+                let (_, outcomes) = simulated.search(range, probes, &limits, logs)?;
+                Ok(variant_found(&row.variant, &limits, outcomes))
+            })?
+        }
+    };
+    Ok(Found { variants, ..Found::default() })
+}
+
+/// How many steps [`ladder`] will report.
+pub fn ladder_steps(scenario: &Scenario) -> u64 {
+    (ladder::REPETITIONS * scenario.variants.len()) as u64
+}
+
+/// Searches every variant's saturation, under several seeds.
+pub fn ladder(ground: &Ground<'_>) -> Result<Found, Failure> {
+    let scenario = ground.scenario;
+    let Load::Search { low, high, probes } = scenario.run.load else {
+        return Err(Failure::Scenario("a ladder needs a [run.search]".into()));
+    };
+    let limits = limits(&scenario.workload);
+    let jobs: Vec<(&Variant, u64)> = scenario
+        .variants
+        .iter()
+        .flat_map(|variant| (0..ladder::REPETITIONS as u64).map(move |seed| (variant, seed)))
+        .collect();
+    let label = |(variant, seed): &(&Variant, u64)| {
+        format!("{}: saturation, {} of {}", variant.name, seed + 1, ladder::REPETITIONS)
+    };
+    let found = parallel::each(&jobs, &ground.progress, label, |&(variant, seed)| {
+        let mut simulated = Simulated::new(scenario, variant)?;
+        simulated.setup.seed = scenario.run.seed + seed;
+        let logs = |load| match seed {
+            0 => ground.point_logs(&variant.name, load),
+            _ => ground.point_logs(&format!("{} seed {}", variant.name, seed + 1), load),
+        };
+        let (_, outcomes) = simulated.search((low, high), probes, &limits, logs)?;
+        Ok(variant_found(variant, &limits, outcomes))
+    })?;
+    let mut found = found.into_iter();
+    let searches: Vec<Vec<VariantResult>> = scenario
+        .variants
+        .iter()
+        .map(|_| found.by_ref().take(ladder::REPETITIONS).collect())
+        .collect();
+    let mut found = ladder::compare(&scenario.variants, searches);
+    found.facts.push((
+        format!("saturation: median of {} searches, a seed each", ladder::REPETITIONS),
+        "simulated; the points shown are those of the median search".to_owned(),
+    ));
+    Ok(found)
+}

@@ -1,0 +1,103 @@
+//! The same scenarios on a simulated host.
+//!
+//! Each point is a world of its own, which follows from the scenario and its seed alone; points run
+//! on as many threads as there are CPUs. Searches, verdicts and reports are those of native runs.
+
+mod crash;
+mod enclaves;
+mod load;
+mod parallel;
+mod point;
+mod setup;
+
+use std::path::Path;
+use std::sync::Arc;
+
+pub use point::point;
+pub use setup::Simulated;
+
+use super::recording::Recording;
+use super::{Failure, Finished, Found, kind_name, machine};
+use crate::report::{Progress, RunResult};
+use crate::scenario::{Kind, Scenario, Variant};
+
+/// What every kind of scenario stands on.
+struct Ground<'a> {
+    /// Without variants that have no agent.
+    scenario: &'a Scenario,
+    progress: Progress,
+    recording: Option<Arc<Recording>>,
+}
+
+/// Runs `scenario` in the simulator. Agents write logs into the directory `record`, if there is one:
+/// a file per point.
+pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Finished, Failure> {
+    let started = machine::now();
+    let mut scenario = scenario.clone();
+    let (with_agent, without): (Vec<Variant>, Vec<Variant>) =
+        scenario.variants.into_iter().partition(|variant| variant.agent().is_some());
+    scenario.variants = with_agent;
+    if scenario.variants.is_empty() {
+        let why = "no variant is left: the simulator has no model of the kernel's scheduler, \
+                   expected placement = \"onhost\" or \"offload\"";
+        return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
+    }
+    // What cannot be simulated is refused before anything has run.
+    let first = Simulated::new(&scenario, &scenario.variants[0])?;
+    for variant in &scenario.variants[1..] {
+        Simulated::new(&scenario, variant)?;
+    }
+    let steps = match scenario.kind {
+        Kind::Load => load::steps(&scenario),
+        Kind::Ladder => load::ladder_steps(&scenario),
+        Kind::Crash(_) => scenario.variants.len() as u64,
+        Kind::Enclaves(_) => enclaves::steps(&scenario),
+    };
+    let progress = Progress::new(steps, quiet);
+    let skipped: Vec<(String, String)> = without.iter().map(skipped).collect();
+    for (what, why) in &skipped {
+        progress.say(&format!("{what}: {why}"));
+    }
+    let recording = record.map(|directory| Recording::start(directory, &scenario)).transpose()?;
+    let ground = Ground { scenario: &scenario, progress, recording };
+    let mut found = match scenario.kind {
+        Kind::Load => load::run(&ground),
+        Kind::Ladder => load::ladder(&ground),
+        Kind::Crash(times) => crash::run(&ground, times),
+        Kind::Enclaves(enclaves) => enclaves::run(&ground, enclaves),
+    }?;
+    let mut facts = skipped;
+    facts.extend(first.facts());
+    facts.append(&mut found.facts);
+    facts.extend(ground.recording.as_ref().map(|recording| {
+        let (what, _) = recording.fact();
+        (what, "which takes no virtual time".to_owned())
+    }));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut machine = super::machine::machine(cpus);
+    machine.model = format!("simulated {}, on {}", scenario.machine, machine.model);
+    let result = RunResult {
+        scenario: scenario.name.clone(),
+        host: "sim".to_owned(),
+        kind: kind_name(&scenario.kind).to_owned(),
+        description: scenario.description.clone(),
+        seed: scenario.run.seed,
+        version: super::machine::version().to_owned(),
+        machine,
+        seating: "Simulated: every host core, agent and generator has a CPU for itself.".to_owned(),
+        started,
+        variants: found.variants,
+        facts,
+        extra: found.extra,
+    };
+    Ok(Finished { result, failed: found.failed })
+}
+
+/// What has to be said about a variant that cannot be simulated.
+fn skipped(variant: &Variant) -> (String, String) {
+    let why = "skipped: the simulator has no model of the kernel's scheduler";
+    (variant.name.clone(), why.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

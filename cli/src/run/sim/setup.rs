@@ -1,0 +1,167 @@
+//! A scenario's variant as the simulator takes it.
+
+use wave_core::clock::Nanos;
+use wave_links::costs::Costs;
+use wave_sched::policies;
+use wave_sim::agent::AgentSetup;
+use wave_sim::enclave::Setup;
+use wave_sim::machine::Machine;
+use wave_sim::paper;
+use wave_sim::requests::{Class, Load, Service, Threads};
+
+use super::super::system;
+use super::Failure;
+use crate::scenario::{self, Agent, Link, Placement, Scenario, Variant};
+
+/// Host cores that one context submits requests for: creating a thread across a PCIe-like link takes
+/// most of a microsecond.
+const CORES_PER_GENERATOR: u32 = 8;
+
+/// A variant, ready to be loaded.
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    /// The enclave, its link and its agent.
+    pub setup: Setup,
+    classes: Vec<Class>,
+    overhead: Nanos,
+    warmup: Nanos,
+    measure: Nanos,
+    generators: usize,
+}
+
+impl Simulated {
+    /// The variant under the scenario's seed.
+    ///
+    /// # Errors
+    ///
+    /// Where it has no agent, a file is not to be had, or the enclave cannot be laid out.
+    pub fn new(scenario: &Scenario, variant: &Variant) -> Result<Simulated, Failure> {
+        let bad = |error: &dyn std::fmt::Display| {
+            Failure::Scenario(format!("{}, {}: {error}", scenario.name, variant.name))
+        };
+        let agent = variant.agent().ok_or_else(|| {
+            bad(&"placement = \"linux\" cannot be simulated: there is no model of the kernel's \
+                  scheduler")
+        })?;
+        let (machine, parks) = machine(&scenario.machine, agent)?;
+        let mut config = system::config(variant.host, agent);
+        let generators = variant.host.cores.div_ceil(CORES_PER_GENERATOR);
+        // Each generator and the control context.
+        config.contexts = generators as u16 + 1;
+        config.check().map_err(|error| bad(&error))?;
+        policies::by_name(&agent.policy, &config).map_err(|error| bad(&error))?;
+        let setup = Setup {
+            config,
+            costs: costs(&agent.link, &machine)?,
+            agent: AgentSetup { policy: agent.policy.clone(), ghz: machine.agent_ghz.value, parks },
+            machine,
+            prefetch: agent.prefetch,
+            seed: scenario.run.seed,
+        };
+        let nanos = |seconds: f64| Nanos((seconds * 1e9).round() as u64);
+        let class = |class: &scenario::Class| Class {
+            name: class.name.clone(),
+            weight: class.weight,
+            service: Service::Fixed(Nanos((class.service_us * 1e3).round() as u64)),
+        };
+        Ok(Simulated {
+            // Measuring a context switch takes as long as a point; most machines need none.
+            overhead: if setup.machine.crossings_per_request.value == 1.0 {
+                setup.machine.request_overhead.nanos()
+            } else {
+                paper::overhead(&setup)
+            },
+            setup,
+            classes: scenario.workload.classes.iter().map(class).collect(),
+            warmup: nanos(scenario.run.warmup_seconds),
+            measure: nanos(scenario.run.seconds - scenario.run.warmup_seconds),
+            generators: generators as usize,
+        })
+    }
+
+    /// The scenario's load at that rate: a thread for each request, as the runtime does.
+    pub fn load(&self, per_second: f64) -> Load {
+        Load {
+            per_second,
+            classes: self.classes.clone(),
+            threads: Threads::PerRequest,
+            overhead: self.overhead,
+            warmup: self.warmup,
+            measure: self.measure,
+            generators: self.generators,
+        }
+    }
+
+    /// Nanoseconds that a request of each class takes.
+    pub fn service_ns(&self) -> Vec<u64> {
+        self.classes.iter().map(|class| class.service.mean().0).collect()
+    }
+
+    /// What has to be said about the figures.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let machine = &self.setup.machine;
+        let mut facts = vec![
+            (format!("machine {}", machine.name), machine.description.clone()),
+            (
+                format!("a context submits requests for {CORES_PER_GENERATOR} cores at most"),
+                "assumed: one alone could not offer as much".to_owned(),
+            ),
+            (
+                "shared memory is simulated as a coherent link".to_owned(),
+                "assumed: a line from another core takes what the link `coherent` says (`on-host` \
+                 for the machines of the paper)"
+                    .to_owned(),
+            ),
+        ];
+        let figures = machine.all();
+        facts.extend(figures.iter().map(|(name, figure)| {
+            (format!("{} {}", name.replace('_', " "), figure.value), figure.source.to_string())
+        }));
+        facts
+    }
+}
+
+/// The machine, and whether its agents park.
+fn machine(of: &scenario::Machine, agent: &Agent) -> Result<(Machine, bool), Failure> {
+    match of {
+        scenario::Machine::Builtin(name) => {
+            // The paper's agent on the host runs on one of the host's own cores.
+            let name = match (name.as_str(), agent.placement) {
+                ("ghost", Placement::OnHost) => "ghost-on-host",
+                (name, _) => name,
+            };
+            let machine = Machine::builtin(name);
+            let machine = machine.ok_or_else(|| Failure::Scenario(format!("no machine {name}")))?;
+            // The paper's agents always poll (Wave 4.1).
+            Ok((machine, !is_ghost(name)))
+        }
+        scenario::Machine::File(path) => {
+            let bad = |error: &dyn std::fmt::Display| {
+                Failure::Scenario(format!("{}: {error}", path.display()))
+            };
+            let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
+            Ok((Machine::parse(&text).map_err(|error| bad(&error))?, true))
+        }
+    }
+}
+
+fn is_ghost(machine: &str) -> bool {
+    machine.starts_with("ghost")
+}
+
+/// What the link costs. Shared memory is what coherent memory between two cores is.
+fn costs(link: &Link, machine: &Machine) -> Result<Costs, Failure> {
+    let builtin = |name| Ok(Costs::builtin(name).expect("these are built in"));
+    match link {
+        Link::Shm if is_ghost(&machine.name) => builtin("on-host"),
+        Link::Shm | Link::Coherent => builtin("coherent"),
+        Link::MountEvans => builtin("mount-evans"),
+        Link::File(path) => {
+            let bad = |error: &dyn std::fmt::Display| {
+                Failure::Scenario(format!("{}: {error}", path.display()))
+            };
+            let text = std::fs::read_to_string(path).map_err(|error| bad(&error))?;
+            Costs::parse(&text).map_err(|error| bad(&error))
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The points that nothing was fitted to: what they are, natively and simulated.
+
+use std::time::Duration;
+
+use wave_workloads::point::{self, Limits, SearchResult};
+
+use super::calibration::{SERVICE_US, quantiles};
+use super::model::Model;
+use crate::run::Failure;
+use crate::run::probe::Native;
+use crate::scenario::{Scenario, Variant};
+
+/// Length of a native point, of which the beginning is not counted.
+const SECONDS: f64 = 0.4;
+const WARM_UP_SECONDS: f64 = 0.05;
+/// Loads that a search for saturation may try, in a range around what is predicted.
+const PROBES: u32 = 9;
+const RANGE: (f64, f64) = (0.45, 1.6);
+
+/// What is asked of a system.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Question {
+    /// The highest load that it serves.
+    Saturation,
+    /// Latency at this share of its predicted saturation.
+    Latency(f64),
+}
+
+/// One held-out point.
+#[derive(Clone, Debug)]
+pub struct HeldOut {
+    /// What results call it.
+    pub name: String,
+    /// Everything about it but the load.
+    pub scenario: Scenario,
+    /// The system.
+    pub variant: Variant,
+    /// What is asked.
+    pub question: Question,
+    /// Which system it belongs to: an index that those with the same have in common.
+    pub system: usize,
+}
+
+/// What came out, natively or simulated.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Answer {
+    /// Requests per second: the load, or the saturation.
+    pub per_second: f64,
+    /// Nanoseconds; of a saturation none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_ns: Option<f64>,
+    /// Nanoseconds; of a saturation none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<f64>,
+}
+
+impl Answer {
+    fn latency(per_second: f64, point: &point::Point) -> Answer {
+        let [p50_ns, p99_ns] = quantiles(point).map(Some);
+        Answer { per_second, p50_ns, p99_ns }
+    }
+
+    fn saturation(result: &SearchResult) -> Answer {
+        let per_second = result.saturation_per_second.unwrap_or(f64::NAN);
+        Answer { per_second, ..Answer::default() }
+    }
+}
+
+/// The points, in the order in which they run.
+pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
+    let mut points = Vec::new();
+    let mut systems = 0;
+    let mut add = |service_us: f64, rung: usize, shares: &[f64]| {
+        assert!(service_us != SERVICE_US, "calibration has seen that one");
+        let scenario = native.scenario(service_us, SECONDS, WARM_UP_SECONDS, seed);
+        let variant = scenario.variants[rung].clone();
+        let asked = shares.iter().map(|&share| Question::Latency(share));
+        for question in [Question::Saturation].into_iter().chain(asked) {
+            let what = match question {
+                Question::Saturation => "saturation".to_owned(),
+                Question::Latency(share) => format!("at {:.0}%", 100.0 * share),
+            };
+            points.push(HeldOut {
+                name: format!("{}, {service_us} us, {what}", variant.name),
+                scenario: scenario.clone(),
+                variant: variant.clone(),
+                question,
+                system: systems,
+            });
+        }
+        systems += 1;
+    };
+    add(10.0, 0, &[0.25, 0.5, 0.7, 0.85]);
+    let rungs = native.scenario(10.0, 1.0, 0.0, seed).variants.len();
+    // The rung with everything that applies to loads and stores.
+    let top = rungs - 2;
+    if quick {
+        add(10.0, top, &[0.5, 0.7]);
+        add(20.0, 0, &[0.7]);
+        return points;
+    }
+    for rung in 1..rungs {
+        add(10.0, rung, &[0.5, 0.7]);
+    }
+    for rung in [0, top] {
+        add(20.0, rung, &[0.7]);
+        add(5.0, rung, &[0.7]);
+    }
+    points
+}
+
+impl HeldOut {
+    /// GETs, as in every scenario.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+
+    fn times(&self) -> (Duration, Duration) {
+        let run = &self.scenario.run;
+        let warm_up = Duration::from_secs_f64(run.warmup_seconds);
+        (warm_up, Duration::from_secs_f64(run.seconds - run.warmup_seconds))
+    }
+
+    /// What a core could serve if nothing but the service took time: where the first search looks.
+    fn ideal(&self) -> f64 {
+        let classes = &self.scenario.workload.classes;
+        let service_us = classes.iter().find(|class| class.weight > 0.0).map(|c| c.service_us);
+        1e6 / service_us.unwrap_or(1.0)
+    }
+
+    /// The simulator's answer. `saturation` is the system's, once predicted.
+    pub fn predict(&self, model: &Model, saturation: Option<f64>) -> Result<Answer, Failure> {
+        let simulated = model.simulated(&self.scenario, &self.variant)?;
+        let (warm_up, measured) = self.times();
+        let mut failure = None;
+        let run = |per_second: f64| {
+            let load = super::load(&self.scenario, per_second)?;
+            let (warm_up, measured) = (warm_up.as_nanos() as u64, measured.as_nanos() as u64);
+            model.run(&simulated, &load, warm_up, measured)
+        };
+        if let (Question::Latency(share), Some(saturation)) = (self.question, saturation) {
+            let per_second = share * saturation;
+            return Ok(Answer::latency(per_second, &run(per_second)?));
+        }
+        // A coarse search first, then the one that the native runs do as well.
+        let mut found = None;
+        for _ in 0..2 {
+            let around = found.unwrap_or(self.ideal() / 2.0);
+            let search = |per_second| {
+                run(per_second).unwrap_or_else(|error| {
+                    failure.get_or_insert(error);
+                    crate::run::failed_point(per_second)
+                })
+            };
+            let (low, high) = range(around);
+            let result = point::search(search, low, high, PROBES as usize, &self.limits());
+            found = result.saturation_per_second;
+            if found.is_none() {
+                break;
+            }
+        }
+        failure.map_or(Ok(()), Err)?;
+        let per_second = found.unwrap_or(f64::NAN);
+        Ok(Answer { per_second, ..Answer::default() })
+    }
+
+    /// This machine's answer, and whether something disturbed it. `saturation` is the predicted one,
+    /// around which both sides look.
+    pub fn measure(&self, native: &Native, saturation: f64) -> Result<(Answer, bool), Failure> {
+        let (warm_up, measured) = self.times();
+        native.with(&self.scenario, &self.variant, |bench| match self.question {
+            Question::Saturation => {
+                let (low, high) = range(saturation);
+                let (result, disturbed) = bench.search(low, high, PROBES)?;
+                Ok((Answer::saturation(&result), disturbed))
+            }
+            Question::Latency(share) => {
+                let per_second = share * saturation;
+                let outcome = bench.run(bench.poisson(per_second), warm_up, measured)?;
+                let disturbed = outcome.disturbed || !outcome.measured.generator.valid;
+                Ok((Answer::latency(per_second, &outcome.measured), disturbed))
+            }
+        })
+    }
+}
+
+/// Where a search looks.
+fn range(around: f64) -> (f64, f64) {
+    (RANGE.0 * around, RANGE.1 * around)
+}
