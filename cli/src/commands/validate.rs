@@ -63,9 +63,8 @@ fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
     let effort = Effort::new(args.quick, Duration::from_secs(args.patience));
     let validation = validate::run(effort, args.quiet || args.json)?;
     let json = to_json(&validation);
-    write(args, &validation, &json).map_err(|error| {
-        Failure::Cannot(format!("{}: {error}", args.out.display()))
-    })?;
+    write(args, &validation, &json)
+        .map_err(|error| Failure::Cannot(format!("{}: {error}", args.out.display())))?;
     if args.json {
         println!("{json}");
     } else {
@@ -79,7 +78,7 @@ fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
         eprintln!("wave validate: not to be trusted: {doubt}");
     }
     let errors = [validation.error_max(true), validation.error_max(false)];
-    let too_large = errors.iter().zip(GOALS).any(|(error, goal)| !(*error <= goal));
+    let too_large = errors.iter().zip(GOALS).any(|(error, goal)| error.is_nan() || *error > goal);
     let failed = !validation.doubts.is_empty() || (args.check && too_large);
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
@@ -124,8 +123,12 @@ fn to_table(validation: &Validation) -> String {
     let mut table = table(&header);
     for point in &validation.points {
         let Compared { name, predicted, measured, measured_range, .. } = point;
-        let (unit, scale) = if point.is_saturation { ("k/s", 1e3) } else { ("us", 1e3) };
-        let number = |value: f64| format!("{:.1}", value / scale);
+        let unit = if point.is_saturation { "k/s" } else { "us, p99" };
+        // Thousands a second, or of nanoseconds.
+        let scale = 1e3;
+        let number = |value: f64| {
+            if value.is_finite() { format!("{:.1}", value / scale) } else { "-".to_owned() }
+        };
         let of = |answer: &validate::Answer| answer.p99_ns.unwrap_or(answer.per_second);
         let p50 = |ns: Option<f64>| ns.map(number).unwrap_or_default();
         let disturbed = if point.disturbed { " (disturbed)" } else { "" };

@@ -41,7 +41,8 @@ impl Native {
     pub fn open(services_us: &[f64], progress: &Progress) -> Result<Native, Failure> {
         let parsed = scenario::parse(Path::new("ladder.toml"), LADDER, policies::NAMES);
         let mut base = parsed.map_err(|error| Failure::Scenario(error.to_string()))?;
-        let class = |&service_us: &f64| Class { name: service_us.to_string(), weight: 0.0, service_us };
+        let class =
+            |&service_us: &f64| Class { name: service_us.to_string(), weight: 0.0, service_us };
         base.workload.classes = services_us.iter().map(class).collect();
         let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
         let seating = seating::seat(&cpus, 1, 1);
@@ -61,7 +62,13 @@ impl Native {
 
     /// The ladder with GETs of `service_us`, which is one of those that the database was opened for,
     /// and with points of `seconds` after `warmup_seconds`.
-    pub fn scenario(&self, service_us: f64, seconds: f64, warmup_seconds: f64, seed: u64) -> Scenario {
+    pub fn scenario(
+        &self,
+        service_us: f64,
+        seconds: f64,
+        warmup_seconds: f64,
+        seed: u64,
+    ) -> Scenario {
         let mut scenario = self.base.clone();
         for class in &mut scenario.workload.classes {
             if class.service_us == service_us {
@@ -82,9 +89,15 @@ impl Native {
 
     /// CPUs that processes of others use, looked at for `span`.
     pub fn neighbours(&self, span: Duration) -> f64 {
+        self.neighbours_during(|| std::thread::sleep(span)).1
+    }
+
+    /// CPUs that processes of others used during `work`, which waits for every agent that it starts.
+    pub fn neighbours_during<R>(&self, work: impl FnOnce() -> R) -> (R, f64) {
         let before = Neighbours::now();
-        std::thread::sleep(span);
-        before.zip(Neighbours::now()).map_or(0.0, |(before, now)| now.cpus_since(&before))
+        let result = work();
+        let used = before.zip(Neighbours::now());
+        (result, used.map_or(0.0, |(before, now)| now.cpus_since(&before)))
     }
 
     /// Rings a doorbell for a thread that sleeps on a host core's CPU, `rounds` times with `rest` in
@@ -210,11 +223,7 @@ impl Bench<'_> {
         for round in 0..rounds as u64 {
             let (system, work) = self.session.parts();
             let start_ns = monotonic_ns();
-            let window = Window {
-                start_ns,
-                from_ns: start_ns,
-                to_ns: start_ns + 1_000_000_000,
-            };
+            let window = Window { start_ns, from_ns: start_ns, to_ns: start_ns + 1_000_000_000 };
             work.recorder.open(window);
             let first_ns = monotonic_ns();
             for id in 0..burst {

@@ -81,7 +81,8 @@ impl Subjects {
 /// Measures. `times` is how often each, of which the median counts.
 pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Measured, Failure> {
     let Subjects { scenario, staged, unstaged } = subjects;
-    let rows = native.unpinned(|| measure::shared_memory(Effort { chunks: 31, operations: 256 }))?;
+    let rows =
+        native.unpinned(|| measure::shared_memory(Effort { chunks: 31, operations: 256 }))?;
     let rows = rows.map_err(Failure::cannot)?;
     let of = |row: Option<measure::Spread>| row.map_or(f64::NAN, |row| row.median_ns);
     let mut awake = staged.clone();
@@ -200,9 +201,10 @@ pub fn fit(subjects: &Subjects, measured: &Measured) -> Result<Model, Failure> {
 fn start(measured: &Measured) -> Model {
     let mut machine = Machine::builtin("user").expect("built in");
     machine.name = "here".into();
-    machine.description = "This machine, as `wave validate` calibrated it: the user-level runtime, \
+    machine.description =
+        "This machine, as `wave validate` calibrated it: the user-level runtime, \
                            an agent and a generator that share a CPU"
-        .into();
+            .into();
     let fitted = "simulated micro-benchmarks agree with those measured: ";
     let fitted = |value: f64, what: &str| figure(value, &format!("{fitted}{what}"));
     machine.switch_before = fitted(150.0, "a host core's time per request, bursts");

@@ -122,9 +122,9 @@ impl Validation {
     pub fn error_max(&self, of_saturation: bool) -> f64 {
         let points = self.points.iter().filter(|point| point.is_saturation == of_saturation);
         // What is not a number is no small error.
-        points.map(|point| point.rel_error.abs()).fold(0.0, |max, error| {
-            if error.is_nan() || error > max { error } else { max }
-        })
+        points
+            .map(|point| point.rel_error.abs())
+            .fold(0.0, |max, error| if error.is_nan() || error > max { error } else { max })
     }
 }
 
@@ -135,6 +135,8 @@ struct Runner {
     effort: Effort,
     /// What is left of it.
     patience: Cell<Duration>,
+    /// A calibration was, at every try.
+    disturbed: Cell<bool>,
 }
 
 impl Runner {
@@ -154,7 +156,13 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
     drop(progress);
     let subjects = Subjects::new(&native, SEED);
     let points = held_out::all(&native, effort.quick, SEED);
-    let runner = Runner { native, subjects, effort, patience: Cell::new(effort.patience) };
+    let runner = Runner {
+        native,
+        subjects,
+        effort,
+        patience: Cell::new(effort.patience),
+        disturbed: Cell::new(false),
+    };
     let progress = Progress::new((effort.repeats * points.len() + 1) as u64, quiet);
     progress.begin("calibrating");
     let mut states = vec![State::calibrate(&runner)?];
@@ -178,6 +186,9 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
         let of = points.len();
         doubts.push(format!("other processes disturbed {disturbed} of {of} points each time"));
     }
+    if runner.disturbed.get() {
+        doubts.push("other processes disturbed a calibration at every try".to_owned());
+    }
     let mut facts = runner.native.facts();
     facts.push(("seating".into(), runner.native.seating().to_string()));
     facts.push((format!("{} states of the machine", states.len()), "by a line's time".into()));
@@ -187,8 +198,17 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
 impl State {
     fn calibrate(runner: &Runner) -> Result<State, Failure> {
         let Runner { native, subjects, effort, .. } = runner;
-        runner.wait_for_quiet();
-        let measured = calibration::measure(native, subjects, effort.calibrations)?;
+        let mut tries = 0;
+        let measured = loop {
+            tries += 1;
+            runner.wait_for_quiet();
+            let (measured, used) = native
+                .neighbours_during(|| calibration::measure(native, subjects, effort.calibrations));
+            if used < NEIGHBOURS_MAX || tries == TRIES {
+                runner.disturbed.set(runner.disturbed.get() | (used >= NEIGHBOURS_MAX));
+                break measured?;
+            }
+        };
         let model = calibration::fit(subjects, &measured)?;
         Ok(State { measured, model, saturations: HashMap::new() })
     }

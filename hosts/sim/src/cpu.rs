@@ -90,7 +90,10 @@ mod tests {
     use crate::machine::Figure;
 
     fn costs() -> SharedCpu {
-        let figure = |value| Figure { value, source: Source { kind: SourceKind::Assumed, note: "a test".into() } };
+        let figure = |value| Figure {
+            value,
+            source: Source { kind: SourceKind::Assumed, note: "a test".into() },
+        };
         SharedCpu {
             yield_switch: figure(100.0),
             yield_alone: figure(10.0),

@@ -115,11 +115,6 @@ impl Books {
         self.cores.iter_mut().for_each(|core| core.tainted = true);
     }
 
-    /// Whether somebody wrote nonsense into the current window.
-    pub fn is_tainted(&self) -> bool {
-        self.tainted
-    }
-
     /// A core went offline, or came back.
     pub fn set_online(&mut self, now: Nanos, core: u16, online: bool) {
         let core = &mut self.cores[usize::from(core)];

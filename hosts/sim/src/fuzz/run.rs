@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wave_core::brain::Input;
@@ -86,6 +87,7 @@ struct ToldPolicy {
     policy: Box<dyn Policy + Send>,
     told: Told,
     broken: Arc<Mutex<Option<Broken>>>,
+    tainted: Arc<AtomicBool>,
 }
 
 impl Policy for ToldPolicy {
@@ -93,7 +95,9 @@ impl Policy for ToldPolicy {
         self.policy.name()
     }
     fn on_message(&mut self, now: Nanos, message: &Message) {
-        if let Err(broken) = self.told.on_message(message) {
+        if let Err(broken) = self.told.on_message(message)
+            && !self.tainted.load(Ordering::Relaxed)
+        {
             self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(broken);
         }
         self.policy.on_message(now, message);
@@ -117,6 +121,9 @@ impl Policy for ToldPolicy {
     }
 }
 
+/// Each agent by its number, and whether somebody wrote nonsense into its window.
+type Agents = Rc<RefCell<Vec<(Option<TaskId>, Arc<AtomicBool>)>>>;
+
 /// One enclave of a running history.
 struct Running {
     enclave: Rc<Enclave>,
@@ -126,11 +133,13 @@ struct Running {
     told: Arc<Mutex<Option<Broken>>>,
     plan: EnclavePlan,
     hearing: Rc<RefCell<BTreeMap<u64, Hearing>>>,
+    agents: Agents,
     /// Who watches any enclave: a link that stalls does so for all.
     everyone: Rc<RefCell<Vec<Rc<Watch>>>>,
     /// Faults that are still to come or to end.
     open: Cell<usize>,
     overflows: Cell<u64>,
+    /// Agents that may leave because of what they read.
     errors: Cell<usize>,
     losses: Cell<u64>,
 }
@@ -161,11 +170,13 @@ impl Running {
         let (fate, clock) = (Rc::clone(&kicks), world.clone());
         enclave.set_kick_fate(Rc::new(move || fate.next(clock.now())));
         let hearing: Rc<RefCell<BTreeMap<u64, Hearing>>> = Rc::default();
-        let (heard, seen) = (Rc::clone(&hearing), Rc::clone(&watch));
+        let agents: Agents = Rc::default();
+        let (heard, seen, known) = (Rc::clone(&hearing), Rc::clone(&watch), Rc::clone(&agents));
         enclave.spy_on_agents(Rc::new(move |agent, input| {
             if let Input::Entry { context, entry } = input {
                 let result = heard.borrow_mut().entry(agent).or_default().on_entry(*context, entry);
-                if !seen.books.borrow().is_tainted() {
+                let tainted = &known.borrow()[agent as usize - 1].1;
+                if !tainted.load(Ordering::Relaxed) {
                     seen.check(result);
                 }
             }
@@ -180,6 +191,7 @@ impl Running {
             kicks,
             told: Arc::default(),
             hearing,
+            agents,
             overflows: Cell::new(0),
             errors: Cell::new(0),
             losses: Cell::new(0),
@@ -193,9 +205,27 @@ impl Running {
         if let Some(seed) = lies {
             policy = Box::new(Lying::new(policy, seed));
         }
-        let told = Told::default();
-        let policy = ToldPolicy { policy, told, broken: Arc::clone(&self.told) };
-        self.enclave.start_agent_with(Box::new(policy), skew)
+        let (told, tainted) = (Told::default(), Arc::<AtomicBool>::default());
+        let broken = Arc::clone(&self.told);
+        let policy = ToldPolicy { policy, told, broken, tainted: Arc::clone(&tainted) };
+        // Before it starts, as its number is its place here.
+        self.agents.borrow_mut().push((None, tainted));
+        let place = self.agents.borrow().len() - 1;
+        let task = self.enclave.start_agent_with(Box::new(policy), skew);
+        self.agents.borrow_mut()[place].0 = Some(task);
+        task
+    }
+
+    /// What the attached agent reads from now on may be anything.
+    fn taint(&self) {
+        self.watch.books.borrow_mut().taint();
+        let attached = self.enclave.agent_task();
+        for (task, tainted) in self.agents.borrow().iter() {
+            if task.is_some() && *task == attached && !tainted.swap(true, Ordering::Relaxed) {
+                // It may find that out, and leave.
+                self.errors.set(self.errors.get() + 1);
+            }
+        }
     }
 
     /// The longest that anything may take while a fault shows.
@@ -265,7 +295,7 @@ impl Running {
                 if seed % 2 == 0 {
                     self.start_agent(Skew::default(), Some(seed));
                 } else {
-                    self.watch.books.borrow_mut().taint();
+                    self.taint();
                     if !scribble(enclave, injection) {
                         return;
                     }
@@ -295,14 +325,11 @@ impl Running {
         if counters.overflows > self.overflows.replace(counters.overflows) {
             self.watch.books.borrow_mut().disturb(now + self.bound_max());
         }
-        let tainted = self.watch.books.borrow().is_tainted();
-        if counters.agent_errors.len() > self.errors.replace(counters.agent_errors.len()) && !tainted {
+        if counters.agent_errors.len() > self.errors.get() {
             let what = counters.agent_errors.last().cloned().unwrap_or_default();
             self.watch.check(Err(Broken { rule: "agent", what }));
         }
-        if let Some(broken) = self.told.lock().unwrap_or_else(PoisonError::into_inner).take()
-            && !tainted
-        {
+        if let Some(broken) = self.told.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.watch.check(Err(broken));
         }
         // A turned-out agent that nobody replaces would leave the fallback for ever.
