@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use wave_links::costs::SourceKind;
 use wave_links::measure::{self, Effort};
 use wave_sim::machine::{Machine, SharedCpu};
 use wave_workloads::point::Point;
 
-use super::model::{Model, cost, figure};
+use super::model::{Model, cost, figure, tenths};
 use crate::run::Failure;
 use crate::run::probe::{Bench, Native, gaps};
 use crate::run::sim::Simulated;
@@ -26,6 +27,9 @@ const SINGLE: Duration = Duration::from_millis(60);
 const RARE_PER_SECOND: f64 = 1_000.0;
 const RARE: Duration = Duration::from_millis(300);
 
+/// Shares of a round of two yields, of which only the sum is measured.
+const AGENT_POLL_NS: f64 = 100.0;
+const GENERATOR_LOOK_NS: f64 = 60.0;
 /// How long the CPU is watched for what takes it away.
 const GAPS: Duration = Duration::from_millis(250);
 /// A quarter of the watchdog's period: how often an enclave's control context looks.
@@ -194,6 +198,11 @@ pub fn fit(subjects: &Subjects, measured: &Measured) -> Result<Model, Failure> {
         add(&mut machine.agent_decision.value, turn);
         add(&mut machine.idle_exit.value, measured.rare_ns[0] - found.rare - before);
     }
+    let Machine { switch_before, switch_after, agent_message, agent_decision, idle_exit, .. } =
+        &mut model.machine;
+    for fitted in [switch_before, switch_after, agent_message, agent_decision, idle_exit] {
+        fitted.value = tenths(fitted.value);
+    }
     Ok(model)
 }
 
@@ -205,24 +214,29 @@ fn start(measured: &Measured) -> Model {
         "This machine, as `wave validate` calibrated it: the user-level runtime, \
                            an agent and a generator that share a CPU"
             .into();
-    let fitted = "simulated micro-benchmarks agree with those measured: ";
-    let fitted = |value: f64, what: &str| figure(value, &format!("{fitted}{what}"));
+    let fitted = |value: f64, what: &str| {
+        let note = format!("simulated micro-benchmarks agree with those measured: {what}");
+        figure(SourceKind::Fitted, value, &note)
+    };
+    let assumed = |value: f64, note: &str| figure(SourceKind::Assumed, value, note);
+    let found = |value: f64, note: &str| figure(SourceKind::Measured, value, note);
     machine.switch_before = fitted(150.0, "a host core's time per request, bursts");
     machine.switch_after = fitted(150.0, "latency of single requests, everybody spins");
     machine.idle_exit = fitted(1_000.0, "latency of single requests, everybody sleeps");
     machine.agent_message = fitted(100.0, "time per request without decisions staged");
     machine.agent_decision = fitted(100.0, "as agent_message");
-    machine.agent_poll = figure(100.0, "part of the round of two yields");
-    machine.spawn = figure(measured.submit_ns, "bursts of 32 requests submitted");
-    machine.request_overhead = figure(0.0, "within switch_before and switch_after");
-    let round = measured.yield_round_ns - 160.0;
+    machine.spawn = found(measured.submit_ns, "bursts of 32 requests submitted");
+    machine.request_overhead = assumed(0.0, "within switch_before and switch_after");
+    // Of a round only the sum is measured.
+    machine.agent_poll = assumed(AGENT_POLL_NS, "a share of the round of two yields");
+    let switches = measured.yield_round_ns - AGENT_POLL_NS - GENERATOR_LOOK_NS;
     machine.shared_cpu = Some(SharedCpu {
-        yield_switch: figure(round / 2.0, "half of a round between generator and idle agent"),
-        yield_alone: figure(measured.yield_alone_ns, "sched_yield where nobody waits"),
-        generator_look: figure(60.0, "part of the round of two yields"),
-        ring_agent: figure(measured.bell_send_ns, "as an eventfd's write"),
-        wake_agent: figure(1_000.0, "within idle_exit"),
-        control_look: figure(
+        yield_switch: found(switches / 2.0, "half of a round between generator and idle agent"),
+        yield_alone: found(measured.yield_alone_ns, "sched_yield where nobody waits"),
+        generator_look: assumed(GENERATOR_LOOK_NS, "a share of the round of two yields"),
+        ring_agent: assumed(measured.bell_send_ns, "as an eventfd that nobody waits for"),
+        wake_agent: assumed(1_000.0, "a return from poll; the fit of idle_exit takes the rest"),
+        control_look: found(
             measured.control_look_ns,
             "what an idle enclave takes of the generator's CPU, each 5 ms",
         ),

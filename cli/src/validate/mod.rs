@@ -182,9 +182,9 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
         points.iter().zip(&answers).map(|(point, answers)| compare(point, answers)).collect();
     let mut doubts = Vec::new();
     let disturbed = points.iter().filter(|point| point.disturbed).count();
-    if 2 * disturbed > points.len() {
+    if disturbed > 0 {
         let of = points.len();
-        doubts.push(format!("other processes disturbed {disturbed} of {of} points each time"));
+        doubts.push(format!("{disturbed} of {of} points were disturbed at every try"));
     }
     if runner.disturbed.get() {
         doubts.push("other processes disturbed a calibration at every try".to_owned());
@@ -219,6 +219,11 @@ impl State {
             None => {
                 let asked = HeldOut { question: Question::Saturation, ..point.clone() };
                 let found = asked.predict(&self.model, None)?.per_second;
+                if !found.is_finite() {
+                    let (name, measured) = (&point.name, &self.measured);
+                    let text = format!("{name}: no saturation is predicted; measured {measured:?}");
+                    return Err(Failure::Check(text));
+                }
                 self.saturations.insert(point.system, found);
                 found
             }

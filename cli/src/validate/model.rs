@@ -73,14 +73,17 @@ impl Model {
     }
 }
 
-/// A measured figure of a machine.
-pub fn figure(value: f64, note: &str) -> Figure {
-    let value = (value * 10.0).round() / 10.0;
-    Figure { value, source: Source { kind: SourceKind::Measured, note: note.to_owned() } }
+/// A figure of a machine, and how far it can be believed.
+pub fn figure(kind: SourceKind, value: f64, note: &str) -> Figure {
+    Figure { value: tenths(value), source: Source { kind, note: note.to_owned() } }
 }
 
 /// A measured cost of a link.
 pub fn cost(ns: f64, note: &str) -> Cost {
-    let ns = (ns * 10.0).round() / 10.0;
-    Cost { ns, source: Source { kind: SourceKind::Measured, note: note.to_owned() } }
+    Cost { ns: tenths(ns), source: Source { kind: SourceKind::Measured, note: note.to_owned() } }
+}
+
+/// Rounded as far as measurements are worth.
+pub fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
 }

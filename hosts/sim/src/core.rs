@@ -329,9 +329,15 @@ impl Core {
         if let Some(incarnation) = incarnation {
             let prefetches = self.enclave.setup.prefetch;
             let layout = &incarnation.layout;
-            let protocol = HostCore::new(layout, self.index, self.run, prefetches);
+            let mut protocol = HostCore::new(layout, self.index, self.run, prefetches);
             shared.record.set(protocol.record());
             let port = self.enclave.port(&incarnation, u64::from(self.index));
+            // The agent's first snapshot may be of a time when this core was running.
+            protocol.ask_anew(&port);
+            let signals = protocol.take_signals();
+            if !signals.is_empty() {
+                self.enclave.obey(signals, &incarnation);
+            }
             self.link = Some(CoreLink { port, protocol, incarnation });
         }
         self.epoch = epoch;

@@ -337,10 +337,16 @@ impl Core {
             if let Some(incarnation) = &*incarnation {
                 let prefetches = self.shared.prefetches;
                 let run = self.run.get();
-                let protocol = HostCore::new(&incarnation.layout, self.index, run, prefetches);
+                let mut protocol = HostCore::new(&incarnation.layout, self.index, run, prefetches);
                 self.mine().set_record(protocol.record());
                 let port = incarnation.port();
                 let incarnation = Arc::clone(incarnation);
+                // The agent's first snapshot may be of a time when this core was running.
+                protocol.ask_anew(&port);
+                let signals = protocol.take_signals();
+                if !signals.is_empty() {
+                    self.shared.obey(signals, &incarnation);
+                }
                 *self.link.borrow_mut() = Some(CoreLink { port, protocol, incarnation });
             }
             self.shared.epoch.load(Ordering::Acquire)
