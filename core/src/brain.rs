@@ -180,6 +180,11 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         let policy = &mut self.policy;
         policy.resync(now, snapshot);
         self.order.resync(snapshot, |message| policy.on_message(now, message));
+        for (core, record) in snapshot.cores.iter().enumerate() {
+            if let Some((decision, outcome)) = self.cores.completed_since(core as u16, record) {
+                self.policy.on_outcome(now, core as u16, &decision, outcome);
+            }
+        }
     }
 
     /// Takes a note.
@@ -255,5 +260,80 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
                 out.staged.drain(..*held);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::message::{Decision, Message, Sequence, Subject};
+    use crate::outcome::{Code, Outcome};
+    use crate::policy::{Choice, Desk};
+    use crate::snapshot::{CoreRecord, Record, State};
+
+    const THREAD: Subject = Subject { id: 0, generation: 1 };
+
+    /// Decides once, and knows whether its thread runs, as of the last it was told.
+    #[derive(Default)]
+    struct One {
+        waits: bool,
+        runs: bool,
+    }
+
+    impl Policy for One {
+        fn name(&self) -> &'static str {
+            "one"
+        }
+        fn on_message(&mut self, _now: Nanos, _message: &Message) {
+            self.waits = true;
+        }
+        fn on_outcome(&mut self, _now: Nanos, _core: u16, _of: &Decision, outcome: Outcome) {
+            self.runs |= outcome.code == Code::Complete;
+        }
+        fn decide(&mut self, _now: Nanos, desk: &mut Desk<'_>) -> Progress {
+            if core::mem::take(&mut self.waits)
+                && let Some(core) = desk.asking()
+            {
+                let choice =
+                    Choice { kind: 1, subject: THREAD, sequence: Sequence(1), argument: 0 };
+                desk.stage(core, choice);
+            }
+            Progress::Done
+        }
+        fn resync(&mut self, _now: Nanos, snapshot: &Snapshot) {
+            self.runs = snapshot.records.iter().any(|record| record.state == State::Running);
+        }
+    }
+
+    /// Found in the simulator: two threads that never stop by themselves, and a snapshot that was
+    /// taken just before the first began to run. Nothing was ever preempted.
+    #[test]
+    fn a_snapshot_does_not_hide_what_was_completed_after_it() {
+        let mut brain = Brain::new(&Config::coherent(1), One::default(), ());
+        let snapshot = |run| Snapshot {
+            cores: vec![CoreRecord { run, txn: Default::default(), asks: true }],
+            records: vec![Record {
+                subject: THREAD,
+                sequence: Sequence(1),
+                state: State::Runnable,
+                core: 0,
+                class: 0,
+            }],
+        };
+        let now = Nanos(0);
+        brain.on_snapshot(now, &snapshot(7));
+        brain.policy.waits = true;
+        let mut out = Decisions::with_capacity(4);
+        brain.decide(now, 4, &mut out);
+        let (core, decision) = out.staged[0];
+        let outcome = Outcome { txn: decision.txn, code: Code::Complete, run: 8 };
+        let entry = Upstream { message: None, outcome: Some(outcome), asks: false };
+        brain.on_entry(now, core, &entry);
+        brain.on_snapshot(now, &snapshot(7));
+        assert!(brain.policy.runs, "the older snapshot says that the thread still waits");
+        brain.on_snapshot(now, &snapshot(8));
+        assert!(!brain.policy.runs, "the newer one knows better");
     }
 }

@@ -55,6 +55,8 @@ struct Core {
     answered: TxnId,
     /// Decided and not answered, oldest first.
     outstanding: VecDeque<Decision>,
+    /// The decision that was completed last, and its outcome.
+    completed: Option<(Decision, Outcome)>,
 }
 
 /// All cores of an enclave, as the agent knows them.
@@ -81,6 +83,7 @@ impl Cores {
             next_txn: TxnId::new(1),
             answered: TxnId::new(0),
             outstanding: VecDeque::new(),
+            completed: None,
         };
         let mut cores = alloc::vec![core; usize::from(count)];
         for core in &mut cores {
@@ -224,6 +227,7 @@ impl Cores {
         let state = &mut self.cores[usize::from(core)];
         if outcome.code == Code::Complete && outcome.run.wrapping_sub(state.run) as i32 >= 0 {
             state.run = outcome.run;
+            state.completed = decision.map(|decision| (decision, outcome));
             self.set_asks(core, false);
         }
         if matches!(outcome.code, Code::CpuOffline | Code::CpuUnavailable) {
@@ -246,6 +250,14 @@ impl Cores {
         self.outstanding_count -= behind;
         state.answered = txn;
         last
+    }
+
+    /// What was completed on a core since a snapshot's record of it. The snapshot may show the
+    /// subject as it was before, and no message ever says that something runs.
+    pub(crate) fn completed_since(&self, core: u16, record: &CoreRecord) -> Option<(Decision, Outcome)> {
+        let state = &self.cores[usize::from(core)];
+        let is_newer = state.known && state.run.wrapping_sub(record.run) as i32 > 0;
+        state.completed.filter(|_| is_newer)
     }
 
     /// Takes a core's state from a snapshot, where it is newer than what has been heard.

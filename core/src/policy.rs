@@ -43,7 +43,8 @@ pub trait Policy {
     fn on_message(&mut self, now: Nanos, message: &Message);
 
     /// What became of a decision for `core`. A refused subject is still the policy's to place,
-    /// unless a message has said or will say otherwise.
+    /// unless a message has said or will say otherwise. After a resync, a core's last completed
+    /// decision may come again.
     fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome);
 
     /// Makes decisions for cores that have room, at most as many as the desk takes.
