@@ -2,13 +2,14 @@
 
 WAVE = target/release/wave
 
-.PHONY: help demo test lint bench soak build setup
+.PHONY: help demo test lint fuzz bench soak build setup
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    RocksDB under an agent in another process: a table and a report, in a minute"
 	@echo "make test    every test"
 	@echo "make lint    formatting, clippy, documentation, the project's own rules"
+	@echo "make fuzz    2000 faulty histories of the real code, simulated and checked"
 	@echo "make bench   the benches: ratios against named peers, in this run"
 	@echo "make soak    long runs: the ladder, many crashes, many seeds, fuzzing"
 
@@ -33,13 +34,18 @@ lint: setup
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
 	cargo xtask tidy
 
+fuzz: build
+	$(WAVE) fuzz --seeds 2000
+
 bench: build
 	$(WAVE) bench queue
 	$(WAVE) bench agent
 	$(WAVE) bench switch
+	$(WAVE) bench sim
 
 soak: build
 	$(WAVE) run scenarios/ladder.toml
 	$(WAVE) run scenarios/agent-crash.toml
 	$(WAVE) run scenarios/enclaves.toml
+	$(WAVE) fuzz --seeds 50000
 	WAVE_SEEDS=200000 PROPTEST_CASES=20000 cargo test --workspace --release --locked

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use wave_core::layout::Config;
 use wave_core::log::Header;
 
 use crate::attach::attach;
@@ -59,9 +60,10 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         eprintln!("wave agent: {text}");
         ExitCode::from(code)
     };
-    if !registry.names().any(|name| name == args.policy) {
-        let known = registry.names().collect::<Vec<_>>().join(", ");
-        return fail(2, format!("there is no policy `{}`; known are: {known}", args.policy));
+    // Before anything else is touched: the smallest enclave tells whether the name can be meant.
+    if let Err(error) = registry.make(&args.policy, &Config { subjects: 1, ..Config::coherent(1) })
+    {
+        return fail(2, error);
     }
     if let Some(cpu) = args.cpu
         && let Err(error) = pin(cpu)
@@ -75,8 +77,9 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         }
     };
     let config = attached.layout.config;
-    let Some(policy) = registry.make(&args.policy, &config) else {
-        return fail(2, format!("there is no policy `{}`", args.policy));
+    let policy = match registry.make(&args.policy, &config) {
+        Ok(policy) => policy,
+        Err(error) => return fail(2, error),
     };
     if !args.quiet {
         eprintln!(

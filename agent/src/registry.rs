@@ -4,8 +4,8 @@ use wave_core::layout::Config;
 use wave_core::policy::Policy;
 use wave_sched::policies;
 
-/// Makes a policy for an enclave.
-pub type Make = Box<dyn Fn(&Config) -> Box<dyn Policy + Send>>;
+/// Makes a policy for an enclave, of the text by which it was asked for.
+pub type Make = Box<dyn Fn(&str, &Config) -> Result<Box<dyn Policy + Send>, String>>;
 
 /// Policies by name.
 #[derive(Default)]
@@ -18,22 +18,29 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// The policies that Wave ships.
+    /// The policies that Wave ships, with their settings (see [`policies`]).
     pub fn shipped() -> Registry {
-        policies::NAMES.iter().fold(Registry::default(), |registry, &name| {
-            registry.with(name, move |config| {
-                policies::by_name(name, config).expect("NAMES lists what by_name knows")
-            })
+        policies::NAMES.iter().rev().fold(Registry::default(), |mut registry, &name| {
+            let make: Make = Box::new(|text, config| {
+                policies::by_name(text, config).map_err(|error| error.to_string())
+            });
+            registry.0.insert(0, (name.to_owned(), make));
+            registry
         })
     }
 
-    /// With one more policy; it hides an earlier one of the same name.
+    /// With one more policy, which takes no settings; it hides an earlier one of the same name.
     pub fn with(
         mut self,
         name: &str,
         make: impl Fn(&Config) -> Box<dyn Policy + Send> + 'static,
     ) -> Registry {
-        self.0.insert(0, (name.to_owned(), Box::new(make)));
+        let own = name.to_owned();
+        let make: Make = Box::new(move |text, config| match text == own {
+            true => Ok(make(config)),
+            false => Err(format!("policy `{own}` takes no settings")),
+        });
+        self.0.insert(0, (name.to_owned(), make));
         self
     }
 
@@ -42,8 +49,32 @@ impl Registry {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The policy of this name.
-    pub fn make(&self, name: &str, config: &Config) -> Option<Box<dyn Policy + Send>> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, make)| make(config))
+    /// The policy that goes by this name, with the settings that follow it.
+    pub fn make(&self, text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, String> {
+        let name = text.split_once(':').map_or(text, |(name, _)| name);
+        let Some((_, make)) = self.0.iter().find(|(known, _)| known == name) else {
+            let known = self.names().collect::<Vec<_>>().join(", ");
+            return Err(format!("there is no policy `{name}`; known are: {known}"));
+        };
+        make(text, config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_reach_the_policy_and_wrong_ones_are_named() {
+        let config = Config { subjects: 8, ..Config::coherent(1) };
+        let fifo = |config: &Config| policies::by_name("fifo", config).expect("shipped");
+        let registry = Registry::shipped().with("mine", fifo);
+        assert_eq!(registry.names().next(), Some("mine"));
+        let made = |text| registry.make(text, &config).map(|policy| policy.name());
+        assert_eq!(made("shinjuku:slice_us=20"), Ok("shinjuku"));
+        assert_eq!(made("mine"), Ok("fifo"));
+        assert!(made("mine:x=1").unwrap_err().contains("no settings"));
+        assert!(made("shinjuku:slice_us=x").unwrap_err().contains("slice_us=N"));
+        assert!(made("theirs").unwrap_err().contains("known are: mine, fifo"));
     }
 }

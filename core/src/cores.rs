@@ -254,7 +254,11 @@ impl Cores {
 
     /// What was completed on a core since a snapshot's record of it. The snapshot may show the
     /// subject as it was before, and no message ever says that something runs.
-    pub(crate) fn completed_since(&self, core: u16, record: &CoreRecord) -> Option<(Decision, Outcome)> {
+    pub(crate) fn completed_since(
+        &self,
+        core: u16,
+        record: &CoreRecord,
+    ) -> Option<(Decision, Outcome)> {
         let state = &self.cores[usize::from(core)];
         let is_newer = state.known && state.run.wrapping_sub(record.run) as i32 > 0;
         state.completed.filter(|_| is_newer)

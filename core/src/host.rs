@@ -313,9 +313,10 @@ impl HostCore {
         }
     }
 
-    /// For a core that goes offline: answers what was left for it. `mechanism` refuses, with
-    /// [`Code::CpuOffline`] or [`Code::CpuUnavailable`]; the agent then leaves nothing more here
-    /// until the core asks ([`HostCore::ask_anew`]).
+    /// For a core that goes offline: answers what was left for it. `mechanism` refuses all of it, with
+    /// [`Code::CpuOffline`] or [`Code::CpuUnavailable`], also where the core comes back meanwhile:
+    /// nobody would carry out what it commits. The agent then leaves nothing more here until the core
+    /// asks ([`HostCore::ask_anew`]).
     pub fn refuse_all<M: Mechanism>(&mut self, port: &impl Port, mechanism: &mut M) {
         if let Some(held) = self.held.take() {
             self.push_alone(port, held.kind, &held.words());

@@ -47,7 +47,9 @@ pub trait Policy {
     /// decision may come again.
     fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome);
 
-    /// Makes decisions for cores that have room, at most as many as the desk takes.
+    /// Makes decisions for cores that have room, at most as many as the desk takes. What changes by
+    /// time alone must change at a deadline that [`Policy::next_deadline`] named before: a log leaves
+    /// out looks at which nothing was heard, due or decided.
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress;
 
     /// When `decide` wants to be called although nothing happens.

@@ -268,10 +268,7 @@ impl Consumer {
     #[inline]
     pub fn pop(&mut self, window: &impl Window) -> Result<Option<Entry>, Malformed> {
         let line = self.ring.line(self.consumed);
-        if self.cached
-            && !core::mem::take(&mut self.fresh)
-            && !is_planted(Planted::MissingFlush)
-        {
+        if self.cached && !core::mem::take(&mut self.fresh) && !is_planted(Planted::MissingFlush) {
             window.flush(line);
         }
         let lap = window.load(line, LAP_WORD);

@@ -64,6 +64,15 @@ pub struct CoreRecord {
     pub asks: bool,
 }
 
+impl CoreRecord {
+    /// Whether the core has had nothing to do ever since it was as in `earlier`. Decisions that it
+    /// refused meanwhile gave it nothing: an agent that makes no others must not pass for one that
+    /// decides.
+    pub fn has_idled_since(&self, earlier: &CoreRecord) -> bool {
+        self.asks && earlier.asks && self.run == earlier.run
+    }
+}
+
 /// The host's state at about one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {

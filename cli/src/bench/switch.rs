@@ -82,9 +82,7 @@ pub fn switch(_quiet: bool) -> Result<serde_json::Value, String> {
     options.config.patience = Nanos::from_millis(60_000);
     let enclave = Enclave::start(options).map_err(|error| text(&error))?;
     let attached = attach(enclave.socket()).map_err(|error| text(&error))?;
-    let policy = Registry::shipped()
-        .make("fifo", &attached.layout.config)
-        .ok_or("the FIFO policy is not shipped")?;
+    let policy = Registry::shipped().make("fifo", &attached.layout.config)?;
     let agent = std::thread::spawn(move || {
         let _ = pin(other);
         run(attached, policy, (), Seat::Own)

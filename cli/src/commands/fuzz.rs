@@ -15,12 +15,15 @@ use crate::report::progress::Progress;
 
 /// Seeds between two steps of the progress bar.
 const BATCH: u64 = 20;
+/// Seeds after which every kind of fault must have happened.
+const ENOUGH: u64 = 500;
 /// Failures that are told in full.
 const FAILURES_MAX: usize = 20;
 
 /// Which histories.
 #[derive(Args, Debug)]
-#[command(after_help = "Each seed is a history of its own: cores, queues, link, policy, threads and faults are drawn
+#[command(
+    after_help = "Each seed is a history of its own: cores, queues, link, policy, threads and faults are drawn
 from it, and the production queues, host protocol, agent and policies run it in virtual time. At least
 10,000 messages and a fault each. Checkers that keep books of their own watch from outside.
 
@@ -31,7 +34,8 @@ Examples:
   wave fuzz --seed 35 --shrink         the smallest history found that fails alike
   wave fuzz --fault lost-kick,agent-stop --seeds 500
 
-Exit codes: 0 no rule was broken; 1 one was (the command that replays it is printed); 2 bad arguments.")]
+Exit codes: 0 no rule was broken; 1 one was (the command that replays it is printed); 2 bad arguments."
+)]
 pub struct FuzzArgs {
     /// How many seeds.
     #[arg(long, default_value_t = 200, conflicts_with = "seed")]
@@ -159,6 +163,14 @@ pub fn execute(args: &FuzzArgs) -> ExitCode {
     } else {
         print(&sum);
     }
+    let never = FAULTS.into_iter().find(|fault| !sum.faults.contains_key(fault.name()));
+    if let Some(fault) = never.filter(|_| args.faults.is_empty() && count >= ENOUGH) {
+        eprintln!(
+            "wave fuzz: {} never happened in {count} seeds: nothing was shown of it",
+            fault.name()
+        );
+        return ExitCode::FAILURE;
+    }
     ExitCode::from(u8::from(sum.violations > 0))
 }
 
@@ -232,7 +244,12 @@ fn print(sum: &Sum) {
         let text = |key: &str| failure[key].as_str().unwrap_or_default();
         println!(
             "\nseed {} breaks the rule `{}` at {} ns, enclave {}: {}\n  again: {}",
-            failure["seed"], text("rule"), failure["at_ns"], failure["enclave"], text("what"), text("command"),
+            failure["seed"],
+            text("rule"),
+            failure["at_ns"],
+            failure["enclave"],
+            text("what"),
+            text("command"),
         );
     }
     if !sum.failures.is_empty() {

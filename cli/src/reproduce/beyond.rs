@@ -49,7 +49,8 @@ pub fn jobs() -> Vec<Job> {
     for slice in SLICES_US {
         let setup = paper::wave(16, Rung::Prestaged, &format!("shinjuku:slice_us={slice}"));
         jobs.push(Job::new(format!("beyond-slice-{slice}"), move || tail(&setup)));
-        let setup = oracle(&paper::wave(16, Rung::Prestaged, &format!("shinjuku:slice_us={slice}")));
+        let setup =
+            oracle(&paper::wave(16, Rung::Prestaged, &format!("shinjuku:slice_us={slice}")));
         jobs.push(Job::new(format!("beyond-slice-{slice}-oracle"), move || tail(&setup)));
     }
     jobs
@@ -153,7 +154,8 @@ pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
         curves,
     };
     let oracle_16 = || kilo(format!("beyond-cores-{ENCLAVE}-oracle"));
-    let flat = |values: &[u32]| values.iter().map(|at| Some([f64::from(*at), oracle_16()?])).collect();
+    let flat =
+        |values: &[u32]| values.iter().map(|at| Some([f64::from(*at), oracle_16()?])).collect();
     let depths = DEPTHS.map(u32::from);
     vec![
         saturation(
@@ -167,7 +169,10 @@ pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
             vec![
                 curve("one agent", over(&cores, &|at| format!("beyond-cores-{at}"), &kilo)),
                 curve("an agent for 16 cores each", enclaves.collect()),
-                curve("zero-latency oracle", over(&cores, &|at| format!("beyond-cores-{at}-oracle"), &kilo)),
+                curve(
+                    "zero-latency oracle",
+                    over(&cores, &|at| format!("beyond-cores-{at}-oracle"), &kilo),
+                ),
             ],
         ),
         saturation(
@@ -202,11 +207,14 @@ pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
                 "slice, us",
                 true,
                 "At 60% of what 16 cores could serve if nothing cost anything. Short slices keep \
-                 GETs from waiting, and cost preemptions.",
+                 GETs from waiting, and cost preemptions: below 10 us, of the GETs themselves, which \
+                 a faster link only makes more of.",
                 vec![
                     curve(
                         "Wave-16",
-                        over(&SLICES_US, &|at| format!("beyond-slice-{at}"), &|job| value(&job, "p99_us")),
+                        over(&SLICES_US, &|at| format!("beyond-slice-{at}"), &|job| {
+                            value(&job, "p99_us")
+                        }),
                     ),
                     curve(
                         "zero-latency oracle",

@@ -60,14 +60,19 @@ pub fn of(ids: &[&str], done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
     let wanted = |id: &str| ids.contains(&id);
     if wanted("fig4a") {
         // The paper prints 895k for Wave-16; the other two follow from its percentages.
-        let printed = [("Wave-16", 895.0), ("On-Host", 895.0 / 1.046), ("Wave-15", 895.0 / 1.046 * 0.989)];
-        let runs = [("On-Host", "fig4a-on-host"), ("Wave-15", "fig4a-wave-15"), ("Wave-16", "ladder-3")];
+        let printed =
+            [("Wave-16", 895.0), ("On-Host", 895.0 / 1.046), ("Wave-15", 895.0 / 1.046 * 0.989)];
+        let runs =
+            [("On-Host", "fig4a-on-host"), ("Wave-15", "fig4a-wave-15"), ("Wave-16", "ladder-3")];
         let title = "Figure 4a: FIFO, 10 us GETs";
         figures.push(latency_figure("fig4a", title, &runs, &printed, done));
     }
     if wanted("fig4b") {
-        let runs =
-            [("On-Host", "fig4b-on-host"), ("Wave-15", "fig4b-wave-15"), ("Wave-16", "fig4b-wave-16")];
+        let runs = [
+            ("On-Host", "fig4b-on-host"),
+            ("Wave-15", "fig4b-wave-15"),
+            ("Wave-16", "fig4b-wave-16"),
+        ];
         let title = "Figure 4b: Shinjuku, 99.5% 10 us GETs and 0.5% 10 ms scans";
         figures.push(latency_figure("fig4b", title, &runs, &[], done));
     }
@@ -98,7 +103,7 @@ fn latency_figure(
     }
     for (name, saturation) in printed {
         let points = vec![[*saturation, 0.0]];
-        curves.push(Curve::paper(&format!("{name}, paper's saturation"), points));
+        curves.push(Curve::paper(&format!("{name}, saturation from the paper's figures"), points));
     }
     Figure {
         id: group.to_owned(),
@@ -118,7 +123,12 @@ fn latency_figure(
 fn virtual_machines(done: &BTreeMap<&str, &Done>) -> Figure {
     let jobs = vms::ACTIVE.iter().filter_map(|active| {
         let done = done.get(format!("fig5-{active}").as_str())?;
-        Some((f64::from(*active), done.value("gain")?, done.value("gain_low")?, done.value("gain_high")?))
+        Some((
+            f64::from(*active),
+            done.value("gain")?,
+            done.value("gain_low")?,
+            done.value("gain_high")?,
+        ))
     });
     let jobs: Vec<_> = jobs.collect();
     let ours = Curve {

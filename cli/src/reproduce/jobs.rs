@@ -143,7 +143,11 @@ pub(super) fn probe(setup: &Setup, load: &Load) -> Point {
 }
 
 /// The saturation of a setup, from the load `low` up, and how long its GETs take below it.
-pub(super) fn saturation(setup: &Setup, load: fn(f64, wave_core::clock::Nanos) -> Load, low: f64) -> Done {
+pub(super) fn saturation(
+    setup: &Setup,
+    load: fn(f64, wave_core::clock::Nanos) -> Load,
+    low: f64,
+) -> Done {
     let overhead = paper::overhead(setup);
     let run = |per_second| probe(setup, &load(per_second, overhead));
     let found = point::search(run, low, 16.0 * low, PROBES, &Limits::default());
@@ -173,7 +177,9 @@ pub fn run_all(
     progress: &Progress,
 ) -> Result<Vec<(String, Done)>, Failure> {
     let failed = |what: &'static str| {
-        move |error: std::io::Error| Failure::Cannot(format!("{}: cannot {what}: {error}", folder.display()))
+        move |error: std::io::Error| {
+            Failure::Cannot(format!("{}: cannot {what}: {error}", folder.display()))
+        }
     };
     fs::create_dir_all(folder).map_err(failed("make this folder"))?;
     let next = AtomicUsize::new(0);

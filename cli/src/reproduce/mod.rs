@@ -62,7 +62,8 @@ pub fn run(
     let jobs = jobs::of(ids);
     let progress = Progress::new(jobs.len() as u64, quiet);
     let done = jobs::run_all(&jobs, &out.join("parts"), &build(), threads, &progress)?;
-    let done: BTreeMap<&str, &Done> = done.iter().map(|(name, done)| (name.as_str(), done)).collect();
+    let done: BTreeMap<&str, &Done> =
+        done.iter().map(|(name, done)| (name.as_str(), done)).collect();
     let reproduction = Reproduction {
         version: version.to_owned(),
         rows: rows::of(ids, &done),

@@ -150,8 +150,7 @@ fn link(link: &Link) -> Result<LinkSpec, Failure> {
     let builtin = |name| LinkSpec::builtin(name).expect("these are built in");
     match link {
         Link::Shm => Ok(builtin("shm")),
-        Link::MountEvans => Ok(builtin("mount-evans")),
-        Link::Coherent => Ok(builtin("coherent")),
+        Link::Builtin(name) => Ok(builtin(name)),
         Link::File(path) => {
             let bad = |error: &dyn std::fmt::Display| {
                 Failure::Scenario(format!("{}: {error}", path.display()))

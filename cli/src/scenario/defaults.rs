@@ -1,5 +1,7 @@
 //! What a scenario may leave out, and what it then means. Every default is here.
 
+use wave_links::costs::Costs;
+
 use super::model::{Class, Home, Link, Mapping, Queue, Transport};
 
 /// `workload.keys`: small enough to stay in memory, large enough to miss the L2 cache.
@@ -48,8 +50,8 @@ pub fn classes(service_us: f64) -> Vec<Class> {
 pub fn messages(link: &Link) -> Queue {
     match link {
         Link::Shm => Queue { home: Home::Host, ..coherent() },
-        Link::Coherent => coherent(),
-        Link::MountEvans | Link::File(_) => Queue { host: Mapping::WriteCombining, ..coherent() },
+        Link::Builtin(name) if is_coherent(name) => coherent(),
+        Link::Builtin(_) | Link::File(_) => Queue { host: Mapping::WriteCombining, ..coherent() },
     }
 }
 
@@ -59,9 +61,14 @@ pub fn messages(link: &Link) -> Queue {
 pub fn decisions(link: &Link) -> Queue {
     match link {
         Link::Shm => Queue { home: Home::Host, ..coherent() },
-        Link::Coherent => coherent(),
-        Link::MountEvans | Link::File(_) => Queue { host: Mapping::WriteThrough, ..coherent() },
+        Link::Builtin(name) if is_coherent(name) => coherent(),
+        Link::Builtin(_) | Link::File(_) => Queue { host: Mapping::WriteThrough, ..coherent() },
     }
+}
+
+/// Whether the link of that name, which comes with the program, is coherent.
+pub fn is_coherent(builtin: &str) -> bool {
+    Costs::builtin(builtin).is_some_and(|costs| costs.coherent)
 }
 
 /// Loads and stores to NIC memory, cached by both sides.

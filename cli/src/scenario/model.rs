@@ -166,10 +166,8 @@ pub enum Placement {
 pub enum Link {
     /// Coherent shared memory.
     Shm,
-    /// The model of a PCIe card that Wave measured.
-    MountEvans,
-    /// The model of a coherent interconnect.
-    Coherent,
+    /// A model whose costs come with the program (`wave_links::costs`).
+    Builtin(String),
     /// A model with the costs stated in this file. Whether it is coherent is known to who reads it.
     File(PathBuf),
 }
@@ -271,8 +269,7 @@ impl std::fmt::Display for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Shm => f.write_str("shm"),
-            Self::MountEvans => f.write_str("model:mount-evans"),
-            Self::Coherent => f.write_str("model:coherent"),
+            Self::Builtin(name) => write!(f, "model:{name}"),
             Self::File(path) => write!(f, "model:{}", path.display()),
         }
     }

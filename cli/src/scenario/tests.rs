@@ -69,7 +69,7 @@ fn what_is_left_out_is_filled_in() {
     assert_eq!(scenario.run.seconds, defaults::SECONDS);
     assert_eq!(scenario.run.load, Load::Each(vec![1000.0, 2000.0]));
     let agent = scenario.variants[0].agent().unwrap();
-    assert_eq!(agent.link, Link::MountEvans);
+    assert_eq!(agent.link, Link::Builtin("mount-evans".into()));
     assert_eq!(agent.messages.host, Mapping::WriteCombining);
     assert_eq!(agent.decisions.host, Mapping::WriteThrough);
     assert_eq!((agent.prestage, agent.prefetch), (defaults::PRESTAGE, true));

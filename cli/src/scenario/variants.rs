@@ -1,6 +1,8 @@
 //! The variants' meaning: who may be placed where, over which link, with which mappings.
 
 use toml::Spanned;
+use wave_links::costs::Costs;
+use wave_sched::policies;
 
 use super::{ScenarioError, Source};
 use crate::scenario::defaults;
@@ -147,13 +149,18 @@ fn agent(
         let message = format!("`variant.policy` is missing, expected {}", one_of(source.policies));
         return Err(source.refuse(raw.placement.span(), message));
     };
-    if !source.policies.contains(&policy.get_ref().as_str()) {
+    let name = policy.get_ref().split(':').next().unwrap_or_default();
+    if !source.policies.contains(&name) {
         let message = format!(
             "`variant.policy` is \"{}\", expected {}",
             policy.get_ref(),
             one_of(source.policies)
         );
         return Err(source.refuse(policy.span(), message));
+    }
+    if let (true, Err(error)) = (policies::NAMES.contains(&name), policies::check(policy.get_ref()))
+    {
+        return Err(source.refuse(policy.span(), format!("`variant.policy`: {error}")));
     }
     let link = raw.link.as_ref().map_or(Ok(defaults::LINK), |link| self::link(link, source))?;
     if let (Placement::OnHost, Some(written), true) = (placement, &raw.link, link != Link::Shm) {
@@ -196,17 +203,19 @@ fn agent(
 fn link(written: &Spanned<String>, source: Source<'_>) -> Result<Link, ScenarioError> {
     match written.get_ref().as_str() {
         "shm" => Ok(Link::Shm),
-        "model:mount-evans" => Ok(Link::MountEvans),
-        "model:coherent" => Ok(Link::Coherent),
         other => match other.strip_prefix("model:") {
             Some(file) if file.ends_with(".toml") => {
                 let directory = source.path.parent().unwrap_or(source.path);
                 Ok(Link::File(directory.join(file)))
             }
+            Some(name) if Costs::builtin(name).is_some() => Ok(Link::Builtin(name.to_owned())),
             _ => {
+                let names = Costs::builtin_names().iter().map(|name| format!("`model:{name}`"));
+                let names: Vec<_> = names.collect();
                 let message = format!(
                     "`variant.link` is \"{other}\", \
-                     expected one of `shm`, `model:mount-evans`, `model:coherent`, `model:` and a path to a .toml file"
+                     expected one of `shm`, {}, `model:` and a path to a .toml file",
+                    names.join(", ")
                 );
                 Err(source.refuse(written.span(), message))
             }
@@ -260,13 +269,14 @@ fn queue(
         host: raw.host.unwrap_or(default.host),
         agent: raw.agent.unwrap_or(default.agent),
     };
-    if *link == Link::MountEvans && queue.home == Home::Host {
+    let crosses = matches!(link, Link::Builtin(name) if !defaults::is_coherent(name));
+    if crosses && queue.home == Home::Host {
         return refuse(format!(
             "transport = \"mmio\" with home = \"host\" cannot be over {link}, \
              whose card reaches the host's memory by dma-sync or dma-async"
         ));
     }
-    if *link == Link::MountEvans && queue.host == Mapping::WriteBack {
+    if crosses && queue.host == Mapping::WriteBack {
         return refuse(format!(
             "host = \"write-back\" with home = \"nic\" would be incoherent over {link}, \
              expected uncached, write-combining or write-through"

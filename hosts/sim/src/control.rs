@@ -171,7 +171,7 @@ impl Control {
         let mut idle = false;
         for (core, seen) in enclave.cores.iter().zip(&mut self.cores_seen) {
             let record = core.record.get();
-            idle |= record.asks && core.online.get() && *seen == record;
+            idle |= core.online.get() && record.has_idled_since(seen);
             *seen = record;
         }
         let bark = {

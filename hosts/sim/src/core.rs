@@ -41,6 +41,9 @@ struct Core {
 struct Commits<'a> {
     enclave: &'a Enclave,
     core: u16,
+    /// The core is offline, and was so when it began to look: one that comes back meanwhile still
+    /// refuses, as nobody would carry out what it commits.
+    is_away: bool,
     /// What reading the words of a decision costs that ours does not have.
     more_words: Nanos,
 }
@@ -66,7 +69,7 @@ impl Commits<'_> {
         if decision.kind != DECISION_RUN {
             return Err(Code::UnsupportedVersion);
         }
-        if !self.enclave.is_online(self.core) {
+        if self.is_away || !self.enclave.is_online(self.core) {
             return Err(Code::CpuOffline);
         }
         self.enclave.table.borrow_mut().commit(self.core, decision.subject, decision.sequence)
@@ -137,7 +140,8 @@ impl Core {
                     return Next::Spin;
                 };
                 let more_words = more_words(&self.enclave);
-                let mut commits = Commits { enclave: &self.enclave, core: self.index, more_words };
+                let (enclave, core) = (&self.enclave, self.index);
+                let mut commits = Commits { enclave, core, is_away: false, more_words };
                 let next = protocol.poll(port, now, &mut commits);
                 let record = protocol.record();
                 self.run = record.run;
@@ -293,7 +297,8 @@ impl Core {
         let enclave = Rc::clone(&self.enclave);
         if let Some(link) = &mut self.link {
             let more_words = more_words(&enclave);
-            let mut commits = Commits { enclave: &enclave, core: self.index, more_words };
+            let core = self.index;
+            let mut commits = Commits { enclave: &enclave, core, is_away: true, more_words };
             link.protocol.refuse_all(&link.port, &mut commits);
             let signals = link.protocol.take_signals();
             if !signals.is_empty() {
@@ -358,4 +363,3 @@ fn more_words(enclave: &Enclave) -> Nanos {
     let words = enclave.setup.machine.decision_words_read_more.value;
     Nanos((words * costs.host_read.ns).round() as u64)
 }
-

@@ -143,11 +143,8 @@ pub fn overhead(setup: &Setup) -> Nanos {
 
 /// GETs of 10 us (7.2.2).
 pub fn gets(per_second: f64, overhead: Nanos) -> Load {
-    let get = Class {
-        name: "GET".into(),
-        weight: 1.0,
-        service: Service::Fixed(Nanos::from_micros(10)),
-    };
+    let get =
+        Class { name: "GET".into(), weight: 1.0, service: Service::Fixed(Nanos::from_micros(10)) };
     Load {
         per_second,
         classes: vec![get],

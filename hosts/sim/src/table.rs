@@ -101,7 +101,11 @@ impl Table {
 
     /// Wakes a blocked thread.
     pub fn wake(&mut self, id: u32, core: u16) -> Event {
-        assert_eq!(self.threads[id as usize].state, State::Blocked, "only what is blocked is woken");
+        assert_eq!(
+            self.threads[id as usize].state,
+            State::Blocked,
+            "only what is blocked is woken"
+        );
         self.change(id, State::Runnable, Kind::Wakeup, core, Nanos(0))
     }
 

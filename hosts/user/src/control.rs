@@ -331,7 +331,7 @@ impl Control {
         let mut idle = false;
         for (core, seen) in self.shared.cores.iter().zip(&mut self.cores_seen) {
             let record = core.record();
-            idle |= record.asks && *seen == record;
+            idle |= record.has_idled_since(seen);
             *seen = record;
         }
         let table = &self.shared.table;

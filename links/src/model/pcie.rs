@@ -69,6 +69,9 @@ mod tests {
         assert_eq!(Carried::write(Home::Nic, 8), Carried { to_nic: 32, to_host: 0 });
         assert_eq!(Carried::write(Home::Host, 300), Carried { to_nic: 0, to_host: 348 });
         assert_eq!(Carried::read(Home::Nic, 8), Carried { to_nic: 24, to_host: 28 });
-        assert_eq!(Carried::read(Home::Host, 1024), Carried { to_nic: 16 * 20 + 1024, to_host: 48 });
+        assert_eq!(
+            Carried::read(Home::Host, 1024),
+            Carried { to_nic: 16 * 20 + 1024, to_host: 48 }
+        );
     }
 }

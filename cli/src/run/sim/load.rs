@@ -69,7 +69,7 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     Ok(Found { variants, ..Found::default() })
 }
 
-/// How many steps [`ladder`] will report.
+/// How many steps `ladder` will report.
 pub fn ladder_steps(scenario: &Scenario) -> u64 {
     (ladder::REPETITIONS * scenario.variants.len()) as u64
 }

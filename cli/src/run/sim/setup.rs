@@ -154,8 +154,8 @@ fn costs(link: &Link, machine: &Machine) -> Result<Costs, Failure> {
     let builtin = |name| Ok(Costs::builtin(name).expect("these are built in"));
     match link {
         Link::Shm if is_ghost(&machine.name) => builtin("on-host"),
-        Link::Shm | Link::Coherent => builtin("coherent"),
-        Link::MountEvans => builtin("mount-evans"),
+        Link::Shm => builtin("coherent"),
+        Link::Builtin(name) => builtin(name),
         Link::File(path) => {
             let bad = |error: &dyn std::fmt::Display| {
                 Failure::Scenario(format!("{}: {error}", path.display()))

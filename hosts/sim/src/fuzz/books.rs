@@ -147,7 +147,10 @@ impl Books {
             HostEvent::Lost { barked, fault } => {
                 self.turned(now);
                 if now > self.disturbed_until {
-                    return broken("calm", format!("agent turned out (barked {barked}, fault {fault})"));
+                    return broken(
+                        "calm",
+                        format!("agent turned out (barked {barked}, fault {fault})"),
+                    );
                 }
                 Ok(())
             }
@@ -179,7 +182,8 @@ impl Books {
             (_, Some(thread)) => thread.state == State::Runs { core },
         };
         let follows = before.is_none_or(|thread| sequence == thread.sequence.next());
-        let same = kind == Kind::New || before.is_some_and(|thread| thread.generation == generation);
+        let same =
+            kind == Kind::New || before.is_some_and(|thread| thread.generation == generation);
         if !(possible && follows && same) {
             return broken("thread", format!("{event:?} after {before:?}"));
         }
@@ -221,7 +225,8 @@ impl Books {
         let busy = place.runs.replace(subject.id);
         place.idle_since = None;
         if !matches!(state, State::Waits { .. }) || busy.is_some() {
-            let what = format!("core {core} runs {subject:?}, which was {state:?}; before {busy:?}");
+            let what =
+                format!("core {core} runs {subject:?}, which was {state:?}; before {busy:?}");
             return broken("once", what);
         }
         Ok(())
@@ -252,7 +257,8 @@ impl Books {
         let since = idle.max(waits);
         let bound = if since > self.disturbed_until { IDLE_MAX } else { bound_max };
         if now.since(since) > bound {
-            let what = format!("thread {id} waits and a core is idle for {} ns", now.since(since).0);
+            let what =
+                format!("thread {id} waits and a core is idle for {} ns", now.since(since).0);
             return broken("idle", what);
         }
         Ok(())
@@ -311,7 +317,10 @@ impl Told {
         if ahead == 1 || (fresh_snapshot && ahead >= 0) {
             return Ok(());
         }
-        broken("order", format!("thread {}: {:?} after {last:?}", message.subject.id, message.sequence))
+        broken(
+            "order",
+            format!("thread {}: {:?} after {last:?}", message.subject.id, message.sequence),
+        )
     }
 
     /// A snapshot said how things stand.

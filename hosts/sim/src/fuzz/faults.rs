@@ -130,9 +130,18 @@ pub(super) fn scribble(enclave: &Rc<Enclave>, injection: &Injection) -> bool {
         // The queues that an agent writes, and now and then anything else of the window.
         let decisions = &layout.decisions[random.random_range(0..layout.decisions.len())];
         let (home, line) = match random.random_range(0..10) {
-            0..5 => (decisions.home, decisions.ring.first + random.random_range(0..decisions.ring.entries)),
-            5 => (Home::Nic, layout.control.ring.first + random.random_range(0..layout.control.ring.entries)),
-            6 => (Home::Host, layout.preempt + random.random_range(0..u32::from(layout.config.cores))),
+            0..5 => (
+                decisions.home,
+                decisions.ring.first + random.random_range(0..decisions.ring.entries),
+            ),
+            5 => (
+                Home::Nic,
+                layout.control.ring.first + random.random_range(0..layout.control.ring.entries),
+            ),
+            6 => (
+                Home::Host,
+                layout.preempt + random.random_range(0..u32::from(layout.config.cores)),
+            ),
             7 => (Home::Host, layout.agent_parked),
             8 => (Home::Nic, random.random_range(0..layout.nic_lines)),
             _ => (Home::Host, random.random_range(0..layout.host_lines)),

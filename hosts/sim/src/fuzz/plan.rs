@@ -96,8 +96,10 @@ impl Plan {
     pub fn new(seed: u64, wanted: &[Fault]) -> Plan {
         let mut random = random::stream(seed, "plan", 0);
         let enclaves = if random.random_bool(0.15) { 2 } else { 1 };
-        let kinds: Vec<Fault> =
-            FAULTS.into_iter().filter(|fault| wanted.is_empty() || wanted.contains(fault)).collect();
+        let kinds: Vec<Fault> = FAULTS
+            .into_iter()
+            .filter(|fault| wanted.is_empty() || wanted.contains(fault))
+            .collect();
         let mut plans: Vec<_> =
             (0..enclaves).map(|index| enclave(&mut random, seed ^ index << 40)).collect();
         // The first enclave has the faults; the others must not notice.

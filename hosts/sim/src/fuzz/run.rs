@@ -349,7 +349,10 @@ impl Running {
         add(Fault::LostKick, self.kicks.lost.get());
         add(Fault::LateKick, self.kicks.late.get());
         add(Fault::FullQueue, self.overflows.get());
-        add(Fault::Reordered, self.hearing.borrow().values().map(|hearing| hearing.reordered).sum());
+        add(
+            Fault::Reordered,
+            self.hearing.borrow().values().map(|hearing| hearing.reordered).sum(),
+        );
         faults
     }
 }

@@ -5,7 +5,7 @@ use wave_core::outcome::Code;
 use wave_core::snapshot::{CoreRecord, State};
 use wave_sched::wire::Kind;
 
-use super::trace::{ASKS, Trace};
+use super::trace::{ASKS, RUNS, Trace};
 
 fn slices(policy: &'static str, prestage: u16) -> Trace {
     let title = "a slice that is over ends while others wait, and its thread goes to the end";
@@ -100,6 +100,35 @@ fn resync() -> Trace {
     trace
 }
 
+fn overtaken() -> Trace {
+    let title = "a run that began after the snapshot was taken has its slice, and is chosen once";
+    let mut trace = Trace::new("shinjuku", title, 2, 1);
+    trace.snapshot(&[ASKS, RUNS], &[]);
+    trace.outside(Kind::New, 0);
+    trace.later_us(5);
+    // Older than the commit: it has thread 0 wait yet, and core 0 ask.
+    trace.snapshot(&[ASKS, RUNS], &[State::Runnable]);
+    trace.answers(0, 1, Code::Complete, 1);
+    trace.asks(1, Kind::Blocked, 7);
+    trace.outside(Kind::New, 1);
+    trace.answers(1, 1, Code::Complete, 2);
+    trace.outside(Kind::New, 2);
+    trace
+}
+
+fn torn() -> Trace {
+    let title = "a snapshot's core is a run behind its thread: asked again by the right number";
+    let mut trace = Trace::new("shinjuku", title, 1, 1);
+    trace.snapshot(&[ASKS], &[]);
+    trace.outside(Kind::New, 0);
+    trace.outside(Kind::New, 1);
+    let behind = CoreRecord { run: 0, txn: TxnId::new(1), asks: false };
+    trace.snapshot(&[behind], &[State::Running, State::Runnable]);
+    trace.later_us(30);
+    trace.answers(0, 1, Code::Complete, 1);
+    trace
+}
+
 /// Shinjuku's.
 pub fn shinjuku() -> Vec<Trace> {
     vec![
@@ -110,6 +139,8 @@ pub fn shinjuku() -> Vec<Trace> {
         too_late(),
         refused(),
         resync(),
+        overtaken(),
+        torn(),
     ]
 }
 
