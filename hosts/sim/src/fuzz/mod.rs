@@ -1,7 +1,7 @@
 //! Histories under faults: everything drawn from a seed, run on the real code, checked from outside.
 //!
-//! [`plan::Plan`] says what a seed means, [`churn`] is the application, [`faults`] injects,
-//! [`books`] checks what happens on the host, [`run`] puts them together, [`shrink`] makes a failing
+//! [`plan::Plan`] says what a seed means, `churn` is the application, [`faults`] injects,
+//! [`books`] checks what happens on the host, [`run()`] puts them together, [`shrink()`] makes a failing
 //! plan smaller. The same plan gives the same history, always.
 
 pub mod books;
