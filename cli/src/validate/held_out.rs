@@ -4,14 +4,19 @@ use std::time::Duration;
 
 use wave_workloads::point::{self, Limits, SearchResult};
 
-use super::calibration::{SERVICE_US, quantiles};
+use super::calibration::{SERVICE_US, median, quantiles};
 use super::model::Model;
 use crate::run::Failure;
 use crate::run::probe::Native;
 use crate::scenario::{Scenario, Variant};
 
-/// Length of a native point, of which the beginning is not counted.
-const SECONDS: f64 = 0.4;
+/// Length of a native run, of which the beginning is not counted.
+const SECONDS: f64 = 0.25;
+/// Runs of the same requests that a latency is the median of. A machine that stalls for milliseconds
+/// several times a second spoils the tail of one run in two or three.
+const RUNS: usize = 7;
+/// As many of them must not have been disturbed.
+const RUNS_MIN: usize = 3;
 const WARM_UP_SECONDS: f64 = 0.05;
 /// Loads that a search for saturation may try, in a range around what is predicted.
 const PROBES: u32 = 9;
@@ -176,9 +181,24 @@ impl HeldOut {
             }
             Question::Latency(share) => {
                 let per_second = share * saturation;
-                let outcome = bench.run(bench.poisson(per_second), warm_up, measured)?;
-                let disturbed = outcome.disturbed || !outcome.measured.generator.valid;
-                Ok((Answer::latency(per_second, &outcome.measured), disturbed))
+                let mut all = Vec::new();
+                for _ in 0..RUNS {
+                    let outcome = bench.run(bench.poisson(per_second), warm_up, measured)?;
+                    let disturbed = outcome.disturbed || !outcome.measured.generator.valid;
+                    all.push((Answer::latency(per_second, &outcome.measured), disturbed));
+                }
+                let calm = all.iter().filter(|(_, disturbed)| !disturbed).count() >= RUNS_MIN;
+                if calm {
+                    all.retain(|(_, disturbed)| !disturbed);
+                }
+                let middle = |of: fn(&Answer) -> Option<f64>| {
+                    Some(median(
+                        &mut all.iter().filter_map(|(answer, _)| of(answer)).collect::<Vec<_>>(),
+                    ))
+                };
+                let (p50_ns, p99_ns) =
+                    (middle(|answer| answer.p50_ns), middle(|answer| answer.p99_ns));
+                Ok((Answer { per_second, p50_ns, p99_ns }, !calm))
             }
         })
     }
