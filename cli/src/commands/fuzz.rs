@@ -38,10 +38,10 @@ Exit codes: 0 no rule was broken; 1 one was (the command that replays it is prin
 )]
 pub struct FuzzArgs {
     /// How many seeds.
-    #[arg(long, default_value_t = 200, conflicts_with = "seed")]
+    #[arg(long, default_value_t = 200, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     seeds: u64,
     /// The first of them.
-    #[arg(long, default_value_t = 0, conflicts_with = "seed")]
+    #[arg(long, default_value_t = 0, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(..1 << 48))]
     from: u64,
     /// Only this seed.
     #[arg(long)]
@@ -49,7 +49,7 @@ pub struct FuzzArgs {
     /// Make each failing history smaller.
     #[arg(long)]
     shrink: bool,
-    /// Only faults of these kinds.
+    /// Inject only faults of these kinds (messages are reordered and queues run full by themselves, too).
     #[arg(long = "fault", value_delimiter = ',', value_parser = fault)]
     faults: Vec<Fault>,
     /// Keep only these faults of the history, by number from 0, or none.

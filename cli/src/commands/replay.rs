@@ -15,8 +15,8 @@ use crate::run::Failure;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
-  wave replay /tmp/logs/offload.wavelog
-  wave replay /tmp/logs/offload.wavelog --json
+  wave replay /tmp/logs/offload-pcie-like-link.wavelog
+  wave replay /tmp/logs/offload-pcie-like-link.wavelog --json
 
 The same inputs must give the same decisions, preemptions and notes, one by one. Another policy is
 asked what it would have done in the same circumstances; that it differs is no failure. It goes on

@@ -17,8 +17,8 @@ use crate::trace::{Span, Trace};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
-  wave trace /tmp/logs/offload.wavelog --output trace.json
-  wave trace /tmp/logs/offload.wavelog --output trace.json --from-ms 1500 --for-ms 20
+  wave trace /tmp/logs/offload-pcie-like-link.wavelog --output trace.json
+  wave trace /tmp/logs/offload-pcie-like-link.wavelog --output trace.json --from-ms 1500 --for-ms 20
 
 Open the trace at https://ui.perfetto.dev, or in chrome://tracing. A track per host core shows who
 ran there; on it lie messages, outcomes (of a failure: the reason), preemptions and kicks. The

@@ -214,7 +214,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
         ),
         (
             message_with("model:mount-evans", "pcie"),
-            "9: `variant.link` is \"pcie\", expected one of `shm`, `model:mount-evans`, `model:coherent`, \
+            "9: `variant.link` is \"pcie\", expected one of `shm`, `model:mount-evans`, `model:coherent`, `model:on-host`, `model:stingray`, `model:ideal`, \
              `model:` and a path to a .toml file",
         ),
         (
