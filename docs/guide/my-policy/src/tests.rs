@@ -93,7 +93,7 @@ fn a_thread_that_a_core_could_not_take_waits_again() {
     let mut host = Host::new();
     host.spawns(1, URGENT);
     let staged = host.decisions();
-    host.answers(&staged[0], Code::CpuUnavailable);
+    host.answers(&staged[0], Code::Affinity);
     assert_eq!(ids(&host.decisions()), [1]);
 }
 
