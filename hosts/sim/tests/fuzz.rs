@@ -49,3 +49,10 @@ fn a_stalled_coherent_link_delays_transfers_not_stores() {
         assert_eq!(run(&plan.with(&few)).violation, None, "seed {seed}");
     }
 }
+
+/// Found by `wave fuzz --seed 119`: a core that goes through a queue full of a hostile agent's nonsense,
+/// word by word across a slow link, finishes that look although another agent has taken over.
+#[test]
+fn seed_119_a_long_look_at_a_revoked_window_is_finished() {
+    assert_eq!(run(&Plan::new(119, &[])).violation, None);
+}

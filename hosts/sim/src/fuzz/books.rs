@@ -25,7 +25,7 @@ use crate::enclave::HostEvent;
 /// How long a core may be idle beside a waiting thread while nothing is wrong: longer than the
 /// longest chain of a prestaged decision, a run that it waits for, and a kick.
 pub const IDLE_MAX: Nanos = Nanos::from_millis(1);
-/// How long a core may finish what it began on a revoked window: one look at its queue.
+/// How long a core may take, beside its look at a queue, to turn from a revoked window.
 const REVOKED_GRACE: Nanos = Nanos::from_micros(60);
 
 /// A rule was broken.
@@ -76,6 +76,8 @@ pub struct Books {
     cores: Vec<Core>,
     attaches: u64,
     attached_at: Nanos,
+    /// The longest look at a queue of decisions: a core finishes it, whatever happens meanwhile.
+    look_max: Nanos,
     /// Until then some fault may explain what is slow, or asked for again.
     disturbed_until: Nanos,
     /// Whether entries of this window may be anything.
@@ -83,8 +85,8 @@ pub struct Books {
 }
 
 impl Books {
-    /// Books of so many cores, all idle.
-    pub fn new(cores: u16) -> Books {
+    /// Books of so many cores, all idle, whose looks at their queues take `look_max` at most.
+    pub fn new(cores: u16, look_max: Nanos) -> Books {
         let core = Core {
             runs: None,
             idle_since: Some(Nanos(0)),
@@ -98,6 +100,7 @@ impl Books {
             cores: vec![core; usize::from(cores)],
             attaches: 0,
             attached_at: Nanos(0),
+            look_max,
             // The first agent has to attach.
             disturbed_until: Nanos::from_millis(2),
             tainted: false,
@@ -210,7 +213,9 @@ impl Books {
         if let Some(decision) = decision {
             self.answers(core, &decision)?;
             let adopted = self.cores[usize::from(core)].adopted;
-            if adopted != self.attaches && now.since(self.attached_at) > REVOKED_GRACE {
+            if adopted != self.attaches
+                && now.since(self.attached_at) > REVOKED_GRACE + self.look_max
+            {
                 return broken("revoked", format!("core {core} committed {decision:?}"));
             }
         }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wave_core::brain::Input;
 use wave_core::clock::Nanos;
+use wave_core::link::LINE_WORDS;
 use wave_core::message::{Decision, Message};
 use wave_core::outcome::Outcome;
 use wave_core::policy::{Desk, Note, Policy, Progress};
@@ -19,7 +20,7 @@ use super::churn::Churn;
 use super::faults::{Fault, Kicks, Lying, scribble};
 use super::plan::{EnclavePlan, Injection, Plan};
 use crate::agent::Skew;
-use crate::enclave::Enclave;
+use crate::enclave::{Enclave, Setup};
 use crate::world::{Delivery, TaskId, World};
 
 /// How often the checkers look for idle cores.
@@ -124,6 +125,12 @@ impl Policy for ToldPolicy {
 /// Each agent by its number, and whether somebody wrote nonsense into its window.
 type Agents = Rc<RefCell<Vec<(Option<TaskId>, Arc<AtomicBool>)>>>;
 
+/// The longest look at a queue of decisions: every entry of it, word by word across the link.
+fn look_max(setup: &Setup) -> Nanos {
+    let words = u64::from(setup.config.decisions.entries) * LINE_WORDS as u64;
+    Nanos(words * setup.costs.host_read.nanos().0)
+}
+
 /// One enclave of a running history.
 struct Running {
     enclave: Rc<Enclave>,
@@ -153,7 +160,7 @@ impl Running {
         let setup = plan.setup.clone();
         let churn = Churn::new(plan.threads, setup.seed);
         let watch = Rc::new(Watch {
-            books: RefCell::new(Books::new(setup.config.cores)),
+            books: RefCell::new(Books::new(setup.config.cores, look_max(&setup))),
             broken: RefCell::default(),
             faults: RefCell::default(),
             world: world.clone(),
