@@ -111,12 +111,11 @@ fn what_a_killed_agent_had_recorded_replays_identically() {
         .spawn()
         .unwrap();
     wait_for("the agent", || enclave.mode() == Mode::Agent);
-    let written = || std::fs::metadata(&log.0).map_or(0, |file| file.len());
-    let before = written();
-    // Until a part of the log has gone out, be it full or because the agent rested.
-    while written() == before {
+    // Until what has gone out of the log holds a run, be the part full or the agent at rest.
+    wait_for("runs in the log", || {
         work(&enclave, 20);
-    }
+        replay(&log.0).1 > 0
+    });
     agent.kill().unwrap();
     agent.wait().unwrap();
     wait_for("the fallback", || enclave.mode() == Mode::Fallback);
