@@ -160,6 +160,8 @@ pub struct HostCore {
     run: u32,
     txn: TxnId,
     asks: bool,
+    /// It answered that it is offline and has not asked since, so the agent leaves nothing for it.
+    away: bool,
     idle_since: Option<Nanos>,
     parked: bool,
     spin: Nanos,
@@ -183,6 +185,7 @@ impl HostCore {
             run,
             txn: TxnId::new(0),
             asks: true,
+            away: false,
             idle_since: None,
             parked: false,
             spin: layout.config.spin,
@@ -279,6 +282,9 @@ impl HostCore {
         }
         if let Some(held) = self.held.take() {
             self.ask(port, &held);
+        } else if self.away {
+            // It was offline for a part of one look only, or its driver would have asked.
+            self.ask_anew(port);
         }
         let since = *self.idle_since.get_or_insert(now);
         // Copies of messages and of credit progress here; nobody parks on top of one under way.
@@ -295,7 +301,11 @@ impl HostCore {
         if core::mem::take(&mut self.context.unsure) {
             self.ask_again(port);
         }
-        match self.look(port, mechanism) {
+        let found = match is_planted(Planted::NoSecondLook) {
+            true => None,
+            false => self.look(port, mechanism),
+        };
+        match found {
             Some(work) => {
                 nic.store(self.status, 0, 0);
                 nic.publish();
@@ -383,6 +393,9 @@ impl HostCore {
             Code::Complete | Code::CpuOffline | Code::CpuUnavailable => 0,
             _ => FLAG_ASKS,
         };
+        if outcome.code != Code::Complete {
+            self.away = asks == 0;
+        }
         match self.held.take() {
             Some(message) => {
                 let [a, b, c, d, e] = message.words();
@@ -408,6 +421,7 @@ impl HostCore {
     fn ask_again(&mut self, port: &impl Port) {
         self.context.push(port, Tag { kind: KIND_NONE, flags: FLAG_ASKS }, &[]);
         self.context.up.fence(port);
+        self.away = false;
     }
 
     fn ask(&mut self, port: &impl Port, held: &Message) {
@@ -415,6 +429,7 @@ impl HostCore {
         self.context.push(port, tag, &held.words());
         self.context.publish(port);
         self.asks = true;
+        self.away = false;
     }
 }
 

@@ -23,11 +23,21 @@ pub enum Planted {
     RevokedHeard,
     /// An outcome is reported twice.
     OutcomeTwice,
+    /// The agent looks whether a core sleeps before what it left there has arrived.
+    AgentMissingFence,
+    /// A core goes to sleep without a look at its queue after it said so.
+    NoSecondLook,
+    /// Decisions that were refused count as work for a core.
+    RefusalsCountAsWork,
+    /// A core that comes back while it refuses what was left for it commits the rest.
+    BackTooSoon,
+    /// A kick reaches a context of another enclave as well.
+    StrayKick,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 8] = [
+    pub const ALL: [Planted; 13] = [
         Planted::MissingFence,
         Planted::MissingFlush,
         Planted::DroppedKick,
@@ -36,6 +46,11 @@ impl Planted {
         Planted::OrderNotKept,
         Planted::RevokedHeard,
         Planted::OutcomeTwice,
+        Planted::AgentMissingFence,
+        Planted::NoSecondLook,
+        Planted::RefusalsCountAsWork,
+        Planted::BackTooSoon,
+        Planted::StrayKick,
     ];
 }
 

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use crate::layout::{CORES_MAX, Config, PoolPlace};
 use crate::link::{Home, LINE_WORDS, Port, Window};
 use crate::message::{Sequence, Subject, TxnId};
+use crate::planted::{Planted, is_planted};
 
 /// What a subject is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +70,8 @@ impl CoreRecord {
     /// refused meanwhile gave it nothing: an agent that makes no others must not pass for one that
     /// decides.
     pub fn has_idled_since(&self, earlier: &CoreRecord) -> bool {
-        self.asks && earlier.asks && self.run == earlier.run
+        let refused = is_planted(Planted::RefusalsCountAsWork) && self.txn != earlier.txn;
+        self.asks && earlier.asks && self.run == earlier.run && !refused
     }
 }
 
@@ -198,4 +200,19 @@ pub fn read(
         })
         .collect::<Result<_, _>>()?;
     Ok(Snapshot { records, cores })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An agent that makes only decisions that are refused must not pass for one that decides.
+    #[test]
+    fn refusals_do_not_keep_a_core_from_being_idle() {
+        let record = |run, txn, asks| CoreRecord { run, txn: TxnId::new(txn), asks };
+        assert!(record(7, 90, true).has_idled_since(&record(7, 3, true)));
+        assert!(!record(8, 4, true).has_idled_since(&record(7, 3, true)), "it ran something");
+        assert!(!record(7, 3, true).has_idled_since(&record(7, 3, false)), "it ran until now");
+        assert!(!record(7, 3, false).has_idled_since(&record(7, 3, true)));
+    }
 }

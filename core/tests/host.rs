@@ -186,6 +186,33 @@ fn a_core_that_lost_something_asks_again_when_it_parks() {
     }
 }
 
+/// Offline for a part of one look: its driver never sees it, and the agent leaves it alone until it asks.
+#[test]
+fn a_core_that_answered_that_it_is_offline_asks_when_it_finds_nothing() {
+    struct Offline;
+    impl Mechanism for Offline {
+        type Work = ();
+        fn apply(&mut self, _: &Decision) -> Result<(), Code> {
+            Err(Code::CpuOffline)
+        }
+    }
+    for name in common::SHAPES {
+        let mut desk = Desk::new(name);
+        desk.link.poke(Home::Host, desk.layout.agent_parked, 0, AGENT_PARKED);
+        desk.decide(2, 0);
+        desk.core.poll(&desk.host, Nanos(0), &mut Offline);
+        assert!(desk.core.take_signals().ring_agent(), "{name}");
+        desk.link.settle();
+        let answer = desk.heard().expect(name);
+        assert_eq!(answer.outcome.map(|outcome| outcome.code), Some(Code::CpuOffline));
+        assert!(!answer.asks);
+        assert!((0..100).any(|_| desk.poll() == Next::Park));
+        let asks = Upstream { message: None, outcome: None, asks: true };
+        assert_eq!(desk.heard(), Some(asks), "{name}");
+        assert_eq!(desk.heard(), None, "once");
+    }
+}
+
 /// A credit whose copy waits for another copy would never reach the agent.
 #[test]
 fn a_core_does_not_park_on_credit_that_has_not_gone_back() {

@@ -115,6 +115,8 @@ struct Sum {
     messages: u64,
     messages_min: Option<u64>,
     faults: BTreeMap<&'static str, u64>,
+    /// Of the history in which least went wrong.
+    faults_min: Option<u64>,
     violations: u64,
     failures: Vec<Value>,
     /// Does not depend on the order in which histories ended.
@@ -127,6 +129,8 @@ impl Sum {
         self.messages += report.messages;
         self.messages_min =
             Some(self.messages_min.map_or(report.messages, |min| min.min(report.messages)));
+        let faults = report.faults.values().sum();
+        self.faults_min = Some(self.faults_min.map_or(faults, |min| min.min(faults)));
         for (fault, times) in &report.faults {
             *self.faults.entry(fault.name()).or_default() += times;
         }
@@ -135,11 +139,14 @@ impl Sum {
     }
 
     fn to_json(&self) -> Value {
+        let times = |fault: Fault| self.faults.get(fault.name()).copied().unwrap_or(0);
+        let faults: BTreeMap<_, _> = FAULTS.map(|fault| (fault.name(), times(fault))).into();
         json!({
             "seeds": self.seeds,
             "messages": self.messages,
             "messages_min_per_seed": self.messages_min,
-            "faults": self.faults,
+            "faults": faults,
+            "faults_min_per_seed": self.faults_min,
             "violations": self.violations,
             "failures": self.failures,
             "trace_hash": format!("{:016x}", self.trace_hash),

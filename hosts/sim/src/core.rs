@@ -69,7 +69,8 @@ impl Commits<'_> {
         if decision.kind != DECISION_RUN {
             return Err(Code::UnsupportedVersion);
         }
-        if self.is_away || !self.enclave.is_online(self.core) {
+        let refuses_all = self.is_away && !is_planted(Planted::BackTooSoon);
+        if refuses_all || !self.enclave.is_online(self.core) {
             return Err(Code::CpuOffline);
         }
         self.enclave.table.borrow_mut().commit(self.core, decision.subject, decision.sequence)

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use wave_core::clock::{Clock, Nanos};
 use wave_core::link::{Doorbell, Span};
+use wave_core::planted::{Planted, is_planted};
 use wave_links::model::{Pause, Task, Timebase, VirtualTime};
 
 use crate::queue::EventQueue;
@@ -405,6 +406,10 @@ impl Doorbell for SimBell {
             let arrives = bell.world.now() + flight;
             bell.arrivals.borrow_mut().push(arrives);
             bell.world.wake(target, arrives, bell.cause);
+            if is_planted(Planted::StrayKick) {
+                let tasks = bell.world.0.states.borrow().len() as u32;
+                bell.world.wake(TaskId((target.0 + tasks / 2) % tasks), arrives, bell.cause);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ fn no_history_breaks_a_rule() {
         let report = run(&Plan::new(seed, &[]));
         assert_eq!(report.violation, None, "again: wave fuzz --seed {seed}");
         assert!(report.messages >= 10_000, "seed {seed}: {} messages", report.messages);
+        assert!(report.faults.values().sum::<u64>() > 0, "seed {seed}: nothing went wrong");
         messages += report.messages;
     }
     assert!(messages > 0);
@@ -30,13 +31,6 @@ fn a_seed_is_a_history() {
         found,
         "if the change was meant, these are the new lines of hosts/sim/tests/trace_hashes.txt"
     );
-}
-
-/// Found by `wave fuzz --seed 35`: kicks of two cores got lost, each with a decision in its queue. The
-/// watchdog watched one runnable thread at a time, always the lowest id, and those moved on.
-#[test]
-fn seed_35_two_threads_starve_beside_many_that_do_not() {
-    assert_eq!(run(&Plan::new(35, &[])).violation, None);
 }
 
 /// Found by `wave fuzz --seed 0` of an early version: over a coherent link that stalled, the model

@@ -8,25 +8,23 @@
 //! | `answer` | each decision of a window is answered once, in order, to the host's own knowledge |
 //! | `outcome` | the agent hears of each decision once, in order |
 //! | `order` | the policy hears each thread's messages in order, with none missing between resyncs |
-//! | `revoked` | nothing that a revoked agent left is committed |
-//! | `idle` | no core is idle while a thread waits, beyond a bound |
-//! | `calm` | without a fault that explains it, the watchdog does not bark and nobody asks for a resync |
+//! | `revoked` | once an agent is turned out, a core commits at most what it was just reading of it |
+//! | `idle` | no core is idle while a thread waits, beyond a bound ([`super::bounds`]) |
+//! | `recovery` | whatever is wrong, a thread that waits beside an idle core is served within a bound |
+//! | `calm` | without a fault that excuses it, no agent is turned out, and none asks for a resync |
+//! | `apart` | an enclave's history is the same whatever goes wrong in another |
+//! | `panic` | no code of ours panics |
 //! | `agent` | an honest agent never finds the host's window wrong |
 //! | `end` | when the faults are over, every thread ends within a bound |
 
 use std::collections::HashMap;
 
 use wave_core::clock::Nanos;
-use wave_core::message::{Decision, Message, Sequence, Subject, TxnId, Upstream};
+use wave_core::message::{Decision, Sequence, Subject, TxnId};
 use wave_sched::wire::{Event, Kind};
 
+use super::bounds::{Bounds, Excuses};
 use crate::enclave::HostEvent;
-
-/// How long a core may be idle beside a waiting thread while nothing is wrong: longer than the
-/// longest chain of a prestaged decision, a run that it waits for, and a kick.
-pub const IDLE_MAX: Nanos = Nanos::from_millis(1);
-/// How long a core may take, beside its look at a queue, to turn from a revoked window.
-const REVOKED_GRACE: Nanos = Nanos::from_micros(60);
 
 /// A rule was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +35,7 @@ pub struct Broken {
     pub what: String,
 }
 
-fn broken(rule: &'static str, what: String) -> Result<(), Broken> {
+pub(super) fn broken(rule: &'static str, what: String) -> Result<(), Broken> {
     Err(Broken { rule, what })
 }
 
@@ -65,6 +63,8 @@ struct Core {
     adopted: u64,
     /// The last decision of that window that it answered.
     answered: Option<TxnId>,
+    /// Commits from a window that was revoked, since it adopted one.
+    from_revoked: u32,
     /// Whether entries of the window that it looks at may be anything.
     tainted: bool,
 }
@@ -75,41 +75,66 @@ pub struct Books {
     threads: HashMap<u32, Thread>,
     cores: Vec<Core>,
     attaches: u64,
-    attached_at: Nanos,
-    /// The longest look at a queue of decisions: a core finishes it, whatever happens meanwhile.
-    look_max: Nanos,
-    /// Until then some fault may explain what is slow, or asked for again.
-    disturbed_until: Nanos,
+    turned_at: Nanos,
+    bounds: Bounds,
+    excuses: Excuses,
     /// Whether entries of this window may be anything.
     tainted: bool,
+    /// The longest that a core was seen idle beside a waiting thread without an excuse.
+    idle_longest: Nanos,
+    /// A hash over everything that happened.
+    hash: u64,
 }
 
 impl Books {
-    /// Books of so many cores, all idle, whose looks at their queues take `look_max` at most.
-    pub fn new(cores: u16, look_max: Nanos) -> Books {
+    /// Books of so many cores, all idle.
+    pub fn new(cores: u16, bounds: Bounds) -> Books {
         let core = Core {
             runs: None,
             idle_since: Some(Nanos(0)),
             online: true,
             adopted: 0,
             answered: None,
+            from_revoked: 0,
             tainted: false,
         };
         Books {
             threads: HashMap::new(),
             cores: vec![core; usize::from(cores)],
             attaches: 0,
-            attached_at: Nanos(0),
-            look_max,
+            turned_at: Nanos(0),
+            bounds,
             // The first agent has to attach.
-            disturbed_until: Nanos::from_millis(2),
+            excuses: bounds.turn(Nanos(0)),
             tainted: false,
+            idle_longest: Nanos(0),
+            hash: 0,
         }
     }
 
-    /// A fault may show until then.
-    pub fn disturb(&mut self, until: Nanos) {
-        self.disturbed_until = self.disturbed_until.max(until);
+    /// Something went wrong.
+    pub fn excuse(&mut self, excuses: Excuses) {
+        self.excuses.add(excuses);
+    }
+
+    /// Until when anything may be slow, as far as is known.
+    pub fn slow_until(&self) -> Nanos {
+        self.excuses.slow
+    }
+
+    /// From when on nothing is excused, as far as is known.
+    pub fn calm_from(&self) -> Nanos {
+        self.excuses.end()
+    }
+
+    /// The longest that a core was seen idle beside a waiting thread without an excuse.
+    pub fn idle_longest(&self) -> Nanos {
+        self.idle_longest
+    }
+
+    /// Equal for equal histories of this enclave.
+    pub fn hash(&self) -> u64 {
+        self.hash
     }
 
     /// Somebody writes nonsense into the current window.
@@ -127,10 +152,11 @@ impl Books {
 
     /// Something happened on the host.
     pub fn on_event(&mut self, now: Nanos, event: &HostEvent) -> Result<(), Broken> {
+        self.note(now, event);
         match *event {
             HostEvent::Changed(event) => self.changed(now, &event),
             HostEvent::Started { core, thread, sequence, decision } => {
-                self.started(now, core, thread, sequence, decision)
+                self.started(core, thread, sequence, decision)
             }
             HostEvent::Refused { core, decision, .. } => self.answers(core, &decision),
             HostEvent::Idle { core } => {
@@ -141,6 +167,7 @@ impl Books {
                 let core = &mut self.cores[usize::from(core)];
                 (core.adopted, core.answered) = (self.attaches, None);
                 core.tainted = self.tainted;
+                core.from_revoked = 0;
                 Ok(())
             }
             HostEvent::Attached => {
@@ -148,8 +175,9 @@ impl Books {
                 Ok(())
             }
             HostEvent::Lost { barked, fault } => {
+                let excused = self.excuses.loss;
                 self.turned(now);
-                if now > self.disturbed_until {
+                if now > excused {
                     return broken(
                         "calm",
                         format!("agent turned out (barked {barked}, fault {fault})"),
@@ -158,7 +186,7 @@ impl Books {
                 Ok(())
             }
             HostEvent::ResyncAsked => {
-                if now > self.disturbed_until {
+                if now > self.excuses.resync {
                     return broken("calm", "the agent asked for a resync".to_owned());
                 }
                 Ok(())
@@ -168,8 +196,30 @@ impl Books {
 
     fn turned(&mut self, now: Nanos) {
         self.attaches += 1;
-        self.attached_at = now;
+        self.turned_at = now;
+        self.excuses.add(self.bounds.turn(now));
         self.tainted = false;
+    }
+
+    fn note(&mut self, now: Nanos, event: &HostEvent) {
+        let (kind, subject, number) = match event {
+            HostEvent::Changed(event) => (event.kind as u64, event.thread, event.sequence.0),
+            HostEvent::Started { core, thread, sequence, .. } => {
+                (1 << 16 | u64::from(*core), *thread, sequence.0)
+            }
+            HostEvent::Refused { core, decision, code } => {
+                (2 << 16 | u64::from(*core), decision.subject, *code as u32)
+            }
+            HostEvent::Idle { core } => (3 << 16 | u64::from(*core), Subject::default(), 0),
+            HostEvent::Adopted { core } => (4 << 16 | u64::from(*core), Subject::default(), 0),
+            HostEvent::Attached => (5 << 16, Subject::default(), 0),
+            HostEvent::ResyncAsked => (6 << 16, Subject::default(), 0),
+            HostEvent::Lost { .. } => (7 << 16, Subject::default(), 0),
+        };
+        for word in [now.0, kind, subject.to_word(), number.into()] {
+            let mixed = (self.hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+            self.hash = mixed.rotate_left(23);
+        }
     }
 
     fn changed(&mut self, now: Nanos, event: &Event) -> Result<(), Broken> {
@@ -204,7 +254,6 @@ impl Books {
 
     fn started(
         &mut self,
-        now: Nanos,
         core: u16,
         subject: Subject,
         sequence: Sequence,
@@ -212,10 +261,10 @@ impl Books {
     ) -> Result<(), Broken> {
         if let Some(decision) = decision {
             self.answers(core, &decision)?;
-            let adopted = self.cores[usize::from(core)].adopted;
-            if adopted != self.attaches
-                && now.since(self.attached_at) > REVOKED_GRACE + self.look_max
-            {
+            let place = &mut self.cores[usize::from(core)];
+            place.from_revoked += u32::from(place.adopted != self.attaches);
+            // It may have been in the middle of a look, which one commit ends.
+            if place.from_revoked > 1 {
                 return broken("revoked", format!("core {core} committed {decision:?}"));
             }
         }
@@ -250,8 +299,8 @@ impl Books {
         Ok(())
     }
 
-    /// Looks for an idle core beside a waiting thread. `bound_max` holds while something is wrong.
-    pub fn look(&self, now: Nanos, bound_max: Nanos) -> Result<(), Broken> {
+    /// Looks for an idle core beside a waiting thread.
+    pub fn look(&mut self, now: Nanos) -> Result<(), Broken> {
         let idle = self.cores.iter().filter(|core| core.online).filter_map(|core| core.idle_since);
         let Some(idle) = idle.min() else { return Ok(()) };
         let waits = self.threads.iter().filter_map(|(id, thread)| match thread.state {
@@ -260,77 +309,22 @@ impl Books {
         });
         let Some((waits, id)) = waits.min() else { return Ok(()) };
         let since = idle.max(waits);
-        let bound = if since > self.disturbed_until { IDLE_MAX } else { bound_max };
-        if now.since(since) > bound {
-            let what =
-                format!("thread {id} waits and a core is idle for {} ns", now.since(since).0);
-            return broken("idle", what);
+        let (rule, since, bound) = if since > self.excuses.slow {
+            self.idle_longest = self.idle_longest.max(now.since(since));
+            ("idle", since, self.bounds.idle_max)
+        } else {
+            ("recovery", since.max(self.turned_at), self.bounds.recovery_max)
+        };
+        if now.since(since) <= bound {
+            return Ok(());
         }
-        Ok(())
+        let both = now.since(since).0;
+        let what = format!("thread {id} waits and a core is idle for {both} ns, of {}", bound.0);
+        broken(rule, what)
     }
 
     /// Threads that have not ended.
     pub fn living(&self) -> usize {
         self.threads.values().filter(|thread| thread.state != State::Gone).count()
-    }
-}
-
-/// What one agent heard.
-#[derive(Debug, Default)]
-pub struct Hearing {
-    outcomes: HashMap<u16, TxnId>,
-    /// Messages that came before one that precedes them.
-    pub reordered: u64,
-    arrived: HashMap<u32, Sequence>,
-}
-
-impl Hearing {
-    /// An entry came from a core or an outside context.
-    pub fn on_entry(&mut self, context: u16, entry: &Upstream) -> Result<(), Broken> {
-        if let Some(message) = entry.message {
-            let last = self.arrived.entry(message.subject.id).or_insert(message.sequence);
-            if message.sequence.ahead_of(*last) < 0 {
-                self.reordered += 1;
-            } else {
-                *last = message.sequence;
-            }
-        }
-        if let Some(outcome) = entry.outcome {
-            let last = self.outcomes.insert(context, outcome.txn).unwrap_or(TxnId::new(0));
-            // Some may have found no room, but none comes again.
-            if !(1..1 << 23).contains(&outcome.txn.after(last)) {
-                return broken("outcome", format!("core {context}: {outcome:?} after {last:?}"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What one policy was told.
-#[derive(Debug, Default)]
-pub struct Told {
-    last: HashMap<u32, (Sequence, bool)>,
-}
-
-impl Told {
-    /// A message was delivered.
-    pub fn on_message(&mut self, message: &Message) -> Result<(), Broken> {
-        let told = self.last.insert(message.subject.id, (message.sequence, false));
-        let Some((last, fresh_snapshot)) = told else { return Ok(()) };
-        let ahead = message.sequence.ahead_of(last);
-        // What was told before a snapshot that is older comes once more after it.
-        if ahead == 1 || (fresh_snapshot && ahead >= 0) {
-            return Ok(());
-        }
-        broken(
-            "order",
-            format!("thread {}: {:?} after {last:?}", message.subject.id, message.sequence),
-        )
-    }
-
-    /// A snapshot said how things stand.
-    pub fn on_snapshot(&mut self, records: impl Iterator<Item = (u32, Sequence)>) {
-        self.last.clear();
-        self.last.extend(records.map(|(id, sequence)| (id, (sequence, true))));
     }
 }

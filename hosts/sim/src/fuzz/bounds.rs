@@ -2,6 +2,7 @@
 
 use wave_core::agent::RESYNC_PATIENCE;
 use wave_core::clock::Nanos;
+use wave_core::link::{Home, Transport};
 use wave_core::order::GAP_MAX;
 
 use super::faults::Fault;
@@ -13,7 +14,8 @@ use crate::enclave::Setup;
 pub struct Bounds {
     /// How long a core may be idle beside a waiting thread while nothing is wrong.
     pub idle_max: Nanos,
-    /// The same while something is wrong: until the fallback or another agent decides.
+    /// The same while something is wrong, under one agent: until the watchdog turns it out, and the
+    /// fallback decides.
     pub recovery_max: Nanos,
     /// How long a new agent needs until it knows everything, and cores listen to it.
     settle: Nanos,
@@ -24,23 +26,35 @@ impl Bounds {
     /// Of an enclave with this setup, whose link may stall for `stall`.
     pub fn of(setup: &Setup, stall: Nanos) -> Bounds {
         let (config, costs, machine) = (&setup.config, &setup.costs, &setup.machine);
-        // The dearest way of an entry, across and back, with what it takes to be looked at.
-        let reads = 8.0 * costs.host_read.ns;
-        let copies = 4.0 * (1.5 * costs.dma_flight.ns + costs.dma_submit.ns);
+        let round_trip =
+            costs.host_read.ns.max(2.0 * costs.posted_flight.ns + costs.line_transfer.ns);
+        let copy = costs.dma_submit.ns + 1.5 * costs.dma_flight.ns;
         let kick = costs.kick_send.ns + costs.kick_flight.ns + costs.kick_receive.ns;
+        // What the agent pulls from host memory it loads by its copy engine, lap word and line.
+        let is_pulled = config.messages.transport == Transport::Mmio
+            && config.messages.home == Home::Host
+            && !costs.coherent;
+        let load = if is_pulled {
+            2.0 * costs.dma_flight.ns
+        } else {
+            8.0 * costs.agent_access_uncached.ns.max(costs.line_transfer.ns / 8.0)
+        };
+        // One round of the agent's loop: an entry of every context, a decision for every core.
+        let contexts = f64::from(config.cores + config.contexts);
+        let round = contexts * (3.0 * load + machine.agent_message.value)
+            + f64::from(config.cores) * (machine.agent_decision.value + 2.0 * copy + kick);
+        // A core's way from one thread to the next: message, two looks at decisions, word by word.
+        let write = 8.0 * costs.host_write.ns + costs.line_drain.ns + costs.flush.ns;
         let switch = machine.switch_before.value + machine.switch_after.value;
-        let crossing = reads + copies + kick + switch + 2.0 * costs.posted_flight.ns;
-        // A thread that was bound to a busy core waits for the runs before it.
-        let chain = (f64::from(config.prestage) + 2.0) * (RUN_MAX.0 as f64 + crossing);
-        // The agent serves every context, and each core's decision, before it comes back to one.
-        let far = costs.host_read.ns + costs.agent_access_uncached.ns * 8.0 + 2.0 * copies;
-        let turn = machine.agent_message.value + machine.agent_decision.value + kick + far;
-        let round = f64::from(config.cores + config.contexts) * turn;
-        let idle_max = Nanos((chain + 3.0 * round) as u64) + config.spin;
+        let turn = RUN_MAX.0 as f64 + switch + 2.0 * write + 14.0 * round_trip + 2.0 * copy + kick;
+        // A thread that was left for a busy core waits for the runs before it.
+        let runs = f64::from(config.prestage) + 2.0;
+        let idle_max = Nanos((4.0 * round + runs * turn) as u64) + config.spin;
         let settle = GAP_MAX + RESYNC_PATIENCE + idle_max + idle_max;
-        // The watchdog looks four times as often as its patience, twice before it is sure.
+        // The watchdog looks four times as often as its patience: once until it knows the core as idle,
+        // once until it has found the thread, and once too late.
         let patience = Nanos(config.patience.0 * 7 / 4);
-        Bounds { idle_max, recovery_max: patience + settle + stall, settle, patience }
+        Bounds { idle_max, recovery_max: patience + idle_max + stall, settle, patience }
     }
 
     /// What a new agent excuses.

@@ -28,15 +28,19 @@ pub enum Fault {
     LateKick,
     /// The agent dies where it stands; another starts later.
     AgentCrash,
-    /// The agent stops where it stands, and goes on later.
+    /// The agent dies where it stands, and another starts at once.
+    AgentRestart,
+    /// The agent stops where it stands, is turned out and replaced, and then goes on.
     AgentStop,
+    /// The agent stops where it stands, and goes on before anybody has lost patience.
+    AgentContinue,
     /// Another agent takes over from one that lives.
     Replacement,
     /// Nothing crosses the link for a while.
     LinkStall,
     /// Queues so short that messages find no room.
     FullQueue,
-    /// The agent writes nonsense, or decides what it must not.
+    /// The agent writes nonsense, decides what it must not, or nothing that can be done.
     Hostile,
     /// Copies of several queues arrive in any order.
     Reordered,
@@ -47,11 +51,13 @@ pub enum Fault {
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 11] = [
+pub const FAULTS: [Fault; 13] = [
     Fault::LostKick,
     Fault::LateKick,
     Fault::AgentCrash,
+    Fault::AgentRestart,
     Fault::AgentStop,
+    Fault::AgentContinue,
     Fault::Replacement,
     Fault::LinkStall,
     Fault::FullQueue,
@@ -68,7 +74,9 @@ impl Fault {
             Fault::LostKick => "lost-kick",
             Fault::LateKick => "late-kick",
             Fault::AgentCrash => "agent-crash",
+            Fault::AgentRestart => "agent-restart",
             Fault::AgentStop => "agent-stop",
+            Fault::AgentContinue => "agent-continue",
             Fault::Replacement => "replacement",
             Fault::LinkStall => "link-stall",
             Fault::FullQueue => "full-queue",
@@ -77,6 +85,12 @@ impl Fault {
             Fault::ClockSkew => "clock-skew",
             Fault::CoreOffline => "core-offline",
         }
+    }
+
+    /// Whether it happens wherever it is injected, and not only where the history gives it a chance.
+    pub fn is_certain(self) -> bool {
+        let chances = [Fault::LostKick, Fault::LateKick, Fault::FullQueue, Fault::Reordered];
+        !chances.contains(&self)
     }
 
     /// The fault of that name.
@@ -163,17 +177,21 @@ pub(super) fn scribble(enclave: &Rc<Enclave>, injection: &Injection) -> bool {
 }
 
 /// A policy that decides, beside what it should, what it must not: what was true once, what another
-/// life of a thread was, what never was.
+/// life of a thread was, what never was. Or nothing else.
 pub(super) struct Lying {
     policy: Box<dyn Policy + Send>,
     random: Stream,
+    /// It gives every core something to refuse, and nothing to do.
+    starves: bool,
     /// Threads as of some earlier message.
     known: Vec<(Subject, Sequence)>,
 }
 
 impl Lying {
     pub(super) fn new(policy: Box<dyn Policy + Send>, seed: u64) -> Lying {
-        Lying { policy, random: random::stream(seed, "lying", 0), known: Vec::new() }
+        let mut random = random::stream(seed, "lying", 0);
+        let starves = random.random_bool(0.5);
+        Lying { policy, random, starves, known: Vec::new() }
     }
 
     fn lie(&mut self) -> Option<Choice> {
@@ -207,6 +225,13 @@ impl Policy for Lying {
         self.policy.on_outcome(now, core, decision, outcome);
     }
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        if self.starves {
+            let nobody = Subject { id: 0, generation: u32::MAX };
+            while let Some(core) = desk.asking() {
+                desk.stage(core, wire::run(nobody, Sequence(1), Nanos(0)));
+            }
+            return Progress::Done;
+        }
         if self.random.random_bool(0.2)
             && let Some(core) = desk.asking().or_else(|| desk.open())
             && let Some(choice) = self.lie()
@@ -216,7 +241,7 @@ impl Policy for Lying {
         self.policy.decide(now, desk)
     }
     fn next_deadline(&self) -> Option<Nanos> {
-        self.policy.next_deadline()
+        if self.starves { None } else { self.policy.next_deadline() }
     }
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
         self.policy.resync(now, snapshot);

@@ -107,6 +107,13 @@ impl Plan {
         let count = random.random_range(1..=4);
         let mut injections: Vec<_> =
             (0..count).map(|_| injection(&mut random, first, &kinds)).collect();
+        // At least one that takes place for certain, if any such is wanted.
+        let certain: Vec<Fault> = kinds.iter().copied().filter(|kind| kind.is_certain()).collect();
+        let has_certain =
+            injections.iter().any(|injection: &Injection| injection.fault.is_certain());
+        if !has_certain && !certain.is_empty() {
+            injections.push(injection(&mut random, first, &certain));
+        }
         injections.sort_by_key(|injection| injection.at);
         first.injections = injections;
         Plan { seed, enclaves: plans, messages: MESSAGES_MIN + 200 }
@@ -150,15 +157,16 @@ fn injection(random: &mut Stream, enclave: &mut EnclavePlan, kinds: &[Fault]) ->
     }
     let patience = enclave.setup.config.patience.0;
     Injection {
-        at: Nanos(random.random_range(500_000..8_000_000)),
+        at: Nanos(random.random_range(500_000..5_000_000)),
         fault,
         lasts: Nanos(match fault {
-            // Some shorter than the watchdog's patience, some longer.
-            Fault::AgentStop => random.random_range(patience / 4..3 * patience),
+            Fault::AgentStop => random.random_range(2 * patience..3 * patience),
+            Fault::AgentContinue => random.random_range(patience / 8..patience / 2),
             Fault::LinkStall => random.random_range(20_000..patience / 2),
             Fault::LostKick | Fault::LateKick => random.random_range(200_000..2_000_000),
-            Fault::CoreOffline => random.random_range(100_000..3_000_000),
-            Fault::Hostile => random.random_range(200_000..2_000_000),
+            // Some shorter than a look at a queue.
+            Fault::CoreOffline => 1_000 << random.random_range(0..12),
+            Fault::Hostile => random.random_range(patience / 8..4 * patience),
             _ => 0,
         }),
         seed: random.random(),
@@ -169,8 +177,11 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
     let link = *["mount-evans", "mount-evans", "coherent", "stingray", "on-host"]
         .choose(random)
         .expect("not empty");
-    let costs = Costs::builtin(link).expect("built in");
-    let cores = random.random_range(2..=12);
+    let mut costs = Costs::builtin(link).expect("built in");
+    if random.random_bool(0.25) {
+        disturb(random, &mut costs);
+    }
+    let cores = random.random_range(1..=16);
     let mut config = Config::coherent(cores);
     config.contexts = random.random_range(2..=5);
     config.subjects = random.random_range(64..=512);
@@ -178,7 +189,8 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
     config.patience = Nanos(random.random_range(2_000_000..6_000_000));
     config.messages = queue(random, costs.coherent, true);
     config.decisions = queue(random, costs.coherent, false);
-    config.prestage = random.random_range(0..=4);
+    // At most half a ring.
+    config.prestage = random.random_range(0..=4).min((config.decisions.entries / 2) as u16);
     let policy = *policies::NAMES.choose(random).expect("not empty");
     let machine = Machine::builtin("user").expect("built in");
     EnclavePlan {
@@ -200,9 +212,31 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
     }
 }
 
+/// Costs of no link in particular: each up to four times dearer or cheaper than it was.
+fn disturb(random: &mut Stream, costs: &mut Costs) {
+    let flights = [&mut costs.posted_flight, &mut costs.kick_flight, &mut costs.dma_flight];
+    let rest = [
+        &mut costs.host_read,
+        &mut costs.host_write,
+        &mut costs.line_drain,
+        &mut costs.flush,
+        &mut costs.agent_access_uncached,
+        &mut costs.kick_send,
+        &mut costs.kick_receive,
+        &mut costs.dma_submit,
+        &mut costs.line_transfer,
+    ];
+    for cost in flights.into_iter().chain(rest) {
+        // A power of two, which every machine multiplies alike.
+        cost.ns = (cost.ns * [0.25, 0.5, 1.0, 2.0, 4.0][random.random_range(0..5)]).round();
+    }
+}
+
 /// Queues in one direction, as any configuration allows them over such a link.
 fn queue(random: &mut Stream, coherent: bool, messages: bool) -> QueueConfig {
-    let entries = *[16, 64, 256].choose(random).expect("not empty") * if messages { 4 } else { 1 };
+    // Messages are as many as threads have states; decisions as many as an agent leaves ahead.
+    let sizes = if messages { [64, 256, 1024] } else { [4, 16, 256] };
+    let entries = *sizes.choose(random).expect("not empty");
     let mut queue = QueueConfig {
         transport: Transport::Mmio,
         home: Home::Nic,
@@ -214,6 +248,11 @@ fn queue(random: &mut Stream, coherent: bool, messages: bool) -> QueueConfig {
         queue.transport =
             *[Transport::DmaSync, Transport::DmaAsync].choose(random).expect("not empty");
         queue.home = if messages { Home::Nic } else { Home::Host };
+        return queue;
+    }
+    if random.random_bool(0.1) {
+        // Pushed decisions, pulled messages.
+        queue.home = Home::Host;
         return queue;
     }
     if !coherent {

@@ -2,37 +2,37 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wave_core::brain::Input;
 use wave_core::clock::Nanos;
-use wave_core::link::LINE_WORDS;
-use wave_core::message::{Decision, Message};
-use wave_core::outcome::Outcome;
-use wave_core::policy::{Desk, Note, Policy, Progress};
-use wave_core::snapshot::Snapshot;
 use wave_sched::policies;
 
-use super::books::{Books, Broken, Hearing, Told};
+use super::books::{Books, Broken};
+use super::bounds::{Bounds, Excuses};
 use super::churn::Churn;
 use super::faults::{Fault, Kicks, Lying, scribble};
+use super::hearing::{Hearing, Told, ToldPolicy};
 use super::plan::{EnclavePlan, Injection, Plan};
 use crate::agent::Skew;
-use crate::enclave::{Enclave, Setup};
-use crate::world::{Delivery, TaskId, World};
+use crate::enclave::Enclave;
+use crate::world::{Cause, Delivery, TaskId, World};
 
 /// How often the checkers look for idle cores.
 const LOOK: Nanos = Nanos::from_micros(100);
-/// What a resync, a restart or a catching up may take beside the watchdog's patience.
-const RECOVERY: Nanos = Nanos::from_millis(14);
 /// How long a dead agent stays away.
 const RESTART: Nanos = Nanos::from_micros(700);
 /// When a history that has not sent its messages is given up: far beyond what any needs.
 const END_MAX: Nanos = Nanos::from_millis(4_000);
-/// How long all threads may take to end when the faults are over, beside what faults explain.
-const DRAIN_MAX: Nanos = Nanos::from_millis(20);
+/// How long all threads may take to end when the faults are over, beside a recovery.
+const DRAIN_MAX: Nanos = Nanos::from_millis(10);
+/// How long every fourth history goes on when nothing is excused any more.
+const CALM: Nanos = Nanos::from_micros(500);
+/// When it ends although something is always excused: where queues are full again and again.
+const CALM_MAX: Nanos = Nanos::from_millis(30);
 
 /// A rule that was broken, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,9 @@ pub struct Report {
     pub trace_hash: u64,
     /// When it ended.
     pub until: Nanos,
+    /// The longest that a core was seen idle beside a waiting thread without an excuse, as a share of
+    /// what it may be.
+    pub idle_share: f64,
 }
 
 /// What all who watch share.
@@ -83,53 +86,8 @@ impl Watch {
     }
 }
 
-/// Sees what the policy is told. It belongs to the agent, which could live on another thread.
-struct ToldPolicy {
-    policy: Box<dyn Policy + Send>,
-    told: Told,
-    broken: Arc<Mutex<Option<Broken>>>,
-    tainted: Arc<AtomicBool>,
-}
-
-impl Policy for ToldPolicy {
-    fn name(&self) -> &'static str {
-        self.policy.name()
-    }
-    fn on_message(&mut self, now: Nanos, message: &Message) {
-        if let Err(broken) = self.told.on_message(message)
-            && !self.tainted.load(Ordering::Relaxed)
-        {
-            self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(broken);
-        }
-        self.policy.on_message(now, message);
-    }
-    fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome) {
-        self.policy.on_outcome(now, core, decision, outcome);
-    }
-    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
-        self.policy.decide(now, desk)
-    }
-    fn next_deadline(&self) -> Option<Nanos> {
-        self.policy.next_deadline()
-    }
-    fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
-        let records = snapshot.records.iter();
-        self.told.on_snapshot(records.map(|record| (record.subject.id, record.sequence)));
-        self.policy.resync(now, snapshot);
-    }
-    fn on_note(&mut self, now: Nanos, note: &Note) {
-        self.policy.on_note(now, note);
-    }
-}
-
 /// Each agent by its number, and whether somebody wrote nonsense into its window.
 type Agents = Rc<RefCell<Vec<(Option<TaskId>, Arc<AtomicBool>)>>>;
-
-/// The longest look at a queue of decisions: every entry of it, word by word across the link.
-fn look_max(setup: &Setup) -> Nanos {
-    let words = u64::from(setup.config.decisions.entries) * LINE_WORDS as u64;
-    Nanos(words * setup.costs.host_read.nanos().0)
-}
 
 /// One enclave of a running history.
 struct Running {
@@ -145,22 +103,26 @@ struct Running {
     everyone: Rc<RefCell<Vec<Rc<Watch>>>>,
     /// Faults that are still to come or to end.
     open: Cell<usize>,
+    bounds: Bounds,
     overflows: Cell<u64>,
     /// Agents that may leave because of what they read.
     errors: Cell<usize>,
     losses: Cell<u64>,
+    keeper: Cell<Option<TaskId>>,
 }
 
 impl Running {
     fn new(
         world: &World,
         plan: &EnclavePlan,
+        stall: Nanos,
         everyone: &Rc<RefCell<Vec<Rc<Watch>>>>,
     ) -> Rc<Running> {
         let setup = plan.setup.clone();
+        let bounds = Bounds::of(&setup, stall);
         let churn = Churn::new(plan.threads, setup.seed);
         let watch = Rc::new(Watch {
-            books: RefCell::new(Books::new(setup.config.cores, look_max(&setup))),
+            books: RefCell::new(Books::new(setup.config.cores, bounds)),
             broken: RefCell::default(),
             faults: RefCell::default(),
             world: world.clone(),
@@ -199,9 +161,11 @@ impl Running {
             told: Arc::default(),
             hearing,
             agents,
+            bounds,
             overflows: Cell::new(0),
             errors: Cell::new(0),
             losses: Cell::new(0),
+            keeper: Cell::new(None),
         })
     }
 
@@ -235,25 +199,39 @@ impl Running {
         }
     }
 
-    /// The longest that anything may take while a fault shows.
-    fn bound_max(&self) -> Nanos {
-        let longest = self.plan.injections.iter().map(|injection| injection.lasts.0).max();
-        Nanos(longest.unwrap_or(0) + 3 * self.plan.setup.config.patience.0) + RECOVERY
+    fn idle_share(&self) -> f64 {
+        self.watch.books.borrow().idle_longest().0 as f64 / self.bounds.idle_max.0 as f64
+    }
+
+    fn excuse(&self, excuses: Excuses) {
+        self.watch.books.borrow_mut().excuse(excuses);
+    }
+
+    /// Replaces agents that were turned out, which would leave the fallback for ever. Runs as a task:
+    /// starting one takes time.
+    fn keep(&self, world: &World, task: TaskId) {
+        let mut replaced = 0;
+        loop {
+            while replaced < self.losses.get() {
+                replaced += 1;
+                self.start_agent(Skew::default(), None);
+            }
+            world.wait(task, Cause::NUDGE, None);
+        }
     }
 
     /// Injects faults at their times. Runs as a task.
     fn chaos(&self, world: &World, task: TaskId) {
         let pause = |until: Nanos| {
-            let nobody = crate::world::Cause::NUDGE;
             while world.now() < until {
-                world.wait(task, nobody, Some(until));
+                world.wait(task, Cause::NUDGE, Some(until));
             }
         };
         for injection in &self.plan.injections {
             pause(injection.at);
             let now = world.now();
             let until = now + injection.lasts;
-            self.watch.books.borrow_mut().disturb(until + self.bound_max());
+            self.excuse(self.bounds.excuses(now, injection));
             self.inject(world, injection, until, &pause);
             self.open.set(self.open.get() - 1);
         }
@@ -268,22 +246,22 @@ impl Running {
                 let late = Nanos(self.plan.setup.config.patience.0 / 4);
                 self.kicks.disturb(until, Delivery::Late(late));
             }
-            Fault::AgentCrash => {
+            Fault::AgentCrash | Fault::AgentRestart => {
                 if let Some(agent) = enclave.agent_task() {
                     self.watch.count(fault, 1);
                     world.kill(agent);
-                    pause(world.now() + RESTART);
+                    if fault == Fault::AgentCrash {
+                        pause(world.now() + RESTART);
+                    }
                 }
                 self.start_agent(Skew::default(), None);
             }
-            Fault::AgentStop => {
+            Fault::AgentStop | Fault::AgentContinue => {
+                // Whoever watches replaces one that is turned out.
                 if let Some(agent) = enclave.agent_task() {
                     self.watch.count(fault, 1);
                     world.stop(agent, until);
                     pause(until + RESTART);
-                }
-                if enclave.mode() == crate::enclave::Mode::Fallback {
-                    self.start_agent(Skew::default(), None);
                 }
             }
             Fault::Replacement => {
@@ -293,7 +271,8 @@ impl Running {
             Fault::LinkStall => {
                 self.watch.count(fault, 1);
                 for watch in self.everyone.borrow().iter() {
-                    watch.books.borrow_mut().disturb(until + self.bound_max());
+                    let excuses = self.bounds.excuses(world.now(), injection);
+                    watch.books.borrow_mut().excuse(excuses);
                 }
                 world.time().stall_link(until);
             }
@@ -330,7 +309,14 @@ impl Running {
     fn look(&self, now: Nanos) {
         let counters = self.enclave.counters();
         if counters.overflows > self.overflows.replace(counters.overflows) {
-            self.watch.books.borrow_mut().disturb(now + self.bound_max());
+            // Queues hold more than all threads have to say, unless nobody reads: what excuses that
+            // excuses this, and nothing more.
+            if self.plan.injections.iter().any(|each| each.fault == Fault::FullQueue) {
+                self.excuse(self.bounds.overflow(now));
+            } else if now > self.watch.books.borrow().slow_until() {
+                let what = "messages found no room".to_owned();
+                self.watch.check(Err(Broken { rule: "calm", what }));
+            }
         }
         if counters.agent_errors.len() > self.errors.get() {
             let what = counters.agent_errors.last().cloned().unwrap_or_default();
@@ -339,11 +325,13 @@ impl Running {
         if let Some(broken) = self.told.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.watch.check(Err(broken));
         }
-        // A turned-out agent that nobody replaces would leave the fallback for ever.
-        if counters.lost_agents > self.losses.replace(counters.lost_agents) {
-            self.start_agent(Skew::default(), None);
+        if counters.lost_agents > self.losses.replace(counters.lost_agents)
+            && let Some(keeper) = self.keeper.get()
+        {
+            self.enclave.world().wake(keeper, now, Cause::NUDGE);
         }
-        self.watch.check(self.watch.books.borrow().look(now, self.bound_max()));
+        let result = self.watch.books.borrow_mut().look(now);
+        self.watch.check(result);
     }
 
     fn faults(&self) -> BTreeMap<Fault, u64> {
@@ -373,41 +361,103 @@ impl Drop for Ended {
     }
 }
 
+/// Starts a task of a cell's that is told its own name.
+fn spawn(world: &World, cell: &Rc<Running>, body: fn(&Running, &World, TaskId)) -> TaskId {
+    let (cell, inside) = (Rc::clone(cell), world.clone());
+    let name: Rc<Cell<Option<TaskId>>> = Rc::default();
+    let own = Rc::clone(&name);
+    let task = world.spawn(move || body(&cell, &inside, own.get().expect("set before it runs")));
+    name.set(Some(task));
+    task
+}
+
 /// Runs a plan until its messages are sent and every thread has ended, or a rule is broken.
 pub fn run(plan: &Plan) -> Report {
+    let (mut report, marks) = guarded(plan);
+    if report.violation.is_none() {
+        report.violation = apart(plan, &marks);
+    }
+    report
+}
+
+/// Whether the last enclave's history is the same without the faults of the first. A link that stalls
+/// does so for both.
+fn apart(plan: &Plan, marks: &[u64]) -> Option<Violation> {
+    let (first, others) = plan.enclaves.split_first()?;
+    if others.is_empty() || first.injections.iter().any(|each| each.fault == Fault::LinkStall) {
+        return None;
+    }
+    let mut quiet = plan.clone();
+    quiet.enclaves[0].injections.clear();
+    let (_, undisturbed) = guarded(&quiet);
+    let at = marks.iter().zip(&undisturbed).position(|(one, other)| one != other)?;
+    Some(Violation {
+        at: Nanos((at as u64 + 1) * LOOK.0),
+        enclave: others.len(),
+        rule: "apart",
+        what: "it goes another way without the other enclave's faults".to_owned(),
+    })
+}
+
+/// A run whose panics are violations: none of what an agent, a link or a machine does may end the
+/// host, and an assertion that fails is a rule that is broken.
+fn guarded(plan: &Plan) -> (Report, Vec<u64>) {
     let world = World::new();
     let _ended = Ended(world.clone());
+    let run = AssertUnwindSafe(|| history(plan, &world));
+    std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let what = text.unwrap_or("no text").to_owned();
+        let violation = Violation { at: world.now(), enclave: 0, rule: "panic", what };
+        let trace_hash = world.trace_hash();
+        let report = Report { violation: Some(violation), trace_hash, ..Report::default() };
+        (report, Vec::new())
+    })
+}
+
+/// Also returns a hash over the last enclave's history, as of each look while it was busy.
+fn history(plan: &Plan, world: &World) -> (Report, Vec<u64>) {
     let everyone = Rc::default();
+    let injections = plan.enclaves.iter().flat_map(|each| &each.injections);
+    let stalls = injections.filter(|injection| injection.fault == Fault::LinkStall);
+    let stall = stalls.map(|injection| injection.lasts).max().unwrap_or(Nanos(0));
     let cells: Vec<_> =
-        plan.enclaves.iter().map(|each| Running::new(&world, each, &everyone)).collect();
+        plan.enclaves.iter().map(|each| Running::new(world, each, stall, &everyone)).collect();
     for cell in &cells {
         cell.start_agent(cell.plan.skew, None);
-        let (cell, inside) = (Rc::clone(cell), world.clone());
-        let me: Rc<Cell<Option<TaskId>>> = Rc::default();
-        let own = Rc::clone(&me);
-        me.set(Some(world.spawn(move || {
-            cell.chaos(&inside, own.get().expect("set before it runs"));
-        })));
+        spawn(world, cell, Running::chaos);
+        cell.keeper.set(Some(spawn(world, cell, Running::keep)));
     }
     let messages = || cells.iter().map(|cell| cell.enclave.counters().messages).sum::<u64>();
     let broken = || cells.iter().any(|cell| cell.watch.broken.borrow().is_some());
+    let marks = RefCell::new(Vec::new());
     let mut until = Nanos(0);
     let mut step = |goes_on: &dyn Fn() -> bool| {
         while !broken() && goes_on() {
             until = until + LOOK;
             world.run_until(until);
             cells.iter().for_each(|cell| cell.look(until));
+            if let Some(last) = cells.last() {
+                marks.borrow_mut().push(last.watch.books.borrow().hash());
+            }
         }
         until
     };
     let first = step(&|| {
         let open = cells.iter().any(|cell| cell.open.get() > 0);
-        world.now() < END_MAX && (open || messages() < plan.messages)
+        let calm = |cell: &Rc<Running>| cell.watch.books.borrow().calm_from() + CALM;
+        let calm = plan.seed.is_multiple_of(4)
+            && world.now() < CALM_MAX
+            && cells.iter().any(|cell| world.now() < calm(cell));
+        world.now() < END_MAX && (open || calm || messages() < plan.messages)
     });
+    let busy = marks.borrow().len();
     cells.iter().for_each(|cell| cell.churn.stop());
-    let drain = cells.iter().map(|cell| cell.bound_max().0).max().unwrap_or(0);
+    let drain = cells.iter().map(|cell| cell.bounds.recovery_max.0).max().unwrap_or(0);
     let end = first + Nanos(drain) + DRAIN_MAX;
     step(&|| world.now() < end && cells.iter().any(|cell| cell.churn.alive() > 0));
+    marks.borrow_mut().truncate(busy);
     let whole = !broken();
     for cell in &cells {
         let living = cell.watch.books.borrow().living();
@@ -424,11 +474,13 @@ pub fn run(plan: &Plan) -> Report {
         let (at, Broken { rule, what }) = cell.watch.broken.borrow().clone()?;
         Some(Violation { at, enclave, rule, what })
     });
-    Report {
+    let report = Report {
         messages: messages(),
         faults,
         violation: violations.min_by_key(|violation| violation.at),
         trace_hash: world.trace_hash(),
         until: world.now(),
-    }
+        idle_share: cells.iter().map(|cell| cell.idle_share()).fold(0.0, f64::max),
+    };
+    (report, marks.into_inner())
 }

@@ -1,0 +1,112 @@
+//! What agents hear, and what their policies are told of it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wave_core::clock::Nanos;
+use wave_core::message::{Decision, Message, Sequence, TxnId, Upstream};
+use wave_core::outcome::Outcome;
+use wave_core::policy::{Desk, Note, Policy, Progress};
+use wave_core::snapshot::Snapshot;
+
+use super::books::{Broken, broken};
+
+/// What one agent heard.
+#[derive(Debug, Default)]
+pub struct Hearing {
+    outcomes: HashMap<u16, TxnId>,
+    /// Messages that came before one that precedes them.
+    pub reordered: u64,
+    arrived: HashMap<u32, Sequence>,
+}
+
+impl Hearing {
+    /// An entry came from a core or an outside context.
+    pub fn on_entry(&mut self, context: u16, entry: &Upstream) -> Result<(), Broken> {
+        if let Some(message) = entry.message {
+            let last = self.arrived.entry(message.subject.id).or_insert(message.sequence);
+            if message.sequence.ahead_of(*last) < 0 {
+                self.reordered += 1;
+            } else {
+                *last = message.sequence;
+            }
+        }
+        if let Some(outcome) = entry.outcome {
+            let last = self.outcomes.insert(context, outcome.txn).unwrap_or(TxnId::new(0));
+            // Some may have found no room, but none comes again.
+            if !(1..1 << 23).contains(&outcome.txn.after(last)) {
+                return broken("outcome", format!("core {context}: {outcome:?} after {last:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What one policy was told.
+#[derive(Debug, Default)]
+pub struct Told {
+    last: HashMap<u32, (Sequence, bool)>,
+}
+
+impl Told {
+    /// A message was delivered.
+    pub fn on_message(&mut self, message: &Message) -> Result<(), Broken> {
+        let told = self.last.insert(message.subject.id, (message.sequence, false));
+        let Some((last, fresh_snapshot)) = told else { return Ok(()) };
+        let ahead = message.sequence.ahead_of(last);
+        // What was told before a snapshot that is older comes once more after it.
+        if ahead == 1 || (fresh_snapshot && ahead >= 0) {
+            return Ok(());
+        }
+        broken(
+            "order",
+            format!("thread {}: {:?} after {last:?}", message.subject.id, message.sequence),
+        )
+    }
+
+    /// A snapshot said how things stand.
+    pub fn on_snapshot(&mut self, records: impl Iterator<Item = (u32, Sequence)>) {
+        self.last.clear();
+        self.last.extend(records.map(|(id, sequence)| (id, (sequence, true))));
+    }
+}
+
+/// Sees what the policy is told. It belongs to the agent, which could live on another thread.
+pub(super) struct ToldPolicy {
+    pub(super) policy: Box<dyn Policy + Send>,
+    pub(super) told: Told,
+    pub(super) broken: Arc<Mutex<Option<Broken>>>,
+    pub(super) tainted: Arc<AtomicBool>,
+}
+
+impl Policy for ToldPolicy {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+    fn on_message(&mut self, now: Nanos, message: &Message) {
+        if let Err(broken) = self.told.on_message(message)
+            && !self.tainted.load(Ordering::Relaxed)
+        {
+            self.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(broken);
+        }
+        self.policy.on_message(now, message);
+    }
+    fn on_outcome(&mut self, now: Nanos, core: u16, decision: &Decision, outcome: Outcome) {
+        self.policy.on_outcome(now, core, decision, outcome);
+    }
+    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        self.policy.decide(now, desk)
+    }
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.policy.next_deadline()
+    }
+    fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
+        let records = snapshot.records.iter();
+        self.told.on_snapshot(records.map(|record| (record.subject.id, record.sequence)));
+        self.policy.resync(now, snapshot);
+    }
+    fn on_note(&mut self, now: Nanos, note: &Note) {
+        self.policy.on_note(now, note);
+    }
+}

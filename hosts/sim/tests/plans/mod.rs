@@ -1,0 +1,87 @@
+//! Histories that once broke a rule, spelled out, so that they stay what they are however seeds are
+//! drawn.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::link::{Home, Mapping};
+use wave_links::costs::Costs;
+use wave_sim::agent::{AgentSetup, Skew};
+use wave_sim::enclave::Setup;
+use wave_sim::fuzz::plan::{EnclavePlan, Injection};
+use wave_sim::fuzz::{Fault, Plan};
+use wave_sim::machine::Machine;
+
+fn plan(link: &str, cores: u16, threads: u32, change: impl FnOnce(&mut Config)) -> Plan {
+    let mut config = Config::pcie(cores);
+    config.contexts = 3;
+    config.subjects = 64;
+    config.spin = Nanos(0);
+    config.patience = Nanos::from_millis(3);
+    (config.messages.entries, config.decisions.entries) = (64, 64);
+    change(&mut config);
+    let setup = Setup {
+        config,
+        costs: Costs::builtin(link).expect("built in"),
+        machine: Machine::builtin("user").expect("built in"),
+        agent: AgentSetup { policy: "fifo".to_owned(), ghz: 2.0, parks: false },
+        prefetch: false,
+        seed: 1,
+    };
+    let enclave = EnclavePlan { setup, skew: Skew::default(), threads, injections: Vec::new() };
+    Plan { seed: 1, enclaves: vec![enclave], messages: 2_000 }
+}
+
+fn inject(plan: &mut Plan, fault: Fault, at: Nanos, lasts: Nanos, seed: u64) {
+    plan.enclaves[0].injections.push(Injection { at, fault, lasts, seed });
+}
+
+/// Cores with decisions left for them that take long to read, which go offline for a moment.
+pub fn cores_that_come_back_while_they_refuse() -> Plan {
+    let mut plan = plan("stingray", 2, 16, |config| {
+        config.decisions.host = Mapping::Uncached;
+        config.prestage = 4;
+    });
+    for number in 0..60 {
+        let at = Nanos(500_000 + number * 100_000);
+        let lasts = Nanos(2_000 + number * 1_500);
+        inject(&mut plan, Fault::CoreOffline, at, lasts, number);
+    }
+    plan
+}
+
+/// Messages that the agent pulls from host memory, and nothing else that it writes there.
+pub fn messages_in_host_memory() -> Plan {
+    let mut plan = plan("mount-evans", 4, 12, |config| {
+        config.messages.home = Home::Host;
+        config.messages.host = Mapping::WriteBack;
+    });
+    // Long after the agent has settled.
+    plan.messages = 10_000;
+    plan
+}
+
+/// Agents of which some give every core something to refuse, and nothing to do.
+pub fn agents_that_decide_what_cannot_be() -> Vec<Plan> {
+    let hostile = |seed| {
+        let mut plan = plan("coherent", 4, 12, |config| config.prestage = 1);
+        inject(&mut plan, Fault::Hostile, Nanos::from_millis(1), Nanos::from_millis(12), seed);
+        plan
+    };
+    // Even numbers lie in their decisions, odd ones scribble.
+    (0..8).map(|number| hostile(2 * number)).collect()
+}
+
+/// Kicks of several cores get lost, each with a decision in its queue, beside many threads that run.
+pub fn kicks_that_get_lost_beside_many_threads() -> Vec<Plan> {
+    let lossy = |seed| {
+        let mut plan = plan("mount-evans", 12, 20, |config| config.subjects = 256);
+        plan.enclaves[0].setup.seed = seed;
+        inject(&mut plan, Fault::LostKick, Nanos::from_millis(1), Nanos::from_millis(1), 1);
+        // Until nothing can have been late for that reason any more.
+        plan.messages = 30_000;
+        plan
+    };
+    (0..8).map(lossy).collect()
+}
