@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use wave_links::costs::SourceKind;
+use wave_links::costs::{Costs, SourceKind};
 use wave_links::measure::{self, Effort};
 use wave_sim::machine::{Machine, SharedCpu};
 use wave_workloads::point::Point;
@@ -60,6 +60,9 @@ pub struct Measured {
     pub single_ns: [f64; 2],
     /// Latency of single requests while everybody sleeps: median, p99.
     pub rare_ns: [f64; 2],
+    /// What the ladder's modelled link takes here.
+    #[serde(skip)]
+    pub modelled: Costs,
 }
 
 /// Which variants, of which scenario, calibration runs.
@@ -88,6 +91,11 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
     let rows =
         native.unpinned(|| measure::shared_memory(Effort { chunks: 31, operations: 256 }))?;
     let rows = rows.map_err(Failure::cannot)?;
+    let stated = Costs::builtin("mount-evans").expect("built in");
+    let modelled = native
+        .unpinned(|| measure::modelled(&stated, Effort { chunks: 31, operations: 1 }))?
+        .map_err(Failure::cannot)?
+        .unwrap_or(stated);
     let of = |row: Option<measure::Spread>| row.map_or(f64::NAN, |row| row.median_ns);
     let mut awake = staged.clone();
     awake.host.spin_us = 1_000_000;
@@ -121,6 +129,7 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
         cycle_unstaged_ns,
         single_ns: single,
         rare_ns: rare,
+        modelled,
     })
 }
 
@@ -241,7 +250,7 @@ fn start(measured: &Measured) -> Model {
             "what an idle enclave takes of the generator's CPU, each 5 ms",
         ),
     });
-    let mut shm = wave_links::costs::Costs::builtin("coherent").expect("built in");
+    let mut shm = Costs::builtin("coherent").expect("built in");
     shm.name = "here-shm".into();
     shm.description = "Memory that two CPUs of this machine share".into();
     shm.line_transfer = cost(measured.line_transfer_ns, "half of a round trip between CPUs");
@@ -249,7 +258,7 @@ fn start(measured: &Measured) -> Model {
     shm.kick_send = cost(ring, "an eventfd written for a thread that sleeps on another CPU");
     shm.kick_flight = cost((woken - ring).max(0.0), "until that thread runs, less kick_send");
     shm.kick_receive = cost(0.0, "within kick_flight, and the machine's idle_exit");
-    Model { machine, shm }
+    Model { machine, shm, modelled: measured.modelled.clone() }
 }
 
 /// The micro-benchmarks, simulated.

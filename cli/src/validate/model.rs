@@ -21,6 +21,8 @@ pub struct Model {
     pub machine: Machine,
     /// What its shared memory costs, as a link.
     pub shm: Costs,
+    /// What the ladder's modelled link takes here.
+    pub modelled: Costs,
 }
 
 impl Model {
@@ -33,6 +35,12 @@ impl Model {
         if variant.agent().is_some_and(|agent| agent.link == Link::Shm) {
             setup.costs = self.shm.clone();
         } else {
+            let (kick_send, kick_flight) = (&setup.costs.kick_send, &setup.costs.kick_flight);
+            setup.costs = Costs {
+                kick_send: kick_send.clone(),
+                kick_flight: kick_flight.clone(),
+                ..self.modelled.clone()
+            };
             // A modelled doorbell rings a real one, and adds only what that lacks.
             for (stated, real) in [
                 (&mut setup.costs.kick_send, &self.shm.kick_send),

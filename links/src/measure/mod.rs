@@ -5,6 +5,7 @@
 //! its chunks with the 5th and 95th percentile. Nothing is subtracted, not even the loop.
 
 mod cpus;
+mod modelled;
 mod rows;
 
 use std::fmt::Write as _;
@@ -18,6 +19,7 @@ use wave_core::link::{Home, LINE_BYTES};
 
 use crate::costs::{Cost, Costs, Source, SourceKind};
 use crate::memory::{Memory, SharedMap};
+pub use modelled::modelled;
 use rows::Lines;
 
 /// How long a measurement takes.

@@ -157,7 +157,7 @@ pub(super) fn two_threads(
     Ok(())
 }
 
-fn spin_until(word: &AtomicU64, value: u64) {
+pub(super) fn spin_until(word: &AtomicU64, value: u64) {
     let mut looks = 0u32;
     while word.load(Acquire) != value {
         std::hint::spin_loop();

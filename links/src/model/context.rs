@@ -310,6 +310,9 @@ impl<T: Timebase> Context<T> {
     }
 
     fn load_near(&self, state: &mut State, home: Home, line: u32, first: usize, words: &mut [u64]) {
+        if self.prices.line_transfer > 0 {
+            self.bring_near(state, home, line);
+        }
         for (offset, word) in words.iter_mut().enumerate() {
             let index = first + offset;
             // The clock is asked only where the time last seen does not settle it.
@@ -317,6 +320,17 @@ impl<T: Timebase> Context<T> {
                 self.tick(state);
             }
             *word = self.stamps.word(home, line, index, state.now);
+        }
+    }
+
+    /// Brings a line of near memory that the other side changed into the cache.
+    fn bring_near(&self, state: &mut State, home: Home, line: u32) {
+        let newest = self.stamps.newest(home, line, self.tick(state));
+        let cached = state.caches[home as usize].line(line);
+        if newest > cached.seen {
+            cached.seen = newest;
+            self.time.spend(Nanos(self.prices.line_transfer));
+            state.charges.line_transfers.charge(self.prices.line_transfer);
         }
     }
 

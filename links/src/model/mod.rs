@@ -6,7 +6,7 @@
 //!
 //! | access | costs its initiator | the other side sees it |
 //! | --- | --- | --- |
-//! | near memory, write-back | nothing | at once, when it looks |
+//! | near memory, write-back | `line_transfer` for a line that the other side changed | at once, when it looks |
 //! | near memory, uncached | `agent_access_uncached` a word | at once, when it looks |
 //! | far load, uncached or write-combining | `host_read` a word | |
 //! | far load, write-through | `host_read` a line, then nothing until flushed, and stale | |
