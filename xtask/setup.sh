@@ -5,6 +5,10 @@ set -eu
 missing=""
 command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
 [ -e /usr/include/rocksdb/c.h ] || missing="$missing librocksdb-dev"
+[ -e /usr/include/libelf.h ] || missing="$missing libelf-dev"
+[ -e /usr/include/zlib.h ] || missing="$missing zlib1g-dev"
+command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
+{ command -v clang-16 || command -v clang-17 || command -v clang-18 || command -v clang-19; } >/dev/null 2>&1 || missing="$missing clang-16"
 [ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then

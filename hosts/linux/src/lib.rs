@@ -1,0 +1,1 @@
+//! The real Linux kernel as a host.
