@@ -111,7 +111,8 @@ impl Memory {
         Ok((memory, fd))
     }
 
-    /// Maps memory that the peer created and described as having so many lines.
+    /// Maps memory that the peer created and described as having so many lines: a sealed memfd, or
+    /// a BPF array, which the kernel's host writes from within the kernel.
     ///
     /// # Errors
     ///
@@ -127,10 +128,12 @@ impl Memory {
         if expected == 0 {
             return Err(MapError::Empty);
         }
-        check_sealed(fd)?;
-        let found = file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
-        if found != expected {
-            return Err(MapError::WrongSize { expected, found });
+        if !is_bpf_array(fd, expected) {
+            check_sealed(fd)?;
+            let found = file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
+            if found != expected {
+                return Err(MapError::WrongSize { expected, found });
+            }
         }
         let map = SharedMap::new(fd, 0, expected as usize)
             .map_err(|source| MapError::System { what: "map", source })?;
@@ -223,6 +226,25 @@ impl Drop for SharedMap {
 
 fn bytes_of(lines_nic: u32, lines_host: u32, lines_extra: u32) -> u64 {
     (u64::from(lines_nic) + u64::from(lines_host) + u64::from(lines_extra)) * LINE_BYTES as u64
+}
+
+/// Whether this is a BPF array that may be mapped, of just so many bytes: its size never changes.
+fn is_bpf_array(fd: BorrowedFd<'_>, bytes: u64) -> bool {
+    const BPF_MAP_TYPE_ARRAY: u64 = 2;
+    const BPF_F_MMAPABLE: u64 = 1 << 10;
+    let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let Ok(text) = std::fs::read_to_string(path) else { return false };
+    let field = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim();
+        match value.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => value.parse().ok(),
+        }
+    };
+    let size = field("value_size").zip(field("max_entries")).map(|(size, count)| size * count);
+    field("map_type") == Some(BPF_MAP_TYPE_ARRAY)
+        && field("map_flags").is_some_and(|flags| flags & BPF_F_MMAPABLE != 0)
+        && size == Some(bytes)
 }
 
 /// An ordinary memfd whose size cannot change any more. Only tmpfs pages fill on touch after a

@@ -1,1 +1,8 @@
 //! The real Linux kernel as a host.
+//!
+//! [`sched`]: unmodified programs' threads under an agent, by sched_ext and one BPF program that is the
+//! mechanism and nothing else (`bpf/sched.bpf.c`, GPL-2.0).
+//!
+//! This crate knows the wire types of the subsystems, and no policy.
+
+pub mod sched;

@@ -1,0 +1,878 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The mechanism of thread scheduling: tells an agent what happens to threads, and carries out what it decides.
+ *
+ * The protocol is wave-core's (core/src/host.rs, queue.rs, layout.rs); the loader computes where everything lies
+ * in the window. Each thread waits in a dispatch queue (DSQ) of its own, so that finding it takes one look-up.
+ *
+ *   enqueue: thread's DSQ, message NEW, WAKEUP, PREEMPT or YIELD      | without an agent: the host's FIFO
+ *   dispatch: FIFO first; then the core's next decision, checked, moved to the CPU, answered
+ *
+ * Who is running, and where, is in `threads`: the truth, which no agent can write. A thread that may not run on
+ * every core of the enclave, or for which there is no slot, stays with the host and runs from the FIFO.
+ */
+#include "scx.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define CPUS_MAX 1024
+#define SLOTS_MAX (1 << 16)
+#define CONTEXTS_MAX 304
+#define LINE_WORDS 8
+#define LAP_WORD 7
+
+/* core/src/message.rs */
+#define KIND_NONE 0x8000
+#define FLAG_ASKS 1
+#define FLAG_OUTCOME 2
+#define FLAG_ATOMIC 1
+#define TXN_MASK 0xffffff
+/* core/src/layout.rs */
+#define PARKED 1ull
+/* subsystems/sched/src/wire.rs */
+enum kind { NEW = 1, WAKEUP, BLOCKED, YIELD, PREEMPT, DEAD, DEPARTED };
+#define DECISION_RUN 1
+/* core/src/outcome.rs */
+enum code {
+	COMPLETE = 1,
+	TARGET_ON_CPU = 3,
+	TARGET_STALE = 4,
+	TARGET_NOT_FOUND = 5,
+	TARGET_NOT_RUNNABLE = 6,
+	CPU_OFFLINE = 8,
+	INVALID_FLAGS = 10,
+	UNSUPPORTED_VERSION = 15,
+	AFFINITY = 17,
+	UNSUPPORTED = 18,
+	CODES = 19,
+	EARLY = 100, /* not an answer: the thread is about to be in its DSQ */
+};
+/* core/src/snapshot.rs */
+enum state { FREE, RUNNABLE, RUNNING, BLOCKED_STATE };
+
+#define FIFO_DSQ 1ull
+#define FIRST_DSQ 16ull
+/* How often a decision may come before its thread is in its DSQ. */
+#define EARLY_MAX 10000
+/* Decisions that one dispatch answers at most. */
+#define LOOKS_MAX 64
+
+/* What the loader says before anything runs. Where the parts of the window lie, in lines from its start; rings are
+ * `1 << shift` lines each. As hosts/linux/src/sched/object.rs has it. */
+const volatile struct layout {
+	u64 patience_ns;
+	u32 cores;
+	u32 subjects;
+	u32 cpus_possible;
+	u32 agent_parked;
+	u32 preempt;
+	u32 core_status;
+	u32 messages_first, messages_credit, messages_shift;
+	u32 decisions_first, decisions_credit, decisions_shift;
+	/* The queue of messages of each CPU: the core's own, or one of a CPU outside the enclave. */
+	u16 context_of_cpu[CPUS_MAX];
+	/* `cores` and more: none. */
+	u16 core_of_cpu[CPUS_MAX];
+	u16 cpu_of_core[CPUS_MAX];
+} layout = { .cores = 1 };
+
+#define cores layout.cores
+#define subjects layout.subjects
+
+/* The loader and this side; nobody else sees it. */
+struct control {
+	u64 agent_decides;
+	/* Bumped with each change of window; `windows[epoch % WINDOWS]` is the current one. */
+	u64 epoch;
+	/* When the control thread last looked, in ns of CLOCK_MONOTONIC. */
+	u64 beat;
+	/* Something went missing on the way to the agent. */
+	u64 lost;
+	/* The agent wrote what no agent of ours writes. */
+	u64 fault;
+	/* Counts the timer's rounds. */
+	u64 tick;
+	/* Joined without a slot left. */
+	u64 without_slot;
+	u64 fallbacks;
+};
+
+struct thread {
+	/* sequence | state << 32 | core << 48, as in a snapshot. */
+	u64 word;
+	u32 generation;
+	u32 pid;
+	u64 started_ns;
+	u64 ran_ns;
+	u32 early;
+	u8 fresh;
+	u8 yielded;
+	u8 in_fifo;
+	u8 pad;
+	u64 waits_since_ns;
+	u64 more[2];
+};
+
+struct core {
+	u64 epoch;
+	u64 consumed;
+	u64 credited;
+	/* run << 32 | asks << 24 | txn of the last answer: what a snapshot tells. */
+	u64 record;
+	u32 parked;
+	u32 offline;
+	u64 scanned;
+	u64 switches;
+	u64 fallback_switches;
+	/* 32 words in all. */
+	u64 outcomes[CODES];
+	u64 pad[5];
+};
+
+_Static_assert(sizeof(struct control) == 64, "a line");
+_Static_assert(sizeof(struct thread) == 64, "a line");
+_Static_assert(sizeof(struct core) == 256, "four lines");
+
+/* A producing context: a core, or a CPU outside the enclave. */
+struct context {
+	u64 epoch;
+	u64 produced;
+	u64 credit;
+	u64 messages;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct control);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} control SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SLOTS_MAX);
+	__type(key, u32);
+	__type(value, struct thread);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CPUS_MAX);
+	__type(key, u32);
+	__type(value, struct core);
+	__uint(map_flags, BPF_F_MMAPABLE);
+} core_states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CONTEXTS_MAX);
+	__type(key, u32);
+	__type(value, struct context);
+} contexts SEC(".maps");
+
+struct line {
+	u64 words[LINE_WORDS];
+};
+
+struct window {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(struct line));
+	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
+};
+
+#define WINDOWS 4
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, WINDOWS);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(u32));
+	__array(values, struct window);
+} windows SEC(".maps");
+
+/* Which slot a task has; by its address, which is its own until it is disabled. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, SLOTS_MAX);
+	__type(key, u64);
+	__type(value, u32);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, SLOTS_MAX);
+	__type(value, u32);
+} free_slots SEC(".maps");
+
+/* What the loader has to do: ring the agent (0), or look at `control` (1). */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} bells SEC(".maps");
+
+struct timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct timer);
+} timers SEC(".maps");
+
+/* Why the kernel turned us out. */
+s64 exit_code;
+char exit_reason[128];
+char exit_message[1024];
+
+#define READ(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
+
+static __always_inline struct control *the_control(void)
+{
+	u32 zero = 0;
+	return bpf_map_lookup_elem(&control, &zero);
+}
+
+static __always_inline void ring(u64 what)
+{
+	bpf_ringbuf_output(&bells, &what, sizeof(what), BPF_RB_FORCE_WAKEUP);
+}
+
+/* The window of an epoch, if there is one. */
+static __always_inline void *window_of(u64 epoch)
+{
+	u32 at = epoch % WINDOWS;
+	return bpf_map_lookup_elem(&windows, &at);
+}
+
+static __always_inline struct line *line_at(void *window, u32 at)
+{
+	return bpf_map_lookup_elem(window, &at);
+}
+
+static __always_inline void lose(struct control *control)
+{
+	if (!READ(control->lost)) {
+		WRITE(control->lost, 1);
+		ring(1);
+	}
+}
+
+static __always_inline void blame(struct control *control)
+{
+	if (!READ(control->fault)) {
+		WRITE(control->fault, 1);
+		ring(1);
+	}
+}
+
+struct entry {
+	u64 words[6];
+};
+
+/* Pushes an entry into this CPU's queue of messages, if there is an agent; sees whether it sleeps. */
+static __noinline int push(u32 at, u64 tag, struct entry *entry)
+{
+	struct control *control = the_control();
+	struct context *context = bpf_map_lookup_elem(&contexts, &at);
+	if (!control || !context || !entry)
+		return 0;
+	u64 epoch = READ(control->epoch);
+	void *window = window_of(epoch);
+	if (!window)
+		return 0;
+	if (context->epoch != epoch) {
+		context->epoch = epoch;
+		context->produced = 0;
+		context->credit = 0;
+	}
+	u64 entries = 1ull << layout.messages_shift;
+	if (context->produced - context->credit >= entries) {
+		struct line *credit = line_at(window, layout.messages_credit + at);
+		u64 consumed = credit ? READ(credit->words[0]) : 0;
+		if (consumed > context->produced) {
+			blame(control);
+			return 0;
+		}
+		if (consumed > context->credit)
+			context->credit = consumed;
+		if (context->produced - context->credit >= entries) {
+			lose(control);
+			return 0;
+		}
+	}
+	u64 slot = context->produced & (entries - 1);
+	struct line *line = line_at(window, layout.messages_first + (at << layout.messages_shift) + slot);
+	if (!line)
+		return 0;
+#pragma unroll
+	for (int word = 0; word < 6; word++)
+		WRITE(line->words[word], entry->words[word]);
+	u64 lap = (context->produced >> layout.messages_shift) + 1;
+	/* The exchange orders: what is above before it, and the look below after it. */
+	__sync_lock_test_and_set(&line->words[LAP_WORD], lap << 32 | tag);
+	context->produced++;
+	context->messages++;
+	struct line *parked = line_at(window, layout.agent_parked);
+	if (parked && READ(parked->words[0]) == PARKED)
+		ring(0);
+	return 0;
+}
+
+static __always_inline u64 state_of(u64 word)
+{
+	return word >> 32 & 0xff;
+}
+
+static __always_inline u64 word_of(u32 sequence, u64 state, u32 core)
+{
+	return (u64)core << 48 | state << 32 | sequence;
+}
+
+static __always_inline u32 this_context(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	return layout.context_of_cpu[cpu & (CPUS_MAX - 1)];
+}
+
+static __always_inline u32 core_here(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	return layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
+}
+
+/* Moves a thread to a new state, and tells it. */
+static __always_inline void tell(struct thread *thread, u32 slot, u64 state, u64 kind, u64 ran_ns)
+{
+	u32 sequence = (u32)thread->word + 1;
+	__sync_lock_test_and_set(&thread->word, word_of(sequence, state, 0));
+	u32 core = core_here();
+	u64 place = core < cores ? core : 0xffff;
+	struct entry entry = { {
+		(u64)thread->generation << 32 | slot,
+		place << 32 | sequence,
+		ran_ns,
+	} };
+	push(this_context(), kind << 16 | 5, &entry);
+}
+
+static __always_inline struct thread *thread_of(struct task_struct *p, u32 *slot)
+{
+	u64 key = (u64)p;
+	u32 *found = bpf_map_lookup_elem(&slots, &key);
+	if (!found)
+		return 0;
+	*slot = *found;
+	return bpf_map_lookup_elem(&threads, slot);
+}
+
+/* Whether the task may run on every core of the enclave. */
+static __always_inline bool fits(const struct cpumask *mask, s32 allowed)
+{
+	if (allowed >= (s32)layout.cpus_possible)
+		return true;
+	for (u32 core = 0; core < CPUS_MAX && core < cores; core++) {
+		if (!bpf_cpumask_test_cpu(layout.cpu_of_core[core & (CPUS_MAX - 1)], mask))
+			return false;
+	}
+	return true;
+}
+
+static __always_inline void join(struct task_struct *p)
+{
+	u64 key = (u64)p;
+	u32 slot;
+	struct control *control = the_control();
+	if (bpf_map_pop_elem(&free_slots, &slot)) {
+		if (control)
+			__sync_fetch_and_add(&control->without_slot, 1);
+		return;
+	}
+	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
+	if (!thread || bpf_map_update_elem(&slots, &key, &slot, BPF_ANY)) {
+		bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
+		return;
+	}
+	thread->generation++;
+	thread->pid = p->pid;
+	thread->fresh = 1;
+	thread->yielded = thread->in_fifo = 0;
+	thread->early = 0;
+	/* Nothing to tell until it is runnable. */
+	__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, FREE, 0));
+}
+
+static __always_inline void leave(struct task_struct *p, u64 kind)
+{
+	u64 key = (u64)p;
+	u32 slot;
+	struct thread *thread = thread_of(p, &slot);
+	if (!thread)
+		return;
+	bpf_map_delete_elem(&slots, &key);
+	if (!thread->fresh)
+		tell(thread, slot, FREE, kind, 0);
+	thread->fresh = 0;
+	thread->pid = 0;
+	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
+}
+
+void STRUCT_OPS(wave_enable, struct task_struct *p)
+{
+	if (fits(p->cpus_ptr, p->nr_cpus_allowed))
+		join(p);
+}
+
+void STRUCT_OPS(wave_disable, struct task_struct *p)
+{
+	leave(p, p->flags & PF_EXITING ? DEAD : DEPARTED);
+}
+
+void STRUCT_OPS(wave_set_cpumask, struct task_struct *p, const struct cpumask *mask)
+{
+	u32 slot;
+	bool ours = thread_of(p, &slot) != 0;
+	bool fitting = fits(p->cpus_ptr, p->nr_cpus_allowed);
+	if (fitting && !ours)
+		join(p);
+	else if (!fitting && ours)
+		leave(p, DEPARTED);
+}
+
+/* No CPU is chosen for a wakeup: that is what the agent decides. */
+s32 STRUCT_OPS(wave_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	return prev_cpu;
+}
+
+/* Wakes a core that sleeps, for a task of the FIFO that may run there. */
+static __always_inline void kick_for(struct task_struct *p)
+{
+	for (u32 core = 0; core < CPUS_MAX && core < cores; core++) {
+		u32 cpu = layout.cpu_of_core[core & (CPUS_MAX - 1)];
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+	}
+}
+
+void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	u32 slot = 0;
+	struct control *control = the_control();
+	struct thread *thread = thread_of(p, &slot);
+	if (!thread || !control) {
+		bool inside = false;
+		for (u32 at = 0; at < CPUS_MAX && at < cores; at++)
+			inside |= bpf_cpumask_test_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], p->cpus_ptr);
+		if (!inside) {
+			dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
+			return;
+		}
+		dsq_insert(p, FIFO_DSQ, SCX_SLICE_DFL, enq_flags);
+		kick_for(p);
+		return;
+	}
+	u64 before = state_of(thread->word);
+	bool runs_on = before == RUNNING && (enq_flags & ENQUEUE_RESTORE) && p->on_cpu;
+	bool parks = READ(control->agent_decides);
+	thread->in_fifo = !parks;
+	thread->early = 0;
+	thread->waits_since_ns = bpf_ktime_get_ns();
+	if (parks)
+		dsq_insert(p, FIRST_DSQ + slot, SCX_SLICE_INF, enq_flags);
+	else
+		dsq_insert(p, FIFO_DSQ, SCX_SLICE_DFL, enq_flags);
+	/* Its attributes changed while it ran, and it goes on; or it waited, and still does. */
+	if (runs_on || (before == RUNNABLE && !thread->fresh))
+		return;
+	u64 kind = WAKEUP;
+	u64 ran_ns = 0;
+	if (thread->fresh) {
+		kind = NEW;
+	} else if (before == RUNNING) {
+		kind = thread->yielded ? YIELD : PREEMPT;
+		ran_ns = thread->ran_ns;
+	}
+	thread->fresh = thread->yielded = 0;
+	tell(thread, slot, RUNNABLE, kind, ran_ns);
+	if (!parks)
+		kick_for(p);
+}
+
+void STRUCT_OPS(wave_running, struct task_struct *p)
+{
+	u32 slot;
+	struct thread *thread = thread_of(p, &slot);
+	u32 at = core_here();
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (thread) {
+		thread->started_ns = bpf_ktime_get_ns();
+		if (state_of(thread->word) != RUNNING || thread->word >> 48 != at)
+			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, RUNNING, at));
+	}
+	/* A run that no decision began: an agent must not believe that the core waits for it. */
+	if (at < cores && core && READ(core->record) & 1 << 24)
+		__sync_lock_test_and_set(&core->record, (core->record & ~(1ull << 24)) + (1ull << 32));
+}
+
+void STRUCT_OPS(wave_stopping, struct task_struct *p, bool runnable)
+{
+	u32 slot;
+	struct thread *thread = thread_of(p, &slot);
+	if (thread)
+		thread->ran_ns = bpf_ktime_get_ns() - thread->started_ns;
+}
+
+bool STRUCT_OPS(wave_yield, struct task_struct *from, struct task_struct *to)
+{
+	u32 slot;
+	struct thread *thread = thread_of(from, &slot);
+	if (thread)
+		thread->yielded = 1;
+	return false;
+}
+
+void STRUCT_OPS(wave_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	u32 slot;
+	struct thread *thread = thread_of(p, &slot);
+	if (!thread || thread->fresh || !(deq_flags & SCX_DEQ_SLEEP))
+		return;
+	u64 before = state_of(thread->word);
+	thread->yielded = 0;
+	tell(thread, slot, BLOCKED_STATE, BLOCKED, before == RUNNING ? thread->ran_ns : 0);
+}
+
+/* Checks a decision for this core and commits it (core/src/host.rs, Mechanism::apply). */
+static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64 slice)
+{
+	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
+	if (slot >= subjects || !thread)
+		return TARGET_NOT_FOUND;
+	u64 word = READ(thread->word);
+	if (thread->generation != generation || state_of(word) == FREE)
+		return TARGET_NOT_FOUND;
+	if ((u32)word != sequence)
+		return TARGET_STALE;
+	if (state_of(word) == RUNNING)
+		return TARGET_ON_CPU;
+	if (state_of(word) != RUNNABLE || thread->in_fifo)
+		return TARGET_NOT_RUNNABLE;
+	u32 cpu = layout.cpu_of_core[at & (CPUS_MAX - 1)];
+	int code = EARLY;
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	bpf_rcu_read_lock();
+	if (!bpf_iter_scx_dsq_new(&it, FIRST_DSQ + slot, 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
+		if (p && p->pid == thread->pid) {
+			if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || p->migration_disabled) {
+				code = AFFINITY;
+			} else {
+				scx_bpf_dsq_move_set_slice(&it, slice ? slice : SCX_SLICE_INF);
+				if (scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0))
+					code = COMPLETE;
+			}
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
+	if (code == COMPLETE) {
+		__sync_val_compare_and_swap(&thread->word, word, word_of(sequence, RUNNING, at));
+	} else if (code == EARLY && ++thread->early > EARLY_MAX) {
+		thread->early = 0;
+		return TARGET_NOT_RUNNABLE;
+	}
+	return code;
+}
+
+/* What became of one look at a core's queue of decisions. */
+enum look { NOTHING, REFUSED, COMMITTED, TOO_EARLY };
+
+static __noinline int look(u32 at)
+{
+	struct control *control = the_control();
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (!control || !core || at >= cores)
+		return NOTHING;
+	u64 epoch = core->epoch;
+	void *window = window_of(epoch);
+	if (!window)
+		return NOTHING;
+	u64 consumed = core->consumed;
+	u64 slot = consumed & ((1ull << layout.decisions_shift) - 1);
+	struct line *line = line_at(window, layout.decisions_first + (at << layout.decisions_shift) + slot);
+	if (!line)
+		return NOTHING;
+	u64 lap = READ(line->words[LAP_WORD]);
+	if (lap >> 32 != (consumed >> layout.decisions_shift) + 1)
+		return NOTHING;
+	u64 subject = READ(line->words[0]), second = READ(line->words[1]), slice = READ(line->words[2]);
+	u32 txn = second >> 32 & TXN_MASK;
+	int code;
+	if ((lap & 0xff) != 3) {
+		/* Not a decision at all: passed over without an answer. */
+		blame(control);
+		code = EARLY + 1;
+	} else if ((lap >> 8 & 0xff) == FLAG_ATOMIC) {
+		code = UNSUPPORTED;
+	} else if (lap >> 8 & 0xff) {
+		code = INVALID_FLAGS;
+	} else if ((lap >> 16 & 0xffff) != DECISION_RUN) {
+		code = UNSUPPORTED_VERSION;
+	} else if (core->offline) {
+		code = CPU_OFFLINE;
+	} else {
+		code = commit(at, subject, subject >> 32, second, slice);
+		if (code == EARLY)
+			return TOO_EARLY;
+	}
+	core->consumed = consumed + 1;
+	if (core->consumed - core->credited >= 1ull << layout.decisions_shift >> 2) {
+		struct line *credit = line_at(window, layout.decisions_credit + at);
+		core->credited = core->consumed;
+		if (credit)
+			WRITE(credit->words[0], core->consumed);
+	}
+	if (code > EARLY)
+		return REFUSED;
+	u64 run = core->record >> 32;
+	u64 asks = code != COMPLETE && code != CPU_OFFLINE;
+	if (code == COMPLETE)
+		run = (u32)(run + 1);
+	if (code < CODES)
+		core->outcomes[code]++;
+	/* The core's record first: a snapshot that is taken now tells no less than the message. */
+	__sync_lock_test_and_set(&core->record, run << 32 | asks << 24 | txn);
+	struct entry entry = { { run << 32 | (u64)txn << 8 | code } };
+	u64 flags = FLAG_OUTCOME | (asks ? FLAG_ASKS : 0);
+	push(at, (u64)KIND_NONE << 16 | flags << 8 | 1, &entry);
+	return code == COMPLETE ? COMMITTED : REFUSED;
+}
+
+/* Looks until something was committed, or nothing is left. */
+static __always_inline bool serve(u32 at)
+{
+	for (int looks = 0; looks < LOOKS_MAX; looks++) {
+		int found = look(at);
+		if (found == COMMITTED)
+			return true;
+		if (found == NOTHING)
+			return false;
+		if (found == TOO_EARLY)
+			break;
+	}
+	/* More is there: come back. */
+	scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], 0);
+	return true;
+}
+
+static __always_inline void set_parked(struct core *core, u32 at, u64 parked)
+{
+	void *window = window_of(core->epoch);
+	struct line *status = window ? line_at(window, layout.core_status + at) : 0;
+	core->parked = parked;
+	if (status)
+		__sync_lock_test_and_set(&status->words[0], parked);
+}
+
+static __noinline int ask(u32 at)
+{
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	struct entry entry = {};
+	if (!core)
+		return 0;
+	__sync_lock_test_and_set(&core->record, core->record | 1 << 24);
+	push(at, (u64)KIND_NONE << 16 | FLAG_ASKS << 8, &entry);
+	return 0;
+}
+
+/* Threads that an agent left parked, when there is none any more. */
+static __noinline int rescue(u32 at)
+{
+	struct control *control = the_control();
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (!control || !core)
+		return 0;
+	u64 tick = READ(control->tick);
+	if (core->scanned == tick)
+		return 0;
+	u32 slot;
+	bpf_for(slot, 0, subjects)
+	{
+		struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
+		if (thread && state_of(READ(thread->word)) == RUNNABLE && !thread->in_fifo &&
+		    dsq_move_to_local(FIRST_DSQ + slot))
+			return 1;
+	}
+	core->scanned = tick;
+	return 0;
+}
+
+void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
+{
+	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
+	struct control *control = the_control();
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (at >= cores || !control || !core)
+		return;
+	u64 epoch = READ(control->epoch);
+	if (core->epoch != epoch) {
+		core->epoch = epoch;
+		core->consumed = core->credited = 0;
+		core->parked = 0;
+		__sync_lock_test_and_set(&core->record, core->record & ~(u64)TXN_MASK & ~(1ull << 24));
+	}
+	if (core->parked)
+		set_parked(core, at, 0);
+	/* What is the host's own comes first: it is there for as long as an agent is not, and for tasks that
+	 * cannot be the agent's. */
+	if (dsq_move_to_local(FIFO_DSQ)) {
+		core->fallback_switches++;
+		return;
+	}
+	if (!READ(control->agent_decides)) {
+		if (rescue(at))
+			core->fallback_switches++;
+		return;
+	}
+	if (serve(at)) {
+		core->switches++;
+		return;
+	}
+	/* It goes on with what it runs. */
+	if (prev && prev->scx.slice)
+		return;
+	if (!(core->record & 1 << 24))
+		ask(at);
+	set_parked(core, at, PARKED);
+	if (serve(at)) {
+		set_parked(core, at, 0);
+		core->switches++;
+	}
+}
+
+/* What the loader does for an agent that rings a core's doorbell. */
+struct kick {
+	u32 core;
+};
+
+SEC("syscall")
+int wave_kick(struct kick *kick)
+{
+	u32 at = kick->core;
+	struct control *control = the_control();
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (at >= cores || !control || !core)
+		return 1;
+	if (core->offline) {
+		/* Nobody else looks at its queues. */
+		for (int looks = 0; looks < LOOKS_MAX; looks++) {
+			if (look(at) == NOTHING)
+				break;
+		}
+		return 0;
+	}
+	u64 flags = SCX_KICK_IDLE;
+	void *window = window_of(READ(control->epoch));
+	struct line *word = window ? line_at(window, layout.preempt + at) : 0;
+	if (word && READ(word->words[0]) == (1ull << 32 | READ(core->record) >> 32))
+		flags = SCX_KICK_PREEMPT;
+	scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], flags);
+	return 0;
+}
+
+static __always_inline void kick_idle(void)
+{
+	for (u32 at = 0; at < CPUS_MAX && at < cores; at++)
+		scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], SCX_KICK_IDLE);
+}
+
+/* Turns the agent out if nobody watches it any more, and lets idle cores look for what was left parked. */
+static int on_timer(void *map, int *key, struct timer *timer)
+{
+	struct control *control = the_control();
+	if (control) {
+		u64 now = bpf_ktime_get_ns(), beat = READ(control->beat);
+		__sync_fetch_and_add(&control->tick, 1);
+		if (READ(control->agent_decides) && now > beat && now - beat > layout.patience_ns) {
+			WRITE(control->agent_decides, 0);
+			__sync_fetch_and_add(&control->fallbacks, 1);
+		}
+		if (!READ(control->agent_decides))
+			kick_idle();
+	}
+	bpf_timer_start(&timer->timer, layout.patience_ns / 4, 0);
+	return 0;
+}
+
+void STRUCT_OPS(wave_cpu_online, s32 cpu)
+{
+	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (at < cores && core)
+		WRITE(core->offline, 0);
+}
+
+void STRUCT_OPS(wave_cpu_offline, s32 cpu)
+{
+	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (at < cores && core)
+		WRITE(core->offline, 1);
+}
+
+s32 STRUCT_OPS_SLEEPABLE(wave_init)
+{
+	u32 zero = 0, slot;
+	s32 error = scx_bpf_create_dsq(FIFO_DSQ, -1);
+	if (error)
+		return error;
+	bpf_for(slot, 0, subjects)
+	{
+		u32 value = slot;
+		error = scx_bpf_create_dsq(FIRST_DSQ + slot, -1);
+		if (error)
+			return error;
+		bpf_map_push_elem(&free_slots, &value, BPF_ANY);
+	}
+	struct timer *timer = bpf_map_lookup_elem(&timers, &zero);
+	if (!timer)
+		return -2;
+	bpf_timer_init(&timer->timer, &timers, 1 /* CLOCK_MONOTONIC */);
+	bpf_timer_set_callback(&timer->timer, on_timer);
+	return bpf_timer_start(&timer->timer, layout.patience_ns / 4, 0);
+}
+
+void STRUCT_OPS(wave_exit, struct scx_exit_info *info)
+{
+	exit_code = info->exit_code;
+	bpf_probe_read_kernel_str(exit_reason, sizeof(exit_reason), info->reason);
+	bpf_probe_read_kernel_str(exit_message, sizeof(exit_message), info->msg);
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops wave = {
+	.select_cpu = (void *)wave_select_cpu,
+	.enqueue = (void *)wave_enqueue,
+	.dispatch = (void *)wave_dispatch,
+	.running = (void *)wave_running,
+	.stopping = (void *)wave_stopping,
+	.quiescent = (void *)wave_quiescent,
+	.yield = (void *)wave_yield,
+	.set_cpumask = (void *)wave_set_cpumask,
+	.enable = (void *)wave_enable,
+	.disable = (void *)wave_disable,
+	.cpu_online = (void *)wave_cpu_online,
+	.cpu_offline = (void *)wave_cpu_offline,
+	.init = (void *)wave_init,
+	.exit = (void *)wave_exit,
+	.flags = SCX_OPS_SWITCH_PARTIAL,
+	.timeout_ms = 30000,
+	.name = "wave",
+};

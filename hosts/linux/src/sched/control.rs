@@ -1,0 +1,322 @@
+//! The control thread: lets agents attach, watches them, turns them out, and rings for both sides where
+//! the kernel cannot.
+//!
+//! The states are those of hosts/user: a candidate has a window and doorbells of its own, and takes
+//! over when it has announced itself; whatever an agent does after its window was revoked reaches
+//! nobody.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use wave_core::clock::Nanos;
+use wave_core::control::{AgentState, HostControl};
+use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
+use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::snapshot::CoreRecord;
+use wave_core::watchdog::Watchdog;
+use wave_links::socket::{Connection, Listener, Offer};
+use wave_links::{AnyPort, EventFd, LinkSpec, SocketBell};
+
+use super::object::{LoadError, Mechanism, Window};
+use super::{Shared, lock};
+
+/// Candidates at once; more are refused.
+const CANDIDATES_MAX: usize = 4;
+/// Shortest time between two snapshots.
+const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
+/// How long a candidate may take to announce itself.
+const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
+
+struct Agent {
+    window: Window,
+    port: AnyPort,
+    control: HostControl,
+    connection: Connection,
+    /// A bell per core, then the control context's.
+    bells: Vec<EventFd>,
+    agent_bell: SocketBell,
+    since: Nanos,
+    /// How many cores had come over when the last snapshot was taken.
+    cores_in_snapshot: Option<usize>,
+    wants_snapshot: bool,
+    last_snapshot: Nanos,
+}
+
+pub(super) struct Control {
+    shared: Arc<Shared>,
+    mechanism: Mechanism,
+    listener: Listener,
+    layout: Layout,
+    candidates: Vec<Agent>,
+    attached: Option<Agent>,
+    watchdog: Watchdog,
+    cores_seen: Vec<CoreRecord>,
+}
+
+impl Control {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        mechanism: Mechanism,
+        listener: Listener,
+        layout: Layout,
+    ) -> Control {
+        let cores = usize::from(layout.config.cores);
+        let watchdog = Watchdog::new(layout.config.patience);
+        Control {
+            shared,
+            mechanism,
+            listener,
+            layout,
+            candidates: Vec::new(),
+            attached: None,
+            watchdog,
+            cores_seen: vec![CoreRecord::default(); cores],
+        }
+    }
+
+    /// Until the enclave stops.
+    pub(super) fn run(mut self) -> Result<(), LoadError> {
+        let rung = Rc::new(Cell::new(false));
+        let heard = Rc::clone(&rung);
+        let bells = self.mechanism.bells(move |bells| heard.set(heard.get() | bells.agent))?;
+        while !self.shared.stop.load(Ordering::SeqCst) {
+            self.wait(bells.epoll_fd());
+            let _ = bells.consume();
+            if rung.take()
+                && let Some(agent) = &self.attached
+            {
+                agent.agent_bell.ring();
+            }
+            self.kick();
+            let now = super::now();
+            self.mechanism.beat(now.0);
+            self.accept(now);
+            self.promote(now)?;
+            self.serve(now)?;
+            self.publish();
+        }
+        if let Some(agent) = self.attached.take() {
+            agent.control.revoke(&agent.port);
+        }
+        Ok(())
+    }
+
+    /// Until something happens, or the watchdog wants to look.
+    fn wait(&self, program: i32) {
+        let mut fds = vec![
+            poll_in(self.listener.as_fd()),
+            poll_in(self.shared.bell.as_fd()),
+            libc::pollfd { fd: program, events: libc::POLLIN, revents: 0 },
+        ];
+        for agent in self.candidates.iter().chain(&self.attached) {
+            fds.push(poll_in(agent.connection.as_fd()));
+            fds.extend(agent.bells.iter().map(|bell| poll_in(bell.as_fd())));
+        }
+        let quarter_ms = (self.layout.config.patience.0 / 4_000_000).clamp(1, 1000) as i32;
+        let cores = usize::from(self.layout.config.cores);
+        let timeout_ms = match &self.attached {
+            Some(agent) if agent.wants_snapshot || agent.cores_in_snapshot != Some(cores) => 1,
+            _ => quarter_ms,
+        };
+        // SAFETY: `fds` is an array of as many valid entries as are said, alive during the call.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+        self.shared.bell.drain();
+    }
+
+    /// Passes on what the agent has rung.
+    fn kick(&self) {
+        let Some(agent) = &self.attached else { return };
+        for (core, bell) in agent.bells.iter().enumerate() {
+            if bell.drain() && core < usize::from(self.layout.config.cores) {
+                self.mechanism.kick(core as u32);
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Nanos) {
+        for _ in 0..CANDIDATES_MAX {
+            let connection = match self.listener.accept() {
+                Ok(Some(connection)) => connection,
+                Ok(None) => return,
+                Err(_) => continue,
+            };
+            if self.candidates.len() == CANDIDATES_MAX {
+                let _ = connection.refuse("too many agents are attaching at once; try again");
+                continue;
+            }
+            match self.offer(connection, now) {
+                Ok(agent) => self.candidates.push(agent),
+                Err((connection, error)) => {
+                    let _ = connection.refuse(&format!("the host cannot make a window: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Makes a window and hands it over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`).
+    fn offer(
+        &self,
+        connection: Connection,
+        now: Nanos,
+    ) -> Result<Agent, (Connection, Box<dyn std::error::Error>)> {
+        let made = || -> Result<_, Box<dyn std::error::Error>> {
+            let window = Window::new(&self.layout)?;
+            let [agent_bell, agents_end] = SocketBell::pair()?;
+            let bells = (0..self.layout.agent_vector())
+                .map(|_| EventFd::new())
+                .collect::<Result<Vec<_>, _>>()?;
+            let link = LinkSpec::Shm;
+            let mappings = self.layout.mappings(Side::Host);
+            let port = link.port(&window.memory, Side::Host, &mappings)?;
+            write_header(&self.layout, port.window(Home::Nic));
+            let fds = bells.iter().map(AsFd::as_fd).chain([agents_end.as_fd()]);
+            let fds: Vec<BorrowedFd<'_>> = fds.collect();
+            connection.send_offer(&Offer {
+                version: PROTOCOL_VERSION,
+                lines: [self.layout.nic_lines, self.layout.host_lines, 0],
+                memory: window.fd(),
+                doorbells: &fds,
+                link: &link.to_text(),
+            })?;
+            Ok((window, port, bells, agent_bell))
+        };
+        match made() {
+            Ok((window, port, bells, agent_bell)) => Ok(Agent {
+                control: HostControl::new(&self.layout),
+                window,
+                port,
+                connection,
+                bells,
+                agent_bell,
+                since: now,
+                cores_in_snapshot: None,
+                wants_snapshot: true,
+                last_snapshot: Nanos(0),
+            }),
+            Err(error) => Err((connection, error)),
+        }
+    }
+
+    /// Lets a candidate that has announced itself take over; drops those that never will.
+    fn promote(&mut self, now: Nanos) -> Result<(), LoadError> {
+        let mut at = 0;
+        while at < self.candidates.len() {
+            let candidate = &self.candidates[at];
+            match candidate.control.agent_state(&candidate.port) {
+                AgentState::Ready => {
+                    let agent = self.candidates.swap_remove(at);
+                    self.attach(agent)?;
+                    continue;
+                }
+                AgentState::OtherVersion(version) => {
+                    let text = format!(
+                        "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
+                    );
+                    let _ = candidate.connection.refuse(&text);
+                    self.candidates.swap_remove(at);
+                    continue;
+                }
+                AgentState::Absent => {}
+            }
+            let late = now.since(candidate.since) > CANDIDATE_PATIENCE;
+            if late || candidate.connection.hung_up() {
+                self.candidates.swap_remove(at);
+                continue;
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// A new incarnation begins; the workload goes on meanwhile.
+    fn attach(&mut self, agent: Agent) -> Result<(), LoadError> {
+        if let Some(old) = self.attached.take() {
+            old.control.revoke(&old.port);
+        }
+        lock(&self.shared.stats).agents += 1;
+        self.watchdog = Watchdog::new(self.layout.config.patience);
+        self.shared.kill.store(false, Ordering::SeqCst);
+        self.mechanism.switch_windows(Some(&agent.window))?;
+        self.mechanism.set_agent_decides(true);
+        // A core that sleeps comes over, and asks.
+        self.mechanism.kick_all();
+        self.attached = Some(agent);
+        Ok(())
+    }
+
+    fn serve(&mut self, now: Nanos) -> Result<(), LoadError> {
+        let Some(agent) = &mut self.attached else { return Ok(()) };
+        let requests = agent.control.poll(&agent.port);
+        let (cores, here) = self.mechanism.cores();
+        agent.wants_snapshot |= requests.resync;
+        agent.wants_snapshot |= self.mechanism.take_lost();
+        agent.wants_snapshot |= agent.cores_in_snapshot != Some(here);
+        if agent.wants_snapshot && now.since(agent.last_snapshot) >= SNAPSHOT_GAP {
+            let records = self.mechanism.records();
+            if agent.control.send_snapshot(&agent.port, &cores, records) {
+                agent.cores_in_snapshot = Some(here);
+                agent.wants_snapshot = false;
+                agent.last_snapshot = now;
+                lock(&self.shared.stats).snapshots += 1;
+            }
+        }
+        let signals = agent.control.take_signals();
+        if signals.ring_agent() {
+            agent.agent_bell.ring();
+        }
+        let faults = requests.fault | signals.fault() | self.mechanism.take_fault();
+        // The program has turned it out by itself, because this thread was late.
+        let unwatched = !self.mechanism.agent_decides();
+        let gone = agent.connection.hung_up() || self.shared.kill.swap(false, Ordering::SeqCst);
+        let mut idle = false;
+        for (record, seen) in cores.iter().zip(&mut self.cores_seen) {
+            idle |= record.has_idled_since(seen);
+            *seen = *record;
+        }
+        let mechanism = &self.mechanism;
+        let bark = self.watchdog.look(
+            now,
+            idle,
+            |subject, sequence| mechanism.waits(subject, sequence),
+            |from| mechanism.runnable_from(from),
+        );
+        if gone || faults || unwatched || bark.is_some() {
+            let mut stats = lock(&self.shared.stats);
+            stats.lost_agents += 1;
+            stats.faults += u64::from(faults);
+            stats.barks += u64::from(bark.is_some());
+            drop(stats);
+            self.detach()?;
+        }
+        Ok(())
+    }
+
+    /// The agent is no more: revoke its window, and let the host decide.
+    fn detach(&mut self) -> Result<(), LoadError> {
+        let Some(agent) = self.attached.take() else { return Ok(()) };
+        agent.control.revoke(&agent.port);
+        self.mechanism.set_agent_decides(false);
+        self.mechanism.switch_windows(None)?;
+        self.mechanism.kick_all();
+        Ok(())
+    }
+
+    /// Shows others what was counted.
+    fn publish(&self) {
+        let mut stats = lock(&self.shared.stats);
+        stats.agent_decides = self.attached.is_some() && self.mechanism.agent_decides();
+        let cores = 0..u32::from(self.layout.config.cores);
+        stats.cores = cores.map(|core| self.mechanism.core_stats(core)).collect();
+        stats.unwatched = self.mechanism.unwatched();
+        stats.without_slot = self.mechanism.without_slot();
+        stats.threads = self.mechanism.threads();
+        stats.turned_out = self.mechanism.exit_reason();
+    }
+}
+
+fn poll_in(fd: BorrowedFd<'_>) -> libc::pollfd {
+    libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }
+}

@@ -1,0 +1,274 @@
+//! Threads of unmodified programs, scheduled by an agent through sched_ext.
+//!
+//! ```text
+//!   a program's threads (SCHED_EXT)          control thread               agent, another process
+//!          |  callbacks                            |                               |
+//!   bpf/sched.bpf.c  == window: messages, decisions (a BPF array that both map) == policy
+//!          |                                       |
+//!          +---- bells (ring buffer) ------------->+ rings the agent; kicks cores for it; watches it
+//! ```
+//!
+//! The program in the kernel is the mechanism: it tells what happens, checks each decision and
+//! commits it in `dispatch`. Without an agent it schedules by itself, first in first out. Without
+//! this process the kernel takes the threads back to its own default.
+
+mod control;
+mod object;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::{Config, ConfigError, Layout};
+use wave_core::link::Doorbell;
+use wave_core::outcome::Code;
+use wave_links::EventFd;
+use wave_links::socket::{Listener, SocketError};
+
+use control::Control;
+pub use object::LoadError;
+use object::Mechanism;
+
+/// The scheduling class that a thread joins to be decided on.
+pub const SCHED_EXT: i32 = 7;
+
+/// How an enclave is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where agents attach.
+    pub socket: PathBuf,
+    /// Users besides our own and root whose agents may attach.
+    pub allowed_uids: Vec<u32>,
+    /// The CPUs that are the enclave's cores.
+    pub cpus: Vec<usize>,
+    /// What host and agent agree on; cores and contexts are filled in.
+    pub config: Config,
+}
+
+impl Options {
+    /// These CPUs, 4096 threads, patience of 20 ms.
+    pub fn new(socket: impl Into<PathBuf>, cpus: Vec<usize>) -> Options {
+        let config = Config::coherent(u16::try_from(cpus.len()).unwrap_or(u16::MAX));
+        Options { socket: socket.into(), allowed_uids: Vec::new(), cpus, config }
+    }
+}
+
+/// Why an enclave could not be started. Nothing of the machine was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration makes no layout.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The program.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A CPU that is not there or not online, or named twice.
+    #[error("CPU {cpu} {what}; online are {online}")]
+    Cpu {
+        /// Which.
+        cpu: usize,
+        /// What is wrong with it.
+        what: &'static str,
+        /// The CPUs that are online.
+        online: String,
+    },
+    /// The kernel gave no descriptor or thread.
+    #[error("{doing}: {error}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// One core's counters since the start.
+#[derive(Clone, Debug, Default)]
+pub struct CoreStats {
+    /// Times that a decision was carried out.
+    pub switches: u64,
+    /// Times that the host chose by itself.
+    pub fallback_switches: u64,
+    /// Outcomes by code.
+    pub outcomes: Vec<(Code, u64)>,
+}
+
+/// Counters since the start.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Each core's.
+    pub cores: Vec<CoreStats>,
+    /// Whether an agent decides now.
+    pub agent_decides: bool,
+    /// Threads in the enclave now.
+    pub threads: usize,
+    /// Agents that have been attached, one after the other.
+    pub agents: u64,
+    /// Agents that were lost.
+    pub lost_agents: u64,
+    /// Of these, turned out by the watchdog.
+    pub barks: u64,
+    /// Of these, those that wrote nonsense.
+    pub faults: u64,
+    /// Times that the program turned an agent out, because nobody watched it.
+    pub unwatched: u64,
+    /// Snapshots sent.
+    pub snapshots: u64,
+    /// Threads that found no slot and stay with the host.
+    pub without_slot: u64,
+    /// Why the kernel turned the scheduler out, if it did.
+    pub turned_out: Option<String>,
+}
+
+struct Shared {
+    stop: AtomicBool,
+    kill: AtomicBool,
+    bell: EventFd,
+    stats: Mutex<Stats>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// CPUs under sched_ext, whose threads one agent at a time decides on. Dropping it gives all
+/// threads back to the kernel's own scheduler.
+pub struct Enclave {
+    shared: Arc<Shared>,
+    control: Option<JoinHandle<Result<(), LoadError>>>,
+    socket: PathBuf,
+}
+
+impl std::fmt::Debug for Enclave {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enclave").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl Enclave {
+    /// Loads the mechanism. No thread is under it yet: see [`join`].
+    pub fn start(options: Options) -> Result<Enclave, StartError> {
+        let Options { socket, allowed_uids, cpus, mut config } = options;
+        let possible = check_cpus(&cpus)?;
+        config.cores = u16::try_from(cpus.len()).unwrap_or(u16::MAX);
+        // A context for each CPU outside the enclave, and the control context.
+        config.contexts = u16::try_from(possible - cpus.len() + 1).unwrap_or(u16::MAX);
+        let layout = Layout::new(config)?;
+        let system = |doing| move |error| StartError::System { doing, error };
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            kill: AtomicBool::new(false),
+            bell: EventFd::new().map_err(system("making a doorbell"))?,
+            stats: Mutex::new(Stats::default()),
+        });
+        let listener = Listener::bind(&socket, &allowed_uids)?;
+        let mechanism = Mechanism::load(&layout, &cpus, possible)?;
+        let control = Control::new(Arc::clone(&shared), mechanism, listener, layout);
+        let thread = std::thread::Builder::new().name("wave-control".into());
+        let started = thread.spawn(move || control.run());
+        let control = Some(started.map_err(system("starting the control thread"))?);
+        Ok(Enclave { shared, control, socket })
+    }
+
+    /// Where agents attach.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The counters, at most a quarter of the patience old.
+    pub fn stats(&self) -> Stats {
+        lock(&self.shared.stats).clone()
+    }
+
+    /// Turns the agent out, if there is one (Wave Table 1, `KILL_WAVE_AGENT`).
+    pub fn kill_agent(&self) {
+        self.shared.kill.store(true, Ordering::SeqCst);
+        self.shared.bell.ring();
+    }
+}
+
+impl Drop for Enclave {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.bell.ring();
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+    }
+}
+
+/// Puts a thread under the enclave's agent: 0 is the calling one. Its children inherit that.
+pub fn join(tid: i32) -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter is valid for the duration of the call; nothing else is touched.
+    match unsafe { libc::sched_setscheduler(tid, SCHED_EXT, &parameter) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The monotonic clock, as the program in the kernel reads it.
+fn now() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writes for the duration of the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// How many CPUs there can be, if these are distinct and online.
+fn check_cpus(cpus: &[usize]) -> Result<usize, StartError> {
+    let read = |name: &str| {
+        let path = format!("/sys/devices/system/cpu/{name}");
+        std::fs::read_to_string(path).map_err(|error| StartError::System {
+            doing: "reading which CPUs there are",
+            error,
+        })
+    };
+    let (online_text, possible) = (read("online")?, read("possible")?);
+    let online = parse_cpus(&online_text);
+    for (at, &cpu) in cpus.iter().enumerate() {
+        let what = if cpus[..at].contains(&cpu) {
+            "is named twice"
+        } else if !online.contains(&cpu) {
+            "is not online"
+        } else {
+            continue;
+        };
+        return Err(StartError::Cpu { cpu, what, online: online_text.trim().to_owned() });
+    }
+    Ok(parse_cpus(&possible).last().map_or(1, |last| last + 1))
+}
+
+/// A list of CPUs as the kernel writes it: `0-3,8`.
+pub fn parse_cpus(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_cpus("5"), [5]);
+        assert_eq!(parse_cpus(""), [0usize; 0]);
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_named() {
+        let error = check_cpus(&[0, 4095]).unwrap_err().to_string();
+        assert!(error.starts_with("CPU 4095 is not online; online are 0"), "{error}");
+        assert!(check_cpus(&[0, 0]).unwrap_err().to_string().starts_with("CPU 0 is named twice"));
+    }
+}

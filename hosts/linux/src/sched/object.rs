@@ -1,0 +1,495 @@
+//! The loaded BPF program: where its parts lie, and what it shares with this process.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput, RingBuffer,
+    RingBufferBuilder,
+};
+use wave_core::layout::{Config, Layout};
+use wave_core::link::{Home, LINE_BYTES, LINE_WORDS};
+use wave_core::message::{Sequence, Subject, TxnId};
+use wave_core::outcome::Code;
+use wave_core::snapshot::{CoreRecord, Record, State};
+use wave_links::memory::Memory;
+
+/// As in the program.
+const CPUS_MAX: usize = 1024;
+const WINDOWS: u64 = 4;
+const CORE_LINES: u32 = 4;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+const BPF_F_INNER_MAP: u32 = 1 << 12;
+const NO_CORE: u16 = u16::MAX;
+
+/// Why the mechanism could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The kernel has no sched_ext.
+    #[error(
+        "this kernel has no sched_ext (/sys/kernel/sched_ext is missing): it takes Linux 6.13 or later, \
+         built with CONFIG_SCHED_CLASS_EXT; `wave doctor` says what this machine can run"
+    )]
+    NoSchedExt,
+    /// Another scheduler has it.
+    #[error("another sched_ext scheduler is loaded: `{0}`; stop it first")]
+    Taken(String),
+    /// libbpf, or the kernel's verifier.
+    #[error("{doing}: {error}{}", hint(.error))]
+    Bpf {
+        /// What was being done.
+        doing: &'static str,
+        /// What was said.
+        error: libbpf_rs::Error,
+    },
+    /// Memory shared with the program could not be mapped.
+    #[error("mapping {what}: {error}")]
+    Map {
+        /// Which.
+        what: &'static str,
+        /// What was said.
+        error: wave_links::memory::MapError,
+    },
+    /// The object is not what this library was built with.
+    #[error("the program has no {0}")]
+    Missing(&'static str),
+}
+
+fn hint(error: &libbpf_rs::Error) -> &'static str {
+    match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => "; it takes root (CAP_BPF and CAP_SYS_ADMIN)",
+        _ => "",
+    }
+}
+
+/// `struct layout` of the program.
+#[repr(C)]
+#[derive(Clone)]
+struct Places {
+    patience_ns: u64,
+    cores: u32,
+    subjects: u32,
+    cpus_possible: u32,
+    agent_parked: u32,
+    preempt: u32,
+    core_status: u32,
+    messages_first: u32,
+    messages_credit: u32,
+    messages_shift: u32,
+    decisions_first: u32,
+    decisions_credit: u32,
+    decisions_shift: u32,
+    context_of_cpu: [u16; CPUS_MAX],
+    core_of_cpu: [u16; CPUS_MAX],
+    cpu_of_core: [u16; CPUS_MAX],
+}
+
+const _: () = assert!(size_of::<Places>() == 8 + 12 * 4 + 3 * 2 * CPUS_MAX);
+
+impl Places {
+    fn new(layout: &Layout, cpus: &[usize], cpus_possible: usize) -> Places {
+        let line = |home: Home, line: u32| match home {
+            Home::Nic => line,
+            Home::Host => layout.nic_lines + line,
+        };
+        let (messages, decisions) = (&layout.messages[0], &layout.decisions[0]);
+        let mut places = Places {
+            patience_ns: layout.config.patience.0,
+            cores: layout.config.cores.into(),
+            subjects: layout.config.subjects,
+            cpus_possible: cpus_possible as u32,
+            agent_parked: line(Home::Host, layout.agent_parked),
+            preempt: line(Home::Host, layout.preempt),
+            core_status: line(Home::Nic, layout.core_status),
+            messages_first: line(messages.home, messages.ring.first),
+            messages_credit: line(messages.home, messages.ring.credit),
+            messages_shift: messages.ring.entries.trailing_zeros(),
+            decisions_first: line(decisions.home, decisions.ring.first),
+            decisions_credit: line(decisions.home, decisions.ring.credit),
+            decisions_shift: decisions.ring.entries.trailing_zeros(),
+            context_of_cpu: [0; CPUS_MAX],
+            core_of_cpu: [NO_CORE; CPUS_MAX],
+            cpu_of_core: [0; CPUS_MAX],
+        };
+        for (core, &cpu) in cpus.iter().enumerate() {
+            places.core_of_cpu[cpu] = core as u16;
+            places.cpu_of_core[core] = cpu as u16;
+        }
+        let mut outside = cpus.len() as u16;
+        for cpu in 0..cpus_possible.min(CPUS_MAX) {
+            places.context_of_cpu[cpu] = match places.core_of_cpu[cpu] {
+                NO_CORE => {
+                    outside += 1;
+                    outside - 1
+                }
+                core => core,
+            };
+        }
+        places
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the struct is `repr(C)` without padding (its size is asserted), and any byte of
+        // an integer may be read.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Places>()) }
+    }
+}
+
+/// A window for one agent: a BPF array that both sides map.
+#[derive(Debug)]
+pub(crate) struct Window {
+    pub(crate) memory: Arc<Memory>,
+    map: MapHandle,
+}
+
+impl Window {
+    pub(crate) fn new(layout: &Layout) -> Result<Window, LoadError> {
+        let map = array("wave_window", layout.nic_lines + layout.host_lines)?;
+        let memory = Memory::map(map.as_fd(), layout.nic_lines, layout.host_lines, 0)
+            .map_err(|error| LoadError::Map { what: "a window", error })?;
+        Ok(Window { memory: Arc::new(memory), map })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+fn array(name: &str, lines: u32) -> Result<MapHandle, LoadError> {
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: BPF_F_MMAPABLE | BPF_F_INNER_MAP,
+        ..Default::default()
+    };
+    MapHandle::create(MapType::Array, Some(name), 4, LINE_BYTES as u32, lines, &options)
+        .map_err(|error| LoadError::Bpf { doing: "making a window", error })
+}
+
+/// The mechanism, loaded and attached; the kernel takes all tasks back when it is dropped.
+pub(crate) struct Mechanism {
+    _link: Link,
+    object: Object,
+    control: Memory,
+    threads: Memory,
+    cores: Memory,
+    windows: OwnedFd,
+    subjects: u32,
+    core_count: u32,
+}
+
+/// What the program asks this process to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bells {
+    pub(crate) agent: bool,
+}
+
+impl Mechanism {
+    pub(crate) fn load(
+        layout: &Layout,
+        cpus: &[usize],
+        cpus_possible: usize,
+    ) -> Result<Mechanism, LoadError> {
+        check_kernel()?;
+        let bpf = |doing| move |error| LoadError::Bpf { doing, error };
+        let program = include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o"));
+        let mut open = ObjectBuilder::default()
+            .open_memory(program)
+            .map_err(bpf("reading the program"))?;
+        let template = array("wave_template", layout.nic_lines + layout.host_lines)?;
+        let Config { subjects, cores, .. } = layout.config;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            let done = match name.as_str() {
+                "threads" | "slots" | "free_slots" => map.set_max_entries(subjects),
+                "core_states" => map.set_max_entries(cores.into()),
+                "windows" => map.set_inner_map_fd(template.as_fd()),
+                name if name.ends_with(".rodata") => {
+                    let places = Places::new(layout, cpus, cpus_possible);
+                    let bytes = map.initial_value_mut().ok_or(LoadError::Missing("constants"))?;
+                    let into = bytes.get_mut(..size_of::<Places>());
+                    into.ok_or(LoadError::Missing("layout"))?.copy_from_slice(places.bytes());
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+            done.map_err(bpf("sizing a map"))?;
+        }
+        let mut object = open.load().map_err(bpf("loading the program"))?;
+        let mapped = |what: &'static str, name: &str, lines: u32| {
+            let map = object.maps().find(|map| map.name() == name);
+            let map = map.ok_or(LoadError::Missing(what))?;
+            Memory::map(map.as_fd(), lines, 0, 0).map_err(|error| LoadError::Map { what, error })
+        };
+        let control = mapped("control", "control", 1)?;
+        let threads = mapped("threads", "threads", subjects)?;
+        let core_states = mapped("cores", "core_states", CORE_LINES * u32::from(cores))?;
+        let windows = object.maps().find(|map| map.name() == "windows");
+        let windows = windows.ok_or(LoadError::Missing("windows"))?;
+        let windows = windows.as_fd().try_clone_to_owned().map_err(|error| LoadError::Bpf {
+            doing: "keeping a map",
+            error: error.into(),
+        })?;
+        let link = {
+            let mut ops = object.maps_mut().find(|map| map.name() == "wave");
+            let ops = ops.as_mut().ok_or(LoadError::Missing("operations"))?;
+            ops.attach_struct_ops().map_err(bpf("attaching the scheduler"))?
+        };
+        let core_count = cores.into();
+        Ok(Mechanism {
+            _link: link,
+            object,
+            control,
+            threads,
+            cores: core_states,
+            windows,
+            subjects,
+            core_count,
+        })
+    }
+
+    /// Calls `ring` for each thing that the program wants done.
+    pub(crate) fn bells<'a>(
+        &self,
+        mut ring: impl FnMut(Bells) + 'a,
+    ) -> Result<RingBuffer<'a>, LoadError> {
+        let bpf = |error| LoadError::Bpf { doing: "listening to the program", error };
+        let map = self.object.maps().find(|map| map.name() == "bells");
+        let map = map.ok_or(LoadError::Missing("bells"))?;
+        let mut builder = RingBufferBuilder::new();
+        let heard = move |bytes: &[u8]| {
+            ring(Bells { agent: bytes.first() == Some(&0) });
+            0
+        };
+        builder.add(&map, heard).map_err(bpf)?;
+        builder.build().map_err(bpf)
+    }
+
+    /// Interrupts a core, as its doorbell asks.
+    pub(crate) fn kick(&self, core: u32) {
+        let program = self.object.progs_mut().find(|program| program.name() == "wave_kick");
+        if let Some(program) = program {
+            let mut context = core.to_ne_bytes();
+            let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
+            let _ = program.test_run(input);
+        }
+    }
+
+    pub(crate) fn kick_all(&self) {
+        (0..self.core_count).for_each(|core| self.kick(core));
+    }
+
+    fn control(&self, field: Field) -> &AtomicU64 {
+        &self.control.region(Home::Nic)[field as usize]
+    }
+
+    /// Says that somebody watches the agent.
+    pub(crate) fn beat(&self, now_ns: u64) {
+        self.control(Field::Beat).store(now_ns, Ordering::SeqCst);
+    }
+
+    pub(crate) fn agent_decides(&self) -> bool {
+        self.control(Field::AgentDecides).load(Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn set_agent_decides(&self, decides: bool) {
+        self.control(Field::AgentDecides).store(decides.into(), Ordering::SeqCst);
+        if !decides {
+            // Every core looks for what was left parked.
+            self.control(Field::Tick).fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn take_lost(&self) -> bool {
+        self.control(Field::Lost).swap(0, Ordering::SeqCst) != 0
+    }
+
+    pub(crate) fn take_fault(&self) -> bool {
+        self.control(Field::Fault).swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Times that the program itself turned an agent out, because nobody watched it.
+    pub(crate) fn unwatched(&self) -> u64 {
+        self.control(Field::Fallbacks).load(Ordering::Relaxed)
+    }
+
+    /// Threads that joined when no slot was left, and stay with the host.
+    pub(crate) fn without_slot(&self) -> u64 {
+        self.control(Field::WithoutSlot).load(Ordering::Relaxed)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.control(Field::Epoch).load(Ordering::SeqCst)
+    }
+
+    /// Points every context to another window, or to none.
+    pub(crate) fn switch_windows(&self, to: Option<&Window>) -> Result<(), LoadError> {
+        let epoch = self.epoch() + 1;
+        let windows = MapHandle::try_from_fd(self.windows.as_fd())?;
+        let key = ((epoch % WINDOWS) as u32).to_ne_bytes();
+        match to {
+            Some(window) => {
+                use std::os::fd::AsRawFd;
+                let value = (window.fd().as_raw_fd() as u32).to_ne_bytes();
+                let done = windows.update(&key, &value, MapFlags::ANY);
+                done.map_err(|error| LoadError::Bpf { doing: "handing over a window", error })?;
+            }
+            None => {
+                // It may not be there.
+                let _ = windows.delete(&key);
+            }
+        }
+        self.control(Field::Epoch).store(epoch, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn core_words(&self, core: u32) -> &[AtomicU64] {
+        let words = CORE_LINES as usize * LINE_WORDS;
+        &self.cores.region(Home::Nic)[core as usize * words..][..words]
+    }
+
+    /// Every core as a snapshot tells it, and how many have come over to the current window.
+    pub(crate) fn cores(&self) -> (Vec<CoreRecord>, usize) {
+        let epoch = self.epoch();
+        let mut here = 0;
+        let of = |core| {
+            let words = self.core_words(core);
+            let came_over = words[CoreField::Epoch as usize].load(Ordering::Acquire) == epoch;
+            here += usize::from(came_over);
+            let record = words[CoreField::Record as usize].load(Ordering::Acquire);
+            // Until then the decision that it answered last was another window's.
+            let txn = if came_over { TxnId::new(record as u32) } else { TxnId::new(0) };
+            CoreRecord { run: (record >> 32) as u32, txn, asks: record & 1 << 24 != 0 }
+        };
+        let records = (0..self.core_count).map(of).collect();
+        (records, here)
+    }
+
+    /// One core's counters.
+    pub(crate) fn core_stats(&self, core: u32) -> super::CoreStats {
+        let words = self.core_words(core);
+        let get = |at: usize| words[at].load(Ordering::Relaxed);
+        let outcome = |code: &Code| (*code, get(CoreField::Outcomes as usize + *code as usize));
+        super::CoreStats {
+            switches: get(CoreField::Switches as usize),
+            fallback_switches: get(CoreField::FallbackSwitches as usize),
+            outcomes: Code::ALL.iter().map(outcome).filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    fn thread(&self, slot: u32) -> &[AtomicU64] {
+        &self.threads.region(Home::Nic)[slot as usize * LINE_WORDS..][..LINE_WORDS]
+    }
+
+    /// A slot's record, of one moment.
+    fn record(&self, slot: u32) -> Option<Record> {
+        let words = self.thread(slot);
+        loop {
+            let word = words[0].load(Ordering::SeqCst);
+            let generation = words[1].load(Ordering::SeqCst) as u32;
+            if words[0].load(Ordering::SeqCst) != word {
+                continue;
+            }
+            return (generation > 0).then(|| Record {
+                subject: Subject { id: slot, generation },
+                sequence: Sequence(word as u32),
+                state: State::from_number((word >> 32) as u8).unwrap_or(State::Free),
+                core: (word >> 48) as u16,
+                class: 0,
+            });
+        }
+    }
+
+    /// Every slot that was ever used.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        (0..self.subjects).filter_map(|slot| self.record(slot))
+    }
+
+    /// Threads that wait for a decision, from slot `from` on, then from 0.
+    pub(crate) fn runnable_from(
+        &self,
+        from: u32,
+    ) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
+        let from = from.min(self.subjects);
+        (from..self.subjects)
+            .chain(0..from)
+            .filter_map(|slot| self.record(slot))
+            .filter(|record| record.state == State::Runnable)
+            .map(|record| (record.subject, record.sequence))
+    }
+
+    /// Whether a thread waits at just this version of its state.
+    pub(crate) fn waits(&self, subject: Subject, sequence: Sequence) -> bool {
+        self.record(subject.id).is_some_and(|record| {
+            record.subject == subject
+                && record.sequence == sequence
+                && record.state == State::Runnable
+        })
+    }
+
+    /// Threads in the enclave now.
+    pub(crate) fn threads(&self) -> usize {
+        self.records().filter(|record| record.state != State::Free).count()
+    }
+
+    /// Why the kernel turned the program out, if it did.
+    pub(crate) fn exit_reason(&self) -> Option<String> {
+        let map = self.object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"))?;
+        let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+        let text = |from: usize, len: usize| {
+            let bytes = bytes.get(from..from + len)?;
+            let end = bytes.iter().position(|byte| *byte == 0)?;
+            (end > 0).then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
+        };
+        let (reason, message) = (text(8, 128), text(136, 1024));
+        match (reason, message) {
+            (Some(reason), Some(message)) => Some(format!("{reason}: {message}")),
+            (reason, message) => reason.or(message),
+        }
+    }
+}
+
+/// Words of `struct control`.
+#[derive(Clone, Copy)]
+enum Field {
+    AgentDecides = 0,
+    Epoch = 1,
+    Beat = 2,
+    Lost = 3,
+    Fault = 4,
+    Tick = 5,
+    WithoutSlot = 6,
+    Fallbacks = 7,
+}
+
+/// Words of `struct core`.
+#[derive(Clone, Copy)]
+enum CoreField {
+    Epoch = 0,
+    Record = 3,
+    Switches = 6,
+    FallbackSwitches = 7,
+    Outcomes = 8,
+}
+
+trait FromFd: Sized {
+    fn try_from_fd(fd: BorrowedFd<'_>) -> Result<Self, LoadError>;
+}
+
+impl FromFd for MapHandle {
+    fn try_from_fd(fd: BorrowedFd<'_>) -> Result<MapHandle, LoadError> {
+        let bpf = |error| LoadError::Bpf { doing: "reaching a map", error };
+        let info = libbpf_rs::MapInfo::new(fd).map_err(bpf)?;
+        MapHandle::from_map_id(info.info.id).map_err(bpf)
+    }
+}
+
+fn check_kernel() -> Result<(), LoadError> {
+    let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
+    let state = state.map_err(|_| LoadError::NoSchedExt)?;
+    if state.trim() == "disabled" {
+        return Ok(());
+    }
+    let name = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
+    Err(LoadError::Taken(name.trim().to_owned()))
+}
