@@ -53,7 +53,7 @@ enum state { FREE, RUNNABLE, RUNNING, BLOCKED_STATE };
 #define FIFO_DSQ 1ull
 #define FIRST_DSQ 16ull
 /* How often a decision may come before its thread is in its DSQ. */
-#define EARLY_MAX 10000
+#define EARLY_MAX 1000
 /* Decisions that one dispatch answers at most. */
 #define LOOKS_MAX 64
 
@@ -124,9 +124,10 @@ struct core {
 	u64 scanned;
 	u64 switches;
 	u64 fallback_switches;
-	/* 32 words in all. */
 	u64 outcomes[CODES];
-	u64 pad[5];
+	/* Looks that came before the thread was in its DSQ. */
+	u64 early;
+	u64 pad[4];
 };
 
 _Static_assert(sizeof(struct control) == 64, "a line");
@@ -487,6 +488,8 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 		dsq_insert(p, FIRST_DSQ + slot, SCX_SLICE_INF, enq_flags);
 	else
 		dsq_insert(p, FIFO_DSQ, SCX_SLICE_DFL, enq_flags);
+	if (!parks)
+		kick_for(p);
 	/* Its attributes changed while it ran, and it goes on; or it waited, and still does. */
 	if (runs_on || (before == RUNNABLE && !thread->fresh))
 		return;
@@ -500,8 +503,6 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	thread->fresh = thread->yielded = 0;
 	tell(thread, slot, RUNNABLE, kind, ran_ns);
-	if (!parks)
-		kick_for(p);
 }
 
 void STRUCT_OPS(wave_running, struct task_struct *p)
@@ -541,8 +542,13 @@ void STRUCT_OPS(wave_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	u32 slot;
 	struct thread *thread = thread_of(p, &slot);
-	if (!thread || thread->fresh || !(deq_flags & SCX_DEQ_SLEEP))
+	if (!thread || !(deq_flags & SCX_DEQ_SLEEP))
 		return;
+	if (thread->fresh) {
+		/* It ran when it joined: nobody has heard of it yet. */
+		__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, FREE, 0));
+		return;
+	}
 	u64 before = state_of(thread->word);
 	thread->yielded = 0;
 	tell(thread, slot, BLOCKED_STATE, BLOCKED, before == RUNNING ? thread->ran_ns : 0);
@@ -629,8 +635,10 @@ static __noinline int look(u32 at)
 		code = CPU_OFFLINE;
 	} else {
 		code = commit(at, subject, subject >> 32, second, slice);
-		if (code == EARLY)
+		if (code == EARLY) {
+			core->early++;
 			return TOO_EARLY;
+		}
 	}
 	core->consumed = consumed + 1;
 	if (core->consumed - core->credited >= 1ull << layout.decisions_shift >> 2) {
@@ -746,7 +754,7 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	}
 	/* It goes on with what it runs. */
-	if (prev && prev->scx.slice)
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
 		return;
 	if (!(core->record & 1 << 24))
 		ask(at);

@@ -12,6 +12,7 @@ struct cpumask {
 } WAVE_CO_RE;
 
 struct sched_ext_entity {
+	u32 flags;
 	u64 slice;
 } WAVE_CO_RE;
 
@@ -77,6 +78,7 @@ struct bpf_timer {
 #define SCX_DEQ_SLEEP 1ull
 #define SCX_KICK_IDLE 1ull
 #define SCX_KICK_PREEMPT 2ull
+#define SCX_TASK_QUEUED 1u
 #define SCX_OPS_SWITCH_PARTIAL 8ull
 /* A queued task's attributes change: it leaves and comes back at once. */
 #define ENQUEUE_RESTORE 2ull

@@ -77,8 +77,13 @@ impl Control {
         }
     }
 
-    /// Until the enclave stops.
-    pub(super) fn run(mut self) -> Result<(), LoadError> {
+    /// Until the enclave stops. `seats` are the CPUs outside the enclave, where this thread keeps no
+    /// thread of the enclave from running.
+    pub(super) fn run(mut self, seats: &[usize]) -> Result<(), LoadError> {
+        if !seats.is_empty() {
+            // Elsewhere it works as well.
+            let _ = super::pin(seats);
+        }
         let rung = Rc::new(Cell::new(false));
         let heard = Rc::clone(&rung);
         let bells = self.mechanism.bells(move |bells| heard.set(heard.get() | bells.agent))?;

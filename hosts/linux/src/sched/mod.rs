@@ -155,7 +155,8 @@ impl Enclave {
     /// Loads the mechanism. No thread is under it yet: see [`join`].
     pub fn start(options: Options) -> Result<Enclave, StartError> {
         let Options { socket, allowed_uids, cpus, mut config } = options;
-        let possible = check_cpus(&cpus)?;
+        let (online, possible) = check_cpus(&cpus)?;
+        let seats: Vec<usize> = online.into_iter().filter(|cpu| !cpus.contains(cpu)).collect();
         config.cores = u16::try_from(cpus.len()).unwrap_or(u16::MAX);
         // A context for each CPU outside the enclave, and the control context.
         config.contexts = u16::try_from(possible - cpus.len() + 1).unwrap_or(u16::MAX);
@@ -171,7 +172,7 @@ impl Enclave {
         let mechanism = Mechanism::load(&layout, &cpus, possible)?;
         let control = Control::new(Arc::clone(&shared), mechanism, listener, layout);
         let thread = std::thread::Builder::new().name("wave-control".into());
-        let started = thread.spawn(move || control.run());
+        let started = thread.spawn(move || control.run(&seats));
         let control = Some(started.map_err(system("starting the control thread"))?);
         Ok(Enclave { shared, control, socket })
     }
@@ -221,8 +222,23 @@ fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// How many CPUs there can be, if these are distinct and online.
-fn check_cpus(cpus: &[usize]) -> Result<usize, StartError> {
+/// Lets the calling thread run on these CPUs only.
+pub fn pin(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: an all-zero set is a valid, empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+        // SAFETY: `cpu` is below the size of the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: the set is valid and of the size that is said.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The CPUs that are online, and how many there can be, if these are distinct and online.
+fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
     let read = |name: &str| {
         let path = format!("/sys/devices/system/cpu/{name}");
         std::fs::read_to_string(path).map_err(|error| StartError::System {
@@ -242,7 +258,8 @@ fn check_cpus(cpus: &[usize]) -> Result<usize, StartError> {
         };
         return Err(StartError::Cpu { cpu, what, online: online_text.trim().to_owned() });
     }
-    Ok(parse_cpus(&possible).last().map_or(1, |last| last + 1))
+    let possible = parse_cpus(&possible).last().map_or(1, |last| last + 1);
+    Ok((online, possible))
 }
 
 /// A list of CPUs as the kernel writes it: `0-3,8`.
