@@ -1,0 +1,75 @@
+//! This machine's files, for the guest to read: a virtiofsd that serves the root folder.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::output_of;
+
+/// Where distributions put it; the first is QEMU's own of before version 8, written in C, the
+/// others the one in Rust.
+const PLACES: &[&str] = &[
+    "/usr/lib/qemu/virtiofsd",
+    "/usr/libexec/virtiofsd",
+    "/usr/lib/virtiofsd",
+    "/usr/bin/virtiofsd",
+];
+
+/// The program, if it is installed.
+pub fn program() -> Option<PathBuf> {
+    PLACES.iter().map(PathBuf::from).find(|path| path.is_file())
+}
+
+/// Starts to serve on a socket. Ends by itself when QEMU does.
+pub fn serve(socket: &Path, log: std::fs::File) -> Result<Child, String> {
+    let program = program().ok_or("there is no virtiofsd")?;
+    let help = output_of(Command::new(&program).arg("--help"))?;
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    // Dies with us, should we be killed before QEMU connects.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(&program);
+    command.arg(format!("--socket-path={}", socket.display()));
+    if help.contains("--shared-dir") {
+        command.args(["--shared-dir", "/", "--sandbox", "none"]);
+        // Mount points would be mounts in the guest too, which an overlay does not look behind.
+        if help.contains("--no-announce-submounts") {
+            command.arg("--no-announce-submounts");
+        }
+    } else {
+        command.args(["-f", "-o", "source=/", "-o", "sandbox=chroot", "-o", "log_level=warn"]);
+    }
+    let errors = log.try_clone().map_err(|error| error.to_string())?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .spawn()
+        .map_err(|error| format!("virtiofsd: {error}"))?;
+    let result = wait_until_listening(&mut child, socket);
+    if result.is_err() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    result.map(|()| child)
+}
+
+/// The socket's file is there before it can be connected to, and the first connection is QEMU's.
+/// So the kernel is asked: flag 0x10000 in `/proc/net/unix` marks a socket that listens.
+fn wait_until_listening(child: &mut Child, socket: &Path) -> Result<(), String> {
+    let socket = socket.display().to_string();
+    let limit = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < limit {
+        let table = std::fs::read_to_string("/proc/net/unix").map_err(|error| error.to_string())?;
+        let listens = |line: &str| {
+            line.ends_with(&format!(" {socket}")) && line.split(' ').nth(3) == Some("00010000")
+        };
+        if table.lines().any(listens) {
+            return Ok(());
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            return Err(format!("virtiofsd ended at once ({status})"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err("virtiofsd does not listen".into())
+}
