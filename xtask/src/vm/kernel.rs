@@ -97,7 +97,11 @@ fn put_in_place(fetched: &Path) -> Result<(), String> {
     let home = home();
     let old = fetched.with_extension("old");
     let _ = fs::rename(&home, &old);
-    fs::rename(fetched, &home).map_err(|error| format!("{}: {error}", home.display()))
+    match fs::rename(fetched, &home) {
+        // Another fetch was faster; its kernel is as new.
+        Err(_) if Kernel::at(&home).is_some() => Ok(()),
+        result => result.map_err(|error| format!("{}: {error}", home.display())),
+    }
 }
 
 /// Writes the ELF file that a bzImage carries.

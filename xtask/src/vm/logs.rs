@@ -10,6 +10,9 @@ const RUNS_KEPT: usize = 20;
 /// Lines of a log that are shown after a failure.
 const LINES_SHOWN: usize = 25;
 
+/// What the kernel writes at the head of a report.
+const SIGNS_OF_A_CRASH: &[&str] = &["Kernel panic", "BUG:", "Oops:", "lockup", "rcu_preempt self-"];
+
 /// The logs of one run.
 pub struct Logs {
     /// The kernel's messages.
@@ -33,21 +36,31 @@ impl Logs {
         Ok(logs)
     }
 
-    /// The end of both logs, with where to find them.
-    pub fn ends(&self) -> String {
-        [&self.console, &self.host].map(|path| end_of(path)).concat()
+    /// What tells most, with where to find the rest. Once the command ran, the programs on this
+    /// side have done their part, and what they say is noise.
+    pub fn telling(&self, started: bool) -> String {
+        let host = if started { String::new() } else { end_of(&self.host) };
+        end_of(&self.console) + &host
     }
 }
 
 fn end_of(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    if lines.is_empty() {
+    let shown = telling_lines(&text);
+    if shown.is_empty() {
         return String::new();
     }
-    let shown = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n  ");
-    format!("\nthe end of {}:\n  {shown}", path.display())
+    format!("\nfrom {}:\n  {}", path.display(), shown.join("\n  "))
+}
+
+/// The lines from where the kernel first said that something is wrong; else the last ones.
+fn telling_lines(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines.len().saturating_sub(LINES_SHOWN);
+    let is_wrong = |line: &&str| SIGNS_OF_A_CRASH.iter().any(|sign| line.contains(sign));
+    let first = lines.iter().position(is_wrong).unwrap_or(last).min(last);
+    lines.into_iter().skip(first).take(LINES_SHOWN).collect()
 }
 
 fn prune(folder: &Path) {
@@ -61,5 +74,26 @@ fn prune(folder: &Path) {
     let old = logs.len().saturating_sub(2 * (RUNS_KEPT - 1));
     for (_, path) in &logs[..old] {
         let _ = fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn shows_a_crash_from_its_beginning() {
+        let mut text = String::from("booting\nKernel panic - not syncing\n");
+        text.extend((0..100).map(|line| format!("frame {line}\n")));
+        let shown = telling_lines(&text);
+        assert_eq!((shown[0], shown.len()), ("Kernel panic - not syncing", LINES_SHOWN));
+    }
+
+    #[test]
+    fn shows_the_end_where_nothing_crashed() {
+        let text: String = (0..100).map(|line| format!("line {line}\n\n")).collect();
+        assert_eq!(telling_lines(&text).last(), Some(&"line 99"));
+        assert_eq!(telling_lines("one\n"), ["one"]);
+        assert!(telling_lines("").is_empty());
     }
 }

@@ -60,6 +60,16 @@ pub enum Accelerator {
     Tcg,
 }
 
+impl Accelerator {
+    /// Its name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
 /// The files and sockets that one machine works with.
 pub struct Paths {
     /// The uncompressed kernel.

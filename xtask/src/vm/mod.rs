@@ -83,7 +83,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
 fn fetch(update: bool) -> Result<ExitCode, Error> {
     tools::install()?;
     let kernel = if update { kernel::fetch()? } else { kernel::cached_or_fetched()? };
-    println!("{}", kernel.version);
+    println!("kernel {}: {}", kernel.version, kernel.vmlinux.display());
     Ok(ExitCode::SUCCESS)
 }
 

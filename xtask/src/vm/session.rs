@@ -46,19 +46,18 @@ pub fn run(
 
 /// KVM where a boot has shown since this machine was started that it works. `/dev/kvm` alone says
 /// little: it is there on machines whose processor cannot.
-fn accelerator(kernel: &Kernel) -> Accelerator {
+pub fn accelerator(kernel: &Kernel) -> Accelerator {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let memory = folder().join("accelerator");
     let known = fs::read_to_string(&memory).unwrap_or_default();
-    match known.split_once(' ') {
-        Some(("kvm", at)) if at == boot => return Accelerator::Kvm,
-        Some(("tcg", at)) if at == boot => return Accelerator::Tcg,
-        _ => {}
+    for accelerator in [Accelerator::Kvm, Accelerator::Tcg] {
+        if known == format!("{} {boot}", accelerator.name()) {
+            return accelerator;
+        }
     }
-    let (accelerator, name) =
-        if kvm_boots(kernel) { (Accelerator::Kvm, "kvm") } else { (Accelerator::Tcg, "tcg") };
+    let accelerator = if kvm_boots(kernel) { Accelerator::Kvm } else { Accelerator::Tcg };
     // If it cannot be remembered, it is probed again next time.
-    let _ = fs::write(&memory, format!("{name} {boot}"));
+    let _ = fs::write(&memory, format!("{} {boot}", accelerator.name()));
     accelerator
 }
 
@@ -85,21 +84,23 @@ fn run_with(
         Logs::begin(&scratch.name).map_err(|error| Error::Machine(format!("logs: {error}")))?;
     let deadline = Instant::now() + wanted.timeout;
     let mut running = Running::start(kernel, wanted, accelerator, &scratch, &logs)
-        .map_err(|error| Error::Machine(format!("{error}{}", logs.ends())))?;
+        .map_err(|error| Error::Machine(format!("{error}{}", logs.telling(false))))?;
     let ended = running.follow(deadline, out, err);
-    let where_to_look = logs.ends();
     match ended {
         Ended::Exit(exit_code) => Ok(Outcome { exit_code }),
         Ended::TimedOut { started } => {
             let what = if started { "the command did not end" } else { "the guest did not start" };
-            let seconds = wanted.timeout.as_secs();
-            Err(Error::TimedOut(format!("{what} within {seconds} s{where_to_look}")))
+            let (seconds, log) = (wanted.timeout.as_secs(), logs.telling(started));
+            Err(Error::TimedOut(format!("{what} within {seconds} s{log}")))
         }
         Ended::Gone { started } => {
             let when = if started { "while the command ran" } else { "before the command" };
-            Err(Error::Machine(format!("the guest panicked or stopped {when}{where_to_look}")))
+            let log = logs.telling(started);
+            Err(Error::Machine(format!("the guest panicked or stopped {when}{log}")))
         }
-        Ended::Failed(why) => Err(Error::Machine(format!("in the guest: {why}{where_to_look}"))),
+        Ended::Failed(why) => {
+            Err(Error::Machine(format!("in the guest: {why}{}", logs.telling(false))))
+        }
     }
 }
 
@@ -251,6 +252,23 @@ fn end_mark() -> String {
     format!("wave-vm-end-{:016x}", RandomState::new().hash_one(std::process::id()))
 }
 
+const SCRATCHES: &str = "/tmp";
+const SCRATCH_PREFIX: &str = "wave-vm-";
+
+/// Removes the folders of runs that were killed. What is another user's stays.
+fn remove_abandoned() {
+    let Ok(entries) = fs::read_dir(SCRATCHES) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(SCRATCH_PREFIX) else { continue };
+        let Some((process, _)) = rest.split_once('-') else { continue };
+        let is_number = process.parse::<u32>().is_ok();
+        if is_number && !Path::new("/proc").join(process).exists() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A folder of a short name, as sockets need it, that only we may enter; gone with the value.
 struct Scratch {
     name: String,
@@ -259,9 +277,10 @@ struct Scratch {
 
 impl Scratch {
     fn new() -> std::io::Result<Self> {
+        remove_abandoned();
         let number = RandomState::new().hash_one("scratch") as u32;
         let name = format!("{}-{number:08x}", std::process::id());
-        let path = Path::new("/tmp").join(format!("wave-vm-{name}"));
+        let path = Path::new(SCRATCHES).join(format!("{SCRATCH_PREFIX}{name}"));
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self { name, path })
     }

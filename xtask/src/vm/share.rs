@@ -31,10 +31,10 @@ pub fn serve(socket: &Path, log: std::fs::File) -> Result<Child, String> {
     command.arg(format!("--socket-path={}", socket.display()));
     if help.contains("--shared-dir") {
         command.args(["--shared-dir", "/", "--sandbox", "none"]);
-        // Mount points would be mounts in the guest too, which an overlay does not look behind.
-        if help.contains("--no-announce-submounts") {
-            command.arg("--no-announce-submounts");
-        }
+        // Announced, a mount point would be a mount in the guest too, and the overlay would show
+        // the empty folder beneath it.
+        let optional = ["--no-announce-submounts", "--readonly"];
+        command.args(optional.iter().filter(|option| help.contains(**option)));
     } else {
         command.args(["-f", "-o", "source=/", "-o", "sandbox=chroot", "-o", "log_level=warn"]);
     }
