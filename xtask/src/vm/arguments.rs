@@ -18,7 +18,9 @@ usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the
          --append KERNEL_ARGS    more of the kernel's command line
          --module NAME           load a kernel module first, with what it depends on
          --with HOST_FILE[:GUEST_PATH]   put a copy into the guest's own memory
-       The command runs as root, in this folder, over this machine's files; what it writes is lost.
+       The command runs as root, in this folder, over this machine's files; what it writes is lost
+       and what it leaves running is killed. Its input is empty. Of the environment it gets PATH,
+       HOME, USER, LANG, LC_*, TERM, TZ, RUST_* and WAVE_*.
        exit code: the command's; 124 after the timeout; 125 where the virtual machine failed";
 
 /// What is asked for.

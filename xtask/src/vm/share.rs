@@ -20,21 +20,34 @@ pub fn program() -> Option<PathBuf> {
     PLACES.iter().map(PathBuf::from).find(|path| path.is_file())
 }
 
+/// Whether the one there is serves only root: the one in C writes below `/var/run`.
+pub fn needs_root() -> bool {
+    program().is_some_and(|program| !is_in_rust(&options_of(&program).unwrap_or_default()))
+}
+
+fn options_of(program: &Path) -> Result<String, String> {
+    let help = output_of(Command::new(program).arg("--help"))?;
+    Ok(String::from_utf8_lossy(&help.stdout).into_owned())
+}
+
+fn is_in_rust(options: &str) -> bool {
+    options.contains("--shared-dir")
+}
+
 /// Starts to serve on a socket. Ends by itself when QEMU does.
 pub fn serve(socket: &Path, log: std::fs::File) -> Result<Child, String> {
     let program = program().ok_or("there is no virtiofsd")?;
-    let help = output_of(Command::new(&program).arg("--help"))?;
-    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let options = options_of(&program)?;
     // Dies with us, should we be killed before QEMU connects.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(&program);
     command.arg(format!("--socket-path={}", socket.display()));
-    if help.contains("--shared-dir") {
+    if is_in_rust(&options) {
         command.args(["--shared-dir", "/", "--sandbox", "none"]);
         // Announced, a mount point would be a mount in the guest too, and the overlay would show
         // the empty folder beneath it.
-        let optional = ["--no-announce-submounts", "--readonly"];
-        command.args(optional.iter().filter(|option| help.contains(**option)));
+        let newer = ["--no-announce-submounts", "--readonly"];
+        command.args(newer.iter().filter(|option| options.contains(**option)));
     } else {
         command.args(["-f", "-o", "source=/", "-o", "sandbox=chroot", "-o", "log_level=warn"]);
     }

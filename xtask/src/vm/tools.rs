@@ -17,10 +17,17 @@ pub fn install() -> Result<(), Error> {
         install_packages(&["virtiofsd"])?;
     }
     let still = missing();
-    if still.is_empty() && share::program().is_some() {
-        return Ok(());
+    if !still.is_empty() || share::program().is_none() {
+        return Err(Error::Unavailable(format!("still missing after the installation: {still:?}")));
     }
-    Err(Error::Unavailable(format!("still missing after the installation: {still:?}")))
+    if share::needs_root() && !is_root() {
+        return Err(Error::Unavailable(
+            "this release's virtiofsd serves only root: run it as root (from Debian 13 on, \
+             the package virtiofsd serves everybody)"
+                .into(),
+        ));
+    }
+    Ok(())
 }
 
 fn missing() -> Vec<&'static str> {
