@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::apt::PrivateApt;
-use super::{Error, folder, output_of};
+use super::{Error, folder, output_of, remove_abandoned};
 
 /// Depends on whichever image is the newest.
 const PACKAGE: &str = "linux-image-cloud-amd64";
 /// The suite whose kernels have sched_ext.
 const SUITE: &str = "sid";
+/// Of the folders that kernels are fetched into; the process's number follows.
+const WORK_PREFIX: &str = "fetch-";
 
 /// An unpacked kernel.
 #[derive(Clone, Debug)]
@@ -43,7 +45,8 @@ pub fn cached_or_fetched() -> Result<Kernel, Error> {
 pub fn fetch() -> Result<Kernel, Error> {
     // A folder of its own for each process: two fetches at once do not meet, and a broken one
     // leaves what was there before.
-    let work = folder().join(format!("fetch-{}", std::process::id()));
+    remove_abandoned(&folder(), WORK_PREFIX);
+    let work = folder().join(format!("{WORK_PREFIX}{}", std::process::id()));
     let result = fetch_into(&work).and_then(|()| put_in_place(&work.join("kernel")));
     let _ = fs::remove_dir_all(&work);
     result.map_err(|error| Error::Unavailable(format!("no kernel for the machine: {error}")))?;

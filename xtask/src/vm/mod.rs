@@ -103,6 +103,20 @@ fn folder() -> PathBuf {
     workspace.join(target).join("vm")
 }
 
+/// Removes what processes left that were killed: folders whose names are the prefix, the number of
+/// the process, and perhaps more after a hyphen. What is another user's stays.
+fn remove_abandoned(within: &Path, prefix: &str) {
+    let Ok(entries) = std::fs::read_dir(within) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(prefix) else { continue };
+        let process = rest.split('-').next().unwrap_or_default();
+        if process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// The output of a command that succeeded, or why it did not.
 fn output_of(command: &mut Command) -> Result<Output, String> {
     let name = command.get_program().to_string_lossy().into_owned();
@@ -112,4 +126,27 @@ fn output_of(command: &mut Command) -> Result<Output, String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{name} failed ({}): {}", output.status, said.trim()))
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn removes_only_what_no_process_owns() {
+        let within = std::env::temp_dir().join(format!("wave-abandoned-{}", std::process::id()));
+        let own = format!("run-{}-x", std::process::id());
+        // No process has this number: it is above the most that Linux allows.
+        for name in ["run-4194305", "run-4194305-x", &own, "run-x", "other-4194305"] {
+            std::fs::create_dir_all(within.join(name)).unwrap();
+        }
+        remove_abandoned(&within, "run-");
+        let mut left: Vec<_> = std::fs::read_dir(&within)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        std::fs::remove_dir_all(&within).unwrap();
+        assert_eq!(left, ["other-4194305", &own, "run-x"]);
+    }
 }

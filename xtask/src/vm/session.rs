@@ -15,7 +15,7 @@ use super::kernel::Kernel;
 use super::logs::Logs;
 use super::machine::{self, Accelerator, Paths, Wanted};
 use super::relay::{self, Event};
-use super::{Error, folder, guest, modules, share, tools};
+use super::{Error, folder, guest, modules, remove_abandoned, share, tools};
 
 /// Pieces of output that may wait for us to write them; beyond, the guest waits.
 const PIECES_MAX: usize = 64;
@@ -255,20 +255,6 @@ fn end_mark() -> String {
 const SCRATCHES: &str = "/tmp";
 const SCRATCH_PREFIX: &str = "wave-vm-";
 
-/// Removes the folders of runs that were killed. What is another user's stays.
-fn remove_abandoned() {
-    let Ok(entries) = fs::read_dir(SCRATCHES) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(rest) = name.strip_prefix(SCRATCH_PREFIX) else { continue };
-        let Some((process, _)) = rest.split_once('-') else { continue };
-        let is_number = process.parse::<u32>().is_ok();
-        if is_number && !Path::new("/proc").join(process).exists() {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
 /// A folder of a short name, as sockets need it, that only we may enter; gone with the value.
 struct Scratch {
     name: String,
@@ -277,7 +263,7 @@ struct Scratch {
 
 impl Scratch {
     fn new() -> std::io::Result<Self> {
-        remove_abandoned();
+        remove_abandoned(Path::new(SCRATCHES), SCRATCH_PREFIX);
         let number = RandomState::new().hash_one("scratch") as u32;
         let name = format!("{}-{number:08x}", std::process::id());
         let path = Path::new(SCRATCHES).join(format!("{SCRATCH_PREFIX}{name}"));
