@@ -11,7 +11,8 @@ const RUNS_KEPT: usize = 20;
 const LINES_SHOWN: usize = 25;
 
 /// What the kernel writes at the head of a report.
-const SIGNS_OF_A_CRASH: &[&str] = &["Kernel panic", "BUG:", "Oops:", "lockup - CPU", "detected stalls"];
+const SIGNS_OF_A_CRASH: &[&str] =
+    &["Kernel panic", "BUG:", "Oops:", "lockup - CPU", "detected stalls"];
 
 /// The logs of one run.
 pub struct Logs {
