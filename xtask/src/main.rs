@@ -1,6 +1,9 @@
 //! What a developer runs beside cargo. `cargo xtask tidy`: the project's own rules, as a check.
+//! `cargo xtask vm`: commands and tests in a virtual machine whose kernel has sched_ext.
 
 #![forbid(unsafe_code)]
+
+mod vm;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -17,10 +20,13 @@ const UNFINISHED: &[&str] = &[
 ];
 
 fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some("tidy") => tidy(),
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first() {
+        Some((name, [])) if name == "tidy" => tidy(),
+        Some((name, rest)) if name == "vm" => vm::main(rest),
         _ => {
             eprintln!("usage: cargo xtask tidy");
+            eprintln!("{}", vm::USAGE);
             ExitCode::from(2)
         }
     }

@@ -1,0 +1,124 @@
+//! What was typed after `cargo xtask vm`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Error;
+use super::machine::{Copied, Wanted};
+
+/// What to type.
+pub const USAGE: &str = "\
+usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the tools
+       cargo xtask vm test               run the tests that need the virtual machine
+       cargo xtask vm run [OPTION]... -- COMMAND [ARGUMENT]...
+         --cpus N                virtual CPUs (2)
+         --memory-mib N          memory (2048)
+         --timeout SECONDS       for boot and command together (300)
+         --icount                count instructions instead of time: one CPU, repeatable
+         --append KERNEL_ARGS    more of the kernel's command line
+         --module NAME           load a kernel module first, with what it depends on
+         --with HOST_FILE[:GUEST_PATH]   put a copy into the guest's own memory
+       The command runs as root, in this folder, over this machine's files; what it writes is lost
+       and what it leaves running is killed. Its input is empty. Of the environment it gets PATH,
+       HOME, USER, LANG, LC_*, TERM, TZ, RUST_* and WAVE_*.
+       exit code: the command's; 124 after the timeout; 125 where the virtual machine failed";
+
+/// What is asked for.
+#[derive(Debug)]
+pub enum Request {
+    /// Have kernel and tools at hand.
+    Fetch {
+        /// Even where there is a kernel already.
+        update: bool,
+    },
+    /// Run one command.
+    Run(Wanted),
+    /// Run the tests.
+    Test,
+}
+
+/// Reads what was typed after `cargo xtask vm`.
+pub fn parse(arguments: &[String]) -> Result<Request, Error> {
+    let (name, rest) = arguments.split_first().ok_or_else(|| usage("what should it do?"))?;
+    match (name.as_str(), rest) {
+        ("fetch", []) => Ok(Request::Fetch { update: false }),
+        ("fetch", [flag]) if flag == "--update" => Ok(Request::Fetch { update: true }),
+        ("test", []) => Ok(Request::Test),
+        ("run", options) => parse_run(options).map(Request::Run),
+        _ => Err(usage(&format!("not understood: {}", arguments.join(" ")))),
+    }
+}
+
+fn parse_run(options: &[String]) -> Result<Wanted, Error> {
+    let mut wanted = Wanted::default();
+    let mut options = options.iter();
+    while let Some(option) = options.next() {
+        let mut value = || options.next().ok_or_else(|| usage(&format!("{option} needs a value")));
+        match option.as_str() {
+            "--cpus" => wanted.cpus = number(option, value()?)?,
+            "--memory-mib" => wanted.memory_mib = number(option, value()?)?,
+            "--timeout" => {
+                wanted.timeout = Duration::from_secs(number(option, value()?)?.into());
+            }
+            "--icount" => wanted.icount = true,
+            "--append" => wanted.append.push(value()?.clone()),
+            "--module" => wanted.modules.push(value()?.clone()),
+            "--with" => wanted.copied.push(copied(value()?)),
+            "--" => break,
+            _ => return Err(usage(&format!("{option} is no option of vm run"))),
+        }
+    }
+    wanted.command = options.cloned().collect();
+    if wanted.command.is_empty() {
+        return Err(usage("no command: write it after --"));
+    }
+    if wanted.icount && wanted.cpus > 1 {
+        wanted.cpus = 1;
+    }
+    Ok(wanted)
+}
+
+fn number(option: &str, value: &str) -> Result<u32, Error> {
+    match value.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(usage(&format!("{option} needs a number above 0, not {value:?}"))),
+    }
+}
+
+fn copied(value: &str) -> Copied {
+    let (from, to) = match value.split_once(':') {
+        Some((from, to)) => (from, Some(PathBuf::from(to))),
+        None => (value, None),
+    };
+    Copied { from: PathBuf::from(from), to }
+}
+
+fn usage(what: &str) -> Error {
+    Error::Usage(what.into())
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Request, Error> {
+        parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn reads_options_up_to_the_command() {
+        let line = "run --cpus 4 --timeout 9 --with a:/b --append x=1 -- redis-server --port 1";
+        let Ok(Request::Run(wanted)) = parsed(line) else { panic!("not a run") };
+        assert_eq!((wanted.cpus, wanted.timeout), (4, Duration::from_secs(9)));
+        assert_eq!(wanted.copied, [Copied { from: "a".into(), to: Some("/b".into()) }]);
+        assert_eq!(wanted.append, ["x=1"]);
+        assert_eq!(wanted.command, ["redis-server", "--port", "1"]);
+    }
+
+    #[test]
+    fn refuses_what_makes_no_sense() {
+        for line in ["", "run", "run --", "run ls", "run --cpus 0 -- ls", "run --cpus", "fetch x"] {
+            assert!(matches!(parsed(line), Err(Error::Usage(_))), "{line}");
+        }
+    }
+}

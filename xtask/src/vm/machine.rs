@@ -1,0 +1,155 @@
+//! The virtual machine: what is asked of it, and how QEMU is told.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::guest::{PORT_CONTROL, PORT_ERR, PORT_OUT, SHARE_TAG};
+
+/// A command, and the machine it is to run in.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// The guest's memory, in MiB.
+    pub memory_mib: u32,
+    /// How long boot and command may take together.
+    pub timeout: Duration,
+    /// Time goes by instructions executed: slower, one CPU, and the same on every machine.
+    pub icount: bool,
+    /// More of the kernel's command line.
+    pub append: Vec<String>,
+    /// Kernel modules to load.
+    pub modules: Vec<String>,
+    /// Files to put into the guest's own memory.
+    pub copied: Vec<Copied>,
+    /// Program and arguments.
+    pub command: Vec<String>,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            cpus: 2,
+            memory_mib: 2048,
+            timeout: Duration::from_secs(300),
+            icount: false,
+            append: Vec::new(),
+            modules: Vec::new(),
+            copied: Vec::new(),
+            command: Vec::new(),
+        }
+    }
+}
+
+/// A file that the guest gets a copy of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// On this machine.
+    pub from: PathBuf,
+    /// In the guest; None for the same path.
+    pub to: Option<PathBuf>,
+}
+
+/// Who executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The processor.
+    Kvm,
+    /// QEMU, by translating them: works everywhere, and its times mean nothing.
+    Tcg,
+}
+
+impl Accelerator {
+    /// Its name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+/// The files and sockets that one machine works with.
+pub struct Paths {
+    /// The uncompressed kernel.
+    pub vmlinux: PathBuf,
+    /// What [`super::initramfs`] made.
+    pub initramfs: PathBuf,
+    /// Where the kernel's messages go.
+    pub console: PathBuf,
+    /// Sockets that are listened on here.
+    pub control: PathBuf,
+    /// The command's standard output.
+    pub out: PathBuf,
+    /// The command's standard error.
+    pub err: PathBuf,
+    /// The socket of [`super::share`].
+    pub share: PathBuf,
+}
+
+/// The program.
+pub const QEMU: &str = "qemu-system-x86_64";
+
+/// QEMU's arguments.
+pub fn arguments(paths: &Paths, wanted: &Wanted, accelerator: Accelerator) -> Vec<OsString> {
+    let mut line = Line::default();
+    line.add("-nodefaults").add("-no-user-config").add("-no-reboot");
+    line.pair("-display", "none").pair("-machine", "q35,memory-backend=ram");
+    match accelerator {
+        Accelerator::Kvm => line.pair("-accel", "kvm").pair("-cpu", "host"),
+        Accelerator::Tcg if wanted.icount => line
+            .pair("-accel", "tcg,thread=single")
+            .pair("-icount", "shift=0,sleep=off,align=off")
+            .pair("-cpu", "max"),
+        Accelerator::Tcg => line.pair("-accel", "tcg,thread=multi").pair("-cpu", "max"),
+    };
+    // The share's other end works in the guest's memory.
+    let memory = format!("memory-backend-memfd,id=ram,size={}M,share=on", wanted.memory_mib);
+    line.pair("-object", &memory).pair("-m", &format!("{}M", wanted.memory_mib));
+    line.pair("-smp", &wanted.cpus.to_string());
+    line.path("-kernel", &paths.vmlinux).path("-initrd", &paths.initramfs);
+    line.pair("-append", &kernel_line(wanted));
+    line.pair("-serial", &format!("file:{}", paths.console.display()));
+    line.pair("-device", "virtio-serial-pci");
+    for (name, socket) in
+        [(PORT_CONTROL, &paths.control), (PORT_OUT, &paths.out), (PORT_ERR, &paths.err)]
+    {
+        line.pair("-chardev", &format!("socket,id={name},path={}", socket.display()));
+        line.pair("-device", &format!("virtserialport,chardev={name},name={name}"));
+    }
+    line.pair("-chardev", &format!("socket,id=share,path={}", paths.share.display()));
+    line.pair("-device", &format!("vhost-user-fs-pci,chardev=share,tag={SHARE_TAG}"));
+    line.words
+}
+
+/// A panic or an oops ends the machine at once, instead of leaving it to the timeout.
+fn kernel_line(wanted: &Wanted) -> String {
+    let mut line = String::from("console=ttyS0 panic=-1 oops=panic");
+    for more in &wanted.append {
+        line.push(' ');
+        line.push_str(more);
+    }
+    line
+}
+
+#[derive(Default)]
+struct Line {
+    words: Vec<OsString>,
+}
+
+impl Line {
+    fn add(&mut self, word: &str) -> &mut Self {
+        self.words.push(word.into());
+        self
+    }
+
+    fn pair(&mut self, option: &str, value: &str) -> &mut Self {
+        self.add(option).add(value)
+    }
+
+    fn path(&mut self, option: &str, value: &Path) -> &mut Self {
+        self.add(option).words.push(value.into());
+        self
+    }
+}

@@ -1,0 +1,152 @@
+//! `cargo xtask vm`: a command run as root under a kernel that has sched_ext, in a virtual machine
+//! that shares this machine's files. Nothing it does to them is kept.
+//!
+//! ```text
+//! cargo xtask vm fetch [--update]
+//! cargo xtask vm run [OPTION]... -- COMMAND [ARGUMENT]...
+//! cargo xtask vm test
+//! ```
+
+mod apt;
+mod arguments;
+mod guest;
+mod initramfs;
+mod kernel;
+mod logs;
+mod machine;
+mod modules;
+mod relay;
+mod session;
+mod share;
+mod sources;
+mod tests;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+use arguments::Request;
+
+/// What to type.
+pub const USAGE: &str = arguments::USAGE;
+
+/// The exit code where the time given ran out, as timeout(1) has it.
+const EXIT_TIMED_OUT: u8 = 124;
+/// The exit code where the machine, and not the command in it, is at fault.
+const EXIT_MACHINE: u8 = 125;
+
+/// Why there is no result of a command.
+#[derive(Debug)]
+pub enum Error {
+    /// What was typed makes no sense.
+    Usage(String),
+    /// This machine lacks what is needed to boot a virtual one, and it cannot be had.
+    Unavailable(String),
+    /// The virtual machine was there, and failed: it panicked, or its start did not work.
+    Machine(String),
+    /// The command, or the boot, took longer than it was given.
+    TimedOut(String),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Usage(what)
+            | Self::Unavailable(what)
+            | Self::Machine(what)
+            | Self::TimedOut(what) => out.write_str(what),
+        }
+    }
+}
+
+/// Runs what follows `cargo xtask vm`.
+pub fn main(arguments: &[String]) -> ExitCode {
+    let result = match arguments::parse(arguments) {
+        Ok(Request::Fetch { update }) => fetch(update),
+        Ok(Request::Run(wanted)) => run(&wanted),
+        Ok(Request::Test) => Ok(tests::run()),
+        Err(error) => Err(error),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("vm: {error}");
+        match error {
+            Error::Usage(_) => {
+                eprintln!("{USAGE}");
+                ExitCode::from(2)
+            }
+            Error::TimedOut(_) => ExitCode::from(EXIT_TIMED_OUT),
+            Error::Unavailable(_) | Error::Machine(_) => ExitCode::from(EXIT_MACHINE),
+        }
+    })
+}
+
+fn fetch(update: bool) -> Result<ExitCode, Error> {
+    tools::install()?;
+    let kernel = if update { kernel::fetch()? } else { kernel::cached_or_fetched()? };
+    println!("kernel {}: {}", kernel.version, kernel.vmlinux.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(wanted: &machine::Wanted) -> Result<ExitCode, Error> {
+    tools::install()?;
+    let kernel = kernel::cached_or_fetched()?;
+    let outcome = session::run(&kernel, wanted, &mut std::io::stdout(), &mut std::io::stderr())?;
+    Ok(ExitCode::from(outcome.exit_code))
+}
+
+/// `target/vm`, wherever cargo's target folder is.
+fn folder() -> PathBuf {
+    let workspace =
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in a workspace");
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    workspace.join(target).join("vm")
+}
+
+/// Removes what processes left that were killed: folders whose names are the prefix, the number of
+/// the process, and perhaps more after a hyphen. What is another user's stays.
+fn remove_abandoned(within: &Path, prefix: &str) {
+    let Ok(entries) = std::fs::read_dir(within) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(prefix) else { continue };
+        let process = rest.split('-').next().unwrap_or_default();
+        if process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// The output of a command that succeeded, or why it did not.
+fn output_of(command: &mut Command) -> Result<Output, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{name} failed ({}): {}", output.status, said.trim()))
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn removes_only_what_no_process_owns() {
+        let within = std::env::temp_dir().join(format!("wave-abandoned-{}", std::process::id()));
+        let own = format!("run-{}-x", std::process::id());
+        // No process has this number: it is above the most that Linux allows.
+        for name in ["run-4194305", "run-4194305-x", &own, "run-x", "other-4194305"] {
+            std::fs::create_dir_all(within.join(name)).unwrap();
+        }
+        remove_abandoned(&within, "run-");
+        let mut left: Vec<_> = std::fs::read_dir(&within)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        std::fs::remove_dir_all(&within).unwrap();
+        assert_eq!(left, ["other-4194305", &own, "run-x"]);
+    }
+}

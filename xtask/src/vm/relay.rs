@@ -1,0 +1,120 @@
+//! One of the guest's ports, from our side: a socket that QEMU connects to, read by a thread.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::SyncSender;
+
+/// What came in.
+pub enum Event {
+    /// Some of the command's standard output.
+    Out(Vec<u8>),
+    /// Some of its standard error.
+    Err(Vec<u8>),
+    /// One of the two is complete.
+    Complete,
+    /// The control port is there; this end writes to it.
+    Connected(UnixStream),
+    /// The control port said a line.
+    Said(String),
+}
+
+/// Listens for QEMU on a port of the command's output.
+pub fn output(
+    socket: &Path,
+    end_mark: &str,
+    events: SyncSender<Event>,
+    event: fn(Vec<u8>) -> Event,
+) -> std::io::Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    let mut end = EndMark::new(format!("\0{end_mark}").into_bytes());
+    std::thread::spawn(move || -> Option<()> {
+        let (mut stream, _) = listener.accept().ok()?;
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let size = stream.read(&mut buffer).ok().filter(|size| *size > 0)?;
+            let text = end.passed(&buffer[..size]);
+            if !text.is_empty() {
+                events.send(event(text)).ok()?;
+            }
+            if end.seen() {
+                events.send(Event::Complete).ok()?;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Listens for QEMU on the control port.
+pub fn control(socket: &Path, events: SyncSender<Event>) -> std::io::Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    std::thread::spawn(move || -> Option<()> {
+        let (stream, _) = listener.accept().ok()?;
+        events.send(Event::Connected(stream.try_clone().ok()?)).ok()?;
+        for line in BufReader::new(stream).lines() {
+            events.send(Event::Said(line.ok()?)).ok()?;
+        }
+        None
+    });
+    Ok(())
+}
+
+/// Tells the guest that all it said has arrived.
+pub fn let_go(mut control: &UnixStream) {
+    // Where this fails the guest is gone already.
+    let _ = control.write_all(b"go\n");
+}
+
+/// Finds the mark that ends a stream, in pieces as they come. It holds nothing back but what may
+/// be the mark's beginning.
+struct EndMark {
+    mark: Vec<u8>,
+    held: Vec<u8>,
+}
+
+impl EndMark {
+    fn new(mark: Vec<u8>) -> Self {
+        Self { mark, held: Vec::new() }
+    }
+
+    /// What is certainly text, of this piece and what was held back.
+    fn passed(&mut self, piece: &[u8]) -> Vec<u8> {
+        self.held.extend_from_slice(piece);
+        let longest = self.mark.len().min(self.held.len());
+        let held = (0..=longest)
+            .rev()
+            .find(|size| self.held.ends_with(&self.mark[..*size]))
+            .expect("nothing at all always fits");
+        let rest = self.held.split_off(self.held.len() - held);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    fn seen(&self) -> bool {
+        self.held == self.mark
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    fn relayed(pieces: &[&str]) -> (String, bool) {
+        let mut end = EndMark::new(b"\0end".to_vec());
+        let text: Vec<u8> = pieces.iter().flat_map(|piece| end.passed(piece.as_bytes())).collect();
+        (String::from_utf8(text).unwrap(), end.seen())
+    }
+
+    #[test]
+    fn the_mark_ends_a_stream_however_it_is_cut() {
+        assert_eq!(relayed(&["no newline\0end"]), ("no newline".into(), true));
+        assert_eq!(relayed(&["a\n", "\0", "e", "nd"]), ("a\n".into(), true));
+        assert_eq!(relayed(&["\0end"]), (String::new(), true));
+    }
+
+    #[test]
+    fn what_only_resembles_the_mark_is_text() {
+        assert_eq!(relayed(&["a\0e", "nough"]), ("a\0enough".into(), false));
+        assert_eq!(relayed(&["\0", "\0end"]), ("\0".into(), true));
+        assert_eq!(relayed(&["end"]), ("end".into(), false));
+    }
+}

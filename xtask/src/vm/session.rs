@@ -1,0 +1,279 @@
+//! One run: the machine is put together, booted, listened to, and gone at the end.
+
+use std::fs::{self, DirBuilder, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::initramfs::Archive;
+use super::kernel::Kernel;
+use super::logs::Logs;
+use super::machine::{self, Accelerator, Paths, Wanted};
+use super::relay::{self, Event};
+use super::{Error, folder, guest, modules, remove_abandoned, share, tools};
+
+/// Pieces of output that may wait for us to write them; beyond, the guest waits.
+const PIECES_MAX: usize = 64;
+/// How often it is looked whether QEMU is still there while nothing comes in.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long the guest may take to power off, once told to.
+const POWER_OFF_MAX: Duration = Duration::from_secs(5);
+/// How long a first boot with KVM may take before it counts as not working.
+const KVM_PROBE_MAX: Duration = Duration::from_secs(30);
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// As a shell has it: above 128 where a signal ended it.
+    pub exit_code: u8,
+}
+
+/// Boots, runs the command and writes what it writes.
+pub fn run(
+    kernel: &Kernel,
+    wanted: &Wanted,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<Outcome, Error> {
+    let accelerator = if wanted.icount { Accelerator::Tcg } else { accelerator(kernel) };
+    run_with(kernel, wanted, accelerator, out, err)
+}
+
+/// KVM where a boot has shown since this machine was started that it works. `/dev/kvm` alone says
+/// little: it is there on machines whose processor cannot.
+pub fn accelerator(kernel: &Kernel) -> Accelerator {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let memory = folder().join("accelerator");
+    let known = fs::read_to_string(&memory).unwrap_or_default();
+    for accelerator in [Accelerator::Kvm, Accelerator::Tcg] {
+        if known == format!("{} {boot}", accelerator.name()) {
+            return accelerator;
+        }
+    }
+    let accelerator = if kvm_boots(kernel) { Accelerator::Kvm } else { Accelerator::Tcg };
+    // If it cannot be remembered, it is probed again next time.
+    let _ = fs::write(&memory, format!("{} {boot}", accelerator.name()));
+    accelerator
+}
+
+fn kvm_boots(kernel: &Kernel) -> bool {
+    if File::options().read(true).write(true).open("/dev/kvm").is_err() {
+        return false;
+    }
+    let wanted =
+        Wanted { timeout: KVM_PROBE_MAX, command: vec!["true".into()], ..Wanted::default() };
+    let mut nowhere = std::io::sink();
+    let outcome = run_with(kernel, &wanted, Accelerator::Kvm, &mut nowhere, &mut std::io::sink());
+    matches!(outcome, Ok(Outcome { exit_code: 0 }))
+}
+
+fn run_with(
+    kernel: &Kernel,
+    wanted: &Wanted,
+    accelerator: Accelerator,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<Outcome, Error> {
+    let scratch = Scratch::new().map_err(|error| Error::Machine(format!("scratch: {error}")))?;
+    let logs =
+        Logs::begin(&scratch.name).map_err(|error| Error::Machine(format!("logs: {error}")))?;
+    let deadline = Instant::now() + wanted.timeout;
+    let mut running = Running::start(kernel, wanted, accelerator, &scratch, &logs)
+        .map_err(|error| Error::Machine(format!("{error}{}", logs.telling(false))))?;
+    let ended = running.follow(deadline, out, err);
+    match ended {
+        Ended::Exit(exit_code) => Ok(Outcome { exit_code }),
+        Ended::TimedOut { started } => {
+            let what = if started { "the command did not end" } else { "the guest did not start" };
+            let (seconds, log) = (wanted.timeout.as_secs(), logs.telling(started));
+            Err(Error::TimedOut(format!("{what} within {seconds} s{log}")))
+        }
+        Ended::Gone { started } => {
+            let when = if started { "while the command ran" } else { "before the command" };
+            let log = logs.telling(started);
+            Err(Error::Machine(format!("the guest panicked or stopped {when}{log}")))
+        }
+        Ended::Failed(why) => {
+            Err(Error::Machine(format!("in the guest: {why}{}", logs.telling(false))))
+        }
+    }
+}
+
+enum Ended {
+    Exit(u8),
+    TimedOut { started: bool },
+    Gone { started: bool },
+    Failed(String),
+}
+
+/// The processes of a machine that was started; they are gone when this is.
+struct Running {
+    qemu: Child,
+    share: Child,
+    events: Receiver<Event>,
+}
+
+impl Running {
+    fn start(
+        kernel: &Kernel,
+        wanted: &Wanted,
+        accelerator: Accelerator,
+        scratch: &Scratch,
+        logs: &Logs,
+    ) -> Result<Self, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let paths = Paths {
+            vmlinux: kernel.vmlinux.clone(),
+            initramfs: scratch.path.join("initramfs"),
+            console: logs.console.clone(),
+            control: scratch.path.join("control"),
+            out: scratch.path.join("out"),
+            err: scratch.path.join("err"),
+            share: scratch.path.join("share"),
+        };
+        let end_mark = end_mark();
+        fs::write(&paths.initramfs, initramfs(kernel, wanted, &end_mark)?).map_err(text)?;
+
+        let (send, events) = sync_channel(PIECES_MAX);
+        relay::output(&paths.out, &end_mark, send.clone(), Event::Out).map_err(text)?;
+        relay::output(&paths.err, &end_mark, send.clone(), Event::Err).map_err(text)?;
+        relay::control(&paths.control, send).map_err(text)?;
+
+        let log = || File::options().append(true).open(&logs.host).map_err(text);
+        let share = share::serve(&paths.share, log()?)?;
+        // QEMU must not outlive us, whatever ends us.
+        let qemu = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", machine::QEMU])
+            .args(machine::arguments(&paths, wanted, accelerator))
+            .stdin(Stdio::null())
+            .stdout(log()?)
+            .stderr(log()?)
+            .spawn();
+        match qemu {
+            Ok(qemu) => Ok(Self { qemu, share, events }),
+            Err(error) => {
+                end(share, Duration::ZERO);
+                Err(format!("{}: {error}", machine::QEMU))
+            }
+        }
+    }
+
+    /// Until the command's exit code and all its output are here, or will not come.
+    fn follow(&mut self, deadline: Instant, out: &mut dyn Write, err: &mut dyn Write) -> Ended {
+        let mut started = false;
+        let mut incomplete = 2;
+        let mut exit_code = None;
+        let mut control: Option<UnixStream> = None;
+        loop {
+            if let (0, Some(exit_code), Some(control)) = (incomplete, exit_code, &control) {
+                relay::let_go(control);
+                wait(&mut self.qemu, POWER_OFF_MAX);
+                return Ended::Exit(exit_code);
+            }
+            if Instant::now() >= deadline {
+                return Ended::TimedOut { started };
+            }
+            match self.events.recv_timeout(LOOK_EVERY) {
+                // Where our own output is closed, the command's goes nowhere.
+                Ok(Event::Out(piece)) => drop(out.write_all(&piece).and_then(|()| out.flush())),
+                Ok(Event::Err(piece)) => drop(err.write_all(&piece).and_then(|()| err.flush())),
+                Ok(Event::Complete) => incomplete -= 1,
+                Ok(Event::Connected(stream)) => control = Some(stream),
+                Ok(Event::Said(line)) => match line.split_once(' ').unwrap_or((&line, "")) {
+                    ("start", _) => started = true,
+                    ("exit", code) => match code.parse() {
+                        Ok(code) => exit_code = Some(code),
+                        Err(_) => return Ended::Failed(format!("no exit code: {code:?}")),
+                    },
+                    ("fail", why) => return Ended::Failed(why.into()),
+                    _ => return Ended::Failed(format!("not understood: {line:?}")),
+                },
+                Err(RecvTimeoutError::Timeout) if !matches!(self.qemu.try_wait(), Ok(None)) => {
+                    return Ended::Gone { started };
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ended::Gone { started },
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for child in [&mut self.qemu, &mut self.share] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn end(mut child: Child, patience: Duration) {
+    wait(&mut child, patience);
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Waits for a process to end, not for ever.
+fn wait(child: &mut Child, patience: Duration) {
+    let limit = Instant::now() + patience;
+    while Instant::now() < limit && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn initramfs(kernel: &Kernel, wanted: &Wanted, end_mark: &str) -> Result<Vec<u8>, String> {
+    let here = std::env::current_dir().map_err(|error| format!("this folder: {error}"))?;
+    let mut names = vec![String::from("overlay")];
+    names.extend(wanted.modules.iter().cloned());
+    let modules = modules::in_order(kernel, &names)?;
+    let names: Vec<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();
+
+    let mut archive = Archive::default();
+    for folder in ["bin", "dev", "proc", "sys", "host", "own", "new", "modules"] {
+        archive.folder(folder);
+    }
+    archive.program("bin/busybox", &tools::busybox().ok_or("there is no static busybox")?);
+    archive.program("init", guest::first_script(wanted, &names, &here).as_bytes());
+    let second = guest::second_script(&wanted.command, &here, end_mark);
+    archive.program("second", second.as_bytes());
+    for (name, bytes) in &modules {
+        archive.program(&format!("modules/{name}.ko"), bytes);
+    }
+    Ok(archive.finish())
+}
+
+/// Not in any output but by intention: of 64 bits that are new with each run.
+fn end_mark() -> String {
+    format!("wave-vm-end-{:016x}", RandomState::new().hash_one(std::process::id()))
+}
+
+const SCRATCHES: &str = "/tmp";
+const SCRATCH_PREFIX: &str = "wave-vm-";
+
+/// A folder of a short name, as sockets need it, that only we may enter; gone with the value.
+struct Scratch {
+    name: String,
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new() -> std::io::Result<Self> {
+        remove_abandoned(Path::new(SCRATCHES), SCRATCH_PREFIX);
+        let number = RandomState::new().hash_one("scratch") as u32;
+        let name = format!("{}-{number:08x}", std::process::id());
+        let path = Path::new(SCRATCHES).join(format!("{SCRATCH_PREFIX}{name}"));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self { name, path })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
