@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use super::guest::{PORT_CONTROL, PORT_ERR, PORT_OUT, SHARE_TAG};
+use super::output_of;
 
 /// A command, and the machine it is to run in.
 #[derive(Clone, Debug)]
@@ -91,8 +93,30 @@ pub struct Paths {
 /// The program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
+/// The first version whose translator may run virtual CPUs in parallel. Before 8.1 a CPU may execute
+/// code that another has just patched as it was before (commit deba78709ae8), and a kernel that
+/// patches itself, as it does when a sched_ext scheduler is loaded, dies of a stale `int3`.
+const PARALLEL_SINCE: (u32, u32) = (8, 1);
+
+/// The installed QEMU's version, major and minor.
+pub fn qemu_version() -> Result<(u32, u32), String> {
+    let output = output_of(Command::new(QEMU).arg("--version"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    version_in(&text).ok_or_else(|| format!("{QEMU} tells no version: {text:?}"))
+}
+
+fn version_in(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split_once("version ")?.1.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// QEMU's arguments.
-pub fn arguments(paths: &Paths, wanted: &Wanted, accelerator: Accelerator) -> Vec<OsString> {
+pub fn arguments(
+    paths: &Paths,
+    wanted: &Wanted,
+    accelerator: Accelerator,
+    qemu_version: (u32, u32),
+) -> Vec<OsString> {
     let mut line = Line::default();
     line.add("-nodefaults").add("-no-user-config").add("-no-reboot");
     line.pair("-display", "none").pair("-machine", "q35,memory-backend=ram");
@@ -102,6 +126,9 @@ pub fn arguments(paths: &Paths, wanted: &Wanted, accelerator: Accelerator) -> Ve
             .pair("-accel", "tcg,thread=single")
             .pair("-icount", "shift=0,sleep=off,align=off")
             .pair("-cpu", "max"),
+        Accelerator::Tcg if qemu_version < PARALLEL_SINCE => {
+            line.pair("-accel", "tcg,thread=single").pair("-cpu", "max")
+        }
         Accelerator::Tcg => line.pair("-accel", "tcg,thread=multi").pair("-cpu", "max"),
     };
     // The share's other end works in the guest's memory.
@@ -151,5 +178,17 @@ impl Line {
     fn path(&mut self, option: &str, value: &Path) -> &mut Self {
         self.add(option).words.push(value.into());
         self
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn reads_versions() {
+        assert_eq!(version_in("QEMU emulator version 7.2.22 (Debian 1:7.2)"), Some((7, 2)));
+        assert_eq!(version_in("QEMU emulator version 10.0"), Some((10, 0)));
+        assert_eq!(version_in("QEMU"), None);
     }
 }

@@ -136,6 +136,7 @@ impl Running {
             err: scratch.path.join("err"),
             share: scratch.path.join("share"),
         };
+        let version = machine::qemu_version()?;
         let end_mark = end_mark();
         fs::write(&paths.initramfs, initramfs(kernel, wanted, &end_mark)?).map_err(text)?;
 
@@ -149,7 +150,7 @@ impl Running {
         // QEMU must not outlive us, whatever ends us.
         let qemu = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", machine::QEMU])
-            .args(machine::arguments(&paths, wanted, accelerator))
+            .args(machine::arguments(&paths, wanted, accelerator, version))
             .stdin(Stdio::null())
             .stdout(log()?)
             .stderr(log()?)
