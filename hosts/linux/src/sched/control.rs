@@ -47,7 +47,7 @@ struct Agent {
 
 pub(super) struct Control {
     shared: Arc<Shared>,
-    mechanism: Mechanism,
+    mechanism: Arc<Mechanism>,
     listener: Listener,
     layout: Layout,
     candidates: Vec<Agent>,
@@ -59,7 +59,7 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn new(
         shared: Arc<Shared>,
-        mechanism: Mechanism,
+        mechanism: Arc<Mechanism>,
         listener: Listener,
         layout: Layout,
     ) -> Control {
@@ -101,7 +101,6 @@ impl Control {
             self.accept(now);
             self.promote(now)?;
             self.serve(now)?;
-            self.publish();
         }
         if let Some(agent) = self.attached.take() {
             agent.control.revoke(&agent.port);
@@ -241,7 +240,7 @@ impl Control {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port);
         }
-        lock(&self.shared.stats).agents += 1;
+        lock(&self.shared.agents).attached += 1;
         self.watchdog = Watchdog::new(self.layout.config.patience);
         self.shared.kill.store(false, Ordering::SeqCst);
         self.mechanism.switch_windows(Some(&agent.window))?;
@@ -265,7 +264,7 @@ impl Control {
                 agent.cores_in_snapshot = Some(here);
                 agent.wants_snapshot = false;
                 agent.last_snapshot = now;
-                lock(&self.shared.stats).snapshots += 1;
+                lock(&self.shared.agents).snapshots += 1;
             }
         }
         let signals = agent.control.take_signals();
@@ -289,11 +288,11 @@ impl Control {
             |from| mechanism.runnable_from(from),
         );
         if gone || faults || unwatched || bark.is_some() {
-            let mut stats = lock(&self.shared.stats);
-            stats.lost_agents += 1;
-            stats.faults += u64::from(faults);
-            stats.barks += u64::from(bark.is_some());
-            drop(stats);
+            let mut agents = lock(&self.shared.agents);
+            agents.lost += 1;
+            agents.faults += u64::from(faults);
+            agents.barks += u64::from(bark.is_some());
+            drop(agents);
             self.detach()?;
         }
         Ok(())
@@ -307,18 +306,6 @@ impl Control {
         self.mechanism.switch_windows(None)?;
         self.mechanism.kick_all();
         Ok(())
-    }
-
-    /// Shows others what was counted.
-    fn publish(&self) {
-        let mut stats = lock(&self.shared.stats);
-        stats.agent_decides = self.attached.is_some() && self.mechanism.agent_decides();
-        let cores = 0..u32::from(self.layout.config.cores);
-        stats.cores = cores.map(|core| self.mechanism.core_stats(core)).collect();
-        stats.unwatched = self.mechanism.unwatched();
-        stats.without_slot = self.mechanism.without_slot();
-        stats.threads = self.mechanism.threads();
-        stats.turned_out = self.mechanism.exit_reason();
     }
 }
 

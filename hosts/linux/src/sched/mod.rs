@@ -16,7 +16,9 @@ mod control;
 mod object;
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -97,6 +99,8 @@ pub struct CoreStats {
     pub fallback_switches: u64,
     /// Outcomes by code.
     pub outcomes: Vec<(Code, u64)>,
+    /// Looks at a decision that came before its thread was in its queue.
+    pub early: u64,
 }
 
 /// Counters since the start.
@@ -130,7 +134,17 @@ struct Shared {
     stop: AtomicBool,
     kill: AtomicBool,
     bell: EventFd,
-    stats: Mutex<Stats>,
+    agents: Mutex<AgentCounters>,
+}
+
+/// What the control thread counts.
+#[derive(Clone, Copy, Default)]
+struct AgentCounters {
+    attached: u64,
+    lost: u64,
+    barks: u64,
+    faults: u64,
+    snapshots: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -141,6 +155,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// threads back to the kernel's own scheduler.
 pub struct Enclave {
     shared: Arc<Shared>,
+    mechanism: Arc<Mechanism>,
     control: Option<JoinHandle<Result<(), LoadError>>>,
     socket: PathBuf,
 }
@@ -166,15 +181,16 @@ impl Enclave {
             stop: AtomicBool::new(false),
             kill: AtomicBool::new(false),
             bell: EventFd::new().map_err(system("making a doorbell"))?,
-            stats: Mutex::new(Stats::default()),
+            agents: Mutex::new(AgentCounters::default()),
         });
         let listener = Listener::bind(&socket, &allowed_uids)?;
-        let mechanism = Mechanism::load(&layout, &cpus, possible)?;
-        let control = Control::new(Arc::clone(&shared), mechanism, listener, layout);
+        let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible)?);
+        let control =
+            Control::new(Arc::clone(&shared), Arc::clone(&mechanism), listener, layout);
         let thread = std::thread::Builder::new().name("wave-control".into());
         let started = thread.spawn(move || control.run(&seats));
         let control = Some(started.map_err(system("starting the control thread"))?);
-        Ok(Enclave { shared, control, socket })
+        Ok(Enclave { shared, mechanism, control, socket })
     }
 
     /// Where agents attach.
@@ -182,9 +198,23 @@ impl Enclave {
         &self.socket
     }
 
-    /// The counters, at most a quarter of the patience old.
+    /// The counters.
     pub fn stats(&self) -> Stats {
-        lock(&self.shared.stats).clone()
+        let AgentCounters { attached, lost, barks, faults, snapshots } = *lock(&self.shared.agents);
+        let mechanism = &self.mechanism;
+        Stats {
+            cores: mechanism.core_stats(),
+            agent_decides: mechanism.agent_decides(),
+            threads: mechanism.threads(),
+            agents: attached,
+            lost_agents: lost,
+            barks,
+            faults,
+            unwatched: mechanism.unwatched(),
+            snapshots,
+            without_slot: mechanism.without_slot(),
+            turned_out: mechanism.exit_reason(),
+        }
     }
 
     /// Turns the agent out, if there is one (Wave Table 1, `KILL_WAVE_AGENT`).
@@ -220,6 +250,26 @@ fn now() -> Nanos {
     // SAFETY: `time` is valid for writes for the duration of the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Starts a command whose threads are under the enclave's agent from its first instruction on. It
+/// keeps the interrupt signal that this process may ignore.
+pub fn spawn(mut command: Command) -> io::Result<Child> {
+    let enter = || {
+        join(0)?;
+        // SAFETY: restores a default disposition; touches no memory.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes two system calls, and neither allocates nor locks.
+    unsafe { command.pre_exec(enter) };
+    command.spawn()
+}
+
+/// Leaves an interrupt from the terminal to the commands that it goes to as well.
+pub fn ignore_interrupts() {
+    // SAFETY: sets a disposition without a handler; touches no memory.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
 }
 
 /// Lets the calling thread run on these CPUs only.

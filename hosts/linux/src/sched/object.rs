@@ -365,8 +365,12 @@ impl Mechanism {
         (records, here)
     }
 
-    /// One core's counters.
-    pub(crate) fn core_stats(&self, core: u32) -> super::CoreStats {
+    /// Each core's counters.
+    pub(crate) fn core_stats(&self) -> Vec<super::CoreStats> {
+        (0..self.core_count).map(|core| self.stats_of(core)).collect()
+    }
+
+    fn stats_of(&self, core: u32) -> super::CoreStats {
         let words = self.core_words(core);
         let get = |at: usize| words[at].load(Ordering::Relaxed);
         let outcome = |code: &Code| (*code, get(CoreField::Outcomes as usize + *code as usize));
@@ -374,6 +378,7 @@ impl Mechanism {
             switches: get(CoreField::Switches as usize),
             fallback_switches: get(CoreField::FallbackSwitches as usize),
             outcomes: Code::ALL.iter().map(outcome).filter(|(_, count)| *count > 0).collect(),
+            early: get(CoreField::Early as usize),
         }
     }
 
@@ -470,6 +475,7 @@ enum CoreField {
     Switches = 6,
     FallbackSwitches = 7,
     Outcomes = 8,
+    Early = 27,
 }
 
 trait FromFd: Sized {

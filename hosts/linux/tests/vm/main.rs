@@ -1,0 +1,168 @@
+//! Real threads under sched_ext, decided on by real agents. It takes a kernel that has it, root, and
+//! four CPUs: `cargo xtask vm test` runs these in a virtual machine. Elsewhere each says why it did
+//! nothing.
+//!
+//! Times mean nothing there, so nothing is asserted of them: work is bounded by its amount.
+
+mod hostile;
+mod processes;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use processes::{Agent, alone, count, finish, is_well, shell, start, wait_for, work};
+use wave_core::clock::Nanos;
+use wave_core::outcome::Code;
+use wave_linux::sched::{Enclave, Options};
+
+#[test]
+fn threads_that_take_turns_finish_under_every_policy() {
+    let Some(_alone) = alone() else { return };
+    for policy in ["fifo", "shinjuku:slice_us=5000", "vm", "round-robin"] {
+        let enclave = start(|_| {});
+        let agent = Agent::start(&enclave, policy);
+        finish(work(8, 64));
+        let stats = is_well(&enclave);
+        assert!(count(&stats, Code::Complete) > 8 * 64, "{policy}: {stats:?}");
+        assert_eq!((stats.lost_agents, stats.barks), (0, 0), "{policy}: {stats:?}");
+        drop(agent);
+    }
+}
+
+#[test]
+fn without_an_agent_the_host_decides() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|_| {});
+    finish(work(6, 64));
+    let stats = is_well(&enclave);
+    assert_eq!(count(&stats, Code::Complete), 0);
+    assert!(stats.cores.iter().any(|core| core.fallback_switches > 0), "{stats:?}");
+}
+
+#[test]
+fn a_storm_of_processes_leaves_nothing_behind() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|_| {});
+    let _agent = Agent::start(&enclave, "fifo");
+    let line = "i=0; while [ $i -lt 40 ]; do (true | cat) & \
+                i=$((i + 1)); [ $((i % 8)) -eq 0 ] && wait; done; wait; echo done";
+    assert_eq!(finish(shell(line)), "done\n");
+    let stats = is_well(&enclave);
+    assert!(count(&stats, Code::Complete) > 100, "{stats:?}");
+    assert_eq!(stats.barks, 0, "{stats:?}");
+}
+
+#[test]
+fn affinity_is_respected_while_it_changes() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|_| {});
+    let _agent = Agent::start(&enclave, "fifo");
+    let child = work(6, 96);
+    let pid = child.id().to_string();
+    // Of each of its threads: to one core, to two, to all of them. It may be at its end.
+    for round in 0..24 {
+        let mask = ["1", "2", "4", "3", "f"][round % 5];
+        let mut command = Command::new("taskset");
+        command.args(["-ap", mask, &pid]).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    finish(child);
+    is_well(&enclave);
+}
+
+#[test]
+fn a_killed_agent_costs_no_thread() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|options| options.config.patience = Nanos::from_millis(1_000));
+    let child = work(6, 600);
+    for round in 0..6 {
+        let agent = Agent::start(&enclave, "fifo");
+        let decided = count(&enclave.stats(), Code::Complete);
+        wait_for("decisions", || count(&enclave.stats(), Code::Complete) > decided + 20);
+        let lost = enclave.stats().lost_agents;
+        match round % 3 {
+            0 => drop(agent),
+            1 => {
+                // It is there, and does not decide any more.
+                agent.signal(libc::SIGSTOP);
+                wait_for("the watchdog", || enclave.stats().lost_agents > lost);
+            }
+            _ => {
+                let other = Agent::start(&enclave, "round-robin");
+                wait_for("the other", || enclave.stats().agent_decides);
+                drop((agent, other));
+            }
+        }
+        wait_for("the fallback", || !enclave.stats().agent_decides);
+    }
+    finish(child);
+    let stats = is_well(&enclave);
+    assert_eq!(stats.agents, 8, "{stats:?}");
+}
+
+#[test]
+fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|options| options.config.patience = Nanos::from_millis(500));
+    let child = work(6, 200);
+    let expected = [
+        Code::TargetStale,
+        Code::TargetNotFound,
+        Code::TargetNotRunnable,
+        Code::InvalidFlags,
+        Code::Unsupported,
+        Code::UnsupportedVersion,
+    ];
+    // The watchdog turns it out now and then; it comes back each time.
+    let mut agent = None;
+    wait_for("every refusal", || {
+        let stats = enclave.stats();
+        if !stats.agent_decides {
+            drop(agent.take());
+            agent = Some(Agent::launch(&enclave, "hostile::hostile_agent_process", "decisions"));
+        }
+        expected.iter().all(|code| count(&stats, *code) > 0)
+    });
+    drop(agent);
+    let faults = enclave.stats().faults;
+    let nonsense = Agent::launch(&enclave, "hostile::hostile_agent_process", "nonsense");
+    wait_for("the fault", || enclave.stats().faults > faults);
+    drop(nonsense);
+    // An honest one takes over what is left.
+    let _agent = Agent::start(&enclave, "fifo");
+    finish(child);
+    wait_for("the end of all threads", || enclave.stats().threads == 0);
+    assert_eq!(enclave.stats().turned_out, None);
+    finish(work(4, 16));
+}
+
+#[test]
+fn cores_come_and_go() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|_| {});
+    let _agent = Agent::start(&enclave, "fifo");
+    let child = work(6, 200);
+    let online = |cpu: usize, on: bool| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+        std::fs::write(path, if on { "1" } else { "0" }).unwrap();
+    };
+    for cpu in [1, 2, 1] {
+        online(cpu, false);
+        std::thread::sleep(Duration::from_millis(300));
+        online(cpu, true);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    finish(child);
+    is_well(&enclave);
+}
+
+#[test]
+fn another_scheduler_is_named() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|_| {});
+    let socket = std::env::temp_dir().join(format!("wave-vm-other-{}.sock", std::process::id()));
+    let error = Enclave::start(Options::new(socket, vec![0])).unwrap_err().to_string();
+    assert!(error.contains("another sched_ext scheduler is loaded: `wave"), "{error}");
+    drop(enclave);
+}

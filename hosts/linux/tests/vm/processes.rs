@@ -1,0 +1,177 @@
+//! Agents and workloads in processes of their own: this binary again.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use wave_agent::{Registry, Seat, attach};
+use wave_core::clock::Nanos;
+use wave_core::outcome::Code;
+use wave_linux::sched::{self, Enclave, Options, Stats};
+
+const SOCKET: &str = "WAVE_TEST_AGENT";
+const POLICY: &str = "WAVE_TEST_POLICY";
+const WORK: &str = "WAVE_TEST_WORK";
+
+/// One enclave at a time: the kernel has one scheduler.
+pub fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
+    if !Path::new("/sys/kernel/sched_ext").exists() {
+        println!("skipped: this kernel has no sched_ext (`cargo xtask vm test` has one)");
+        return None;
+    }
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(cpus().len() >= 4, "these tests want a machine of 4 CPUs");
+    Some(one)
+}
+
+fn cpus() -> Vec<usize> {
+    sched::parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap())
+}
+
+/// An enclave of all CPUs but the last, which is the agents'.
+pub fn start(change: impl FnOnce(&mut Options)) -> Enclave {
+    let socket = std::env::temp_dir().join(format!("wave-vm-{}.sock", std::process::id()));
+    let cpus = cpus();
+    let mut options = Options::new(socket, cpus[..cpus.len() - 1].to_vec());
+    // An emulated machine is slow.
+    options.config.patience = Nanos::from_millis(5_000);
+    change(&mut options);
+    Enclave::start(options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(120), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// An agent; killed when it is dropped.
+pub struct Agent(Child);
+
+impl Agent {
+    /// One that is honest.
+    pub fn start(enclave: &Enclave, policy: &str) -> Agent {
+        Agent::launch(enclave, "processes::agent_process", policy)
+    }
+
+    /// What the test named `role` is.
+    pub fn launch(enclave: &Enclave, role: &str, policy: &str) -> Agent {
+        let agents = enclave.stats().agents;
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", role, "--quiet"]);
+        command.env(SOCKET, enclave.socket()).env(POLICY, policy).stdout(Stdio::null());
+        let mut agent = Agent(command.spawn().unwrap());
+        wait_for("the agent", || {
+            assert!(agent.0.try_wait().unwrap().is_none(), "the agent left");
+            enclave.stats().agents > agents
+        });
+        agent
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a system call; the process is ours and not waited for yet.
+        unsafe { libc::kill(self.0.id() as i32, signal) };
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// In an agent's process: where to attach, and as what; on the agents' CPU.
+pub fn assignment() -> Option<(PathBuf, String)> {
+    let socket = std::env::var_os(SOCKET)?;
+    sched::pin(&[*cpus().last().unwrap()]).unwrap();
+    Some((PathBuf::from(socket), std::env::var(POLICY).unwrap()))
+}
+
+/// What an agent's process runs; by itself it does nothing.
+#[test]
+fn agent_process() {
+    let Some((socket, policy)) = assignment() else { return };
+    let attached = attach(&socket).unwrap();
+    let policy = Registry::shipped().make(&policy, &attached.layout.config).unwrap();
+    wave_agent::run(attached, policy, (), Seat::Shared).unwrap();
+}
+
+/// What a workload's process runs: threads that take turns by a mutex and a condition, yield, and
+/// sleep.
+#[test]
+fn work_process() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    let (threads, rounds) = work.split_once(',').unwrap();
+    let (threads, rounds): (usize, usize) = (threads.parse().unwrap(), rounds.parse().unwrap());
+    let turn = Arc::new((Mutex::new(0), Condvar::new()));
+    let body = move |me: usize, turn: &(Mutex<usize>, Condvar)| {
+        let (count, changed) = turn;
+        for round in 0..rounds {
+            let other = |count: &mut usize| *count % threads != me;
+            let mut count = changed.wait_while(count.lock().unwrap(), other).unwrap();
+            *count += 1;
+            changed.notify_all();
+            drop(count);
+            match round % 8 {
+                3 => std::thread::yield_now(),
+                7 => std::thread::sleep(Duration::from_micros(200)),
+                _ => {}
+            }
+        }
+    };
+    let threads_started: Vec<_> = (0..threads)
+        .map(|me| {
+            let turn = Arc::clone(&turn);
+            std::thread::spawn(move || body(me, &turn))
+        })
+        .collect();
+    threads_started.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(*turn.0.lock().unwrap(), threads * rounds);
+}
+
+/// Threads that take `rounds` turns each, under the enclave.
+pub fn work(threads: usize, rounds: usize) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "processes::work_process", "--quiet"]).stdout(Stdio::null());
+    command.env(WORK, format!("{threads},{rounds}"));
+    sched::spawn(command).unwrap()
+}
+
+/// A line of shell, under the enclave.
+pub fn shell(line: &str) -> Child {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).stdout(Stdio::piped());
+    sched::spawn(command).unwrap()
+}
+
+/// Waits for success, and returns what it wrote.
+pub fn finish(mut child: Child) -> String {
+    let mut text = String::new();
+    if let Some(mut out) = child.stdout.take() {
+        out.read_to_string(&mut text).unwrap();
+    }
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{status}: {text}");
+    text
+}
+
+/// All is as honest agents leave it.
+pub fn is_well(enclave: &Enclave) -> Stats {
+    wait_for("the end of all threads", || enclave.stats().threads == 0);
+    let stats = enclave.stats();
+    assert_eq!(stats.turned_out, None);
+    assert_eq!((stats.faults, stats.without_slot), (0, 0), "{stats:?}");
+    stats
+}
+
+/// How often all cores answered with `code`.
+pub fn count(stats: &Stats, code: Code) -> u64 {
+    let all = stats.cores.iter().flat_map(|core| &core.outcomes);
+    all.filter(|(other, _)| *other == code).map(|(_, count)| count).sum()
+}
