@@ -7,6 +7,7 @@ use std::time::Duration;
 use wave_core::layout::{HeaderError, Layout, PROTOCOL_VERSION, read_header};
 use wave_core::link::{Home, Port, Side};
 use wave_links::socket::{Connection, ReceivedOffer, SocketError};
+use wave_links::memory::stay_resident;
 use wave_links::{AnyBell, AnyPort, EventFd, LinkError, LinkSpec, MapError, Memory, SocketBell};
 
 /// How long a host may take to answer.
@@ -27,6 +28,12 @@ pub enum AttachError {
     /// The link's description.
     #[error("peer's fault: {0}")]
     Link(#[from] LinkError),
+    /// The host is the kernel, and this process may have to wait for pages.
+    #[error(
+        "cannot lock this process's memory ({0}), and an agent that waits for a page may wait for a \
+         thread that waits for the agent; allow it: `ulimit -l unlimited`, or as root"
+    )]
+    Resident(#[source] std::io::Error),
     /// A doorbell is none.
     #[error("peer's fault: doorbell {vector}: {error}")]
     Doorbell {
@@ -69,6 +76,9 @@ pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
     let ReceivedOffer { lines: [nic, host, extra], memory, doorbells, link } = offer;
     let link = LinkSpec::parse(&link)?;
     let memory = Arc::new(Memory::map(std::os::fd::AsFd::as_fd(&memory), nic, host, extra)?);
+    if memory.is_kernels() {
+        stay_resident().map_err(AttachError::Resident)?;
+    }
     // The header is read through a port without page types: each word on its own.
     let port = link.port(&memory, Side::Agent, &[])?;
     let layout = read_header(port.window(Home::Nic), nic, host)?;

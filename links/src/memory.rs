@@ -30,6 +30,7 @@ pub struct Memory {
     lines_nic: u32,
     lines_host: u32,
     lines_extra: u32,
+    in_kernel: bool,
 }
 
 /// Why a file that was handed over could not be used as a link's memory.
@@ -128,7 +129,8 @@ impl Memory {
         if expected == 0 {
             return Err(MapError::Empty);
         }
-        if !is_bpf_array(fd, expected) {
+        let in_kernel = is_bpf_array(fd, expected);
+        if !in_kernel {
             check_sealed(fd)?;
             let found = file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
             if found != expected {
@@ -137,7 +139,12 @@ impl Memory {
         }
         let map = SharedMap::new(fd, 0, expected as usize)
             .map_err(|source| MapError::System { what: "map", source })?;
-        Ok(Memory { map, lines_nic, lines_host, lines_extra })
+        Ok(Memory { map, lines_nic, lines_host, lines_extra, in_kernel })
+    }
+
+    /// Whether it is the kernel's, so that its other side is code in the kernel.
+    pub fn is_kernels(&self) -> bool {
+        self.in_kernel
     }
 
     /// How many lines a region has.
@@ -276,6 +283,13 @@ fn file_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: `stat` is valid for writes for the duration of the call.
     check(unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) })?;
     Ok(stat.st_size as u64)
+}
+
+/// Locks all memory of this process, now and later, so that it never waits for a page. Who decides for
+/// the kernel's threads must not: the page may be on its way by a thread that waits for a decision.
+pub fn stay_resident() -> io::Result<()> {
+    // SAFETY: changes no memory, only that it stays.
+    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) }).map(|_| ())
 }
 
 /// Turns a system call's -1 into its error.

@@ -28,6 +28,7 @@ use wave_core::layout::{Config, ConfigError, Layout};
 use wave_core::link::Doorbell;
 use wave_core::outcome::Code;
 use wave_links::EventFd;
+use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
 
 use control::Control;
@@ -183,6 +184,8 @@ impl Enclave {
             bell: EventFd::new().map_err(system("making a doorbell"))?,
             agents: Mutex::new(AgentCounters::default()),
         });
+        // The control thread may not wait for a page that waits for a decision either.
+        stay_resident().map_err(system("locking this process's memory"))?;
         let listener = Listener::bind(&socket, &allowed_uids)?;
         let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible)?);
         let control =

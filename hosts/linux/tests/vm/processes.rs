@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,7 +64,7 @@ impl Agent {
     pub fn launch(enclave: &Enclave, role: &str, policy: &str) -> Agent {
         let agents = enclave.stats().agents;
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", role, "--quiet"]);
+        command.args(["--exact", role, "--quiet", "--nocapture"]);
         command.env(SOCKET, enclave.socket()).env(POLICY, policy).stdout(Stdio::null());
         let mut agent = Agent(command.spawn().unwrap());
         wait_for("the agent", || {
@@ -103,18 +104,22 @@ fn agent_process() {
 }
 
 /// What a workload's process runs: threads that take turns by a mutex and a condition, yield, and
-/// sleep.
+/// sleep, for so many rounds each or until its input ends.
 #[test]
 fn work_process() {
     let Ok(work) = std::env::var(WORK) else { return };
     let (threads, rounds) = work.split_once(',').unwrap();
     let (threads, rounds): (usize, usize) = (threads.parse().unwrap(), rounds.parse().unwrap());
     let turn = Arc::new((Mutex::new(0), Condvar::new()));
-    let body = move |me: usize, turn: &(Mutex<usize>, Condvar)| {
+    let stop = Arc::new(AtomicBool::new(false));
+    let body = move |me: usize, turn: &(Mutex<usize>, Condvar), stop: &AtomicBool| {
         let (count, changed) = turn;
         for round in 0..rounds {
-            let other = |count: &mut usize| *count % threads != me;
+            let other = |count: &mut usize| *count % threads != me && !stop.load(Ordering::SeqCst);
             let mut count = changed.wait_while(count.lock().unwrap(), other).unwrap();
+            if stop.load(Ordering::SeqCst) {
+                return;
+            }
             *count += 1;
             changed.notify_all();
             drop(count);
@@ -125,21 +130,27 @@ fn work_process() {
             }
         }
     };
-    let threads_started: Vec<_> = (0..threads)
+    let all: Vec<_> = (0..threads)
         .map(|me| {
-            let turn = Arc::clone(&turn);
-            std::thread::spawn(move || body(me, &turn))
+            let (turn, stop) = (Arc::clone(&turn), Arc::clone(&stop));
+            std::thread::spawn(move || body(me, &turn, &stop))
         })
         .collect();
-    threads_started.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(*turn.0.lock().unwrap(), threads * rounds);
+    if rounds == usize::MAX {
+        std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        stop.store(true, Ordering::SeqCst);
+        let _all = turn.0.lock().unwrap();
+        turn.1.notify_all();
+    }
+    all.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(rounds == usize::MAX || *turn.0.lock().unwrap() == threads * rounds);
 }
 
-/// Threads that take `rounds` turns each, under the enclave.
+/// Threads that take `rounds` turns each, under the enclave; `usize::MAX` is until [`finish`].
 pub fn work(threads: usize, rounds: usize) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::work_process", "--quiet"]).stdout(Stdio::null());
-    command.env(WORK, format!("{threads},{rounds}"));
+    command.env(WORK, format!("{threads},{rounds}")).stdin(Stdio::piped());
     sched::spawn(command).unwrap()
 }
 
@@ -152,6 +163,7 @@ pub fn shell(line: &str) -> Child {
 
 /// Waits for success, and returns what it wrote.
 pub fn finish(mut child: Child) -> String {
+    drop(child.stdin.take());
     let mut text = String::new();
     if let Some(mut out) = child.stdout.take() {
         out.read_to_string(&mut text).unwrap();
