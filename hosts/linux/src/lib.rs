@@ -1,1 +1,3 @@
 //! The real Linux kernel as a host.
+
+pub mod record;
