@@ -32,8 +32,8 @@ pub use schedule::{Latency, Schedule, ThreadSchedule};
 const BEGINS: Nanos = Nanos::from_millis(1);
 /// Cores that one context wakes threads for.
 const CORES_PER_WAKER: u16 = 8;
-/// How far the world goes between two looks whether all is done.
-const LOOK: Nanos = Nanos::from_millis(10);
+/// How far the world goes between two looks whether all is done. Tests look everywhere.
+const LOOK: Nanos = if cfg!(test) { Nanos(499) } else { Nanos::from_millis(10) };
 
 /// What a replay came to.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ struct State {
     due: Vec<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
     /// Counts what was due, so that equal times keep their order.
     number: u64,
-    /// Threads that can run.
+    /// Threads that can run, or have not left their core yet.
     active: usize,
     finished: usize,
 }
@@ -338,7 +338,6 @@ impl Application for Recorded {
         if progress.used_ns < progress.run_ends_ns {
             return After::On(self.piece(thread, progress));
         }
-        state.active -= 1;
         progress.run += 1;
         if progress.run < self.workload.threads[at].runs.len() {
             return After::Block;
@@ -351,7 +350,11 @@ impl Application for Recorded {
     fn left(&self, enclave: &Enclave, id: u32, kind: Kind) {
         let thread = enclave.table().borrow_mut().thread(id).tag as u32;
         match kind {
-            Kind::Blocked => self.wait(enclave, thread),
+            Kind::Blocked => {
+                self.wait(enclave, thread);
+                self.state.borrow_mut().active -= 1;
+            }
+            Kind::Dead => self.state.borrow_mut().active -= 1,
             Kind::Preempt => self.state.borrow_mut().threads[thread as usize].preemptions += 1,
             _ => {}
         }
