@@ -98,12 +98,12 @@ impl Compared {
     pub fn to_text(&self) -> String {
         let Header { scope, duration_ns, cpus, .. } = &self.workload.header;
         let mut text = format!(
-            "{}: {scope}; {} threads, {} runs, {} s of CPU time in {} s on {cpus} CPUs\n\n",
+            "{}: {scope}; {} threads, {} runs, {} ms of CPU time in {} ms on {cpus} CPUs\n\n",
             self.name,
             self.workload.threads.len(),
             self.workload.runs().count(),
-            seconds(self.workload.cpu_ns()),
-            seconds(*duration_ns),
+            millis(self.workload.cpu_ns()),
+            millis(*duration_ns),
         );
         let header = [
             "scheduled by",
@@ -219,6 +219,6 @@ impl Compared {
     }
 }
 
-fn seconds(ns: u64) -> String {
-    short(ns as f64 / 1e9)
+fn millis(ns: u64) -> String {
+    short(ns as f64 / 1e6)
 }

@@ -104,10 +104,10 @@ fn show(args: &RecordArgs, Recording { workload, ended }: &Recording) {
     }
     let file = args.out.display();
     println!(
-        "{file}: {} threads, {runs} runs, {} s of CPU time in {} s on {} CPUs ({ended})",
+        "{file}: {} threads, {runs} runs, {} ms of CPU time in {} ms on {} CPUs ({ended})",
         header.threads,
-        short(workload.cpu_ns() as f64 / 1e9),
-        short(header.duration_ns as f64 / 1e9),
+        short(workload.cpu_ns() as f64 / 1e6),
+        short(header.duration_ns as f64 / 1e6),
         header.cpus,
     );
     println!(
