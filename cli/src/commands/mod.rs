@@ -158,7 +158,8 @@ mod tests {
     fn what_is_missing_or_wrong_is_named() {
         assert!(refusal("wave run").contains("SCENARIO.toml"));
         assert!(refusal("wave run x.toml --workload y").contains("--workload"));
-        assert!(refusal("wave run x.toml --policy fifo").contains("--workload"));
+        assert!(refusal("wave run x.toml --policy fifo").contains("--policy"));
+        assert!(refusal("wave run --policy fifo").contains("--workload"));
         assert!(refusal("wave run --workload y --cores 0").contains("--cores"));
         assert!(refusal("wave record --out x").contains("--all"));
         assert!(refusal("wave record --all").contains("--out"));

@@ -35,10 +35,15 @@ pub struct RunArgs {
     workload: Option<PathBuf>,
     /// Who schedules the workload, with settings after a colon; again for each [default: fifo,
     /// shinjuku, vm].
-    #[arg(long = "policy", value_name = "NAME", requires = "workload")]
+    #[arg(
+        long = "policy",
+        value_name = "NAME",
+        requires = "workload",
+        conflicts_with = "scenario"
+    )]
     policies: Vec<String>,
     /// Cores for the workload [default: as many as it was recorded on].
-    #[arg(long, value_name = "N", requires = "workload", value_parser = clap::value_parser!(u16).range(1..=240))]
+    #[arg(long, value_name = "N", requires = "workload", conflicts_with = "scenario", value_parser = clap::value_parser!(u16).range(1..=240))]
     cores: Option<u16>,
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
