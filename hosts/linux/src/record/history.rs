@@ -11,7 +11,7 @@
 //! Any other transition means that an event is missing: the thread is put where the event says that it
 //! is, the guess is counted ([`History::repaired`]), and no CPU time is made up for what was not seen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use wave_sched::workload::{End, Run, Thread, Waker};
 
@@ -25,6 +25,8 @@ pub struct History {
     alive: HashMap<Who, usize>,
     /// Who is believed to run where.
     cpus: HashMap<u16, usize>,
+    /// CPUs of which a switch was seen.
+    switched: HashSet<u16>,
     repaired: u64,
     runs: usize,
 }
@@ -57,7 +59,8 @@ enum State {
         since_ns: u64,
         /// The last sign of it.
         seen_ns: u64,
-        cpu: u16,
+        /// Where, if that is known.
+        cpu: Option<u16>,
     },
     Gone,
 }
@@ -70,6 +73,7 @@ impl History {
             lives: Vec::new(),
             alive: HashMap::new(),
             cpus: HashMap::new(),
+            switched: HashSet::new(),
             repaired: 0,
             runs: 0,
         }
@@ -89,7 +93,7 @@ impl History {
     pub fn feed(&mut self, event: &Event) {
         let now = event.time_ns.saturating_sub(self.begins_ns);
         match &event.kind {
-            Kind::Seen(who, doing, named) => self.seen(*who, *doing, named, event.cpu, now),
+            Kind::Seen(who, doing, named) => self.seen(*who, *doing, named, now),
             Kind::Made(who, maker, named) => {
                 let waker = maker.and_then(|maker| self.waker(maker, now));
                 if let Some(old) = self.alive.remove(who) {
@@ -155,7 +159,7 @@ impl History {
         (threads.collect(), self.repaired)
     }
 
-    fn seen(&mut self, who: Who, doing: Doing, named: &Named, cpu: u16, now: u64) {
+    fn seen(&mut self, who: Who, doing: Doing, named: &Named, now: u64) {
         let life = match self.alive.get(&who) {
             Some(life) => *life,
             None => {
@@ -164,8 +168,8 @@ impl History {
                     Doing::Runnable => self.open(life, now, None, None),
                     Doing::Running => {
                         self.open(life, now, None, None);
-                        // Which CPU it has is not known: not the one on which it was seen.
-                        self.start(life, cpu, now);
+                        // Where it runs was not seen.
+                        self.start(life, None, now);
                     }
                     Doing::Blocked | Doing::Dead => {}
                 }
@@ -179,23 +183,28 @@ impl History {
         let leaves = from.map(|(who, doing)| {
             let known = self.alive.get(&who).copied();
             let life = known.unwrap_or_else(|| {
-                // It has run since before anything was recorded.
+                // The first on this CPU has run since before anything was recorded. For any other
+                // what made it known is missing.
+                let since = if self.switched.contains(&cpu) { now } else { 0 };
+                self.repaired += u64::from(since > 0);
                 let life = self.add(who, State::Blocked);
-                self.open(life, 0, None, None);
-                self.start(life, cpu, 0);
+                self.open(life, since, None, None);
+                self.start(life, Some(cpu), since);
                 life
             });
             (life, doing)
         });
+        self.switched.insert(cpu);
         // Whoever else was believed to run here has left, and was not seen to.
         if let Some(stale) = self.cpus.remove(&cpu)
             && leaves.is_none_or(|(life, _)| life != stale)
+            && matches!(self.lives[stale].state, State::Running { cpu: on, .. } if on == Some(cpu))
         {
             self.repaired += 1;
             self.stop(stale);
         }
         if let Some((life, doing)) = leaves {
-            self.leave(life, doing, now);
+            self.leave(life, cpu, doing, now);
         }
         if let Some(who) = to {
             let life = self.life(who, State::Blocked);
@@ -210,12 +219,18 @@ impl History {
                     self.open(life, now, None, None);
                 }
             }
-            self.start(life, cpu, now);
+            self.start(life, Some(cpu), now);
             self.cpus.insert(cpu, life);
         }
     }
 
-    fn leave(&mut self, life: usize, doing: Doing, now: u64) {
+    fn leave(&mut self, life: usize, cpu: u16, doing: Doing, now: u64) {
+        if let State::Running { cpu: Some(on), .. } = self.lives[life].state
+            && on != cpu
+        {
+            // It has left that one, and was not seen to come here.
+            self.stop(life);
+        }
         match self.lives[life].state {
             State::Running { since_ns, seen_ns, .. } => {
                 self.charge(life, now.max(seen_ns) - since_ns);
@@ -287,7 +302,7 @@ impl History {
     }
 
     /// A runnable thread gets a CPU.
-    fn start(&mut self, life: usize, cpu: u16, now: u64) {
+    fn start(&mut self, life: usize, cpu: Option<u16>, now: u64) {
         let life = &mut self.lives[life];
         if let State::Runnable { woken_ns: Some(since) } = life.state
             && let Some(run) = &mut life.open
@@ -299,12 +314,9 @@ impl History {
 
     /// A running thread has left its CPU at some time before now, and nobody knows when.
     fn stop(&mut self, life: usize) {
-        if let State::Running { since_ns, seen_ns, cpu } = self.lives[life].state {
+        if let State::Running { since_ns, seen_ns, .. } = self.lives[life].state {
             self.charge(life, seen_ns - since_ns);
             self.lives[life].state = State::Runnable { woken_ns: None };
-            if self.cpus.get(&cpu) == Some(&life) {
-                self.cpus.remove(&cpu);
-            }
         }
     }
 

@@ -48,10 +48,11 @@ pub struct Replayed {
     pub trace_hash: u64,
 }
 
-/// A host to replay on: so many cores of the paper's host with Wave on its SmartNIC, all optimisations
-/// on, and room for this workload's threads.
+/// A host to replay on: so many cores of the paper's host with Wave on its SmartNIC, and room for this
+/// workload's threads. All optimisations are on but prestaging: a decision that is left for a core whose
+/// thread then runs for seconds would keep another thread waiting beside a core that is free.
 pub fn setup(workload: &Workload, cores: u16, policy: &str) -> Setup {
-    let mut setup = paper::wave(cores, Rung::Prestaged, policy);
+    let mut setup = paper::wave(cores, Rung::HostCombining, policy);
     setup.config.subjects = (workload.threads.len() as u32).max(1);
     setup.config.contexts = wakers(cores) as u16 + 1;
     setup

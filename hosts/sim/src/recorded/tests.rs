@@ -113,6 +113,31 @@ fn what_a_policy_delays_is_late_for_all_that_wait_for_it() {
 }
 
 #[test]
+fn nobody_waits_for_a_long_run_while_another_core_is_free() {
+    let often = |at: u64| (0..50).map(|turn| run((turn * 2 + at) * MS, MS / 10, None)).collect();
+    let mut threads = vec![often(1); 6];
+    threads.push(vec![run(0, 150 * MS, None)]);
+    for policy in POLICIES {
+        let schedule = replayed(&workload(threads.clone()), 2, policy).schedule;
+        assert!(schedule.latency.max_ns < 2 * MS, "{policy}: {schedule:?}");
+    }
+}
+
+#[test]
+fn without_an_agent_the_host_itself_runs_it() {
+    let work = workload(vec![vec![run(0, MS, None), run(3 * MS, MS, None)]; 3]);
+    let world = World::new();
+    let _ended = Ended(world.clone());
+    let app = Recorded::new(Rc::clone(&work));
+    let enclave = Enclave::new(&world, setup(&work, 1, "fifo"), Rc::clone(&app) as _).unwrap();
+    app.watch(&enclave);
+    world.run_until(Nanos::from_millis(20));
+    assert_eq!(app.unfinished(), 0);
+    let schedule = app.schedule(&enclave.counters(), 1);
+    assert_eq!((schedule.cpu_ns, schedule.latency.count, schedule.switches), (6 * MS, 6, 6));
+}
+
+#[test]
 fn wakers_that_wait_for_each_other_are_told_and_not_waited_for() {
     let work = workload(vec![vec![run(0, MS, Some((1, MS)))], vec![run(0, MS, Some((0, MS)))]]);
     let replayed = replay(&setup(&work, 1, "fifo"), &work).unwrap();
