@@ -4,6 +4,7 @@
 mod bench;
 mod commands;
 mod live;
+mod record;
 mod report;
 mod reproduce;
 mod run;
@@ -11,6 +12,7 @@ mod scenario;
 mod sweep;
 mod trace;
 mod validate;
+mod workload;
 
 use clap::Parser;
 

@@ -11,7 +11,8 @@ fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let target = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
-    let headers = std::env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
+    let headers =
+        std::env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
     let clang = compiler();
     let mut programs: Vec<PathBuf> = std::fs::read_dir("bpf")
         .expect("the folder is part of the crate")

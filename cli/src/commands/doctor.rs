@@ -8,6 +8,7 @@ use clap::Args;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use serde_json::json;
+use wave_linux::record::{Recorder, Scope};
 use wave_workloads::cpu;
 use wave_workloads::rocksdb::Database;
 
@@ -35,6 +36,8 @@ enum Need {
     Scenarios,
     /// Better with it.
     Better,
+    /// `wave record` needs it.
+    Recordings,
     /// For hosts that other versions bring.
     Later,
 }
@@ -45,6 +48,7 @@ impl Need {
             Need::Everything => "everything",
             Need::Scenarios => "wave run",
             Need::Better => "better figures",
+            Need::Recordings => "wave record",
             Need::Later => "the real kernel's host, not built yet",
         }
     }
@@ -131,7 +135,14 @@ fn checks() -> Vec<Check> {
             "sudo modprobe kvm_amd || sudo modprobe kvm_intel",
         ),
         check("root", Need::Later, root(), "sudo wave doctor"),
+        check("recording by BPF", Need::Recordings, recording(), "sudo wave doctor"),
     ]
+}
+
+fn recording() -> Result<String, String> {
+    let recorder = Recorder::start(Scope::Children).map_err(|error| error.to_string())?;
+    drop(recorder);
+    Ok("the kernel runs the programs of `wave record`".to_owned())
 }
 
 fn kernel() -> Result<String, String> {

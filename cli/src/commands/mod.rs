@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod fuzz;
 pub mod link;
 pub mod merge;
+pub mod record;
 pub mod replay;
 pub mod reproduce;
 pub mod run;
@@ -47,6 +48,8 @@ enum Command {
     Reproduce(reproduce::ReproduceArgs),
     /// Compare what the simulator predicts with native runs that it was not fitted to.
     Validate(validate::ValidateArgs),
+    /// Record what threads do under Linux, as a workload that every policy can schedule.
+    Record(record::RecordArgs),
     /// Run an agent and attach it to a host.
     Agent(agent::AgentCommand),
     /// Feed an agent's log to a policy again, expecting the same decisions.
@@ -75,6 +78,7 @@ impl Wave {
             Command::Merge(args) => merge::execute(&args),
             Command::Reproduce(args) => reproduce::execute(&args),
             Command::Validate(args) => validate::execute(&args),
+            Command::Record(args) => record::execute(&args),
             Command::Agent(args) => agent::execute(args),
             Command::Replay(args) => replay::execute(&args),
             Command::Trace(args) => trace::execute(&args),
@@ -88,7 +92,7 @@ impl Wave {
 }
 
 /// A plain table for a terminal.
-fn table(header: &[&str]) -> comfy_table::Table {
+pub fn table(header: &[&str]) -> comfy_table::Table {
     let mut table = comfy_table::Table::new();
     table
         .load_preset(comfy_table::presets::NOTHING)
@@ -139,6 +143,10 @@ mod tests {
             "wave bench switch",
             "wave bench sim --json",
             "wave run x.toml --host sim",
+            "wave run --host sim --workload x.workload --policy fifo --policy vm:latency_ms=5 --cores 4",
+            "wave record --out x.workload -- make -j4",
+            "wave record --pid 1234 --seconds 5 --out x.workload --json",
+            "wave record --all --seconds 0.5 --out x.workload --quiet",
             "wave bench-peer /tmp/x.sock 1",
         ] {
             Wave::try_parse_from(line.split_whitespace())
@@ -149,6 +157,14 @@ mod tests {
     #[test]
     fn what_is_missing_or_wrong_is_named() {
         assert!(refusal("wave run").contains("SCENARIO.toml"));
+        assert!(refusal("wave run x.toml --workload y").contains("--workload"));
+        assert!(refusal("wave run x.toml --policy fifo").contains("--policy"));
+        assert!(refusal("wave run --policy fifo").contains("--workload"));
+        assert!(refusal("wave run --workload y --cores 0").contains("--cores"));
+        assert!(refusal("wave record --out x").contains("--all"));
+        assert!(refusal("wave record --all").contains("--out"));
+        assert!(refusal("wave record --all --out x -- true").contains("--all"));
+        assert!(refusal("wave record --all --out x --seconds 0").contains("--seconds"));
         assert!(refusal("wave sweep x.toml").contains("--out"));
         assert!(refusal("wave sweep x.toml --out o --shard 4/4").contains("expected I below N"));
         assert!(refusal("wave sweep x.toml --out o --shard 4").contains("as 0/4"));

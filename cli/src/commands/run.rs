@@ -1,6 +1,6 @@
 //! `wave run`: an experiment, from its file to its report.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,6 +10,7 @@ use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
 use crate::run::{self, Failure, Finished};
 use crate::scenario;
+use crate::workload;
 
 /// What to run, and how to show it.
 #[derive(Args, Debug)]
@@ -19,13 +20,31 @@ use crate::scenario;
   wave run scenarios/agent-crash.toml --out /tmp/results --quiet
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
   wave run scenarios/ladder.toml --host sim
+  wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
+
+A workload is what `wave record` wrote; a table compares policies with what Linux did.
 
 Exit codes: 0 all is well; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
 machine cannot run it (the message says what to type).")]
 pub struct RunArgs {
     /// The experiment: a TOML file as in scenarios/.
-    #[arg(value_name = "SCENARIO.toml")]
-    scenario: PathBuf,
+    #[arg(value_name = "SCENARIO.toml", required_unless_present = "workload")]
+    scenario: Option<PathBuf>,
+    /// Instead of a scenario: threads that `wave record` recorded. Needs `--host sim`.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "record", "live"])]
+    workload: Option<PathBuf>,
+    /// Who schedules the workload, with settings after a colon; again for each [default: fifo,
+    /// shinjuku, vm].
+    #[arg(
+        long = "policy",
+        value_name = "NAME",
+        requires = "workload",
+        conflicts_with = "scenario"
+    )]
+    policies: Vec<String>,
+    /// Cores for the workload [default: as many as it was recorded on].
+    #[arg(long, value_name = "N", requires = "workload", conflicts_with = "scenario", value_parser = clap::value_parser!(u16).range(1..=240))]
+    cores: Option<u16>,
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
@@ -68,7 +87,11 @@ pub fn execute(args: &RunArgs) -> ExitCode {
 }
 
 fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
-    let scenario = scenario::load(&args.scenario, policies::NAMES)
+    if let Some(file) = &args.workload {
+        return replay(args, file);
+    }
+    let file = args.scenario.as_ref().expect("there is one unless there is a workload");
+    let scenario = scenario::load(file, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
     if args.host == HostName::Sim {
         if args.live {
@@ -85,6 +108,27 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     // The terminal must be as before when the first word is printed.
     drop(live);
     show(args, finished?)
+}
+
+/// Schedules a recorded workload, and prints the table, or the object.
+fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
+    if args.host != HostName::Sim {
+        let why = "--workload needs --host sim: only a simulated host can have other threads' work";
+        return Err(Failure::Scenario(why.to_owned()));
+    }
+    let compared = workload::compare(file, &args.policies, args.cores, args.quiet || args.json)?;
+    let directory = compared.write(&args.out).map_err(Failure::cannot)?;
+    if args.json {
+        println!("{}", compared.to_json());
+    } else {
+        println!("{}", compared.to_text());
+        println!("Results: {}", directory.join(workload::RESULT).display());
+    }
+    let failed = compared.failed();
+    for check in &failed {
+        eprintln!("wave run: check failed: {check}");
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// Writes the report and prints the tables, or the object.

@@ -37,6 +37,17 @@ impl Progress {
         Self { steps, shown: Shown::Bar(bar) }
     }
 
+    /// Progress of something whose end is not known.
+    pub fn open_ended(quiet: bool) -> Self {
+        if quiet || !std::io::stderr().is_terminal() {
+            return Self::new(0, quiet);
+        }
+        let bar = ProgressBar::new_spinner();
+        let style = ProgressStyle::with_template("{elapsed}  {wide_msg}");
+        bar.set_style(style.expect("the template is a constant"));
+        Self { steps: 0, shown: Shown::Bar(bar) }
+    }
+
     /// A plain line per step, to `to`.
     pub fn lines(steps: u64, to: Box<dyn Write + Send>) -> Self {
         Self { steps, shown: Shown::Lines(Mutex::new(Lines { begun: 0, to })) }
@@ -50,7 +61,10 @@ impl Progress {
                 let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 lines.begun += 1;
                 let begun = lines.begun;
-                let _ = writeln!(lines.to, "[{begun}/{}] {what}", self.steps);
+                let _ = match self.steps {
+                    0 => writeln!(lines.to, "{what}"),
+                    steps => writeln!(lines.to, "[{begun}/{steps}] {what}"),
+                };
             }
             Shown::Nothing => {}
         }

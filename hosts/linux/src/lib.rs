@@ -1,8 +1,10 @@
 //! The real Linux kernel as a host.
 //!
 //! [`sched`]: unmodified programs' threads under an agent, by sched_ext and one BPF program that is the
-//! mechanism and nothing else (`bpf/sched.bpf.c`, GPL-2.0).
+//! mechanism and nothing else (`bpf/sched.bpf.c`, GPL-2.0). [`record`]: what threads do under Linux's own
+//! scheduler, as a workload that the simulator schedules under any policy.
 //!
 //! This crate knows the wire types of the subsystems, and no policy.
 
+pub mod record;
 pub mod sched;

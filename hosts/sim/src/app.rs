@@ -11,6 +11,8 @@ use crate::enclave::{Enclave, HostEvent, Incarnation, SimPort};
 /// What a thread does when it has done what it had to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
+    /// It goes on, and has so much more to do.
+    On(Nanos),
     /// It gives way, and has so much more to do.
     Again(Nanos),
     /// It blocks until it is woken.

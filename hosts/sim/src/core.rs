@@ -272,6 +272,7 @@ impl Core {
             let kicked = self.take_kick();
             if left.0 == 0 {
                 match enclave.app.after(&enclave, id) {
+                    After::On(work) => enclave.table.borrow_mut().thread(id).remaining = work,
                     After::Again(work) => {
                         enclave.table.borrow_mut().thread(id).remaining = work;
                         return Kind::Yield;

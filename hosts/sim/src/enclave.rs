@@ -429,7 +429,8 @@ impl Enclave {
     pub(crate) fn pop_fallback(&self, core: u16) -> Option<u32> {
         loop {
             let (subject, sequence) = self.fallback.borrow_mut().pop_front()?;
-            if let Ok(id) = self.table.borrow_mut().commit(core, subject, sequence) {
+            let committed = self.table.borrow_mut().commit(core, subject, sequence);
+            if let Ok(id) = committed {
                 self.tell(&HostEvent::Started { core, thread: subject, sequence, decision: None });
                 return Some(id);
             }

@@ -48,7 +48,7 @@ impl Outcome {
 }
 
 /// Ends the world's tasks also when a run panics.
-struct Ended(World);
+pub(crate) struct Ended(pub(crate) World);
 
 impl Drop for Ended {
     fn drop(&mut self) {

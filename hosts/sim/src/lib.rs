@@ -22,6 +22,7 @@ pub mod machine;
 pub mod paper;
 pub mod queue;
 pub mod random;
+pub mod recorded;
 pub mod requests;
 pub mod table;
 pub mod usage;

@@ -26,3 +26,5 @@ extern crate std;
 pub mod oracles;
 pub mod policies;
 pub mod wire;
+#[cfg(feature = "workload")]
+pub mod workload;

@@ -1,0 +1,130 @@
+//! `wave record`: what threads do under Linux, as a workload.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgGroup, Args};
+use serde_json::json;
+use wave_sim::recorded::Schedule;
+
+use crate::record::{self, Recording, Whom};
+use crate::report::number::{micros, short};
+use crate::run::Failure;
+
+/// Whom to record, and where to.
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("whom").required(true).args(["pid", "all", "command"]),
+    after_help = "Records when threads were woken and by whom, how long they waited for a CPU, how long they ran
+and when they blocked: from the kernel's own tracepoints, by BPF, on any Linux from 5.18 on with
+BTF. No patched kernel, no sched_ext. Needs root, or CAP_BPF and CAP_PERFMON.
+
+Examples:
+  sudo wave record --out make.workload -- make -j4        a command, its whole life
+  sudo wave record --pid 1234 --seconds 5 --out web.workload
+  sudo wave record --all --seconds 2 --out all.workload
+  wave run --host sim --workload make.workload            what FIFO, Shinjuku and VM make of it
+
+Ctrl-C ends a recording and writes it; a command that goes on is ended with it. The recorder's own
+process is left out. Events that find no room are counted in the file. docs/guide/record.md
+
+Exit codes: 0 recorded; 2 bad arguments, no such process or command; 3 the kernel does not allow it,
+or FILE cannot be written."
+)]
+pub struct RecordArgs {
+    /// A process and its children.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    /// The whole machine.
+    #[arg(long)]
+    all: bool,
+    /// A command, which is started for it, and its children.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+    /// For how long [default: until the process or command ends, or Ctrl-C].
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Where the workload goes.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Print one JSON object instead of text; what the command prints goes to standard error.
+    #[arg(long)]
+    json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds, 0.001 to 86400".to_owned())
+}
+
+/// Records.
+pub fn execute(args: &RecordArgs) -> ExitCode {
+    let whom = match (args.pid, args.all) {
+        (Some(pid), _) => Whom::Process(pid),
+        (None, true) => Whom::All,
+        (None, false) => Whom::Command(args.command.clone()),
+    };
+    let quiet = args.quiet || args.json;
+    match record::record(&whom, args.seconds, &args.out, quiet, args.json) {
+        Ok(recording) => {
+            show(args, &recording);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("wave record: {failure}");
+            ExitCode::from(Failure::exit_code(&failure))
+        }
+    }
+}
+
+fn show(args: &RecordArgs, Recording { workload, ended }: &Recording) {
+    let header = &workload.header;
+    let wait = Schedule::recorded(workload).latency;
+    let runs = workload.runs().count();
+    if args.json {
+        let summary = json!({
+            "file": args.out,
+            "ended": ended,
+            "recorded": header,
+            "runs": runs,
+            "cpu_ns": workload.cpu_ns(),
+            "wait": {
+                "count": wait.count,
+                "p50_ns": wait.p50_ns,
+                "p99_ns": wait.p99_ns,
+                "max_ns": wait.max_ns,
+            },
+        });
+        println!("{summary}");
+        return;
+    }
+    let file = args.out.display();
+    println!(
+        "{file}: {} threads, {runs} runs, {} ms of CPU time in {} ms on {} CPUs ({ended})",
+        header.threads,
+        short(workload.cpu_ns() as f64 / 1e6),
+        short(header.duration_ns as f64 / 1e6),
+        header.cpus,
+    );
+    println!(
+        "From woken to running: p50 {} us, p99 {} us, longest {} us",
+        micros(wait.p50_ns),
+        micros(wait.p99_ns),
+        micros(wait.max_ns)
+    );
+    if header.dropped_events + header.unfollowed_threads > 0 {
+        println!(
+            "Incomplete: {} events and {} threads were lost, {} transitions guessed: this machine \
+             is too busy to be recorded whole; record fewer processes",
+            header.dropped_events, header.unfollowed_threads, header.repaired
+        );
+    }
+    match header.threads {
+        0 => println!("No thread ran: there is nothing to schedule."),
+        _ => println!("Next: wave run --host sim --workload {file}"),
+    }
+}

@@ -1,0 +1,121 @@
+//! `wave record`, then `wave run` of what it wrote, as a user runs them.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn wave(arguments: &[&str], directory: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(arguments).current_dir(directory).stdin(Stdio::null());
+    command.output().expect("wave can be run")
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Asserts that `output` is one JSON object and nothing else, and returns it.
+fn object(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", errors(output));
+    serde_json::from_slice(&output.stdout).expect("one object")
+}
+
+/// Two threads that need a millisecond each, the second woken by the first in the middle of it.
+const WORKLOAD: &str = r#"{"wave_workload":1,"machine":"m","kernel":"6.1","cpus":1,"scope":"s","command":null,"duration_ns":3000000,"dropped_events":7,"unfollowed_threads":0,"repaired":2,"threads":2}
+{"pid":10,"process":10,"name":"first","end":"exited","ended_ns":1001000,"runs":[[0,1000,1000000,0]]}
+{"pid":11,"process":10,"name":"second","end":"blocked","ended_ns":2001000,"runs":[[501000,500000,1000000,1,0,500000]]}
+"#;
+
+#[test]
+fn a_command_is_recorded_and_run_under_three_policies() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = "echo to standard error; for i in 1 2 3; do sleep 0.02; done";
+    let arguments = ["record", "--json", "--out", "x.workload", "--", "sh", "-c", script];
+    let output = wave(&arguments, directory.path());
+    if output.status.code() == Some(3) {
+        eprintln!("skipped: {}", errors(&output));
+        assert!(!directory.path().join("x.workload").exists());
+        return;
+    }
+    let summary = object(&output);
+    assert!(errors(&output).contains("to standard error"));
+    assert_eq!(summary["ended"], "the command ended");
+    let threads = summary["recorded"]["threads"].as_u64().unwrap();
+    assert!(threads >= 4, "a shell and three sleeps: {summary}");
+
+    let arguments = ["run", "--host", "sim", "--workload", "x.workload", "--json"];
+    let result = object(&wave(&arguments, directory.path()));
+    let schedules = result["schedules"].as_array().unwrap();
+    let names: Vec<_> = schedules.iter().map(|row| row["scheduled_by"].as_str().unwrap()).collect();
+    assert_eq!(names, ["recorded (Linux)", "fifo", "shinjuku", "vm"]);
+    for row in schedules {
+        assert_eq!(row["cpu_ns"], summary["cpu_ns"], "all of it is used, and no more");
+        assert_eq!(row["threads"].as_array().unwrap().len() as u64, threads);
+        assert_eq!(row["wait"]["count"], summary["wait"]["count"]);
+    }
+    let again = object(&wave(&arguments, directory.path()));
+    assert_eq!(result, again);
+    let written = std::fs::read(directory.path().join("out/x/result.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&written).unwrap(), result);
+}
+
+#[test]
+fn a_table_has_a_row_for_linux_and_one_per_policy_and_says_what_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("two.workload"), WORKLOAD).unwrap();
+    let arguments = [
+        "run",
+        "--host",
+        "sim",
+        "--workload",
+        "two.workload",
+        "--policy",
+        "fifo",
+        "--policy",
+        "shinjuku:slice_us=100",
+        "--cores",
+        "2",
+        "--quiet",
+    ];
+    let output = wave(&arguments, directory.path());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", errors(&output));
+    assert!(output.stderr.is_empty(), "{}", errors(&output));
+    for words in ["recorded (Linux)", " fifo ", "shinjuku:slice_us=100", "7 events"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(text.contains("Results: out/two/result.json"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("good"), WORKLOAD).unwrap();
+    std::fs::write(directory.path().join("bad"), "{}\n").unwrap();
+    let refused = |arguments: &[&str], words: &str| {
+        let output = wave(arguments, directory.path());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(words), "{}", errors(&output));
+        assert!(output.stdout.is_empty());
+    };
+    refused(&["run", "--workload", "good"], "--host sim");
+    refused(&["run", "--host", "sim", "--workload", "bad"], "not a recorded workload");
+    refused(&["run", "--host", "sim", "--workload", "none"], "none: No such file");
+    refused(&["run", "--host", "sim", "--workload", "good", "--policy", "cfs"], "no policy `cfs`");
+    refused(&["record", "--out", "x"], "--all");
+    // Where BPF is not permitted, that comes first.
+    for arguments in [
+        &["record", "--out", "x", "--", "/no/such/command"][..],
+        &["record", "--out", "x", "--pid", "1999999999"],
+    ] {
+        let output = wave(arguments, directory.path());
+        assert!(matches!(output.status.code(), Some(2 | 3)), "{}", errors(&output));
+        assert!(errors(&output).starts_with("wave record: "), "{}", errors(&output));
+    }
+    let output = wave(&["record", "--all", "--out", "no/such/place"], directory.path());
+    assert_eq!(output.status.code(), Some(3));
+    assert!(errors(&output).contains("no/such/place: cannot be written"));
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
+    assert_eq!(left.len(), 2, "nothing else is left behind: {left:?}");
+}

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What threads do, from the kernel's own tracepoints: who is switched to and from, who wakes whom, who is made
+ * and ends. Decides nothing. Every event that finds no room is counted, and nothing here grows.
+ *
+ * A thread is named by its id and a part of its start time, so that an id that is used again is another thread. */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+#define NAME_BYTES 16
+/* Threads that are followed at a time. */
+#define WATCHED_MAX 65536
+/* Bytes of events that wait to be taken. */
+#define RING_BYTES (16 << 20)
+/* How far up a thread's parents are looked at for the process that was asked for. */
+#define ANCESTORS_MAX 32
+
+struct pid_namespace;
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+} WAVE_CO_RE;
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+} WAVE_CO_RE;
+
+struct task_struct {
+	int pid;
+	int tgid;
+	int on_cpu;
+	unsigned int __state;
+	u64 start_time;
+	char comm[NAME_BYTES];
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+} WAVE_CO_RE;
+
+struct bpf_iter__task {
+	struct task_struct *task;
+} WAVE_CO_RE;
+
+enum { SCOPE_ALL, SCOPE_TREE, SCOPE_CHILDREN };
+
+/* What to record; written before the programs are loaded. */
+const volatile struct {
+	u32 scope;
+	/* For SCOPE_TREE: the process, as the recorder's own namespace numbers it. */
+	u32 root;
+} settings = {};
+
+/* What was lost, and whether anything was found. */
+struct {
+	u64 dropped;
+	u64 unfollowed;
+	u64 followed;
+	/* The recorder's own process and thread, as the first namespace numbers them. */
+	u64 self;
+} counts = {};
+
+enum kind { SEEN = 1, MADE, WAKING, WAKEUP, SWITCH, EXIT };
+/* What became of a thread that left its CPU, or what it was doing when it was first seen. */
+enum doing { BLOCKED, RUNNABLE, RUNNING, DEAD };
+
+struct who {
+	u32 pid;
+	u32 born;
+};
+
+/* 32 bytes; mirrored in src/record/event.rs. */
+struct event {
+	u64 time_ns;
+	/* Whom it is about; for SWITCH who left, or none. */
+	struct who who;
+	/* WAKING, MADE: by whom. SWITCH: who came, or none. */
+	struct who other;
+	u16 cpu;
+	u8 kind;
+	u8 doing;
+	/* SEEN, MADE, EXIT: its process. */
+	u32 process;
+};
+
+/* SEEN, MADE, EXIT: an event with a name. */
+struct named {
+	struct event event;
+	char name[NAME_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, RING_BYTES);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, WATCHED_MAX);
+	__type(key, struct who);
+	__type(value, u8);
+} watched SEC(".maps");
+
+/* How many interrupts a CPU is in, one within the other. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, int);
+} interrupts SEC(".maps");
+
+static __always_inline struct who name_of(struct task_struct *task)
+{
+	/* Bits 16 to 47: 65 us each, for three days. */
+	return (struct who){ .pid = task->pid, .born = (u32)(task->start_time >> 16) };
+}
+
+/* The idle threads have the id 0, and the recorder is not recorded. */
+static __always_inline bool is_watched(struct task_struct *task, const struct who *who)
+{
+	if (!who->pid || (u32)task->tgid == (u32)(counts.self >> 32))
+		return false;
+	return settings.scope == SCOPE_ALL || bpf_map_lookup_elem(&watched, who);
+}
+
+static __always_inline bool watch(const struct who *who)
+{
+	u8 one = 1;
+
+	if (settings.scope == SCOPE_ALL || !bpf_map_update_elem(&watched, who, &one, BPF_ANY))
+		return true;
+	__sync_fetch_and_add(&counts.unfollowed, 1);
+	return false;
+}
+
+static __always_inline void fill(struct event *event, u8 kind, struct who who)
+{
+	event->time_ns = bpf_ktime_get_ns();
+	event->who = who;
+	event->other = (struct who){};
+	event->cpu = bpf_get_smp_processor_id();
+	event->kind = kind;
+	event->doing = 0;
+	event->process = 0;
+}
+
+/* Nobody is woken for an event: the recorder comes by itself, and would else record its own wake-ups. */
+static __always_inline struct event *begin(u8 kind, struct who who)
+{
+	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (event)
+		fill(event, kind, who);
+	else
+		__sync_fetch_and_add(&counts.dropped, 1);
+	return event;
+}
+
+static __always_inline struct named *begin_named(u8 kind, struct task_struct *task, struct who who)
+{
+	struct named *named = bpf_ringbuf_reserve(&events, sizeof(*named), 0);
+
+	if (!named) {
+		__sync_fetch_and_add(&counts.dropped, 1);
+		return 0;
+	}
+	fill(&named->event, kind, who);
+	named->event.process = task->tgid;
+	bpf_probe_read_kernel_str(named->name, sizeof(named->name), &task->comm);
+	return named;
+}
+
+static __always_inline void end(void *event)
+{
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+}
+
+/* A thread that an interrupt has stopped wakes nobody: what the interrupt does is not its doing. Interrupts are
+ * counted by their own tracepoints, as the kernel's count of them has no place that is the same everywhere. */
+static __always_inline int interrupt(int change)
+{
+	u32 first = 0;
+	int *depth = bpf_map_lookup_elem(&interrupts, &first);
+
+	if (!depth)
+		return 0;
+	/* One that began before its tracepoint was on ends without a beginning. */
+	if (change > 0 || *depth > 0)
+		*depth += change;
+	return *depth;
+}
+
+#define INTERRUPT(name, change)                                                                                   \
+	SEC("tp_btf/" #name)                                                                                      \
+	int BPF_PROG(on_##name)                                                                                   \
+	{                                                                                                         \
+		interrupt(change);                                                                                \
+		return 0;                                                                                         \
+	}
+
+INTERRUPT(irq_handler_entry, 1)
+INTERRUPT(irq_handler_exit, -1)
+INTERRUPT(softirq_entry, 1)
+INTERRUPT(softirq_exit, -1)
+INTERRUPT(hrtimer_expire_entry, 1)
+INTERRUPT(hrtimer_expire_exit, -1)
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+{
+	struct who from = name_of(prev), to = name_of(next);
+	bool leaves = is_watched(prev, &from), comes = is_watched(next, &to);
+	/* TASK_DEAD: it never comes back. */
+	bool dead = !preempt && (prev_state & 0x80);
+	struct event *event;
+
+	if (!leaves && !comes)
+		return 0;
+	event = begin(SWITCH, leaves ? from : (struct who){});
+	if (event) {
+		if (comes)
+			event->other = to;
+		event->doing = dead ? DEAD : !preempt && prev_state ? BLOCKED : RUNNABLE;
+		end(event);
+	}
+	if (dead && leaves)
+		bpf_map_delete_elem(&watched, &from);
+	return 0;
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(on_waking, struct task_struct *task)
+{
+	struct who who = name_of(task), waker;
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct event *event;
+
+	if (!is_watched(task, &who) || interrupt(0))
+		return 0;
+	waker = name_of(current);
+	if (!is_watched(current, &waker))
+		return 0;
+	event = begin(WAKING, who);
+	if (event) {
+		event->other = waker;
+		end(event);
+	}
+	return 0;
+}
+
+static __always_inline int woken(struct task_struct *task)
+{
+	struct who who = name_of(task);
+	struct event *event;
+
+	if (!is_watched(task, &who))
+		return 0;
+	event = begin(WAKEUP, who);
+	if (event)
+		end(event);
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(on_wakeup, struct task_struct *task)
+{
+	return woken(task);
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(on_wakeup_new, struct task_struct *task)
+{
+	return woken(task);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	struct who maker = name_of(parent), who = name_of(child);
+	bool follows = is_watched(parent, &maker);
+	bool ours = settings.scope == SCOPE_CHILDREN && bpf_get_current_pid_tgid() == counts.self;
+	struct named *named;
+
+	/* A thread of the recorder's own is no child of it. */
+	if (ours && child->tgid == parent->tgid)
+		return 0;
+	if (!follows && !ours)
+		return 0;
+	if (!watch(&who))
+		return 0;
+	named = begin_named(MADE, child, who);
+	if (named) {
+		if (follows)
+			named->event.other = maker;
+		end(named);
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	struct who who = name_of(task);
+	struct named *named;
+
+	if (!is_watched(task, &who))
+		return 0;
+	named = begin_named(EXIT, task, who);
+	if (named)
+		end(named);
+	return 0;
+}
+
+static __always_inline bool is_root(struct task_struct *leader, struct pid_namespace *ours)
+{
+	struct pid *pid = leader->thread_pid;
+	struct upid own = {};
+
+	if (!pid || bpf_core_read(&own, sizeof(own), &pid->numbers[0]) < 0)
+		return false;
+	if (pid->level)
+		bpf_probe_read_kernel(&own, sizeof(own), (void *)__builtin_preserve_access_index(&pid->numbers[0])
+							+ (u64)pid->level * bpf_core_type_size(struct upid));
+	return own.nr == (int)settings.root && own.ns == ours;
+}
+
+static __always_inline struct pid_namespace *own_namespace(void)
+{
+	struct pid *pid = bpf_get_current_task_btf()->thread_pid;
+	struct upid own = {};
+
+	if (!pid)
+		return 0;
+	bpf_probe_read_kernel(&own, sizeof(own), (void *)__builtin_preserve_access_index(&pid->numbers[0])
+						+ (u64)pid->level * bpf_core_type_size(struct upid));
+	return own.ns;
+}
+
+static __always_inline bool descends(struct task_struct *task)
+{
+	struct pid_namespace *ours = own_namespace();
+	struct task_struct *leader = task->group_leader;
+
+	for (int up = 0; up < ANCESTORS_MAX; up++) {
+		if (!leader)
+			return false;
+		if (is_root(leader, ours))
+			return true;
+		if (leader->pid <= 1)
+			return false;
+		leader = leader->real_parent->group_leader;
+	}
+	return false;
+}
+
+/* Who is there already: run once more after the tracepoints are on, and again at the end, for names. */
+SEC("iter/task")
+int seen(struct bpf_iter__task *context)
+{
+	struct task_struct *task = context->task;
+	struct named *named;
+	struct who who;
+
+	counts.self = bpf_get_current_pid_tgid();
+	if (!task)
+		return 0;
+	who = name_of(task);
+	if (!is_watched(task, &who)) {
+		if (settings.scope != SCOPE_TREE || (u32)task->tgid == (u32)(counts.self >> 32) || !descends(task))
+			return 0;
+		if (!watch(&who))
+			return 0;
+	}
+	__sync_fetch_and_add(&counts.followed, 1);
+	named = begin_named(SEEN, task, who);
+	if (named) {
+		named->event.doing = task->on_cpu ? RUNNING : task->__state ? BLOCKED : RUNNABLE;
+		end(named);
+	}
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "GPL";

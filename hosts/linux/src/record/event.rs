@@ -1,0 +1,133 @@
+//! What the kernel tells of its threads, as `bpf/record.bpf.c` puts it.
+
+/// A thread: an id that is used again is another thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Who {
+    /// Its id.
+    pub pid: u32,
+    /// A part of the time at which it was made.
+    pub born: u32,
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// It waits to be woken.
+    Blocked,
+    /// It waits for a CPU.
+    Runnable,
+    /// It has a CPU.
+    Running,
+    /// It never runs again.
+    Dead,
+}
+
+/// What a thread is called, and its process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its process.
+    pub process: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A thread was there, and did this: at the beginning, and again at the end.
+    Seen(Who, Doing, Named),
+    /// A thread was made, by another that is recorded, or not. It is woken next.
+    Made(Who, Option<Who>, Named),
+    /// A running thread is about to wake this one.
+    Waking(Who, Who),
+    /// A thread can run, and may have been able to before.
+    Wakeup(Who),
+    /// A CPU goes from one thread, and what becomes of it, to another. Each may be one that is not recorded.
+    Switch(Option<(Who, Doing)>, Option<Who>),
+    /// A thread is about to end, under this name.
+    Exit(Who, Named),
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, on the kernel's monotonic clock.
+    pub time_ns: u64,
+    /// On which CPU.
+    pub cpu: u16,
+    /// What.
+    pub kind: Kind,
+}
+
+/// Bytes of an event without a name.
+const PLAIN: usize = 32;
+
+impl Event {
+    /// Reads what the program wrote; `None` where it wrote nothing that is known.
+    pub fn decode(bytes: &[u8]) -> Option<Event> {
+        let (plain, name) = bytes.split_at_checked(PLAIN)?;
+        let word = |at: usize| Some(u32::from_ne_bytes(plain.get(at..at + 4)?.try_into().ok()?));
+        let who = |at: usize| Some(Who { pid: word(at)?, born: word(at + 4)? });
+        let some = |who: Who| (who.pid != 0).then_some(who);
+        let named = || {
+            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+            let name = String::from_utf8_lossy(&name[..end]).into_owned();
+            Some(Named { process: word(28)?, name })
+        };
+        let doing = match plain[27] {
+            0 => Doing::Blocked,
+            1 => Doing::Runnable,
+            2 => Doing::Running,
+            3 => Doing::Dead,
+            _ => return None,
+        };
+        let kind = match plain[26] {
+            1 => Kind::Seen(who(8)?, doing, named()?),
+            2 => Kind::Made(who(8)?, some(who(16)?), named()?),
+            3 => Kind::Waking(who(8)?, who(16)?),
+            4 => Kind::Wakeup(who(8)?),
+            5 => Kind::Switch(some(who(8)?).map(|who| (who, doing)), some(who(16)?)),
+            6 => Kind::Exit(who(8)?, named()?),
+            _ => return None,
+        };
+        let time_ns = u64::from_ne_bytes(plain[..8].try_into().ok()?);
+        let cpu = u16::from_ne_bytes(plain[24..26].try_into().ok()?);
+        Some(Event { time_ns, cpu, kind })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(kind: u8, doing: u8, name: &[u8]) -> Vec<u8> {
+        let mut bytes = 5_u64.to_ne_bytes().to_vec();
+        [7_u32, 70, 8, 80].iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
+        bytes.extend(3_u16.to_ne_bytes());
+        bytes.extend([kind, doing]);
+        bytes.extend(6_u32.to_ne_bytes());
+        bytes.extend(name);
+        bytes
+    }
+
+    #[test]
+    fn events_are_read_as_they_are_written() {
+        let (seven, eight) = (Who { pid: 7, born: 70 }, Who { pid: 8, born: 80 });
+        let read = |bytes: &[u8]| Event::decode(bytes).unwrap().kind;
+        assert_eq!(read(&bytes(3, 0, b"")), Kind::Waking(seven, eight));
+        let switch = Kind::Switch(Some((seven, Doing::Dead)), Some(eight));
+        assert_eq!(read(&bytes(5, 3, b"")), switch);
+        let named = Named { process: 6, name: "name".into() };
+        assert_eq!(read(&bytes(6, 0, b"name\0rest.......")), Kind::Exit(seven, named));
+        let event = Event::decode(&bytes(4, 0, b"")).unwrap();
+        assert_eq!((event.time_ns, event.cpu), (5, 3));
+    }
+
+    #[test]
+    fn what_is_no_event_is_none() {
+        assert_eq!(Event::decode(&bytes(9, 0, b"")), None);
+        assert_eq!(Event::decode(&bytes(5, 9, b"")), None);
+        assert_eq!(Event::decode(&bytes(5, 0, b"")[..31]), None);
+        assert_eq!(Event::decode(b""), None);
+    }
+}

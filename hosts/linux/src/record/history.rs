@@ -1,0 +1,354 @@
+//! From events to what each thread did: a pure function of the events, whatever of them is missing.
+//!
+//! ```text
+//!             Wakeup                 Switch to it
+//!  Blocked ───────────> Runnable ───────────────────> Running
+//!     ^                     ^   Switch from it, still    │
+//!     │                     └────────── runnable ────────┤
+//!     └──────────────────────────────── blocked ─────────┘     dead: gone
+//! ```
+//!
+//! Any other transition means that an event is missing: the thread is put where the event says that it
+//! is, the guess is counted ([`History::repaired`]), and no CPU time is made up for what was not seen.
+
+use std::collections::{HashMap, HashSet};
+
+use wave_sched::workload::{End, Run, Thread, Waker};
+
+use super::event::{Doing, Event, Kind, Named, Who};
+
+/// Builds threads from events in the kernel's order.
+#[derive(Debug)]
+pub struct History {
+    begins_ns: u64,
+    lives: Vec<Life>,
+    alive: HashMap<Who, usize>,
+    /// Who is believed to run where.
+    cpus: HashMap<u16, usize>,
+    /// CPUs of which a switch was seen.
+    switched: HashSet<u16>,
+    repaired: u64,
+    runs: usize,
+}
+
+/// What is known of one thread.
+#[derive(Debug)]
+struct Life {
+    who: Who,
+    named: Named,
+    state: State,
+    /// The run that goes on, unless it is blocked.
+    open: Option<Run>,
+    runs: Vec<Run>,
+    /// CPU time of all runs, the open one included.
+    used_ns: u64,
+    /// Who said last that he is about to wake it.
+    waking: Option<Waker>,
+    end: End,
+    ended_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Blocked,
+    Runnable {
+        /// Since when, where it has not run since it was woken and that was seen.
+        woken_ns: Option<u64>,
+    },
+    Running {
+        since_ns: u64,
+        /// The last sign of it.
+        seen_ns: u64,
+        /// Where, if that is known.
+        cpu: Option<u16>,
+    },
+    Gone,
+}
+
+impl History {
+    /// A recording that begins then, on the clock of the events.
+    pub fn new(begins_ns: u64) -> History {
+        History {
+            begins_ns,
+            lives: Vec::new(),
+            alive: HashMap::new(),
+            cpus: HashMap::new(),
+            switched: HashSet::new(),
+            repaired: 0,
+            runs: 0,
+        }
+    }
+
+    /// Transitions that were guessed so far.
+    pub fn repaired(&self) -> u64 {
+        self.repaired
+    }
+
+    /// Runs that ended so far: what takes memory.
+    pub fn runs(&self) -> usize {
+        self.runs
+    }
+
+    /// Takes the next event.
+    pub fn feed(&mut self, event: &Event) {
+        let now = event.time_ns.saturating_sub(self.begins_ns);
+        match &event.kind {
+            Kind::Seen(who, doing, named) => self.seen(*who, *doing, named, now),
+            Kind::Made(who, maker, named) => {
+                let waker = maker.and_then(|maker| self.waker(maker, now));
+                if let Some(old) = self.alive.remove(who) {
+                    self.repaired += 1;
+                    self.stop(old);
+                    self.close(old, now, End::Exited);
+                    self.lives[old].state = State::Gone;
+                }
+                let life = self.add(*who, State::Blocked);
+                self.lives[life].named = named.clone();
+                self.lives[life].waking = waker;
+            }
+            Kind::Waking(who, waker) => {
+                let waker = self.waker(*waker, now);
+                let life = self.life(*who, State::Blocked);
+                self.lives[life].waking = waker;
+            }
+            Kind::Wakeup(who) => {
+                let life = self.life(*who, State::Blocked);
+                let waker = self.lives[life].waking.take();
+                if let State::Blocked = self.lives[life].state {
+                    self.open(life, now, Some(now), waker);
+                }
+            }
+            Kind::Switch(from, to) => self.switch(event.cpu, *from, *to, now),
+            Kind::Exit(who, named) => {
+                if let Some(life) = self.alive.get(who) {
+                    self.lives[*life].named = named.clone();
+                }
+            }
+        }
+    }
+
+    /// Ends the recording: the threads that ran, wakers by their index among them.
+    pub fn finish(mut self, ends_ns: u64) -> (Vec<Thread>, u64) {
+        let now = ends_ns.saturating_sub(self.begins_ns);
+        for life in 0..self.lives.len() {
+            if let State::Running { since_ns, seen_ns, .. } = self.lives[life].state {
+                self.charge(life, now.max(seen_ns) - since_ns);
+            }
+            self.close(life, now, End::Cut);
+        }
+        let mut places = vec![None; self.lives.len()];
+        let ran = self.lives.iter().enumerate().filter(|(_, life)| !life.runs.is_empty());
+        for (place, (at, _)) in ran.enumerate() {
+            places[at] = Some(place as u32);
+        }
+        let place = |waker: Waker| {
+            let thread = places[waker.thread as usize]?;
+            Some(Waker { thread, ..waker })
+        };
+        let threads = self.lives.into_iter().filter(|life| !life.runs.is_empty()).map(|life| {
+            let runs = life.runs.into_iter();
+            Thread {
+                pid: life.who.pid,
+                process: life.named.process,
+                name: life.named.name,
+                end: life.end,
+                ended_ns: life.ended_ns,
+                runs: runs.map(|run| Run { waker: run.waker.and_then(place), ..run }).collect(),
+            }
+        });
+        (threads.collect(), self.repaired)
+    }
+
+    fn seen(&mut self, who: Who, doing: Doing, named: &Named, now: u64) {
+        let life = match self.alive.get(&who) {
+            Some(life) => *life,
+            None => {
+                let life = self.add(who, State::Blocked);
+                match doing {
+                    Doing::Runnable => self.open(life, now, None, None),
+                    Doing::Running => {
+                        self.open(life, now, None, None);
+                        // Where it runs was not seen.
+                        self.start(life, None, now);
+                    }
+                    Doing::Blocked | Doing::Dead => {}
+                }
+                life
+            }
+        };
+        self.lives[life].named = named.clone();
+    }
+
+    fn switch(&mut self, cpu: u16, from: Option<(Who, Doing)>, to: Option<Who>, now: u64) {
+        let leaves = from.map(|(who, doing)| {
+            let known = self.alive.get(&who).copied();
+            let life = known.unwrap_or_else(|| {
+                // The first on this CPU has run since before anything was recorded. For any other
+                // what made it known is missing.
+                let since = if self.switched.contains(&cpu) { now } else { 0 };
+                self.repaired += u64::from(since > 0);
+                let life = self.add(who, State::Blocked);
+                self.open(life, since, None, None);
+                self.start(life, Some(cpu), since);
+                life
+            });
+            (life, doing)
+        });
+        self.switched.insert(cpu);
+        // Whoever else was believed to run here has left, and was not seen to.
+        if let Some(stale) = self.cpus.remove(&cpu)
+            && leaves.is_none_or(|(life, _)| life != stale)
+            && matches!(self.lives[stale].state, State::Running { cpu: on, .. } if on == Some(cpu))
+        {
+            self.repaired += 1;
+            self.stop(stale);
+        }
+        if let Some((life, doing)) = leaves {
+            self.leave(life, cpu, doing, now);
+        }
+        if let Some(who) = to {
+            let life = self.life(who, State::Blocked);
+            match self.lives[life].state {
+                State::Runnable { .. } => {}
+                State::Running { .. } => {
+                    self.repaired += 1;
+                    self.stop(life);
+                }
+                State::Blocked | State::Gone => {
+                    self.repaired += 1;
+                    self.open(life, now, None, None);
+                }
+            }
+            self.start(life, Some(cpu), now);
+            self.cpus.insert(cpu, life);
+        }
+    }
+
+    fn leave(&mut self, life: usize, cpu: u16, doing: Doing, now: u64) {
+        if let State::Running { cpu: Some(on), .. } = self.lives[life].state
+            && on != cpu
+        {
+            // It has left that one, and was not seen to come here.
+            self.stop(life);
+        }
+        match self.lives[life].state {
+            State::Running { since_ns, seen_ns, .. } => {
+                self.charge(life, now.max(seen_ns) - since_ns);
+                if let Some(run) = &mut self.lives[life].open {
+                    run.preemptions += u64::from(doing == Doing::Runnable);
+                }
+                self.lives[life].state = State::Runnable { woken_ns: None };
+            }
+            State::Runnable { .. } => {
+                // It was not seen to start: how long it waited and ran is not known.
+                self.repaired += 1;
+                if let Some(run) = &mut self.lives[life].open {
+                    run.waited_ns = None;
+                }
+                self.lives[life].state = State::Runnable { woken_ns: None };
+            }
+            State::Blocked | State::Gone => {
+                self.repaired += 1;
+                if doing == Doing::Runnable {
+                    self.open(life, now, None, None);
+                }
+            }
+        }
+        match doing {
+            Doing::Blocked => {
+                self.close(life, now, End::Blocked);
+                self.lives[life].state = State::Blocked;
+            }
+            Doing::Dead => {
+                self.close(life, now, End::Exited);
+                self.lives[life].end = End::Exited;
+                self.lives[life].state = State::Gone;
+                let who = self.lives[life].who;
+                self.alive.remove(&who);
+            }
+            Doing::Runnable | Doing::Running => {}
+        }
+    }
+
+    /// The thread of that name; one that is not known yet does `state`.
+    fn life(&mut self, who: Who, state: State) -> usize {
+        self.alive.get(&who).copied().unwrap_or_else(|| self.add(who, state))
+    }
+
+    fn add(&mut self, who: Who, state: State) -> usize {
+        let named = Named { process: who.pid, name: String::new() };
+        self.lives.push(Life {
+            who,
+            named,
+            state,
+            open: None,
+            runs: Vec::new(),
+            used_ns: 0,
+            waking: None,
+            end: End::Cut,
+            ended_ns: 0,
+        });
+        self.alive.insert(who, self.lives.len() - 1);
+        self.lives.len() - 1
+    }
+
+    /// A blocked thread becomes runnable.
+    fn open(&mut self, life: usize, now: u64, woken_ns: Option<u64>, waker: Option<Waker>) {
+        let life = &mut self.lives[life];
+        let at_ns = now.max(life.ended_ns);
+        life.open = Some(Run { at_ns, waited_ns: None, cpu_ns: 0, preemptions: 0, waker });
+        life.state = State::Runnable { woken_ns };
+        life.waking = None;
+    }
+
+    /// A runnable thread gets a CPU.
+    fn start(&mut self, life: usize, cpu: Option<u16>, now: u64) {
+        let life = &mut self.lives[life];
+        if let State::Runnable { woken_ns: Some(since) } = life.state
+            && let Some(run) = &mut life.open
+        {
+            run.waited_ns = Some(now.saturating_sub(since));
+        }
+        life.state = State::Running { since_ns: now, seen_ns: now, cpu };
+    }
+
+    /// A running thread has left its CPU at some time before now, and nobody knows when.
+    fn stop(&mut self, life: usize) {
+        if let State::Running { since_ns, seen_ns, .. } = self.lives[life].state {
+            self.charge(life, seen_ns - since_ns);
+            self.lives[life].state = State::Runnable { woken_ns: None };
+        }
+    }
+
+    fn charge(&mut self, life: usize, span_ns: u64) {
+        let life = &mut self.lives[life];
+        if let Some(run) = &mut life.open {
+            run.cpu_ns += span_ns;
+            life.used_ns += span_ns;
+        }
+    }
+
+    /// Ends the run that goes on. One that nobody saw run is none.
+    fn close(&mut self, life: usize, now: u64, end: End) {
+        let life = &mut self.lives[life];
+        if let Some(run) = life.open.take()
+            && (run.cpu_ns > 0 || run.waited_ns.is_some())
+        {
+            life.runs.push(run);
+            (life.end, life.ended_ns) = (end, now.max(run.at_ns));
+            self.runs += 1;
+        }
+    }
+
+    /// This thread as a waker, if it runs.
+    fn waker(&mut self, who: Who, now: u64) -> Option<Waker> {
+        let thread = *self.alive.get(&who)?;
+        let life = &mut self.lives[thread];
+        let State::Running { since_ns, seen_ns, .. } = &mut life.state else { return None };
+        *seen_ns = now.max(*seen_ns);
+        Some(Waker { thread: thread as u32, cpu_ns: life.used_ns + *seen_ns - *since_ns })
+    }
+}
+
+#[cfg(test)]
+mod tests;

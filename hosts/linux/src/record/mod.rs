@@ -1,0 +1,264 @@
+//! Records what threads do under Linux's own scheduler: by BPF programs on the kernel's tracepoints,
+//! which 5.18 and later have, with sched_ext or without.
+//!
+//! [`Recorder`] takes events from the kernel, [`History`] makes threads of them as
+//! [`wave_sched::workload`] describes them. Decides nothing, and changes nothing on the machine but the
+//! time that it takes.
+
+mod event;
+mod history;
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Mutex;
+
+use libbpf_rs::{
+    Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, RingBuffer,
+    RingBufferBuilder,
+};
+
+pub use event::{Doing, Event, Kind, Named, Who};
+pub use history::History;
+
+const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/record.bpf.o"));
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// The program that looks at who is there; all others wait for something to happen.
+const ITERATOR: &str = "seen";
+/// Events taken at a time: what they take here is bounded.
+const BATCH: usize = 1 << 16;
+
+/// Which threads to record. The recorder's own process never is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of this machine.
+    All,
+    /// Those of this process and of its children, also of those that it makes from now on.
+    Process(u32),
+    /// Processes that the thread which starts the recorder makes from now on, and theirs.
+    Children,
+}
+
+/// Why nothing can be recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// This process may not load BPF programs.
+    #[error(
+        "the kernel does not let this process load BPF programs: run it as root, or give the binary \
+         CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon=ep)"
+    )]
+    NotPermitted,
+    /// The kernel does not describe its types.
+    #[error("{BTF} is missing: the kernel must be built with CONFIG_DEBUG_INFO_BTF")]
+    NoTypes,
+    /// There is no such process.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    /// The kernel, or libbpf, refuses.
+    #[error("the kernel refuses the programs that record, which need Linux 5.18 or later: {0}")]
+    Refused(String),
+    /// Events cannot be taken.
+    #[error("reading the kernel's events: {0}")]
+    Reading(String),
+}
+
+/// What was lost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Events that found no room in the buffer, or that a program was too busy to see.
+    pub events: u64,
+    /// Threads that there was no room to follow.
+    pub threads: u64,
+}
+
+/// Takes events from the kernel, from [`Recorder::start`] on. Nobody is told when there are some: ask
+/// for them every few milliseconds ([`Recorder::take`]).
+pub struct Recorder {
+    ring: RingBuffer<'static>,
+    taken: Rc<RefCell<Vec<Event>>>,
+    unknown: Rc<RefCell<u64>>,
+    counts: MapHandle,
+    /// Detached before the programs go.
+    links: Vec<Link>,
+    iterator: Link,
+    begins_ns: u64,
+    object: Object,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("begins_ns", &self.begins_ns).finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Loads the programs and begins.
+    pub fn start(scope: Scope) -> Result<Recorder, RecordError> {
+        if !Path::new(BTF).exists() {
+            return Err(RecordError::NoTypes);
+        }
+        if let Scope::Process(pid) = scope
+            && !Path::new(&format!("/proc/{pid}")).exists()
+        {
+            return Err(RecordError::NoProcess(pid));
+        }
+        let before = libbpf_rs::set_print(Some((PrintLevel::Warn, keep_words)));
+        let started = Recorder::load(scope);
+        libbpf_rs::set_print(before);
+        let words = std::mem::take(&mut *WORDS.lock().unwrap_or_else(|held| held.into_inner()));
+        let recorder = started.map_err(|error| match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => RecordError::NotPermitted,
+            _ => RecordError::Refused(format!("{error}\n{words}").trim_end().to_owned()),
+        })?;
+        if let Scope::Process(pid) = scope
+            && recorder.count(FOLLOWED) == 0
+        {
+            return Err(RecordError::NoProcess(pid));
+        }
+        Ok(recorder)
+    }
+
+    fn load(scope: Scope) -> libbpf_rs::Result<Recorder> {
+        let mut open = ObjectBuilder::default().name("wave_record")?.open_memory(PROGRAMS)?;
+        let (scope, root) = match scope {
+            Scope::All => (0_u32, 0),
+            Scope::Process(pid) => (1, pid),
+            Scope::Children => (2, 0),
+        };
+        let is_settings = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with(".rodata");
+        let mut settings = open.maps_mut().find(|map| is_settings(map.name()));
+        let settings = settings.as_mut().and_then(|map| map.initial_value_mut());
+        let settings = settings.ok_or_else(|| missing("settings"))?;
+        settings[..8].copy_from_slice(&[scope.to_ne_bytes(), root.to_ne_bytes()].concat());
+        let object = open.load()?;
+        let map = |ending: &str| {
+            let mut maps = object.maps();
+            let found = maps.find(|map| map.name().to_string_lossy().ends_with(ending));
+            MapHandle::try_from(&found.ok_or_else(|| missing(ending))?)
+        };
+        let (counts, events) = (map(".bss")?, map("events")?);
+        let (taken, unknown) = (Rc::new(RefCell::new(Vec::new())), Rc::new(RefCell::new(0)));
+        let mut ring = RingBufferBuilder::new();
+        let (sink, strange) = (Rc::clone(&taken), Rc::clone(&unknown));
+        ring.add(&events, move |bytes| {
+            match Event::decode(bytes) {
+                Some(event) => sink.borrow_mut().push(event),
+                None => *strange.borrow_mut() += 1,
+            }
+            0
+        })?;
+        let ring = ring.build()?;
+        let attach = |iterator: bool| {
+            let programs = object
+                .progs_mut()
+                .filter(move |program| (program.name().to_string_lossy() == ITERATOR) == iterator);
+            programs.map(|program| program.attach()).collect::<libbpf_rs::Result<Vec<Link>>>()
+        };
+        let iterator = attach(true)?.pop().ok_or_else(|| missing(ITERATOR))?;
+        // The programs learn who records before they run.
+        look(&iterator)?;
+        let begins_ns = monotonic_ns();
+        let links = attach(false)?;
+        // Whoever was made meanwhile is found at the second look; so is a child that comes before its
+        // parent, as ids have started again from the beginning.
+        look(&iterator)?;
+        look(&iterator)?;
+        Ok(Recorder { ring, taken, unknown, counts, links, iterator, begins_ns, object })
+    }
+
+    /// When it began, on the clock of the events.
+    pub fn begins_ns(&self) -> u64 {
+        self.begins_ns
+    }
+
+    /// Hands over what has happened since.
+    pub fn take(&mut self, sink: &mut dyn FnMut(&Event)) -> Result<(), RecordError> {
+        loop {
+            let count = self.ring.consume_raw_n(BATCH);
+            for event in self.taken.borrow_mut().drain(..) {
+                sink(&event);
+            }
+            if count < 0 {
+                let error = io::Error::from_raw_os_error(-count);
+                return Err(RecordError::Reading(error.to_string()));
+            }
+            if (count as usize) < BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends it: hands over the rest, with everybody's name as it is now. Returns when it ended, on the
+    /// clock of the events, and what was lost.
+    pub fn stop(mut self, sink: &mut dyn FnMut(&Event)) -> Result<(u64, Lost), RecordError> {
+        self.take(sink)?;
+        look(&self.iterator).map_err(|error| RecordError::Reading(error.to_string()))?;
+        let ends_ns = monotonic_ns();
+        let lost = self.lost();
+        self.links.clear();
+        self.take(sink)?;
+        Ok((ends_ns, lost))
+    }
+
+    /// What was lost so far.
+    pub fn lost(&self) -> Lost {
+        let missed: u64 = self.object.progs().map(|program| misses(program.as_fd())).sum();
+        let events = self.count(DROPPED) + *self.unknown.borrow() + missed;
+        Lost { events, threads: self.count(UNFOLLOWED) }
+    }
+
+    /// One of the programs' counts, by its place.
+    fn count(&self, at: usize) -> u64 {
+        let bytes = self.counts.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+        let bytes = bytes.ok().flatten().unwrap_or_default();
+        let word = bytes.get(at * 8..at * 8 + 8).and_then(|word| word.try_into().ok());
+        word.map_or(0, u64::from_ne_bytes)
+    }
+}
+
+/// Places of the programs' counts.
+const DROPPED: usize = 0;
+const UNFOLLOWED: usize = 1;
+const FOLLOWED: usize = 2;
+
+/// How often the kernel did not run a program, as it was running already.
+fn misses(program: BorrowedFd<'_>) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd()));
+    let text = text.unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Has the iterator look at every thread of the machine.
+fn look(iterator: &Link) -> libbpf_rs::Result<()> {
+    let mut rest = Vec::new();
+    Iter::new(iterator)?.read_to_end(&mut rest)?;
+    Ok(())
+}
+
+fn missing(what: &str) -> libbpf_rs::Error {
+    io::Error::other(format!("the programs have no `{what}`")).into()
+}
+
+/// What libbpf said while the programs were loaded: the end of it is told where they are refused.
+static WORDS: Mutex<String> = Mutex::new(String::new());
+/// Bytes of it that are kept.
+const WORDS_MAX: usize = 4_000;
+
+fn keep_words(_: PrintLevel, text: String) {
+    let mut words = WORDS.lock().unwrap_or_else(|held| held.into_inner());
+    words.push_str(&text);
+    while words.len() > WORDS_MAX {
+        words.remove(0);
+    }
+}
+
+/// Now, on the clock of the events.
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock exists on every Linux, and `now` is ours to be written to for the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,109 @@
+//! Records a program whose behaviour is known. Counts are asserted and never times, as the machine may
+//! be busy with other things.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use wave_linux::record::{History, Lost, RecordError, Recorder, Scope};
+use wave_sched::workload::{End, Thread};
+
+/// Begins, or says why not and returns none.
+fn start(scope: Scope) -> Option<Recorder> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    match Recorder::start(scope) {
+        Ok(recorder) => Some(recorder),
+        Err(error @ (RecordError::NotPermitted | RecordError::NoTypes)) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error @ RecordError::Refused(_)) if version < (5, 18) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Takes events until `done`, then ends the recording.
+fn record(mut recorder: Recorder, mut done: impl FnMut() -> bool) -> (Vec<Thread>, u64, Lost) {
+    let mut history = History::new(recorder.begins_ns());
+    while !done() {
+        recorder.take(&mut |event| history.feed(event)).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (ends_ns, lost) = recorder.stop(&mut |event| history.feed(event)).unwrap();
+    let (threads, repaired) = history.finish(ends_ns);
+    (threads, repaired, lost)
+}
+
+#[test]
+fn a_shell_that_runs_seven_sleeps_is_seven_sleeps_and_a_shell() {
+    let Some(recorder) = start(Scope::Children) else { return };
+    let script = "for i in 1 2 3 4 5 6 7; do sleep 0.05; done";
+    let mut shell = Command::new("sh").args(["-c", script]).spawn().unwrap();
+    let pid = shell.id();
+    let (threads, repaired, lost) = record(recorder, || shell.try_wait().unwrap().is_some());
+    assert_eq!(lost, Lost::default());
+    assert_eq!(repaired, 0);
+    let at = threads.iter().position(|thread| thread.pid == pid).expect("the shell ran");
+    assert_eq!(threads[at].name, "sh");
+    let sleeps: Vec<&Thread> = threads.iter().filter(|thread| thread.name == "sleep").collect();
+    assert_eq!(sleeps.len(), 7);
+    for sleep in &sleeps {
+        assert_eq!((sleep.end, sleep.process), (End::Exited, sleep.pid));
+        assert!(sleep.runs.len() >= 2, "once before it sleeps, and once after");
+        let maker = sleep.runs[0].waker.expect("the shell made it");
+        assert_eq!(maker.thread as usize, at);
+        assert!(maker.cpu_ns > 0 && maker.cpu_ns <= threads[at].cpu_ns());
+        assert!(sleep.cpu_ns() > 0);
+        let by_time = sleep.runs.iter().skip(1).filter(|run| run.waker.is_none());
+        assert!(by_time.count() >= 1, "its timer woke it, and no thread");
+    }
+    let known: BTreeSet<&str> = threads.iter().map(|thread| thread.name.as_str()).collect();
+    assert_eq!(known, BTreeSet::from(["sh", "sleep"]), "nobody else was recorded");
+}
+
+#[test]
+fn a_process_that_is_there_already_is_found_with_its_children() {
+    // The shell waits for a line, its child sleeps for longer than this takes.
+    let script = "sleep 1000 & read line; kill $!; wait";
+    let mut shell = Command::new("sh")
+        .args(["-c", script])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = shell.id();
+    let recorder = start(Scope::Process(pid));
+    // The line: the end of input will do.
+    drop(shell.stdin.take());
+    let Some(recorder) = recorder else {
+        shell.wait().unwrap();
+        return;
+    };
+    let (threads, _, lost) = record(recorder, || shell.try_wait().unwrap().is_some());
+    assert_eq!(lost, Lost::default());
+    let shell = threads.iter().find(|thread| thread.pid == pid).expect("the shell went on");
+    assert_eq!(shell.end, End::Exited);
+    // Its child was killed, which takes a run.
+    assert!(threads.iter().any(|thread| thread.pid != pid && thread.end == End::Exited));
+}
+
+#[test]
+fn the_whole_machine_does_something() {
+    let Some(recorder) = start(Scope::All) else { return };
+    let own = std::process::id();
+    let mut child = Command::new("sleep").arg("0.05").spawn().unwrap();
+    let (threads, _, _) = record(recorder, || child.try_wait().unwrap().is_some());
+    assert!(threads.iter().any(|thread| thread.name == "sleep" && thread.pid == child.id()));
+    assert!(threads.iter().all(|thread| thread.process != own), "but for the recorder itself");
+}
+
+#[test]
+fn a_process_that_is_not_there_is_named() {
+    // Ids end at 2^22.
+    let error = Recorder::start(Scope::Process(u32::MAX / 2)).expect_err("there is none");
+    assert!(error.to_string().contains("2147483647") || matches!(error, RecordError::NoTypes));
+}

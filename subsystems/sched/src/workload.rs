@@ -1,0 +1,349 @@
+//! Recorded workloads: what threads needed and what woke them, without who scheduled them.
+//!
+//! A file is text, one JSON object a line: first the [`Header`], then a [`Thread`] per line, in the
+//! order in which wakers number them. docs/guide/record.md shows one. Whoever records writes it, whoever
+//! replays reads it; neither knows the other (docs/adr/0014).
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the format: the first word of every file.
+pub const VERSION: u32 = 1;
+
+/// What was recorded, where, and how well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// The version of the format ([`VERSION`]).
+    pub wave_workload: u32,
+    /// The machine, as its processor calls itself.
+    pub machine: String,
+    /// Its kernel's release.
+    pub kernel: String,
+    /// CPUs that it had online.
+    pub cpus: u32,
+    /// Which threads were recorded, in words.
+    pub scope: String,
+    /// The command that was started for it, if one was.
+    pub command: Option<String>,
+    /// How long it was recorded. All times count from the beginning of it.
+    pub duration_ns: u64,
+    /// Events that found no room in the buffer. Where it is not zero, runs are missing or joined.
+    pub dropped_events: u64,
+    /// Threads that there was no room to follow.
+    pub unfollowed_threads: u64,
+    /// Transitions that had to be guessed, as an event before them was missing.
+    pub repaired: u64,
+    /// Threads, a line each.
+    pub threads: u32,
+}
+
+/// One thread. A thread that never ran has no line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Thread {
+    /// Its id in the kernel.
+    pub pid: u32,
+    /// Its process's id.
+    pub process: u32,
+    /// What it was last called.
+    pub name: String,
+    /// How its last run ended.
+    pub end: End,
+    /// When that was.
+    pub ended_ns: u64,
+    /// What it did, one run after the other; between two it was blocked. Not empty.
+    pub runs: Vec<Run>,
+}
+
+impl Thread {
+    /// CPU time of all its runs.
+    pub fn cpu_ns(&self) -> u64 {
+        self.runs.iter().map(|run| run.cpu_ns).sum()
+    }
+}
+
+/// How the last run of a thread ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// The thread blocked, and was not woken any more.
+    Blocked,
+    /// The thread ended.
+    Exited,
+    /// The recording ended.
+    Cut,
+}
+
+/// From the moment when a thread can run until it blocks. In a file: an array of `at_ns`, `waited_ns`,
+/// `cpu_ns`, `preemptions`, and for a run with a waker of its thread and its `cpu_ns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Option<u64>>", into = "Vec<Option<u64>>")]
+pub struct Run {
+    /// When it was woken, or arrived.
+    pub at_ns: u64,
+    /// How long it then waited for a CPU; `None` where that was not seen.
+    pub waited_ns: Option<u64>,
+    /// CPU time until it blocked.
+    pub cpu_ns: u64,
+    /// How often it lost its CPU in between.
+    pub preemptions: u64,
+    /// Who woke it, if that was a recorded thread. Otherwise time, a device, or a thread apart.
+    pub waker: Option<Waker>,
+}
+
+/// A recorded thread that woke another, or made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waker {
+    /// Which: an index of [`Workload::threads`].
+    pub thread: u32,
+    /// The CPU time that it had used by then, over all of its runs.
+    pub cpu_ns: u64,
+}
+
+impl From<Run> for Vec<Option<u64>> {
+    fn from(run: Run) -> Self {
+        let mut fields =
+            Vec::from([Some(run.at_ns), run.waited_ns, Some(run.cpu_ns), Some(run.preemptions)]);
+        if let Some(waker) = run.waker {
+            fields.extend([Some(waker.thread.into()), Some(waker.cpu_ns)]);
+        }
+        fields
+    }
+}
+
+impl TryFrom<Vec<Option<u64>>> for Run {
+    type Error = &'static str;
+
+    fn try_from(fields: Vec<Option<u64>>) -> Result<Run, Self::Error> {
+        let (own, waker) = fields.split_at_checked(4).ok_or("a run has four or six numbers")?;
+        let &[Some(at_ns), waited_ns, Some(cpu_ns), Some(preemptions)] = own else {
+            return Err("only a run's second number may be null");
+        };
+        let waker = match *waker {
+            [] => None,
+            [Some(thread), Some(cpu_ns)] => {
+                let thread = u32::try_from(thread).map_err(|_| "there are not so many threads")?;
+                Some(Waker { thread, cpu_ns })
+            }
+            _ => return Err("a run has four or six numbers"),
+        };
+        Ok(Run { at_ns, waited_ns, cpu_ns, preemptions, waker })
+    }
+}
+
+/// A whole recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// What is known of it.
+    pub header: Header,
+    /// Its threads.
+    pub threads: Vec<Thread>,
+}
+
+/// What is wrong with a file: its author's fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkloadError {
+    /// The first line is not a header.
+    #[error("not a recorded workload: {0}")]
+    NotOne(String),
+    /// A version that this program does not know.
+    #[error("a workload of version {0}; this program reads version {VERSION}")]
+    Version(u32),
+    /// A line that is no thread.
+    #[error("line {line}: {error}")]
+    Line {
+        /// Which, from 1.
+        line: usize,
+        /// Why not.
+        error: String,
+    },
+    /// The file ends too early, or goes on too long.
+    #[error("{found} threads instead of {expected}: the file is cut off, or two were joined")]
+    Threads {
+        /// What the header says.
+        expected: u32,
+        /// Lines after it.
+        found: usize,
+    },
+}
+
+/// The fields of a header that every version has.
+#[derive(Deserialize)]
+struct AnyVersion {
+    wave_workload: u32,
+}
+
+impl Header {
+    /// Its line of the file, without the end of line.
+    pub fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("nothing in it can fail")
+    }
+}
+
+impl Thread {
+    /// Its line of the file, without the end of line.
+    pub fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("nothing in it can fail")
+    }
+}
+
+impl Workload {
+    /// Reads a file, and checks what its lines say of each other.
+    pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
+        let mut lines = text.lines();
+        let first = lines.next().unwrap_or_default();
+        let not_one = |error: serde_json::Error| WorkloadError::NotOne(error.to_string());
+        let AnyVersion { wave_workload } = serde_json::from_str(first).map_err(not_one)?;
+        if wave_workload != VERSION {
+            return Err(WorkloadError::Version(wave_workload));
+        }
+        let header: Header = serde_json::from_str(first).map_err(not_one)?;
+        let mut threads = Vec::new();
+        for (at, line) in lines.enumerate() {
+            let bad = |error| WorkloadError::Line { line: at + 2, error };
+            let thread: Thread =
+                serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
+            thread.check().map_err(bad)?;
+            threads.push(thread);
+        }
+        let expected = header.threads;
+        if threads.len() != expected as usize {
+            return Err(WorkloadError::Threads { expected, found: threads.len() });
+        }
+        let cpu_ns: Vec<u64> = threads.iter().map(Thread::cpu_ns).collect();
+        for (at, thread) in threads.iter().enumerate() {
+            for waker in thread.runs.iter().filter_map(|run| run.waker) {
+                let known = cpu_ns.get(waker.thread as usize);
+                if known.is_none_or(|total| waker.cpu_ns > *total) {
+                    let Waker { thread, cpu_ns } = waker;
+                    let error = format!("thread {thread} never used {cpu_ns} ns, and woke it then");
+                    return Err(WorkloadError::Line { line: at + 2, error });
+                }
+            }
+        }
+        Ok(Workload { header, threads })
+    }
+
+    /// The whole file.
+    pub fn to_text(&self) -> String {
+        let mut text = self.header.to_line();
+        text.push('\n');
+        for thread in &self.threads {
+            text.push_str(&thread.to_line());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Runs of all threads.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> + '_ {
+        self.threads.iter().flat_map(|thread| &thread.runs)
+    }
+
+    /// CPU time of all threads.
+    pub fn cpu_ns(&self) -> u64 {
+        self.runs().map(|run| run.cpu_ns).sum()
+    }
+
+    /// When the first run could begin.
+    pub fn begins_ns(&self) -> u64 {
+        self.runs().map(|run| run.at_ns).min().unwrap_or(0)
+    }
+
+    /// When the last run ended.
+    pub fn ends_ns(&self) -> u64 {
+        self.threads.iter().map(|thread| thread.ended_ns).max().unwrap_or(0)
+    }
+}
+
+/// Longest time that a file may name: a year. Sums of them cannot overflow.
+const TIME_MAX_NS: u64 = 365 * 24 * 3_600 * 1_000_000_000;
+
+impl Thread {
+    fn check(&self) -> Result<(), String> {
+        if self.runs.is_empty() {
+            return Err("a thread that never ran has no line".to_string());
+        }
+        let (mut before, mut cpu_ns) = (0, 0_u64);
+        for run in &self.runs {
+            if run.at_ns < before {
+                return Err(format!("a run at {} ns comes after one at {before} ns", run.at_ns));
+            }
+            before = run.at_ns;
+            cpu_ns = cpu_ns.saturating_add(run.cpu_ns);
+        }
+        let longest = [before, cpu_ns, self.ended_ns].into_iter().max().unwrap_or(0);
+        if longest > TIME_MAX_NS {
+            return Err(format!("{longest} ns is over a year"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn workload() -> Workload {
+        let run = Run { at_ns: 0, waited_ns: None, cpu_ns: 700, preemptions: 0, waker: None };
+        let waker = Some(Waker { thread: 0, cpu_ns: 300 });
+        let woken = Run { at_ns: 300, waited_ns: Some(40), cpu_ns: 50, preemptions: 2, waker };
+        let thread = |pid, runs, end| Thread {
+            pid,
+            process: 7,
+            name: "a \"name\"".into(),
+            end,
+            ended_ns: 700,
+            runs,
+        };
+        Workload {
+            header: Header {
+                wave_workload: VERSION,
+                machine: "a machine".into(),
+                kernel: "6.1".into(),
+                cpus: 2,
+                scope: "pid 7".into(),
+                command: Some("sleep 1".into()),
+                duration_ns: 1_000,
+                dropped_events: 0,
+                unfollowed_threads: 0,
+                repaired: 0,
+                threads: 2,
+            },
+            threads: vec![thread(7, vec![run], End::Exited), thread(8, vec![woken], End::Blocked)],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let text = workload().to_text();
+        assert!(text.contains("[0,null,700,0]") && text.contains("[300,40,50,2,0,300]"), "{text}");
+        assert_eq!(Workload::parse(&text), Ok(workload()));
+    }
+
+    #[test]
+    fn what_is_no_workload_is_refused_and_said_why() {
+        let refused = |text: &str| Workload::parse(text).unwrap_err().to_string();
+        let good = workload().to_text();
+        assert!(refused("").starts_with("not a recorded workload"));
+        assert!(refused("{\"other\":1}").starts_with("not a recorded workload"));
+        assert!(refused("{\"wave_workload\":9}").contains("reads version 1"));
+        let cut: Vec<&str> = good.lines().take(2).collect();
+        assert!(refused(&cut.join("\n")).contains("cut off"));
+        assert!(refused(&good.replace("700,0]", "700]")).starts_with("line 2: a run has"));
+        assert!(refused(&good.replace("300,40", "null,40")).starts_with("line 3: only"));
+        assert!(refused(&good.replace("0,300]", "0,701]")).contains("never used 701 ns"));
+        assert!(refused(&good.replace("0,300]", "2,300]")).contains("thread 2 never"));
+        assert!(refused(&good.replace("[[0,null,700,0]]", "[]")).contains("never ran"));
+        let twice = good.replace("[[0,null,700,0]]", "[[5,null,700,0],[4,0,1,0]]");
+        assert!(refused(&twice).contains("a run at 4 ns comes after one at 5 ns"));
+        let long = good.replace("[[0,null,700,0]]", "[[0,null,18446744073709551615,0]]");
+        assert!(refused(&long).contains("over a year"));
+    }
+}
