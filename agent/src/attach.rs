@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use wave_core::layout::{HeaderError, Layout, PROTOCOL_VERSION, read_header};
 use wave_core::link::{Home, Port, Side};
-use wave_links::socket::{Connection, ReceivedOffer, SocketError};
 use wave_links::memory::stay_resident;
+use wave_links::socket::{Connection, ReceivedOffer, SocketError};
 use wave_links::{AnyBell, AnyPort, EventFd, LinkError, LinkSpec, MapError, Memory, SocketBell};
 
 /// How long a host may take to answer.

@@ -132,7 +132,8 @@ impl Memory {
         let in_kernel = is_bpf_array(fd, expected);
         if !in_kernel {
             check_sealed(fd)?;
-            let found = file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
+            let found =
+                file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
             if found != expected {
                 return Err(MapError::WrongSize { expected, found });
             }
@@ -242,7 +243,8 @@ fn is_bpf_array(fd: BorrowedFd<'_>, bytes: u64) -> bool {
     let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let Ok(text) = std::fs::read_to_string(path) else { return false };
     let field = |name: &str| {
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim();
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?.trim();
         match value.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
             None => value.parse().ok(),

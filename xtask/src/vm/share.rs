@@ -42,14 +42,18 @@ pub fn serve(socket: &Path, log: std::fs::File) -> Result<Child, String> {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(&program);
     command.arg(format!("--socket-path={}", socket.display()));
+    // Cached for ever, as nothing here changes meanwhile. Otherwise each open would drop the file's pages,
+    // from under processes that have them locked: an agent would wait for a page that one of its own
+    // threads is reading.
     if is_in_rust(&options) {
-        command.args(["--shared-dir", "/", "--sandbox", "none"]);
+        command.args(["--shared-dir", "/", "--sandbox", "none", "--cache", "always"]);
         // Announced, a mount point would be a mount in the guest too, and the overlay would show
         // the empty folder beneath it.
         let newer = ["--no-announce-submounts", "--readonly"];
         command.args(newer.iter().filter(|option| options.contains(**option)));
     } else {
         command.args(["-f", "-o", "source=/", "-o", "sandbox=chroot", "-o", "log_level=warn"]);
+        command.args(["-o", "cache=always"]);
     }
     let errors = log.try_clone().map_err(|error| error.to_string())?;
     let mut child = command

@@ -188,8 +188,7 @@ impl Enclave {
         stay_resident().map_err(system("locking this process's memory"))?;
         let listener = Listener::bind(&socket, &allowed_uids)?;
         let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible)?);
-        let control =
-            Control::new(Arc::clone(&shared), Arc::clone(&mechanism), listener, layout);
+        let control = Control::new(Arc::clone(&shared), Arc::clone(&mechanism), listener, layout);
         let thread = std::thread::Builder::new().name("wave-control".into());
         let started = thread.spawn(move || control.run(&seats));
         let control = Some(started.map_err(system("starting the control thread"))?);
@@ -294,10 +293,8 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
 fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
     let read = |name: &str| {
         let path = format!("/sys/devices/system/cpu/{name}");
-        std::fs::read_to_string(path).map_err(|error| StartError::System {
-            doing: "reading which CPUs there are",
-            error,
-        })
+        std::fs::read_to_string(path)
+            .map_err(|error| StartError::System { doing: "reading which CPUs there are", error })
     };
     let (online_text, possible) = (read("online")?, read("possible")?);
     let online = parse_cpus(&online_text);

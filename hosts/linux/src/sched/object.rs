@@ -193,9 +193,8 @@ impl Mechanism {
         check_kernel()?;
         let bpf = |doing| move |error| LoadError::Bpf { doing, error };
         let program = include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o"));
-        let mut open = ObjectBuilder::default()
-            .open_memory(program)
-            .map_err(bpf("reading the program"))?;
+        let mut open =
+            ObjectBuilder::default().open_memory(program).map_err(bpf("reading the program"))?;
         let template = array("wave_template", layout.nic_lines + layout.host_lines)?;
         let Config { subjects, cores, .. } = layout.config;
         for mut map in open.maps_mut() {
@@ -226,10 +225,10 @@ impl Mechanism {
         let core_states = mapped("cores", "core_states", CORE_LINES * u32::from(cores))?;
         let windows = object.maps().find(|map| map.name() == "windows");
         let windows = windows.ok_or(LoadError::Missing("windows"))?;
-        let windows = windows.as_fd().try_clone_to_owned().map_err(|error| LoadError::Bpf {
-            doing: "keeping a map",
-            error: error.into(),
-        })?;
+        let windows = windows
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| LoadError::Bpf { doing: "keeping a map", error: error.into() })?;
         let link = {
             let mut ops = object.maps_mut().find(|map| map.name() == "wave");
             let ops = ops.as_mut().ok_or(LoadError::Missing("operations"))?;

@@ -28,13 +28,21 @@ fn run(attached: Attached, nonsense: bool) {
         for (core, queue) in layout.decisions.iter().enumerate() {
             let entries = u64::from(queue.ring.entries);
             let line = queue.ring.first + (round % entries) as u32;
-            let id = random.random_range(0..12u64);
-            let generation = random.random_range(0..3u64);
-            let sequence = random.random_range(0..40u64);
+            // Something that it was told once, or nothing that ever was.
+            let told = &layout.messages[random.random_range(0..layout.messages.len())].ring;
+            let told = told.first + random.random_range(0..told.entries);
+            let (subject, sequence) = match random.random_range(0..4) {
+                0 => {
+                    let id = random.random_range(0..12u64);
+                    let generation = random.random_range(0..3u64);
+                    (generation << 32 | id, random.random_range(0..40))
+                }
+                _ => (nic.load(told, 0), u64::from(nic.load(told, 1) as u32)),
+            };
             let flags = [0, 0, 0, 0, 1, 7][random.random_range(0..6)];
             let kind = [1, 1, 1, 1, 9][random.random_range(0..5)];
             let words = if nonsense { random.random_range(4..256) } else { 3 };
-            nic.store(line, 0, generation << 32 | id);
+            nic.store(line, 0, subject);
             nic.store(line, 1, (round + 1) << 32 | sequence);
             nic.store(line, 2, 0);
             nic.store(line, 7, (round / entries + 1) << 32 | kind << 16 | flags << 8 | words);
