@@ -7,7 +7,7 @@ WAVE = target/release/wave
 
 help:
 	@echo "make demo    RocksDB under an agent in another process: a table and a report, in a minute"
-	@echo "make test    every test"
+	@echo "make test    every test, also those in a virtual machine that has sched_ext"
 	@echo "make lint    formatting, clippy, documentation, the project's own rules"
 	@echo "make fuzz    2000 faulty histories of the real code, simulated and checked"
 	@echo "make bench   the benches: ratios against named peers, in this run"
@@ -26,6 +26,7 @@ demo: build
 test: setup
 	cargo test --workspace --locked
 	cargo test --manifest-path docs/guide/my-policy/Cargo.toml --locked --target-dir target/guide
+	cargo xtask vm test
 
 lint: setup
 	cargo fmt --all --check

@@ -38,8 +38,10 @@ enum Need {
     Better,
     /// `wave record` needs it.
     Recordings,
-    /// For hosts that other versions bring.
-    Later,
+    /// `wave run --host linux` needs it.
+    Kernel,
+    /// For virtual machines' threads.
+    Guests,
 }
 
 impl Need {
@@ -49,7 +51,8 @@ impl Need {
             Need::Scenarios => "wave run",
             Need::Better => "better figures",
             Need::Recordings => "wave record",
-            Need::Later => "the real kernel's host, not built yet",
+            Need::Kernel => "wave run --host linux",
+            Need::Guests => "scheduling virtual machines",
         }
     }
 }
@@ -124,17 +127,17 @@ fn checks() -> Vec<Check> {
         check("a CPU for each", Need::Better, cpus(), "taskset -c 0-3 wave run SCENARIO.toml"),
         check(
             "sched_ext",
-            Need::Later,
-            present("/sys/kernel/sched_ext", "a kernel without CONFIG_SCHED_CLASS_EXT (6.12)"),
+            Need::Kernel,
+            present("/sys/kernel/sched_ext", "not in this kernel; Linux 6.13 or later may have it"),
             "zgrep SCHED_CLASS_EXT /proc/config.gz /boot/config-$(uname -r)",
         ),
         check(
             "KVM",
-            Need::Later,
+            Need::Guests,
             present("/dev/kvm", "no virtual machines here"),
             "sudo modprobe kvm_amd || sudo modprobe kvm_intel",
         ),
-        check("root", Need::Later, root(), "sudo wave doctor"),
+        check("root", Need::Kernel, root(), "sudo wave doctor"),
         check("recording by BPF", Need::Recordings, recording(), "sudo wave doctor"),
     ]
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use wave_core::clock::Nanos;
 use wave_sched::policies;
 
 use crate::live::{Feed, Live};
@@ -21,30 +22,40 @@ use crate::workload;
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
   wave run scenarios/ladder.toml --host sim
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
+  wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
 
 A workload is what `wave record` wrote; a table compares policies with what Linux did.
+
+On the real kernel (root, Linux 6.13 or later with sched_ext) the command's threads, and those of
+all its children, are scheduled by an agent in another process. The exit code is the command's.
 
 Exit codes: 0 all is well; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
 machine cannot run it (the message says what to type).")]
 pub struct RunArgs {
     /// The experiment: a TOML file as in scenarios/.
-    #[arg(value_name = "SCENARIO.toml", required_unless_present = "workload")]
+    #[arg(value_name = "SCENARIO.toml", required_unless_present_any = ["workload", "command"])]
     scenario: Option<PathBuf>,
     /// Instead of a scenario: threads that `wave record` recorded. Needs `--host sim`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "record", "live"])]
     workload: Option<PathBuf>,
     /// Who schedules the workload, with settings after a colon; again for each [default: fifo,
-    /// shinjuku, vm].
-    #[arg(
-        long = "policy",
-        value_name = "NAME",
-        requires = "workload",
-        conflicts_with = "scenario"
-    )]
+    /// shinjuku, vm]. Of a command there is one [default: fifo].
+    #[arg(long = "policy", value_name = "NAME", conflicts_with = "scenario")]
     policies: Vec<String>,
     /// Cores for the workload [default: as many as it was recorded on].
     #[arg(long, value_name = "N", requires = "workload", conflicts_with = "scenario", value_parser = clap::value_parser!(u16).range(1..=240))]
     cores: Option<u16>,
+    /// A command whose threads are scheduled. Needs `--host linux`.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["scenario", "workload", "live"])]
+    command: Vec<String>,
+    /// The CPUs that the command's threads run on, such as 0-3,8 [default: all that are online but the
+    /// last, which is the agent's].
+    #[arg(long, value_name = "LIST", requires = "command")]
+    cpus: Option<String>,
+    /// How long a thread of the command may wait for a decision beside an idle core before the agent is
+    /// turned out, in milliseconds [default: 20].
+    #[arg(long, value_name = "MS", requires = "command", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    patience: Option<u64>,
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
@@ -73,6 +84,8 @@ enum HostName {
     User,
     /// A simulated machine, in virtual time: the same result wherever and whenever it runs.
     Sim,
+    /// This machine's kernel, by sched_ext.
+    Linux,
 }
 
 /// Runs it.
@@ -89,6 +102,13 @@ pub fn execute(args: &RunArgs) -> ExitCode {
 fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(file) = &args.workload {
         return replay(args, file);
+    }
+    if !args.command.is_empty() {
+        return run_command(args);
+    }
+    if args.host == HostName::Linux {
+        let why = "--host linux runs a command: wave run --host linux -- COMMAND";
+        return Err(Failure::Scenario(why.to_owned()));
     }
     let file = args.scenario.as_ref().expect("there is one unless there is a workload");
     let scenario = scenario::load(file, policies::NAMES)
@@ -108,6 +128,39 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     // The terminal must be as before when the first word is printed.
     drop(live);
     show(args, finished?)
+}
+
+/// Runs a command under the real kernel, and prints what was counted: after the command's own output,
+/// to standard error; or the object.
+fn run_command(args: &RunArgs) -> Result<ExitCode, Failure> {
+    if args.host != HostName::Linux {
+        let why = "a command needs --host linux: only the real kernel runs other programs' threads";
+        return Err(Failure::Scenario(why.to_owned()));
+    }
+    let policy = match &args.policies[..] {
+        [] => "fifo",
+        [one] => one,
+        _ => return Err(Failure::Scenario("a command has one --policy".to_owned())),
+    };
+    policies::check(policy).map_err(|error| Failure::Scenario(error.to_string()))?;
+    let ran = run::linux::run(&run::linux::Wanted {
+        command: &args.command,
+        policy,
+        cpus: args.cpus.as_deref(),
+        patience: args.patience.map(Nanos::from_millis),
+        record: args.record.as_deref(),
+        json: args.json,
+    })?;
+    if args.json {
+        println!("{}", ran.to_json());
+    } else if !args.quiet {
+        eprintln!("{}", ran.to_text());
+    }
+    let failed = ran.failed();
+    for check in &failed {
+        eprintln!("wave run: check failed: {check}");
+    }
+    Ok(if failed.is_empty() { ExitCode::from(ran.exit_code()) } else { ExitCode::from(1) })
 }
 
 /// Schedules a recorded workload, and prints the table, or the object.

@@ -8,6 +8,7 @@ mod crash;
 mod enclaves;
 mod failure;
 mod ladder;
+pub mod linux;
 mod load;
 pub mod machine;
 mod neighbours;

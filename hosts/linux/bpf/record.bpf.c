@@ -31,7 +31,8 @@ struct pid {
 struct task_struct {
 	int pid;
 	int tgid;
-	int on_cpu;
+	/* A byte in newer kernels; unsigned, so that its size is relocated. */
+	u32 on_cpu;
 	unsigned int __state;
 	u64 start_time;
 	char comm[NAME_BYTES];

@@ -19,6 +19,7 @@ struct sched_ext_entity {
 struct task_struct {
 	s32 pid;
 	u32 flags;
+	/* A byte in newer kernels; unsigned, so that its size is relocated. */
 	u32 on_cpu;
 	s32 nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;

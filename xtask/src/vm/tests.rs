@@ -1,8 +1,8 @@
 //! `cargo xtask vm test`: the tests that need a kernel with sched_ext. To add one, write a function
 //! of the form of [`Check`] and put it into [`TESTS`].
 
-use std::process::ExitCode;
-use std::time::Instant;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
@@ -17,9 +17,13 @@ const TESTS: &[(&str, Check)] = &[
     ("the kernel patches itself under load", patches_itself),
 ];
 
+/// How long the kernel host's tests may take together: an emulated machine's time means little.
+const KERNEL_HOST: Duration = Duration::from_secs(900);
+
 /// Runs every test: a line for each, and at last one with the sums.
 pub fn run() -> ExitCode {
-    let kernel = match tools::install().and_then(|()| kernel::cached_or_fetched()) {
+    let programs = tools::install().and_then(|()| tools::install_workloads());
+    let kernel = match programs.and_then(|()| kernel::cached_or_fetched()) {
         Ok(kernel) => kernel,
         Err(error) => return without_a_machine(&error),
     };
@@ -37,7 +41,17 @@ pub fn run() -> ExitCode {
             Err(why) => println!("FAILED  {name} ({seconds:.1} s): {why}"),
         }
     }
-    let failed = TESTS.len() - passed;
+    let mut failed = TESTS.len() - passed;
+    match kernel_host(&kernel) {
+        Ok((more_passed, more_failed)) => {
+            passed += more_passed;
+            failed += more_failed;
+        }
+        Err(why) => {
+            failed += 1;
+            println!("FAILED  the kernel host's tests: {why}");
+        }
+    }
     println!("{passed} passed, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -53,6 +67,48 @@ fn without_a_machine(error: &Error) -> ExitCode {
     println!("skipped: no virtual machine: {error}");
     println!("0 passed, 0 failed");
     ExitCode::SUCCESS
+}
+
+/// The tests of hosts/linux that do nothing without sched_ext, in one machine. How many passed, and
+/// how many did not.
+fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
+    let program = built_test()?;
+    let command = [program.as_str(), "--test-threads=1"].map(String::from).to_vec();
+    let wanted = Wanted { cpus: 4, timeout: KERNEL_HOST, command, ..Wanted::default() };
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let outcome = session::run(kernel, &wanted, &mut out, &mut err);
+    let text = String::from_utf8_lossy(&out);
+    print!("{text}");
+    let exit_code = outcome.map_err(|error| error.to_string())?.exit_code;
+    if exit_code != 0 {
+        print!("{}", String::from_utf8_lossy(&err));
+    }
+    sums(&text).ok_or_else(|| format!("no result; exit code {exit_code}"))
+}
+
+/// Builds the tests, and says where they are.
+fn built_test() -> Result<String, String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--locked", "--package", "wave-linux", "--test", "vm", "--no-run"]);
+    cargo.arg("--message-format=json").stdout(Stdio::piped());
+    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
+    let path = path.and_then(|rest| rest.split('"').next());
+    path.map(str::to_owned).ok_or_else(|| "cargo names no test program".to_owned())
+}
+
+/// Of a line `test result: ok. 8 passed; 1 failed; ...`.
+fn sums(text: &str) -> Option<(usize, usize)> {
+    let line = text.lines().rev().find(|line| line.starts_with("test result: "))?;
+    let count = |what: &str| {
+        let before = line.split(what).next()?;
+        before.rsplit(' ').next()?.parse().ok()
+    };
+    Some((count(" passed")?, count(" failed")?))
 }
 
 /// What a command in the guest wrote, and its exit code.
@@ -98,4 +154,17 @@ fn patches_itself(kernel: &Kernel) -> Result<(), String> {
             for on in 1 0; do echo $on > /proc/sys/kernel/sched_schedstats || exit 1; done
         done";
     expect(&in_guest(kernel, line)?, 0, "")
+}
+
+#[cfg(test)]
+mod of_results {
+    use super::sums;
+
+    #[test]
+    fn sums_of_a_test_program() {
+        let text =
+            "test a ... ok\n\ntest result: FAILED. 10 passed; 2 failed; 0 ignored; finished\n";
+        assert_eq!(sums(text), Some((10, 2)));
+        assert_eq!(sums("Kernel panic"), None);
+    }
 }

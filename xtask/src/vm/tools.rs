@@ -30,6 +30,13 @@ pub fn install() -> Result<(), Error> {
     Ok(())
 }
 
+/// The unmodified programs that tests run in the machine.
+pub fn install_workloads() -> Result<(), Error> {
+    let needed = [("stress-ng", "stress-ng"), ("redis-benchmark", "redis-tools")];
+    let missing = needed.iter().filter(|(program, _)| !is_there(program));
+    install_packages(&missing.map(|(_, package)| *package).collect::<Vec<_>>())
+}
+
 fn missing() -> Vec<&'static str> {
     let needed = [
         (machine::QEMU, "qemu-system-x86"),

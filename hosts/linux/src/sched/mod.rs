@@ -54,7 +54,10 @@ pub struct Options {
 impl Options {
     /// These CPUs, 4096 threads, patience of 20 ms.
     pub fn new(socket: impl Into<PathBuf>, cpus: Vec<usize>) -> Options {
-        let config = Config::coherent(u16::try_from(cpus.len()).unwrap_or(u16::MAX));
+        let mut config = Config::coherent(u16::try_from(cpus.len()).unwrap_or(u16::MAX));
+        // A thread that was left for a core waits for as long as that core's run lasts, and nothing is
+        // known of a program's runs.
+        config.prestage = 0;
         Options { socket: socket.into(), allowed_uids: Vec::new(), cpus, config }
     }
 }

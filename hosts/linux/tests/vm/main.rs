@@ -7,13 +7,14 @@
 mod hostile;
 mod processes;
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use processes::{Agent, alone, count, finish, is_well, shell, start, wait_for, work};
+use processes::{Agent, alone, count, finish, installed, is_well, shell, start, wait_for, work};
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
-use wave_linux::sched::{Enclave, Options};
+use wave_linux::sched::{self, Enclave, Options};
 
 #[test]
 fn threads_that_take_turns_finish_under_every_policy() {
@@ -50,6 +51,43 @@ fn a_storm_of_processes_leaves_nothing_behind() {
     let stats = is_well(&enclave);
     assert!(count(&stats, Code::Complete) > 100, "{stats:?}");
     assert_eq!(stats.barks, 0, "{stats:?}");
+}
+
+#[test]
+fn stressors_finish() {
+    let Some(_alone) = alone() else { return };
+    let Some(program) = installed("/usr/bin/stress-ng") else { return };
+    for policy in ["fifo", "shinjuku:slice_us=5000"] {
+        let enclave = start(|_| {});
+        let _agent = Agent::start(&enclave, policy);
+        let stressors = "--switch 2 --switch-ops 400 --mutex 2 --mutex-ops 400 --futex 2 --futex-ops 200 \
+                         --pthread 1 --pthread-ops 20 --fork 1 --fork-ops 20";
+        finish(shell(&format!("{program} --quiet --timeout 0 {stressors}")));
+        let stats = is_well(&enclave);
+        assert!(count(&stats, Code::Complete) > 1_000, "{policy}: {stats:?}");
+    }
+}
+
+#[test]
+fn redis_serves() {
+    let Some(_alone) = alone() else { return };
+    // Debian's server is this program under another name.
+    let Some(server) = installed("/usr/bin/redis-check-rdb") else { return };
+    let enclave = start(|_| {});
+    let _agent = Agent::start(&enclave, "fifo");
+    let mut command = Command::new(server);
+    command.arg0("redis-server").args(["--port", "6390", "--save", "", "--daemonize", "no"]);
+    command.stdout(Stdio::null());
+    let mut redis = sched::spawn(command).unwrap();
+    let reachable = || std::net::TcpStream::connect(("127.0.0.1", 6390)).is_ok();
+    wait_for("redis", reachable);
+    let load = "redis-benchmark -p 6390 -n 400 -c 4 -t ping_mbulk,set,get -q | tr '\\r' '\\n' | grep -c 'per second'";
+    let lines = finish(shell(load));
+    assert_eq!(lines.trim(), "3");
+    finish(shell("redis-cli -p 6390 shutdown nosave || true"));
+    redis.wait().unwrap();
+    let stats = is_well(&enclave);
+    assert!(count(&stats, Code::Complete) > 400, "{stats:?}");
 }
 
 #[test]

@@ -28,6 +28,16 @@ pub fn alone() -> Option<MutexGuard<'static, ()>> {
     Some(one)
 }
 
+/// A program that `cargo xtask vm test` installs; only elsewhere may it be missing.
+pub fn installed(program: &'static str) -> Option<&'static str> {
+    if Path::new(program).exists() {
+        return Some(program);
+    }
+    assert!(!Path::new("/run/wave").exists(), "{program} is not installed");
+    println!("skipped: {program} is not installed");
+    None
+}
+
 fn cpus() -> Vec<usize> {
     sched::parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap())
 }
