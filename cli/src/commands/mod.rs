@@ -159,7 +159,9 @@ mod tests {
         assert!(refusal("wave run").contains("SCENARIO.toml"));
         assert!(refusal("wave run x.toml --workload y").contains("--workload"));
         assert!(refusal("wave run x.toml --policy fifo").contains("--policy"));
-        assert!(refusal("wave run --policy fifo").contains("--workload"));
+        assert!(refusal("wave run --policy fifo").contains("SCENARIO.toml"));
+        assert!(refusal("wave run a.toml -- true").contains("cannot be used with"));
+        assert!(refusal("wave run --workload a --cpus 0").contains("--cpus"));
         assert!(refusal("wave run --workload y --cores 0").contains("--cores"));
         assert!(refusal("wave record --out x").contains("--all"));
         assert!(refusal("wave record --all").contains("--out"));

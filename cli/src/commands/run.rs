@@ -50,11 +50,11 @@ pub struct RunArgs {
     command: Vec<String>,
     /// The CPUs that the command's threads run on, such as 0-3,8 [default: all that are online but the
     /// last, which is the agent's].
-    #[arg(long, value_name = "LIST", requires = "command")]
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["scenario", "workload"])]
     cpus: Option<String>,
     /// How long a thread of the command may wait for a decision beside an idle core before the agent is
     /// turned out, in milliseconds [default: 20].
-    #[arg(long, value_name = "MS", requires = "command", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    #[arg(long, value_name = "MS", conflicts_with_all = ["scenario", "workload"], value_parser = clap::value_parser!(u64).range(1..=60_000))]
     patience: Option<u64>,
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
