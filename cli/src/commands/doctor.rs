@@ -128,7 +128,10 @@ fn checks() -> Vec<Check> {
         check(
             "sched_ext",
             Need::Kernel,
-            present("/sys/kernel/sched_ext", "not in this kernel; Linux 6.13 or later may have it"),
+            present(
+                "/sys/kernel/sched_ext",
+                "not in this kernel; Linux 6.13 or later may have it, and `cargo xtask vm run` boots one",
+            ),
             "zgrep SCHED_CLASS_EXT /proc/config.gz /boot/config-$(uname -r)",
         ),
         check(
@@ -137,7 +140,7 @@ fn checks() -> Vec<Check> {
             present("/dev/kvm", "no virtual machines here"),
             "sudo modprobe kvm_amd || sudo modprobe kvm_intel",
         ),
-        check("root", Need::Kernel, root(), "sudo wave doctor"),
+        check("root", Need::Kernel, root(), "sudo wave run --host linux -- COMMAND"),
         check("recording by BPF", Need::Recordings, recording(), "sudo wave doctor"),
     ]
 }
@@ -232,7 +235,7 @@ fn root() -> Result<String, String> {
     if rustix::process::geteuid().is_root() {
         Ok("yes".into())
     } else {
-        Err("not root: nothing that is built needs it".into())
+        Err("not root: everything else runs without".into())
     }
 }
 

@@ -1,5 +1,6 @@
 //! An agent in a process of its own: the same binary, as `wave agent`.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ impl AgentProcess {
         if let Some(Log { path, about }) = log {
             command.arg("--record").arg(path).args(["--record-about", &about]);
         }
+        // An interrupt from the terminal is not the agent's: it leaves when its host does.
+        command.process_group(0);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(starting)?;
         let pid = Pid::from_child(&child);
         Ok(AgentProcess { child, pid })

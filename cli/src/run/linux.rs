@@ -55,6 +55,10 @@ pub fn run(wanted: &Wanted<'_>) -> Result<Ran, Failure> {
     let mut options = Options::new(socket, cpus.clone());
     let shares = cpus.contains(&seat);
     if shares {
+        eprintln!(
+            "wave run: no CPU is left outside the enclave: the agent shares CPU {seat}, where it comes before the \
+             command's threads"
+        );
         // Its threads would never run beside an agent that spins: the kernel prefers other classes.
         options.config.spin = Nanos(0);
     }

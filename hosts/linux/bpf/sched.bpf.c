@@ -747,15 +747,15 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 	if (!READ(control->agent_decides)) {
 		if (rescue(at))
 			core->fallback_switches++;
+		else if (prev && prev->scx.flags & SCX_TASK_QUEUED)
+			set_slice(prev, SCX_SLICE_DFL);
 		return;
 	}
 	if (serve(at)) {
 		core->switches++;
 		return;
 	}
-	/* It goes on with what it runs. */
-	if (prev && prev->scx.flags & SCX_TASK_QUEUED)
-		return;
+	/* A run that was ended early (prev is still queued) is enqueued after this, and told as PREEMPT. */
 	if (!(core->record & 1 << 24))
 		ask(at);
 	set_parked(core, at, PARKED);
@@ -880,7 +880,7 @@ struct sched_ext_ops wave = {
 	.cpu_offline = (void *)wave_cpu_offline,
 	.init = (void *)wave_init,
 	.exit = (void *)wave_exit,
-	.flags = SCX_OPS_SWITCH_PARTIAL,
+	.flags = SCX_OPS_SWITCH_PARTIAL | SCX_OPS_ENQ_LAST,
 	.timeout_ms = 30000,
 	.name = "wave",
 };

@@ -80,6 +80,7 @@ struct bpf_timer {
 #define SCX_KICK_IDLE 1ull
 #define SCX_KICK_PREEMPT 2ull
 #define SCX_TASK_QUEUED 1u
+#define SCX_OPS_ENQ_LAST 2ull
 #define SCX_OPS_SWITCH_PARTIAL 8ull
 /* A queued task's attributes change: it leaves and comes back at once. */
 #define ENQUEUE_RESTORE 2ull
@@ -99,6 +100,16 @@ void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
+
+bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
+
+static __always_inline void set_slice(struct task_struct *p, u64 slice)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_slice))
+		scx_bpf_task_set_slice(p, slice);
+	else
+		p->scx.slice = slice;
+}
 
 static __always_inline void dsq_insert(struct task_struct *p, u64 dsq, u64 slice, u64 flags)
 {

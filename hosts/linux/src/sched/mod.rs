@@ -174,6 +174,7 @@ impl Enclave {
     /// Loads the mechanism. No thread is under it yet: see [`join`].
     pub fn start(options: Options) -> Result<Enclave, StartError> {
         let Options { socket, allowed_uids, cpus, mut config } = options;
+        object::check_kernel()?;
         let (online, possible) = check_cpus(&cpus)?;
         let seats: Vec<usize> = online.into_iter().filter(|cpu| !cpus.contains(cpu)).collect();
         config.cores = u16::try_from(cpus.len()).unwrap_or(u16::MAX);

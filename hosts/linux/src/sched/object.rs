@@ -35,8 +35,13 @@ pub enum LoadError {
     /// Another scheduler has it.
     #[error("another sched_ext scheduler is loaded: `{0}`; stop it first")]
     Taken(String),
+    /// Not permitted.
+    #[error(
+        "loading a scheduler takes root: sudo, or a machine of your own (`cargo xtask vm run`)"
+    )]
+    NotRoot,
     /// libbpf, or the kernel's verifier.
-    #[error("{doing}: {error}{}", hint(.error))]
+    #[error("{doing}: {error}")]
     Bpf {
         /// What was being done.
         doing: &'static str,
@@ -54,13 +59,6 @@ pub enum LoadError {
     /// The object is not what this library was built with.
     #[error("the program has no {0}")]
     Missing(&'static str),
-}
-
-fn hint(error: &libbpf_rs::Error) -> &'static str {
-    match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => "; it takes root (CAP_BPF and CAP_SYS_ADMIN)",
-        _ => "",
-    }
 }
 
 /// `struct layout` of the program.
@@ -190,7 +188,6 @@ impl Mechanism {
         cpus: &[usize],
         cpus_possible: usize,
     ) -> Result<Mechanism, LoadError> {
-        check_kernel()?;
         let bpf = |doing| move |error| LoadError::Bpf { doing, error };
         let program = include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o"));
         let mut open =
@@ -232,7 +229,10 @@ impl Mechanism {
         let link = {
             let mut ops = object.maps_mut().find(|map| map.name() == "wave");
             let ops = ops.as_mut().ok_or(LoadError::Missing("operations"))?;
-            ops.attach_struct_ops().map_err(bpf("attaching the scheduler"))?
+            ops.attach_struct_ops().map_err(|error| {
+                // Somebody may have been faster.
+                check_kernel().err().unwrap_or_else(|| bpf("attaching the scheduler")(error))
+            })?
         };
         let core_count = cores.into();
         Ok(Mechanism {
@@ -489,11 +489,13 @@ impl FromFd for MapHandle {
     }
 }
 
-fn check_kernel() -> Result<(), LoadError> {
+/// Whether a scheduler can be loaded here and now.
+pub(crate) fn check_kernel() -> Result<(), LoadError> {
     let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
     let state = state.map_err(|_| LoadError::NoSchedExt)?;
     if state.trim() == "disabled" {
-        return Ok(());
+        // SAFETY: reads a number of this process.
+        return if unsafe { libc::geteuid() } == 0 { Ok(()) } else { Err(LoadError::NotRoot) };
     }
     let name = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
     Err(LoadError::Taken(name.trim().to_owned()))

@@ -11,7 +11,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use processes::{Agent, alone, count, finish, installed, is_well, shell, start, wait_for, work};
+use processes::{
+    Agent, alone, count, finish, installed, is_well, shell, spinner, start, wait_for, work,
+};
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
 use wave_linux::sched::{self, Enclave, Options};
@@ -27,6 +29,19 @@ fn threads_that_take_turns_finish_under_every_policy() {
         assert!(count(&stats, Code::Complete) > 8 * 64, "{policy}: {stats:?}");
         assert_eq!((stats.lost_agents, stats.barks), (0, 0), "{policy}: {stats:?}");
         drop(agent);
+    }
+}
+
+/// It would go on for ever: the kernel gives it no slice.
+#[test]
+fn a_thread_that_does_not_stop_is_preempted() {
+    let Some(_alone) = alone() else { return };
+    for policy in ["shinjuku:slice_us=5000", "round-robin"] {
+        let enclave = start(|options| options.cpus = vec![0]);
+        let _agent = Agent::start(&enclave, policy);
+        finish(spinner());
+        let stats = is_well(&enclave);
+        assert_eq!(stats.lost_agents, 0, "{policy}: {stats:?}");
     }
 }
 

@@ -15,6 +15,7 @@ use wave_linux::sched::{self, Enclave, Options, Stats};
 const SOCKET: &str = "WAVE_TEST_AGENT";
 const POLICY: &str = "WAVE_TEST_POLICY";
 const WORK: &str = "WAVE_TEST_WORK";
+const SPIN: &str = "spin";
 
 /// One enclave at a time: the kernel has one scheduler.
 pub fn alone() -> Option<MutexGuard<'static, ()>> {
@@ -118,6 +119,15 @@ fn agent_process() {
 #[test]
 fn work_process() {
     let Ok(work) = std::env::var(WORK) else { return };
+    if work == SPIN {
+        let ran = Arc::new(AtomicBool::new(false));
+        let other = Arc::clone(&ran);
+        let other = std::thread::spawn(move || other.store(true, Ordering::SeqCst));
+        while !ran.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+        return other.join().unwrap();
+    }
     let (threads, rounds) = work.split_once(',').unwrap();
     let (threads, rounds): (usize, usize) = (threads.parse().unwrap(), rounds.parse().unwrap());
     let turn = Arc::new((Mutex::new(0), Condvar::new()));
@@ -156,11 +166,20 @@ fn work_process() {
     assert!(rounds == usize::MAX || *turn.0.lock().unwrap() == threads * rounds);
 }
 
+/// A thread that does not stop before another has run, under the enclave.
+pub fn spinner() -> Child {
+    launch(SPIN.to_owned())
+}
+
 /// Threads that take `rounds` turns each, under the enclave; `usize::MAX` is until [`finish`].
 pub fn work(threads: usize, rounds: usize) -> Child {
+    launch(format!("{threads},{rounds}"))
+}
+
+fn launch(work: String) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::work_process", "--quiet"]).stdout(Stdio::null());
-    command.env(WORK, format!("{threads},{rounds}")).stdin(Stdio::piped());
+    command.env(WORK, work).stdin(Stdio::piped());
     sched::spawn(command).unwrap()
 }
 
