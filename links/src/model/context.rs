@@ -324,6 +324,8 @@ impl<T: Timebase> Context<T> {
     }
 
     /// Brings a line of near memory that the other side changed into the cache.
+    #[cold] // only measured links charge for it
+    #[inline(never)]
     fn bring_near(&self, state: &mut State, home: Home, line: u32) {
         let newest = self.stamps.newest(home, line, self.tick(state));
         let cached = state.caches[home as usize].line(line);
