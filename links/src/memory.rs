@@ -129,9 +129,11 @@ impl Memory {
         if expected == 0 {
             return Err(MapError::Empty);
         }
-        let in_kernel = is_bpf_array(fd, expected);
+        let in_kernel = match check_sealed(fd) {
+            Err(MapError::NotMemfd) if is_bpf_array(fd, expected) => true,
+            checked => checked.map(|()| false)?,
+        };
         if !in_kernel {
-            check_sealed(fd)?;
             let found =
                 file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
             if found != expected {

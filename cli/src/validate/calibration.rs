@@ -93,7 +93,7 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
     let rows = rows.map_err(Failure::cannot)?;
     let stated = Costs::builtin("mount-evans").expect("built in");
     let modelled = native
-        .unpinned(|| measure::modelled(&stated, Effort { chunks: 31, operations: 1 }))?
+        .unpinned(|| measure::modelled(&stated, 31))?
         .map_err(Failure::cannot)?
         .unwrap_or(stated);
     let of = |row: Option<measure::Spread>| row.map_or(f64::NAN, |row| row.median_ns);

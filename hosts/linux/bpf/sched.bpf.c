@@ -45,7 +45,9 @@ enum code {
 	AFFINITY = 17,
 	UNSUPPORTED = 18,
 	CODES = 19,
-	EARLY = 100, /* not an answer: the thread is about to be in its DSQ */
+	/* Not answers: the thread is about to be in its DSQ; this was no decision at all. */
+	EARLY,
+	MALFORMED,
 };
 /* core/src/snapshot.rs */
 enum state { FREE, RUNNABLE, RUNNING, BLOCKED_STATE };
@@ -109,8 +111,7 @@ struct thread {
 	u8 yielded;
 	u8 in_fifo;
 	u8 pad;
-	u64 waits_since_ns;
-	u64 more[2];
+	u64 unused[3];
 };
 
 struct core {
@@ -122,12 +123,11 @@ struct core {
 	u32 parked;
 	u32 offline;
 	u64 scanned;
-	u64 switches;
 	u64 fallback_switches;
 	u64 outcomes[CODES];
 	/* Looks that came before the thread was in its DSQ. */
 	u64 early;
-	u64 pad[4];
+	u64 unused[5];
 };
 
 _Static_assert(sizeof(struct control) == 64, "a line");
@@ -139,7 +139,6 @@ struct context {
 	u64 epoch;
 	u64 produced;
 	u64 credit;
-	u64 messages;
 };
 
 struct {
@@ -226,9 +225,10 @@ struct {
 } timers SEC(".maps");
 
 /* Why the kernel turned us out. */
-s64 exit_code;
-char exit_reason[128];
-char exit_message[1024];
+struct {
+	char reason[128];
+	char message[1024];
+} turned_out;
 
 #define READ(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
@@ -318,7 +318,6 @@ static __noinline int push(u32 at, u64 tag, struct entry *entry)
 	/* The exchange orders: what is above before it, and the look below after it. */
 	__sync_lock_test_and_set(&line->words[LAP_WORD], lap << 32 | tag);
 	context->produced++;
-	context->messages++;
 	struct line *parked = line_at(window, layout.agent_parked);
 	if (parked && READ(parked->words[0]) == PARKED)
 		ring(0);
@@ -483,7 +482,6 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	bool parks = READ(control->agent_decides);
 	thread->in_fifo = !parks;
 	thread->early = 0;
-	thread->waits_since_ns = bpf_ktime_get_ns();
 	if (parks)
 		dsq_insert(p, FIRST_DSQ + slot, SCX_SLICE_INF, enq_flags);
 	else
@@ -624,7 +622,7 @@ static __noinline int look(u32 at)
 	if ((lap & 0xff) != 3) {
 		/* Not a decision at all: passed over without an answer. */
 		blame(control);
-		code = EARLY + 1;
+		code = MALFORMED;
 	} else if ((lap >> 8 & 0xff) == FLAG_ATOMIC) {
 		code = UNSUPPORTED;
 	} else if (lap >> 8 & 0xff) {
@@ -647,7 +645,7 @@ static __noinline int look(u32 at)
 		if (credit)
 			WRITE(credit->words[0], core->consumed);
 	}
-	if (code > EARLY)
+	if (code == MALFORMED)
 		return REFUSED;
 	u64 run = core->record >> 32;
 	u64 asks = code != COMPLETE && code != CPU_OFFLINE;
@@ -751,18 +749,14 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 			set_slice(prev, SCX_SLICE_DFL);
 		return;
 	}
-	if (serve(at)) {
-		core->switches++;
+	if (serve(at))
 		return;
-	}
 	/* A run that was ended early (prev is still queued) is enqueued after this, and told as PREEMPT. */
 	if (!(core->record & 1 << 24))
 		ask(at);
 	set_parked(core, at, PARKED);
-	if (serve(at)) {
+	if (serve(at))
 		set_parked(core, at, 0);
-		core->switches++;
-	}
 }
 
 /* What the loader does for an agent that rings a core's doorbell. */
@@ -859,9 +853,8 @@ s32 STRUCT_OPS_SLEEPABLE(wave_init)
 
 void STRUCT_OPS(wave_exit, struct scx_exit_info *info)
 {
-	exit_code = info->exit_code;
-	bpf_probe_read_kernel_str(exit_reason, sizeof(exit_reason), info->reason);
-	bpf_probe_read_kernel_str(exit_message, sizeof(exit_message), info->msg);
+	bpf_probe_read_kernel_str(turned_out.reason, sizeof(turned_out.reason), info->reason);
+	bpf_probe_read_kernel_str(turned_out.message, sizeof(turned_out.message), info->msg);
 }
 
 SEC(".struct_ops.link")

@@ -31,7 +31,6 @@ struct scx_init_task_args;
 struct scx_exit_task_args;
 
 struct scx_exit_info {
-	s64 exit_code;
 	const char *reason;
 	char *msg;
 } WAVE_CO_RE;
@@ -75,7 +74,6 @@ struct bpf_timer {
 #define SCX_DSQ_LOCAL 0x8000000000000002ull
 #define SCX_SLICE_DFL 20000000ull
 #define SCX_SLICE_INF 0xffffffffffffffffull
-#define SCX_ENQ_WAKEUP 1ull
 #define SCX_DEQ_SLEEP 1ull
 #define SCX_KICK_IDLE 1ull
 #define SCX_KICK_PREEMPT 2ull

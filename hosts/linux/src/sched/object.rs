@@ -1,6 +1,6 @@
 //! The loaded BPF program: where its parts lie, and what it shares with this process.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -171,7 +171,7 @@ pub(crate) struct Mechanism {
     control: Memory,
     threads: Memory,
     cores: Memory,
-    windows: OwnedFd,
+    windows: MapHandle,
     subjects: u32,
     core_count: u32,
 }
@@ -222,10 +222,7 @@ impl Mechanism {
         let core_states = mapped("cores", "core_states", CORE_LINES * u32::from(cores))?;
         let windows = object.maps().find(|map| map.name() == "windows");
         let windows = windows.ok_or(LoadError::Missing("windows"))?;
-        let windows = windows
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|error| LoadError::Bpf { doing: "keeping a map", error: error.into() })?;
+        let windows = MapHandle::try_from(&windows).map_err(bpf("keeping a map"))?;
         let link = {
             let mut ops = object.maps_mut().find(|map| map.name() == "wave");
             let ops = ops.as_mut().ok_or(LoadError::Missing("operations"))?;
@@ -324,18 +321,17 @@ impl Mechanism {
     /// Points every context to another window, or to none.
     pub(crate) fn switch_windows(&self, to: Option<&Window>) -> Result<(), LoadError> {
         let epoch = self.epoch() + 1;
-        let windows = MapHandle::try_from_fd(self.windows.as_fd())?;
         let key = ((epoch % WINDOWS) as u32).to_ne_bytes();
         match to {
             Some(window) => {
                 use std::os::fd::AsRawFd;
                 let value = (window.fd().as_raw_fd() as u32).to_ne_bytes();
-                let done = windows.update(&key, &value, MapFlags::ANY);
+                let done = self.windows.update(&key, &value, MapFlags::ANY);
                 done.map_err(|error| LoadError::Bpf { doing: "handing over a window", error })?;
             }
             None => {
                 // It may not be there.
-                let _ = windows.delete(&key);
+                let _ = self.windows.delete(&key);
             }
         }
         self.control(Field::Epoch).store(epoch, Ordering::SeqCst);
@@ -374,7 +370,7 @@ impl Mechanism {
         let get = |at: usize| words[at].load(Ordering::Relaxed);
         let outcome = |code: &Code| (*code, get(CoreField::Outcomes as usize + *code as usize));
         super::CoreStats {
-            switches: get(CoreField::Switches as usize),
+            switches: get(CoreField::Outcomes as usize + Code::Complete as usize),
             fallback_switches: get(CoreField::FallbackSwitches as usize),
             outcomes: Code::ALL.iter().map(outcome).filter(|(_, count)| *count > 0).collect(),
             early: get(CoreField::Early as usize),
@@ -445,7 +441,7 @@ impl Mechanism {
             let end = bytes.iter().position(|byte| *byte == 0)?;
             (end > 0).then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
         };
-        let (reason, message) = (text(8, 128), text(136, 1024));
+        let (reason, message) = (text(0, 128), text(128, 1024));
         match (reason, message) {
             (Some(reason), Some(message)) => Some(format!("{reason}: {message}")),
             (reason, message) => reason.or(message),
@@ -471,22 +467,9 @@ enum Field {
 enum CoreField {
     Epoch = 0,
     Record = 3,
-    Switches = 6,
-    FallbackSwitches = 7,
-    Outcomes = 8,
-    Early = 27,
-}
-
-trait FromFd: Sized {
-    fn try_from_fd(fd: BorrowedFd<'_>) -> Result<Self, LoadError>;
-}
-
-impl FromFd for MapHandle {
-    fn try_from_fd(fd: BorrowedFd<'_>) -> Result<MapHandle, LoadError> {
-        let bpf = |error| LoadError::Bpf { doing: "reaching a map", error };
-        let info = libbpf_rs::MapInfo::new(fd).map_err(bpf)?;
-        MapHandle::from_map_id(info.info.id).map_err(bpf)
-    }
+    FallbackSwitches = 6,
+    Outcomes = 7,
+    Early = 26,
 }
 
 /// Whether a scheduler can be loaded here and now.
