@@ -5,10 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wave_core::layout::{HeaderError, Layout, PROTOCOL_VERSION, read_header};
-use wave_core::link::{Home, Port, Side};
+use wave_core::link::{Doorbell, Home, Port, Side, Waiter};
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Connection, ReceivedOffer, SocketError};
-use wave_links::{AnyBell, AnyPort, EventFd, LinkError, LinkSpec, MapError, Memory, SocketBell};
+use wave_links::{
+    AnyBell, AnyPort, DeviceBell, EventFd, LinkError, LinkSpec, MapError, Memory, SocketBell,
+};
+
+use crate::device::{DeviceError, DeviceLine};
 
 /// How long a host may take to answer.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
@@ -42,6 +46,9 @@ pub enum AttachError {
         /// What is wrong with it.
         error: std::io::Error,
     },
+    /// Through a device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// Too few or too many.
     #[error("peer's fault: {have} doorbells came, the layout has {need}")]
     Doorbells {
@@ -60,13 +67,68 @@ pub struct Attached {
     /// The agent's context.
     pub port: AnyPort,
     /// The host's vectors: a bell per core, then the control context's.
-    pub host_bells: Vec<AnyBell>,
+    pub host_bells: Vec<HostBell>,
     /// The agent's own vector.
-    pub own_bell: SocketBell,
-    /// Which link it is.
-    pub link: LinkSpec,
-    /// Tells the host, by its end, that the agent is gone.
-    pub connection: Connection,
+    pub own_bell: OwnBell,
+    /// What the link is called.
+    pub link: String,
+    /// Tells each side that the other is gone.
+    pub connection: HostLine,
+}
+
+/// One of the host's vectors.
+#[derive(Debug)]
+pub enum HostBell {
+    /// Of a host of this machine.
+    Link(AnyBell),
+    /// Of a host behind a device.
+    Device(DeviceBell),
+}
+
+impl Doorbell for HostBell {
+    fn ring(&self) {
+        match self {
+            HostBell::Link(bell) => bell.ring(),
+            HostBell::Device(bell) => bell.ring(),
+        }
+    }
+}
+
+/// Where an agent waits to be rung.
+#[derive(Debug)]
+pub enum OwnBell {
+    /// By a host of this machine.
+    Socket(SocketBell),
+    /// By a device.
+    Event(EventFd),
+}
+
+impl Waiter for OwnBell {
+    fn wait(&self, timeout: Option<Duration>) -> bool {
+        match self {
+            OwnBell::Socket(bell) => bell.wait(timeout),
+            OwnBell::Event(bell) => bell.wait(timeout),
+        }
+    }
+}
+
+/// How an agent is tied to its host.
+#[derive(Debug)]
+pub enum HostLine {
+    /// By a socket.
+    Socket(Connection),
+    /// By a device's memory.
+    Device(Box<DeviceLine>),
+}
+
+impl HostLine {
+    /// Whether the host has gone.
+    pub fn hung_up(&self) -> bool {
+        match self {
+            HostLine::Socket(connection) => connection.hung_up(),
+            HostLine::Device(line) => line.hung_up(),
+        }
+    }
 }
 
 /// Attaches to the host that listens at `socket`. Nothing the host sent is believed unchecked.
@@ -93,7 +155,14 @@ pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
     let mut bells = Vec::with_capacity(need);
     for (vector, fd) in doorbells.into_iter().enumerate() {
         let bell = EventFd::from_fd(fd).map_err(|error| AttachError::Doorbell { vector, error })?;
-        bells.push(link.doorbell(&memory, vector, bell)?);
+        bells.push(HostBell::Link(link.doorbell(&memory, vector, bell)?));
     }
-    Ok(Attached { layout, port, host_bells: bells, own_bell, link, connection })
+    Ok(Attached {
+        layout,
+        port,
+        host_bells: bells,
+        own_bell: OwnBell::Socket(own_bell),
+        link: link.name().to_owned(),
+        connection: HostLine::Socket(connection),
+    })
 }

@@ -9,6 +9,7 @@ use wave_core::layout::Config;
 use wave_core::log::Header;
 
 use crate::attach::attach;
+use crate::device::attach_device;
 use crate::record::record_to;
 use crate::registry::Registry;
 use crate::run::{Exit, Seat, run};
@@ -18,8 +19,12 @@ use crate::run::{Exit, Seat, run};
 pub struct AgentArgs {
     /// The host's socket. If another agent is attached there, this one replaces it without
     /// stopping the workload.
-    #[arg(long, value_name = "SOCKET")]
-    pub attach: PathBuf,
+    #[arg(long, value_name = "SOCKET", required_unless_present = "device")]
+    pub attach: Option<PathBuf>,
+    /// Attach through a device instead: the folder with its other side, as `cargo xtask vm run
+    /// --nic FOLDER` makes it. Waits until there is a host.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "attach")]
+    pub device: Option<PathBuf>,
     /// The policy to run.
     #[arg(long, value_name = "NAME", default_value = "fifo")]
     pub policy: String,
@@ -70,11 +75,15 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     {
         return fail(3, error);
     }
-    let attached = match attach(&args.attach) {
+    let (place, attached) = match (&args.attach, &args.device) {
+        (_, Some(folder)) => (folder, attach_device(folder)),
+        (Some(socket), None) => (socket, attach(socket)),
+        (None, None) => return fail(2, "neither a socket nor a device is named".into()),
+    };
+    let place = place.display();
+    let attached = match attached {
         Ok(attached) => attached,
-        Err(error) => {
-            return fail(3, format!("cannot attach to {}: {error}", args.attach.display()));
-        }
+        Err(error) => return fail(3, format!("cannot attach to {place}: {error}")),
     };
     let config = attached.layout.config;
     let policy = match registry.make(&args.policy, &config) {
@@ -84,18 +93,14 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     if !args.quiet {
         eprintln!(
             "wave agent: `{}` attached to {} ({} cores, up to {} threads, link {})",
-            args.policy,
-            args.attach.display(),
-            config.cores,
-            config.subjects,
-            attached.link.name(),
+            args.policy, place, config.cores, config.subjects, attached.link,
         );
     }
     let seat = if args.share_cpu { Seat::Shared } else { Seat::Own };
     let left = match &args.record {
         None => run(attached, policy, (), seat),
         Some(file) => {
-            let link = attached.link.name();
+            let link = &attached.link;
             let about = match &args.record_about {
                 Some(about) => format!("{about}, link {link}"),
                 None => format!("link {link}"),

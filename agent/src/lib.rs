@@ -17,12 +17,14 @@
 
 mod attach;
 mod command;
+mod device;
 mod record;
 mod registry;
 mod run;
 
-pub use attach::{AttachError, Attached, attach};
+pub use attach::{AttachError, Attached, HostBell, HostLine, OwnBell, attach};
 pub use command::{AgentArgs, execute, main_with};
+pub use device::{DeviceError, DeviceLine, attach_device};
 pub use record::{FileLog, record_to};
 pub use registry::Registry;
 pub use run::{Exit, RunError, Seat, run};

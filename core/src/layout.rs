@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Rings lie at power-of-two strides behind one base per direction, so that a program that can only
-//! add and shift (BPF) can address them.
+//! add and shift (BPF) can address them; and that base begins a page, so that a direction may lie in
+//! memory of its own.
 
 use alloc::vec::Vec;
 
@@ -281,6 +282,8 @@ pub const AGENT_PARKED: u64 = 1;
 pub const AGENT_READY: u64 = 1 << 32;
 
 const HEADER_LINES: u32 = 4;
+/// Lines in a page.
+const PAGE_LINES: u32 = 64;
 const SNAPSHOT_EXTENTS: u32 = 2;
 const CONTROL_ENTRIES: u32 = 64;
 
@@ -395,7 +398,9 @@ fn queues(
     let home = if config.transport == Transport::Mmio { config.home } else { sink };
     let mut rings = |home: Home| {
         let bump = &mut bumps[home as usize];
-        let (credits, first) = (bump.take(count), bump.take(count * config.entries));
+        let credits = bump.take(count);
+        bump.0 = bump.0.next_multiple_of(PAGE_LINES);
+        let first = bump.take(count * config.entries);
         (0..count)
             .map(|queue| Ring {
                 first: first + queue * config.entries,

@@ -12,6 +12,7 @@ mod eviction;
 pub mod measure;
 pub mod memory;
 pub mod model;
+pub mod pci;
 pub mod shm;
 pub mod socket;
 
@@ -19,3 +20,4 @@ pub use any::{AnyBell, AnyDma, AnyPort, AnyWindow, LinkError, LinkSpec};
 pub use costs::Costs;
 pub use doorbell::{EventFd, SocketBell};
 pub use memory::{MapError, Memory};
+pub use pci::DeviceBell;

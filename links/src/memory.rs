@@ -96,18 +96,7 @@ impl Memory {
         if bytes == 0 {
             return Err(MapError::Empty.into());
         }
-        let name = CString::new(name)?;
-        // SAFETY: `name` is a valid C string for the duration of the call.
-        let raw = unsafe {
-            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
-        };
-        check(raw)?;
-        // SAFETY: `raw` was just opened and belongs to nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        // SAFETY: the descriptor is open; no memory is involved.
-        check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
-        // SAFETY: the descriptor is open; no memory is involved.
-        check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS) })?;
+        let fd = sealed_memory(name, bytes)?;
         let memory = Memory::map(fd.as_fd(), lines_nic, lines_host, lines_extra)?;
         Ok((memory, fd))
     }
@@ -143,6 +132,40 @@ impl Memory {
         let map = SharedMap::new(fd, 0, expected as usize)
             .map_err(|source| MapError::System { what: "map", source })?;
         Ok(Memory { map, lines_nic, lines_host, lines_extra, in_kernel })
+    }
+
+    /// Maps a device's memory, of `bytes` bytes from byte `offset` of `fd` on: one region, at home on the
+    /// NIC. The caller vouches for it that the file is a device's, or stands for one, and keeps its size.
+    pub fn device(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Memory> {
+        let lines = u32::try_from(bytes / LINE_BYTES as u64);
+        let lines_nic = lines.map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let map = SharedMap::new(fd, offset, bytes as usize)?;
+        Ok(Memory { map, lines_nic, lines_host: 0, lines_extra: 0, in_kernel: false })
+    }
+
+    /// Maps memory that lies in pages here and there, in order. The caller vouches for the files as
+    /// in [`Memory::device`], and that each page lies within its own.
+    pub fn of_pages(
+        pages: &[Page<'_>],
+        lines_nic: u32,
+        lines_host: u32,
+    ) -> Result<Memory, MapError> {
+        let expected = bytes_of(lines_nic, lines_host, 0);
+        let found = pages.len() as u64 * PAGE_BYTES;
+        if expected == 0 {
+            return Err(MapError::Empty);
+        }
+        if expected.div_ceil(PAGE_BYTES) != pages.len() as u64 {
+            return Err(MapError::WrongSize { expected, found });
+        }
+        let map = SharedMap::of_pages(pages)
+            .map_err(|source| MapError::System { what: "map the pages of", source })?;
+        Ok(Memory { map, lines_nic, lines_host, lines_extra: 0, in_kernel: false })
+    }
+
+    /// Where it is mapped, and how many bytes that are.
+    pub(crate) fn mapped_at(&self) -> (*const u8, usize) {
+        (self.map.base.as_ptr().cast_const().cast(), self.map.bytes)
     }
 
     /// Whether it is the kernel's, so that its other side is code in the kernel.
@@ -185,6 +208,18 @@ impl Memory {
     }
 }
 
+/// One page of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// The file.
+    pub file: BorrowedFd<'a>,
+    /// Where it begins in the file, in bytes: a multiple of [`PAGE_BYTES`].
+    pub offset: u64,
+}
+
+/// Bytes in a page, on both sides of a link.
+pub const PAGE_BYTES: u64 = 4096;
+
 /// A shared, writable mapping of a file or device, as words; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct SharedMap {
@@ -219,6 +254,48 @@ impl SharedMap {
         Ok(SharedMap { base, bytes })
     }
 
+    /// Maps pages one after the other.
+    fn of_pages(pages: &[Page<'_>]) -> io::Result<SharedMap> {
+        let page = PAGE_BYTES as usize;
+        let bytes = pages.len() * page;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing object.
+        let base = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).expect("the kernel never maps shared memory at zero");
+        let map = SharedMap { base, bytes };
+        let mut at = 0;
+        while let Some(first) = pages.get(at) {
+            // Neighbours go together: there is a limit to how many mappings a process has.
+            let follows = |(index, page): &(usize, &Page<'_>)| {
+                page.file.as_raw_fd() == first.file.as_raw_fd()
+                    && page.offset == first.offset + *index as u64 * PAGE_BYTES
+            };
+            let run = pages[at..].iter().enumerate().take_while(follows).count();
+            // SAFETY: it replaces pages of the mapping above, which is `bytes` long and which nobody
+            // has a reference into yet.
+            let got = unsafe {
+                libc::mmap(
+                    map.base.as_ptr().cast::<u8>().add(at * page).cast(),
+                    run * page,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE,
+                    first.file.as_raw_fd(),
+                    first.offset as libc::off_t,
+                )
+            };
+            if got == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            at += run;
+        }
+        Ok(map)
+    }
+
     /// All whole words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, `bytes` long, readable and writable for as long as
@@ -236,6 +313,22 @@ impl Drop for SharedMap {
 
 fn bytes_of(lines_nic: u32, lines_host: u32, lines_extra: u32) -> u64 {
     (u64::from(lines_nic) + u64::from(lines_host) + u64::from(lines_extra)) * LINE_BYTES as u64
+}
+
+/// A file in memory of just so many bytes, all zero, whose size never changes.
+pub(crate) fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` is a valid C string for the duration of the call.
+    let raw =
+        unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    check(raw)?;
+    // SAFETY: `raw` was just opened and belongs to nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: the descriptor is open; no memory is involved.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
+    // SAFETY: the descriptor is open; no memory is involved.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS) })?;
+    Ok(fd)
 }
 
 /// Whether this is a BPF array that may be mapped, of just so many bytes: its size never changes.
@@ -281,7 +374,7 @@ fn check_sealed(fd: BorrowedFd<'_>) -> Result<(), MapError> {
     Ok(())
 }
 
-fn file_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
+pub(crate) fn file_size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: all-zero is a valid `stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is valid for writes for the duration of the call.

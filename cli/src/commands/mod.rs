@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod bench;
+mod device;
 pub mod doctor;
 pub mod fuzz;
 pub mod link;

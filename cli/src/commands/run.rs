@@ -7,6 +7,7 @@ use clap::Args;
 use wave_core::clock::Nanos;
 use wave_sched::policies;
 
+use super::device::DeviceArgs;
 use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
 use crate::run::{self, Failure, Finished};
@@ -23,6 +24,8 @@ use crate::workload;
   wave run scenarios/ladder.toml --host sim
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
+
+  wave run --host linux --device 0000:00:01.0 -- ./server
 
 A workload is what `wave record` wrote; a table compares policies with what Linux did.
 
@@ -56,6 +59,8 @@ pub struct RunArgs {
     /// turned out, in milliseconds [default: 20].
     #[arg(long, value_name = "MS", conflicts_with_all = ["scenario", "workload"], value_parser = clap::value_parser!(u64).range(1..=60_000))]
     patience: Option<u64>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
@@ -146,6 +151,7 @@ fn run_command(args: &RunArgs) -> Result<ExitCode, Failure> {
     let ran = run::linux::run(&run::linux::Wanted {
         command: &args.command,
         policy,
+        device: args.device.options(),
         cpus: args.cpus.as_deref(),
         patience: args.patience.map(Nanos::from_millis),
         record: args.record.as_deref(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
-use wave_linux::sched::{self, Enclave, Options, Stats};
+use wave_linux::sched::{self, DeviceOptions, Enclave, Options, Stats};
 
 use super::Failure;
 use super::agent::AgentProcess;
@@ -21,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const REST: Duration = Duration::from_millis(100);
 /// How long an agent may take to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the command waits for one from behind a device.
+const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What to run, and how.
 pub struct Wanted<'a> {
@@ -28,6 +30,8 @@ pub struct Wanted<'a> {
     pub command: &'a [String],
     /// The agent's policy.
     pub policy: &'a str,
+    /// The device that an agent comes from, where none is started here.
+    pub device: Option<DeviceOptions>,
     /// The CPUs that become the enclave's cores.
     pub cpus: Option<&'a str>,
     /// How long a thread may wait for a decision before the host turns the agent out.
@@ -44,8 +48,15 @@ pub struct Ran {
     took: Duration,
     stats: Stats,
     cpus: Vec<usize>,
-    seat: usize,
-    policy: String,
+    decider: Decider,
+}
+
+/// Who decided.
+enum Decider {
+    /// An agent of this machine.
+    Here { policy: String, seat: usize },
+    /// One behind a device.
+    Behind(String),
 }
 
 /// Runs the command to its end, and starts another agent whenever one is lost.
@@ -65,6 +76,7 @@ pub fn run(wanted: &Wanted<'_>) -> Result<Ran, Failure> {
     if let Some(patience) = wanted.patience {
         options.config.patience = patience;
     }
+    options.device.clone_from(&wanted.device);
     let enclave = Enclave::start(options).map_err(Failure::cannot)?;
     let mut agents = 0;
     let mut start_agent = || {
@@ -72,14 +84,22 @@ pub fn run(wanted: &Wanted<'_>) -> Result<Ran, Failure> {
         agents += 1;
         AgentProcess::start(enclave.socket(), wanted.policy, seat, shares, log)
     };
-    let mut agent = Some(start_agent()?);
+    let here = wanted.device.is_none();
+    let mut agent = if here { Some(start_agent()?) } else { None };
+    if let Some(device) = &wanted.device {
+        eprintln!("wave run: waiting for an agent behind {}", device.address);
+    }
     let began = Instant::now();
     while !enclave.stats().agent_decides {
+        if !here && began.elapsed() > DEVICE_PATIENCE {
+            eprintln!("wave run: no agent yet; the host decides until one attaches");
+            break;
+        }
         let left = agent.as_mut().and_then(|agent| agent.wait_for_end(Duration::ZERO));
         if let Some(status) = left {
             return Err(Failure::Cannot(format!("the agent left at once ({status})")));
         }
-        if began.elapsed() > ATTACH_PATIENCE {
+        if here && began.elapsed() > ATTACH_PATIENCE {
             return Err(Failure::Cannot("the agent did not attach within 10 s".to_owned()));
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -111,14 +131,18 @@ pub fn run(wanted: &Wanted<'_>) -> Result<Ran, Failure> {
             lost_at = Some(Instant::now());
             eprintln!("wave run: the agent is gone; the host decides until another is there");
         }
-        if agent.is_none() && lost_at.is_none_or(|at| at.elapsed() >= REST) {
+        if here && agent.is_none() && lost_at.is_none_or(|at| at.elapsed() >= REST) {
             agent = Some(start_agent()?);
         }
         std::thread::sleep(LOOK);
     };
     let took = began.elapsed();
     let stats = enclave.stats();
-    Ok(Ran { status, took, stats, cpus, seat, policy: wanted.policy.to_owned() })
+    let decider = match &wanted.device {
+        None => Decider::Here { policy: wanted.policy.to_owned(), seat },
+        Some(device) => Decider::Behind(device.address.clone()),
+    };
+    Ok(Ran { status, took, stats, cpus, decider })
 }
 
 /// The enclave's CPUs, and the agent's.
@@ -187,11 +211,13 @@ impl Ran {
             .collect();
         let Stats { agents, lost_agents, barks, faults, snapshots, .. } = &self.stats;
         format!(
-            "{}, agent on CPU {}; {:.3} s\n{cores}\nOutcomes: {}\nAgents: {agents} attached, \
+            "{}; {:.3} s\n{cores}\nOutcomes: {}\nAgents: {agents} attached, \
              {lost_agents} lost ({barks} to the watchdog, {faults} that wrote nonsense); \
              {snapshots} snapshots",
-            self.policy,
-            self.seat,
+            match &self.decider {
+                Decider::Here { policy, seat } => format!("{policy}, agent on CPU {seat}"),
+                Decider::Behind(device) => format!("Agent behind {device}"),
+            },
             self.took.as_secs_f64(),
             if outcomes.is_empty() { "none".to_owned() } else { outcomes.join(", ") },
         )
@@ -211,12 +237,17 @@ impl Ran {
                 "switches_by_host": core.fallback_switches,
             })
         });
+        let (policy, seat, device) = match &self.decider {
+            Decider::Here { policy, seat } => (Some(policy), Some(seat), None),
+            Decider::Behind(device) => (None, None, Some(device)),
+        };
         json!({
             "host": "linux",
-            "policy": self.policy,
+            "policy": policy,
+            "device": device,
             "exit_code": self.exit_code(),
             "seconds": self.took.as_secs_f64(),
-            "agent_cpu": self.seat,
+            "agent_cpu": seat,
             "cores": cores.collect::<Vec<_>>(),
             "outcomes": outcomes,
             "agents": self.stats.agents,

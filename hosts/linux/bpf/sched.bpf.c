@@ -71,6 +71,9 @@ const volatile struct layout {
 	u32 core_status;
 	u32 messages_first, messages_credit, messages_shift;
 	u32 decisions_first, decisions_credit, decisions_shift;
+	/* The rings of decisions lie in a device's memory (see far_rings). */
+	u32 decisions_far;
+	u32 unused;
 	/* The queue of messages of each CPU: the core's own, or one of a CPU outside the enclave. */
 	u16 context_of_cpu[CPUS_MAX];
 	/* `cores` and more: none. */
@@ -230,6 +233,15 @@ struct {
 	char message[1024];
 } turned_out;
 
+/* Where the kernel has mapped the rings of decisions of each window, if they lie in a device's memory (otherwise 0):
+ * they are read there, uncached, and nothing is ever written. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, WINDOWS);
+	__type(key, u32);
+	__type(value, u64);
+} far_rings SEC(".maps");
+
 #define READ(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 
@@ -254,6 +266,13 @@ static __always_inline void *window_of(u64 epoch)
 static __always_inline struct line *line_at(void *window, u32 at)
 {
 	return bpf_map_lookup_elem(window, &at);
+}
+
+static __always_inline u64 far_rings_of(u64 epoch)
+{
+	u32 at = epoch % WINDOWS;
+	u64 *far = bpf_map_lookup_elem(&far_rings, &at);
+	return far ? READ(*far) : 0;
 }
 
 static __always_inline void lose(struct control *control)
@@ -610,13 +629,26 @@ static __noinline int look(u32 at)
 		return NOTHING;
 	u64 consumed = core->consumed;
 	u64 slot = consumed & ((1ull << layout.decisions_shift) - 1);
-	struct line *line = line_at(window, layout.decisions_first + (at << layout.decisions_shift) + slot);
-	if (!line)
-		return NOTHING;
-	u64 lap = READ(line->words[LAP_WORD]);
-	if (lap >> 32 != (consumed >> layout.decisions_shift) + 1)
-		return NOTHING;
-	u64 subject = READ(line->words[0]), second = READ(line->words[1]), slice = READ(line->words[2]);
+	u64 ring = (at << layout.decisions_shift) + slot;
+	u64 lap, subject, second, slice;
+	u64 far = layout.decisions_far ? far_rings_of(epoch) : 0;
+	if (far) {
+		const u64 *line = (const u64 *)(far + ring * sizeof(struct line));
+		u64 words[3];
+		if (bpf_probe_read_kernel(&lap, sizeof(lap), line + LAP_WORD) ||
+		    lap >> 32 != (consumed >> layout.decisions_shift) + 1 ||
+		    bpf_probe_read_kernel(words, sizeof(words), line))
+			return NOTHING;
+		subject = words[0], second = words[1], slice = words[2];
+	} else {
+		struct line *line = line_at(window, layout.decisions_first + ring);
+		if (!line)
+			return NOTHING;
+		lap = READ(line->words[LAP_WORD]);
+		if (lap >> 32 != (consumed >> layout.decisions_shift) + 1)
+			return NOTHING;
+		subject = READ(line->words[0]), second = READ(line->words[1]), slice = READ(line->words[2]);
+	}
 	u32 txn = second >> 32 & TXN_MASK;
 	int code;
 	if ((lap & 0xff) != 3) {

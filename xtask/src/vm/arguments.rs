@@ -17,6 +17,8 @@ usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the
          --icount                count instructions instead of time: one CPU, repeatable
          --append KERNEL_ARGS    more of the kernel's command line
          --module NAME           load a kernel module first, with what it depends on
+         --nic FOLDER            add a PCI device (ivshmem-doorbell behind an IOMMU) whose other side is
+                                 in FOLDER's files, for an agent here: wave agent --device FOLDER
          --with HOST_FILE[:GUEST_PATH]   put a copy into the guest's own memory
        The command runs as root, in this folder, over this machine's files; what it writes is lost
        and what it leaves running is killed. Its input is empty. Of the environment it gets PATH,
@@ -63,6 +65,7 @@ fn parse_run(options: &[String]) -> Result<Wanted, Error> {
             "--icount" => wanted.icount = true,
             "--append" => wanted.append.push(value()?.clone()),
             "--module" => wanted.modules.push(value()?.clone()),
+            "--nic" => wanted.nic = Some(PathBuf::from(value()?)),
             "--with" => wanted.copied.push(copied(value()?)),
             "--" => break,
             _ => return Err(usage(&format!("{option} is no option of vm run"))),

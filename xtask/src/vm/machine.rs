@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::guest::{PORT_CONTROL, PORT_ERR, PORT_OUT, SHARE_TAG};
-use super::output_of;
+use super::{nic, output_of};
 
 /// A command, and the machine it is to run in.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Wanted {
     pub modules: Vec<String>,
     /// Files to put into the guest's own memory.
     pub copied: Vec<Copied>,
+    /// A folder for a PCI device whose other side is outside, in files there (see [`super::nic`]).
+    pub nic: Option<PathBuf>,
     /// Program and arguments.
     pub command: Vec<String>,
 }
@@ -39,6 +41,7 @@ impl Default for Wanted {
             append: Vec::new(),
             modules: Vec::new(),
             copied: Vec::new(),
+            nic: None,
             command: Vec::new(),
         }
     }
@@ -119,7 +122,13 @@ pub fn arguments(
 ) -> Vec<OsString> {
     let mut line = Line::default();
     line.add("-nodefaults").add("-no-user-config").add("-no-reboot");
-    line.pair("-display", "none").pair("-machine", "q35,memory-backend=ram");
+    line.pair("-display", "none");
+    // KVM's own interrupt controller cannot remap interrupts.
+    let split = match (accelerator, &wanted.nic) {
+        (Accelerator::Kvm, Some(_)) => ",kernel-irqchip=split",
+        _ => "",
+    };
+    line.pair("-machine", &format!("q35,memory-backend=ram{split}"));
     match accelerator {
         Accelerator::Kvm => line.pair("-accel", "kvm").pair("-cpu", "host"),
         Accelerator::Tcg if wanted.icount => line
@@ -132,12 +141,22 @@ pub fn arguments(
         Accelerator::Tcg => line.pair("-accel", "tcg,thread=multi").pair("-cpu", "max"),
     };
     // The share's other end works in the guest's memory.
-    let memory = format!("memory-backend-memfd,id=ram,size={}M,share=on", wanted.memory_mib);
+    let memory = match &wanted.nic {
+        None => String::from("memory-backend-memfd"),
+        Some(folder) => format!("memory-backend-file,mem-path={}", nic::memory(folder).display()),
+    };
+    let memory = format!("{memory},id=ram,size={}M,share=on", wanted.memory_mib);
     line.pair("-object", &memory).pair("-m", &format!("{}M", wanted.memory_mib));
     line.pair("-smp", &wanted.cpus.to_string());
     line.path("-kernel", &paths.vmlinux).path("-initrd", &paths.initramfs);
     line.pair("-append", &kernel_line(wanted));
     line.pair("-serial", &format!("file:{}", paths.console.display()));
+    if let Some(folder) = &wanted.nic {
+        // The IOMMU comes before the devices that are behind it.
+        line.pair("-device", "intel-iommu,intremap=on");
+        line.pair("-chardev", &format!("socket,id=nic,path={}", nic::socket(folder).display()));
+        line.pair("-device", &format!("ivshmem-doorbell,chardev=nic,vectors={}", nic::VECTORS));
+    }
     line.pair("-device", "virtio-serial-pci");
     for (name, socket) in
         [(PORT_CONTROL, &paths.control), (PORT_OUT, &paths.out), (PORT_ERR, &paths.err)]
@@ -153,6 +172,9 @@ pub fn arguments(
 /// A panic or an oops ends the machine at once, instead of leaving it to the timeout.
 fn kernel_line(wanted: &Wanted) -> String {
     let mut line = String::from("console=ttyS0 panic=-1 oops=panic");
+    if wanted.nic.is_some() {
+        line.push_str(" intel_iommu=on");
+    }
     for more in &wanted.append {
         line.push(' ');
         line.push_str(more);

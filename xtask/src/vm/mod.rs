@@ -15,6 +15,7 @@ mod kernel;
 mod logs;
 mod machine;
 mod modules;
+mod nic;
 mod relay;
 mod session;
 mod share;

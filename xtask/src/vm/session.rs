@@ -14,8 +14,9 @@ use super::initramfs::Archive;
 use super::kernel::Kernel;
 use super::logs::Logs;
 use super::machine::{self, Accelerator, Paths, Wanted};
+use super::nic::Nic;
 use super::relay::{self, Event};
-use super::{Error, folder, guest, modules, remove_abandoned, share, tools};
+use super::{Error, folder, guest, modules, nic, remove_abandoned, share, tools};
 
 /// Pieces of output that may wait for us to write them; beyond, the guest waits.
 const PIECES_MAX: usize = 64;
@@ -116,6 +117,7 @@ struct Running {
     qemu: Child,
     share: Child,
     events: Receiver<Event>,
+    _nic: Option<Nic>,
 }
 
 impl Running {
@@ -136,6 +138,7 @@ impl Running {
             err: scratch.path.join("err"),
             share: scratch.path.join("share"),
         };
+        let nic = wanted.nic.as_deref().map(|folder| Nic::open(folder, wanted)).transpose()?;
         let version = machine::qemu_version()?;
         let end_mark = end_mark();
         fs::write(&paths.initramfs, initramfs(kernel, wanted, &end_mark)?).map_err(text)?;
@@ -156,7 +159,7 @@ impl Running {
             .stderr(log()?)
             .spawn();
         match qemu {
-            Ok(qemu) => Ok(Self { qemu, share, events }),
+            Ok(qemu) => Ok(Self { qemu, share, events, _nic: nic }),
             Err(error) => {
                 end(share, Duration::ZERO);
                 Err(format!("{}: {error}", machine::QEMU))
@@ -230,6 +233,9 @@ fn wait(child: &mut Child, patience: Duration) {
 fn initramfs(kernel: &Kernel, wanted: &Wanted, end_mark: &str) -> Result<Vec<u8>, String> {
     let here = std::env::current_dir().map_err(|error| format!("this folder: {error}"))?;
     let mut names = vec![String::from("overlay")];
+    if wanted.nic.is_some() {
+        names.extend(nic::MODULES.map(String::from));
+    }
     names.extend(wanted.modules.iter().cloned());
     let modules = modules::in_order(kernel, &names)?;
     let names: Vec<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();

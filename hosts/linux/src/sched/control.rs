@@ -20,6 +20,7 @@ use wave_core::watchdog::Watchdog;
 use wave_links::socket::{Connection, Listener, Offer};
 use wave_links::{AnyPort, EventFd, LinkSpec, SocketBell};
 
+use super::device::{Lease, Nic};
 use super::object::{LoadError, Mechanism, Window};
 use super::{Shared, lock};
 
@@ -31,13 +32,12 @@ const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 
 struct Agent {
-    window: Window,
+    window: Arc<Window>,
     port: AnyPort,
     control: HostControl,
-    connection: Connection,
+    line: Line,
     /// A bell per core, then the control context's.
     bells: Vec<EventFd>,
-    agent_bell: SocketBell,
     since: Nanos,
     /// How many cores had come over when the last snapshot was taken.
     cores_in_snapshot: Option<usize>,
@@ -45,13 +45,49 @@ struct Agent {
     last_snapshot: Nanos,
 }
 
+/// How an agent is tied to this host, and is rung.
+enum Line {
+    /// A process of this machine.
+    Socket(Connection, SocketBell),
+    /// Behind the device.
+    Device(Lease),
+}
+
+impl Line {
+    fn ring(&self) {
+        match self {
+            Line::Socket(_, bell) => bell.ring(),
+            Line::Device(lease) => lease.ring(),
+        }
+    }
+
+    /// Whether the agent has gone.
+    fn hung_up(&self, nic: Option<&Nic>) -> bool {
+        match self {
+            Line::Socket(connection, _) => connection.hung_up(),
+            Line::Device(lease) => nic.is_none_or(|nic| nic.left(lease.request)),
+        }
+    }
+
+    /// Says why it is not wanted.
+    fn refuse(&self, nic: Option<&mut Nic>, why: &str) {
+        match (self, nic) {
+            (Line::Socket(connection, _), _) => drop(connection.refuse(why)),
+            (Line::Device(lease), Some(nic)) => lease.refuse(nic, why),
+            (Line::Device(_), None) => {}
+        }
+    }
+}
+
 pub(super) struct Control {
     shared: Arc<Shared>,
     mechanism: Arc<Mechanism>,
     listener: Listener,
     layout: Layout,
+    // Agents before the device that they are behind.
     candidates: Vec<Agent>,
     attached: Option<Agent>,
+    nic: Option<Nic>,
     watchdog: Watchdog,
     cores_seen: Vec<CoreRecord>,
 }
@@ -62,6 +98,7 @@ impl Control {
         mechanism: Arc<Mechanism>,
         listener: Listener,
         layout: Layout,
+        nic: Option<Nic>,
     ) -> Control {
         let cores = usize::from(layout.config.cores);
         let watchdog = Watchdog::new(layout.config.patience);
@@ -72,6 +109,7 @@ impl Control {
             layout,
             candidates: Vec::new(),
             attached: None,
+            nic,
             watchdog,
             cores_seen: vec![CoreRecord::default(); cores],
         }
@@ -93,12 +131,19 @@ impl Control {
             if rung.take()
                 && let Some(agent) = &self.attached
             {
-                agent.agent_bell.ring();
+                agent.line.ring();
+            }
+            if let Some(nic) = &mut self.nic {
+                nic.look();
+                if self.attached.is_none() {
+                    nic.control_bell().drain();
+                }
             }
             self.kick();
             let now = super::now();
             self.mechanism.beat(now.0);
             self.accept(now);
+            self.answer(now);
             self.promote(now)?;
             self.serve(now)?;
         }
@@ -116,12 +161,18 @@ impl Control {
             libc::pollfd { fd: program, events: libc::POLLIN, revents: 0 },
         ];
         for agent in self.candidates.iter().chain(&self.attached) {
-            fds.push(poll_in(agent.connection.as_fd()));
+            if let Line::Socket(connection, _) = &agent.line {
+                fds.push(poll_in(connection.as_fd()));
+            }
             fds.extend(agent.bells.iter().map(|bell| poll_in(bell.as_fd())));
+        }
+        if let Some(nic) = &self.nic {
+            fds.push(poll_in(nic.control_bell().as_fd()));
         }
         let quarter_ms = (self.layout.config.patience.0 / 4_000_000).clamp(1, 1000) as i32;
         let cores = usize::from(self.layout.config.cores);
         let timeout_ms = match &self.attached {
+            _ if self.nic.as_ref().is_some_and(Nic::is_polled) => 0,
             Some(agent) if agent.wants_snapshot || agent.cores_in_snapshot != Some(cores) => 1,
             _ => quarter_ms,
         };
@@ -185,22 +236,65 @@ impl Control {
                 doorbells: &fds,
                 link: &link.to_text(),
             })?;
-            Ok((window, port, bells, agent_bell))
+            Ok((Arc::new(window), port, bells, agent_bell))
         };
         match made() {
-            Ok((window, port, bells, agent_bell)) => Ok(Agent {
-                control: HostControl::new(&self.layout),
-                window,
-                port,
-                connection,
-                bells,
-                agent_bell,
-                since: now,
-                cores_in_snapshot: None,
-                wants_snapshot: true,
-                last_snapshot: Nanos(0),
-            }),
+            Ok((window, port, bells, agent_bell)) => {
+                let line = Line::Socket(connection, agent_bell);
+                Ok(self.candidate(window, port, bells, line, now))
+            }
             Err(error) => Err((connection, error)),
+        }
+    }
+
+    fn candidate(
+        &self,
+        window: Arc<Window>,
+        port: AnyPort,
+        bells: Vec<EventFd>,
+        line: Line,
+        now: Nanos,
+    ) -> Agent {
+        Agent {
+            control: HostControl::new(&self.layout),
+            window,
+            port,
+            line,
+            bells,
+            since: now,
+            cores_in_snapshot: None,
+            wants_snapshot: true,
+            last_snapshot: Nanos(0),
+        }
+    }
+
+    /// Makes a window for an agent behind the device that asks for one.
+    fn answer(&mut self, now: Nanos) {
+        let Some(nic) = &mut self.nic else { return };
+        let Some((request, number)) = nic.asked() else { return };
+        if self.candidates.len() == CANDIDATES_MAX {
+            nic.refuse(request, number, "too many agents are attaching at once; try again");
+            return;
+        }
+        let layout = &self.layout;
+        let mut made = || -> Result<_, Box<dyn std::error::Error>> {
+            let lease = nic.lease(layout, request, number)?;
+            let window = Arc::clone(lease.window());
+            let port =
+                LinkSpec::Shm.port(&window.memory, Side::Host, &layout.mappings(Side::Host))?;
+            write_header(layout, port.window(Home::Nic));
+            let bells = nic.bells()?;
+            nic.offer(layout, &lease);
+            Ok((window, port, bells, lease))
+        };
+        match made() {
+            Ok((window, port, bells, lease)) => {
+                let agent = self.candidate(window, port, bells, Line::Device(lease), now);
+                self.candidates.push(agent);
+            }
+            Err(error) => {
+                nic.refuse(request, number, &format!("the host cannot make a window: {error}"));
+            }
         }
     }
 
@@ -219,14 +313,14 @@ impl Control {
                     let text = format!(
                         "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
                     );
-                    let _ = candidate.connection.refuse(&text);
+                    candidate.line.refuse(self.nic.as_mut(), &text);
                     self.candidates.swap_remove(at);
                     continue;
                 }
                 AgentState::Absent => {}
             }
             let late = now.since(candidate.since) > CANDIDATE_PATIENCE;
-            if late || candidate.connection.hung_up() {
+            if late || candidate.line.hung_up(self.nic.as_ref()) {
                 self.candidates.swap_remove(at);
                 continue;
             }
@@ -243,7 +337,11 @@ impl Control {
         lock(&self.shared.agents).attached += 1;
         self.watchdog = Watchdog::new(self.layout.config.patience);
         self.shared.kill.store(false, Ordering::SeqCst);
-        self.mechanism.switch_windows(Some(&agent.window))?;
+        let far = match (&agent.line, &self.nic) {
+            (Line::Device(lease), Some(nic)) => nic.far(lease),
+            _ => None,
+        };
+        self.mechanism.switch_windows(Some(&agent.window), far)?;
         self.mechanism.set_agent_decides(true);
         // A core that sleeps comes over, and asks.
         self.mechanism.kick_all();
@@ -269,12 +367,13 @@ impl Control {
         }
         let signals = agent.control.take_signals();
         if signals.ring_agent() {
-            agent.agent_bell.ring();
+            agent.line.ring();
         }
         let faults = requests.fault | signals.fault() | self.mechanism.take_fault();
         // The program has turned it out by itself, because this thread was late.
         let unwatched = !self.mechanism.agent_decides();
-        let gone = agent.connection.hung_up() || self.shared.kill.swap(false, Ordering::SeqCst);
+        let gone =
+            agent.line.hung_up(self.nic.as_ref()) || self.shared.kill.swap(false, Ordering::SeqCst);
         let mut idle = false;
         for (record, seen) in cores.iter().zip(&mut self.cores_seen) {
             idle |= record.has_idled_since(seen);
@@ -303,7 +402,7 @@ impl Control {
         let Some(agent) = self.attached.take() else { return Ok(()) };
         agent.control.revoke(&agent.port);
         self.mechanism.set_agent_decides(false);
-        self.mechanism.switch_windows(None)?;
+        self.mechanism.switch_windows(None, None)?;
         self.mechanism.kick_all();
         Ok(())
     }

@@ -13,6 +13,7 @@
 //! this process the kernel takes the threads back to its own default.
 
 mod control;
+mod device;
 mod object;
 
 use std::io;
@@ -32,8 +33,11 @@ use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
 
 use control::Control;
+pub use device::DeviceOptions;
+use device::Nic;
 pub use object::LoadError;
 use object::Mechanism;
+pub use wave_links::pci::Access;
 
 /// The scheduling class that a thread joins to be decided on.
 pub const SCHED_EXT: i32 = 7;
@@ -49,6 +53,8 @@ pub struct Options {
     pub cpus: Vec<usize>,
     /// What host and agent agree on; cores and contexts are filled in.
     pub config: Config,
+    /// A device that agents may be behind, too.
+    pub device: Option<DeviceOptions>,
 }
 
 impl Options {
@@ -58,7 +64,7 @@ impl Options {
         // A thread that was left for a core waits for as long as that core's run lasts, and nothing is
         // known of a program's runs.
         config.prestage = 0;
-        Options { socket: socket.into(), allowed_uids: Vec::new(), cpus, config }
+        Options { socket: socket.into(), allowed_uids: Vec::new(), cpus, config, device: None }
     }
 }
 
@@ -74,6 +80,9 @@ pub enum StartError {
     /// The program.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] wave_links::pci::DeviceError),
     /// A CPU that is not there or not online, or named twice.
     #[error("CPU {cpu} {what}; online are {online}")]
     Cpu {
@@ -173,7 +182,7 @@ impl std::fmt::Debug for Enclave {
 impl Enclave {
     /// Loads the mechanism. No thread is under it yet: see [`join`].
     pub fn start(options: Options) -> Result<Enclave, StartError> {
-        let Options { socket, allowed_uids, cpus, mut config } = options;
+        let Options { socket, allowed_uids, cpus, mut config, device } = options;
         object::check_kernel()?;
         let (online, possible) = check_cpus(&cpus)?;
         let seats: Vec<usize> = online.into_iter().filter(|cpu| !cpus.contains(cpu)).collect();
@@ -191,8 +200,11 @@ impl Enclave {
         // The control thread may not wait for a page that waits for a decision either.
         stay_resident().map_err(system("locking this process's memory"))?;
         let listener = Listener::bind(&socket, &allowed_uids)?;
-        let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible)?);
-        let control = Control::new(Arc::clone(&shared), Arc::clone(&mechanism), listener, layout);
+        let nic = device.as_ref().map(|device| Nic::open(device, &layout)).transpose()?;
+        let far = nic.as_ref().is_some_and(Nic::has_decisions);
+        let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible, far)?);
+        let (shared_too, mechanism_too) = (Arc::clone(&shared), Arc::clone(&mechanism));
+        let control = Control::new(shared_too, mechanism_too, listener, layout, nic);
         let thread = std::thread::Builder::new().name("wave-control".into());
         let started = thread.spawn(move || control.run(&seats));
         let control = Some(started.map_err(system("starting the control thread"))?);

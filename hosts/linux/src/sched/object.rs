@@ -1,6 +1,7 @@
 //! The loaded BPF program: where its parts lie, and what it shares with this process.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -78,15 +79,17 @@ struct Places {
     decisions_first: u32,
     decisions_credit: u32,
     decisions_shift: u32,
+    decisions_far: u32,
+    unused: u32,
     context_of_cpu: [u16; CPUS_MAX],
     core_of_cpu: [u16; CPUS_MAX],
     cpu_of_core: [u16; CPUS_MAX],
 }
 
-const _: () = assert!(size_of::<Places>() == 8 + 12 * 4 + 3 * 2 * CPUS_MAX);
+const _: () = assert!(size_of::<Places>() == 8 + 14 * 4 + 3 * 2 * CPUS_MAX);
 
 impl Places {
-    fn new(layout: &Layout, cpus: &[usize], cpus_possible: usize) -> Places {
+    fn new(layout: &Layout, cpus: &[usize], cpus_possible: usize, far: bool) -> Places {
         let line = |home: Home, line: u32| match home {
             Home::Nic => line,
             Home::Host => layout.nic_lines + line,
@@ -106,6 +109,8 @@ impl Places {
             decisions_first: line(decisions.home, decisions.ring.first),
             decisions_credit: line(decisions.home, decisions.ring.credit),
             decisions_shift: decisions.ring.entries.trailing_zeros(),
+            decisions_far: far.into(),
+            unused: 0,
             context_of_cpu: [0; CPUS_MAX],
             core_of_cpu: [NO_CORE; CPUS_MAX],
             cpu_of_core: [0; CPUS_MAX],
@@ -152,6 +157,11 @@ impl Window {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.map.as_fd()
     }
+
+    /// Keeps it in the kernel, whatever becomes of this process, for as long as the file is there.
+    pub(crate) fn pin(&mut self, path: &Path) -> Result<(), LoadError> {
+        self.map.pin(path).map_err(|error| LoadError::Bpf { doing: "pinning a window", error })
+    }
 }
 
 fn array(name: &str, lines: u32) -> Result<MapHandle, LoadError> {
@@ -172,6 +182,7 @@ pub(crate) struct Mechanism {
     threads: Memory,
     cores: Memory,
     windows: MapHandle,
+    far_rings: MapHandle,
     subjects: u32,
     core_count: u32,
 }
@@ -183,10 +194,12 @@ pub(crate) struct Bells {
 }
 
 impl Mechanism {
+    /// `far`: decisions lie in a device's memory.
     pub(crate) fn load(
         layout: &Layout,
         cpus: &[usize],
         cpus_possible: usize,
+        far: bool,
     ) -> Result<Mechanism, LoadError> {
         let bpf = |doing| move |error| LoadError::Bpf { doing, error };
         let program = include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o"));
@@ -201,7 +214,7 @@ impl Mechanism {
                 "core_states" => map.set_max_entries(cores.into()),
                 "windows" => map.set_inner_map_fd(template.as_fd()),
                 name if name.ends_with(".rodata") => {
-                    let places = Places::new(layout, cpus, cpus_possible);
+                    let places = Places::new(layout, cpus, cpus_possible, far);
                     let bytes = map.initial_value_mut().ok_or(LoadError::Missing("constants"))?;
                     let into = bytes.get_mut(..size_of::<Places>());
                     into.ok_or(LoadError::Missing("layout"))?.copy_from_slice(places.bytes());
@@ -220,9 +233,12 @@ impl Mechanism {
         let control = mapped("control", "control", 1)?;
         let threads = mapped("threads", "threads", subjects)?;
         let core_states = mapped("cores", "core_states", CORE_LINES * u32::from(cores))?;
-        let windows = object.maps().find(|map| map.name() == "windows");
-        let windows = windows.ok_or(LoadError::Missing("windows"))?;
-        let windows = MapHandle::try_from(&windows).map_err(bpf("keeping a map"))?;
+        let handle = |what: &'static str| {
+            let map = object.maps().find(|map| map.name() == what);
+            let map = map.ok_or(LoadError::Missing(what))?;
+            MapHandle::try_from(&map).map_err(bpf("keeping a map"))
+        };
+        let (windows, far_rings) = (handle("windows")?, handle("far_rings")?);
         let link = {
             let mut ops = object.maps_mut().find(|map| map.name() == "wave");
             let ops = ops.as_mut().ok_or(LoadError::Missing("operations"))?;
@@ -239,6 +255,7 @@ impl Mechanism {
             threads,
             cores: core_states,
             windows,
+            far_rings,
             subjects,
             core_count,
         })
@@ -318,16 +335,23 @@ impl Mechanism {
         self.control(Field::Epoch).load(Ordering::SeqCst)
     }
 
-    /// Points every context to another window, or to none.
-    pub(crate) fn switch_windows(&self, to: Option<&Window>) -> Result<(), LoadError> {
+    /// Points every context to another window, or to none. `far` is where the kernel has mapped the
+    /// window's decisions, where they lie in a device's memory.
+    pub(crate) fn switch_windows(
+        &self,
+        to: Option<&Window>,
+        far: Option<u64>,
+    ) -> Result<(), LoadError> {
         let epoch = self.epoch() + 1;
         let key = ((epoch % WINDOWS) as u32).to_ne_bytes();
+        let handing_over = |error| LoadError::Bpf { doing: "handing over a window", error };
+        let far = far.unwrap_or(0).to_ne_bytes();
+        self.far_rings.update(&key, &far, MapFlags::ANY).map_err(handing_over)?;
         match to {
             Some(window) => {
                 use std::os::fd::AsRawFd;
                 let value = (window.fd().as_raw_fd() as u32).to_ne_bytes();
-                let done = self.windows.update(&key, &value, MapFlags::ANY);
-                done.map_err(|error| LoadError::Bpf { doing: "handing over a window", error })?;
+                self.windows.update(&key, &value, MapFlags::ANY).map_err(handing_over)?;
             }
             None => {
                 // It may not be there.

@@ -1,0 +1,50 @@
+//! What is said of a device that agents are behind.
+
+use clap::{Args, ValueEnum};
+use wave_core::link::Home;
+use wave_linux::sched::{Access, DeviceOptions};
+
+/// A PCI device in place of an agent of this machine.
+#[derive(Args, Debug)]
+pub struct DeviceArgs {
+    /// Have no agent here: one attaches from the other side of this PCI device, where its policy is
+    /// chosen, too. Until it does, the host schedules by itself.
+    #[arg(long, value_name = "ADDRESS", requires = "command", conflicts_with_all = ["policies", "record"])]
+    device: Option<String>,
+    /// Where the queues of decisions are: in the host's memory, written by the device; or in the
+    /// device's, read by the host's cores.
+    #[arg(long, value_enum, value_name = "HOME", default_value_t = Decisions::Host, requires = "device")]
+    decisions: Decisions,
+    /// How the device is reached: by VFIO with interrupts, or by its files in sysfs, where a thread
+    /// must look all the time.
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = Way::Vfio, requires = "device")]
+    device_by: Way,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Decisions {
+    Host,
+    Nic,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    Vfio,
+    Sysfs,
+}
+
+impl DeviceArgs {
+    /// What the host is told of it.
+    pub fn options(&self) -> Option<DeviceOptions> {
+        let address = self.device.clone()?;
+        let decisions = match self.decisions {
+            Decisions::Host => Home::Host,
+            Decisions::Nic => Home::Nic,
+        };
+        let access = match self.device_by {
+            Way::Vfio => Access::Vfio,
+            Way::Sysfs => Access::Sysfs,
+        };
+        Some(DeviceOptions { address, access, decisions })
+    }
+}

@@ -1,0 +1,330 @@
+//! An agent on the other side of a PCI device: where its window lies, and how the two ring each other.
+//!
+//! The window is a BPF array like any other; the device reaches its pages by DMA. If the decisions are at
+//! home in the device, their pages of the window lie in its memory instead, where the program in the
+//! kernel reads them across the link and never writes.
+//!
+//! An agent that was turned out loses its pages at the IOMMU. What stands for a device in a virtual machine
+//! may have no IOMMU between (ivshmem: a process that maps the guest's memory), and may still write for a
+//! moment; so a window's pages are never given back while such an agent may live: windows are used anew,
+//! and stay in the kernel when this process is killed, until the next one has told the agent to leave.
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use wave_core::layout::{Layout, PROTOCOL_VERSION};
+use wave_core::link::{Doorbell, Home};
+use wave_links::memory::PAGE_BYTES;
+use wave_links::pci::ivshmem::{REGISTER_DOORBELL, REGISTER_OWN_ID};
+use wave_links::pci::mailbox::{self, Greeting, HostEnd, Offer, Place};
+use wave_links::pci::{Access, Device, DeviceError};
+use wave_links::shm::ShmWindow;
+use wave_links::{EventFd, Memory};
+
+use super::object::Window;
+
+/// Windows that are kept: more only while more are in use.
+const WINDOWS_KEPT: usize = 4;
+/// The BAR that is memory.
+const MEMORY_BAR: u32 = 2;
+/// How long an agent may take to leave, once the host has ended.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// Where windows stay when this process is killed.
+const PINS: &str = "/sys/fs/bpf/wave-device";
+
+/// Which device agents are behind, and how it is used.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// Where it is on the bus: `0000:00:01.0`.
+    pub address: String,
+    /// How it is reached.
+    pub access: Access,
+    /// Where the queues of decisions are at home: in host memory the agent writes them across the link, in
+    /// NIC memory the host's cores read them across it.
+    pub decisions: Home,
+}
+
+/// The device, and what was made for the agents behind it.
+pub(super) struct Nic {
+    device: Arc<Device>,
+    end: HostEnd<ShmWindow>,
+    /// Control's, then a bell per core.
+    bells: Vec<EventFd>,
+    /// How often each was rung, where the device does not interrupt.
+    seen: Option<Vec<u64>>,
+    /// Where the kernel has mapped its memory, where that holds the decisions.
+    far: Option<u64>,
+    memory: Arc<Memory>,
+    windows: Vec<Arc<NicWindow>>,
+    pins: PathBuf,
+    answered: u64,
+}
+
+struct NicWindow {
+    window: Arc<Window>,
+    /// Of the window's decisions in the device's memory, in bytes from its start.
+    far: Option<u64>,
+}
+
+/// A window that an agent behind the device has. With it goes the device's access to its pages.
+pub(super) struct Lease {
+    made: Arc<NicWindow>,
+    device: Arc<Device>,
+    pages: Vec<u64>,
+    /// What the agent asked with.
+    pub(super) request: u64,
+    number: u32,
+}
+
+impl Lease {
+    pub(super) fn window(&self) -> &Arc<Window> {
+        &self.made.window
+    }
+
+    /// Rings the agent.
+    pub(super) fn ring(&self) {
+        self.device.write(REGISTER_DOORBELL, self.number);
+    }
+
+    /// Says why the agent is not wanted.
+    pub(super) fn refuse(&self, nic: &mut Nic, why: &str) {
+        nic.refuse(self.request, self.number, why);
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.device.forget(&self.pages);
+    }
+}
+
+impl Nic {
+    /// Takes the device, and greets whoever is behind it.
+    pub(super) fn open(options: &DeviceOptions, layout: &Layout) -> Result<Nic, DeviceError> {
+        let device = Device::open(&options.address, options.access)?;
+        let cores = usize::from(layout.config.cores);
+        let bar = Arc::new(device.bar(MEMORY_BAR)?);
+        let lines = bar.lines(Home::Nic);
+        let small = |what, have: usize, need: usize| {
+            let address = options.address.clone();
+            Err(DeviceError::TooSmall { address, what, have: have as u64, need: need as u64 })
+        };
+        let pages = window_pages(layout);
+        let lists = mailbox::pages_max(lines);
+        if pages > lists {
+            return small("words of memory (BAR 2) for a list of pages", lists, pages);
+        }
+        if cores + 1 > mailbox::VECTORS_MAX {
+            return small("doorbells", mailbox::VECTORS_MAX, cores + 1);
+        }
+        let vectors = device.vectors(cores + 1)?;
+        let far = match options.decisions {
+            Home::Host => None,
+            Home::Nic => {
+                let page_lines = PAGE_BYTES as usize / 64;
+                let lines_of_decisions = decision_lines(layout);
+                if !lines_of_decisions.is_multiple_of(page_lines) {
+                    return small("decisions to fill pages with", lines_of_decisions, page_lines);
+                }
+                let decisions = far_pages(layout) * PAGE_BYTES as usize;
+                let need = mailbox::end_of_list(pages) as usize + WINDOWS_KEPT * decisions;
+                let have = lines as usize * 64;
+                if need > have {
+                    return small("bytes of memory (BAR 2)", have, need);
+                }
+                Some(device.kernel_address(MEMORY_BAR)?)
+            }
+        };
+        let system = |error| DeviceError::System {
+            doing: "keeping windows for",
+            address: options.address.clone(),
+            error,
+        };
+        // That file system takes no points.
+        let pins = PathBuf::from(PINS).join(options.address.replace('.', "-"));
+        fs::create_dir_all(&pins).map_err(system)?;
+        let seen = vectors.is_none().then(|| vec![0; cores + 1]);
+        let bells = match vectors {
+            Some(vectors) => vectors,
+            None => (0..=cores)
+                .map(|_| EventFd::new())
+                .collect::<Result<_, _>>()
+                .map_err(system)?,
+        };
+        let greeting = Greeting {
+            version: PROTOCOL_VERSION,
+            life: RandomState::new().hash_one(std::process::id()),
+            number: device.read(REGISTER_OWN_ID) as u16,
+            vectors: cores + 1,
+        };
+        let end = HostEnd::new(ShmWindow::new(Arc::clone(&bar), Home::Nic), lines, greeting);
+        if fs::read_dir(&pins).is_ok_and(|mut left| left.next().is_some()) {
+            // A host was killed here. Its agent, if there still is one, finds another life, and leaves.
+            std::thread::sleep(FAREWELL);
+            remove_pins(&pins);
+        }
+        let (device, windows) = (Arc::new(device), Vec::new());
+        Ok(Nic { device, end, bells, seen, far, memory: bar, windows, pins, answered: 0 })
+    }
+
+    /// The bells that the device rings: a bell per core, then control's.
+    pub(super) fn bells(&self) -> std::io::Result<Vec<EventFd>> {
+        self.bells[1..].iter().chain(&self.bells[..1]).map(EventFd::try_clone).collect()
+    }
+
+    /// The bell of the control context.
+    pub(super) fn control_bell(&self) -> &EventFd {
+        &self.bells[mailbox::CONTROL_VECTOR]
+    }
+
+    /// Whether its memory holds the decisions.
+    pub(super) fn has_decisions(&self) -> bool {
+        self.far.is_some()
+    }
+
+    /// Whether the device does not interrupt, so that somebody must look ([`Nic::look`]).
+    pub(super) fn is_polled(&self) -> bool {
+        self.seen.is_some()
+    }
+
+    /// Rings what was rung since, where the device does not interrupt.
+    pub(super) fn look(&mut self) {
+        let Some(seen) = &mut self.seen else { return };
+        for (vector, seen) in seen.iter_mut().enumerate() {
+            let rings = self.end.rings(vector);
+            if rings != *seen {
+                *seen = rings;
+                self.bells[vector].ring();
+            }
+        }
+    }
+
+    /// An agent that asks for a window, and was not answered yet.
+    pub(super) fn asked(&mut self) -> Option<(u64, u32)> {
+        let (request, number) = self.end.request();
+        (request != 0 && request != self.answered).then_some((request, number))
+    }
+
+    /// Whether the agent that asked with this has left.
+    pub(super) fn left(&self, request: u64) -> bool {
+        request == self.answered && self.end.request().0 == 0
+    }
+
+    /// Says why there is no window.
+    pub(super) fn refuse(&mut self, request: u64, number: u32, why: &str) {
+        self.answered = request;
+        self.end.refuse(request, why);
+        self.device.write(REGISTER_DOORBELL, number);
+    }
+
+    /// Makes a window for an agent that has asked; to be described ([`Nic::offer`]) when it is ready.
+    pub(super) fn lease(
+        &mut self,
+        layout: &Layout,
+        request: u64,
+        number: u32,
+    ) -> Result<Lease, Box<dyn std::error::Error>> {
+        self.answered = request;
+        let made = match self.windows.iter().position(|made| Arc::strong_count(made) == 1) {
+            Some(free) if self.windows.len() >= WINDOWS_KEPT => {
+                // The one that was free for longest.
+                let made = self.windows.remove(free);
+                for word in made.window.memory.region(Home::Nic) {
+                    word.store(0, Ordering::SeqCst);
+                }
+                for word in made.window.memory.region(Home::Host) {
+                    word.store(0, Ordering::SeqCst);
+                }
+                made
+            }
+            None if self.windows.len() >= WINDOWS_KEPT => {
+                return Err("too many agents have windows".into());
+            }
+            _ => self.make(layout)?,
+        };
+        if let Some(offset) = made.far {
+            let words = far_pages(layout) * PAGE_BYTES as usize / 8;
+            for word in &self.memory.region(Home::Nic)[offset as usize / 8..][..words] {
+                word.store(0, Ordering::SeqCst);
+            }
+        }
+        self.windows.push(Arc::clone(&made));
+        let pages = self.device.reach(&made.window.memory)?;
+        Ok(Lease { made, device: Arc::clone(&self.device), pages, request, number })
+    }
+
+    fn make(&self, layout: &Layout) -> Result<Arc<NicWindow>, Box<dyn std::error::Error>> {
+        let mut window = Window::new(layout)?;
+        let slot = self.windows.len();
+        window.pin(&self.pins.join(slot.to_string()))?;
+        let far = self.far.map(|_| {
+            let decisions = far_pages(layout) as u64 * PAGE_BYTES;
+            mailbox::end_of_list(window_pages(layout)) + slot as u64 * decisions
+        });
+        Ok(Arc::new(NicWindow { window: Arc::new(window), far }))
+    }
+
+    /// Where the program in the kernel reads a window's decisions, if not in the window.
+    pub(super) fn far(&self, lease: &Lease) -> Option<u64> {
+        Some(self.far? + lease.made.far?)
+    }
+
+    /// Tells the agent where its window is.
+    pub(super) fn offer(&self, layout: &Layout, lease: &Lease) {
+        let mut pages: Vec<Place> = lease.pages.iter().copied().map(Place::Host).collect();
+        if let Some(offset) = lease.made.far {
+            let first = first_far_page(layout);
+            for (at, page) in pages[first..][..far_pages(layout)].iter_mut().enumerate() {
+                *page = Place::Device(offset + at as u64 * PAGE_BYTES);
+            }
+        }
+        let Layout { nic_lines, host_lines, .. } = *layout;
+        self.end.offer(lease.request, &Offer { nic_lines, host_lines, pages });
+        lease.ring();
+    }
+}
+
+impl Drop for Nic {
+    /// Ends with the enclave: agents are told, and their windows go when they have left.
+    fn drop(&mut self) {
+        self.end.close();
+        let limit = std::time::Instant::now() + FAREWELL;
+        while self.answered != 0
+            && self.end.request().0 == self.answered
+            && std::time::Instant::now() < limit
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        remove_pins(&self.pins);
+        let _ = fs::remove_dir(&self.pins);
+    }
+}
+
+fn remove_pins(pins: &Path) {
+    for entry in fs::read_dir(pins).into_iter().flatten().flatten() {
+        let _ = fs::remove_file(entry.path());
+    }
+}
+
+fn window_pages(layout: &Layout) -> usize {
+    let bytes = u64::from(layout.nic_lines + layout.host_lines) * 64;
+    bytes.div_ceil(PAGE_BYTES) as usize
+}
+
+/// The pages that hold the decisions: they begin a page, as [`Layout`] has it, and fill their last, as
+/// [`Nic::open`] has checked.
+fn far_pages(layout: &Layout) -> usize {
+    decision_lines(layout) * 64 / PAGE_BYTES as usize
+}
+
+fn decision_lines(layout: &Layout) -> usize {
+    layout.decisions.len() * layout.decisions[0].ring.entries as usize
+}
+
+fn first_far_page(layout: &Layout) -> usize {
+    layout.decisions[0].ring.first as usize * 64 / PAGE_BYTES as usize
+}

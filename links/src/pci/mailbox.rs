@@ -1,0 +1,348 @@
+//! How host and agent meet over a device: words in its memory (BAR 2), until there is a window.
+//!
+//! ```text
+//! line 0    host     MAGIC | version | life | number under which the device rings the host | vectors
+//! line 1    host     request answered | NIC lines | host lines | pages, or bytes of a refusal | refused
+//! line 2    agent    request | number under which the host rings the agent
+//! line 4    agent    a word per vector: how often it was rung
+//! line 8    host     the window's pages, a word each; or why there is no window
+//! ```
+//!
+//! The agent writes a request, any number but 0, and rings for control; the host makes a window, lists
+//! where its pages are, and rings back. A page is in the host's memory, at the address that the device
+//! uses to reach it, or in the device's own memory, from the start of BAR 2: then bit 0 is set. From then
+//! on all is said in the window. An agent that leaves takes its request back; a host that ends takes
+//! `MAGIC` back; one that begins anew has another life.
+
+use wave_core::link::{LINE_WORDS, Window};
+
+/// "WAVEpci1".
+const MAGIC: u64 = u64::from_le_bytes(*b"WAVEpci1");
+/// The most vectors that a mailbox has words for.
+pub const VECTORS_MAX: usize = 4 * LINE_WORDS;
+/// The vector that asks the host's control context to look; the cores' follow, in order.
+pub const CONTROL_VECTOR: usize = 0;
+const HOST: u32 = 0;
+const ANSWER: u32 = 1;
+const AGENT: u32 = 2;
+const RINGS: u32 = 4;
+const LIST: u32 = 8;
+const IN_DEVICE: u64 = 1;
+
+/// Where a page of the window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the host's memory, at this address on the device's side.
+    Host(u64),
+    /// In the device's memory, so many bytes from the start of BAR 2.
+    Device(u64),
+}
+
+/// A window that the host has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Lines of the NIC's region.
+    pub nic_lines: u32,
+    /// Lines of the host's region.
+    pub host_lines: u32,
+    /// The pages, in order.
+    pub pages: Vec<Place>,
+}
+
+/// What an agent finds of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// The version of everything in a window.
+    pub version: u32,
+    /// Another number for each host.
+    pub life: u64,
+    /// The host's number at the device's doorbells.
+    pub number: u16,
+    /// Vectors that reach the host.
+    pub vectors: usize,
+}
+
+/// How many pages a mailbox of so many lines can list.
+pub fn pages_max(lines: u32) -> usize {
+    lines.saturating_sub(LIST) as usize * LINE_WORDS
+}
+
+/// The first byte of the device's memory that no list of so many pages needs, on a page's border.
+pub fn end_of_list(pages: usize) -> u64 {
+    let lines = u64::from(LIST) + pages.div_ceil(LINE_WORDS) as u64;
+    (lines * 64).next_multiple_of(4096)
+}
+
+fn list_word(at: usize) -> (u32, usize) {
+    (LIST + (at / LINE_WORDS) as u32, at % LINE_WORDS)
+}
+
+/// The host's end.
+#[derive(Debug)]
+pub struct HostEnd<W> {
+    window: W,
+    lines: u32,
+}
+
+impl<W: Window> HostEnd<W> {
+    /// Begins, over a device's memory of so many lines. What another host has left is gone.
+    pub fn new(window: W, lines: u32, greeting: Greeting) -> HostEnd<W> {
+        window.store(HOST, 0, 0);
+        window.store(ANSWER, 0, 0);
+        window.store(AGENT, 0, 0);
+        (0..VECTORS_MAX).for_each(|vector| {
+            window.store(RINGS + (vector / LINE_WORDS) as u32, vector % LINE_WORDS, 0);
+        });
+        window.store(HOST, 1, greeting.version.into());
+        window.store(HOST, 2, greeting.life);
+        window.store(HOST, 3, greeting.number.into());
+        window.store(HOST, 4, greeting.vectors as u64);
+        window.store(HOST, 0, MAGIC);
+        window.publish();
+        HostEnd { window, lines }
+    }
+
+    /// What an agent asks for, 0 where none does, and the number to ring it under.
+    pub fn request(&self) -> (u64, u32) {
+        let request = self.window.load(AGENT, 0);
+        (request, self.window.load(AGENT, 1) as u32)
+    }
+
+    /// Answers with a window.
+    pub fn offer(&self, request: u64, offer: &Offer) {
+        for (at, place) in offer.pages.iter().enumerate() {
+            let (line, word) = list_word(at);
+            let value = match place {
+                Place::Host(address) => *address,
+                Place::Device(offset) => offset | IN_DEVICE,
+            };
+            self.window.store(line, word, value);
+        }
+        self.window.store(ANSWER, 1, offer.nic_lines.into());
+        self.window.store(ANSWER, 2, offer.host_lines.into());
+        self.answer(request, offer.pages.len(), false);
+    }
+
+    /// Answers that there is none, and why.
+    pub fn refuse(&self, request: u64, why: &str) {
+        let bytes = &why.as_bytes()[..why.len().min(1024).min(pages_max(self.lines) * 8)];
+        for (at, bytes) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            let (line, at) = list_word(at);
+            self.window.store(line, at, u64::from_le_bytes(word));
+        }
+        self.answer(request, bytes.len(), true);
+    }
+
+    fn answer(&self, request: u64, length: usize, refused: bool) {
+        self.window.store(ANSWER, 3, length as u64);
+        self.window.store(ANSWER, 4, refused.into());
+        self.window.store(ANSWER, 0, request);
+        self.window.publish();
+    }
+
+    /// How often a vector was rung, for a host that gets no interrupts.
+    pub fn rings(&self, vector: usize) -> u64 {
+        self.window.load(RINGS + (vector / LINE_WORDS) as u32, vector % LINE_WORDS)
+    }
+
+    /// How many pages a list can have.
+    pub fn pages_max(&self) -> usize {
+        pages_max(self.lines)
+    }
+
+    /// The device's memory.
+    pub fn window(&self) -> &W {
+        &self.window
+    }
+
+    /// Says that there is no host any more.
+    pub fn close(&self) {
+        self.window.store(HOST, 0, 0);
+        self.window.publish();
+    }
+}
+
+/// The agent's end.
+#[derive(Clone, Debug)]
+pub struct AgentEnd<W> {
+    window: W,
+    lines: u32,
+}
+
+/// Why there is no window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoOffer {
+    /// Nothing was answered yet.
+    NotYet,
+    /// The host's own words.
+    Refused(String),
+    /// The answer makes no sense.
+    Nonsense,
+}
+
+impl<W: Window> AgentEnd<W> {
+    /// Over a device's memory of so many lines.
+    pub fn new(window: W, lines: u32) -> AgentEnd<W> {
+        AgentEnd { window, lines }
+    }
+
+    /// What a host says of itself, if there is one.
+    pub fn greeting(&self) -> Option<Greeting> {
+        if self.window.load(HOST, 0) != MAGIC {
+            return None;
+        }
+        Some(Greeting {
+            version: u32::try_from(self.window.load(HOST, 1)).ok()?,
+            life: self.window.load(HOST, 2),
+            number: u16::try_from(self.window.load(HOST, 3)).ok()?,
+            vectors: usize::try_from(self.window.load(HOST, 4)).ok()?.min(VECTORS_MAX),
+        })
+    }
+
+    /// Asks for a window; the number rings this agent. `request` is not 0.
+    pub fn request(&self, request: u64, number: u32) {
+        self.window.store(AGENT, 1, number.into());
+        self.window.store(AGENT, 0, request);
+        self.window.publish();
+    }
+
+    /// The answer to a request.
+    pub fn answer(&self, request: u64) -> Result<Offer, NoOffer> {
+        if self.window.load(ANSWER, 0) != request {
+            return Err(NoOffer::NotYet);
+        }
+        let number = |word| self.window.load(ANSWER, word);
+        let length = usize::try_from(number(3)).unwrap_or(usize::MAX);
+        let word = |at| {
+            let (line, word) = list_word(at);
+            self.window.load(line, word)
+        };
+        if number(4) != 0 {
+            let words = length.min(1024).min(pages_max(self.lines) * 8).div_ceil(8);
+            let bytes: Vec<u8> = (0..words).flat_map(|at| word(at).to_le_bytes()).collect();
+            let text = String::from_utf8_lossy(&bytes[..length.min(bytes.len())]).into_owned();
+            return Err(NoOffer::Refused(text));
+        }
+        if length > pages_max(self.lines) {
+            return Err(NoOffer::Nonsense);
+        }
+        let place = |value: u64| match value & IN_DEVICE {
+            0 => Place::Host(value),
+            _ => Place::Device(value & !IN_DEVICE),
+        };
+        Ok(Offer {
+            nic_lines: u32::try_from(number(1)).map_err(|_| NoOffer::Nonsense)?,
+            host_lines: u32::try_from(number(2)).map_err(|_| NoOffer::Nonsense)?,
+            pages: (0..length).map(|at| place(word(at))).collect(),
+        })
+    }
+
+    /// Takes a request back, if nobody else has asked since.
+    pub fn leave(&self, request: u64) {
+        if self.window.load(AGENT, 0) == request {
+            self.window.store(AGENT, 0, 0);
+            self.window.publish();
+        }
+    }
+
+    /// Says that a vector rings, for a host that gets no interrupts.
+    pub fn ring(&self, vector: usize) {
+        let (line, word) = (RINGS + (vector / LINE_WORDS) as u32, vector % LINE_WORDS);
+        self.window.store(line, word, self.window.load(line, word).wrapping_add(1));
+        self.window.publish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+    use crate::shm::ShmWindow;
+    use std::sync::Arc;
+    use wave_core::link::Home;
+
+    const LINES: u32 = 256;
+
+    fn greeting(life: u64) -> Greeting {
+        Greeting { version: 1, life, number: 3, vectors: 5 }
+    }
+
+    fn ends() -> (HostEnd<ShmWindow>, AgentEnd<ShmWindow>) {
+        let (memory, _fd) = Memory::create("test", LINES, 0, 0).unwrap();
+        let window = ShmWindow::new(Arc::new(memory), Home::Nic);
+        let agent = AgentEnd::new(window.clone(), LINES);
+        assert_eq!(agent.greeting(), None);
+        (HostEnd::new(window, LINES, greeting(9)), agent)
+    }
+
+    #[test]
+    fn an_agent_gets_the_window_that_it_asked_for() {
+        let (host, agent) = ends();
+        assert_eq!(agent.greeting(), Some(greeting(9)));
+        assert_eq!(host.request(), (0, 0));
+        agent.request(77, 5);
+        assert_eq!(host.request(), (77, 5));
+        assert_eq!(agent.answer(77), Err(NoOffer::NotYet));
+        let pages = (0..100).map(|page| match page % 3 {
+            0 => Place::Device(page * 4096),
+            _ => Place::Host(page * 8192),
+        });
+        let offer = Offer { nic_lines: 6000, host_lines: 400, pages: pages.collect() };
+        host.offer(77, &offer);
+        assert_eq!(agent.answer(77), Ok(offer));
+        assert_eq!(agent.answer(78), Err(NoOffer::NotYet));
+    }
+
+    #[test]
+    fn a_refusal_says_why() {
+        let (host, agent) = ends();
+        agent.request(1, 0);
+        host.refuse(1, "no room for a window here");
+        let said = NoOffer::Refused("no room for a window here".into());
+        assert_eq!(agent.answer(1), Err(said));
+    }
+
+    #[test]
+    fn a_list_longer_than_the_device_is_nonsense() {
+        let (host, agent) = ends();
+        host.window().store(ANSWER, 3, pages_max(LINES) as u64 + 1);
+        host.window().store(ANSWER, 0, 1);
+        assert_eq!(agent.answer(1), Err(NoOffer::Nonsense));
+        host.window().store(ANSWER, 4, 1);
+        host.window().store(ANSWER, 3, u64::MAX);
+        assert!(matches!(agent.answer(1), Err(NoOffer::Refused(_))));
+    }
+
+    #[test]
+    fn who_leaves_late_does_not_take_back_another_ones_request() {
+        let (host, agent) = ends();
+        agent.request(1, 0);
+        agent.request(2, 0);
+        agent.leave(1);
+        assert_eq!(host.request().0, 2);
+        agent.leave(2);
+        assert_eq!(host.request().0, 0);
+    }
+
+    #[test]
+    fn rings_are_counted_by_vector() {
+        let (host, agent) = ends();
+        for vector in [0, 9, 9, 31] {
+            agent.ring(vector);
+        }
+        assert_eq!([0, 9, 31, 1].map(|vector| host.rings(vector)), [1, 2, 1, 0]);
+    }
+
+    #[test]
+    fn a_host_that_begins_anew_is_another() {
+        let (host, agent) = ends();
+        agent.request(1, 0);
+        host.close();
+        assert_eq!(agent.greeting(), None);
+        let host = HostEnd::new(host.window().clone(), LINES, greeting(10));
+        assert_eq!(agent.greeting().map(|greeting| greeting.life), Some(10));
+        assert_eq!(host.request().0, 0);
+    }
+}

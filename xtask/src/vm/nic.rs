@@ -1,0 +1,71 @@
+//! The other side of the machine's PCI device: what a process here finds in the folder of `--nic`.
+//!
+//! `ivshmem` is the socket of the device's server, as QEMU's protocol has it: who connects shares the
+//! memory of BAR 2 with the guest, and interrupts it. `memory` is the guest's own memory, which a real
+//! device reaches by DMA.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use wave_links::pci::ivshmem::Server;
+
+use super::machine::Wanted;
+
+/// Interrupts that the device has: one for control, and one for each core of an enclave.
+pub const VECTORS: usize = 32;
+/// Bytes of BAR 2.
+const BAR_BYTES: u64 = 4 << 20;
+/// What the guest's kernel needs to hand the device to a process.
+pub const MODULES: [&str; 2] = ["vfio_iommu_type1", "vfio_pci"];
+/// Up to here a byte of the guest's memory lies where its physical address says.
+const MEMORY_MAX_MIB: u32 = 2048;
+
+/// The socket of the device's server.
+pub fn socket(folder: &Path) -> PathBuf {
+    folder.join("ivshmem")
+}
+
+/// The guest's memory.
+pub fn memory(folder: &Path) -> PathBuf {
+    folder.join("memory")
+}
+
+/// The files are gone with the value.
+pub struct Nic {
+    folder: PathBuf,
+}
+
+impl Nic {
+    /// Makes the files, and serves the device. The folder should be one in memory (`/dev/shm/...`).
+    pub fn open(folder: &Path, wanted: &Wanted) -> Result<Nic, String> {
+        if wanted.memory_mib > MEMORY_MAX_MIB {
+            return Err(format!("with --nic the guest may have {MEMORY_MAX_MIB} MiB at most"));
+        }
+        let failed = |error| format!("{}: {error}", folder.display());
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        let nic = Nic { folder: folder.into() };
+        nic.clear();
+        let server = Server::bind(&socket(folder), BAR_BYTES, VECTORS).map_err(failed)?;
+        let serve = move || match server.serve() {
+            Ok(()) => {}
+            Err(error) => eprintln!("vm: the device's server has ended: {error}"),
+        };
+        std::thread::Builder::new().name("nic".into()).spawn(serve).map_err(failed)?;
+        Ok(nic)
+    }
+
+    fn clear(&self) {
+        // They may not be there.
+        let _ = fs::remove_file(socket(&self.folder));
+        let _ = fs::remove_file(memory(&self.folder));
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        self.clear();
+        // Somebody may have put more into it.
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
