@@ -73,7 +73,8 @@ const volatile struct layout {
 	u32 decisions_first, decisions_credit, decisions_shift;
 	/* The rings of decisions lie in a device's memory (see far_rings). */
 	u32 decisions_far;
-	u32 unused;
+	/* See fence(). */
+	u32 clock_is_fence;
 	/* The queue of messages of each CPU: the core's own, or one of a CPU outside the enclave. */
 	u16 context_of_cpu[CPUS_MAX];
 	/* `cores` and more: none. */
@@ -256,6 +257,15 @@ static __always_inline void ring(u64 what)
 	bpf_ringbuf_output(&bells, &what, sizeof(what), BPF_RB_FORCE_WAKEUP);
 }
 
+/* What was stored before is seen by the agent before anything is loaded after. An atomic exchange is such a fence by
+ * itself. But an emulator that runs all CPUs in one thread makes plain stores of them, as no other CPU can tell the
+ * difference; an agent outside the machine can. There, reading the clock takes a lock, which is one. */
+static __always_inline void fence(void)
+{
+	if (layout.clock_is_fence)
+		bpf_ktime_get_ns();
+}
+
 /* The window of an epoch, if there is one. */
 static __always_inline void *window_of(u64 epoch)
 {
@@ -336,6 +346,7 @@ static __noinline int push(u32 at, u64 tag, struct entry *entry)
 	u64 lap = (context->produced >> layout.messages_shift) + 1;
 	/* The exchange orders: what is above before it, and the look below after it. */
 	__sync_lock_test_and_set(&line->words[LAP_WORD], lap << 32 | tag);
+	fence();
 	context->produced++;
 	struct line *parked = line_at(window, layout.agent_parked);
 	if (parked && READ(parked->words[0]) == PARKED)
@@ -717,6 +728,7 @@ static __always_inline void set_parked(struct core *core, u32 at, u64 parked)
 	core->parked = parked;
 	if (status)
 		__sync_lock_test_and_set(&status->words[0], parked);
+	fence();
 }
 
 static __noinline int ask(u32 at)

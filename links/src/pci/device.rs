@@ -142,7 +142,9 @@ impl Device {
                 let container = VfioContainer::new(None).map_err(vfio("preparing for"))?;
                 let container = Arc::new(container);
                 let device = VfioDevice::new(&folder, container.clone(), false);
-                Inner::Vfio { device: device.map_err(vfio("opening"))?, container }
+                let device = device.map_err(vfio("opening"))?;
+                be_master(&device);
+                Inner::Vfio { device, container }
             }
         };
         Ok(Device { address: address.into(), inner })
@@ -321,6 +323,17 @@ fn bind(address: &str, folder: &Path) -> Result<(), DeviceError> {
     let system = |error| DeviceError::System { doing: "binding", address: address.into(), error };
     fs::write(folder.join("driver_override"), DRIVER).map_err(system)?;
     fs::write("/sys/bus/pci/drivers_probe", address).map_err(system)
+}
+
+/// Lets the device write to memory by itself, as it does for each interrupt. VFIO leaves that to us.
+fn be_master(device: &VfioDevice) {
+    const CONFIGURATION: u32 = 7;
+    const COMMAND: u64 = 4;
+    const MASTER: u16 = 1 << 2;
+    let mut command = [0; 2];
+    device.region_read(CONFIGURATION, &mut command, COMMAND);
+    let command = u16::from_le_bytes(command) | MASTER;
+    device.region_write(CONFIGURATION, &command.to_le_bytes(), COMMAND);
 }
 
 /// The kernel's address of what is mapped from a physical one on, in its list of mappings.

@@ -169,9 +169,10 @@ pub fn arguments(
     line.words
 }
 
-/// A panic or an oops ends the machine at once, instead of leaving it to the timeout.
+/// A panic or an oops ends the machine at once, instead of leaving it to the timeout. On a busy machine the
+/// timer may be late enough to be taken for broken.
 fn kernel_line(wanted: &Wanted) -> String {
-    let mut line = String::from("console=ttyS0 panic=-1 oops=panic");
+    let mut line = String::from("console=ttyS0 panic=-1 oops=panic no_timer_check");
     if wanted.nic.is_some() {
         line.push_str(" intel_iommu=on");
     }

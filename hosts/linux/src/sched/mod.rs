@@ -36,7 +36,7 @@ use control::Control;
 pub use device::DeviceOptions;
 use device::Nic;
 pub use object::LoadError;
-use object::Mechanism;
+use object::{Behind, Mechanism};
 pub use wave_links::pci::Access;
 
 /// The scheduling class that a thread joins to be decided on.
@@ -201,8 +201,10 @@ impl Enclave {
         stay_resident().map_err(system("locking this process's memory"))?;
         let listener = Listener::bind(&socket, &allowed_uids)?;
         let nic = device.as_ref().map(|device| Nic::open(device, &layout)).transpose()?;
-        let far = nic.as_ref().is_some_and(Nic::has_decisions);
-        let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible, far)?);
+        let behind = nic.as_ref().map_or(Behind::Nothing, |nic| Behind::Device {
+            decisions: nic.has_decisions(),
+        });
+        let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible, behind)?);
         let (shared_too, mechanism_too) = (Arc::clone(&shared), Arc::clone(&mechanism));
         let control = Control::new(shared_too, mechanism_too, listener, layout, nic);
         let thread = std::thread::Builder::new().name("wave-control".into());

@@ -80,7 +80,7 @@ struct Places {
     decisions_credit: u32,
     decisions_shift: u32,
     decisions_far: u32,
-    unused: u32,
+    clock_is_fence: u32,
     context_of_cpu: [u16; CPUS_MAX],
     core_of_cpu: [u16; CPUS_MAX],
     cpu_of_core: [u16; CPUS_MAX],
@@ -89,7 +89,7 @@ struct Places {
 const _: () = assert!(size_of::<Places>() == 8 + 14 * 4 + 3 * 2 * CPUS_MAX);
 
 impl Places {
-    fn new(layout: &Layout, cpus: &[usize], cpus_possible: usize, far: bool) -> Places {
+    fn new(layout: &Layout, cpus: &[usize], cpus_possible: usize, behind: Behind) -> Places {
         let line = |home: Home, line: u32| match home {
             Home::Nic => line,
             Home::Host => layout.nic_lines + line,
@@ -109,8 +109,8 @@ impl Places {
             decisions_first: line(decisions.home, decisions.ring.first),
             decisions_credit: line(decisions.home, decisions.ring.credit),
             decisions_shift: decisions.ring.entries.trailing_zeros(),
-            decisions_far: far.into(),
-            unused: 0,
+            decisions_far: (behind == Behind::Device { decisions: true }).into(),
+            clock_is_fence: (behind != Behind::Nothing && is_emulated_in_one_thread()).into(),
             context_of_cpu: [0; CPUS_MAX],
             core_of_cpu: [NO_CORE; CPUS_MAX],
             cpu_of_core: [0; CPUS_MAX],
@@ -137,6 +137,23 @@ impl Places {
         // an integer may be read.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Places>()) }
     }
+}
+
+/// What agents may be behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// Nothing: they are processes of this machine.
+    Nothing,
+    /// A device, whose memory may hold the decisions.
+    Device {
+        /// It does.
+        decisions: bool,
+    },
+}
+
+/// Whether this machine may be one whose CPUs QEMU's translator runs in one thread (`fence` in the program).
+fn is_emulated_in_one_thread() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("QEMU TCG"))
 }
 
 /// A window for one agent: a BPF array that both sides map.
@@ -194,12 +211,11 @@ pub(crate) struct Bells {
 }
 
 impl Mechanism {
-    /// `far`: decisions lie in a device's memory.
     pub(crate) fn load(
         layout: &Layout,
         cpus: &[usize],
         cpus_possible: usize,
-        far: bool,
+        behind: Behind,
     ) -> Result<Mechanism, LoadError> {
         let bpf = |doing| move |error| LoadError::Bpf { doing, error };
         let program = include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o"));
@@ -214,7 +230,7 @@ impl Mechanism {
                 "core_states" => map.set_max_entries(cores.into()),
                 "windows" => map.set_inner_map_fd(template.as_fd()),
                 name if name.ends_with(".rodata") => {
-                    let places = Places::new(layout, cpus, cpus_possible, far);
+                    let places = Places::new(layout, cpus, cpus_possible, behind);
                     let bytes = map.initial_value_mut().ok_or(LoadError::Missing("constants"))?;
                     let into = bytes.get_mut(..size_of::<Places>());
                     into.ok_or(LoadError::Missing("layout"))?.copy_from_slice(places.bytes());
