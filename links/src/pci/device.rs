@@ -265,11 +265,11 @@ impl Device {
             device.region_read(bar, &mut [0; 4], 0);
         }
         let physical = self.bar_address(bar as usize)?;
-        let list = fs::read_to_string("/proc/vmallocinfo")
+        let list = list_of_mappings()
             .map_err(|error| self.system("finding the kernel's mapping of", error))?;
         mapping_of(physical, &list).ok_or_else(|| {
             let why = "the kernel has mapped no BAR (it does so with VFIO only), or hides its addresses \
-                       (/proc/sys/kernel/kptr_restrict)";
+                       (sysctl kernel.kptr_restrict=1 shows them to root)";
             self.system("finding the kernel's mapping of", io::Error::other(why))
         })
     }
@@ -334,6 +334,20 @@ fn be_master(device: &VfioDevice) {
     device.region_read(CONFIGURATION, &mut command, COMMAND);
     let command = u16::from_le_bytes(command) | MASTER;
     device.region_write(CONFIGURATION, &command.to_le_bytes(), COMMAND);
+}
+
+/// The kernel's list of its mappings. It shows addresses to root where `kptr_restrict` is 1; where that is 0,
+/// which shows others to everybody, it is 1 for this moment.
+fn list_of_mappings() -> io::Result<String> {
+    const SETTING: &str = "/proc/sys/kernel/kptr_restrict";
+    const LIST: &str = "/proc/vmallocinfo";
+    if fs::read_to_string(SETTING)?.trim() != "0" {
+        return fs::read_to_string(LIST);
+    }
+    fs::write(SETTING, "1")?;
+    let list = fs::read_to_string(LIST);
+    fs::write(SETTING, "0")?;
+    list
 }
 
 /// The kernel's address of what is mapped from a physical one on, in its list of mappings.

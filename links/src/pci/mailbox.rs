@@ -85,21 +85,26 @@ pub struct HostEnd<W> {
 }
 
 impl<W: Window> HostEnd<W> {
-    /// Begins, over a device's memory of so many lines. What another host has left is gone.
-    pub fn new(window: W, lines: u32, greeting: Greeting) -> HostEnd<W> {
+    /// Over a device's memory of so many lines. What another host has left is gone; nobody is greeted yet.
+    pub fn new(window: W, lines: u32) -> HostEnd<W> {
         window.store(HOST, 0, 0);
         window.store(ANSWER, 0, 0);
         window.store(AGENT, 0, 0);
         (0..VECTORS_MAX).for_each(|vector| {
             window.store(RINGS + (vector / LINE_WORDS) as u32, vector % LINE_WORDS, 0);
         });
-        window.store(HOST, 1, greeting.version.into());
-        window.store(HOST, 2, greeting.life);
-        window.store(HOST, 3, greeting.number.into());
-        window.store(HOST, 4, greeting.vectors as u64);
-        window.store(HOST, 0, MAGIC);
         window.publish();
         HostEnd { window, lines }
+    }
+
+    /// Begins: agents may ask.
+    pub fn greet(&self, greeting: Greeting) {
+        self.window.store(HOST, 1, greeting.version.into());
+        self.window.store(HOST, 2, greeting.life);
+        self.window.store(HOST, 3, greeting.number.into());
+        self.window.store(HOST, 4, greeting.vectors as u64);
+        self.window.store(HOST, 0, MAGIC);
+        self.window.publish();
     }
 
     /// What an agent asks for, 0 where none does, and the number to ring it under.
@@ -273,8 +278,10 @@ mod tests {
         let (memory, _fd) = Memory::create("test", LINES, 0, 0).unwrap();
         let window = ShmWindow::new(Arc::new(memory), Home::Nic);
         let agent = AgentEnd::new(window.clone(), LINES);
+        let host = HostEnd::new(window, LINES);
         assert_eq!(agent.greeting(), None);
-        (HostEnd::new(window, LINES, greeting(9)), agent)
+        host.greet(greeting(9));
+        (host, agent)
     }
 
     #[test]
@@ -341,7 +348,8 @@ mod tests {
         agent.request(1, 0);
         host.close();
         assert_eq!(agent.greeting(), None);
-        let host = HostEnd::new(host.window().clone(), LINES, greeting(10));
+        let host = HostEnd::new(host.window().clone(), LINES);
+        host.greet(greeting(10));
         assert_eq!(agent.greeting().map(|greeting| greeting.life), Some(10));
         assert_eq!(host.request().0, 0);
     }

@@ -125,6 +125,9 @@ impl Control {
         let rung = Rc::new(Cell::new(false));
         let heard = Rc::clone(&rung);
         let bells = self.mechanism.bells(move |bells| heard.set(heard.get() | bells.agent))?;
+        if let Some(nic) = &self.nic {
+            nic.greet();
+        }
         while !self.shared.stop.load(Ordering::SeqCst) {
             self.wait(bells.epoll_fd());
             let _ = bells.consume();

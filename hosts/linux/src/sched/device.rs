@@ -103,7 +103,7 @@ impl Drop for Lease {
 }
 
 impl Nic {
-    /// Takes the device, and greets whoever is behind it.
+    /// Takes the device, and keeps what is behind it waiting until [`Nic::greet`].
     pub(super) fn open(options: &DeviceOptions, layout: &Layout) -> Result<Nic, DeviceError> {
         let device = Device::open(&options.address, options.access)?;
         let cores = usize::from(layout.config.cores);
@@ -150,25 +150,28 @@ impl Nic {
         let seen = vectors.is_none().then(|| vec![0; cores + 1]);
         let bells = match vectors {
             Some(vectors) => vectors,
-            None => (0..=cores)
-                .map(|_| EventFd::new())
-                .collect::<Result<_, _>>()
-                .map_err(system)?,
+            None => {
+                (0..=cores).map(|_| EventFd::new()).collect::<Result<_, _>>().map_err(system)?
+            }
         };
-        let greeting = Greeting {
-            version: PROTOCOL_VERSION,
-            life: RandomState::new().hash_one(std::process::id()),
-            number: device.read(REGISTER_OWN_ID) as u16,
-            vectors: cores + 1,
-        };
-        let end = HostEnd::new(ShmWindow::new(Arc::clone(&bar), Home::Nic), lines, greeting);
-        if fs::read_dir(&pins).is_ok_and(|mut left| left.next().is_some()) {
-            // A host was killed here. Its agent, if there still is one, finds another life, and leaves.
-            std::thread::sleep(FAREWELL);
-            remove_pins(&pins);
-        }
+        let end = HostEnd::new(ShmWindow::new(Arc::clone(&bar), Home::Nic), lines);
         let (device, windows) = (Arc::new(device), Vec::new());
         Ok(Nic { device, end, bells, seen, far, memory: bar, windows, pins, answered: 0 })
+    }
+
+    /// Greets whoever is behind the device. From here on somebody must answer soon.
+    pub(super) fn greet(&self) {
+        self.end.greet(Greeting {
+            version: PROTOCOL_VERSION,
+            life: RandomState::new().hash_one(std::process::id()),
+            number: self.device.read(REGISTER_OWN_ID) as u16,
+            vectors: self.bells.len(),
+        });
+        if fs::read_dir(&self.pins).is_ok_and(|mut left| left.next().is_some()) {
+            // A host was killed here. Its agent, if there still is one, finds another life, and leaves.
+            std::thread::sleep(FAREWELL);
+            remove_pins(&self.pins);
+        }
     }
 
     /// The bells that the device rings: a bell per core, then control's.

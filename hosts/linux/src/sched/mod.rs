@@ -201,9 +201,9 @@ impl Enclave {
         stay_resident().map_err(system("locking this process's memory"))?;
         let listener = Listener::bind(&socket, &allowed_uids)?;
         let nic = device.as_ref().map(|device| Nic::open(device, &layout)).transpose()?;
-        let behind = nic.as_ref().map_or(Behind::Nothing, |nic| Behind::Device {
-            decisions: nic.has_decisions(),
-        });
+        let behind = nic
+            .as_ref()
+            .map_or(Behind::Nothing, |nic| Behind::Device { decisions: nic.has_decisions() });
         let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible, behind)?);
         let (shared_too, mechanism_too) = (Arc::clone(&shared), Arc::clone(&mechanism));
         let control = Control::new(shared_too, mechanism_too, listener, layout, nic);
