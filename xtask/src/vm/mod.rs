@@ -16,6 +16,7 @@ mod logs;
 mod machine;
 mod modules;
 mod nic;
+mod outside;
 mod relay;
 mod session;
 mod share;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
-use super::{Error, session, tools};
+use super::{Error, outside, session, tools};
 
 /// Boots what it needs; says what was wrong.
 type Check = fn(&Kernel) -> Result<(), String>;
@@ -15,6 +15,8 @@ type Check = fn(&Kernel) -> Result<(), String>;
 const TESTS: &[(&str, Check)] = &[
     ("sched_ext and exit codes", sched_ext_and_exit_codes),
     ("the kernel patches itself under load", patches_itself),
+    ("agents outside the machine schedule programs", outside::schedules),
+    ("agents outside the machine come and go", outside::survives),
 ];
 
 /// How long the kernel host's tests may take together: an emulated machine's time means little.
@@ -90,15 +92,21 @@ fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
 fn built_test() -> Result<String, String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["test", "--locked", "--package", "wave-linux", "--test", "vm", "--no-run"]);
-    cargo.arg("--message-format=json").stdout(Stdio::piped());
-    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
+    cargo.arg("--message-format=json");
+    executable(&mut cargo)
+}
+
+/// Has cargo build, and says where the program is.
+pub fn executable(cargo: &mut Command) -> Result<String, String> {
+    let output =
+        cargo.stdout(Stdio::piped()).output().map_err(|error| format!("cargo: {error}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
     let path = path.and_then(|rest| rest.split('"').next());
-    path.map(str::to_owned).ok_or_else(|| "cargo names no test program".to_owned())
+    path.map(str::to_owned).ok_or_else(|| "cargo names no program".to_owned())
 }
 
 /// Of a line `test result: ok. 8 passed; 1 failed; ...`.

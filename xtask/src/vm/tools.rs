@@ -32,7 +32,8 @@ pub fn install() -> Result<(), Error> {
 
 /// The unmodified programs that tests run in the machine.
 pub fn install_workloads() -> Result<(), Error> {
-    let needed = [("stress-ng", "stress-ng"), ("redis-benchmark", "redis-tools")];
+    let needed =
+        [("stress-ng", "stress-ng"), ("redis-benchmark", "redis-tools"), ("lspci", "pciutils")];
     let missing = needed.iter().filter(|(program, _)| !is_there(program));
     install_packages(&missing.map(|(_, package)| *package).collect::<Vec<_>>())
 }

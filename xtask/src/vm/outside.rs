@@ -1,0 +1,239 @@
+//! Agents outside the machine: behind its PCI device, as on a NIC.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::kernel::Kernel;
+use super::machine::Wanted;
+use super::{nic, session};
+
+/// Where the guest finds the device: QEMU gives it the bus's first free place.
+const DEVICE: &str = "0000:00:01.0";
+/// What runs in the guest, under policies that differ.
+const PROGRAMS: &str = r#"
+set -e
+for round in 1 2 3 4; do
+    for task in 1 2 3 4 5 6 7 8; do (true | cat) & done
+    wait
+done
+stress-ng --quiet --timeout 0 --switch 2 --switch-ops 200 --mutex 2 --mutex-ops 200 --futex 2 --futex-ops 100
+# Debian's server is this program under another name.
+bash -c "exec -a redis-server /usr/bin/redis-check-rdb --port 6401 --save '' --daemonize no" > /dev/null &
+server=$!
+until redis-cli -p 6401 ping > /dev/null 2>&1; do sleep 0.05; done
+redis-benchmark -p 6401 -n 200 -c 8 -q -t set,get > /dev/null
+kill $server
+wait $server || true
+grep vfio-msix /proc/interrupts > /tmp/interrupts || true
+"#;
+
+/// One run of `wave run` in the guest, and what is expected of it.
+struct Run {
+    name: &'static str,
+    options: &'static str,
+    /// Whether the device interrupts.
+    interrupts: bool,
+}
+
+const RUNS: [Run; 3] = [
+    Run { name: "dma", options: "--decisions host", interrupts: true },
+    Run { name: "bar", options: "--decisions nic", interrupts: true },
+    Run { name: "sysfs", options: "--decisions host --device-by sysfs", interrupts: false },
+];
+
+/// Agents behind the device schedule the programs: with the queues of decisions in the guest's memory, in the
+/// device's, and without interrupts.
+pub fn schedules(kernel: &Kernel) -> Result<(), String> {
+    let mut script = String::from("set -e\ncat > /tmp/programs <<'END'\n");
+    script.push_str(PROGRAMS);
+    script.push_str("END\n");
+    let wave = wave()?;
+    for Run { name, options, .. } in &RUNS {
+        script.push_str(&format!(
+            "rm -f /tmp/interrupts\n\
+             {wave} run --host linux --device {DEVICE} {options} --patience 5000 --quiet --json -- \
+             sh /tmp/programs > /tmp/result\n\
+             echo \"{name} result $(tr -d '\\n' < /tmp/result)\"\n\
+             lspci -k -s {DEVICE} | grep 'driver in use' | sed 's/^/{name} driver /' || true\n\
+             if [ -s /tmp/interrupts ]; then sed 's/^/{name} interrupts /' /tmp/interrupts; fi\n\
+             echo {DEVICE} > /sys/bus/pci/devices/{DEVICE}/driver/unbind 2>/dev/null || true\n",
+        ));
+    }
+    script.push_str("dmesg | grep sched_ext: | sed 's/^/kernel /'\n");
+    let out = with_agents(kernel, &script, &["fifo", "shinjuku:slice_us=5000", "vm"], None)?;
+    for Run { name, interrupts, .. } in &RUNS {
+        let of = |what: &str| {
+            let start = format!("{name} {what} ");
+            let lines = out.lines().filter_map(|line| line.strip_prefix(&start).map(str::to_owned));
+            lines.collect::<Vec<_>>()
+        };
+        let result = of("result").pop().ok_or_else(|| format!("{name}: no result in {out}"))?;
+        let number =
+            |key: &str| number(&result, key).ok_or_else(|| format!("{name}: {key}? {result}"));
+        if number("COMPLETE")? < 500 || number("agents_lost")? != 0 || number("exit_code")? != 0 {
+            return Err(format!("{name}: {result}"));
+        }
+        let vectors = of("interrupts");
+        let rung = vectors.iter().filter(|line| interrupts_of(line) > 0).count();
+        let drivers = of("driver");
+        if *interrupts && (rung < 2 || !drivers.iter().any(|line| line.contains("vfio-pci"))) {
+            return Err(format!("{name}: the device was not used: {vectors:?} {drivers:?}"));
+        }
+        println!("        {name}: {} decisions, {rung} vectors rung", number("COMPLETE")?);
+    }
+    let odd =
+        |line: &&str| !line.contains("enabled") && !line.contains("unregistered from user space");
+    match out.lines().filter(|line| line.starts_with("kernel ")).find(odd) {
+        Some(line) => Err(format!("the kernel says: {line}")),
+        None => Ok(()),
+    }
+}
+
+/// An agent outside is killed again and again, and so is the host: nothing is lost, and the next one works.
+pub fn survives(kernel: &Kernel) -> Result<(), String> {
+    let wave = wave()?;
+    let run = format!("{wave} run --host linux --device {DEVICE} --patience 500 --quiet --json --");
+    let script = format!(
+        "set -e\n\
+         {run} sleep 1000 > /dev/null 2>&1 & victim=$!\n\
+         until [ \"$(cat /sys/kernel/sched_ext/state)\" = enabled ]; do sleep 0.1; done\n\
+         sleep 1; kill -9 $victim; wait $victim || true\n\
+         until [ \"$(cat /sys/kernel/sched_ext/state)\" = disabled ]; do sleep 0.1; done\n\
+         {run} sh -c 'i=0; while [ $i -lt 150 ]; do (true | cat) & i=$((i + 1)); \
+         [ $((i % 6)) -eq 0 ] && wait; done; wait; echo all is done >&2'\n\
+         ls /sys/fs/bpf/wave-device 2>/dev/null | sed 's/^/left /'\n\
+         dmesg | grep sched_ext: | sed 's/^/kernel /'\n"
+    );
+    let out = with_agents(kernel, &script, &["fifo"], Some(Duration::from_millis(2500)))?;
+    let agents = number(&out, "agents").ok_or_else(|| format!("no result in {out}"))?;
+    if agents < 2
+        || !out.contains("all is done")
+        || out.lines().any(|line| line.starts_with("left "))
+    {
+        return Err(out);
+    }
+    println!("        {agents} agents, one after the other");
+    Ok(())
+}
+
+/// Runs a script in a guest that has the device, while agents come to its other side: one policy after the
+/// other, and each killed after a while, if so. What the script wrote.
+fn with_agents(
+    kernel: &Kernel,
+    script: &str,
+    policies: &'static [&'static str],
+    killed_after: Option<Duration>,
+) -> Result<String, String> {
+    let folder = std::path::PathBuf::from(format!("/dev/shm/wave-nic-{}", std::process::id()));
+    let command = ["sh", "-c", script].map(String::from).to_vec();
+    let wanted = Wanted {
+        cpus: 4,
+        nic: Some(folder.clone()),
+        timeout: Duration::from_secs(300),
+        command,
+        ..Wanted::default()
+    };
+    let agents = Agents::start(wave()?, folder, policies, killed_after)?;
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let outcome = session::run(kernel, &wanted, &mut out, &mut err);
+    drop(agents);
+    let text = format!("{}{}", String::from_utf8_lossy(&out), String::from_utf8_lossy(&err));
+    match outcome {
+        Ok(outcome) if outcome.exit_code == 0 => Ok(text),
+        Ok(outcome) => Err(format!("exit code {}: {text}", outcome.exit_code)),
+        Err(error) => Err(format!("{error}: {text}")),
+    }
+}
+
+/// Agents on the device's other side: whenever one ends, the next begins.
+struct Agents {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Agents {
+    fn start(
+        wave: String,
+        folder: std::path::PathBuf,
+        policies: &'static [&'static str],
+        killed_after: Option<Duration>,
+    ) -> Result<Agents, String> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&stop);
+        let work = move || {
+            let mut policies = policies.iter().cycle();
+            while !ends.load(Ordering::SeqCst) {
+                if !nic::socket(&folder).exists() {
+                    std::thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
+                let policy = policies.next().expect("they go round");
+                let mut agent = Command::new(&wave);
+                agent.args(["agent", "--quiet", "--share-cpu", "--policy", policy, "--device"]);
+                agent.arg(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                let Ok(agent) = agent.spawn() else { return };
+                follow(agent, &ends, killed_after);
+            }
+        };
+        let thread = std::thread::Builder::new().name("agents".into()).spawn(work);
+        Ok(Agents { stop, thread: Some(thread.map_err(|error| error.to_string())?) })
+    }
+}
+
+fn follow(mut agent: Child, ends: &AtomicBool, killed_after: Option<Duration>) {
+    let began = std::time::Instant::now();
+    while matches!(agent.try_wait(), Ok(None)) {
+        if ends.load(Ordering::SeqCst) || killed_after.is_some_and(|after| began.elapsed() > after)
+        {
+            let _ = agent.kill();
+            let _ = agent.wait();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Builds the program, and says where it is.
+fn wave() -> Result<String, String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--locked", "--package", "wave", "--message-format=json"]);
+    super::tests::executable(&mut cargo)
+}
+
+/// A number of a JSON object, by its key.
+fn number(object: &str, key: &str) -> Option<u64> {
+    let rest = object.split_once(&format!("\"{key}\":"))?.1.trim_start();
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+/// How often the CPUs were interrupted, of a line of /proc/interrupts.
+fn interrupts_of(line: &str) -> u64 {
+    let counts = line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok());
+    counts.sum()
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found() {
+        let object = r#"{"agents":2,"agents_lost": 0,"outcomes":{"COMPLETE":2258}}"#;
+        let found = ["agents", "agents_lost", "COMPLETE", "other"].map(|key| number(object, key));
+        assert_eq!(found, [Some(2), Some(0), Some(2258), None]);
+        assert_eq!(interrupts_of(" 31:  5  0  2  IR-PCI-MSIX-0000:00:01.0  1-edge"), 7);
+    }
+}
