@@ -14,6 +14,7 @@ struct cpumask {
 struct sched_ext_entity {
 	u32 flags;
 	u64 slice;
+	u64 dsq_vtime;
 } WAVE_CO_RE;
 
 struct task_struct {
@@ -108,6 +109,16 @@ static __always_inline void set_slice(struct task_struct *p, u64 slice)
 		scx_bpf_task_set_slice(p, slice);
 	else
 		p->scx.slice = slice;
+}
+
+bool scx_bpf_task_set_dsq_vtime(struct task_struct *p, u64 vtime) __ksym __weak;
+
+static __always_inline void set_note(struct task_struct *p, u64 note)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_dsq_vtime))
+		scx_bpf_task_set_dsq_vtime(p, note);
+	else
+		p->scx.dsq_vtime = note;
 }
 
 static __always_inline void dsq_insert(struct task_struct *p, u64 dsq, u64 slice, u64 flags)

@@ -4,7 +4,7 @@
 //! `switches`: instructions per wake-up and per switch ([`switches`]). `guests`: timer interrupts and exits of
 //! virtual machines ([`guests`]).
 
-
+mod guests;
 mod ring;
 mod switches;
 
@@ -15,7 +15,8 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
         ["switches"] => switches::measure(),
-
+        ["guests"] => guests::measure(),
+        ["agent", socket, policy] => guests::agent(socket.as_ref(), policy),
 
         _ => Err("usage: measure switches | guests (cargo xtask vm icount runs it)".into()),
     };

@@ -24,8 +24,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapCore, ObjectBuilder};
 use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::{MapCore, ObjectBuilder};
 use wave_agent::{Attached, Registry, attach};
 use wave_core::agent::{Agent, Step};
 use wave_core::clock::Nanos;
