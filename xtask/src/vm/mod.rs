@@ -5,11 +5,13 @@
 //! cargo xtask vm fetch [--update]
 //! cargo xtask vm run [OPTION]... -- COMMAND [ARGUMENT]...
 //! cargo xtask vm test
+//! cargo xtask vm icount [--json]
 //! ```
 
 mod apt;
 mod arguments;
 mod guest;
+mod icount;
 mod initramfs;
 mod kernel;
 mod logs;
@@ -65,6 +67,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Ok(Request::Fetch { update }) => fetch(update),
         Ok(Request::Run(wanted)) => run(&wanted),
         Ok(Request::Test) => Ok(tests::run()),
+        Ok(Request::Icount { json }) => icount::run(json),
         Err(error) => Err(error),
     };
     result.unwrap_or_else(|error| {

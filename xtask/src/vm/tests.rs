@@ -1,12 +1,12 @@
 //! `cargo xtask vm test`: the tests that need a kernel with sched_ext. To add one, write a function
 //! of the form of [`Check`] and put it into [`TESTS`].
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
-use super::{Error, session, tools};
+use super::{Error, icount, session, tools};
 
 /// Boots what it needs; says what was wrong.
 type Check = fn(&Kernel) -> Result<(), String>;
@@ -15,6 +15,8 @@ type Check = fn(&Kernel) -> Result<(), String>;
 const TESTS: &[(&str, Check)] = &[
     ("sched_ext and exit codes", sched_ext_and_exit_codes),
     ("the kernel patches itself under load", patches_itself),
+    ("a switch costs little more than one that BPF decides", icount::a_switch_is_cheap),
+    ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
 ];
 
 /// How long the kernel host's tests may take together: an emulated machine's time means little.
@@ -72,7 +74,7 @@ fn without_a_machine(error: &Error) -> ExitCode {
 /// The tests of hosts/linux that do nothing without sched_ext, in one machine. How many passed, and
 /// how many did not.
 fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
-    let program = built_test()?;
+    let program = icount::built(&["test", "--test", "vm", "--no-run"])?;
     let command = [program.as_str(), "--test-threads=1"].map(String::from).to_vec();
     let wanted = Wanted { cpus: 4, timeout: KERNEL_HOST, command, ..Wanted::default() };
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -84,21 +86,6 @@ fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
         print!("{}", String::from_utf8_lossy(&err));
     }
     sums(&text).ok_or_else(|| format!("no result; exit code {exit_code}"))
-}
-
-/// Builds the tests, and says where they are.
-fn built_test() -> Result<String, String> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--locked", "--package", "wave-linux", "--test", "vm", "--no-run"]);
-    cargo.arg("--message-format=json").stdout(Stdio::piped());
-    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
-    let path = path.and_then(|rest| rest.split('"').next());
-    path.map(str::to_owned).ok_or_else(|| "cargo names no test program".to_owned())
 }
 
 /// Of a line `test result: ok. 8 passed; 1 failed; ...`.

@@ -4,6 +4,7 @@
 //! `switches`: instructions per wake-up and per switch ([`switches`]). `guests`: timer interrupts and exits of
 //! virtual machines ([`guests`]).
 
+#[cfg(target_arch = "x86_64")]
 mod guests;
 mod ring;
 mod switches;
@@ -15,7 +16,9 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
         ["switches"] => switches::measure(),
+        #[cfg(target_arch = "x86_64")]
         ["guests"] => guests::measure(),
+        #[cfg(target_arch = "x86_64")]
         ["agent", socket, policy] => guests::agent(socket.as_ref(), policy),
 
         _ => Err("usage: measure switches | guests (cargo xtask vm icount runs it)".into()),
