@@ -2,12 +2,12 @@
 //! counted, and how, is said in hosts/linux/examples/measure, which runs in the machine.
 
 use std::collections::BTreeMap;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
-use super::{Error, session, tools};
+use super::{Error, built, session, tools};
 
 /// Figures by name, the parts of which are separated by dots.
 type Figures = BTreeMap<String, f64>;
@@ -43,11 +43,11 @@ fn measured(kernel: &Kernel) -> Result<Figures, String> {
     figures.insert("spread".into(), spread(&boots));
     let [with, without] = guests_in_both(kernel, &program)?;
     for name in ["ticks", "exits", "switches"] {
-        figures.insert(format!("kvm.{name}_with"), with[name]);
-        figures.insert(format!("kvm.{name}_without"), without[name]);
+        figures.insert(format!("kvm.{name}_with"), figure(&with, name)?);
+        figures.insert(format!("kvm.{name}_without"), figure(&without, name)?);
     }
     for name in ["cores", "vcpus", "guest_instructions"] {
-        figures.insert(format!("kvm.{name}"), with[name]);
+        figures.insert(format!("kvm.{name}"), figure(&with, name)?);
     }
     Ok(figures)
 }
@@ -55,16 +55,14 @@ fn measured(kernel: &Kernel) -> Result<Figures, String> {
 /// As a check: the mechanism's switch keeps its ratio.
 pub fn a_switch_is_cheap(kernel: &Kernel) -> Result<(), String> {
     let figures = switches(kernel, &built(&["build", "--example", "measure"])?)?;
-    let ratio = figures["switch_instructions_ratio_vs_bpf_fifo"];
+    let ratio = figure(&figures, "switch_instructions_ratio_vs_bpf_fifo")?;
     if ratio <= SWITCH_RATIO_MAX {
         return Ok(());
     }
-    let of = |name: &str| figures[&format!("{name}.switch_instructions")];
+    let wave = figure(&figures, "wave.switch_instructions")?;
     Err(format!(
-        "a switch takes {:.0} instructions, {ratio:.3} times the {:.0} of a FIFO in BPF, and may take \
-         {SWITCH_RATIO_MAX} times; `cargo xtask vm icount --json` says which program costs what",
-        of("wave"),
-        of("bpf_fifo")
+        "a switch takes {wave:.0} instructions, {ratio:.3} times those of a FIFO in BPF, and may take \
+         {SWITCH_RATIO_MAX} times; `cargo xtask vm icount --json` says which program costs what"
     ))
 }
 
@@ -73,8 +71,8 @@ pub fn guests_finish(kernel: &Kernel) -> Result<(), String> {
     let program = built(&["build", "--example", "measure"])?;
     let [with, without] = guests_in_both(kernel, &program)?;
     for name in ["ticks", "exits"] {
-        if without[name] * 2.0 > with[name] {
-            let (without, with) = (without[name], with[name]);
+        let (with, without) = (figure(&with, name)?, figure(&without, name)?);
+        if without * 2.0 > with {
             return Err(format!("{without} {name} where ticks are off, and {with} where not"));
         }
     }
@@ -90,11 +88,8 @@ fn switches(kernel: &Kernel, program: &str) -> Result<Figures, String> {
         ("wakeup_instructions_ratio_vs_bpf_fifo", "wakeup_instructions", "bpf_fifo"),
         ("ratio_vs_eevdf", "switch_instructions", "eevdf"),
     ] {
-        let figure = |scheduler: &str| {
-            let name = format!("{scheduler}.{of}");
-            figures.get(&name).copied().ok_or(format!("{name} is missing"))
-        };
-        let ratio = figure("wave")? / figure(to)?;
+        let [wave, other] = ["wave", to].map(|who| figure(&figures, &format!("{who}.{of}")));
+        let ratio = wave? / other?;
         figures.insert(name.into(), ratio);
     }
     Ok(figures)
@@ -106,14 +101,7 @@ fn guests_in_both(kernel: &Kernel, program: &str) -> Result<[Figures; 2], String
         let append = append.iter().map(ToString::to_string).collect();
         let modules = vec!["kvm-amd".into()];
         let wanted = Wanted { cpus: GUEST_CPUS, append, modules, ..Wanted::default() };
-        let figures = figures_of(kernel, wanted, &[program, "guests"])?;
-        match ["ticks", "exits", "switches", "cores", "vcpus", "guest_instructions"]
-            .iter()
-            .find(|name| !figures.contains_key(**name))
-        {
-            Some(name) => Err(format!("{name} is missing")),
-            None => Ok(figures),
-        }
+        figures_of(kernel, wanted, &[program, "guests"])
     };
     Ok([guests(&[])?, guests(&[NO_TICKS])?])
 }
@@ -128,27 +116,16 @@ fn figures_of(kernel: &Kernel, wanted: Wanted, command: &[&str]) -> Result<Figur
     if exit_code != 0 {
         return Err(format!("exit code {exit_code}: {}", String::from_utf8_lossy(&err).trim()));
     }
-    let figure = |line: &str| {
+    let read = |line: &str| {
         let (name, number) = line.split_once(' ')?;
         Some((name.to_owned(), number.parse().ok()?))
     };
     let text = String::from_utf8_lossy(&out);
-    text.lines().map(|line| figure(line).ok_or(format!("not a figure: {line:?}"))).collect()
+    text.lines().map(|line| read(line).ok_or(format!("not a figure: {line:?}"))).collect()
 }
 
-/// Builds a program of hosts/linux, and says where it is.
-pub fn built(arguments: &[&str]) -> Result<String, String> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(arguments).args(["--locked", "--package", "wave-linux"]);
-    cargo.arg("--message-format=json").stdout(Stdio::piped());
-    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
-    let path = path.and_then(|rest| rest.split('"').next());
-    path.map(str::to_owned).ok_or_else(|| "cargo names no program".to_owned())
+fn figure(figures: &Figures, name: &str) -> Result<f64, String> {
+    figures.get(name).copied().ok_or_else(|| format!("the machine told no {name}"))
 }
 
 fn mean(boots: &[Figures]) -> Figures {
@@ -175,7 +152,8 @@ fn to_json(figures: &Figures) -> String {
     let mut object = serde_json::json!({});
     for (name, number) in figures {
         let place = name.split('.').fold(&mut object, |place, part| &mut place[part]);
-        *place = if number.fract() == 0.0 { (*number as u64).into() } else { (*number).into() };
+        let rounded = (number * 1e4).round() / 1e4;
+        *place = if rounded.fract() == 0.0 { (rounded as u64).into() } else { rounded.into() };
     }
     format!("{object:#}")
 }

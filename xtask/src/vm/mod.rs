@@ -25,7 +25,7 @@ mod tests;
 mod tools;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
 
 use arguments::Request;
 
@@ -129,6 +129,21 @@ fn output_of(command: &mut Command) -> Result<Output, String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{name} failed ({}): {}", output.status, said.trim()))
+}
+
+/// Builds a program of hosts/linux, and says where it is.
+fn built(arguments: &[&str]) -> Result<String, String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(arguments).args(["--locked", "--package", "wave-linux"]);
+    cargo.arg("--message-format=json").stdout(Stdio::piped());
+    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
+    let path = path.and_then(|rest| rest.split('"').next());
+    path.map(str::to_owned).ok_or_else(|| "cargo names no program".to_owned())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
-use super::{Error, icount, session, tools};
+use super::{Error, built, icount, session, tools};
 
 /// Boots what it needs; says what was wrong.
 type Check = fn(&Kernel) -> Result<(), String>;
@@ -74,7 +74,7 @@ fn without_a_machine(error: &Error) -> ExitCode {
 /// The tests of hosts/linux that do nothing without sched_ext, in one machine. How many passed, and
 /// how many did not.
 fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
-    let program = icount::built(&["test", "--test", "vm", "--no-run"])?;
+    let program = built(&["test", "--test", "vm", "--no-run"])?;
     let command = [program.as_str(), "--test-threads=1"].map(String::from).to_vec();
     let wanted = Wanted { cpus: 4, timeout: KERNEL_HOST, command, ..Wanted::default() };
     let (mut out, mut err) = (Vec::new(), Vec::new());

@@ -23,7 +23,7 @@ use crate::Error;
 /// Machines, as in the paper.
 const MACHINES: usize = 2;
 /// Rounds of a virtual CPU's loop: some quanta long.
-const ROUNDS: u32 = 100_000_000;
+const ROUNDS: u32 = 250_000_000;
 /// Where the system, the agent and the control thread are.
 const SEAT: usize = 0;
 /// Where a guest's code lies.
