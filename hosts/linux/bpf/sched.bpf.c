@@ -115,7 +115,11 @@ struct thread {
 	u8 yielded;
 	u8 in_fifo;
 	u8 pad;
-	u64 unused[3];
+	/* The task's address, while the slot is its own. */
+	u64 task;
+	/* How long its next run may be, as its decision says; 0 is without end. */
+	u64 slice;
+	u64 unused;
 };
 
 struct core {
@@ -196,14 +200,6 @@ struct {
 	__uint(value_size, sizeof(u32));
 	__array(values, struct window);
 } windows SEC(".maps");
-
-/* Which slot a task has; by its address, which is its own until it is disabled. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, SLOTS_MAX);
-	__type(key, u64);
-	__type(value, u32);
-} slots SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
@@ -391,14 +387,13 @@ static __always_inline void tell(struct thread *thread, u32 slot, u64 state, u64
 	push(this_context(), kind << 16 | 5, &entry);
 }
 
+/* A task notes its slot where sched_ext keeps an order of its own for it, which nobody uses here. It may be
+ * an old note: the slot says whose it is. */
 static __always_inline struct thread *thread_of(struct task_struct *p, u32 *slot)
 {
-	u64 key = (u64)p;
-	u32 *found = bpf_map_lookup_elem(&slots, &key);
-	if (!found)
-		return 0;
-	*slot = *found;
-	return bpf_map_lookup_elem(&threads, slot);
+	*slot = p->scx.dsq_vtime;
+	struct thread *thread = bpf_map_lookup_elem(&threads, slot);
+	return thread && thread->task == (u64)p ? thread : 0;
 }
 
 /* Whether the task may run on every core of the enclave. */
@@ -415,7 +410,6 @@ static __always_inline bool fits(const struct cpumask *mask, s32 allowed)
 
 static __always_inline void join(struct task_struct *p)
 {
-	u64 key = (u64)p;
 	u32 slot;
 	struct control *control = the_control();
 	if (bpf_map_pop_elem(&free_slots, &slot)) {
@@ -424,10 +418,10 @@ static __always_inline void join(struct task_struct *p)
 		return;
 	}
 	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
-	if (!thread || bpf_map_update_elem(&slots, &key, &slot, BPF_ANY)) {
-		bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
+	if (!thread)
 		return;
-	}
+	set_note(p, slot);
+	thread->task = (u64)p;
 	thread->generation++;
 	thread->pid = p->pid;
 	thread->fresh = 1;
@@ -439,14 +433,13 @@ static __always_inline void join(struct task_struct *p)
 
 static __always_inline void leave(struct task_struct *p, u64 kind)
 {
-	u64 key = (u64)p;
 	u32 slot;
 	struct thread *thread = thread_of(p, &slot);
 	if (!thread)
 		return;
-	bpf_map_delete_elem(&slots, &key);
 	if (!thread->fresh)
 		tell(thread, slot, FREE, kind, 0);
+	thread->task = 0;
 	thread->fresh = 0;
 	thread->pid = 0;
 	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
@@ -512,6 +505,7 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	bool parks = READ(control->agent_decides);
 	thread->in_fifo = !parks;
 	thread->early = 0;
+	thread->slice = 0;
 	if (parks)
 		dsq_insert(p, FIRST_DSQ + slot, SCX_SLICE_INF, enq_flags);
 	else
@@ -541,6 +535,10 @@ void STRUCT_OPS(wave_running, struct task_struct *p)
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (thread) {
 		thread->started_ns = bpf_ktime_get_ns();
+		if (thread->slice) {
+			set_slice(p, thread->slice);
+			thread->slice = 0;
+		}
 		if (state_of(thread->word) != RUNNING || thread->word >> 48 != at)
 			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, RUNNING, at));
 	}
@@ -582,6 +580,23 @@ void STRUCT_OPS(wave_quiescent, struct task_struct *p, u64 deq_flags)
 	tell(thread, slot, BLOCKED_STATE, BLOCKED, before == RUNNING ? thread->ran_ns : 0);
 }
 
+/* Why a thread could not be moved from its DSQ to this core. */
+static __noinline int why_not(u32 at, u32 slot)
+{
+	u32 cpu = layout.cpu_of_core[at & (CPUS_MAX - 1)];
+	int code = EARLY;
+	struct bpf_iter_scx_dsq it;
+	bpf_rcu_read_lock();
+	if (!bpf_iter_scx_dsq_new(&it, FIRST_DSQ + slot, 0)) {
+		struct task_struct *p = bpf_iter_scx_dsq_next(&it);
+		if (p && (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || p->migration_disabled))
+			code = AFFINITY;
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
+	return code;
+}
+
 /* Checks a decision for this core and commits it (core/src/host.rs, Mechanism::apply). */
 static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64 slice)
 {
@@ -597,26 +612,10 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 		return TARGET_ON_CPU;
 	if (state_of(word) != RUNNABLE || thread->in_fifo)
 		return TARGET_NOT_RUNNABLE;
-	u32 cpu = layout.cpu_of_core[at & (CPUS_MAX - 1)];
-	int code = EARLY;
-	struct bpf_iter_scx_dsq it;
-	struct task_struct *p;
-	bpf_rcu_read_lock();
-	if (!bpf_iter_scx_dsq_new(&it, FIRST_DSQ + slot, 0)) {
-		p = bpf_iter_scx_dsq_next(&it);
-		if (p && p->pid == thread->pid) {
-			if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || p->migration_disabled) {
-				code = AFFINITY;
-			} else {
-				scx_bpf_dsq_move_set_slice(&it, slice ? slice : SCX_SLICE_INF);
-				if (scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0))
-					code = COMPLETE;
-			}
-		}
-	}
-	bpf_iter_scx_dsq_destroy(&it);
-	bpf_rcu_read_unlock();
+	/* It is alone there. */
+	int code = dsq_move_to_local(FIRST_DSQ + slot) ? COMPLETE : why_not(at, slot);
 	if (code == COMPLETE) {
+		thread->slice = slice;
 		__sync_val_compare_and_swap(&thread->word, word, word_of(sequence, RUNNING, at));
 	} else if (code == EARLY && ++thread->early > EARLY_MAX) {
 		thread->early = 0;
@@ -628,7 +627,8 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 /* What became of one look at a core's queue of decisions. */
 enum look { NOTHING, REFUSED, COMMITTED, TOO_EARLY };
 
-static __noinline int look(u32 at)
+/* `offline`: for a core that cannot look by itself. */
+static __always_inline int look_at(u32 at, bool offline)
 {
 	struct control *control = the_control();
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
@@ -672,7 +672,7 @@ static __noinline int look(u32 at)
 		code = INVALID_FLAGS;
 	} else if ((lap >> 16 & 0xffff) != DECISION_RUN) {
 		code = UNSUPPORTED_VERSION;
-	} else if (core->offline) {
+	} else if (offline || core->offline) {
 		code = CPU_OFFLINE;
 	} else {
 		code = commit(at, subject, subject >> 32, second, slice);
@@ -702,6 +702,11 @@ static __noinline int look(u32 at)
 	u64 flags = FLAG_OUTCOME | (asks ? FLAG_ASKS : 0);
 	push(at, (u64)KIND_NONE << 16 | flags << 8 | 1, &entry);
 	return code == COMPLETE ? COMMITTED : REFUSED;
+}
+
+static __noinline int look(u32 at)
+{
+	return look_at(at, false);
 }
 
 /* Looks until something was committed, or nothing is left. */
@@ -819,7 +824,7 @@ int wave_kick(struct kick *kick)
 	if (core->offline) {
 		/* Nobody else looks at its queues. */
 		for (int looks = 0; looks < LOOKS_MAX; looks++) {
-			if (look(at) == NOTHING)
+			if (!READ(core->offline) || look_at(at, true) == NOTHING)
 				break;
 		}
 		return 0;

@@ -14,6 +14,7 @@ struct cpumask {
 struct sched_ext_entity {
 	u32 flags;
 	u64 slice;
+	u64 dsq_vtime;
 } WAVE_CO_RE;
 
 struct task_struct {
@@ -92,6 +93,7 @@ bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 ds
 void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym;
 s32 scx_bpf_create_dsq(u64 dsq, s32 node) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
+s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
 int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq, u64 flags) __ksym;
 struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
@@ -107,6 +109,16 @@ static __always_inline void set_slice(struct task_struct *p, u64 slice)
 		scx_bpf_task_set_slice(p, slice);
 	else
 		p->scx.slice = slice;
+}
+
+bool scx_bpf_task_set_dsq_vtime(struct task_struct *p, u64 vtime) __ksym __weak;
+
+static __always_inline void set_note(struct task_struct *p, u64 note)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_dsq_vtime))
+		scx_bpf_task_set_dsq_vtime(p, note);
+	else
+		p->scx.dsq_vtime = note;
 }
 
 static __always_inline void dsq_insert(struct task_struct *p, u64 dsq, u64 slice, u64 flags)

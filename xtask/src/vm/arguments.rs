@@ -10,11 +10,12 @@ use super::machine::{Copied, Wanted};
 pub const USAGE: &str = "\
 usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the tools
        cargo xtask vm test               run the tests that need the virtual machine
+       cargo xtask vm icount [--json]    count what the kernel as a host costs
        cargo xtask vm run [OPTION]... -- COMMAND [ARGUMENT]...
-         --cpus N                virtual CPUs (2)
+         --cpus N                virtual CPUs (2; with --icount 1)
          --memory-mib N          memory (2048)
          --timeout SECONDS       for boot and command together (300)
-         --icount                count instructions instead of time: one CPU, repeatable
+         --icount                count instructions, of all CPUs, instead of time
          --append KERNEL_ARGS    more of the kernel's command line
          --module NAME           load a kernel module first, with what it depends on
          --nic FOLDER            add a PCI device (ivshmem-doorbell behind an IOMMU) whose other side is
@@ -37,6 +38,11 @@ pub enum Request {
     Run(Wanted),
     /// Run the tests.
     Test,
+    /// Count instructions, ticks and exits.
+    Icount {
+        /// As an object, instead of a table.
+        json: bool,
+    },
 }
 
 /// Reads what was typed after `cargo xtask vm`.
@@ -46,6 +52,8 @@ pub fn parse(arguments: &[String]) -> Result<Request, Error> {
         ("fetch", []) => Ok(Request::Fetch { update: false }),
         ("fetch", [flag]) if flag == "--update" => Ok(Request::Fetch { update: true }),
         ("test", []) => Ok(Request::Test),
+        ("icount", []) => Ok(Request::Icount { json: false }),
+        ("icount", [flag]) if flag == "--json" => Ok(Request::Icount { json: true }),
         ("run", options) => parse_run(options).map(Request::Run),
         _ => Err(usage(&format!("not understood: {}", arguments.join(" ")))),
     }
@@ -53,11 +61,12 @@ pub fn parse(arguments: &[String]) -> Result<Request, Error> {
 
 fn parse_run(options: &[String]) -> Result<Wanted, Error> {
     let mut wanted = Wanted::default();
+    let mut cpus = None;
     let mut options = options.iter();
     while let Some(option) = options.next() {
         let mut value = || options.next().ok_or_else(|| usage(&format!("{option} needs a value")));
         match option.as_str() {
-            "--cpus" => wanted.cpus = number(option, value()?)?,
+            "--cpus" => cpus = Some(number(option, value()?)?),
             "--memory-mib" => wanted.memory_mib = number(option, value()?)?,
             "--timeout" => {
                 wanted.timeout = Duration::from_secs(number(option, value()?)?.into());
@@ -75,9 +84,8 @@ fn parse_run(options: &[String]) -> Result<Wanted, Error> {
     if wanted.command.is_empty() {
         return Err(usage("no command: write it after --"));
     }
-    if wanted.icount && wanted.cpus > 1 {
-        wanted.cpus = 1;
-    }
+    let usual = if wanted.icount { 1 } else { wanted.cpus };
+    wanted.cpus = cpus.unwrap_or(usual);
     Ok(wanted)
 }
 
@@ -119,8 +127,27 @@ mod unit_tests {
     }
 
     #[test]
+    fn a_machine_that_counts_has_one_cpu_if_nothing_is_said() {
+        for (line, cpus) in
+            [("run -- ls", 2), ("run --icount -- ls", 1), ("run --cpus 3 --icount -- ls", 3)]
+        {
+            let Ok(Request::Run(wanted)) = parsed(line) else { panic!("not a run: {line}") };
+            assert_eq!(wanted.cpus, cpus, "{line}");
+        }
+    }
+
+    #[test]
     fn refuses_what_makes_no_sense() {
-        for line in ["", "run", "run --", "run ls", "run --cpus 0 -- ls", "run --cpus", "fetch x"] {
+        for line in [
+            "",
+            "run",
+            "run --",
+            "run ls",
+            "run --cpus 0 -- ls",
+            "run --cpus",
+            "fetch x",
+            "icount x",
+        ] {
             assert!(matches!(parsed(line), Err(Error::Usage(_))), "{line}");
         }
     }

@@ -17,7 +17,7 @@ pub struct Wanted {
     pub memory_mib: u32,
     /// How long boot and command may take together.
     pub timeout: Duration,
-    /// Time goes by instructions executed: slower, one CPU, and the same on every machine.
+    /// Time goes by the instructions that all CPUs execute: slower, and the same on every machine.
     pub icount: bool,
     /// More of the kernel's command line.
     pub append: Vec<String>,

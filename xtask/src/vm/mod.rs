@@ -5,11 +5,13 @@
 //! cargo xtask vm fetch [--update]
 //! cargo xtask vm run [OPTION]... -- COMMAND [ARGUMENT]...
 //! cargo xtask vm test
+//! cargo xtask vm icount [--json]
 //! ```
 
 mod apt;
 mod arguments;
 mod guest;
+mod icount;
 mod initramfs;
 mod kernel;
 mod logs;
@@ -25,7 +27,7 @@ mod tests;
 mod tools;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
 
 use arguments::Request;
 
@@ -67,6 +69,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
         Ok(Request::Fetch { update }) => fetch(update),
         Ok(Request::Run(wanted)) => run(&wanted),
         Ok(Request::Test) => Ok(tests::run()),
+        Ok(Request::Icount { json }) => icount::run(json),
         Err(error) => Err(error),
     };
     result.unwrap_or_else(|error| {
@@ -128,6 +131,21 @@ fn output_of(command: &mut Command) -> Result<Output, String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{name} failed ({}): {}", output.status, said.trim()))
+}
+
+/// Builds a program of hosts/linux, and says where it is.
+fn built(package: &str, arguments: &[&str]) -> Result<String, String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(arguments).args(["--locked", "--package", package]);
+    cargo.arg("--message-format=json").stdout(Stdio::piped());
+    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
+    let path = path.and_then(|rest| rest.split('"').next());
+    path.map(str::to_owned).ok_or_else(|| "cargo names no program".to_owned())
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::kernel::Kernel;
 use super::machine::Wanted;
-use super::{nic, session};
+use super::{built, nic, session};
 
 /// Where the guest finds the device: QEMU gives it the bus's first free place.
 const DEVICE: &str = "0000:00:01.0";
@@ -71,9 +73,10 @@ pub fn schedules(kernel: &Kernel) -> Result<(), String> {
             lines.collect::<Vec<_>>()
         };
         let result = of("result").pop().ok_or_else(|| format!("{name}: no result in {out}"))?;
-        let number =
-            |key: &str| number(&result, key).ok_or_else(|| format!("{name}: {key}? {result}"));
-        if number("COMPLETE")? < 500 || number("agents_lost")? != 0 || number("exit_code")? != 0 {
+        let object: Value =
+            serde_json::from_str(&result).map_err(|error| format!("{name}: {error}: {result}"))?;
+        let decisions = object["outcomes"]["COMPLETE"].as_u64().unwrap_or(0);
+        if decisions < 500 || object["agents_lost"] != 0 || object["exit_code"] != 0 {
             return Err(format!("{name}: {result}"));
         }
         let vectors = of("interrupts");
@@ -82,7 +85,7 @@ pub fn schedules(kernel: &Kernel) -> Result<(), String> {
         if *interrupts && (rung < 2 || !drivers.iter().any(|line| line.contains("vfio-pci"))) {
             return Err(format!("{name}: the device was not used: {vectors:?} {drivers:?}"));
         }
-        println!("        {name}: {} decisions, {rung} vectors rung", number("COMPLETE")?);
+        println!("        {name}: {decisions} decisions, {rung} vectors rung");
     }
     let odd =
         |line: &&str| !line.contains("enabled") && !line.contains("unregistered from user space");
@@ -108,7 +111,10 @@ pub fn survives(kernel: &Kernel) -> Result<(), String> {
          dmesg | grep sched_ext: | sed 's/^/kernel /'\n"
     );
     let out = with_agents(kernel, &script, &["fifo"], Some(Duration::from_millis(2500)))?;
-    let agents = number(&out, "agents").ok_or_else(|| format!("no result in {out}"))?;
+    let result = out.lines().find(|line| line.starts_with('{'));
+    let result: Option<Value> = result.and_then(|line| serde_json::from_str(line).ok());
+    let agents = result.and_then(|result| result["agents"].as_u64());
+    let agents = agents.ok_or_else(|| format!("no result in {out}"))?;
     if agents < 2
         || !out.contains("all is done")
         || out.lines().any(|line| line.starts_with("left "))
@@ -207,16 +213,7 @@ impl Drop for Agents {
 
 /// Builds the program, and says where it is.
 fn wave() -> Result<String, String> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--locked", "--package", "wave", "--message-format=json"]);
-    super::tests::executable(&mut cargo)
-}
-
-/// A number of a JSON object, by its key.
-fn number(object: &str, key: &str) -> Option<u64> {
-    let rest = object.split_once(&format!("\"{key}\":"))?.1.trim_start();
-    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
-    digits.parse().ok()
+    built("wave", &["build"])
 }
 
 /// How often the CPUs were interrupted, of a line of /proc/interrupts.
@@ -230,10 +227,7 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found() {
-        let object = r#"{"agents":2,"agents_lost": 0,"outcomes":{"COMPLETE":2258}}"#;
-        let found = ["agents", "agents_lost", "COMPLETE", "other"].map(|key| number(object, key));
-        assert_eq!(found, [Some(2), Some(0), Some(2258), None]);
+    fn interrupts_are_counted() {
         assert_eq!(interrupts_of(" 31:  5  0  2  IR-PCI-MSIX-0000:00:01.0  1-edge"), 7);
     }
 }

@@ -1,12 +1,12 @@
 //! `cargo xtask vm test`: the tests that need a kernel with sched_ext. To add one, write a function
 //! of the form of [`Check`] and put it into [`TESTS`].
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
-use super::{Error, outside, session, tools};
+use super::{Error, built, icount, outside, session, tools};
 
 /// Boots what it needs; says what was wrong.
 type Check = fn(&Kernel) -> Result<(), String>;
@@ -17,6 +17,8 @@ const TESTS: &[(&str, Check)] = &[
     ("the kernel patches itself under load", patches_itself),
     ("agents outside the machine schedule programs", outside::schedules),
     ("agents outside the machine come and go", outside::survives),
+    ("a switch costs little more than one that BPF decides", icount::a_switch_is_cheap),
+    ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
 ];
 
 /// How long the kernel host's tests may take together: an emulated machine's time means little.
@@ -74,7 +76,7 @@ fn without_a_machine(error: &Error) -> ExitCode {
 /// The tests of hosts/linux that do nothing without sched_ext, in one machine. How many passed, and
 /// how many did not.
 fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
-    let program = built_test()?;
+    let program = built("wave-linux", &["test", "--test", "vm", "--no-run"])?;
     let command = [program.as_str(), "--test-threads=1"].map(String::from).to_vec();
     let wanted = Wanted { cpus: 4, timeout: KERNEL_HOST, command, ..Wanted::default() };
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -86,27 +88,6 @@ fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
         print!("{}", String::from_utf8_lossy(&err));
     }
     sums(&text).ok_or_else(|| format!("no result; exit code {exit_code}"))
-}
-
-/// Builds the tests, and says where they are.
-fn built_test() -> Result<String, String> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--locked", "--package", "wave-linux", "--test", "vm", "--no-run"]);
-    cargo.arg("--message-format=json");
-    executable(&mut cargo)
-}
-
-/// Has cargo build, and says where the program is.
-pub fn executable(cargo: &mut Command) -> Result<String, String> {
-    let output =
-        cargo.stdout(Stdio::piped()).output().map_err(|error| format!("cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
-    let path = path.and_then(|rest| rest.split('"').next());
-    path.map(str::to_owned).ok_or_else(|| "cargo names no program".to_owned())
 }
 
 /// Of a line `test result: ok. 8 passed; 1 failed; ...`.

@@ -226,7 +226,7 @@ impl Mechanism {
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             let done = match name.as_str() {
-                "threads" | "slots" | "free_slots" => map.set_max_entries(subjects),
+                "threads" | "free_slots" => map.set_max_entries(subjects),
                 "core_states" => map.set_max_entries(cores.into()),
                 "windows" => map.set_inner_map_fd(template.as_fd()),
                 name if name.ends_with(".rodata") => {

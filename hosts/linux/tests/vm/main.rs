@@ -6,6 +6,7 @@
 
 mod hostile;
 mod processes;
+mod sliced;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -32,11 +33,11 @@ fn threads_that_take_turns_finish_under_every_policy() {
     }
 }
 
-/// It would go on for ever: the kernel gives it no slice.
+/// It would go on for ever, if neither the agent nor the slice of a decision ended its run.
 #[test]
 fn a_thread_that_does_not_stop_is_preempted() {
     let Some(_alone) = alone() else { return };
-    for policy in ["shinjuku:slice_us=5000", "round-robin"] {
+    for policy in ["shinjuku:slice_us=5000", "round-robin", "sliced"] {
         let enclave = start(|options| options.cpus = vec![0]);
         let _agent = Agent::start(&enclave, policy);
         finish(spinner());

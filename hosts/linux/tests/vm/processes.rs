@@ -12,6 +12,8 @@ use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
 use wave_linux::sched::{self, Enclave, Options, Stats};
 
+use crate::sliced::Sliced;
+
 const SOCKET: &str = "WAVE_TEST_AGENT";
 const POLICY: &str = "WAVE_TEST_POLICY";
 const WORK: &str = "WAVE_TEST_WORK";
@@ -110,7 +112,8 @@ pub fn assignment() -> Option<(PathBuf, String)> {
 fn agent_process() {
     let Some((socket, policy)) = assignment() else { return };
     let attached = attach(&socket).unwrap();
-    let policy = Registry::shipped().make(&policy, &attached.layout.config).unwrap();
+    let registry = Registry::shipped().with("sliced", |_| Box::new(Sliced::default()));
+    let policy = registry.make(&policy, &attached.layout.config).unwrap();
     wave_agent::run(attached, policy, (), Seat::Shared).unwrap();
 }
 
