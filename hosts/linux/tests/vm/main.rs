@@ -4,15 +4,19 @@
 //!
 //! Times mean nothing there, so nothing is asserted of them: work is bounded by its amount.
 
+mod crash;
+mod hand;
 mod hostile;
+mod outcomes;
 mod processes;
+mod records;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use processes::{
-    Agent, alone, count, finish, installed, is_well, shell, spinner, start, wait_for, work,
+    Agent, alone, count, finish, installed, is_well, online, shell, spinner, start, wait_for, work,
 };
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
@@ -196,10 +200,6 @@ fn cores_come_and_go() {
     let enclave = start(|_| {});
     let _agent = Agent::start(&enclave, "fifo");
     let child = work(6, usize::MAX);
-    let online = |cpu: usize, on: bool| {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
-        std::fs::write(path, if on { "1" } else { "0" }).unwrap();
-    };
     for cpu in [1, 2, 1] {
         online(cpu, false);
         std::thread::sleep(Duration::from_millis(300));
