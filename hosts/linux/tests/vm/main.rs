@@ -7,6 +7,7 @@
 mod crash;
 mod hand;
 mod hostile;
+mod on_eight_cpus;
 mod outcomes;
 mod processes;
 mod records;
