@@ -46,8 +46,10 @@ pub fn run() -> ExitCode {
         }
     }
     let mut failed = TESTS.len() - passed;
+    let program = built_test();
     for (cpus, which) in MACHINES {
-        match kernel_host(&kernel, *cpus, which) {
+        let result = program.as_deref().map_err(Clone::clone);
+        match result.and_then(|program| kernel_host(&kernel, program, *cpus, which)) {
             Ok((more_passed, more_failed)) => {
                 passed += more_passed;
                 failed += more_failed;
@@ -77,10 +79,14 @@ fn without_a_machine(error: &Error) -> ExitCode {
 
 /// Tests of hosts/linux that do nothing without sched_ext, in one machine: what they print is shown as
 /// it comes. How many passed, and how many did not.
-fn kernel_host(kernel: &Kernel, cpus: u32, which: &[&str]) -> Result<(usize, usize), String> {
-    let program = built_test()?;
+fn kernel_host(
+    kernel: &Kernel,
+    program: &str,
+    cpus: u32,
+    which: &[&str],
+) -> Result<(usize, usize), String> {
     println!("the kernel host's tests, on {cpus} CPUs:");
-    let fixed = [program.as_str(), "--test-threads=1", "--show-output"];
+    let fixed = [program, "--test-threads=1", "--show-output"];
     let command = fixed.iter().chain(which).copied().map(String::from).collect();
     let wanted = Wanted { cpus, timeout: KERNEL_HOST, command, ..Wanted::default() };
     let mut out = Kept { text: Vec::new(), also: std::io::stdout() };

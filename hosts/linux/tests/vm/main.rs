@@ -160,42 +160,6 @@ fn a_killed_agent_costs_no_thread() {
 }
 
 #[test]
-fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
-    let Some(_alone) = alone() else { return };
-    let enclave = start(|options| options.config.patience = Nanos::from_millis(500));
-    let child = work(6, usize::MAX);
-    let expected = [
-        Code::TargetStale,
-        Code::TargetNotFound,
-        Code::TargetNotRunnable,
-        Code::InvalidFlags,
-        Code::Unsupported,
-        Code::UnsupportedVersion,
-    ];
-    // The watchdog turns it out now and then; it comes back each time.
-    let mut agent = None;
-    wait_for("every refusal", || {
-        let stats = enclave.stats();
-        if !stats.agent_decides {
-            drop(agent.take());
-            agent = Some(Agent::launch(&enclave, "hostile::hostile_agent_process", "decisions"));
-        }
-        expected.iter().all(|code| count(&stats, *code) > 0)
-    });
-    drop(agent);
-    let faults = enclave.stats().faults;
-    let nonsense = Agent::launch(&enclave, "hostile::hostile_agent_process", "nonsense");
-    wait_for("the fault", || enclave.stats().faults > faults);
-    drop(nonsense);
-    // An honest one takes over what is left.
-    let _agent = Agent::start(&enclave, "fifo");
-    finish(child);
-    wait_for("the end of all threads", || enclave.stats().threads == 0);
-    assert_eq!(enclave.stats().turned_out, None);
-    finish(work(4, 16));
-}
-
-#[test]
 fn cores_come_and_go() {
     let Some(_alone) = alone() else { return };
     let enclave = start(|_| {});
