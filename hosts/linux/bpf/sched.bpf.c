@@ -627,6 +627,11 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 	return code;
 }
 
+/* The test of the queues has no threads (model.bpf.c). */
+#ifndef COMMIT
+#define COMMIT commit
+#endif
+
 /* What became of one look at a core's queue of decisions. */
 enum look { NOTHING, REFUSED, COMMITTED, TOO_EARLY };
 
@@ -665,7 +670,7 @@ __noinline int look(u32 at, u32 refusal)
 	} else if (refusal) {
 		code = refusal;
 	} else {
-		code = commit(at, subject, subject >> 32, second, slice);
+		code = COMMIT(at, subject, subject >> 32, second, slice);
 		if (code == EARLY) {
 			core->early++;
 			return TOO_EARLY;
