@@ -35,6 +35,8 @@ enum Operation {
     Decide { core: usize, kind: u16, flags: u8, code: Code },
     /// The agent leaves what is none.
     Nonsense { core: usize },
+    /// The agent writes the last word of an entry of laps to come, where the next one goes.
+    TooEarly { core: usize, laps: u64 },
     /// The agent takes messages.
     Listen { context: usize, entries: usize },
     /// The agent says that it has taken more than there was, or less.
@@ -76,6 +78,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
         8 => (core(), kind, flags, code)
             .prop_map(|(core, kind, flags, code)| Operation::Decide { core, kind, flags, code }),
         1 => core().prop_map(|core| Operation::Nonsense { core }),
+        1 => (core(), 1..9u64).prop_map(|(core, laps)| Operation::TooEarly { core, laps }),
         4 => (context(), 1..6usize)
             .prop_map(|(context, entries)| Operation::Listen { context, entries }),
         1 => (context(), 0..40u64).prop_map(|(context, value)| Operation::Credit { context, value }),
@@ -122,7 +125,7 @@ impl Program {
         config.subjects = 8;
         config.prestage = 0;
         config.messages.entries = 8;
-        config.decisions.entries = 4;
+        config.decisions.entries = 8;
         // Nobody parks, which the program leaves to the kernel's callbacks.
         config.spin = Nanos(u64::MAX);
         let layout = Layout::new(config).unwrap();
@@ -216,6 +219,7 @@ struct Both<'a> {
     asks: Vec<bool>,
     away: Vec<bool>,
     made: Vec<TxnId>,
+    pushed: Vec<u64>,
     counted: Vec<Vec<u64>>,
 }
 
@@ -249,6 +253,7 @@ impl<'a> Both<'a> {
             asks: vec![false; cores],
             away: vec![false; cores],
             made: vec![TxnId::new(0); cores],
+            pushed: vec![0; cores],
             counted,
         }
     }
@@ -284,6 +289,19 @@ impl<'a> Both<'a> {
             Operation::Nonsense { core } => {
                 if self.push(core, Tag { kind: DECISION_RUN, flags: 0 }, &[7; 5]) {
                     self.left[core].push_back(Left(None));
+                }
+            }
+            Operation::TooEarly { core, laps } => {
+                let place = &self.program.layout.decisions[core];
+                let entries = u64::from(place.ring.entries);
+                // Elsewhere it would write over what it has left.
+                if (self.left[core].len() as u64) < entries {
+                    let line = place.ring.first + (self.pushed[core] % entries) as u32;
+                    let lap = self.pushed[core] / entries + 1 + laps;
+                    for ends in &self.ends {
+                        let tag = u64::from(DECISION_RUN) << 16 | 3;
+                        ends.port.window(place.home).store(line, LINE_WORDS - 1, lap << 32 | tag);
+                    }
                 }
             }
             Operation::Listen { context, entries } => {
@@ -337,7 +355,9 @@ impl<'a> Both<'a> {
         let [program, model] =
             self.ends.each_mut().map(|ends| ends.decisions[core].push(&ends.port, tag, words));
         assert_eq!(program, model);
-        !matches!(program, Err(PushError::Full(_)))
+        let pushed = !matches!(program, Err(PushError::Full(_)));
+        self.pushed[core] += u64::from(pushed);
+        pushed
     }
 
     /// Follows a look at what was left for a core; returns whether it ends with a commit.
