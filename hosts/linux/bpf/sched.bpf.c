@@ -304,8 +304,8 @@ static __noinline int push(u32 at, u64 tag, struct entry *entry)
 	int tries;
 	for (tries = 0; tries < PUSHES_MAX; tries++) {
 		u64 place = READ(context->produced);
-		/* A CPU that was slower than a change of windows has nothing to tell the new agent. */
-		if ((s16)((place >> INDEX_BITS) - epoch) > 0)
+		/* Whoever was slower than a change of windows has nothing to tell the new agent. */
+		if (READ(control->epoch) != epoch)
 			return 0;
 		produced = index_of(place, epoch);
 		u64 consumed = index_of(READ(context->credit), epoch);
@@ -887,8 +887,8 @@ int wave_kick(struct kick *kick)
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (at >= cores || !control || !core)
 		return 1;
-	if (refuse(at))
-		return 0;
+	if (READ(core->offline))
+		return !refuse(at);
 	u64 flags = is_unwanted(at, core, control) ? SCX_KICK_PREEMPT : SCX_KICK_IDLE;
 	scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], flags);
 	return 0;
@@ -900,7 +900,8 @@ static __always_inline void kick_idle(void)
 		scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], SCX_KICK_IDLE);
 }
 
-/* In case the ring came while a higher class had the CPU, which sched_ext then leaves alone. */
+/* In case the ring came while a higher class had the CPU, which sched_ext then leaves alone. Not from the ring itself:
+ * the agent and the thread that rings may have just that CPU, and for a moment only. */
 __noinline int look_after(u32 at)
 {
 	struct control *control = the_control();

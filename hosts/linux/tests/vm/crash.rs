@@ -15,7 +15,7 @@ use crate::processes::{
 
 const LOST: usize = 50;
 const REPLACED: usize = 20;
-const PATIENCE: Nanos = Nanos::from_millis(800);
+const PATIENCE: Nanos = Nanos::from_millis(600);
 const FORKS: usize = 150;
 
 /// How late a thread that sleeps on the agents' CPU wakes up, at worst.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Channel, Sender as Wire, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use wave_agent::{Attached, attach};
 use wave_core::endpoint::{Receiver, Sender};
@@ -129,6 +130,15 @@ impl Hand {
     pub fn right(&self, subject: Subject) -> Decision {
         let sequence = self.threads[&subject].1;
         Decision { kind: DECISION_RUN, subject, sequence, ..Decision::default() }
+    }
+
+    /// Decides until a thread sleeps that was told to rest, wherever it is by now.
+    pub fn lets_rest(&mut self, core: usize, subject: Subject) {
+        self.wait_for("its rest", |hand| hand.threads.contains_key(&subject));
+        while self.threads[&subject].0 != Kind::Blocked {
+            self.decide(core, self.right(subject));
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits for a message about a thread.

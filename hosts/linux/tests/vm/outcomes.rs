@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use wave_core::clock::Nanos;
 use wave_core::message::{Decision, FLAG_ATOMIC, Sequence, Subject};
 use wave_core::outcome::Code;
 use wave_sched::wire::Kind;
@@ -10,6 +11,9 @@ use crate::hand::{Hand, Hog, Puppet};
 use crate::processes::{
     Agent, agents_cpu, alone, count, finish, is_well, online, start, wait_for, work,
 };
+
+/// Of this, the host looks after its cores at each quarter.
+const PATIENCE: Nanos = Nanos::from_millis(4 * 400);
 
 /// The codes that `sched.bpf.c` lists as its answers.
 fn answers() -> BTreeSet<&'static str> {
@@ -31,7 +35,8 @@ fn wake_new(hand: &mut Hand, puppet: &Puppet) -> Subject {
 fn every_outcome_is_provoked_told_and_counted() {
     let Some(_alone) = alone() else { return };
     agents_cpu();
-    let enclave = start(|_| {});
+    // The kernel gives a class that waits a share of each second, and that would come first.
+    let enclave = start(|options| options.config.patience = PATIENCE);
     let mut hand = Hand::attach(&enclave);
     let puppet = Puppet::new();
     let subject = wake_new(&mut hand, &puppet);
@@ -74,21 +79,26 @@ fn every_outcome_is_provoked_told_and_counted() {
     // Wherever it runs, it does not stay.
     waits.rest();
     online(1, false);
+    hand.hears(Kind::Preempt, running);
+    assert_eq!(hand.decide(0, hand.right(running)), Code::Complete);
     let staged = hand.answer(1);
     assert!([Code::Complete, Code::CpuOffline].contains(&staged), "{staged:?}");
-    // Left afterwards, with and without a ring; whoever the kernel took away can go elsewhere.
+    hand.lets_rest(2, waiting);
+    // Left afterwards, with and without a ring.
     let waiting = wake_new(&mut hand, &last);
     hand.leave(1, hand.right(waiting));
     assert_eq!(hand.answer(1), Code::CpuOffline);
     assert_eq!(hand.decide(1, hand.right(waiting)), Code::CpuOffline);
-    hand.hears(Kind::Preempt, running);
-    assert_eq!(hand.decide(0, hand.right(running)), Code::Complete);
     assert!(!hand.asks[1]);
     online(1, true);
     hand.wait_for("a core that is back", |hand| hand.asks[1]);
 
     // Left for a core that another program has got.
+    last.rest();
+    hand.lets_rest(2, waiting);
     let hog = Hog::on(2);
+    last.wake();
+    hand.hears(Kind::Wakeup, waiting);
     assert_eq!(hand.try_to(2, hand.right(waiting)), Code::CpuUnavailable);
     drop(hog);
     hand.wait_for("a core that is left", |hand| hand.asks[2]);
