@@ -204,7 +204,7 @@ fn garbage_in_any_word_of_the_window_harms_nobody() {
     }
     let faults = enclave.stats().faults;
     assert!(faults > 0, "nobody noticed");
-    println!("{} parts written over, {faults} agents turned out for it", PARTS.len());
+    println!("parts written over: {}; agents turned out for it: {faults}", PARTS.len());
     let _agent = Agent::start(&enclave, "fifo");
     finish(child);
     finish(work(4, 16));

@@ -19,7 +19,6 @@ use std::time::Duration;
 use processes::{
     Agent, alone, count, finish, installed, is_well, online, shell, spinner, start, wait_for, work,
 };
-use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
 use wave_linux::sched::{self, Enclave, Options};
 
@@ -127,36 +126,6 @@ fn affinity_is_respected_while_it_changes() {
     }
     finish(child);
     is_well(&enclave);
-}
-
-#[test]
-fn a_killed_agent_costs_no_thread() {
-    let Some(_alone) = alone() else { return };
-    let enclave = start(|options| options.config.patience = Nanos::from_millis(1_000));
-    let child = work(6, usize::MAX);
-    for round in 0..6 {
-        let agent = Agent::start(&enclave, "fifo");
-        let decided = count(&enclave.stats(), Code::Complete);
-        wait_for("decisions", || count(&enclave.stats(), Code::Complete) > decided + 20);
-        let lost = enclave.stats().lost_agents;
-        match round % 3 {
-            0 => drop(agent),
-            1 => {
-                // It is there, and does not decide any more.
-                agent.signal(libc::SIGSTOP);
-                wait_for("the watchdog", || enclave.stats().lost_agents > lost);
-            }
-            _ => {
-                let other = Agent::start(&enclave, "round-robin");
-                wait_for("the other", || enclave.stats().agent_decides);
-                drop((agent, other));
-            }
-        }
-        wait_for("the fallback", || !enclave.stats().agent_decides);
-    }
-    finish(child);
-    let stats = is_well(&enclave);
-    assert_eq!(stats.agents, 8, "{stats:?}");
 }
 
 #[test]
