@@ -32,7 +32,7 @@ char LICENSE[] SEC("license") = "GPL";
 /* subsystems/sched/src/wire.rs */
 enum kind { NEW = 1, WAKEUP, BLOCKED, YIELD, PREEMPT, DEAD, DEPARTED };
 #define DECISION_RUN 1
-/* core/src/outcome.rs */
+/* core/src/outcome.rs. Those above CODES are all that this host answers; its tests provoke each of them. */
 enum code {
 	COMPLETE = 1,
 	TARGET_ON_CPU = 3,
@@ -40,6 +40,7 @@ enum code {
 	TARGET_NOT_FOUND = 5,
 	TARGET_NOT_RUNNABLE = 6,
 	CPU_OFFLINE = 8,
+	CPU_UNAVAIL = 9,
 	INVALID_FLAGS = 10,
 	UNSUPPORTED_VERSION = 15,
 	AFFINITY = 17,
@@ -114,7 +115,8 @@ struct thread {
 	u8 fresh;
 	u8 yielded;
 	u8 in_fifo;
-	u8 pad;
+	/* Left because of its affinity, and nobody has the slot since. */
+	u8 narrow;
 	/* The task's address, while the slot is its own. */
 	u64 task;
 	/* How long its next run may be, as its decision says; 0 is without end. */
@@ -135,19 +137,24 @@ struct core {
 	u64 outcomes[CODES];
 	/* Looks that came before the thread was in its DSQ. */
 	u64 early;
-	u64 unused[5];
+	/* Somebody looks at its queue of decisions: the CPU itself, or another in its place. */
+	u64 claimed;
+	u64 unused[4];
 };
 
 _Static_assert(sizeof(struct control) == 64, "a line");
 _Static_assert(sizeof(struct thread) == 64, "a line");
 _Static_assert(sizeof(struct core) == 256, "four lines");
 
-/* A producing context: a core, or a CPU outside the enclave. */
+/* A producing context: a core, or a CPU outside the enclave. Both words are `epoch << INDEX_BITS | index`, so that
+ * one exchange takes a place in a window's queue: beside the CPU, another may push in its place. */
 struct context {
-	u64 epoch;
 	u64 produced;
 	u64 credit;
 };
+#define INDEX_BITS 48
+/* How often a place may be lost to another that pushes. */
+#define PUSHES_MAX 8
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -301,7 +308,13 @@ struct entry {
 	u64 words[6];
 };
 
-/* Pushes an entry into this CPU's queue of messages, if there is an agent; sees whether it sleeps. */
+/* An index into a window's queue; 0 where it is of an older window. */
+static __always_inline u64 index_of(u64 word, u64 epoch)
+{
+	return word >> INDEX_BITS == (epoch & 0xffff) ? word & ((1ull << INDEX_BITS) - 1) : 0;
+}
+
+/* Pushes an entry into a context's queue of messages, if there is an agent; sees whether it sleeps. */
 static __noinline int push(u32 at, u64 tag, struct entry *entry)
 {
 	struct control *control = the_control();
@@ -312,38 +325,48 @@ static __noinline int push(u32 at, u64 tag, struct entry *entry)
 	void *window = window_of(epoch);
 	if (!window)
 		return 0;
-	if (context->epoch != epoch) {
-		context->epoch = epoch;
-		context->produced = 0;
-		context->credit = 0;
-	}
-	u64 entries = 1ull << layout.messages_shift;
-	if (context->produced - context->credit >= entries) {
-		struct line *credit = line_at(window, layout.messages_credit + at);
-		u64 consumed = credit ? READ(credit->words[0]) : 0;
-		if (consumed > context->produced) {
-			blame(control);
+	u64 entries = 1ull << layout.messages_shift, produced = 0;
+	int tries;
+	for (tries = 0; tries < PUSHES_MAX; tries++) {
+		u64 place = READ(context->produced);
+		/* Whoever was slower than a change of windows has nothing to tell the new agent. */
+		if (READ(control->epoch) != epoch)
 			return 0;
+		produced = index_of(place, epoch);
+		u64 consumed = index_of(READ(context->credit), epoch);
+		if (produced - consumed >= entries) {
+			struct line *credit = line_at(window, layout.messages_credit + at);
+			consumed = credit ? READ(credit->words[0]) : 0;
+			if (READ(context->produced) != place)
+				continue;
+			if (consumed > produced) {
+				blame(control);
+				return 0;
+			}
+			if (produced - consumed >= entries) {
+				lose(control);
+				return 0;
+			}
+			WRITE(context->credit, epoch << INDEX_BITS | consumed);
 		}
-		if (consumed > context->credit)
-			context->credit = consumed;
-		if (context->produced - context->credit >= entries) {
-			lose(control);
-			return 0;
-		}
+		if (__sync_val_compare_and_swap(&context->produced, place, epoch << INDEX_BITS | (produced + 1)) == place)
+			break;
 	}
-	u64 slot = context->produced & (entries - 1);
+	if (tries == PUSHES_MAX) {
+		lose(control);
+		return 0;
+	}
+	u64 slot = produced & (entries - 1);
 	struct line *line = line_at(window, layout.messages_first + (at << layout.messages_shift) + slot);
 	if (!line)
 		return 0;
 #pragma unroll
 	for (int word = 0; word < 6; word++)
 		WRITE(line->words[word], entry->words[word]);
-	u64 lap = (context->produced >> layout.messages_shift) + 1;
+	u64 lap = (produced >> layout.messages_shift) + 1;
 	/* The exchange orders: what is above before it, and the look below after it. */
 	__sync_lock_test_and_set(&line->words[LAP_WORD], lap << 32 | tag);
 	fence();
-	context->produced++;
 	struct line *parked = line_at(window, layout.agent_parked);
 	if (parked && READ(parked->words[0]) == PARKED)
 		ring(0);
@@ -425,7 +448,7 @@ static __always_inline void join(struct task_struct *p)
 	thread->generation++;
 	thread->pid = p->pid;
 	thread->fresh = 1;
-	thread->yielded = thread->in_fifo = 0;
+	thread->yielded = thread->in_fifo = thread->narrow = 0;
 	thread->early = 0;
 	/* Nothing to tell until it is runnable. */
 	__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, FREE, 0));
@@ -459,12 +482,14 @@ void STRUCT_OPS(wave_disable, struct task_struct *p)
 void STRUCT_OPS(wave_set_cpumask, struct task_struct *p, const struct cpumask *mask)
 {
 	u32 slot;
-	bool ours = thread_of(p, &slot) != 0;
+	struct thread *thread = thread_of(p, &slot);
 	bool fitting = fits(p->cpus_ptr, p->nr_cpus_allowed);
-	if (fitting && !ours)
+	if (fitting && !thread) {
 		join(p);
-	else if (!fitting && ours)
+	} else if (!fitting && thread) {
+		thread->narrow = 1;
 		leave(p, DEPARTED);
+	}
 }
 
 /* No CPU is chosen for a wakeup: that is what the agent decides. */
@@ -604,8 +629,10 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 	if (slot >= subjects || !thread)
 		return TARGET_NOT_FOUND;
 	u64 word = READ(thread->word);
-	if (thread->generation != generation || state_of(word) == FREE)
+	if (thread->generation != generation)
 		return TARGET_NOT_FOUND;
+	if (state_of(word) == FREE)
+		return thread->narrow ? AFFINITY : TARGET_NOT_FOUND;
 	if ((u32)word != sequence)
 		return TARGET_STALE;
 	if (state_of(word) == RUNNING)
@@ -624,11 +651,16 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 	return code;
 }
 
+/* The test of the queues has no threads (model.bpf.c). */
+#ifndef COMMIT
+#define COMMIT commit
+#endif
+
 /* What became of one look at a core's queue of decisions. */
 enum look { NOTHING, REFUSED, COMMITTED, TOO_EARLY };
 
-/* `offline`: for a core that cannot look by itself. */
-static __always_inline int look_at(u32 at, bool offline)
+/* `refusal`: not a CPU's own look, but another's that answers all with this code in its place. */
+static __always_inline int look_with(u32 at, u32 refusal)
 {
 	struct control *control = the_control();
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
@@ -661,7 +693,7 @@ static __always_inline int look_at(u32 at, bool offline)
 		subject = READ(line->words[0]), second = READ(line->words[1]), slice = READ(line->words[2]);
 	}
 	u32 txn = second >> 32 & TXN_MASK;
-	int code;
+	u32 code;
 	if ((lap & 0xff) != 3) {
 		/* Not a decision at all: passed over without an answer. */
 		blame(control);
@@ -672,10 +704,10 @@ static __always_inline int look_at(u32 at, bool offline)
 		code = INVALID_FLAGS;
 	} else if ((lap >> 16 & 0xffff) != DECISION_RUN) {
 		code = UNSUPPORTED_VERSION;
-	} else if (offline || core->offline) {
-		code = CPU_OFFLINE;
+	} else if (refusal) {
+		code = refusal;
 	} else {
-		code = commit(at, subject, subject >> 32, second, slice);
+		code = COMMIT(at, subject, subject >> 32, second, slice);
 		if (code == EARLY) {
 			core->early++;
 			return TOO_EARLY;
@@ -691,7 +723,7 @@ static __always_inline int look_at(u32 at, bool offline)
 	if (code == MALFORMED)
 		return REFUSED;
 	u64 run = core->record >> 32;
-	u64 asks = code != COMPLETE && code != CPU_OFFLINE;
+	u64 asks = code != COMPLETE && code != CPU_OFFLINE && code != CPU_UNAVAIL;
 	if (code == COMPLETE)
 		run = (u32)(run + 1);
 	if (code < CODES)
@@ -704,9 +736,15 @@ static __always_inline int look_at(u32 at, bool offline)
 	return code == COMPLETE ? COMMITTED : REFUSED;
 }
 
-static __noinline int look(u32 at)
+__noinline int look(u32 at)
 {
-	return look_at(at, false);
+	return look_with(at, 0);
+}
+
+/* Programs that may not move threads can do this. */
+__noinline int refuse_one(u32 at, u32 refusal)
+{
+	return refusal ? look_with(at, refusal) : NOTHING;
 }
 
 /* Looks until something was committed, or nothing is left. */
@@ -769,20 +807,70 @@ static __noinline int rescue(u32 at)
 	return 0;
 }
 
-void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
+/* Nobody else looks at the core's decisions until release(). */
+static __always_inline bool claim(struct core *core)
 {
-	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
+	return !__sync_lock_test_and_set(&core->claimed, 1);
+}
+
+static __always_inline void release(struct core *core)
+{
+	__sync_lock_test_and_set(&core->claimed, 0);
+}
+
+/* Turns to the current window. */
+static __always_inline void come_over(struct core *core, struct control *control)
+{
+	u64 epoch = READ(control->epoch);
+	if (core->epoch == epoch)
+		return;
+	core->consumed = core->credited = 0;
+	core->parked = 0;
+	__sync_lock_test_and_set(&core->record, core->record & ~(u64)TXN_MASK & ~(1ull << 24));
+	__sync_lock_test_and_set(&core->epoch, epoch);
+}
+
+/* Whether a higher class has a CPU; where the kernel does not tell (before 6.18), none ever has. */
+static __always_inline bool is_taken(u32 cpu)
+{
+	bool taken = false;
+	if (!bpf_ksym_exists(scx_bpf_cpu_curr))
+		return false;
+	bpf_rcu_read_lock();
+	struct task_struct *p = scx_bpf_cpu_curr(cpu);
+	if (p)
+		taken = p->pid && p->policy != SCHED_EXT && !(p->scx.flags & SCX_TASK_QUEUED);
+	bpf_rcu_read_unlock();
+	return taken;
+}
+
+/* For a core that cannot look at its decisions by itself: answers them, so that their threads can go elsewhere. It
+ * asks again when it is back in dispatch. Returns whether it is such a core. */
+__noinline int refuse(u32 at)
+{
 	struct control *control = the_control();
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at >= cores || !control || !core)
-		return;
-	u64 epoch = READ(control->epoch);
-	if (core->epoch != epoch) {
-		core->epoch = epoch;
-		core->consumed = core->credited = 0;
-		core->parked = 0;
-		__sync_lock_test_and_set(&core->record, core->record & ~(u64)TXN_MASK & ~(1ull << 24));
+	if (!control || !core || at >= cores || !claim(core))
+		return 0;
+	u32 code = READ(core->offline) ? CPU_OFFLINE : CPU_UNAVAIL;
+	bool absent = code == CPU_OFFLINE || is_taken(layout.cpu_of_core[at & (CPUS_MAX - 1)]);
+	if (absent) {
+		int looks;
+		come_over(core, control);
+		bpf_for(looks, 0, LOOKS_MAX)
+		{
+			if (refuse_one(at, code) == NOTHING)
+				break;
+		}
 	}
+	release(core);
+	return absent;
+}
+
+static __always_inline void serve_core(u32 at, s32 cpu, struct task_struct *prev, struct core *core,
+				       struct control *control)
+{
+	come_over(core, control);
 	if (core->parked)
 		set_parked(core, at, 0);
 	/* What is the host's own comes first: it is there for as long as an agent is not, and for tasks that
@@ -798,6 +886,9 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 			set_slice(prev, SCX_SLICE_DFL);
 		return;
 	}
+	/* What is left for it is answered in its place. */
+	if (READ(core->offline))
+		return;
 	if (serve(at))
 		return;
 	/* A run that was ended early (prev is still queued) is enqueued after this, and told as PREEMPT. */
@@ -806,6 +897,30 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 	set_parked(core, at, PARKED);
 	if (serve(at))
 		set_parked(core, at, 0);
+}
+
+void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
+{
+	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
+	struct control *control = the_control();
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (at >= cores || !control || !core)
+		return;
+	if (!claim(core)) {
+		/* Its decisions are being answered in its place: come back. */
+		scx_bpf_kick_cpu(cpu, 0);
+		return;
+	}
+	serve_core(at, cpu, prev, core, control);
+	release(core);
+}
+
+/* Whether the agent wants the end of the core's run. */
+static __always_inline bool is_unwanted(u32 at, struct core *core, struct control *control)
+{
+	void *window = window_of(READ(control->epoch));
+	struct line *word = window ? line_at(window, layout.preempt + at) : 0;
+	return word && READ(word->words[0]) == (1ull << 32 | READ(core->record) >> 32);
 }
 
 /* What the loader does for an agent that rings a core's doorbell. */
@@ -821,19 +936,9 @@ int wave_kick(struct kick *kick)
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (at >= cores || !control || !core)
 		return 1;
-	if (core->offline) {
-		/* Nobody else looks at its queues. */
-		for (int looks = 0; looks < LOOKS_MAX; looks++) {
-			if (!READ(core->offline) || look_at(at, true) == NOTHING)
-				break;
-		}
-		return 0;
-	}
-	u64 flags = SCX_KICK_IDLE;
-	void *window = window_of(READ(control->epoch));
-	struct line *word = window ? line_at(window, layout.preempt + at) : 0;
-	if (word && READ(word->words[0]) == (1ull << 32 | READ(core->record) >> 32))
-		flags = SCX_KICK_PREEMPT;
+	if (READ(core->offline))
+		return !refuse(at);
+	u64 flags = is_unwanted(at, core, control) ? SCX_KICK_PREEMPT : SCX_KICK_IDLE;
 	scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], flags);
 	return 0;
 }
@@ -844,7 +949,19 @@ static __always_inline void kick_idle(void)
 		scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], SCX_KICK_IDLE);
 }
 
-/* Turns the agent out if nobody watches it any more, and lets idle cores look for what was left parked. */
+/* In case the ring came while a higher class had the CPU, which sched_ext then leaves alone. Not from the ring itself:
+ * the agent and the thread that rings may have just that CPU, and for a moment only. */
+__noinline int look_after(u32 at)
+{
+	struct control *control = the_control();
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (control && core && !refuse(at) && !(READ(core->record) & 1 << 24) && is_unwanted(at, core, control))
+		scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], SCX_KICK_PREEMPT);
+	return 0;
+}
+
+/* Turns the agent out if nobody watches it any more, and lets idle cores look for what was left parked. Looks
+ * after cores that cannot do it by themselves four times within the patience after which the agent is turned out. */
 static int on_timer(void *map, int *key, struct timer *timer)
 {
 	struct control *control = the_control();
@@ -855,8 +972,12 @@ static int on_timer(void *map, int *key, struct timer *timer)
 			WRITE(control->agent_decides, 0);
 			__sync_fetch_and_add(&control->fallbacks, 1);
 		}
-		if (!READ(control->agent_decides))
+		if (!READ(control->agent_decides)) {
 			kick_idle();
+		} else {
+			u32 at;
+			bpf_for(at, 0, cores) look_after(at);
+		}
 	}
 	bpf_timer_start(&timer->timer, layout.patience_ns / 4, 0);
 	return 0;

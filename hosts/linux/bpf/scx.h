@@ -11,7 +11,12 @@ struct cpumask {
 	unsigned long bits[1];
 } WAVE_CO_RE;
 
+struct scx_dispatch_q {
+	u64 id;
+} WAVE_CO_RE;
+
 struct sched_ext_entity {
+	struct scx_dispatch_q *dsq;
 	u32 flags;
 	u64 slice;
 	u64 dsq_vtime;
@@ -20,6 +25,7 @@ struct sched_ext_entity {
 struct task_struct {
 	s32 pid;
 	u32 flags;
+	u32 policy;
 	/* A byte in newer kernels; unsigned, so that its size is relocated. */
 	u32 on_cpu;
 	s32 nr_cpus_allowed;
@@ -70,6 +76,7 @@ struct bpf_timer {
 } __attribute__((aligned(8)));
 
 #define PF_EXITING 0x4u
+#define SCHED_EXT 7
 
 #define SCX_DSQ_GLOBAL 0x8000000000000001ull
 #define SCX_DSQ_LOCAL 0x8000000000000002ull
@@ -101,6 +108,8 @@ bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *cpumask) __ksym;
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
 
+/* 6.18 and later. */
+struct task_struct *scx_bpf_cpu_curr(s32 cpu) __ksym __weak;
 bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
 
 static __always_inline void set_slice(struct task_struct *p, u64 slice)

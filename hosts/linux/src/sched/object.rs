@@ -523,3 +523,7 @@ pub(crate) fn check_kernel() -> Result<(), LoadError> {
     let name = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
     Err(LoadError::Taken(name.trim().to_owned()))
 }
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod model_tests;

@@ -1,19 +1,216 @@
-//! An agent that decides at random: threads that are not there, or elsewhere, or of another version.
+//! Agents that decide at random: threads that are not there, or elsewhere, or of another version; and
+//! agents that write garbage into every word that they reach.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rand::{Rng, SeedableRng};
 use wave_agent::{Attached, attach};
-use wave_core::layout::{AGENT_READY, PROTOCOL_VERSION};
+use wave_core::clock::Nanos;
+use wave_core::layout::{AGENT_READY, Layout, PROTOCOL_VERSION, QueuePlace};
 use wave_core::link::{Doorbell, Home, Port, Window};
+use wave_core::outcome::Code;
+use wave_linux::sched;
 
-use crate::processes::assignment;
+use crate::processes::{
+    Agent, KernelLog, alone, assignment, count, finish, shell, start, wait_for, work,
+};
+
+/// Parts of a window, for garbage.
+const PARTS: [&str; 9] = [
+    "handshake",
+    "parked cores",
+    "parked agent and preemptions",
+    "messages",
+    "credits of messages",
+    "decisions",
+    "credits of decisions",
+    "control queue",
+    "everything",
+];
+/// How often each part is written over.
+const ROUNDS: u64 = 150;
 
 /// By itself it does nothing.
 #[test]
 fn hostile_agent_process() {
     let Some((socket, what)) = assignment() else { return };
-    run(attach(&socket).unwrap(), what == "nonsense");
+    let attached = attach(&socket).unwrap();
+    match what.as_str() {
+        "decisions" => run(attached, false),
+        "nonsense" => run(attached, true),
+        part => litter(attached, part),
+    }
+}
+
+/// Lines of a part, by their homes.
+fn lines_of(layout: &Layout, part: &str) -> Vec<(Home, u32)> {
+    let cores = u32::from(layout.config.cores);
+    let ring = |place: &QueuePlace| {
+        let (home, ring) = (place.home, place.ring);
+        (ring.first..ring.first + ring.entries).map(move |line| (home, line)).collect::<Vec<_>>()
+    };
+    let credit = |place: &QueuePlace| (place.home, place.ring.credit);
+    let nic = |lines: std::ops::Range<u32>| lines.map(|line| (Home::Nic, line)).collect::<Vec<_>>();
+    let host =
+        |lines: std::ops::Range<u32>| lines.map(|line| (Home::Host, line)).collect::<Vec<_>>();
+    match part {
+        "handshake" => nic(layout.header..layout.core_status),
+        "parked cores" => nic(layout.core_status..layout.core_status + cores),
+        "parked agent and preemptions" => host(layout.agent_parked..layout.preempt + cores),
+        "messages" => layout.messages.iter().flat_map(ring).collect(),
+        "credits of messages" => layout.messages.iter().map(credit).collect(),
+        "decisions" => layout.decisions.iter().flat_map(ring).collect(),
+        "credits of decisions" => layout.decisions.iter().map(credit).collect(),
+        "control queue" => [ring(&layout.control), vec![credit(&layout.control)]].concat(),
+        "everything" => [nic(0..layout.nic_lines), host(0..layout.host_lines)].concat(),
+        _ => panic!("no part {part}"),
+    }
+}
+
+/// Writes garbage into a part of its window, and rings every bell.
+fn litter(attached: Attached, part: &str) {
+    let Attached { layout, port, host_bells, connection, .. } = attached;
+    let nic = port.window(Home::Nic);
+    nic.store(layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
+    nic.fence();
+    host_bells[layout.control_vector()].ring();
+    let snapshot = layout.messages[layout.control_context()].ring.first;
+    while nic.load(snapshot, 7) == 0 {
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    let lines = lines_of(&layout, part);
+    let mut random = rand_pcg::Pcg64::seed_from_u64(part.len() as u64);
+    for _ in 0..ROUNDS {
+        for _ in 0..lines.len().min(64) {
+            let (home, line) = lines[random.random_range(0..lines.len())];
+            let word = random.random_range(0..8);
+            // What means something now and then, and what never does.
+            let value = match random.random_range(0..4) {
+                0 => random.random(),
+                1 => random.random_range(0..64),
+                2 => 1 << 32 | random.random_range(0..64),
+                _ => random.random_range(1..4) << 32 | 1 << 16 | 3,
+            };
+            port.window(home).store(line, word, value);
+        }
+        host_bells.iter().for_each(Doorbell::ring);
+        std::thread::sleep(Duration::from_micros(300));
+        if connection.hung_up() {
+            return;
+        }
+    }
+}
+
+/// A program of another class on one of the enclave's CPUs.
+struct Outsider {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Outsider {
+    fn on(cpu: usize) -> Outsider {
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (ends, done) = (Arc::clone(&stop), Arc::clone(&rounds));
+        let body = move || {
+            sched::pin(&[cpu]).unwrap();
+            while !ends.load(Ordering::SeqCst) {
+                done.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        Outsider { stop, rounds, thread: Some(std::thread::spawn(body)) }
+    }
+
+    /// It goes on, and so does the scheduler.
+    fn is_well(&self) {
+        let before = self.rounds.load(Ordering::SeqCst);
+        wait_for("a program outside", || self.rounds.load(Ordering::SeqCst) > before + 2);
+        let read = |name| std::fs::read_to_string(format!("/sys/kernel/sched_ext/{name}")).unwrap();
+        assert_eq!(read("state").trim(), "enabled");
+        assert!(read("root/ops").starts_with("wave"), "{}", read("root/ops"));
+    }
+}
+
+impl Drop for Outsider {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[test]
+fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
+    let Some(_alone) = alone() else { return };
+    let mut kernel = KernelLog::from_now();
+    let outsider = Outsider::on(0);
+    let enclave = start(|options| options.config.patience = Nanos::from_millis(500));
+    let child = work(6, usize::MAX);
+    // Threads that end, so that there are ids of which somebody was told and that are free again.
+    let storm =
+        shell("i=0; while [ $i -lt 100 ]; do /bin/true & wait; i=$((i + 1)); done; echo $i");
+    let expected = [
+        Code::TargetStale,
+        Code::TargetNotFound,
+        Code::TargetNotRunnable,
+        Code::InvalidFlags,
+        Code::Unsupported,
+        Code::UnsupportedVersion,
+    ];
+    // The watchdog turns it out now and then; it comes back each time.
+    let mut agent = None;
+    wait_for("every refusal", || {
+        let stats = enclave.stats();
+        if !stats.agent_decides {
+            drop(agent.take());
+            agent = Some(Agent::launch(&enclave, "hostile::hostile_agent_process", "decisions"));
+        }
+        expected.iter().all(|code| count(&stats, *code) > 0)
+    });
+    outsider.is_well();
+    drop(agent);
+    let faults = enclave.stats().faults;
+    let nonsense = Agent::launch(&enclave, "hostile::hostile_agent_process", "nonsense");
+    wait_for("the fault", || enclave.stats().faults > faults);
+    drop(nonsense);
+    outsider.is_well();
+    // An honest one takes over what is left.
+    let _agent = Agent::start(&enclave, "fifo");
+    finish(child);
+    assert_eq!(finish(storm), "100\n");
+    wait_for("the end of all threads", || enclave.stats().threads == 0);
+    assert_eq!(enclave.stats().turned_out, None);
+    finish(work(4, 16));
+    drop(enclave);
+    assert_eq!(kernel.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn garbage_in_any_word_of_the_window_harms_nobody() {
+    let Some(_alone) = alone() else { return };
+    let mut kernel = KernelLog::from_now();
+    let outsider = Outsider::on(0);
+    let enclave = start(|options| options.config.patience = Nanos::from_millis(1_000));
+    let child = work(6, usize::MAX);
+    for part in PARTS {
+        let lost = enclave.stats().lost_agents;
+        Agent::launch(&enclave, "hostile::hostile_agent_process", part).leaves();
+        wait_for("the fallback", || enclave.stats().lost_agents > lost);
+        outsider.is_well();
+        assert_eq!(enclave.stats().turned_out, None, "{part}");
+    }
+    let faults = enclave.stats().faults;
+    assert!(faults > 0, "nobody noticed");
+    println!("parts written over: {}; agents turned out for it: {faults}", PARTS.len());
+    let _agent = Agent::start(&enclave, "fifo");
+    finish(child);
+    finish(work(4, 16));
+    wait_for("the end of all threads", || enclave.stats().threads == 0);
+    drop(enclave);
+    assert_eq!(kernel.complaints(), Vec::<String>::new());
 }
 
 /// Writes into every ring of decisions, for ever. `nonsense`: not even decisions.

@@ -4,8 +4,13 @@
 //!
 //! Times mean nothing there, so nothing is asserted of them: work is bounded by its amount.
 
+mod crash;
+mod hand;
 mod hostile;
+mod on_eight_cpus;
+mod outcomes;
 mod processes;
+mod records;
 mod sliced;
 
 use std::os::unix::process::CommandExt;
@@ -13,9 +18,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use processes::{
-    Agent, alone, count, finish, installed, is_well, shell, spinner, start, wait_for, work,
+    Agent, alone, count, finish, installed, is_well, online, shell, spinner, start, wait_for, work,
 };
-use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
 use wave_linux::sched::{self, Enclave, Options};
 
@@ -126,81 +130,11 @@ fn affinity_is_respected_while_it_changes() {
 }
 
 #[test]
-fn a_killed_agent_costs_no_thread() {
-    let Some(_alone) = alone() else { return };
-    let enclave = start(|options| options.config.patience = Nanos::from_millis(1_000));
-    let child = work(6, usize::MAX);
-    for round in 0..6 {
-        let agent = Agent::start(&enclave, "fifo");
-        let decided = count(&enclave.stats(), Code::Complete);
-        wait_for("decisions", || count(&enclave.stats(), Code::Complete) > decided + 20);
-        let lost = enclave.stats().lost_agents;
-        match round % 3 {
-            0 => drop(agent),
-            1 => {
-                // It is there, and does not decide any more.
-                agent.signal(libc::SIGSTOP);
-                wait_for("the watchdog", || enclave.stats().lost_agents > lost);
-            }
-            _ => {
-                let other = Agent::start(&enclave, "round-robin");
-                wait_for("the other", || enclave.stats().agent_decides);
-                drop((agent, other));
-            }
-        }
-        wait_for("the fallback", || !enclave.stats().agent_decides);
-    }
-    finish(child);
-    let stats = is_well(&enclave);
-    assert_eq!(stats.agents, 8, "{stats:?}");
-}
-
-#[test]
-fn a_hostile_agent_harms_nobody_and_every_refusal_has_its_code() {
-    let Some(_alone) = alone() else { return };
-    let enclave = start(|options| options.config.patience = Nanos::from_millis(500));
-    let child = work(6, usize::MAX);
-    let expected = [
-        Code::TargetStale,
-        Code::TargetNotFound,
-        Code::TargetNotRunnable,
-        Code::InvalidFlags,
-        Code::Unsupported,
-        Code::UnsupportedVersion,
-    ];
-    // The watchdog turns it out now and then; it comes back each time.
-    let mut agent = None;
-    wait_for("every refusal", || {
-        let stats = enclave.stats();
-        if !stats.agent_decides {
-            drop(agent.take());
-            agent = Some(Agent::launch(&enclave, "hostile::hostile_agent_process", "decisions"));
-        }
-        expected.iter().all(|code| count(&stats, *code) > 0)
-    });
-    drop(agent);
-    let faults = enclave.stats().faults;
-    let nonsense = Agent::launch(&enclave, "hostile::hostile_agent_process", "nonsense");
-    wait_for("the fault", || enclave.stats().faults > faults);
-    drop(nonsense);
-    // An honest one takes over what is left.
-    let _agent = Agent::start(&enclave, "fifo");
-    finish(child);
-    wait_for("the end of all threads", || enclave.stats().threads == 0);
-    assert_eq!(enclave.stats().turned_out, None);
-    finish(work(4, 16));
-}
-
-#[test]
 fn cores_come_and_go() {
     let Some(_alone) = alone() else { return };
     let enclave = start(|_| {});
     let _agent = Agent::start(&enclave, "fifo");
     let child = work(6, usize::MAX);
-    let online = |cpu: usize, on: bool| {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
-        std::fs::write(path, if on { "1" } else { "0" }).unwrap();
-    };
     for cpu in [1, 2, 1] {
         online(cpu, false);
         std::thread::sleep(Duration::from_millis(300));

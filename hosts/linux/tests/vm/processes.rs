@@ -1,6 +1,8 @@
 //! Agents and workloads in processes of their own: this binary again.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +43,19 @@ pub fn installed(program: &'static str) -> Option<&'static str> {
     None
 }
 
-fn cpus() -> Vec<usize> {
+/// Puts a CPU online or offline.
+pub fn online(cpu: usize, on: bool) {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+    std::fs::write(path, if on { "1" } else { "0" }).unwrap();
+}
+
+/// Keeps this thread, which decides by itself, off the enclave's cores.
+pub fn agents_cpu() {
+    sched::pin(&[*cpus().last().unwrap()]).unwrap();
+}
+
+/// The CPUs that are online.
+pub fn cpus() -> Vec<usize> {
     sched::parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap())
 }
 
@@ -91,6 +105,13 @@ impl Agent {
         // SAFETY: a system call; the process is ours and not waited for yet.
         unsafe { libc::kill(self.0.id() as i32, signal) };
     }
+
+    /// Waits until it has left by itself.
+    pub fn leaves(mut self) {
+        wait_for("the agent's end", || self.0.try_wait().unwrap().is_some());
+        let status = self.0.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
 }
 
 impl Drop for Agent {
@@ -103,7 +124,7 @@ impl Drop for Agent {
 /// In an agent's process: where to attach, and as what; on the agents' CPU.
 pub fn assignment() -> Option<(PathBuf, String)> {
     let socket = std::env::var_os(SOCKET)?;
-    sched::pin(&[*cpus().last().unwrap()]).unwrap();
+    agents_cpu();
     Some((PathBuf::from(socket), std::env::var(POLICY).unwrap()))
 }
 
@@ -137,13 +158,15 @@ fn work_process() {
     let stop = Arc::new(AtomicBool::new(false));
     let body = move |me: usize, turn: &(Mutex<usize>, Condvar), stop: &AtomicBool| {
         let (count, changed) = turn;
+        let mut turns = 0;
         for round in 0..rounds {
             let other = |count: &mut usize| *count % threads != me && !stop.load(Ordering::SeqCst);
             let mut count = changed.wait_while(count.lock().unwrap(), other).unwrap();
             if stop.load(Ordering::SeqCst) {
-                return;
+                break;
             }
             *count += 1;
+            turns += 1;
             changed.notify_all();
             drop(count);
             match round % 8 {
@@ -152,6 +175,7 @@ fn work_process() {
                 _ => {}
             }
         }
+        turns
     };
     let all: Vec<_> = (0..threads)
         .map(|me| {
@@ -165,8 +189,9 @@ fn work_process() {
         let _all = turn.0.lock().unwrap();
         turn.1.notify_all();
     }
-    all.into_iter().for_each(|thread| thread.join().unwrap());
-    assert!(rounds == usize::MAX || *turn.0.lock().unwrap() == threads * rounds);
+    let turns: usize = all.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(*turn.0.lock().unwrap(), turns);
+    assert!(rounds == usize::MAX || turns == threads * rounds);
 }
 
 /// A thread that does not stop before another has run, under the enclave.
@@ -212,6 +237,41 @@ pub fn is_well(enclave: &Enclave) -> Stats {
     assert_eq!(stats.turned_out, None);
     assert_eq!((stats.faults, stats.without_slot), (0, 0), "{stats:?}");
     stats
+}
+
+/// What the kernel says from now on.
+pub struct KernelLog(File);
+
+impl KernelLog {
+    /// What was said before is passed over.
+    pub fn from_now() -> KernelLog {
+        let mut options = File::options();
+        let mut log = options.read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg").unwrap();
+        log.seek(SeekFrom::End(0)).unwrap();
+        KernelLog(log)
+    }
+
+    /// Lines that tell of something wrong with the scheduler, or with the machine under it.
+    pub fn complaints(&mut self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let mut record = [0; 8192];
+        loop {
+            // A line at a time, `priority,number,time,-;text`.
+            let size = match self.0.read(&mut record) {
+                Ok(size) => size,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return complaints,
+                Err(error) => panic!("the kernel's log: {error}"),
+            };
+            let line = String::from_utf8_lossy(&record[..size]);
+            let text = line.split_once(';').map_or("", |(_, text)| text).trim();
+            let usual = text.starts_with("sched_ext: BPF scheduler \"wave\" enabled")
+                || text.contains("\"wave\" disabled (unregistered from user space)");
+            let signs = ["sched_ext", "BUG", "WARNING", "watchdog", "lockup", "stall", "hung task"];
+            if !usual && signs.iter().any(|sign| text.contains(sign)) {
+                complaints.push(text.to_owned());
+            }
+        }
+    }
 }
 
 /// How often all cores answered with `code`.

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The queues of sched.bpf.c, step by step, for a test that holds them against wave-core's own
+ * (hosts/linux/src/sched/model_tests.rs). Only wave_step is loaded, and it needs no sched_ext: what a decision comes to
+ * is not looked up in a DSQ, but is what the decision itself says.
+ */
+#define COMMIT(at, slot, generation, sequence, argument) ((void)(slot), (u32)(argument))
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#pragma clang diagnostic ignored "-Wunused-function"
+/* Kernels without sched_ext have none of its functions. */
+#undef __ksym
+#define __ksym __attribute__((section(".ksyms"), weak))
+#include "sched.bpf.c"
+
+struct step {
+	u32 operation;
+	u32 at;
+	u64 tag;
+	struct entry entry;
+};
+
+enum operation { SEND, DISPATCH, REFUSE };
+
+/* As serve_core has it, but for what the kernel is asked for. */
+static __always_inline void dispatch(u32 at, struct core *core)
+{
+	int looks, found = REFUSED;
+	bpf_for(looks, 0, LOOKS_MAX)
+	{
+		if (found == REFUSED)
+			found = look(at);
+	}
+	if (found == NOTHING && !(core->record & 1 << 24))
+		ask(at);
+}
+
+SEC("syscall")
+int wave_step(struct step *step)
+{
+	u32 at = step->at;
+	struct entry entry = step->entry;
+	struct control *control = the_control();
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (!control)
+		return 1;
+	if (step->operation == SEND)
+		return push(at, step->tag, &entry);
+	if (!core)
+		return 1;
+	come_over(core, control);
+	if (step->operation == DISPATCH)
+		dispatch(at, core);
+	else if (READ(core->offline))
+		refuse(at);
+	return 0;
+}

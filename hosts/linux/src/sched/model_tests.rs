@@ -1,0 +1,482 @@
+//! The program's queues against wave-core's own: the same operations on both, and after each the same
+//! words in both windows. Runs wherever BPF may be loaded; it takes no sched_ext.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, OnceLock};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use wave_core::clock::Nanos;
+use wave_core::endpoint::{Receiver, Sender};
+use wave_core::host::{Context, HostCore, Mechanism as Checks, Next, Signals};
+use wave_core::link::{Port, Side, Window as _};
+use wave_core::message::{Decision, FLAG_ATOMIC, Message};
+use wave_core::queue::{PushError, Tag};
+use wave_links::shm::ShmPort;
+
+use super::*;
+
+const CORES: u16 = 2;
+/// Two cores and a CPU outside; the control context's queue is not the program's.
+const CONTEXTS: usize = 3;
+const DECISION_RUN: u16 = 1;
+/// `enum operation` of `bpf/model.bpf.c`.
+const SEND: u32 = 0;
+const DISPATCH: u32 = 1;
+const REFUSE: u32 = 2;
+/// Word of `struct core` whose upper half says that it is offline.
+const OFFLINE_WORD: usize = 4;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    /// A context tells something.
+    Send { context: usize, message: Message },
+    /// The agent leaves a decision, which comes to `code`.
+    Decide { core: usize, kind: u16, flags: u8, code: Code },
+    /// The agent leaves what is none.
+    Nonsense { core: usize },
+    /// The agent writes the last word of an entry of laps to come, where the next one goes.
+    TooEarly { core: usize, laps: u64 },
+    /// The agent takes messages.
+    Listen { context: usize, entries: usize },
+    /// The agent says that it has taken more than there was, or less.
+    Credit { context: usize, value: u64 },
+    /// A core looks for a decision, and asks where there is none.
+    Dispatch { core: usize },
+    /// A core is offline, and what was left for it is answered in its place.
+    Offline { core: usize },
+    /// Another agent.
+    Attach,
+}
+
+/// What was left for a core.
+#[derive(Clone, Copy)]
+struct Left(Option<Code>);
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let core = || 0..usize::from(CORES);
+    let context = || 0..CONTEXTS;
+    let codes: Vec<Code> = [
+        Code::TargetOnCpu,
+        Code::TargetStale,
+        Code::TargetNotFound,
+        Code::TargetNotRunnable,
+        Code::CpuOffline,
+        Code::CpuUnavailable,
+        Code::Affinity,
+    ]
+    .into();
+    let code = prop_oneof![2 => Just(Code::Complete), 1 => prop::sample::select(codes)];
+    let kind = prop_oneof![7 => Just(DECISION_RUN), 1 => any::<u16>()];
+    let flags = prop_oneof![7 => Just(0), 1 => Just(FLAG_ATOMIC), 1 => any::<u8>()];
+    let message = (1..8u16, any::<[u64; 3]>(), any::<u32>()).prop_map(|(kind, payload, number)| {
+        let subject = Subject::from_word(payload[0]);
+        Message { kind, subject, sequence: Sequence(number), argument: !number, payload }
+    });
+    let operation = prop_oneof![
+        8 => (context(), message).prop_map(|(context, message)| Operation::Send { context, message }),
+        8 => (core(), kind, flags, code)
+            .prop_map(|(core, kind, flags, code)| Operation::Decide { core, kind, flags, code }),
+        1 => core().prop_map(|core| Operation::Nonsense { core }),
+        1 => (core(), 1..9u64).prop_map(|(core, laps)| Operation::TooEarly { core, laps }),
+        4 => (context(), 1..6usize)
+            .prop_map(|(context, entries)| Operation::Listen { context, entries }),
+        1 => (context(), 0..40u64).prop_map(|(context, value)| Operation::Credit { context, value }),
+        8 => core().prop_map(|core| Operation::Dispatch { core }),
+        1 => core().prop_map(|core| Operation::Offline { core }),
+        1 => Just(Operation::Attach),
+    ];
+    vec(operation, 1..120)
+}
+
+/// One window, and an agent's ends in it.
+struct Ends {
+    port: ShmPort,
+    messages: Vec<Receiver>,
+    decisions: Vec<Sender>,
+}
+
+impl Ends {
+    fn new(layout: &Layout, memory: &Arc<Memory>) -> Ends {
+        Ends {
+            port: ShmPort::new(memory),
+            messages: layout.messages.iter().map(|at| Receiver::new(at, Side::Agent)).collect(),
+            decisions: layout.decisions.iter().map(|at| Sender::new(at, Side::Agent)).collect(),
+        }
+    }
+}
+
+/// The program, loaded.
+struct Program {
+    layout: Layout,
+    object: Object,
+    control: Memory,
+    cores: Memory,
+    windows: MapHandle,
+}
+
+// SAFETY: libbpf's objects are used by one thread at a time, as they are behind a mutex.
+unsafe impl Send for Program {}
+
+impl Program {
+    fn load() -> Program {
+        let mut config = Config::coherent(CORES);
+        config.contexts = 2;
+        config.subjects = 8;
+        config.prestage = 0;
+        config.messages.entries = 8;
+        config.decisions.entries = 8;
+        // Nobody parks, which the program leaves to the kernel's callbacks.
+        config.spin = Nanos(u64::MAX);
+        let layout = Layout::new(config).unwrap();
+        let object = include_bytes!(concat!(env!("OUT_DIR"), "/model.bpf.o"));
+        let mut open = ObjectBuilder::default().open_memory(object).unwrap();
+        for mut program in open.progs_mut() {
+            let wanted = program.name() == "wave_step";
+            program.set_autoload(wanted);
+        }
+        let template = array("wave_template", layout.nic_lines + layout.host_lines).unwrap();
+        for mut map in open.maps_mut() {
+            match map.name().to_string_lossy().as_ref() {
+                "wave" => map.set_autocreate(false).unwrap(),
+                "windows" => map.set_inner_map_fd(template.as_fd()).unwrap(),
+                "core_states" => map.set_max_entries(CORES.into()).unwrap(),
+                name if name.ends_with(".rodata") => {
+                    let places = Places::new(&layout, &[0, 1], 3, Behind::Nothing);
+                    let into = map.initial_value_mut().unwrap();
+                    into[..size_of::<Places>()].copy_from_slice(places.bytes());
+                }
+                _ => {}
+            }
+        }
+        let object = open.load().unwrap();
+        let find = |name: &str| object.maps().find(|map| map.name() == name).unwrap();
+        let control = Memory::map(find("control").as_fd(), 1, 0, 0).unwrap();
+        let lines = CORE_LINES * u32::from(CORES);
+        let cores = Memory::map(find("core_states").as_fd(), lines, 0, 0).unwrap();
+        let windows = MapHandle::try_from(&find("windows")).unwrap();
+        Program { layout, object, control, cores, windows }
+    }
+
+    fn step(&self, operation: u32, at: usize, tag: u64, words: [u64; 6]) {
+        let first = u64::from(operation) | (at as u64) << 32;
+        let mut step: Vec<u8> =
+            [first, tag].iter().chain(&words).flat_map(|word| word.to_ne_bytes()).collect();
+        let program = self.object.progs_mut().find(|program| program.name() == "wave_step");
+        let input = ProgramInput { context_in: Some(&mut step), ..Default::default() };
+        let output = program.unwrap().test_run(input).unwrap();
+        assert_eq!(output.return_value, 0);
+    }
+
+    fn control(&self, field: Field) -> &AtomicU64 {
+        &self.control.region(Home::Nic)[field as usize]
+    }
+
+    fn core(&self, core: usize) -> &[AtomicU64] {
+        let words = CORE_LINES as usize * LINE_WORDS;
+        &self.cores.region(Home::Nic)[core * words..][..words]
+    }
+
+    fn attach(&self) -> Window {
+        let window = Window::new(&self.layout).unwrap();
+        let epoch = self.control(Field::Epoch).load(Ordering::SeqCst) + 1;
+        let key = ((epoch % WINDOWS) as u32).to_ne_bytes();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&window.fd()) as u32;
+        self.windows.update(&key, &fd.to_ne_bytes(), MapFlags::ANY).unwrap();
+        self.control(Field::Epoch).store(epoch, Ordering::SeqCst);
+        window
+    }
+}
+
+/// Says what the decision says.
+struct AsDecided(Option<Code>);
+
+impl Checks for AsDecided {
+    type Work = ();
+
+    fn apply(&mut self, decision: &Decision) -> Result<(), Code> {
+        if decision.kind != DECISION_RUN {
+            return Err(Code::UnsupportedVersion);
+        }
+        let said = Code::from_number(decision.argument as u8).unwrap();
+        match self.0.unwrap_or(said) {
+            Code::Complete => Ok(()),
+            code => Err(code),
+        }
+    }
+}
+
+/// Both sides, in step.
+struct Both<'a> {
+    program: &'a Program,
+    /// The program's window and the model's.
+    windows: (Window, Arc<Memory>),
+    ends: [Ends; 2],
+    cores: Vec<HostCore>,
+    outside: Context,
+    /// For each core: what lies there, and whether it asks, or is away.
+    left: Vec<VecDeque<Left>>,
+    asks: Vec<bool>,
+    away: Vec<bool>,
+    made: Vec<TxnId>,
+    pushed: Vec<u64>,
+    counted: Vec<Vec<u64>>,
+}
+
+impl<'a> Both<'a> {
+    fn new(program: &'a Program) -> Both<'a> {
+        let cores = usize::from(CORES);
+        let counted = (0..cores).map(|core| program.core(core).iter().map(read).collect());
+        let runs = (0..cores).map(|core| (read(&program.core(core)[3]) >> 32) as u32).collect();
+        Both::attach(program, runs, counted.collect())
+    }
+
+    fn attach(program: &'a Program, runs: Vec<u32>, counted: Vec<Vec<u64>>) -> Both<'a> {
+        let layout = &program.layout;
+        let window = program.attach();
+        let (memory, _) =
+            Memory::create("wave-model", layout.nic_lines, layout.host_lines, 0).unwrap();
+        let memory = Arc::new(memory);
+        let cores = runs.len();
+        for field in [Field::Lost, Field::Fault] {
+            program.control(field).store(0, Ordering::SeqCst);
+        }
+        Both {
+            program,
+            ends: [Ends::new(layout, &window.memory), Ends::new(layout, &memory)],
+            windows: (window, memory),
+            cores: (0..cores)
+                .map(|core| HostCore::new(layout, core as u16, runs[core], false))
+                .collect(),
+            outside: Context::new(layout, &layout.messages[cores]),
+            left: vec![VecDeque::new(); cores],
+            asks: vec![false; cores],
+            away: vec![false; cores],
+            made: vec![TxnId::new(0); cores],
+            pushed: vec![0; cores],
+            counted,
+        }
+    }
+
+    fn carry_out(mut self, operation: &Operation) -> Both<'a> {
+        let port = self.ends[1].port.clone();
+        match *operation {
+            Operation::Send { context, message } => {
+                let [a, b, c, d, e] = message.words();
+                let tag = u64::from(message.kind) << 16 | 5;
+                self.program.step(SEND, context, tag, [a, b, c, d, e, 0]);
+                match self.cores.get_mut(context) {
+                    Some(core) => core.send(&port, &message),
+                    None => self.outside.send(&port, &message),
+                }
+            }
+            Operation::Decide { core, kind, flags, code } => {
+                let txn = self.made[core].next();
+                let argument = code as u64;
+                let decision = Decision { kind, flags, txn, argument, ..Decision::default() };
+                let (tag, words) = decision.encode();
+                if self.push(core, tag, &words) {
+                    self.made[core] = txn;
+                    let code = match (flags, kind) {
+                        (0, DECISION_RUN) => code,
+                        (0, _) => Code::UnsupportedVersion,
+                        (FLAG_ATOMIC, _) => Code::Unsupported,
+                        _ => Code::InvalidFlags,
+                    };
+                    self.left[core].push_back(Left(Some(code)));
+                }
+            }
+            Operation::Nonsense { core } => {
+                if self.push(core, Tag { kind: DECISION_RUN, flags: 0 }, &[7; 5]) {
+                    self.left[core].push_back(Left(None));
+                }
+            }
+            Operation::TooEarly { core, laps } => {
+                let place = &self.program.layout.decisions[core];
+                let entries = u64::from(place.ring.entries);
+                // Elsewhere it would write over what it has left.
+                if (self.left[core].len() as u64) < entries {
+                    let line = place.ring.first + (self.pushed[core] % entries) as u32;
+                    let lap = self.pushed[core] / entries + 1 + laps;
+                    for ends in &self.ends {
+                        let tag = u64::from(DECISION_RUN) << 16 | 3;
+                        ends.port.window(place.home).store(line, LINE_WORDS - 1, lap << 32 | tag);
+                    }
+                }
+            }
+            Operation::Listen { context, entries } => {
+                for _ in 0..entries {
+                    let [program, model] = self.ends.each_mut().map(|ends| {
+                        let entry = ends.messages[context].pop(&ends.port).unwrap();
+                        entry.map(|entry| (entry.tag, entry.words().to_vec()))
+                    });
+                    assert_eq!(program, model);
+                }
+            }
+            Operation::Credit { context, value } => {
+                let place = &self.program.layout.messages[context];
+                for ends in &self.ends {
+                    ends.port.window(place.home).store(place.ring.credit, 0, value);
+                }
+            }
+            Operation::Dispatch { core } => {
+                self.program.step(DISPATCH, core, 0, [0; 6]);
+                let found = self.take(core, None);
+                let next = self.cores[core].poll(&port, Nanos(0), &mut AsDecided(None));
+                assert_eq!(next == Next::Run(()), found, "what the test expects of the model");
+                if !found && !self.asks[core] {
+                    // Who was away asks by itself.
+                    if !self.away[core] {
+                        self.cores[core].ask_anew(&port);
+                    }
+                    (self.asks[core], self.away[core]) = (true, false);
+                }
+            }
+            Operation::Offline { core } => {
+                let word = &self.program.core(core)[OFFLINE_WORD];
+                word.fetch_or(1 << 32, Ordering::SeqCst);
+                self.program.step(REFUSE, core, 0, [0; 6]);
+                word.fetch_and(u64::from(u32::MAX), Ordering::SeqCst);
+                self.take(core, Some(Code::CpuOffline));
+                self.cores[core].refuse_all(&port, &mut AsDecided(Some(Code::CpuOffline)));
+            }
+            Operation::Attach => {
+                self.check();
+                let runs = self.cores.iter().map(|core| core.record().run).collect();
+                return Both::attach(self.program, runs, self.counted);
+            }
+        }
+        self.check();
+        self
+    }
+
+    /// The agent's push, on both sides alike.
+    fn push<const N: usize>(&mut self, core: usize, tag: Tag, words: &[u64; N]) -> bool {
+        let [program, model] =
+            self.ends.each_mut().map(|ends| ends.decisions[core].push(&ends.port, tag, words));
+        assert_eq!(program, model);
+        let pushed = !matches!(program, Err(PushError::Full(_)));
+        self.pushed[core] += u64::from(pushed);
+        pushed
+    }
+
+    /// Follows a look at what was left for a core; returns whether it ends with a commit.
+    fn take(&mut self, core: usize, instead: Option<Code>) -> bool {
+        while let Some(Left(code)) = self.left[core].pop_front() {
+            // What is no decision for every host has no other answer.
+            let code = code.map(|code| match code {
+                Code::UnsupportedVersion | Code::Unsupported | Code::InvalidFlags => code,
+                code => instead.unwrap_or(code),
+            });
+            match code {
+                Some(Code::Complete) => {
+                    self.count(core, Code::Complete);
+                    self.asks[core] = false;
+                    return true;
+                }
+                Some(code) => {
+                    self.count(core, code);
+                    self.away[core] = matches!(code, Code::CpuOffline | Code::CpuUnavailable);
+                    self.asks[core] = !self.away[core];
+                }
+                None => {}
+            }
+        }
+        false
+    }
+
+    fn count(&mut self, core: usize, code: Code) {
+        self.counted[core][CoreField::Outcomes as usize + code as usize] += 1;
+    }
+
+    /// The same words in both windows, the same wishes, the same counters.
+    fn check(&mut self) {
+        let layout = &self.program.layout;
+        for home in [Home::Nic, Home::Host] {
+            let [program, model] = [&self.windows.0.memory, &self.windows.1].map(|memory| {
+                let all = memory.region(Home::Nic).iter().chain(memory.region(Home::Host));
+                let lines = layout.nic_lines as usize * LINE_WORDS;
+                let (skip, take) = match home {
+                    Home::Nic => (0, lines),
+                    Home::Host => (lines, usize::MAX),
+                };
+                all.skip(skip).take(take).map(read).collect::<Vec<u64>>()
+            });
+            for (at, (ours, theirs)) in
+                program.chunks(LINE_WORDS).zip(model.chunks(LINE_WORDS)).enumerate()
+            {
+                let line = at as u32;
+                let is_message = layout.messages.iter().any(|place| {
+                    let ring = place.ring;
+                    place.home == home && (ring.first..ring.first + ring.entries).contains(&line)
+                });
+                // Of an entry, only as many words mean something as its last one says.
+                let words = if is_message { ours[7] as u8 as usize } else { LINE_WORDS };
+                assert_eq!(
+                    (&ours[..words], ours[7]),
+                    (&theirs[..words], theirs[7]),
+                    "{home:?} {line}"
+                );
+            }
+        }
+        let [mut fault, mut lost] = [false; 2];
+        let mut hear = |signals: Signals| {
+            fault |= signals.fault();
+            lost |= signals.lost();
+        };
+        self.cores.iter_mut().for_each(|core| hear(core.take_signals()));
+        hear(self.outside.take_signals());
+        let [bpf_fault, bpf_lost] = [Field::Fault, Field::Lost]
+            .map(|field| self.program.control(field).swap(0, Ordering::SeqCst) != 0);
+        assert_eq!(bpf_fault, fault, "faults");
+        // An agent that is turned out for a fault needs no snapshot.
+        assert!(bpf_lost == lost || fault, "losses: {bpf_lost}, {lost}");
+        let epoch = read(self.program.control(Field::Epoch));
+        for (at, core) in self.cores.iter().enumerate() {
+            let words: Vec<u64> = self.program.core(at).iter().map(read).collect();
+            let codes = |words: &[u64]| {
+                words[CoreField::Outcomes as usize..CoreField::Early as usize].to_vec()
+            };
+            assert_eq!(codes(&words), codes(&self.counted[at]), "core {at}");
+            let record = core.record();
+            assert_eq!((words[3] >> 32) as u32, record.run, "core {at}");
+            if words[CoreField::Epoch as usize] == epoch {
+                assert_eq!(TxnId::new(words[3] as u32), record.txn, "core {at}");
+            }
+        }
+    }
+}
+
+fn read(word: &AtomicU64) -> u64 {
+    word.load(Ordering::SeqCst)
+}
+
+/// Where this process may load programs into the kernel.
+fn program() -> Option<&'static Mutex<Program>> {
+    static PROGRAM: OnceLock<Option<Mutex<Program>>> = OnceLock::new();
+    let load = || {
+        // SAFETY: reads a number of this process.
+        if unsafe { libc::geteuid() } != 0 {
+            println!("skipped: loading BPF programs takes root");
+            return None;
+        }
+        if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+            println!("skipped: this kernel has no BTF (/sys/kernel/btf/vmlinux)");
+            return None;
+        }
+        Some(Mutex::new(Program::load()))
+    };
+    PROGRAM.get_or_init(load).as_ref()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_program_does_what_the_model_does(operations in operations()) {
+        let Some(program) = program() else { return Ok(()) };
+        let program = super::super::lock(program);
+        let both = Both::new(&program);
+        operations.iter().fold(both, Both::carry_out);
+    }
+}

@@ -1,0 +1,138 @@
+//! Every code that the program in the kernel can answer, provoked one by one.
+
+use std::collections::BTreeSet;
+
+use wave_core::clock::Nanos;
+use wave_core::message::{Decision, FLAG_ATOMIC, Sequence, Subject};
+use wave_core::outcome::Code;
+use wave_sched::wire::Kind;
+
+use crate::hand::{Hand, Hog, Puppet};
+use crate::processes::{
+    Agent, agents_cpu, alone, count, finish, is_well, online, start, wait_for, work,
+};
+
+/// Of this, the host looks after its cores at each quarter.
+const PATIENCE: Nanos = Nanos::from_millis(4 * 400);
+
+/// The codes that `sched.bpf.c` lists as its answers.
+fn answers() -> BTreeSet<&'static str> {
+    let source = include_str!("../../bpf/sched.bpf.c");
+    let list = source.split("\nenum code {").nth(1).expect("the list is there");
+    let list = list.split("CODES").next().expect("and ends there");
+    list.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect()
+}
+
+/// Wakes a thread, and returns as whom the agent knows it.
+fn wake_new(hand: &mut Hand, puppet: &Puppet) -> Subject {
+    let known: BTreeSet<Subject> = hand.threads.keys().copied().collect();
+    puppet.wake();
+    hand.wait_for("a new thread", |hand| hand.threads.len() > known.len());
+    *hand.threads.keys().find(|subject| !known.contains(subject)).unwrap()
+}
+
+#[test]
+fn every_outcome_is_provoked_told_and_counted() {
+    let Some(_alone) = alone() else { return };
+    agents_cpu();
+    // The kernel gives a class that waits a share of each second, and that would come first.
+    let enclave = start(|options| options.config.patience = PATIENCE);
+    let mut hand = Hand::attach(&enclave);
+    let puppet = Puppet::new();
+    let subject = wake_new(&mut hand, &puppet);
+    let right = hand.right(subject);
+
+    let before = Sequence(right.sequence.0.wrapping_sub(1));
+    let next = Subject { generation: subject.generation + 1, ..subject };
+    let wrong = [
+        (Decision { sequence: before, ..right }, Code::TargetStale),
+        (Decision { subject: next, ..right }, Code::TargetNotFound),
+        (Decision { flags: FLAG_ATOMIC, ..right }, Code::Unsupported),
+        (Decision { flags: 1 << 7, ..right }, Code::InvalidFlags),
+        (Decision { kind: right.kind + 1, ..right }, Code::UnsupportedVersion),
+    ];
+    for (decision, code) in wrong {
+        assert_eq!(hand.decide(0, decision), code, "{decision:?}");
+    }
+    assert_eq!(hand.decide(0, right), Code::Complete);
+    assert_eq!(hand.decide(1, right), Code::TargetOnCpu);
+    puppet.rest();
+    hand.hears(Kind::Blocked, subject);
+    assert_eq!(hand.decide(0, hand.right(subject)), Code::TargetNotRunnable);
+
+    // Its affinity shrinks between the decision and the look at it.
+    puppet.wake();
+    hand.hears(Kind::Wakeup, subject);
+    let decided = hand.right(subject);
+    puppet.pin(0);
+    hand.hears(Kind::Departed, subject);
+    assert_eq!(hand.decide(1, decided), Code::Affinity);
+    // The host lets it run by itself.
+    drop(puppet);
+
+    // Left for a core that runs a thread, and goes offline: the kernel takes its threads away first.
+    let [runs, waits, last] = [(); 3].map(|()| Puppet::new());
+    let running = wake_new(&mut hand, &runs);
+    assert_eq!(hand.decide(1, hand.right(running)), Code::Complete);
+    let waiting = wake_new(&mut hand, &waits);
+    hand.leave(1, hand.right(waiting));
+    // Wherever it runs, it does not stay.
+    waits.rest();
+    online(1, false);
+    hand.hears(Kind::Preempt, running);
+    assert_eq!(hand.decide(0, hand.right(running)), Code::Complete);
+    let staged = hand.answer(1);
+    assert!([Code::Complete, Code::CpuOffline].contains(&staged), "{staged:?}");
+    hand.lets_rest(2, waiting);
+    // Left afterwards, with and without a ring.
+    let waiting = wake_new(&mut hand, &last);
+    hand.leave(1, hand.right(waiting));
+    assert_eq!(hand.answer(1), Code::CpuOffline);
+    assert_eq!(hand.decide(1, hand.right(waiting)), Code::CpuOffline);
+    assert!(!hand.asks[1]);
+    online(1, true);
+    hand.wait_for("a core that is back", |hand| hand.asks[1]);
+
+    // Left for a core that another program has got.
+    last.rest();
+    hand.lets_rest(2, waiting);
+    let hog = Hog::on(2);
+    last.wake();
+    hand.hears(Kind::Wakeup, waiting);
+    assert_eq!(hand.try_to(2, hand.right(waiting)), Code::CpuUnavailable);
+    drop(hog);
+    hand.wait_for("a core that is left", |hand| hand.asks[2]);
+    assert_eq!(hand.decide(2, hand.right(waiting)), Code::Complete);
+
+    let stats = enclave.stats();
+    assert_eq!((stats.lost_agents, &stats.turned_out), (0, &None), "{stats:?}");
+    let all = || Code::ALL.iter().copied();
+    for code in all() {
+        assert_eq!(count(&stats, code), hand.told.get(code), "{code:?}: {stats:?}");
+    }
+    let provoked = all().filter(|code| hand.told.get(*code) > 0).map(Code::name).collect();
+    assert_eq!(answers(), provoked);
+    // Without an agent the host lets them run to their end.
+    drop(hand);
+}
+
+/// An agent that attaches meanwhile is not led to believe that these cores wait for it.
+#[test]
+fn cores_that_are_offline_or_taken_delay_nobody() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|_| {});
+    for _ in 0..2 {
+        let hog = Hog::on(0);
+        online(1, false);
+        let agent = Agent::start(&enclave, "fifo");
+        finish(work(6, 32));
+        online(1, true);
+        drop(hog);
+        finish(work(6, 32));
+        let lost = enclave.stats().lost_agents;
+        drop(agent);
+        wait_for("the fallback", || enclave.stats().lost_agents > lost);
+    }
+    let stats = is_well(&enclave);
+    assert_eq!((stats.lost_agents, stats.barks), (2, 0), "{stats:?}");
+}
