@@ -12,6 +12,8 @@ use crate::attach::Attached;
 
 /// How often an agent that finds nothing to do looks whether its host has gone.
 const LIFE_CHECK: Duration = Duration::from_millis(50);
+/// How long an agent that may not spin sleeps between looks while it may not park.
+const NAP: Duration = Duration::from_micros(50);
 /// After this long without work the agent rests: its recorder may take some time.
 const REST: Nanos = Nanos::from_millis(1);
 
@@ -83,6 +85,9 @@ pub fn run<P: Policy, R: Recorder>(
         if idle < agent.spin() || !agent.prepare_park() {
             match seat {
                 Seat::Own => std::hint::spin_loop(),
+                // A host that allows no spinning may have its threads in a class that never runs beside one
+                // that is ready: giving way is not enough for them.
+                Seat::Shared if agent.spin() == Nanos(0) => drop(own_bell.wait(Some(NAP))),
                 Seat::Shared => std::thread::yield_now(),
             }
             continue;

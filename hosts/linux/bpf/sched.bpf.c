@@ -121,7 +121,9 @@ struct thread {
 	u64 task;
 	/* How long its next run may be, as its decision says; 0 is without end. */
 	u64 slice;
-	u64 unused;
+	/* It was in its DSQ when it could not be moved. */
+	u8 stuck;
+	u8 unused[7];
 };
 
 struct core {
@@ -530,6 +532,7 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	bool parks = READ(control->agent_decides);
 	thread->in_fifo = !parks;
 	thread->early = 0;
+	thread->stuck = 0;
 	thread->slice = 0;
 	if (parks)
 		dsq_insert(p, FIRST_DSQ + slot, SCX_SLICE_INF, enq_flags);
@@ -605,17 +608,23 @@ void STRUCT_OPS(wave_quiescent, struct task_struct *p, u64 deq_flags)
 	tell(thread, slot, BLOCKED_STATE, BLOCKED, before == RUNNING ? thread->ran_ns : 0);
 }
 
-/* Why a thread could not be moved from its DSQ to this core. */
+/* Why a thread could not be moved from its DSQ to this core. If it is there twice, it may be moved to others only: a
+ * CPU on its way offline takes none, before anybody is told. */
 static __noinline int why_not(u32 at, u32 slot)
 {
 	u32 cpu = layout.cpu_of_core[at & (CPUS_MAX - 1)];
+	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
 	int code = EARLY;
 	struct bpf_iter_scx_dsq it;
 	bpf_rcu_read_lock();
 	if (!bpf_iter_scx_dsq_new(&it, FIRST_DSQ + slot, 0)) {
 		struct task_struct *p = bpf_iter_scx_dsq_next(&it);
-		if (p && (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || p->migration_disabled))
+		if (p && (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || p->migration_disabled)) {
 			code = AFFINITY;
+		} else if (p && thread) {
+			code = thread->stuck ? CPU_OFFLINE : EARLY;
+			thread->stuck = 1;
+		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
