@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_links::cpus;
 use wave_linux::record::{History, RecordError, Recorder, Scope};
 use wave_sched::workload::{Header, VERSION, Workload};
 
@@ -199,7 +200,7 @@ impl Session {
             wave_workload: VERSION,
             machine: machine::cpu_model(),
             kernel: machine::kernel(),
-            cpus: cpus_online(),
+            cpus: cpus::online().map_or(1, |online| online.len() as u32),
             scope: whom.in_words(),
             command: whom.command(),
             duration_ns: ends_ns.saturating_sub(begins_ns),
@@ -230,16 +231,6 @@ fn end(mut child: Child) -> io::Result<()> {
         std::thread::sleep(FETCH);
     }
     Ok(())
-}
-
-/// CPUs that are online, whatever this process may use of them.
-fn cpus_online() -> u32 {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let ranges = text.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)? + 1)
-    });
-    ranges.sum::<u32>().max(1)
 }
 
 /// A file that appears whole or not at all, and of which it is known before that it can be written.

@@ -82,7 +82,7 @@ impl Control {
     pub(super) fn run(mut self, seats: &[usize]) -> Result<(), LoadError> {
         if !seats.is_empty() {
             // Elsewhere it works as well.
-            let _ = super::pin(seats);
+            let _ = super::cpus::pin(seats);
         }
         let rung = Rc::new(Cell::new(false));
         let heard = Rc::clone(&rung);
@@ -240,7 +240,10 @@ impl Control {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port);
         }
-        lock(&self.shared.agents).attached += 1;
+        let mut agents = lock(&self.shared.agents);
+        agents.attached += 1;
+        agents.pid = agent.connection.peer_pid();
+        drop(agents);
         self.watchdog = Watchdog::new(self.layout.config.patience);
         self.shared.kill.store(false, Ordering::SeqCst);
         self.mechanism.switch_windows(Some(&agent.window))?;

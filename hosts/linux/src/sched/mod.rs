@@ -13,7 +13,9 @@
 //! this process the kernel takes the threads back to its own default.
 
 mod control;
+mod members;
 mod object;
+mod process;
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -27,13 +29,17 @@ use wave_core::clock::Nanos;
 use wave_core::layout::{Config, ConfigError, Layout};
 use wave_core::link::Doorbell;
 use wave_core::outcome::Code;
+use wave_core::snapshot::State;
 use wave_links::EventFd;
+pub use wave_links::cpus;
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
 
 use control::Control;
-pub use object::LoadError;
+use members::Members;
+pub use members::{Group, JoinError, check};
 use object::Mechanism;
+pub use object::{LoadError, check_kernel};
 
 /// The scheduling class that a thread joins to be decided on.
 pub const SCHED_EXT: i32 = 7;
@@ -75,14 +81,14 @@ pub enum StartError {
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A CPU that is not there or not online, or named twice.
-    #[error("CPU {cpu} {what}; online are {online}")]
+    #[error("CPU {cpu} {what}; online are {online:?}")]
     Cpu {
         /// Which.
         cpu: usize,
         /// What is wrong with it.
         what: &'static str,
         /// The CPUs that are online.
-        online: String,
+        online: Vec<usize>,
     },
     /// The kernel gave no descriptor or thread.
     #[error("{doing}: {error}")]
@@ -114,6 +120,8 @@ pub struct Stats {
     pub cores: Vec<CoreStats>,
     /// Whether an agent decides now.
     pub agent_decides: bool,
+    /// The process of the agent that attached last; 0 before the first.
+    pub agent_pid: i32,
     /// Threads in the enclave now.
     pub threads: usize,
     /// Agents that have been attached, one after the other.
@@ -134,6 +142,17 @@ pub struct Stats {
     pub turned_out: Option<String>,
 }
 
+/// A thread of the enclave's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its id, as the kernel has it.
+    pub tid: i32,
+    /// What it does. `Free`: it came just now, and no agent was told of it yet.
+    pub state: State,
+    /// The core that it runs on.
+    pub core: Option<u16>,
+}
+
 struct Shared {
     stop: AtomicBool,
     kill: AtomicBool,
@@ -144,6 +163,7 @@ struct Shared {
 /// What the control thread counts.
 #[derive(Clone, Copy, Default)]
 struct AgentCounters {
+    pid: i32,
     attached: u64,
     lost: u64,
     barks: u64,
@@ -161,6 +181,7 @@ pub struct Enclave {
     shared: Arc<Shared>,
     mechanism: Arc<Mechanism>,
     control: Option<JoinHandle<Result<(), LoadError>>>,
+    members: Mutex<Members>,
     socket: PathBuf,
 }
 
@@ -191,12 +212,13 @@ impl Enclave {
         // The control thread may not wait for a page that waits for a decision either.
         stay_resident().map_err(system("locking this process's memory"))?;
         let listener = Listener::bind(&socket, &allowed_uids)?;
+        let members = Mutex::new(Members::new());
         let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible)?);
         let control = Control::new(Arc::clone(&shared), Arc::clone(&mechanism), listener, layout);
         let thread = std::thread::Builder::new().name("wave-control".into());
         let started = thread.spawn(move || control.run(&seats));
         let control = Some(started.map_err(system("starting the control thread"))?);
-        Ok(Enclave { shared, mechanism, control, socket })
+        Ok(Enclave { shared, mechanism, control, members, socket })
     }
 
     /// Where agents attach.
@@ -206,11 +228,13 @@ impl Enclave {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        let AgentCounters { attached, lost, barks, faults, snapshots } = *lock(&self.shared.agents);
+        let AgentCounters { pid, attached, lost, barks, faults, snapshots } =
+            *lock(&self.shared.agents);
         let mechanism = &self.mechanism;
         Stats {
             cores: mechanism.core_stats(),
             agent_decides: mechanism.agent_decides(),
+            agent_pid: pid,
             threads: mechanism.threads(),
             agents: attached,
             lost_agents: lost,
@@ -223,6 +247,17 @@ impl Enclave {
         }
     }
 
+    /// The threads in the enclave now; those that stay with the host for their affinity are not among them.
+    pub fn threads(&self) -> Vec<Thread> {
+        self.mechanism.all_threads().collect()
+    }
+
+    /// Puts threads that run already under the agent, and with them all that they will start; of a cgroup, those
+    /// that came since the last time. Returns how many came. They become what they were when the enclave ends.
+    pub fn adopt(&self, group: &Group) -> Result<usize, JoinError> {
+        lock(&self.members).add(group, &|_| Ok(()))
+    }
+
     /// Turns the agent out, if there is one (Wave Table 1, `KILL_WAVE_AGENT`).
     pub fn kill_agent(&self) {
         self.shared.kill.store(true, Ordering::SeqCst);
@@ -232,6 +267,8 @@ impl Enclave {
 
 impl Drop for Enclave {
     fn drop(&mut self) {
+        // While somebody decides on them.
+        lock(&self.members).restore();
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.bell.ring();
         if let Some(control) = self.control.take() {
@@ -278,30 +315,10 @@ pub fn ignore_interrupts() {
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
 }
 
-/// Lets the calling thread run on these CPUs only.
-pub fn pin(cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: an all-zero set is a valid, empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
-        // SAFETY: `cpu` is below the size of the set.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: the set is valid and of the size that is said.
-    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 /// The CPUs that are online, and how many there can be, if these are distinct and online.
 fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
-    let read = |name: &str| {
-        let path = format!("/sys/devices/system/cpu/{name}");
-        std::fs::read_to_string(path)
-            .map_err(|error| StartError::System { doing: "reading which CPUs there are", error })
-    };
-    let (online_text, possible) = (read("online")?, read("possible")?);
-    let online = parse_cpus(&online_text);
+    let system = |error| StartError::System { doing: "reading which CPUs there are", error };
+    let online = cpus::online().map_err(system)?;
     for (at, &cpu) in cpus.iter().enumerate() {
         let what = if cpus[..at].contains(&cpu) {
             "is named twice"
@@ -310,19 +327,9 @@ fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
         } else {
             continue;
         };
-        return Err(StartError::Cpu { cpu, what, online: online_text.trim().to_owned() });
+        return Err(StartError::Cpu { cpu, what, online });
     }
-    let possible = parse_cpus(&possible).last().map_or(1, |last| last + 1);
-    Ok((online, possible))
-}
-
-/// A list of CPUs as the kernel writes it: `0-3,8`.
-pub fn parse_cpus(text: &str) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
+    Ok((online, cpus::possible().map_err(system)?))
 }
 
 #[cfg(test)]
@@ -330,16 +337,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus() {
-        assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
-        assert_eq!(parse_cpus("5"), [5]);
-        assert_eq!(parse_cpus(""), [0usize; 0]);
-    }
-
-    #[test]
     fn a_cpu_that_is_not_there_is_named() {
         let error = check_cpus(&[0, 4095]).unwrap_err().to_string();
-        assert!(error.starts_with("CPU 4095 is not online; online are 0"), "{error}");
+        assert!(error.starts_with("CPU 4095 is not online; online are [0"), "{error}");
         assert!(check_cpus(&[0, 0]).unwrap_err().to_string().starts_with("CPU 0 is named twice"));
     }
 }

@@ -32,6 +32,12 @@ pub enum LoadError {
          built with CONFIG_SCHED_CLASS_EXT; `wave doctor` says what this machine can run"
     )]
     NoSchedExt,
+    /// The kernel does not tell its types.
+    #[error(
+        "this kernel does not tell its types (/sys/kernel/btf/vmlinux is missing), without which no scheduler is \
+         loaded: it takes one that was built with CONFIG_DEBUG_INFO_BTF"
+    )]
+    NoBtf,
     /// Another scheduler has it.
     #[error("another sched_ext scheduler is loaded: `{0}`; stop it first")]
     Taken(String),
@@ -432,6 +438,16 @@ impl Mechanism {
         self.records().filter(|record| record.state != State::Free).count()
     }
 
+    /// Each of them, also those that no agent was told of yet.
+    pub(crate) fn all_threads(&self) -> impl Iterator<Item = super::Thread> + '_ {
+        (0..self.subjects).filter_map(|slot| {
+            let tid = (self.thread(slot)[1].load(Ordering::SeqCst) >> 32) as i32;
+            let Record { state, core, .. } = self.record(slot)?;
+            let core = (state == State::Running).then_some(core);
+            (tid != 0).then_some(super::Thread { tid, state, core })
+        })
+    }
+
     /// Why the kernel turned the program out, if it did.
     pub(crate) fn exit_reason(&self) -> Option<String> {
         let map = self.object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"))?;
@@ -473,9 +489,12 @@ enum CoreField {
 }
 
 /// Whether a scheduler can be loaded here and now.
-pub(crate) fn check_kernel() -> Result<(), LoadError> {
+pub fn check_kernel() -> Result<(), LoadError> {
     let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
     let state = state.map_err(|_| LoadError::NoSchedExt)?;
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(LoadError::NoBtf);
+    }
     if state.trim() == "disabled" {
         // SAFETY: reads a number of this process.
         return if unsafe { libc::geteuid() } == 0 { Ok(()) } else { Err(LoadError::NotRoot) };

@@ -34,13 +34,13 @@ pub fn installed(program: &'static str) -> Option<&'static str> {
     if Path::new(program).exists() {
         return Some(program);
     }
-    assert!(!Path::new("/run/wave").exists(), "{program} is not installed");
+    assert!(!Path::new("/run/wave/busybox").exists(), "{program} is not installed");
     println!("skipped: {program} is not installed");
     None
 }
 
 fn cpus() -> Vec<usize> {
-    sched::parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap())
+    sched::cpus::online().unwrap()
 }
 
 /// An enclave of all CPUs but the last, which is the agents'.
@@ -101,7 +101,7 @@ impl Drop for Agent {
 /// In an agent's process: where to attach, and as what; on the agents' CPU.
 pub fn assignment() -> Option<(PathBuf, String)> {
     let socket = std::env::var_os(SOCKET)?;
-    sched::pin(&[*cpus().last().unwrap()]).unwrap();
+    sched::cpus::pin(&[*cpus().last().unwrap()]).unwrap();
     Some((PathBuf::from(socket), std::env::var(POLICY).unwrap()))
 }
 
