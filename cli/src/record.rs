@@ -17,7 +17,7 @@ use wave_linux::record::{History, RecordError, Recorder, Scope};
 use wave_sched::workload::{Header, VERSION, Workload};
 
 use crate::report::Progress;
-use crate::run::{Failure, machine};
+use crate::run::{self, Failure, machine};
 
 /// How often the kernel's events are fetched: its buffer holds those of far longer.
 const FETCH: Duration = Duration::from_millis(20);
@@ -69,6 +69,8 @@ pub struct Recording {
     pub workload: Workload,
     /// Why it ended.
     pub ended: &'static str,
+    /// The command's, if it ended by itself.
+    pub exit_code: Option<u8>,
 }
 
 /// Records until the time is over, the process ends, or somebody interrupts; writes it to `out`.
@@ -90,11 +92,13 @@ pub fn record(
         Whom::Command(words) => Some(start(words, stdout_is_ours)?),
         _ => None,
     };
-    let mut session = Session { recorder, child, stop, seconds, since: Instant::now() };
-    let (workload, ended) = session_end(whom, &mut session, quiet)
-        .and_then(|(history, ended)| Ok((session.finish(whom, history)?, ended)))?;
+    let since = Instant::now();
+    let mut session = Session { recorder, child, exit_code: None, stop, seconds, since };
+    let (history, ended) = session_end(whom, &mut session, quiet)?;
+    let exit_code = session.exit_code;
+    let workload = session.finish(whom, history)?;
     output.write(&workload).map_err(|error| unwritten(out, &error))?;
-    Ok(Recording { workload, ended })
+    Ok(Recording { workload, ended, exit_code })
 }
 
 fn unwritten(out: &Path, error: &io::Error) -> Failure {
@@ -128,6 +132,7 @@ fn start(words: &[OsString], stdout_is_ours: bool) -> Result<Child, Failure> {
 struct Session {
     recorder: Recorder,
     child: Option<Child>,
+    exit_code: Option<u8>,
     stop: Arc<AtomicBool>,
     seconds: Option<f64>,
     since: Instant,
@@ -173,8 +178,9 @@ impl Session {
             return Ok(Some("interrupted"));
         }
         if let Some(child) = &mut self.child
-            && child.try_wait().map_err(Failure::cannot)?.is_some()
+            && let Some(status) = child.try_wait().map_err(Failure::cannot)?
         {
+            self.exit_code = Some(run::exit_code(status));
             return Ok(Some("the command ended"));
         }
         if let Whom::Process(pid) = whom

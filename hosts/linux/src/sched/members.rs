@@ -96,11 +96,12 @@ impl Members {
         Members { others: of_our_class().collect(), ..Members::default() }
     }
 
-    /// Puts every thread of the group under the agent that `assign` says; of a cgroup, those that came since the
-    /// last time. Returns how many came.
+    /// Puts every thread of the group, but of these processes, under the agent that `assign` says; of a cgroup,
+    /// those that came since the last time. Returns how many came.
     pub(super) fn add(
         &mut self,
         group: &Group,
+        spared: &[i32],
         assign: &dyn Fn(i32) -> io::Result<()>,
     ) -> Result<usize, JoinError> {
         let mut came = 0;
@@ -111,11 +112,11 @@ impl Members {
         }
         for _ in 0..PASSES_MAX {
             let processes = match group {
-                Group::Process(pid) => tree(*pid),
+                Group::Process(pid) => below(*pid),
                 Group::Cgroup(path) => self.new_in(path)?,
             };
             let before = came;
-            for (pid, _) in &processes {
+            for (pid, _) in processes.iter().filter(|(pid, _)| !spared.contains(pid)) {
                 for thread in process::threads_of(*pid) {
                     match self.join(thread, assign)? {
                         Came::Now => came += 1,
@@ -139,13 +140,11 @@ impl Members {
         }
     }
 
-    /// Processes of a cgroup that have not joined, without ours.
+    /// Processes of a cgroup that have not joined.
     fn new_in(&mut self, path: &Path) -> Result<HashSet<Lifetime>, JoinError> {
         let listed = cgroup_processes(path)?;
         self.processes.retain(|process| listed.contains(process));
-        let ours = ourselves();
-        let new = listed.into_iter().filter(|process| !self.processes.contains(process));
-        Ok(new.filter(|(pid, _)| !ours.contains(pid)).collect())
+        Ok(listed.difference(&self.processes).copied().collect())
     }
 
     fn join(
@@ -216,17 +215,7 @@ fn check_process(pid: i32) -> Result<(), JoinError> {
     }
 }
 
-/// A process and all below it, without ours.
-fn tree(root: i32) -> HashSet<Lifetime> {
-    let ours = ourselves();
-    below(root).into_iter().filter(|(pid, _)| !ours.contains(pid)).collect()
-}
-
-/// This process and all that it has started: agents, above all.
-fn ourselves() -> HashSet<i32> {
-    below(std::process::id() as i32).into_iter().map(|(pid, _)| pid).collect()
-}
-
+/// A process and its children, and theirs.
 fn below(root: i32) -> HashSet<Lifetime> {
     let all: Vec<(i32, Stat)> =
         process::processes().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
@@ -332,17 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_its_children_and_not_ourselves() {
+    fn a_tree_has_the_children_of_children() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let id = child.id() as i32;
-        assert!(ourselves().contains(&id));
-        assert!(below(id).iter().any(|(pid, _)| *pid == id));
-        let parents = below(std::os::unix::process::parent_id() as i32);
-        assert!(parents.iter().any(|(pid, _)| *pid == id));
-        assert!(
-            !tree(std::os::unix::process::parent_id() as i32).iter().any(|(pid, _)| *pid == id)
-        );
+        let has = |root| below(root).iter().any(|(pid, _)| *pid == id);
+        assert!(has(id) && has(std::process::id() as i32));
+        assert!(has(std::os::unix::process::parent_id() as i32));
         child.kill().unwrap();
         child.wait().unwrap();
+        assert!(!has(id));
     }
 }

@@ -247,6 +247,11 @@ impl Enclave {
         }
     }
 
+    /// Starts a command whose threads are under the enclave's agent from its first instruction on.
+    pub fn spawn(&self, command: Command) -> io::Result<Child> {
+        spawn(command)
+    }
+
     /// The threads in the enclave now; those that stay with the host for their affinity are not among them.
     pub fn threads(&self) -> Vec<Thread> {
         self.mechanism.all_threads().collect()
@@ -254,8 +259,11 @@ impl Enclave {
 
     /// Puts threads that run already under the agent, and with them all that they will start; of a cgroup, those
     /// that came since the last time. Returns how many came. They become what they were when the enclave ends.
-    pub fn adopt(&self, group: &Group) -> Result<usize, JoinError> {
-        lock(&self.members).add(group, &|_| Ok(()))
+    /// Left out are this process, the agent's, and those of `agents`: who decides cannot wait for a decision.
+    pub fn adopt(&self, group: &Group, agents: &[i32]) -> Result<usize, JoinError> {
+        let mut spared = agents.to_vec();
+        spared.extend([std::process::id() as i32, lock(&self.shared.agents).pid]);
+        lock(&self.members).add(group, &spared, &|_| Ok(()))
     }
 
     /// Turns the agent out, if there is one (Wave Table 1, `KILL_WAVE_AGENT`).
@@ -295,24 +303,11 @@ fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Starts a command whose threads are under the enclave's agent from its first instruction on. It
-/// keeps the interrupt signal that this process may ignore.
+/// Starts a command whose threads are under the enclave's agent from its first instruction on.
 pub fn spawn(mut command: Command) -> io::Result<Child> {
-    let enter = || {
-        join(0)?;
-        // SAFETY: restores a default disposition; touches no memory.
-        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-        Ok(())
-    };
-    // SAFETY: between fork and exec it makes two system calls, and neither allocates nor locks.
-    unsafe { command.pre_exec(enter) };
+    // SAFETY: between fork and exec it makes one system call, and neither allocates nor locks.
+    unsafe { command.pre_exec(|| join(0)) };
     command.spawn()
-}
-
-/// Leaves an interrupt from the terminal to the commands that it goes to as well.
-pub fn ignore_interrupts() {
-    // SAFETY: sets a disposition without a handler; touches no memory.
-    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
 }
 
 /// The CPUs that are online, and how many there can be, if these are distinct and online.

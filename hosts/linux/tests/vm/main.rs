@@ -5,6 +5,7 @@
 //! Times mean nothing there, so nothing is asserted of them: work is bounded by its amount.
 
 mod hostile;
+mod members;
 mod processes;
 
 use std::os::unix::process::CommandExt;
