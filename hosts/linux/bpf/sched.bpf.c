@@ -10,6 +10,9 @@
  *
  * Who is running, and where, is in `threads`: the truth, which no agent can write. A thread that may not run on
  * every core of the enclave, or for which there is no slot, stays with the host and runs from the FIFO.
+ *
+ * Enclaves are CPUs that belong to no other. Each has a window, an agent and a FIFO of its own; `at` is a core among
+ * those of all of them. Which enclave a thread joins is said by the loader (`enclave_of_task`), and inherited.
  */
 #include "scx.h"
 
@@ -17,6 +20,9 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define CPUS_MAX 1024
 #define SLOTS_MAX (1 << 16)
+/* A power of two. */
+#define ENCLAVES_MAX 8
+/* Of one enclave. */
 #define CONTEXTS_MAX 304
 #define LINE_WORDS 8
 #define LAP_WORD 7
@@ -41,6 +47,7 @@ enum code {
 	TARGET_NOT_RUNNABLE = 6,
 	CPU_OFFLINE = 8,
 	INVALID_FLAGS = 10,
+	NOT_PERMITTED = 12,
 	UNSUPPORTED_VERSION = 15,
 	AFFINITY = 17,
 	UNSUPPORTED = 18,
@@ -52,6 +59,7 @@ enum code {
 /* core/src/snapshot.rs */
 enum state { FREE, RUNNABLE, RUNNING, BLOCKED_STATE };
 
+/* And those of the other enclaves. */
 #define FIFO_DSQ 1ull
 #define FIRST_DSQ 16ull
 /* How often a decision may come before its thread is in its DSQ. */
@@ -59,26 +67,36 @@ enum state { FREE, RUNNABLE, RUNNING, BLOCKED_STATE };
 /* Decisions that one dispatch answers at most. */
 #define LOOKS_MAX 64
 
-/* What the loader says before anything runs. Where the parts of the window lie, in lines from its start; rings are
- * `1 << shift` lines each. As hosts/linux/src/sched/object.rs has it. */
-const volatile struct layout {
+/* What the loader says before anything runs: of an enclave, where the parts of its window lie, in lines from its
+ * start; rings are `1 << shift` lines each. As hosts/linux/src/sched/object.rs has it. */
+struct places {
 	u64 patience_ns;
-	u32 cores;
-	u32 subjects;
-	u32 cpus_possible;
+	/* Its cores are `cores` ones from `first_core` on. */
+	u32 cores, first_core;
 	u32 agent_parked;
 	u32 preempt;
 	u32 core_status;
 	u32 messages_first, messages_credit, messages_shift;
 	u32 decisions_first, decisions_credit, decisions_shift;
+	u32 pad;
 	/* The queue of messages of each CPU: the core's own, or one of a CPU outside the enclave. */
 	u16 context_of_cpu[CPUS_MAX];
-	/* `cores` and more: none. */
+};
+
+const volatile struct layout {
+	u64 round_ns;
+	u32 enclaves;
+	u32 all_cores;
+	u32 subjects;
+	u32 cpus_possible;
+	struct places places[ENCLAVES_MAX];
+	/* `all_cores` and more: none. */
 	u16 core_of_cpu[CPUS_MAX];
 	u16 cpu_of_core[CPUS_MAX];
-} layout = { .cores = 1 };
+	u16 enclave_of_core[CPUS_MAX];
+} layout = { .all_cores = 1, .enclaves = 1 };
 
-#define cores layout.cores
+#define all_cores layout.all_cores
 #define subjects layout.subjects
 
 /* The loader and this side; nobody else sees it. */
@@ -97,6 +115,9 @@ struct control {
 	/* Joined without a slot left. */
 	u64 without_slot;
 	u64 fallbacks;
+	/* Threads that have a slot. */
+	u64 held;
+	u64 unused[7];
 };
 
 struct thread {
@@ -110,7 +131,7 @@ struct thread {
 	u8 fresh;
 	u8 yielded;
 	u8 in_fifo;
-	u8 pad;
+	u8 enclave;
 	u64 unused[3];
 };
 
@@ -130,7 +151,7 @@ struct core {
 	u64 unused[5];
 };
 
-_Static_assert(sizeof(struct control) == 64, "a line");
+_Static_assert(sizeof(struct control) == 128, "two lines");
 _Static_assert(sizeof(struct thread) == 64, "a line");
 _Static_assert(sizeof(struct core) == 256, "four lines");
 
@@ -143,7 +164,7 @@ struct context {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, ENCLAVES_MAX);
 	__type(key, u32);
 	__type(value, struct control);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -167,7 +188,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CONTEXTS_MAX);
+	__uint(max_entries, ENCLAVES_MAX * CONTEXTS_MAX);
 	__type(key, u32);
 	__type(value, struct context);
 } contexts SEC(".maps");
@@ -184,10 +205,11 @@ struct window {
 	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
 };
 
+/* Of each enclave. */
 #define WINDOWS 4
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, WINDOWS);
+	__uint(max_entries, ENCLAVES_MAX * WINDOWS);
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, sizeof(u32));
 	__array(values, struct window);
@@ -207,10 +229,26 @@ struct {
 	__type(value, u32);
 } free_slots SEC(".maps");
 
-/* What the loader has to do: ring the agent (0), or look at `control` (1). */
+/* Which enclave a task joins, and its children with it; the first, if nothing is said. */
 struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, u32);
+} enclave_of_task SEC(".maps");
+
+struct bell {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
+};
+
+/* What the loader has to do for an enclave: ring the agent (0), or look at `control` (1). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ENCLAVES_MAX);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(u32));
+	__array(values, struct bell);
 } bells SEC(".maps");
 
 struct timer {
@@ -233,21 +271,43 @@ struct {
 #define READ(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 
-static __always_inline struct control *the_control(void)
+static __always_inline const volatile struct places *places_of(u32 enclave)
 {
-	u32 zero = 0;
-	return bpf_map_lookup_elem(&control, &zero);
+	return &layout.places[enclave & (ENCLAVES_MAX - 1)];
 }
 
-static __always_inline void ring(u64 what)
+static __always_inline struct control *control_of(u32 enclave)
 {
-	bpf_ringbuf_output(&bells, &what, sizeof(what), BPF_RB_FORCE_WAKEUP);
+	return bpf_map_lookup_elem(&control, &enclave);
+}
+
+static __always_inline u32 enclave_of_core(u32 at)
+{
+	return layout.enclave_of_core[at & (CPUS_MAX - 1)];
+}
+
+static __always_inline u32 cpu_of(u32 at)
+{
+	return layout.cpu_of_core[at & (CPUS_MAX - 1)];
+}
+
+/* Of a core, as its own agent knows it. */
+static __always_inline u32 own_number(u32 at)
+{
+	return at - places_of(enclave_of_core(at))->first_core;
+}
+
+static __always_inline void ring(u32 enclave, u64 what)
+{
+	void *bell = bpf_map_lookup_elem(&bells, &enclave);
+	if (bell)
+		bpf_ringbuf_output(bell, &what, sizeof(what), BPF_RB_FORCE_WAKEUP);
 }
 
 /* The window of an epoch, if there is one. */
-static __always_inline void *window_of(u64 epoch)
+static __always_inline void *window_of(u32 enclave, u64 epoch)
 {
-	u32 at = epoch % WINDOWS;
+	u32 at = enclave * WINDOWS + epoch % WINDOWS;
 	return bpf_map_lookup_elem(&windows, &at);
 }
 
@@ -256,19 +316,19 @@ static __always_inline struct line *line_at(void *window, u32 at)
 	return bpf_map_lookup_elem(window, &at);
 }
 
-static __always_inline void lose(struct control *control)
+static __always_inline void lose(struct control *control, u32 enclave)
 {
 	if (!READ(control->lost)) {
 		WRITE(control->lost, 1);
-		ring(1);
+		ring(enclave, 1);
 	}
 }
 
-static __always_inline void blame(struct control *control)
+static __always_inline void blame(struct control *control, u32 enclave)
 {
 	if (!READ(control->fault)) {
 		WRITE(control->fault, 1);
-		ring(1);
+		ring(enclave, 1);
 	}
 }
 
@@ -276,15 +336,17 @@ struct entry {
 	u64 words[6];
 };
 
-/* Pushes an entry into this CPU's queue of messages, if there is an agent; sees whether it sleeps. */
-static __noinline int push(u32 at, u64 tag, struct entry *entry)
+/* Pushes an entry into a queue of messages of this CPU's, if there is an agent; sees whether it sleeps. */
+static __noinline int push(u32 enclave, u32 at, u64 tag, struct entry *entry)
 {
-	struct control *control = the_control();
-	struct context *context = bpf_map_lookup_elem(&contexts, &at);
+	u32 key = enclave * CONTEXTS_MAX + at;
+	const volatile struct places *places = places_of(enclave);
+	struct control *control = control_of(enclave);
+	struct context *context = bpf_map_lookup_elem(&contexts, &key);
 	if (!control || !context || !entry)
 		return 0;
 	u64 epoch = READ(control->epoch);
-	void *window = window_of(epoch);
+	void *window = window_of(enclave, epoch);
 	if (!window)
 		return 0;
 	if (context->epoch != epoch) {
@@ -292,35 +354,35 @@ static __noinline int push(u32 at, u64 tag, struct entry *entry)
 		context->produced = 0;
 		context->credit = 0;
 	}
-	u64 entries = 1ull << layout.messages_shift;
+	u64 entries = 1ull << places->messages_shift;
 	if (context->produced - context->credit >= entries) {
-		struct line *credit = line_at(window, layout.messages_credit + at);
+		struct line *credit = line_at(window, places->messages_credit + at);
 		u64 consumed = credit ? READ(credit->words[0]) : 0;
 		if (consumed > context->produced) {
-			blame(control);
+			blame(control, enclave);
 			return 0;
 		}
 		if (consumed > context->credit)
 			context->credit = consumed;
 		if (context->produced - context->credit >= entries) {
-			lose(control);
+			lose(control, enclave);
 			return 0;
 		}
 	}
 	u64 slot = context->produced & (entries - 1);
-	struct line *line = line_at(window, layout.messages_first + (at << layout.messages_shift) + slot);
+	struct line *line = line_at(window, places->messages_first + (at << places->messages_shift) + slot);
 	if (!line)
 		return 0;
 #pragma unroll
 	for (int word = 0; word < 6; word++)
 		WRITE(line->words[word], entry->words[word]);
-	u64 lap = (context->produced >> layout.messages_shift) + 1;
+	u64 lap = (context->produced >> places->messages_shift) + 1;
 	/* The exchange orders: what is above before it, and the look below after it. */
 	__sync_lock_test_and_set(&line->words[LAP_WORD], lap << 32 | tag);
 	context->produced++;
-	struct line *parked = line_at(window, layout.agent_parked);
+	struct line *parked = line_at(window, places->agent_parked);
 	if (parked && READ(parked->words[0]) == PARKED)
-		ring(0);
+		ring(enclave, 0);
 	return 0;
 }
 
@@ -334,10 +396,10 @@ static __always_inline u64 word_of(u32 sequence, u64 state, u32 core)
 	return (u64)core << 48 | state << 32 | sequence;
 }
 
-static __always_inline u32 this_context(void)
+static __always_inline u32 this_context(u32 enclave)
 {
 	u32 cpu = bpf_get_smp_processor_id();
-	return layout.context_of_cpu[cpu & (CPUS_MAX - 1)];
+	return places_of(enclave)->context_of_cpu[cpu & (CPUS_MAX - 1)];
 }
 
 static __always_inline u32 core_here(void)
@@ -346,19 +408,25 @@ static __always_inline u32 core_here(void)
 	return layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
 }
 
+/* This CPU, as the enclave's agent knows it. */
+static __always_inline u32 place_in(u32 enclave)
+{
+	u32 at = core_here();
+	return at < all_cores && enclave_of_core(at) == enclave ? own_number(at) : 0xffff;
+}
+
 /* Moves a thread to a new state, and tells it. */
 static __always_inline void tell(struct thread *thread, u32 slot, u64 state, u64 kind, u64 ran_ns)
 {
 	u32 sequence = (u32)thread->word + 1;
 	__sync_lock_test_and_set(&thread->word, word_of(sequence, state, 0));
-	u32 core = core_here();
-	u64 place = core < cores ? core : 0xffff;
+	u64 place = place_in(thread->enclave);
 	struct entry entry = { {
 		(u64)thread->generation << 32 | slot,
 		place << 32 | sequence,
 		ran_ns,
 	} };
-	push(this_context(), kind << 16 | 5, &entry);
+	push(thread->enclave, this_context(thread->enclave), kind << 16 | 5, &entry);
 }
 
 static __always_inline struct thread *thread_of(struct task_struct *p, u32 *slot)
@@ -372,32 +440,45 @@ static __always_inline struct thread *thread_of(struct task_struct *p, u32 *slot
 }
 
 /* Whether the task may run on every core of the enclave. */
-static __always_inline bool fits(const struct cpumask *mask, s32 allowed)
+static __always_inline bool fits(u32 enclave, const struct cpumask *mask, s32 allowed)
 {
+	const volatile struct places *places = places_of(enclave);
 	if (allowed >= (s32)layout.cpus_possible)
 		return true;
-	for (u32 core = 0; core < CPUS_MAX && core < cores; core++) {
-		if (!bpf_cpumask_test_cpu(layout.cpu_of_core[core & (CPUS_MAX - 1)], mask))
+	for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++) {
+		if (!bpf_cpumask_test_cpu(cpu_of(places->first_core + core), mask))
 			return false;
 	}
 	return true;
 }
 
-static __always_inline void join(struct task_struct *p)
+static __always_inline u32 enclave_of(struct task_struct *p)
+{
+	u32 *enclave = bpf_task_storage_get(&enclave_of_task, p, 0, 0);
+	return enclave && *enclave < layout.enclaves ? *enclave : 0;
+}
+
+static __always_inline void join(struct task_struct *p, u32 enclave)
 {
 	u64 key = (u64)p;
 	u32 slot;
-	struct control *control = the_control();
-	if (bpf_map_pop_elem(&free_slots, &slot)) {
-		if (control)
-			__sync_fetch_and_add(&control->without_slot, 1);
+	struct control *control = control_of(enclave);
+	if (!control)
+		return;
+	/* No enclave takes the others' share. */
+	if (__sync_fetch_and_add(&control->held, 1) >= subjects / layout.enclaves ||
+	    bpf_map_pop_elem(&free_slots, &slot)) {
+		__sync_fetch_and_add(&control->held, -1);
+		__sync_fetch_and_add(&control->without_slot, 1);
 		return;
 	}
 	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
 	if (!thread || bpf_map_update_elem(&slots, &key, &slot, BPF_ANY)) {
 		bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
+		__sync_fetch_and_add(&control->held, -1);
 		return;
 	}
+	thread->enclave = enclave;
 	thread->generation++;
 	thread->pid = p->pid;
 	thread->fresh = 1;
@@ -419,13 +500,32 @@ static __always_inline void leave(struct task_struct *p, u64 kind)
 		tell(thread, slot, FREE, kind, 0);
 	thread->fresh = 0;
 	thread->pid = 0;
+	struct control *control = control_of(thread->enclave);
+	if (control)
+		__sync_fetch_and_add(&control->held, -1);
 	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
+}
+
+/* Children are of their parent's enclave, whatever class they are of. */
+s32 STRUCT_OPS(wave_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	if (!args->fork)
+		return 0;
+	u32 *parents = bpf_task_storage_get(&enclave_of_task, bpf_get_current_task_btf(), 0, 0);
+	if (!parents)
+		return 0;
+	u32 *enclave = bpf_task_storage_get(&enclave_of_task, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!enclave)
+		return -12 /* ENOMEM */;
+	*enclave = *parents;
+	return 0;
 }
 
 void STRUCT_OPS(wave_enable, struct task_struct *p)
 {
-	if (fits(p->cpus_ptr, p->nr_cpus_allowed))
-		join(p);
+	u32 enclave = enclave_of(p);
+	if (fits(enclave, p->cpus_ptr, p->nr_cpus_allowed))
+		join(p, enclave);
 }
 
 void STRUCT_OPS(wave_disable, struct task_struct *p)
@@ -435,11 +535,11 @@ void STRUCT_OPS(wave_disable, struct task_struct *p)
 
 void STRUCT_OPS(wave_set_cpumask, struct task_struct *p, const struct cpumask *mask)
 {
-	u32 slot;
+	u32 slot, enclave = enclave_of(p);
 	bool ours = thread_of(p, &slot) != 0;
-	bool fitting = fits(p->cpus_ptr, p->nr_cpus_allowed);
+	bool fitting = fits(enclave, p->cpus_ptr, p->nr_cpus_allowed);
 	if (fitting && !ours)
-		join(p);
+		join(p, enclave);
 	else if (!fitting && ours)
 		leave(p, DEPARTED);
 }
@@ -451,10 +551,11 @@ s32 STRUCT_OPS(wave_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 }
 
 /* Wakes a core that sleeps, for a task of the FIFO that may run there. */
-static __always_inline void kick_for(struct task_struct *p)
+static __always_inline void kick_for(u32 enclave, struct task_struct *p)
 {
-	for (u32 core = 0; core < CPUS_MAX && core < cores; core++) {
-		u32 cpu = layout.cpu_of_core[core & (CPUS_MAX - 1)];
+	const volatile struct places *places = places_of(enclave);
+	for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++) {
+		u32 cpu = cpu_of(places->first_core + core);
 		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	}
@@ -463,18 +564,20 @@ static __always_inline void kick_for(struct task_struct *p)
 void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	u32 slot = 0;
-	struct control *control = the_control();
 	struct thread *thread = thread_of(p, &slot);
+	u32 enclave = thread ? thread->enclave : enclave_of(p);
+	struct control *control = control_of(enclave);
 	if (!thread || !control) {
+		const volatile struct places *places = places_of(enclave);
 		bool inside = false;
-		for (u32 at = 0; at < CPUS_MAX && at < cores; at++)
-			inside |= bpf_cpumask_test_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], p->cpus_ptr);
+		for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++)
+			inside |= bpf_cpumask_test_cpu(cpu_of(places->first_core + core), p->cpus_ptr);
 		if (!inside) {
 			dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
 			return;
 		}
-		dsq_insert(p, FIFO_DSQ, SCX_SLICE_DFL, enq_flags);
-		kick_for(p);
+		dsq_insert(p, FIFO_DSQ + enclave, SCX_SLICE_DFL, enq_flags);
+		kick_for(enclave, p);
 		return;
 	}
 	u64 before = state_of(thread->word);
@@ -485,9 +588,9 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	if (parks)
 		dsq_insert(p, FIRST_DSQ + slot, SCX_SLICE_INF, enq_flags);
 	else
-		dsq_insert(p, FIFO_DSQ, SCX_SLICE_DFL, enq_flags);
+		dsq_insert(p, FIFO_DSQ + enclave, SCX_SLICE_DFL, enq_flags);
 	if (!parks)
-		kick_for(p);
+		kick_for(enclave, p);
 	/* Its attributes changed while it ran, and it goes on; or it waited, and still does. */
 	if (runs_on || (before == RUNNABLE && !thread->fresh))
 		return;
@@ -510,12 +613,13 @@ void STRUCT_OPS(wave_running, struct task_struct *p)
 	u32 at = core_here();
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (thread) {
+		u32 place = place_in(thread->enclave);
 		thread->started_ns = bpf_ktime_get_ns();
-		if (state_of(thread->word) != RUNNING || thread->word >> 48 != at)
-			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, RUNNING, at));
+		if (state_of(thread->word) != RUNNING || thread->word >> 48 != place)
+			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, RUNNING, place));
 	}
 	/* A run that no decision began: an agent must not believe that the core waits for it. */
-	if (at < cores && core && READ(core->record) & 1 << 24)
+	if (at < all_cores && core && READ(core->record) & 1 << 24)
 		__sync_lock_test_and_set(&core->record, (core->record & ~(1ull << 24)) + (1ull << 32));
 }
 
@@ -561,13 +665,15 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 	u64 word = READ(thread->word);
 	if (thread->generation != generation || state_of(word) == FREE)
 		return TARGET_NOT_FOUND;
+	if (thread->enclave != enclave_of_core(at))
+		return NOT_PERMITTED;
 	if ((u32)word != sequence)
 		return TARGET_STALE;
 	if (state_of(word) == RUNNING)
 		return TARGET_ON_CPU;
 	if (state_of(word) != RUNNABLE || thread->in_fifo)
 		return TARGET_NOT_RUNNABLE;
-	u32 cpu = layout.cpu_of_core[at & (CPUS_MAX - 1)];
+	u32 cpu = cpu_of(at);
 	int code = EARLY;
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -587,7 +693,7 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 	bpf_iter_scx_dsq_destroy(&it);
 	bpf_rcu_read_unlock();
 	if (code == COMPLETE) {
-		__sync_val_compare_and_swap(&thread->word, word, word_of(sequence, RUNNING, at));
+		__sync_val_compare_and_swap(&thread->word, word, word_of(sequence, RUNNING, own_number(at)));
 	} else if (code == EARLY && ++thread->early > EARLY_MAX) {
 		thread->early = 0;
 		return TARGET_NOT_RUNNABLE;
@@ -600,28 +706,30 @@ enum look { NOTHING, REFUSED, COMMITTED, TOO_EARLY };
 
 static __noinline int look(u32 at)
 {
-	struct control *control = the_control();
+	u32 enclave = enclave_of_core(at), own = own_number(at);
+	const volatile struct places *places = places_of(enclave);
+	struct control *control = control_of(enclave);
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (!control || !core || at >= cores)
+	if (!control || !core || at >= all_cores)
 		return NOTHING;
 	u64 epoch = core->epoch;
-	void *window = window_of(epoch);
+	void *window = window_of(enclave, epoch);
 	if (!window)
 		return NOTHING;
 	u64 consumed = core->consumed;
-	u64 slot = consumed & ((1ull << layout.decisions_shift) - 1);
-	struct line *line = line_at(window, layout.decisions_first + (at << layout.decisions_shift) + slot);
+	u64 slot = consumed & ((1ull << places->decisions_shift) - 1);
+	struct line *line = line_at(window, places->decisions_first + (own << places->decisions_shift) + slot);
 	if (!line)
 		return NOTHING;
 	u64 lap = READ(line->words[LAP_WORD]);
-	if (lap >> 32 != (consumed >> layout.decisions_shift) + 1)
+	if (lap >> 32 != (consumed >> places->decisions_shift) + 1)
 		return NOTHING;
 	u64 subject = READ(line->words[0]), second = READ(line->words[1]), slice = READ(line->words[2]);
 	u32 txn = second >> 32 & TXN_MASK;
 	int code;
 	if ((lap & 0xff) != 3) {
 		/* Not a decision at all: passed over without an answer. */
-		blame(control);
+		blame(control, enclave);
 		code = MALFORMED;
 	} else if ((lap >> 8 & 0xff) == FLAG_ATOMIC) {
 		code = UNSUPPORTED;
@@ -639,8 +747,8 @@ static __noinline int look(u32 at)
 		}
 	}
 	core->consumed = consumed + 1;
-	if (core->consumed - core->credited >= 1ull << layout.decisions_shift >> 2) {
-		struct line *credit = line_at(window, layout.decisions_credit + at);
+	if (core->consumed - core->credited >= 1ull << places->decisions_shift >> 2) {
+		struct line *credit = line_at(window, places->decisions_credit + own);
 		core->credited = core->consumed;
 		if (credit)
 			WRITE(credit->words[0], core->consumed);
@@ -657,7 +765,7 @@ static __noinline int look(u32 at)
 	__sync_lock_test_and_set(&core->record, run << 32 | asks << 24 | txn);
 	struct entry entry = { { run << 32 | (u64)txn << 8 | code } };
 	u64 flags = FLAG_OUTCOME | (asks ? FLAG_ASKS : 0);
-	push(at, (u64)KIND_NONE << 16 | flags << 8 | 1, &entry);
+	push(enclave, own, (u64)KIND_NONE << 16 | flags << 8 | 1, &entry);
 	return code == COMPLETE ? COMMITTED : REFUSED;
 }
 
@@ -674,14 +782,16 @@ static __always_inline bool serve(u32 at)
 			break;
 	}
 	/* More is there: come back. */
-	scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], 0);
+	scx_bpf_kick_cpu(cpu_of(at), 0);
 	return true;
 }
 
 static __always_inline void set_parked(struct core *core, u32 at, u64 parked)
 {
-	void *window = window_of(core->epoch);
-	struct line *status = window ? line_at(window, layout.core_status + at) : 0;
+	u32 enclave = enclave_of_core(at);
+	void *window = window_of(enclave, core->epoch);
+	u32 line = places_of(enclave)->core_status + own_number(at);
+	struct line *status = window ? line_at(window, line) : 0;
 	core->parked = parked;
 	if (status)
 		__sync_lock_test_and_set(&status->words[0], parked);
@@ -694,14 +804,15 @@ static __noinline int ask(u32 at)
 	if (!core)
 		return 0;
 	__sync_lock_test_and_set(&core->record, core->record | 1 << 24);
-	push(at, (u64)KIND_NONE << 16 | FLAG_ASKS << 8, &entry);
+	push(enclave_of_core(at), own_number(at), (u64)KIND_NONE << 16 | FLAG_ASKS << 8, &entry);
 	return 0;
 }
 
 /* Threads that an agent left parked, when there is none any more. */
 static __noinline int rescue(u32 at)
 {
-	struct control *control = the_control();
+	u32 enclave = enclave_of_core(at);
+	struct control *control = control_of(enclave);
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (!control || !core)
 		return 0;
@@ -713,7 +824,7 @@ static __noinline int rescue(u32 at)
 	{
 		struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
 		if (thread && state_of(READ(thread->word)) == RUNNABLE && !thread->in_fifo &&
-		    dsq_move_to_local(FIRST_DSQ + slot))
+		    thread->enclave == enclave && dsq_move_to_local(FIRST_DSQ + slot))
 			return 1;
 	}
 	core->scanned = tick;
@@ -723,9 +834,10 @@ static __noinline int rescue(u32 at)
 void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 {
 	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
-	struct control *control = the_control();
+	u32 enclave = enclave_of_core(at);
+	struct control *control = control_of(enclave);
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at >= cores || !control || !core)
+	if (at >= all_cores || !control || !core)
 		return;
 	u64 epoch = READ(control->epoch);
 	if (core->epoch != epoch) {
@@ -738,7 +850,7 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 		set_parked(core, at, 0);
 	/* What is the host's own comes first: it is there for as long as an agent is not, and for tasks that
 	 * cannot be the agent's. */
-	if (dsq_move_to_local(FIFO_DSQ)) {
+	if (dsq_move_to_local(FIFO_DSQ + enclave)) {
 		core->fallback_switches++;
 		return;
 	}
@@ -768,9 +880,10 @@ SEC("syscall")
 int wave_kick(struct kick *kick)
 {
 	u32 at = kick->core;
-	struct control *control = the_control();
+	u32 enclave = enclave_of_core(at);
+	struct control *control = control_of(enclave);
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at >= cores || !control || !core)
+	if (at >= all_cores || !control || !core)
 		return 1;
 	if (core->offline) {
 		/* Nobody else looks at its queues. */
@@ -781,35 +894,44 @@ int wave_kick(struct kick *kick)
 		return 0;
 	}
 	u64 flags = SCX_KICK_IDLE;
-	void *window = window_of(READ(control->epoch));
-	struct line *word = window ? line_at(window, layout.preempt + at) : 0;
+	void *window = window_of(enclave, READ(control->epoch));
+	u32 line = places_of(enclave)->preempt + own_number(at);
+	struct line *word = window ? line_at(window, line) : 0;
 	if (word && READ(word->words[0]) == (1ull << 32 | READ(core->record) >> 32))
 		flags = SCX_KICK_PREEMPT;
-	scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], flags);
+	scx_bpf_kick_cpu(cpu_of(at), flags);
 	return 0;
 }
 
-static __always_inline void kick_idle(void)
+static __always_inline void kick_idle(u32 enclave)
 {
-	for (u32 at = 0; at < CPUS_MAX && at < cores; at++)
-		scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], SCX_KICK_IDLE);
+	const volatile struct places *places = places_of(enclave);
+	for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++)
+		scx_bpf_kick_cpu(cpu_of(places->first_core + core), SCX_KICK_IDLE);
 }
 
-/* Turns the agent out if nobody watches it any more, and lets idle cores look for what was left parked. */
+/* Turns an agent out if nobody watches it any more, and lets idle cores look for what was left parked. */
+static __noinline int watch(u32 enclave)
+{
+	struct control *control = control_of(enclave);
+	if (!control)
+		return 0;
+	u64 now = bpf_ktime_get_ns(), beat = READ(control->beat);
+	__sync_fetch_and_add(&control->tick, 1);
+	if (READ(control->agent_decides) && now > beat && now - beat > places_of(enclave)->patience_ns) {
+		WRITE(control->agent_decides, 0);
+		__sync_fetch_and_add(&control->fallbacks, 1);
+	}
+	if (!READ(control->agent_decides))
+		kick_idle(enclave);
+	return 0;
+}
+
 static int on_timer(void *map, int *key, struct timer *timer)
 {
-	struct control *control = the_control();
-	if (control) {
-		u64 now = bpf_ktime_get_ns(), beat = READ(control->beat);
-		__sync_fetch_and_add(&control->tick, 1);
-		if (READ(control->agent_decides) && now > beat && now - beat > layout.patience_ns) {
-			WRITE(control->agent_decides, 0);
-			__sync_fetch_and_add(&control->fallbacks, 1);
-		}
-		if (!READ(control->agent_decides))
-			kick_idle();
-	}
-	bpf_timer_start(&timer->timer, layout.patience_ns / 4, 0);
+	for (u32 enclave = 0; enclave < ENCLAVES_MAX && enclave < layout.enclaves; enclave++)
+		watch(enclave);
+	bpf_timer_start(&timer->timer, layout.round_ns, 0);
 	return 0;
 }
 
@@ -817,7 +939,7 @@ void STRUCT_OPS(wave_cpu_online, s32 cpu)
 {
 	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at < cores && core)
+	if (at < all_cores && core)
 		WRITE(core->offline, 0);
 }
 
@@ -825,16 +947,20 @@ void STRUCT_OPS(wave_cpu_offline, s32 cpu)
 {
 	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at < cores && core)
+	if (at < all_cores && core)
 		WRITE(core->offline, 1);
 }
 
 s32 STRUCT_OPS_SLEEPABLE(wave_init)
 {
-	u32 zero = 0, slot;
-	s32 error = scx_bpf_create_dsq(FIFO_DSQ, -1);
-	if (error)
-		return error;
+	u32 zero = 0, slot, enclave;
+	s32 error;
+	bpf_for(enclave, 0, layout.enclaves)
+	{
+		error = scx_bpf_create_dsq(FIFO_DSQ + enclave, -1);
+		if (error)
+			return error;
+	}
 	bpf_for(slot, 0, subjects)
 	{
 		u32 value = slot;
@@ -848,7 +974,7 @@ s32 STRUCT_OPS_SLEEPABLE(wave_init)
 		return -2;
 	bpf_timer_init(&timer->timer, &timers, 1 /* CLOCK_MONOTONIC */);
 	bpf_timer_set_callback(&timer->timer, on_timer);
-	return bpf_timer_start(&timer->timer, layout.patience_ns / 4, 0);
+	return bpf_timer_start(&timer->timer, layout.round_ns, 0);
 }
 
 void STRUCT_OPS(wave_exit, struct scx_exit_info *info)
@@ -867,6 +993,7 @@ struct sched_ext_ops wave = {
 	.quiescent = (void *)wave_quiescent,
 	.yield = (void *)wave_yield,
 	.set_cpumask = (void *)wave_set_cpumask,
+	.init_task = (void *)wave_init_task,
 	.enable = (void *)wave_enable,
 	.disable = (void *)wave_disable,
 	.cpu_online = (void *)wave_cpu_online,

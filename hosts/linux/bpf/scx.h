@@ -27,7 +27,10 @@ struct task_struct {
 	struct sched_ext_entity scx;
 } WAVE_CO_RE;
 
-struct scx_init_task_args;
+struct scx_init_task_args {
+	bool fork;
+} WAVE_CO_RE;
+
 struct scx_exit_task_args;
 
 struct scx_exit_info {
@@ -45,6 +48,7 @@ struct sched_ext_ops {
 	void (*quiescent)(struct task_struct *p, u64 deq_flags);
 	bool (*yield)(struct task_struct *from, struct task_struct *to);
 	void (*set_cpumask)(struct task_struct *p, const struct cpumask *cpumask);
+	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
 	void (*enable)(struct task_struct *p);
 	void (*disable)(struct task_struct *p);
 	void (*cpu_online)(s32 cpu);

@@ -102,10 +102,7 @@ impl Control {
             self.promote(now)?;
             self.serve(now)?;
         }
-        if let Some(agent) = self.attached.take() {
-            agent.control.revoke(&agent.port);
-        }
-        Ok(())
+        self.detach()
     }
 
     /// Until something happens, or the watchdog wants to look.

@@ -72,9 +72,11 @@ pub enum Group {
 /// A thread for as long as it lives: ids are used again.
 type Lifetime = (i32, u64);
 
-/// What became threads of the enclave's.
+/// What became threads of enclaves.
 #[derive(Debug, Default)]
 pub(super) struct Members {
+    /// How many there are.
+    enclaves: usize,
     /// What they were.
     before: HashMap<Lifetime, libc::sched_attr>,
     /// Processes of cgroups, all of whose threads have joined.
@@ -92,8 +94,8 @@ pub fn check(group: &Group) -> Result<(), JoinError> {
 }
 
 impl Members {
-    pub(super) fn new() -> Members {
-        Members { others: of_our_class().collect(), ..Members::default() }
+    pub(super) fn new(enclaves: usize) -> Members {
+        Members { enclaves, others: of_our_class().collect(), ..Members::default() }
     }
 
     /// Puts every thread of the group, but of these processes, under the agent that `assign` says; of a cgroup,
@@ -176,8 +178,12 @@ impl Members {
         }
     }
 
-    /// Everybody becomes what they were.
-    pub(super) fn restore(&self) {
+    /// An enclave ends. With the last one everybody becomes what they were.
+    pub(super) fn leave(&mut self) {
+        self.enclaves -= 1;
+        if self.enclaves > 0 {
+            return;
+        }
         for _ in 0..PASSES_MAX {
             let mut went = 0;
             for thread in of_our_class().filter(|thread| !self.others.contains(thread)) {

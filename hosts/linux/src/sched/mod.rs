@@ -38,7 +38,7 @@ use wave_links::socket::{Listener, SocketError};
 use control::Control;
 use members::Members;
 pub use members::{Group, JoinError, check};
-use object::Mechanism;
+use object::{ENCLAVES_MAX, Mechanism, Part};
 pub use object::{LoadError, check_kernel};
 
 /// The scheduling class that a thread joins to be decided on.
@@ -90,6 +90,9 @@ pub enum StartError {
         /// The CPUs that are online.
         online: Vec<usize>,
     },
+    /// None, or too many.
+    #[error("a host has 1 to {ENCLAVES_MAX} enclaves, not {0}")]
+    Count(usize),
     /// The kernel gave no descriptor or thread.
     #[error("{doing}: {error}")]
     System {
@@ -98,6 +101,10 @@ pub enum StartError {
         /// What the kernel said.
         error: io::Error,
     },
+}
+
+fn system(doing: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |error| StartError::System { doing, error }
 }
 
 /// One core's counters since the start.
@@ -179,9 +186,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// threads back to the kernel's own scheduler.
 pub struct Enclave {
     shared: Arc<Shared>,
-    mechanism: Arc<Mechanism>,
     control: Option<JoinHandle<Result<(), LoadError>>>,
-    members: Mutex<Members>,
+    members: Arc<Mutex<Members>>,
+    mechanism: Arc<Mechanism>,
     socket: PathBuf,
 }
 
@@ -192,33 +199,73 @@ impl std::fmt::Debug for Enclave {
 }
 
 impl Enclave {
-    /// Loads the mechanism. No thread is under it yet: see [`join`].
+    /// Loads the mechanism. No thread is under it yet: see [`Enclave::spawn`] and [`Enclave::adopt`].
     pub fn start(options: Options) -> Result<Enclave, StartError> {
-        let Options { socket, allowed_uids, cpus, mut config } = options;
+        let mut enclaves = Enclave::start_all(vec![options])?;
+        Ok(enclaves.remove(0))
+    }
+
+    /// Several at once, whose CPUs are disjoint: the kernel loads one scheduler at a time, so that none can come
+    /// later. A thread that enters its class by itself joins the first.
+    pub fn start_all(all: Vec<Options>) -> Result<Vec<Enclave>, StartError> {
         object::check_kernel()?;
-        let (online, possible) = check_cpus(&cpus)?;
-        let seats: Vec<usize> = online.into_iter().filter(|cpu| !cpus.contains(cpu)).collect();
-        config.cores = u16::try_from(cpus.len()).unwrap_or(u16::MAX);
-        // A context for each CPU outside the enclave, and the control context.
-        config.contexts = u16::try_from(possible - cpus.len() + 1).unwrap_or(u16::MAX);
-        let layout = Layout::new(config)?;
-        let system = |doing| move |error| StartError::System { doing, error };
+        if !(1..=ENCLAVES_MAX).contains(&all.len()) {
+            return Err(StartError::Count(all.len()));
+        }
+        let taken: Vec<usize> = all.iter().flat_map(|options| options.cpus.clone()).collect();
+        let (online, possible) = check_cpus(&taken)?;
+        let seats: Vec<usize> = online.into_iter().filter(|cpu| !taken.contains(cpu)).collect();
+        // Ids are of all enclaves: each agent has room for them.
+        let subjects = all.iter().map(|options| options.config.subjects).max().unwrap_or(0);
+        let mut layouts = Vec::new();
+        for options in &all {
+            let cores = options.cpus.len();
+            layouts.push(Layout::new(Config {
+                cores: u16::try_from(cores).unwrap_or(u16::MAX),
+                // A context for each CPU outside the enclave, and the control context.
+                contexts: u16::try_from(possible - cores + 1).unwrap_or(u16::MAX),
+                subjects,
+                ..options.config
+            })?);
+        }
+        // The control threads may not wait for a page that waits for a decision either.
+        stay_resident().map_err(system("locking this process's memory"))?;
+        let listen = |options: &Options| Listener::bind(&options.socket, &options.allowed_uids);
+        let listeners = all.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+        let members = Arc::new(Mutex::new(Members::new(all.len())));
+        let parts = layouts.iter().zip(&all);
+        let parts: Vec<Part<'_>> =
+            parts.map(|(layout, options)| Part { layout, cpus: &options.cpus }).collect();
+        let mechanisms = Mechanism::load(&parts, subjects, possible)?;
+        let parts = mechanisms.into_iter().zip(listeners).zip(&layouts);
+        let start = |((mechanism, listener), layout): ((_, _), &Layout)| {
+            Enclave::begin(Arc::new(mechanism), listener, layout, &seats, &members)
+        };
+        parts.map(start).collect()
+    }
+
+    fn begin(
+        mechanism: Arc<Mechanism>,
+        listener: Listener,
+        layout: &Layout,
+        seats: &[usize],
+        members: &Arc<Mutex<Members>>,
+    ) -> Result<Enclave, StartError> {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             kill: AtomicBool::new(false),
             bell: EventFd::new().map_err(system("making a doorbell"))?,
             agents: Mutex::new(AgentCounters::default()),
         });
-        // The control thread may not wait for a page that waits for a decision either.
-        stay_resident().map_err(system("locking this process's memory"))?;
-        let listener = Listener::bind(&socket, &allowed_uids)?;
-        let members = Mutex::new(Members::new());
-        let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible)?);
-        let control = Control::new(Arc::clone(&shared), Arc::clone(&mechanism), listener, layout);
+        let socket = listener.path().to_owned();
+        let control =
+            Control::new(Arc::clone(&shared), Arc::clone(&mechanism), listener, layout.clone());
+        let seats = seats.to_vec();
         let thread = std::thread::Builder::new().name("wave-control".into());
         let started = thread.spawn(move || control.run(&seats));
         let control = Some(started.map_err(system("starting the control thread"))?);
-        Ok(Enclave { shared, mechanism, control, members, socket })
+        let members = Arc::clone(members);
+        Ok(Enclave { shared, control, members, mechanism, socket })
     }
 
     /// Where agents attach.
@@ -249,7 +296,13 @@ impl Enclave {
 
     /// Starts a command whose threads are under the enclave's agent from its first instruction on.
     pub fn spawn(&self, command: Command) -> io::Result<Child> {
-        spawn(command)
+        // Whom it starts is of the enclave that it is said to be of itself.
+        // SAFETY: takes nothing and touches no memory.
+        let here = unsafe { libc::gettid() };
+        self.mechanism.assign(here)?;
+        let spawned = spawn(command);
+        self.mechanism.unassign(here)?;
+        spawned
     }
 
     /// The threads in the enclave now; those that stay with the host for their affinity are not among them.
@@ -263,7 +316,7 @@ impl Enclave {
     pub fn adopt(&self, group: &Group, agents: &[i32]) -> Result<usize, JoinError> {
         let mut spared = agents.to_vec();
         spared.extend([std::process::id() as i32, lock(&self.shared.agents).pid]);
-        lock(&self.members).add(group, &spared, &|_| Ok(()))
+        lock(&self.members).add(group, &spared, &|tid| self.mechanism.assign(tid))
     }
 
     /// Turns the agent out, if there is one (Wave Table 1, `KILL_WAVE_AGENT`).
@@ -276,7 +329,7 @@ impl Enclave {
 impl Drop for Enclave {
     fn drop(&mut self) {
         // While somebody decides on them.
-        lock(&self.members).restore();
+        lock(&self.members).leave();
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.bell.ring();
         if let Some(control) = self.control.take() {
@@ -285,7 +338,7 @@ impl Drop for Enclave {
     }
 }
 
-/// Puts a thread under the enclave's agent: 0 is the calling one. Its children inherit that.
+/// Puts a thread under the agent of the first enclave: 0 is the calling one. Its children inherit that.
 pub fn join(tid: i32) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameter is valid for the duration of the call; nothing else is touched.
@@ -303,7 +356,7 @@ fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Starts a command whose threads are under the enclave's agent from its first instruction on.
+/// Starts a command whose threads are under an agent from its first instruction on: that of the first enclave.
 pub fn spawn(mut command: Command) -> io::Result<Child> {
     // SAFETY: between fork and exec it makes one system call, and neither allocates nor locks.
     unsafe { command.pre_exec(|| join(0)) };
@@ -312,8 +365,8 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
 
 /// The CPUs that are online, and how many there can be, if these are distinct and online.
 fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
-    let system = |error| StartError::System { doing: "reading which CPUs there are", error };
-    let online = cpus::online().map_err(system)?;
+    let system = system("reading which CPUs there are");
+    let online = cpus::online().map_err(&system)?;
     for (at, &cpu) in cpus.iter().enumerate() {
         let what = if cpus[..at].contains(&cpu) {
             "is named twice"
@@ -324,7 +377,7 @@ fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
         };
         return Err(StartError::Cpu { cpu, what, online });
     }
-    Ok((online, cpus::possible().map_err(system)?))
+    Ok((online, cpus::possible().map_err(&system)?))
 }
 
 #[cfg(test)]

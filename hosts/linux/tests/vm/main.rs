@@ -4,6 +4,7 @@
 //!
 //! Times mean nothing there, so nothing is asserted of them: work is bounded by its amount.
 
+mod enclaves;
 mod hostile;
 mod members;
 mod processes;

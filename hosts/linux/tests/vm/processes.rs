@@ -43,11 +43,15 @@ fn cpus() -> Vec<usize> {
     sched::cpus::online().unwrap()
 }
 
+/// Where the agents of an enclave attach.
+pub fn socket(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("wave-vm-{}-{name}.sock", std::process::id()))
+}
+
 /// An enclave of all CPUs but the last, which is the agents'.
 pub fn start(change: impl FnOnce(&mut Options)) -> Enclave {
-    let socket = std::env::temp_dir().join(format!("wave-vm-{}.sock", std::process::id()));
     let cpus = cpus();
-    let mut options = Options::new(socket, cpus[..cpus.len() - 1].to_vec());
+    let mut options = Options::new(socket("enclave"), cpus[..cpus.len() - 1].to_vec());
     // An emulated machine is slow.
     options.config.patience = Nanos::from_millis(5_000);
     change(&mut options);
@@ -177,10 +181,19 @@ pub fn work(threads: usize, rounds: usize) -> Child {
 }
 
 fn launch(work: String) -> Child {
+    sched::spawn(command_for(work)).unwrap()
+}
+
+/// The command of [`work`].
+pub fn command(threads: usize, rounds: usize) -> Command {
+    command_for(format!("{threads},{rounds}"))
+}
+
+fn command_for(work: String) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::work_process", "--quiet"]).stdout(Stdio::null());
     command.env(WORK, work).stdin(Stdio::piped());
-    sched::spawn(command).unwrap()
+    command
 }
 
 /// A line of shell, under the enclave.
