@@ -152,6 +152,7 @@ mod tests {
             "wave run --host linux --policy shinjuku:slice_us=1000 --cpus 0-3 --patience 50 -- make -j8",
             "wave run --host linux --pid 1234 --record /tmp/logs --json",
             "wave run --host linux --cgroup /sys/fs/cgroup/x",
+            "wave run --host linux scenarios/kernel/two-enclaves.toml",
             "wave linux status --json",
             "wave linux status --live",
             "wave record --pid 1234 --seconds 5 --out x.workload --json",

@@ -29,19 +29,20 @@ use crate::workload;
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
   wave run --host linux --pid 1234
   wave run --host linux --cgroup /sys/fs/cgroup/system.slice/nginx.service
+  wave run --host linux scenarios/kernel/two-enclaves.toml
 
 A workload is what `wave record` wrote; a table compares policies with what Linux did.
 
 On the real kernel (root, Linux 6.13 or later with sched_ext) the threads of a command, of a process
 or of a cgroup, and those of all their children, are scheduled by an agent in another process.
-`wave linux status` shows them. Ctrl-C and SIGTERM end it: a command gets them, and the exit code
+A file names several enclaves with CPUs and an agent of their own. `wave linux status` shows them. Ctrl-C and SIGTERM end it: a command gets them, and the exit code
 is the command's; threads that ran before go back to the class and the nice value that they had.
 
 Exit codes: 0 all is well; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
 machine cannot run it (the message says what to type)."
 )]
 pub struct RunArgs {
-    /// The experiment: a TOML file as in scenarios/.
+    /// The experiment: a TOML file as in scenarios/; for `--host linux`, enclaves as in scenarios/kernel/.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: Option<PathBuf>,
     /// Instead of a scenario: threads that `wave record` recorded. Needs `--host sim`.
@@ -76,9 +77,9 @@ pub struct RunArgs {
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
-    /// Where results go: a directory per scenario is made in it.
-    #[arg(long, value_name = "DIR", default_value = "out", conflicts_with_all = ["command", "pid", "cgroup"])]
-    out: PathBuf,
+    /// Where results go: a directory per scenario is made in it [default: out].
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "pid", "cgroup"])]
+    out: Option<PathBuf>,
     /// Have every agent write a log into this directory, for `wave replay` and `wave trace`: a file
     /// per agent, named after its variant. Some 50 bytes a request.
     #[arg(long, value_name = "DIR")]
@@ -92,6 +93,12 @@ pub struct RunArgs {
     /// Watch cores, queues, outcomes and latency on the terminal while it runs.
     #[arg(long, conflicts_with = "json")]
     live: bool,
+}
+
+impl RunArgs {
+    fn out(&self) -> &Path {
+        self.out.as_deref().unwrap_or(Path::new("out"))
+    }
 }
 
 /// CPUs as they are typed.
@@ -131,13 +138,17 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
         return replay(args, file);
     }
     if let Some(work) = kernel_work(args) {
-        return run_on_kernel(args, work);
-    }
-    if args.host == HostName::Linux {
-        let why = "--host linux runs a command (wave run --host linux -- COMMAND), or takes --pid or --cgroup";
-        return Err(Failure::Scenario(why.to_owned()));
+        let part = one_enclave(args, work)?;
+        return run_on_kernel(args, vec![part]);
     }
     let file = args.scenario.as_ref().expect("one of the group `what` is required");
+    if args.host == HostName::Linux {
+        if args.live || args.out.is_some() {
+            let why = "--host linux has no --live (see `wave linux status --live`) and no --out";
+            return Err(Failure::Scenario(why.to_owned()));
+        }
+        return run_on_kernel(args, run::linux::load(file)?);
+    }
     let scenario = scenario::load(file, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
     if args.host == HostName::Sim {
@@ -164,9 +175,8 @@ fn kernel_work(args: &RunArgs) -> Option<Work> {
     group.map(Work::Group).or_else(command)
 }
 
-/// Runs threads under the real kernel, and prints what was counted: after a command's own output, to standard
-/// error; or the object.
-fn run_on_kernel(args: &RunArgs, work: Work) -> Result<ExitCode, Failure> {
+/// An enclave for what was typed.
+fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
     if args.host != HostName::Linux {
         let why = "it needs --host linux: only the real kernel runs other programs' threads";
         return Err(Failure::Scenario(why.to_owned()));
@@ -177,15 +187,20 @@ fn run_on_kernel(args: &RunArgs, work: Work) -> Result<ExitCode, Failure> {
         _ => return Err(Failure::Scenario("an enclave has one --policy".to_owned())),
     };
     policies::check(policy).map_err(|error| Failure::Scenario(error.to_string()))?;
-    let part = Part {
+    Ok(Part {
         name: None,
         work,
         policy: policy.to_owned(),
         cpus: args.cpus.clone().map(|Cpus(cpus)| cpus),
         patience: args.patience.map(Nanos::from_millis),
-    };
+    })
+}
+
+/// Runs threads under the real kernel, and prints what was counted: after a command's own output, to standard
+/// error; or the object.
+fn run_on_kernel(args: &RunArgs, parts: Vec<Part>) -> Result<ExitCode, Failure> {
     let record = args.record.as_deref();
-    let ran = run::linux::run(run::linux::Wanted { part, record, json: args.json })?;
+    let ran = run::linux::run(run::linux::Wanted { parts, record, json: args.json })?;
     if args.json {
         println!("{}", ran.to_json());
     } else if !args.quiet {
@@ -205,7 +220,7 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
         return Err(Failure::Scenario(why.to_owned()));
     }
     let compared = workload::compare(file, &args.policies, args.cores, args.quiet || args.json)?;
-    let directory = compared.write(&args.out).map_err(Failure::cannot)?;
+    let directory = compared.write(args.out()).map_err(Failure::cannot)?;
     if args.json {
         println!("{}", compared.to_json());
     } else {
@@ -222,7 +237,7 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
 /// Writes the report and prints the tables, or the object.
 fn show(args: &RunArgs, finished: Finished) -> Result<ExitCode, Failure> {
     let Finished { result, failed } = finished;
-    let directory = report::write(&result, &args.out).map_err(Failure::cannot)?;
+    let directory = report::write(&result, args.out()).map_err(Failure::cannot)?;
     if args.json {
         println!("{}", to_json(&result));
     } else {

@@ -1,5 +1,6 @@
 //! `wave run --host linux`: unmodified programs' threads under agents, on the real kernel.
 
+mod file;
 mod report;
 mod seats;
 pub mod status;
@@ -21,6 +22,7 @@ use wave_linux::sched::{self, Enclave, Options};
 use super::Failure;
 use super::agent::AgentProcess;
 use super::recording::Log;
+pub use file::load;
 pub use report::Report;
 use seats::Seat;
 pub use seats::parse as parse_cpus;
@@ -51,8 +53,8 @@ pub struct Part {
 
 /// What to run, and how.
 pub struct Wanted<'a> {
-    /// The enclave.
-    pub part: Part,
+    /// The enclaves.
+    pub parts: Vec<Part>,
     /// Where agents write their logs.
     pub record: Option<&'a Path>,
     /// The command's output goes to our standard error: ours is for the result.
@@ -72,20 +74,18 @@ struct Done {
 
 /// Runs it to its end, and starts another agent whenever one is lost.
 pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
-    let parts = [wanted.part];
+    let parts = wanted.parts;
     for part in &parts {
         part.work.check()?;
     }
     sched::check_kernel().map_err(Failure::cannot)?;
     let signals = Signals::listen()?;
     let seats = seats::of(&parts)?;
-    let mut enclaves = Vec::new();
-    for (part, seat) in parts.iter().zip(&seats) {
-        enclaves.push(Enclave::start(options(part, seat)).map_err(Failure::cannot)?);
-    }
+    let options = parts.iter().zip(&seats).map(|(part, seat)| options(part, seat)).collect();
+    let enclaves = Enclave::start_all(options).map_err(Failure::cannot)?;
     let began = parts.iter().map(|_| Mutex::new(None)).collect();
     let agents = parts.iter().map(|_| AtomicI32::new(0)).collect();
-    let shown = Arc::new(Shown { parts: parts.to_vec(), seats, enclaves, began, agents });
+    let shown = Arc::new(Shown { parts, seats, enclaves, began, agents });
     let served = Arc::clone(&shown);
     let _server = status::Server::start(move || served.tell())
         .inspect_err(|error| {
@@ -96,7 +96,7 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
         })
         .ok();
     let mut running = Vec::new();
-    for at in 0..parts.len() {
+    for at in 0..shown.parts.len() {
         running.push(Running::start(&shown, at, wanted.record)?);
     }
     for part in &mut running {

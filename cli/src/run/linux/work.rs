@@ -108,6 +108,13 @@ fn start(words: &[String], enclave: &Enclave, json: bool) -> Result<Child, Failu
     })
 }
 
+impl Drop for Started {
+    /// Nobody looks after a command any more: another enclave's could not be started, say.
+    fn drop(&mut self) {
+        self.signal(Signal::TERM);
+    }
+}
+
 impl Started {
     /// Passes on what was meant for a command.
     pub fn signal(&mut self, signal: Signal) {
