@@ -548,14 +548,15 @@ impl Mechanism {
                 continue;
             }
             let state = State::from_number((word >> 32) as u8).unwrap_or(State::Free);
-            return (generation > 0).then(|| Record {
+            let record = Record {
                 subject: Subject { id: slot, generation },
                 sequence: Sequence(word as u32),
                 // To this enclave's agent nobody else's thread is there.
                 state: if ours { state } else { State::Free },
                 core: (word >> 48) as u16,
                 class: 0,
-            });
+            };
+            return (generation > 0).then_some(record);
         }
     }
 
