@@ -117,7 +117,9 @@ struct control {
 	u64 fallbacks;
 	/* Threads that have a slot. */
 	u64 held;
-	u64 unused[7];
+	/* The timer's last round found somebody in the FIFO. */
+	u64 fifo_waits;
+	u64 unused[6];
 };
 
 struct thread {
@@ -903,14 +905,43 @@ int wave_kick(struct kick *kick)
 	return 0;
 }
 
-static __always_inline void kick_idle(u32 enclave)
+/* Gives a thread that waits for a decision to the host, for one run. */
+struct take {
+	u32 slot;
+};
+
+SEC("syscall")
+int wave_take(struct take *take)
+{
+	u32 slot = take->slot;
+	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
+	if (slot >= subjects || !thread || state_of(READ(thread->word)) != RUNNABLE || thread->in_fifo)
+		return 1;
+	bool taken = false;
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	bpf_rcu_read_lock();
+	if (!bpf_iter_scx_dsq_new(&it, FIRST_DSQ + slot, 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
+		if (p && p->pid == thread->pid) {
+			scx_bpf_dsq_move_set_slice(&it, SCX_SLICE_DFL);
+			taken = scx_bpf_dsq_move(&it, p, FIFO_DSQ + thread->enclave, 0);
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
+	return !taken;
+}
+
+static __always_inline void kick_cores(u32 enclave, u64 flags)
 {
 	const volatile struct places *places = places_of(enclave);
 	for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++)
-		scx_bpf_kick_cpu(cpu_of(places->first_core + core), SCX_KICK_IDLE);
+		scx_bpf_kick_cpu(cpu_of(places->first_core + core), flags);
 }
 
-/* Turns an agent out if nobody watches it any more, and lets idle cores look for what was left parked. */
+/* Turns an agent out if nobody watches it any more, and lets idle cores look for what was left parked. Who is in
+ * the FIFO waits for no run that has no end: an agent gives slices as it likes. */
 static __noinline int watch(u32 enclave)
 {
 	struct control *control = control_of(enclave);
@@ -923,7 +954,11 @@ static __noinline int watch(u32 enclave)
 		__sync_fetch_and_add(&control->fallbacks, 1);
 	}
 	if (!READ(control->agent_decides))
-		kick_idle(enclave);
+		kick_cores(enclave, SCX_KICK_IDLE);
+	bool waits = scx_bpf_dsq_nr_queued(FIFO_DSQ + enclave) > 0;
+	if (waits && control->fifo_waits)
+		kick_cores(enclave, SCX_KICK_PREEMPT);
+	control->fifo_waits = waits;
 	return 0;
 }
 

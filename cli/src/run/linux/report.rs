@@ -39,6 +39,8 @@ pub struct Report {
     pub unwatched: u64,
     /// Snapshots sent.
     pub snapshots: u64,
+    /// Times that a thread had waited for so long that the host gave it a run.
+    pub starved: u64,
     /// Threads that found no room and stayed with the host.
     pub threads_without_slot: u64,
     /// Why the kernel turned the scheduler out, if it did.
@@ -83,6 +85,7 @@ impl Report {
         self.faults = stats.faults;
         self.unwatched = stats.unwatched;
         self.snapshots = stats.snapshots;
+        self.starved = stats.starved;
         self.threads_without_slot = stats.without_slot;
         self.turned_out.clone_from(&stats.turned_out);
     }
@@ -113,6 +116,13 @@ impl Report {
             text += &format!(
                 "\nThe kernel's program turned the agent out {} times, as `wave run` itself was late",
                 self.unwatched
+            );
+        }
+        if self.starved > 0 {
+            text += &format!(
+                "\nStarved: {} times a thread had waited for 10 s, and the host gave it a run: the policy lets \
+                 others run for as long as they like",
+                self.starved
             );
         }
         if self.threads_without_slot > 0 {

@@ -6,6 +6,7 @@
 //! nobody.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, HostControl};
 use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::CoreRecord;
 use wave_core::watchdog::Watchdog;
 use wave_links::socket::{Connection, Listener, Offer};
@@ -29,6 +31,12 @@ const CANDIDATES_MAX: usize = 4;
 const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
+
+/// How often it is looked who waits for long.
+const STARVED_LOOK: Nanos = Nanos::from_millis(1_000);
+/// A thread that has waited this long for a decision gets one run from the host: after 30 s the kernel would turn
+/// the whole scheduler out.
+const STARVED: Nanos = Nanos::from_millis(10_000);
 
 struct Agent {
     window: Window,
@@ -54,6 +62,9 @@ pub(super) struct Control {
     attached: Option<Agent>,
     watchdog: Watchdog,
     cores_seen: Vec<CoreRecord>,
+    /// Threads that wait, and since when.
+    waiting: HashMap<(Subject, Sequence), Nanos>,
+    waiting_looked: Nanos,
 }
 
 impl Control {
@@ -74,6 +85,8 @@ impl Control {
             attached: None,
             watchdog,
             cores_seen: vec![CoreRecord::default(); cores],
+            waiting: HashMap::new(),
+            waiting_looked: Nanos(0),
         }
     }
 
@@ -101,6 +114,7 @@ impl Control {
             self.accept(now);
             self.promote(now)?;
             self.serve(now)?;
+            self.help_the_starved(now);
         }
         self.detach()
     }
@@ -296,6 +310,23 @@ impl Control {
             self.detach()?;
         }
         Ok(())
+    }
+
+    /// A policy may let threads wait for ever behind others that do not stop; the kernel does not.
+    fn help_the_starved(&mut self, now: Nanos) {
+        if now.since(self.waiting_looked) < STARVED_LOOK {
+            return;
+        }
+        self.waiting_looked = now;
+        let before = std::mem::take(&mut self.waiting);
+        for (subject, sequence) in self.mechanism.runnable_from(0) {
+            let since = *before.get(&(subject, sequence)).unwrap_or(&now);
+            if now.since(since) < STARVED {
+                self.waiting.insert((subject, sequence), since);
+            } else if self.mechanism.take(subject.id) {
+                lock(&self.shared.agents).starved += 1;
+            }
+        }
     }
 
     /// The agent is no more: revoke its window, and let the host decide.

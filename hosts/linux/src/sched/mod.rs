@@ -143,6 +143,8 @@ pub struct Stats {
     pub unwatched: u64,
     /// Snapshots sent.
     pub snapshots: u64,
+    /// Times that a thread had waited for so long that the host gave it a run.
+    pub starved: u64,
     /// Threads that found no slot and stay with the host.
     pub without_slot: u64,
     /// Why the kernel turned the scheduler out, if it did.
@@ -176,6 +178,7 @@ struct AgentCounters {
     barks: u64,
     faults: u64,
     snapshots: u64,
+    starved: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -275,7 +278,7 @@ impl Enclave {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        let AgentCounters { pid, attached, lost, barks, faults, snapshots } =
+        let AgentCounters { pid, attached, lost, barks, faults, snapshots, starved } =
             *lock(&self.shared.agents);
         let mechanism = &self.mechanism;
         Stats {
@@ -289,6 +292,7 @@ impl Enclave {
             faults,
             unwatched: mechanism.unwatched(),
             snapshots,
+            starved,
             without_slot: mechanism.without_slot(),
             turned_out: mechanism.exit_reason(),
         }

@@ -412,13 +412,20 @@ impl Mechanism {
 
     /// Interrupts a core, as its doorbell asks.
     pub(crate) fn kick(&self, core: u32) {
-        let object = &self.program.object;
-        let program = object.progs_mut().find(|program| program.name() == "wave_kick");
-        if let Some(program) = program {
-            let mut context = (self.first_core + core).to_ne_bytes();
-            let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
-            let _ = program.test_run(input);
-        }
+        self.call("wave_kick", self.first_core + core);
+    }
+
+    /// Gives a thread that waits for a decision to the host, for one run; whether that was so.
+    pub(crate) fn take(&self, slot: u32) -> bool {
+        self.call("wave_take", slot) == Some(0)
+    }
+
+    /// Runs one of the program's entries with a number.
+    fn call(&self, name: &str, number: u32) -> Option<u32> {
+        let program = self.program.object.progs_mut().find(|program| program.name() == name)?;
+        let mut context = number.to_ne_bytes();
+        let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
+        Some(program.test_run(input).ok()?.return_value)
     }
 
     pub(crate) fn kick_all(&self) {
