@@ -15,6 +15,7 @@ type Check = fn(&Kernel) -> Result<(), String>;
 const TESTS: &[(&str, Check)] = &[
     ("sched_ext and exit codes", sched_ext_and_exit_codes),
     ("the kernel patches itself under load", patches_itself),
+    ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
 ];
 
 /// How long the kernel host's tests may take together: an emulated machine's time means little.
@@ -72,7 +73,7 @@ fn without_a_machine(error: &Error) -> ExitCode {
 /// The tests of hosts/linux that do nothing without sched_ext, in one machine. How many passed, and
 /// how many did not.
 fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
-    let program = built_test()?;
+    let program = built(&["test", "--package", "wave-linux", "--test", "vm", "--no-run"])?;
     let command = [program.as_str(), "--test-threads=1"].map(String::from).to_vec();
     let wanted = Wanted { cpus: 4, timeout: KERNEL_HOST, command, ..Wanted::default() };
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -86,11 +87,10 @@ fn kernel_host(kernel: &Kernel) -> Result<(usize, usize), String> {
     sums(&text).ok_or_else(|| format!("no result; exit code {exit_code}"))
 }
 
-/// Builds the tests, and says where they are.
-fn built_test() -> Result<String, String> {
+/// Builds a program, and says where it is.
+fn built(arguments: &[&str]) -> Result<String, String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--locked", "--package", "wave-linux", "--test", "vm", "--no-run"]);
-    cargo.arg("--message-format=json").stdout(Stdio::piped());
+    cargo.args(arguments).args(["--locked", "--message-format=json"]).stdout(Stdio::piped());
     let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -98,7 +98,7 @@ fn built_test() -> Result<String, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
     let path = path.and_then(|rest| rest.split('"').next());
-    path.map(str::to_owned).ok_or_else(|| "cargo names no test program".to_owned())
+    path.map(str::to_owned).ok_or_else(|| "cargo names no program".to_owned())
 }
 
 /// Of a line `test result: ok. 8 passed; 1 failed; ...`.
@@ -154,6 +154,26 @@ fn patches_itself(kernel: &Kernel) -> Result<(), String> {
             for on in 1 0; do echo $on > /proc/sys/kernel/sched_schedstats || exit 1; done
         done";
     expect(&in_guest(kernel, line)?, 0, "")
+}
+
+/// Another process sees a run, and the run passes SIGTERM on to its command: nothing is left of either.
+fn runs_are_shown_and_end(kernel: &Kernel) -> Result<(), String> {
+    let wave = built(&["build", "--package", "wave"])?;
+    let line = format!(
+        "wave={wave}
+        $wave linux status 2>/dev/null; echo none $?
+        $wave run --host linux --patience 5000 --quiet -- sleep 1000 & run=$!
+        until $wave linux status --json >/run/shown 2>/dev/null; do sleep 0.2; done
+        until $wave linux status | grep -q ' sleep '; do sleep 0.2; done
+        grep -c '\"policy\":\"fifo\"' /run/shown
+        kill -TERM $run; wait $run; echo ended $?
+        $wave linux status 2>/dev/null; echo none $?
+        pgrep -x sleep; cat /sys/kernel/sched_ext/state
+        $wave run --host linux --pid 2 2>/dev/null; echo a kernel thread $?
+        $wave run --host linux --cpus 7 -- true 2>/dev/null; echo an offline CPU $?"
+    );
+    let out = "none 1\n1\nended 143\nnone 1\ndisabled\na kernel thread 2\nan offline CPU 3\n";
+    expect(&in_guest(kernel, &line)?, 0, out)
 }
 
 #[cfg(test)]
