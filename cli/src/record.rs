@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_links::cpus;
 use wave_linux::record::{History, RecordError, Recorder, Scope};
 use wave_sched::workload::{Header, VERSION, Workload};
 
 use crate::report::Progress;
-use crate::run::{Failure, machine};
+use crate::run::{self, Failure, machine};
 
 /// How often the kernel's events are fetched: its buffer holds those of far longer.
 const FETCH: Duration = Duration::from_millis(20);
@@ -68,6 +69,8 @@ pub struct Recording {
     pub workload: Workload,
     /// Why it ended.
     pub ended: &'static str,
+    /// The command's, if it ended by itself.
+    pub exit_code: Option<u8>,
 }
 
 /// Records until the time is over, the process ends, or somebody interrupts; writes it to `out`.
@@ -89,11 +92,13 @@ pub fn record(
         Whom::Command(words) => Some(start(words, stdout_is_ours)?),
         _ => None,
     };
-    let mut session = Session { recorder, child, stop, seconds, since: Instant::now() };
-    let (workload, ended) = session_end(whom, &mut session, quiet)
-        .and_then(|(history, ended)| Ok((session.finish(whom, history)?, ended)))?;
+    let since = Instant::now();
+    let mut session = Session { recorder, child, exit_code: None, stop, seconds, since };
+    let (history, ended) = session_end(whom, &mut session, quiet)?;
+    let exit_code = session.exit_code;
+    let workload = session.finish(whom, history)?;
     output.write(&workload).map_err(|error| unwritten(out, &error))?;
-    Ok(Recording { workload, ended })
+    Ok(Recording { workload, ended, exit_code })
 }
 
 fn unwritten(out: &Path, error: &io::Error) -> Failure {
@@ -127,6 +132,7 @@ fn start(words: &[OsString], stdout_is_ours: bool) -> Result<Child, Failure> {
 struct Session {
     recorder: Recorder,
     child: Option<Child>,
+    exit_code: Option<u8>,
     stop: Arc<AtomicBool>,
     seconds: Option<f64>,
     since: Instant,
@@ -172,8 +178,9 @@ impl Session {
             return Ok(Some("interrupted"));
         }
         if let Some(child) = &mut self.child
-            && child.try_wait().map_err(Failure::cannot)?.is_some()
+            && let Some(status) = child.try_wait().map_err(Failure::cannot)?
         {
+            self.exit_code = Some(run::exit_code(status));
             return Ok(Some("the command ended"));
         }
         if let Whom::Process(pid) = whom
@@ -199,7 +206,7 @@ impl Session {
             wave_workload: VERSION,
             machine: machine::cpu_model(),
             kernel: machine::kernel(),
-            cpus: cpus_online(),
+            cpus: cpus::online().map_or(1, |online| online.len() as u32),
             scope: whom.in_words(),
             command: whom.command(),
             duration_ns: ends_ns.saturating_sub(begins_ns),
@@ -230,16 +237,6 @@ fn end(mut child: Child) -> io::Result<()> {
         std::thread::sleep(FETCH);
     }
     Ok(())
-}
-
-/// CPUs that are online, whatever this process may use of them.
-fn cpus_online() -> u32 {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let ranges = text.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)? + 1)
-    });
-    ranges.sum::<u32>().max(1)
 }
 
 /// A file that appears whole or not at all, and of which it is known before that it can be written.

@@ -3,10 +3,12 @@
 //! Implements the core's link traits; knows nothing of queues, messages or what is being decided.
 //! [`memory`] is the window's file, [`doorbell`] and [`socket`] are how two processes get at it
 //! and at each other, [`shm`] and [`model`] are the links, [`costs`] what a modelled one charges.
+//! [`cpus`] says where threads may run.
 
 mod ancillary;
 mod any;
 pub mod costs;
+pub mod cpus;
 pub mod doorbell;
 mod eviction;
 pub mod measure;

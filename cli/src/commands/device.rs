@@ -9,7 +9,7 @@ use wave_linux::sched::{Access, DeviceOptions};
 pub struct DeviceArgs {
     /// Have no agent here: one attaches from the other side of this PCI device, where its policy is
     /// chosen, too. Until it does, the host schedules by itself.
-    #[arg(long, value_name = "ADDRESS", requires = "command", conflicts_with_all = ["policies", "record"])]
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["scenario", "workload", "policies", "record"])]
     device: Option<String>,
     /// Where the queues of decisions are: in the host's memory, written by the device; or in the
     /// device's, read by the host's cores.

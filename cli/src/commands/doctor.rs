@@ -135,6 +135,15 @@ fn checks() -> Vec<Check> {
             "zgrep SCHED_CLASS_EXT /proc/config.gz /boot/config-$(uname -r)",
         ),
         check(
+            "the kernel's types",
+            Need::Kernel,
+            present(
+                "/sys/kernel/btf/vmlinux",
+                "the kernel was built without CONFIG_DEBUG_INFO_BTF",
+            ),
+            "zgrep DEBUG_INFO_BTF /proc/config.gz /boot/config-$(uname -r)",
+        ),
+        check(
             "KVM",
             Need::Guests,
             present("/dev/kvm", "no virtual machines here"),

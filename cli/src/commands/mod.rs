@@ -6,6 +6,7 @@ mod device;
 pub mod doctor;
 pub mod fuzz;
 pub mod link;
+pub mod linux;
 pub mod merge;
 pub mod record;
 pub mod replay;
@@ -51,6 +52,8 @@ enum Command {
     Validate(validate::ValidateArgs),
     /// Record what threads do under Linux, as a workload that every policy can schedule.
     Record(record::RecordArgs),
+    /// Show what runs under Wave on the real kernel.
+    Linux(linux::LinuxArgs),
     /// Run an agent and attach it to a host.
     Agent(agent::AgentCommand),
     /// Feed an agent's log to a policy again, expecting the same decisions.
@@ -85,6 +88,7 @@ impl Wave {
             Command::Trace(args) => trace::execute(&args),
             Command::Fuzz(args) => fuzz::execute(&args),
             Command::Doctor(args) => doctor::execute(&args),
+            Command::Linux(args) => linux::execute(&args),
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
             Command::BenchPeer(args) => bench::execute_peer(&args),
@@ -146,6 +150,12 @@ mod tests {
             "wave run x.toml --host sim",
             "wave run --host sim --workload x.workload --policy fifo --policy vm:latency_ms=5 --cores 4",
             "wave record --out x.workload -- make -j4",
+            "wave run --host linux --policy shinjuku:slice_us=1000 --cpus 0-3 --patience 50 -- make -j8",
+            "wave run --host linux --pid 1234 --record /tmp/logs --json",
+            "wave run --host linux --cgroup /sys/fs/cgroup/x",
+            "wave run --host linux scenarios/kernel/two-enclaves.toml",
+            "wave linux status --json",
+            "wave linux status --live",
             "wave record --pid 1234 --seconds 5 --out x.workload --json",
             "wave record --all --seconds 0.5 --out x.workload --quiet",
             "wave bench-peer /tmp/x.sock 1",
@@ -161,6 +171,16 @@ mod tests {
         assert!(refusal("wave run x.toml --workload y").contains("--workload"));
         assert!(refusal("wave run x.toml --policy fifo").contains("--policy"));
         assert!(refusal("wave run --policy fifo").contains("SCENARIO.toml"));
+        for what in ["SCENARIO.toml", "COMMAND", "--pid", "--cgroup", "--workload"] {
+            let refusal = refusal("wave run --host linux");
+            assert!(refusal.contains(what), "{refusal}");
+        }
+        assert!(refusal("wave run --host linux --cores 2 -- true").contains("--cores"));
+        assert!(refusal("wave run --host linux --out x -- true").contains("--out"));
+        assert!(refusal("wave run --host linux --cpus 3-1 -- true").contains("0-3,8"));
+        assert!(refusal("wave run --host linux --pid 1 -- true").contains("--pid"));
+        assert!(refusal("wave run --host linux --pid 0").contains("--pid"));
+        assert!(refusal("wave linux status --json --live").contains("--live"));
         assert!(refusal("wave run a.toml -- true").contains("cannot be used with"));
         assert!(refusal("wave run --workload a --cpus 0").contains("--cpus"));
         assert!(refusal("wave run --workload y --cores 0").contains("--cores"));

@@ -29,8 +29,8 @@ Examples:
 Ctrl-C ends a recording and writes it; a command that goes on is ended with it. The recorder's own
 process is left out. Events that find no room are counted in the file. docs/guide/record.md
 
-Exit codes: 0 recorded; 2 bad arguments, no such process or command; 3 the kernel does not allow it,
-or FILE cannot be written."
+Exit codes: that of a command that ended by itself (128 and more for a signal); else 0 recorded; 2 bad
+arguments, no such process or command; 3 the kernel does not allow it, or FILE cannot be written."
 )]
 pub struct RecordArgs {
     /// A process and its children.
@@ -72,7 +72,7 @@ pub fn execute(args: &RecordArgs) -> ExitCode {
     match record::record(&whom, args.seconds, &args.out, quiet, args.json) {
         Ok(recording) => {
             show(args, &recording);
-            ExitCode::SUCCESS
+            ExitCode::from(recording.exit_code.unwrap_or(0))
         }
         Err(failure) => {
             eprintln!("wave record: {failure}");
@@ -81,7 +81,7 @@ pub fn execute(args: &RecordArgs) -> ExitCode {
     }
 }
 
-fn show(args: &RecordArgs, Recording { workload, ended }: &Recording) {
+fn show(args: &RecordArgs, Recording { workload, ended, exit_code }: &Recording) {
     let header = &workload.header;
     let wait = Schedule::recorded(workload).latency;
     let runs = workload.runs().count();
@@ -89,6 +89,7 @@ fn show(args: &RecordArgs, Recording { workload, ended }: &Recording) {
         let summary = json!({
             "file": args.out,
             "ended": ended,
+            "exit_code": exit_code,
             "recorded": header,
             "runs": runs,
             "cpu_ns": workload.cpu_ns(),

@@ -3,20 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use wave_core::clock::Nanos;
+use wave_linux::sched::Group;
 use wave_sched::policies;
 
 use super::device::DeviceArgs;
 use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
+use crate::run::linux::{Part, Work};
 use crate::run::{self, Failure, Finished};
 use crate::scenario;
 use crate::workload;
 
 /// What to run, and how to show it.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:
+#[command(
+    group = ArgGroup::new("what").required(true).args(["scenario", "workload", "command", "pid", "cgroup"]),
+    after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml
   wave run scenarios/ladder.toml --json > ladder.json
   wave run scenarios/agent-crash.toml --out /tmp/results --quiet
@@ -24,37 +28,51 @@ use crate::workload;
   wave run scenarios/ladder.toml --host sim
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
-
+  wave run --host linux --pid 1234
+  wave run --host linux --cgroup /sys/fs/cgroup/system.slice/nginx.service
+  wave run --host linux scenarios/kernel/two-enclaves.toml
   wave run --host linux --device 0000:00:01.0 -- ./server
 
 A workload is what `wave record` wrote; a table compares policies with what Linux did.
 
-On the real kernel (root, Linux 6.13 or later with sched_ext) the command's threads, and those of
-all its children, are scheduled by an agent in another process. The exit code is the command's.
+On the real kernel (root, Linux 6.13 or later with sched_ext) the threads of a command, of a process
+or of a cgroup, and those of all their children, are scheduled by an agent in another process.
+A file names several enclaves with CPUs and an agent of their own. `wave linux status` shows them.
+Ctrl-C and SIGTERM end it: a command gets them, and the exit code is the command's; threads that ran
+before go back to the class and the nice value that they had.
 
 Exit codes: 0 all is well; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
-machine cannot run it (the message says what to type).")]
+machine cannot run it (the message says what to type)."
+)]
 pub struct RunArgs {
-    /// The experiment: a TOML file as in scenarios/.
-    #[arg(value_name = "SCENARIO.toml", required_unless_present_any = ["workload", "command"])]
+    /// The experiment: a TOML file as in scenarios/; for `--host linux`, enclaves as in scenarios/kernel/.
+    #[arg(value_name = "SCENARIO.toml")]
     scenario: Option<PathBuf>,
     /// Instead of a scenario: threads that `wave record` recorded. Needs `--host sim`.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "record", "live"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "live"])]
     workload: Option<PathBuf>,
     /// Who schedules the workload, with settings after a colon; again for each [default: fifo,
     /// shinjuku, vm]. Of a command there is one [default: fifo].
     #[arg(long = "policy", value_name = "NAME", conflicts_with = "scenario")]
     policies: Vec<String>,
     /// Cores for the workload [default: as many as it was recorded on].
-    #[arg(long, value_name = "N", requires = "workload", conflicts_with = "scenario", value_parser = clap::value_parser!(u16).range(1..=240))]
+    #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup"], value_parser = clap::value_parser!(u16).range(1..=240))]
     cores: Option<u16>,
     /// A command whose threads are scheduled. Needs `--host linux`.
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["scenario", "workload", "live"])]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "live")]
     command: Vec<String>,
+    /// Instead of a command: a process that runs already, all its threads and children. Until it ends,
+    /// or Ctrl-C. Needs `--host linux`.
+    #[arg(long, value_name = "PID", conflicts_with = "live", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// Instead of a command: every process of a cgroup (v2) and of those below it, and those that come
+    /// later. Until Ctrl-C. Needs `--host linux`.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "live")]
+    cgroup: Option<PathBuf>,
     /// The CPUs that the command's threads run on, such as 0-3,8 [default: all that are online but the
     /// last, which is the agent's].
-    #[arg(long, value_name = "LIST", conflicts_with_all = ["scenario", "workload"])]
-    cpus: Option<String>,
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["scenario", "workload"], value_parser = Cpus::parse)]
+    cpus: Option<Cpus>,
     /// How long a thread of the command may wait for a decision beside an idle core before the agent is
     /// turned out, in milliseconds [default: 20].
     #[arg(long, value_name = "MS", conflicts_with_all = ["scenario", "workload"], value_parser = clap::value_parser!(u64).range(1..=60_000))]
@@ -64,9 +82,9 @@ pub struct RunArgs {
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
-    /// Where results go: a directory per scenario is made in it.
-    #[arg(long, value_name = "DIR", default_value = "out")]
-    out: PathBuf,
+    /// Where results go: a directory per scenario is made in it [default: out].
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "pid", "cgroup"])]
+    out: Option<PathBuf>,
     /// Have every agent write a log into this directory, for `wave replay` and `wave trace`: a file
     /// per agent, named after its variant. Some 50 bytes a request.
     #[arg(long, value_name = "DIR")]
@@ -80,6 +98,22 @@ pub struct RunArgs {
     /// Watch cores, queues, outcomes and latency on the terminal while it runs.
     #[arg(long, conflicts_with = "json")]
     live: bool,
+}
+
+impl RunArgs {
+    fn out(&self) -> &Path {
+        self.out.as_deref().unwrap_or(Path::new("out"))
+    }
+}
+
+/// CPUs as they are typed.
+#[derive(Clone, Debug)]
+struct Cpus(Vec<usize>);
+
+impl Cpus {
+    fn parse(text: &str) -> Result<Cpus, String> {
+        run::linux::parse_cpus(text).map(Cpus)
+    }
 }
 
 /// What enforces decisions.
@@ -108,14 +142,18 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     if let Some(file) = &args.workload {
         return replay(args, file);
     }
-    if !args.command.is_empty() {
-        return run_command(args);
+    if let Some(work) = kernel_work(args) {
+        let part = one_enclave(args, work)?;
+        return run_on_kernel(args, vec![part]);
     }
+    let file = args.scenario.as_ref().expect("one of the group `what` is required");
     if args.host == HostName::Linux {
-        let why = "--host linux runs a command: wave run --host linux -- COMMAND";
-        return Err(Failure::Scenario(why.to_owned()));
+        if args.live || args.out.is_some() {
+            let why = "--host linux has no --live (see `wave linux status --live`) and no --out";
+            return Err(Failure::Scenario(why.to_owned()));
+        }
+        return run_on_kernel(args, run::linux::load(file)?);
     }
-    let file = args.scenario.as_ref().expect("there is one unless there is a workload");
     let scenario = scenario::load(file, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
     if args.host == HostName::Sim {
@@ -135,28 +173,40 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     show(args, finished?)
 }
 
-/// Runs a command under the real kernel, and prints what was counted: after the command's own output,
-/// to standard error; or the object.
-fn run_command(args: &RunArgs) -> Result<ExitCode, Failure> {
+/// Whose threads the real kernel is to run, if that is what was asked for.
+fn kernel_work(args: &RunArgs) -> Option<Work> {
+    let group = args.pid.map(Group::Process).or_else(|| args.cgroup.clone().map(Group::Cgroup));
+    let command = || (!args.command.is_empty()).then(|| Work::Command(args.command.clone()));
+    group.map(Work::Group).or_else(command)
+}
+
+/// An enclave for what was typed.
+fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
     if args.host != HostName::Linux {
-        let why = "a command needs --host linux: only the real kernel runs other programs' threads";
+        let why = "it needs --host linux: only the real kernel runs other programs' threads";
         return Err(Failure::Scenario(why.to_owned()));
     }
     let policy = match &args.policies[..] {
         [] => "fifo",
         [one] => one,
-        _ => return Err(Failure::Scenario("a command has one --policy".to_owned())),
+        _ => return Err(Failure::Scenario("an enclave has one --policy".to_owned())),
     };
     policies::check(policy).map_err(|error| Failure::Scenario(error.to_string()))?;
-    let ran = run::linux::run(&run::linux::Wanted {
-        command: &args.command,
-        policy,
+    Ok(Part {
+        name: None,
+        work,
+        policy: policy.to_owned(),
         device: args.device.options(),
-        cpus: args.cpus.as_deref(),
+        cpus: args.cpus.clone().map(|Cpus(cpus)| cpus),
         patience: args.patience.map(Nanos::from_millis),
-        record: args.record.as_deref(),
-        json: args.json,
-    })?;
+    })
+}
+
+/// Runs threads under the real kernel, and prints what was counted: after a command's own output, to standard
+/// error; or the object.
+fn run_on_kernel(args: &RunArgs, parts: Vec<Part>) -> Result<ExitCode, Failure> {
+    let record = args.record.as_deref();
+    let ran = run::linux::run(run::linux::Wanted { parts, record, json: args.json })?;
     if args.json {
         println!("{}", ran.to_json());
     } else if !args.quiet {
@@ -176,7 +226,7 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
         return Err(Failure::Scenario(why.to_owned()));
     }
     let compared = workload::compare(file, &args.policies, args.cores, args.quiet || args.json)?;
-    let directory = compared.write(&args.out).map_err(Failure::cannot)?;
+    let directory = compared.write(args.out()).map_err(Failure::cannot)?;
     if args.json {
         println!("{}", compared.to_json());
     } else {
@@ -193,7 +243,7 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
 /// Writes the report and prints the tables, or the object.
 fn show(args: &RunArgs, finished: Finished) -> Result<ExitCode, Failure> {
     let Finished { result, failed } = finished;
-    let directory = report::write(&result, &args.out).map_err(Failure::cannot)?;
+    let directory = report::write(&result, args.out()).map_err(Failure::cannot)?;
     if args.json {
         println!("{}", to_json(&result));
     } else {

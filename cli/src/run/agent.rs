@@ -69,6 +69,11 @@ impl AgentProcess {
         Ok(())
     }
 
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
     /// Sends it a signal. It is ours and not waited for yet, so that it is surely the right one.
     pub fn signal(&self, signal: Signal) -> std::io::Result<()> {
         Ok(kill_process(self.pid, signal)?)

@@ -22,7 +22,9 @@ pub mod sim;
 mod system;
 
 use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +44,12 @@ use recording::{Logs, Recording};
 use seating::Seating;
 use service::Service;
 use wave_workloads::point::Limits;
+
+/// A command's exit code; 128 and more for a signal, as shells have it.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let signal = || status.signal().map_or(1, |signal| 128 + signal);
+    u8::try_from(status.code().unwrap_or_else(signal)).unwrap_or(1)
+}
 
 /// A run that came to its end.
 #[derive(Debug)]

@@ -40,12 +40,12 @@ int wave_step(struct step *step)
 {
 	u32 at = step->at;
 	struct entry entry = step->entry;
-	struct control *control = the_control();
+	struct control *control = control_of(0);
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (!control)
 		return 1;
 	if (step->operation == SEND)
-		return push(at, step->tag, &entry);
+		return push(0, at, step->tag, &entry);
 	if (!core)
 		return 1;
 	come_over(core, control);

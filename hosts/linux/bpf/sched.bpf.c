@@ -10,6 +10,9 @@
  *
  * Who is running, and where, is in `threads`: the truth, which no agent can write. A thread that may not run on
  * every core of the enclave, or for which there is no slot, stays with the host and runs from the FIFO.
+ *
+ * Enclaves are CPUs that belong to no other. Each has a window, an agent and a FIFO of its own; `at` is a core among
+ * those of all of them. Which enclave a thread joins is said by the loader (`enclave_of_task`), and inherited.
  */
 #include "scx.h"
 
@@ -17,6 +20,9 @@ char LICENSE[] SEC("license") = "GPL";
 
 #define CPUS_MAX 1024
 #define SLOTS_MAX (1 << 16)
+/* A power of two. */
+#define ENCLAVES_MAX 8
+/* Of one enclave. */
 #define CONTEXTS_MAX 304
 #define LINE_WORDS 8
 #define LAP_WORD 7
@@ -42,6 +48,7 @@ enum code {
 	CPU_OFFLINE = 8,
 	CPU_UNAVAIL = 9,
 	INVALID_FLAGS = 10,
+	NOT_PERMITTED = 12,
 	UNSUPPORTED_VERSION = 15,
 	AFFINITY = 17,
 	UNSUPPORTED = 18,
@@ -53,6 +60,7 @@ enum code {
 /* core/src/snapshot.rs */
 enum state { FREE, RUNNABLE, RUNNING, BLOCKED_STATE };
 
+/* And those of the other enclaves. */
 #define FIFO_DSQ 1ull
 #define FIRST_DSQ 16ull
 /* How often a decision may come before its thread is in its DSQ. */
@@ -60,30 +68,39 @@ enum state { FREE, RUNNABLE, RUNNING, BLOCKED_STATE };
 /* Decisions that one dispatch answers at most. */
 #define LOOKS_MAX 64
 
-/* What the loader says before anything runs. Where the parts of the window lie, in lines from its start; rings are
- * `1 << shift` lines each. As hosts/linux/src/sched/object.rs has it. */
-const volatile struct layout {
+/* What the loader says before anything runs: of an enclave, where the parts of its window lie, in lines from its
+ * start; rings are `1 << shift` lines each. As hosts/linux/src/sched/object.rs has it. */
+struct places {
 	u64 patience_ns;
-	u32 cores;
-	u32 subjects;
-	u32 cpus_possible;
+	/* Its cores are `cores` ones from `first_core` on. */
+	u32 cores, first_core;
 	u32 agent_parked;
 	u32 preempt;
 	u32 core_status;
 	u32 messages_first, messages_credit, messages_shift;
 	u32 decisions_first, decisions_credit, decisions_shift;
 	/* The rings of decisions lie in a device's memory (see far_rings). */
-	u32 decisions_far;
+	u16 decisions_far;
 	/* See fence(). */
-	u32 clock_is_fence;
+	u16 clock_is_fence;
 	/* The queue of messages of each CPU: the core's own, or one of a CPU outside the enclave. */
 	u16 context_of_cpu[CPUS_MAX];
-	/* `cores` and more: none. */
+};
+
+const volatile struct layout {
+	u64 round_ns;
+	u32 enclaves;
+	u32 all_cores;
+	u32 subjects;
+	u32 cpus_possible;
+	struct places places[ENCLAVES_MAX];
+	/* `all_cores` and more: none. */
 	u16 core_of_cpu[CPUS_MAX];
 	u16 cpu_of_core[CPUS_MAX];
-} layout = { .cores = 1 };
+	u16 enclave_of_core[CPUS_MAX];
+} layout = { .all_cores = 1, .enclaves = 1 };
 
-#define cores layout.cores
+#define all_cores layout.all_cores
 #define subjects layout.subjects
 
 /* The loader and this side; nobody else sees it. */
@@ -102,6 +119,11 @@ struct control {
 	/* Joined without a slot left. */
 	u64 without_slot;
 	u64 fallbacks;
+	/* Threads that have a slot. */
+	u64 held;
+	/* The timer's last round found somebody in the FIFO. */
+	u64 fifo_waits;
+	u64 unused[6];
 };
 
 struct thread {
@@ -115,15 +137,16 @@ struct thread {
 	u8 fresh;
 	u8 yielded;
 	u8 in_fifo;
-	/* Left because of its affinity, and nobody has the slot since. */
-	u8 narrow;
+	u8 enclave;
 	/* The task's address, while the slot is its own. */
 	u64 task;
 	/* How long its next run may be, as its decision says; 0 is without end. */
 	u64 slice;
+	/* Left because of its affinity, and nobody has the slot since. */
+	u8 narrow;
 	/* It was in its DSQ when it could not be moved. */
 	u8 stuck;
-	u8 unused[7];
+	u8 unused[6];
 };
 
 struct core {
@@ -144,7 +167,7 @@ struct core {
 	u64 unused[4];
 };
 
-_Static_assert(sizeof(struct control) == 64, "a line");
+_Static_assert(sizeof(struct control) == 128, "two lines");
 _Static_assert(sizeof(struct thread) == 64, "a line");
 _Static_assert(sizeof(struct core) == 256, "four lines");
 
@@ -160,7 +183,7 @@ struct context {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, ENCLAVES_MAX);
 	__type(key, u32);
 	__type(value, struct control);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -184,7 +207,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CONTEXTS_MAX);
+	__uint(max_entries, ENCLAVES_MAX * CONTEXTS_MAX);
 	__type(key, u32);
 	__type(value, struct context);
 } contexts SEC(".maps");
@@ -201,10 +224,11 @@ struct window {
 	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
 };
 
+/* Of each enclave. */
 #define WINDOWS 4
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, WINDOWS);
+	__uint(max_entries, ENCLAVES_MAX * WINDOWS);
 	__uint(key_size, sizeof(u32));
 	__uint(value_size, sizeof(u32));
 	__array(values, struct window);
@@ -216,10 +240,26 @@ struct {
 	__type(value, u32);
 } free_slots SEC(".maps");
 
-/* What the loader has to do: ring the agent (0), or look at `control` (1). */
+/* Which enclave a task joins, and its children with it; the first, if nothing is said. */
 struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, u32);
+} enclave_of_task SEC(".maps");
+
+struct bell {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
+};
+
+/* What the loader has to do for an enclave: ring the agent (0), or look at `control` (1). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, ENCLAVES_MAX);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, sizeof(u32));
+	__array(values, struct bell);
 } bells SEC(".maps");
 
 struct timer {
@@ -243,7 +283,7 @@ struct {
  * they are read there, uncached, and nothing is ever written. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, WINDOWS);
+	__uint(max_entries, ENCLAVES_MAX * WINDOWS);
 	__type(key, u32);
 	__type(value, u64);
 } far_rings SEC(".maps");
@@ -251,30 +291,52 @@ struct {
 #define READ(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 
-static __always_inline struct control *the_control(void)
+static __always_inline const volatile struct places *places_of(u32 enclave)
 {
-	u32 zero = 0;
-	return bpf_map_lookup_elem(&control, &zero);
+	return &layout.places[enclave & (ENCLAVES_MAX - 1)];
 }
 
-static __always_inline void ring(u64 what)
+static __always_inline struct control *control_of(u32 enclave)
 {
-	bpf_ringbuf_output(&bells, &what, sizeof(what), BPF_RB_FORCE_WAKEUP);
+	return bpf_map_lookup_elem(&control, &enclave);
+}
+
+static __always_inline u32 enclave_of_core(u32 at)
+{
+	return layout.enclave_of_core[at & (CPUS_MAX - 1)];
+}
+
+static __always_inline u32 cpu_of(u32 at)
+{
+	return layout.cpu_of_core[at & (CPUS_MAX - 1)];
+}
+
+/* Of a core, as its own agent knows it. */
+static __always_inline u32 own_number(u32 at)
+{
+	return at - places_of(enclave_of_core(at))->first_core;
+}
+
+static __always_inline void ring(u32 enclave, u64 what)
+{
+	void *bell = bpf_map_lookup_elem(&bells, &enclave);
+	if (bell)
+		bpf_ringbuf_output(bell, &what, sizeof(what), BPF_RB_FORCE_WAKEUP);
 }
 
 /* What was stored before is seen by the agent before anything is loaded after. An atomic exchange is such a fence by
  * itself. But an emulator that runs all CPUs in one thread makes plain stores of them, as no other CPU can tell the
  * difference; an agent outside the machine can. There, reading the clock takes a lock, which is one. */
-static __always_inline void fence(void)
+static __always_inline void fence(const volatile struct places *places)
 {
-	if (layout.clock_is_fence)
+	if (places->clock_is_fence)
 		bpf_ktime_get_ns();
 }
 
 /* The window of an epoch, if there is one. */
-static __always_inline void *window_of(u64 epoch)
+static __always_inline void *window_of(u32 enclave, u64 epoch)
 {
-	u32 at = epoch % WINDOWS;
+	u32 at = enclave * WINDOWS + epoch % WINDOWS;
 	return bpf_map_lookup_elem(&windows, &at);
 }
 
@@ -283,26 +345,26 @@ static __always_inline struct line *line_at(void *window, u32 at)
 	return bpf_map_lookup_elem(window, &at);
 }
 
-static __always_inline u64 far_rings_of(u64 epoch)
+static __always_inline u64 far_rings_of(u32 enclave, u64 epoch)
 {
-	u32 at = epoch % WINDOWS;
+	u32 at = enclave * WINDOWS + epoch % WINDOWS;
 	u64 *far = bpf_map_lookup_elem(&far_rings, &at);
 	return far ? READ(*far) : 0;
 }
 
-static __always_inline void lose(struct control *control)
+static __always_inline void lose(struct control *control, u32 enclave)
 {
 	if (!READ(control->lost)) {
 		WRITE(control->lost, 1);
-		ring(1);
+		ring(enclave, 1);
 	}
 }
 
-static __always_inline void blame(struct control *control)
+static __always_inline void blame(struct control *control, u32 enclave)
 {
 	if (!READ(control->fault)) {
 		WRITE(control->fault, 1);
-		ring(1);
+		ring(enclave, 1);
 	}
 }
 
@@ -317,17 +379,19 @@ static __always_inline u64 index_of(u64 word, u64 epoch)
 }
 
 /* Pushes an entry into a context's queue of messages, if there is an agent; sees whether it sleeps. */
-static __noinline int push(u32 at, u64 tag, struct entry *entry)
+static __noinline int push(u32 enclave, u32 at, u64 tag, struct entry *entry)
 {
-	struct control *control = the_control();
-	struct context *context = bpf_map_lookup_elem(&contexts, &at);
+	u32 key = enclave * CONTEXTS_MAX + at;
+	const volatile struct places *places = places_of(enclave);
+	struct control *control = control_of(enclave);
+	struct context *context = bpf_map_lookup_elem(&contexts, &key);
 	if (!control || !context || !entry)
 		return 0;
 	u64 epoch = READ(control->epoch);
-	void *window = window_of(epoch);
+	void *window = window_of(enclave, epoch);
 	if (!window)
 		return 0;
-	u64 entries = 1ull << layout.messages_shift, produced = 0;
+	u64 entries = 1ull << places->messages_shift, produced = 0;
 	int tries;
 	for (tries = 0; tries < PUSHES_MAX; tries++) {
 		u64 place = READ(context->produced);
@@ -337,16 +401,16 @@ static __noinline int push(u32 at, u64 tag, struct entry *entry)
 		produced = index_of(place, epoch);
 		u64 consumed = index_of(READ(context->credit), epoch);
 		if (produced - consumed >= entries) {
-			struct line *credit = line_at(window, layout.messages_credit + at);
+			struct line *credit = line_at(window, places->messages_credit + at);
 			consumed = credit ? READ(credit->words[0]) : 0;
 			if (READ(context->produced) != place)
 				continue;
 			if (consumed > produced) {
-				blame(control);
+				blame(control, enclave);
 				return 0;
 			}
 			if (produced - consumed >= entries) {
-				lose(control);
+				lose(control, enclave);
 				return 0;
 			}
 			WRITE(context->credit, epoch << INDEX_BITS | consumed);
@@ -355,23 +419,23 @@ static __noinline int push(u32 at, u64 tag, struct entry *entry)
 			break;
 	}
 	if (tries == PUSHES_MAX) {
-		lose(control);
+		lose(control, enclave);
 		return 0;
 	}
 	u64 slot = produced & (entries - 1);
-	struct line *line = line_at(window, layout.messages_first + (at << layout.messages_shift) + slot);
+	struct line *line = line_at(window, places->messages_first + (at << places->messages_shift) + slot);
 	if (!line)
 		return 0;
 #pragma unroll
 	for (int word = 0; word < 6; word++)
 		WRITE(line->words[word], entry->words[word]);
-	u64 lap = (produced >> layout.messages_shift) + 1;
+	u64 lap = (produced >> places->messages_shift) + 1;
 	/* The exchange orders: what is above before it, and the look below after it. */
 	__sync_lock_test_and_set(&line->words[LAP_WORD], lap << 32 | tag);
-	fence();
-	struct line *parked = line_at(window, layout.agent_parked);
+	fence(places);
+	struct line *parked = line_at(window, places->agent_parked);
 	if (parked && READ(parked->words[0]) == PARKED)
-		ring(0);
+		ring(enclave, 0);
 	return 0;
 }
 
@@ -385,10 +449,10 @@ static __always_inline u64 word_of(u32 sequence, u64 state, u32 core)
 	return (u64)core << 48 | state << 32 | sequence;
 }
 
-static __always_inline u32 this_context(void)
+static __always_inline u32 this_context(u32 enclave)
 {
 	u32 cpu = bpf_get_smp_processor_id();
-	return layout.context_of_cpu[cpu & (CPUS_MAX - 1)];
+	return places_of(enclave)->context_of_cpu[cpu & (CPUS_MAX - 1)];
 }
 
 static __always_inline u32 core_here(void)
@@ -397,19 +461,25 @@ static __always_inline u32 core_here(void)
 	return layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
 }
 
+/* This CPU, as the enclave's agent knows it. */
+static __always_inline u32 place_in(u32 enclave)
+{
+	u32 at = core_here();
+	return at < all_cores && enclave_of_core(at) == enclave ? own_number(at) : 0xffff;
+}
+
 /* Moves a thread to a new state, and tells it. */
 static __always_inline void tell(struct thread *thread, u32 slot, u64 state, u64 kind, u64 ran_ns)
 {
 	u32 sequence = (u32)thread->word + 1;
 	__sync_lock_test_and_set(&thread->word, word_of(sequence, state, 0));
-	u32 core = core_here();
-	u64 place = core < cores ? core : 0xffff;
+	u64 place = place_in(thread->enclave);
 	struct entry entry = { {
 		(u64)thread->generation << 32 | slot,
 		place << 32 | sequence,
 		ran_ns,
 	} };
-	push(this_context(), kind << 16 | 5, &entry);
+	push(thread->enclave, this_context(thread->enclave), kind << 16 | 5, &entry);
 }
 
 /* A task notes its slot where sched_ext keeps an order of its own for it, which nobody uses here. It may be
@@ -422,31 +492,45 @@ static __always_inline struct thread *thread_of(struct task_struct *p, u32 *slot
 }
 
 /* Whether the task may run on every core of the enclave. */
-static __always_inline bool fits(const struct cpumask *mask, s32 allowed)
+static __always_inline bool fits(u32 enclave, const struct cpumask *mask, s32 allowed)
 {
+	const volatile struct places *places = places_of(enclave);
 	if (allowed >= (s32)layout.cpus_possible)
 		return true;
-	for (u32 core = 0; core < CPUS_MAX && core < cores; core++) {
-		if (!bpf_cpumask_test_cpu(layout.cpu_of_core[core & (CPUS_MAX - 1)], mask))
+	for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++) {
+		if (!bpf_cpumask_test_cpu(cpu_of(places->first_core + core), mask))
 			return false;
 	}
 	return true;
 }
 
-static __always_inline void join(struct task_struct *p)
+static __always_inline u32 enclave_of(struct task_struct *p)
+{
+	u32 *enclave = bpf_task_storage_get(&enclave_of_task, p, 0, 0);
+	return enclave && *enclave < layout.enclaves ? *enclave : 0;
+}
+
+static __always_inline void join(struct task_struct *p, u32 enclave)
 {
 	u32 slot;
-	struct control *control = the_control();
-	if (bpf_map_pop_elem(&free_slots, &slot)) {
-		if (control)
-			__sync_fetch_and_add(&control->without_slot, 1);
+	struct control *control = control_of(enclave);
+	if (!control)
+		return;
+	/* No enclave takes the others' share. */
+	if (__sync_fetch_and_add(&control->held, 1) >= subjects / layout.enclaves ||
+	    bpf_map_pop_elem(&free_slots, &slot)) {
+		__sync_fetch_and_add(&control->held, -1);
+		__sync_fetch_and_add(&control->without_slot, 1);
 		return;
 	}
 	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
-	if (!thread)
+	if (!thread) {
+		__sync_fetch_and_add(&control->held, -1);
 		return;
+	}
 	set_note(p, slot);
 	thread->task = (u64)p;
+	thread->enclave = enclave;
 	thread->generation++;
 	thread->pid = p->pid;
 	thread->fresh = 1;
@@ -467,13 +551,32 @@ static __always_inline void leave(struct task_struct *p, u64 kind)
 	thread->task = 0;
 	thread->fresh = 0;
 	thread->pid = 0;
+	struct control *control = control_of(thread->enclave);
+	if (control)
+		__sync_fetch_and_add(&control->held, -1);
 	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
+}
+
+/* Children are of their parent's enclave, whatever class they are of. */
+s32 STRUCT_OPS(wave_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	if (!args->fork)
+		return 0;
+	u32 *parents = bpf_task_storage_get(&enclave_of_task, bpf_get_current_task_btf(), 0, 0);
+	if (!parents)
+		return 0;
+	u32 *enclave = bpf_task_storage_get(&enclave_of_task, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!enclave)
+		return -12 /* ENOMEM */;
+	*enclave = *parents;
+	return 0;
 }
 
 void STRUCT_OPS(wave_enable, struct task_struct *p)
 {
-	if (fits(p->cpus_ptr, p->nr_cpus_allowed))
-		join(p);
+	u32 enclave = enclave_of(p);
+	if (fits(enclave, p->cpus_ptr, p->nr_cpus_allowed))
+		join(p, enclave);
 }
 
 void STRUCT_OPS(wave_disable, struct task_struct *p)
@@ -483,11 +586,11 @@ void STRUCT_OPS(wave_disable, struct task_struct *p)
 
 void STRUCT_OPS(wave_set_cpumask, struct task_struct *p, const struct cpumask *mask)
 {
-	u32 slot;
+	u32 slot, enclave = enclave_of(p);
 	struct thread *thread = thread_of(p, &slot);
-	bool fitting = fits(p->cpus_ptr, p->nr_cpus_allowed);
+	bool fitting = fits(enclave, p->cpus_ptr, p->nr_cpus_allowed);
 	if (fitting && !thread) {
-		join(p);
+		join(p, enclave);
 	} else if (!fitting && thread) {
 		thread->narrow = 1;
 		leave(p, DEPARTED);
@@ -501,10 +604,11 @@ s32 STRUCT_OPS(wave_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 }
 
 /* Wakes a core that sleeps, for a task of the FIFO that may run there. */
-static __always_inline void kick_for(struct task_struct *p)
+static __always_inline void kick_for(u32 enclave, struct task_struct *p)
 {
-	for (u32 core = 0; core < CPUS_MAX && core < cores; core++) {
-		u32 cpu = layout.cpu_of_core[core & (CPUS_MAX - 1)];
+	const volatile struct places *places = places_of(enclave);
+	for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++) {
+		u32 cpu = cpu_of(places->first_core + core);
 		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	}
@@ -513,18 +617,20 @@ static __always_inline void kick_for(struct task_struct *p)
 void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	u32 slot = 0;
-	struct control *control = the_control();
 	struct thread *thread = thread_of(p, &slot);
+	u32 enclave = thread ? thread->enclave : enclave_of(p);
+	struct control *control = control_of(enclave);
 	if (!thread || !control) {
+		const volatile struct places *places = places_of(enclave);
 		bool inside = false;
-		for (u32 at = 0; at < CPUS_MAX && at < cores; at++)
-			inside |= bpf_cpumask_test_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], p->cpus_ptr);
+		for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++)
+			inside |= bpf_cpumask_test_cpu(cpu_of(places->first_core + core), p->cpus_ptr);
 		if (!inside) {
 			dsq_insert(p, SCX_DSQ_GLOBAL, SCX_SLICE_DFL, enq_flags);
 			return;
 		}
-		dsq_insert(p, FIFO_DSQ, SCX_SLICE_DFL, enq_flags);
-		kick_for(p);
+		dsq_insert(p, FIFO_DSQ + enclave, SCX_SLICE_DFL, enq_flags);
+		kick_for(enclave, p);
 		return;
 	}
 	u64 before = state_of(thread->word);
@@ -537,9 +643,9 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	if (parks)
 		dsq_insert(p, FIRST_DSQ + slot, SCX_SLICE_INF, enq_flags);
 	else
-		dsq_insert(p, FIFO_DSQ, SCX_SLICE_DFL, enq_flags);
+		dsq_insert(p, FIFO_DSQ + enclave, SCX_SLICE_DFL, enq_flags);
 	if (!parks)
-		kick_for(p);
+		kick_for(enclave, p);
 	/* Its attributes changed while it ran, and it goes on; or it waited, and still does. */
 	if (runs_on || (before == RUNNABLE && !thread->fresh))
 		return;
@@ -562,16 +668,17 @@ void STRUCT_OPS(wave_running, struct task_struct *p)
 	u32 at = core_here();
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (thread) {
+		u32 place = place_in(thread->enclave);
 		thread->started_ns = bpf_ktime_get_ns();
 		if (thread->slice) {
 			set_slice(p, thread->slice);
 			thread->slice = 0;
 		}
-		if (state_of(thread->word) != RUNNING || thread->word >> 48 != at)
-			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, RUNNING, at));
+		if (state_of(thread->word) != RUNNING || thread->word >> 48 != place)
+			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, RUNNING, place));
 	}
 	/* A run that no decision began: an agent must not believe that the core waits for it. */
-	if (at < cores && core && READ(core->record) & 1 << 24)
+	if (at < all_cores && core && READ(core->record) & 1 << 24)
 		__sync_lock_test_and_set(&core->record, (core->record & ~(1ull << 24)) + (1ull << 32));
 }
 
@@ -612,7 +719,7 @@ void STRUCT_OPS(wave_quiescent, struct task_struct *p, u64 deq_flags)
  * CPU on its way offline takes none, before anybody is told. */
 static __noinline int why_not(u32 at, u32 slot)
 {
-	u32 cpu = layout.cpu_of_core[at & (CPUS_MAX - 1)];
+	u32 cpu = cpu_of(at);
 	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
 	int code = EARLY;
 	struct bpf_iter_scx_dsq it;
@@ -640,6 +747,8 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 	u64 word = READ(thread->word);
 	if (thread->generation != generation)
 		return TARGET_NOT_FOUND;
+	if (thread->enclave != enclave_of_core(at))
+		return NOT_PERMITTED;
 	if (state_of(word) == FREE)
 		return thread->narrow ? AFFINITY : TARGET_NOT_FOUND;
 	if ((u32)word != sequence)
@@ -652,7 +761,7 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 	int code = dsq_move_to_local(FIRST_DSQ + slot) ? COMPLETE : why_not(at, slot);
 	if (code == COMPLETE) {
 		thread->slice = slice;
-		__sync_val_compare_and_swap(&thread->word, word, word_of(sequence, RUNNING, at));
+		__sync_val_compare_and_swap(&thread->word, word, word_of(sequence, RUNNING, own_number(at)));
 	} else if (code == EARLY && ++thread->early > EARLY_MAX) {
 		thread->early = 0;
 		return TARGET_NOT_RUNNABLE;
@@ -671,33 +780,35 @@ enum look { NOTHING, REFUSED, COMMITTED, TOO_EARLY };
 /* `refusal`: not a CPU's own look, but another's that answers all with this code in its place. */
 static __always_inline int look_with(u32 at, u32 refusal)
 {
-	struct control *control = the_control();
+	u32 enclave = enclave_of_core(at), own = own_number(at);
+	const volatile struct places *places = places_of(enclave);
+	struct control *control = control_of(enclave);
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (!control || !core || at >= cores)
+	if (!control || !core || at >= all_cores)
 		return NOTHING;
 	u64 epoch = core->epoch;
-	void *window = window_of(epoch);
+	void *window = window_of(enclave, epoch);
 	if (!window)
 		return NOTHING;
 	u64 consumed = core->consumed;
-	u64 slot = consumed & ((1ull << layout.decisions_shift) - 1);
-	u64 ring = (at << layout.decisions_shift) + slot;
+	u64 slot = consumed & ((1ull << places->decisions_shift) - 1);
+	u64 ring = (own << places->decisions_shift) + slot;
 	u64 lap, subject, second, slice;
-	u64 far = layout.decisions_far ? far_rings_of(epoch) : 0;
+	u64 far = places->decisions_far ? far_rings_of(enclave, epoch) : 0;
 	if (far) {
 		const u64 *line = (const u64 *)(far + ring * sizeof(struct line));
 		u64 words[3];
 		if (bpf_probe_read_kernel(&lap, sizeof(lap), line + LAP_WORD) ||
-		    lap >> 32 != (consumed >> layout.decisions_shift) + 1 ||
+		    lap >> 32 != (consumed >> places->decisions_shift) + 1 ||
 		    bpf_probe_read_kernel(words, sizeof(words), line))
 			return NOTHING;
 		subject = words[0], second = words[1], slice = words[2];
 	} else {
-		struct line *line = line_at(window, layout.decisions_first + ring);
+		struct line *line = line_at(window, places->decisions_first + ring);
 		if (!line)
 			return NOTHING;
 		lap = READ(line->words[LAP_WORD]);
-		if (lap >> 32 != (consumed >> layout.decisions_shift) + 1)
+		if (lap >> 32 != (consumed >> places->decisions_shift) + 1)
 			return NOTHING;
 		subject = READ(line->words[0]), second = READ(line->words[1]), slice = READ(line->words[2]);
 	}
@@ -705,7 +816,7 @@ static __always_inline int look_with(u32 at, u32 refusal)
 	u32 code;
 	if ((lap & 0xff) != 3) {
 		/* Not a decision at all: passed over without an answer. */
-		blame(control);
+		blame(control, enclave);
 		code = MALFORMED;
 	} else if ((lap >> 8 & 0xff) == FLAG_ATOMIC) {
 		code = UNSUPPORTED;
@@ -723,8 +834,8 @@ static __always_inline int look_with(u32 at, u32 refusal)
 		}
 	}
 	core->consumed = consumed + 1;
-	if (core->consumed - core->credited >= 1ull << layout.decisions_shift >> 2) {
-		struct line *credit = line_at(window, layout.decisions_credit + at);
+	if (core->consumed - core->credited >= 1ull << places->decisions_shift >> 2) {
+		struct line *credit = line_at(window, places->decisions_credit + own);
 		core->credited = core->consumed;
 		if (credit)
 			WRITE(credit->words[0], core->consumed);
@@ -741,7 +852,7 @@ static __always_inline int look_with(u32 at, u32 refusal)
 	__sync_lock_test_and_set(&core->record, run << 32 | asks << 24 | txn);
 	struct entry entry = { { run << 32 | (u64)txn << 8 | code } };
 	u64 flags = FLAG_OUTCOME | (asks ? FLAG_ASKS : 0);
-	push(at, (u64)KIND_NONE << 16 | flags << 8 | 1, &entry);
+	push(enclave, own, (u64)KIND_NONE << 16 | flags << 8 | 1, &entry);
 	return code == COMPLETE ? COMMITTED : REFUSED;
 }
 
@@ -769,18 +880,20 @@ static __always_inline bool serve(u32 at)
 			break;
 	}
 	/* More is there: come back. */
-	scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], 0);
+	scx_bpf_kick_cpu(cpu_of(at), 0);
 	return true;
 }
 
 static __always_inline void set_parked(struct core *core, u32 at, u64 parked)
 {
-	void *window = window_of(core->epoch);
-	struct line *status = window ? line_at(window, layout.core_status + at) : 0;
+	u32 enclave = enclave_of_core(at);
+	void *window = window_of(enclave, core->epoch);
+	u32 line = places_of(enclave)->core_status + own_number(at);
+	struct line *status = window ? line_at(window, line) : 0;
 	core->parked = parked;
 	if (status)
 		__sync_lock_test_and_set(&status->words[0], parked);
-	fence();
+	fence(places_of(enclave));
 }
 
 static __noinline int ask(u32 at)
@@ -790,14 +903,15 @@ static __noinline int ask(u32 at)
 	if (!core)
 		return 0;
 	__sync_lock_test_and_set(&core->record, core->record | 1 << 24);
-	push(at, (u64)KIND_NONE << 16 | FLAG_ASKS << 8, &entry);
+	push(enclave_of_core(at), own_number(at), (u64)KIND_NONE << 16 | FLAG_ASKS << 8, &entry);
 	return 0;
 }
 
 /* Threads that an agent left parked, when there is none any more. */
 static __noinline int rescue(u32 at)
 {
-	struct control *control = the_control();
+	u32 enclave = enclave_of_core(at);
+	struct control *control = control_of(enclave);
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (!control || !core)
 		return 0;
@@ -809,7 +923,7 @@ static __noinline int rescue(u32 at)
 	{
 		struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
 		if (thread && state_of(READ(thread->word)) == RUNNABLE && !thread->in_fifo &&
-		    dsq_move_to_local(FIRST_DSQ + slot))
+		    thread->enclave == enclave && dsq_move_to_local(FIRST_DSQ + slot))
 			return 1;
 	}
 	core->scanned = tick;
@@ -857,12 +971,12 @@ static __always_inline bool is_taken(u32 cpu)
  * asks again when it is back in dispatch. Returns whether it is such a core. */
 __noinline int refuse(u32 at)
 {
-	struct control *control = the_control();
+	struct control *control = control_of(enclave_of_core(at));
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (!control || !core || at >= cores || !claim(core))
+	if (!control || !core || at >= all_cores || !claim(core))
 		return 0;
 	u32 code = READ(core->offline) ? CPU_OFFLINE : CPU_UNAVAIL;
-	bool absent = code == CPU_OFFLINE || is_taken(layout.cpu_of_core[at & (CPUS_MAX - 1)]);
+	bool absent = code == CPU_OFFLINE || is_taken(cpu_of(at));
 	if (absent) {
 		int looks;
 		come_over(core, control);
@@ -876,15 +990,14 @@ __noinline int refuse(u32 at)
 	return absent;
 }
 
-static __always_inline void serve_core(u32 at, s32 cpu, struct task_struct *prev, struct core *core,
-				       struct control *control)
+static __always_inline void serve_core(u32 at, struct task_struct *prev, struct core *core, struct control *control)
 {
 	come_over(core, control);
 	if (core->parked)
 		set_parked(core, at, 0);
 	/* What is the host's own comes first: it is there for as long as an agent is not, and for tasks that
 	 * cannot be the agent's. */
-	if (dsq_move_to_local(FIFO_DSQ)) {
+	if (dsq_move_to_local(FIFO_DSQ + enclave_of_core(at))) {
 		core->fallback_switches++;
 		return;
 	}
@@ -911,24 +1024,26 @@ static __always_inline void serve_core(u32 at, s32 cpu, struct task_struct *prev
 void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 {
 	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
-	struct control *control = the_control();
+	struct control *control = control_of(enclave_of_core(at));
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at >= cores || !control || !core)
+	if (at >= all_cores || !control || !core)
 		return;
 	if (!claim(core)) {
 		/* Its decisions are being answered in its place: come back. */
 		scx_bpf_kick_cpu(cpu, 0);
 		return;
 	}
-	serve_core(at, cpu, prev, core, control);
+	serve_core(at, prev, core, control);
 	release(core);
 }
 
 /* Whether the agent wants the end of the core's run. */
 static __always_inline bool is_unwanted(u32 at, struct core *core, struct control *control)
 {
-	void *window = window_of(READ(control->epoch));
-	struct line *word = window ? line_at(window, layout.preempt + at) : 0;
+	u32 enclave = enclave_of_core(at);
+	void *window = window_of(enclave, READ(control->epoch));
+	u32 line = places_of(enclave)->preempt + own_number(at);
+	struct line *word = window ? line_at(window, line) : 0;
 	return word && READ(word->words[0]) == (1ull << 32 | READ(core->record) >> 32);
 }
 
@@ -941,54 +1056,97 @@ SEC("syscall")
 int wave_kick(struct kick *kick)
 {
 	u32 at = kick->core;
-	struct control *control = the_control();
+	u32 enclave = enclave_of_core(at);
+	struct control *control = control_of(enclave);
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at >= cores || !control || !core)
+	if (at >= all_cores || !control || !core)
 		return 1;
 	if (READ(core->offline))
 		return !refuse(at);
 	u64 flags = is_unwanted(at, core, control) ? SCX_KICK_PREEMPT : SCX_KICK_IDLE;
-	scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], flags);
+	scx_bpf_kick_cpu(cpu_of(at), flags);
 	return 0;
 }
 
-static __always_inline void kick_idle(void)
+/* Gives a thread that waits for a decision to the host, for one run. */
+struct take {
+	u32 slot;
+};
+
+SEC("syscall")
+int wave_take(struct take *take)
 {
-	for (u32 at = 0; at < CPUS_MAX && at < cores; at++)
-		scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], SCX_KICK_IDLE);
+	u32 slot = take->slot;
+	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
+	if (slot >= subjects || !thread || state_of(READ(thread->word)) != RUNNABLE || thread->in_fifo)
+		return 1;
+	bool taken = false;
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	bpf_rcu_read_lock();
+	if (!bpf_iter_scx_dsq_new(&it, FIRST_DSQ + slot, 0)) {
+		p = bpf_iter_scx_dsq_next(&it);
+		if (p && p->pid == thread->pid) {
+			scx_bpf_dsq_move_set_slice(&it, SCX_SLICE_DFL);
+			taken = scx_bpf_dsq_move(&it, p, FIFO_DSQ + thread->enclave, 0);
+			thread->in_fifo |= taken;
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	bpf_rcu_read_unlock();
+	return !taken;
+}
+
+static __always_inline void kick_cores(u32 enclave, u64 flags)
+{
+	const volatile struct places *places = places_of(enclave);
+	for (u32 core = 0; core < CPUS_MAX && core < places->cores; core++)
+		scx_bpf_kick_cpu(cpu_of(places->first_core + core), flags);
 }
 
 /* In case the ring came while a higher class had the CPU, which sched_ext then leaves alone. Not from the ring itself:
  * the agent and the thread that rings may have just that CPU, and for a moment only. */
 __noinline int look_after(u32 at)
 {
-	struct control *control = the_control();
+	struct control *control = control_of(enclave_of_core(at));
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
 	if (control && core && !refuse(at) && !(READ(core->record) & 1 << 24) && is_unwanted(at, core, control))
-		scx_bpf_kick_cpu(layout.cpu_of_core[at & (CPUS_MAX - 1)], SCX_KICK_PREEMPT);
+		scx_bpf_kick_cpu(cpu_of(at), SCX_KICK_PREEMPT);
 	return 0;
 }
 
-/* Turns the agent out if nobody watches it any more, and lets idle cores look for what was left parked. Looks
- * after cores that cannot do it by themselves four times within the patience after which the agent is turned out. */
+/* Turns an agent out if nobody watches it any more, and lets idle cores look for what was left parked. Looks after
+ * cores that cannot do it by themselves, four times within the patience after which an agent is turned out. Who is in
+ * the FIFO waits for no run that has no end: an agent gives slices as it likes. */
+static __noinline int watch(u32 enclave)
+{
+	struct control *control = control_of(enclave);
+	if (!control)
+		return 0;
+	u64 now = bpf_ktime_get_ns(), beat = READ(control->beat);
+	__sync_fetch_and_add(&control->tick, 1);
+	if (READ(control->agent_decides) && now > beat && now - beat > places_of(enclave)->patience_ns) {
+		WRITE(control->agent_decides, 0);
+		__sync_fetch_and_add(&control->fallbacks, 1);
+	}
+	if (!READ(control->agent_decides)) {
+		kick_cores(enclave, SCX_KICK_IDLE);
+	} else {
+		u32 core;
+		bpf_for(core, 0, places_of(enclave)->cores) look_after(places_of(enclave)->first_core + core);
+	}
+	bool waits = scx_bpf_dsq_nr_queued(FIFO_DSQ + enclave) > 0;
+	if (waits && control->fifo_waits)
+		kick_cores(enclave, SCX_KICK_PREEMPT);
+	control->fifo_waits = waits;
+	return 0;
+}
+
 static int on_timer(void *map, int *key, struct timer *timer)
 {
-	struct control *control = the_control();
-	if (control) {
-		u64 now = bpf_ktime_get_ns(), beat = READ(control->beat);
-		__sync_fetch_and_add(&control->tick, 1);
-		if (READ(control->agent_decides) && now > beat && now - beat > layout.patience_ns) {
-			WRITE(control->agent_decides, 0);
-			__sync_fetch_and_add(&control->fallbacks, 1);
-		}
-		if (!READ(control->agent_decides)) {
-			kick_idle();
-		} else {
-			u32 at;
-			bpf_for(at, 0, cores) look_after(at);
-		}
-	}
-	bpf_timer_start(&timer->timer, layout.patience_ns / 4, 0);
+	for (u32 enclave = 0; enclave < ENCLAVES_MAX && enclave < layout.enclaves; enclave++)
+		watch(enclave);
+	bpf_timer_start(&timer->timer, layout.round_ns, 0);
 	return 0;
 }
 
@@ -996,7 +1154,7 @@ void STRUCT_OPS(wave_cpu_online, s32 cpu)
 {
 	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at < cores && core)
+	if (at < all_cores && core)
 		WRITE(core->offline, 0);
 }
 
@@ -1004,16 +1162,20 @@ void STRUCT_OPS(wave_cpu_offline, s32 cpu)
 {
 	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at < cores && core)
+	if (at < all_cores && core)
 		WRITE(core->offline, 1);
 }
 
 s32 STRUCT_OPS_SLEEPABLE(wave_init)
 {
-	u32 zero = 0, slot;
-	s32 error = scx_bpf_create_dsq(FIFO_DSQ, -1);
-	if (error)
-		return error;
+	u32 zero = 0, slot, enclave;
+	s32 error;
+	bpf_for(enclave, 0, layout.enclaves)
+	{
+		error = scx_bpf_create_dsq(FIFO_DSQ + enclave, -1);
+		if (error)
+			return error;
+	}
 	bpf_for(slot, 0, subjects)
 	{
 		u32 value = slot;
@@ -1027,7 +1189,7 @@ s32 STRUCT_OPS_SLEEPABLE(wave_init)
 		return -2;
 	bpf_timer_init(&timer->timer, &timers, 1 /* CLOCK_MONOTONIC */);
 	bpf_timer_set_callback(&timer->timer, on_timer);
-	return bpf_timer_start(&timer->timer, layout.patience_ns / 4, 0);
+	return bpf_timer_start(&timer->timer, layout.round_ns, 0);
 }
 
 void STRUCT_OPS(wave_exit, struct scx_exit_info *info)
@@ -1046,6 +1208,7 @@ struct sched_ext_ops wave = {
 	.quiescent = (void *)wave_quiescent,
 	.yield = (void *)wave_yield,
 	.set_cpumask = (void *)wave_set_cpumask,
+	.init_task = (void *)wave_init_task,
 	.enable = (void *)wave_enable,
 	.disable = (void *)wave_disable,
 	.cpu_online = (void *)wave_cpu_online,

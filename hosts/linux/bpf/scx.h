@@ -34,7 +34,10 @@ struct task_struct {
 	struct sched_ext_entity scx;
 } WAVE_CO_RE;
 
-struct scx_init_task_args;
+struct scx_init_task_args {
+	bool fork;
+} WAVE_CO_RE;
+
 struct scx_exit_task_args;
 
 struct scx_exit_info {
@@ -52,6 +55,7 @@ struct sched_ext_ops {
 	void (*quiescent)(struct task_struct *p, u64 deq_flags);
 	bool (*yield)(struct task_struct *from, struct task_struct *to);
 	void (*set_cpumask)(struct task_struct *p, const struct cpumask *cpumask);
+	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
 	void (*enable)(struct task_struct *p);
 	void (*disable)(struct task_struct *p);
 	void (*cpu_online)(s32 cpu);
@@ -101,6 +105,7 @@ void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it, u64 slice) __ksym;
 s32 scx_bpf_create_dsq(u64 dsq, s32 node) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
+s32 scx_bpf_dsq_nr_queued(u64 dsq) __ksym;
 int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq, u64 flags) __ksym;
 struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;

@@ -196,7 +196,7 @@ impl Enclave {
             let (pinned, is_pinned) = std::sync::mpsc::channel();
             let cpu = cpus.get(usize::from(index)).copied();
             let body = move || {
-                let _ = pinned.send(cpu.map_or(Ok(()), pin));
+                let _ = pinned.send(cpu.map_or(Ok(()), |cpu| wave_links::cpus::pin(&[cpu])));
                 let core = Core::new(shared, index);
                 current::enter(&core, || core.run());
             };
@@ -407,20 +407,5 @@ impl Waker {
             }
             _ => self.shared.woken_from_outside(self.thread, sequence),
         });
-    }
-}
-
-fn pin(cpu: usize) -> std::io::Result<()> {
-    // SAFETY: an all-zero set is a valid, empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: `cpu` is below the size of the set.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set is valid and of the size that is said.
-    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
     }
 }

@@ -1,8 +1,6 @@
 //! Pinning threads, and giving them their CPUs back.
 
-use std::io;
-
-use crate::memory::check;
+pub(super) use crate::cpus::{allowed, pin};
 
 /// Restores the calling thread's CPUs on drop. Stays in its thread.
 pub(super) struct Pinned {
@@ -41,30 +39,6 @@ pub(super) fn pin_here(warnings: &mut Vec<String>) -> (Pinned, Option<(usize, us
         }
     };
     (pinned, (first != last).then_some((first, last)))
-}
-
-/// The CPUs that this thread may use.
-pub(super) fn allowed() -> io::Result<Vec<usize>> {
-    // SAFETY: all-zero is an empty `cpu_set_t`.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is valid for writes of its size; 0 is the calling thread.
-    check(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) })?;
-    let all = 0..libc::CPU_SETSIZE as usize;
-    // SAFETY: the index is below CPU_SETSIZE.
-    Ok(all.filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect())
-}
-
-/// Lets this thread run on these CPUs only.
-pub(super) fn pin(cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: all-zero is an empty `cpu_set_t`.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for cpu in cpus {
-        // SAFETY: the index came from `allowed`, so it is below CPU_SETSIZE.
-        unsafe { libc::CPU_SET(*cpu, &mut set) };
-    }
-    // SAFETY: `set` is valid for reads of its size; 0 is the calling thread.
-    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) })?;
-    Ok(())
 }
 
 /// Bytes in a page.

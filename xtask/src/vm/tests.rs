@@ -20,6 +20,7 @@ const TESTS: &[(&str, Check)] = &[
     ("agents outside the machine come and go", outside::survives),
     ("a switch costs little more than one that BPF decides", icount::a_switch_is_cheap),
     ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
+    ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
 ];
 
 /// The machines that the kernel host's tests run in: their CPUs, and which tests.
@@ -173,6 +174,26 @@ fn patches_itself(kernel: &Kernel) -> Result<(), String> {
             for on in 1 0; do echo $on > /proc/sys/kernel/sched_schedstats || exit 1; done
         done";
     expect(&in_guest(kernel, line)?, 0, "")
+}
+
+/// Another process sees a run, and the run passes SIGTERM on to its command: nothing is left of either.
+fn runs_are_shown_and_end(kernel: &Kernel) -> Result<(), String> {
+    let wave = built(&["build", "--package", "wave"])?;
+    let line = format!(
+        "wave={wave}
+        $wave linux status 2>/dev/null; echo none $?
+        $wave run --host linux --patience 5000 --quiet -- sleep 1000 & run=$!
+        until $wave linux status --json >/run/shown 2>/dev/null; do sleep 0.2; done
+        until $wave linux status | grep -q ' sleep '; do sleep 0.2; done
+        grep -c '\"policy\":\"fifo\"' /run/shown
+        kill -TERM $run; wait $run; echo ended $?
+        $wave linux status 2>/dev/null; echo none $?
+        pgrep -x sleep; cat /sys/kernel/sched_ext/state
+        $wave run --host linux --pid 2 2>/dev/null; echo a kernel thread $?
+        $wave run --host linux --cpus 7 -- true 2>/dev/null; echo an offline CPU $?"
+    );
+    let out = "none 1\n1\nended 143\nnone 1\ndisabled\na kernel thread 2\nan offline CPU 3\n";
+    expect(&in_guest(kernel, &line)?, 0, out)
 }
 
 #[cfg(test)]

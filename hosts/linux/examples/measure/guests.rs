@@ -44,9 +44,8 @@ fn code() -> Vec<u8> {
 
 /// Prints the counts of one run.
 pub fn measure() -> Result<(), Error> {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
-    let cores: Vec<usize> =
-        sched::parse_cpus(&online).into_iter().filter(|cpu| *cpu != SEAT).collect();
+    let online = sched::cpus::online()?;
+    let cores: Vec<usize> = online.into_iter().filter(|cpu| *cpu != SEAT).collect();
     if cores.is_empty() {
         return Err("it takes two CPUs: one of them is the agent's".into());
     }
@@ -228,7 +227,7 @@ impl Drop for Agent {
 
 /// What an agent's process runs.
 pub fn agent(socket: &Path, policy: &str) -> Result<(), Error> {
-    sched::pin(&[SEAT])?;
+    sched::cpus::pin(&[SEAT])?;
     let attached = attach(socket)?;
     let policy = Registry::shipped().make(policy, &attached.layout.config)?;
     wave_agent::run(attached, policy, (), Seat::Shared)?;

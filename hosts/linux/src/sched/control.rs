@@ -6,6 +6,7 @@
 //! nobody.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, HostControl};
 use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::CoreRecord;
 use wave_core::watchdog::Watchdog;
 use wave_links::socket::{Connection, Listener, Offer};
@@ -30,6 +32,12 @@ const CANDIDATES_MAX: usize = 4;
 const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
+
+/// How often it is looked who waits for long.
+const STARVED_LOOK: Nanos = Nanos::from_millis(1_000);
+/// A thread that has waited this long for a decision gets one run from the host: after 30 s the kernel would turn
+/// the whole scheduler out.
+const STARVED: Nanos = Nanos::from_millis(10_000);
 
 struct Agent {
     window: Arc<Window>,
@@ -58,6 +66,14 @@ impl Line {
         match self {
             Line::Socket(_, bell) => bell.ring(),
             Line::Device(lease) => lease.ring(),
+        }
+    }
+
+    /// The agent's process, 0 where it is not of this machine.
+    fn pid(&self) -> i32 {
+        match self {
+            Line::Socket(connection, _) => connection.peer_pid(),
+            Line::Device(_) => 0,
         }
     }
 
@@ -90,6 +106,9 @@ pub(super) struct Control {
     nic: Option<Nic>,
     watchdog: Watchdog,
     cores_seen: Vec<CoreRecord>,
+    /// Threads that wait, and since when.
+    waiting: HashMap<(Subject, Sequence), Nanos>,
+    waiting_looked: Nanos,
 }
 
 impl Control {
@@ -112,6 +131,8 @@ impl Control {
             nic,
             watchdog,
             cores_seen: vec![CoreRecord::default(); cores],
+            waiting: HashMap::new(),
+            waiting_looked: Nanos(0),
         }
     }
 
@@ -120,7 +141,7 @@ impl Control {
     pub(super) fn run(mut self, seats: &[usize]) -> Result<(), LoadError> {
         if !seats.is_empty() {
             // Elsewhere it works as well.
-            let _ = super::pin(seats);
+            let _ = super::cpus::pin(seats);
         }
         let rung = Rc::new(Cell::new(false));
         let heard = Rc::clone(&rung);
@@ -149,11 +170,9 @@ impl Control {
             self.answer(now);
             self.promote(now)?;
             self.serve(now)?;
+            self.help_the_starved(now);
         }
-        if let Some(agent) = self.attached.take() {
-            agent.control.revoke(&agent.port);
-        }
-        Ok(())
+        self.detach()
     }
 
     /// Until something happens, or the watchdog wants to look.
@@ -337,7 +356,10 @@ impl Control {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port);
         }
-        lock(&self.shared.agents).attached += 1;
+        let mut agents = lock(&self.shared.agents);
+        agents.attached += 1;
+        agents.pid = agent.line.pid();
+        drop(agents);
         self.watchdog = Watchdog::new(self.layout.config.patience);
         self.shared.kill.store(false, Ordering::SeqCst);
         let far = match (&agent.line, &self.nic) {
@@ -398,6 +420,23 @@ impl Control {
             self.detach()?;
         }
         Ok(())
+    }
+
+    /// A policy may let threads wait for ever behind others that do not stop; the kernel does not.
+    fn help_the_starved(&mut self, now: Nanos) {
+        if now.since(self.waiting_looked) < STARVED_LOOK {
+            return;
+        }
+        self.waiting_looked = now;
+        let before = std::mem::take(&mut self.waiting);
+        for (subject, sequence) in self.mechanism.runnable_from(0) {
+            let since = *before.get(&(subject, sequence)).unwrap_or(&now);
+            if now.since(since) < STARVED {
+                self.waiting.insert((subject, sequence), since);
+            } else if self.mechanism.take(subject.id) {
+                lock(&self.shared.agents).starved += 1;
+            }
+        }
     }
 
     /// The agent is no more: revoke its window, and let the host decide.

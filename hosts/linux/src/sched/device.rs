@@ -37,7 +37,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const PINS: &str = "/sys/fs/bpf/wave-device";
 
 /// Which device agents are behind, and how it is used.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
     /// Where it is on the bus: `0000:00:01.0`.
     pub address: String,

@@ -14,7 +14,9 @@
 
 mod control;
 mod device;
+mod members;
 mod object;
+mod process;
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -28,15 +30,19 @@ use wave_core::clock::Nanos;
 use wave_core::layout::{Config, ConfigError, Layout};
 use wave_core::link::Doorbell;
 use wave_core::outcome::Code;
+use wave_core::snapshot::State;
 use wave_links::EventFd;
+pub use wave_links::cpus;
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
 
 use control::Control;
 pub use device::DeviceOptions;
 use device::Nic;
-pub use object::LoadError;
-use object::{Behind, Mechanism};
+use members::Members;
+pub use members::{Group, JoinError, check};
+use object::{Behind, ENCLAVES_MAX, Mechanism, Part};
+pub use object::{LoadError, check_kernel};
 pub use wave_links::pci::Access;
 
 /// The scheduling class that a thread joins to be decided on.
@@ -84,15 +90,18 @@ pub enum StartError {
     #[error(transparent)]
     Device(#[from] wave_links::pci::DeviceError),
     /// A CPU that is not there or not online, or named twice.
-    #[error("CPU {cpu} {what}; online are {online}")]
+    #[error("CPU {cpu} {what}; online are {online:?}")]
     Cpu {
         /// Which.
         cpu: usize,
         /// What is wrong with it.
         what: &'static str,
         /// The CPUs that are online.
-        online: String,
+        online: Vec<usize>,
     },
+    /// None, or too many.
+    #[error("a host has 1 to {ENCLAVES_MAX} enclaves, not {0}")]
+    Count(usize),
     /// The kernel gave no descriptor or thread.
     #[error("{doing}: {error}")]
     System {
@@ -101,6 +110,10 @@ pub enum StartError {
         /// What the kernel said.
         error: io::Error,
     },
+}
+
+fn system(doing: &'static str) -> impl Fn(io::Error) -> StartError {
+    move |error| StartError::System { doing, error }
 }
 
 /// One core's counters since the start.
@@ -123,6 +136,8 @@ pub struct Stats {
     pub cores: Vec<CoreStats>,
     /// Whether an agent decides now.
     pub agent_decides: bool,
+    /// The process of the agent that attached last; 0 before the first.
+    pub agent_pid: i32,
     /// Threads in the enclave now.
     pub threads: usize,
     /// Agents that have been attached, one after the other.
@@ -137,10 +152,23 @@ pub struct Stats {
     pub unwatched: u64,
     /// Snapshots sent.
     pub snapshots: u64,
+    /// Times that a thread had waited for so long that the host gave it a run.
+    pub starved: u64,
     /// Threads that found no slot and stay with the host.
     pub without_slot: u64,
     /// Why the kernel turned the scheduler out, if it did.
     pub turned_out: Option<String>,
+}
+
+/// A thread of the enclave's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its id, as the kernel has it.
+    pub tid: i32,
+    /// What it does. `Free`: it came just now, and no agent was told of it yet.
+    pub state: State,
+    /// The core that it runs on.
+    pub core: Option<u16>,
 }
 
 struct Shared {
@@ -153,11 +181,13 @@ struct Shared {
 /// What the control thread counts.
 #[derive(Clone, Copy, Default)]
 struct AgentCounters {
+    pid: i32,
     attached: u64,
     lost: u64,
     barks: u64,
     faults: u64,
     snapshots: u64,
+    starved: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -168,8 +198,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// threads back to the kernel's own scheduler.
 pub struct Enclave {
     shared: Arc<Shared>,
-    mechanism: Arc<Mechanism>,
     control: Option<JoinHandle<Result<(), LoadError>>>,
+    members: Arc<Mutex<Members>>,
+    mechanism: Arc<Mechanism>,
     socket: PathBuf,
 }
 
@@ -180,37 +211,83 @@ impl std::fmt::Debug for Enclave {
 }
 
 impl Enclave {
-    /// Loads the mechanism. No thread is under it yet: see [`join`].
+    /// Loads the mechanism. No thread is under it yet: see [`Enclave::spawn`] and [`Enclave::adopt`].
     pub fn start(options: Options) -> Result<Enclave, StartError> {
-        let Options { socket, allowed_uids, cpus, mut config, device } = options;
+        let mut enclaves = Enclave::start_all(vec![options])?;
+        Ok(enclaves.remove(0))
+    }
+
+    /// Several at once, whose CPUs are disjoint: the kernel loads one scheduler at a time, so that none can come
+    /// later. A thread that enters its class by itself joins the first.
+    pub fn start_all(all: Vec<Options>) -> Result<Vec<Enclave>, StartError> {
         object::check_kernel()?;
-        let (online, possible) = check_cpus(&cpus)?;
-        let seats: Vec<usize> = online.into_iter().filter(|cpu| !cpus.contains(cpu)).collect();
-        config.cores = u16::try_from(cpus.len()).unwrap_or(u16::MAX);
-        // A context for each CPU outside the enclave, and the control context.
-        config.contexts = u16::try_from(possible - cpus.len() + 1).unwrap_or(u16::MAX);
-        let layout = Layout::new(config)?;
-        let system = |doing| move |error| StartError::System { doing, error };
+        if !(1..=ENCLAVES_MAX).contains(&all.len()) {
+            return Err(StartError::Count(all.len()));
+        }
+        let taken: Vec<usize> = all.iter().flat_map(|options| options.cpus.clone()).collect();
+        let (online, possible) = check_cpus(&taken)?;
+        let seats: Vec<usize> = online.into_iter().filter(|cpu| !taken.contains(cpu)).collect();
+        // Ids are of all enclaves: each agent has room for them.
+        let subjects = all.iter().map(|options| options.config.subjects).max().unwrap_or(0);
+        let mut layouts = Vec::new();
+        for options in &all {
+            let cores = options.cpus.len();
+            layouts.push(Layout::new(Config {
+                cores: u16::try_from(cores).unwrap_or(u16::MAX),
+                // A context for each CPU outside the enclave, and the control context.
+                contexts: u16::try_from(possible - cores + 1).unwrap_or(u16::MAX),
+                subjects,
+                ..options.config
+            })?);
+        }
+        // The control threads may not wait for a page that waits for a decision either.
+        stay_resident().map_err(system("locking this process's memory"))?;
+        let listen = |options: &Options| Listener::bind(&options.socket, &options.allowed_uids);
+        let listeners = all.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
+        let members = Arc::new(Mutex::new(Members::new(all.len())));
+        let of_all = || layouts.iter().zip(&all);
+        let nic = |(layout, options): (&Layout, &Options)| {
+            options.device.as_ref().map(|device| Nic::open(device, layout)).transpose()
+        };
+        let nics = of_all().map(nic).collect::<Result<Vec<_>, _>>()?;
+        let mut parts = Vec::new();
+        for ((layout, options), nic) in of_all().zip(&nics) {
+            let behind = nic
+                .as_ref()
+                .map_or(Behind::Nothing, |nic| Behind::Device { decisions: nic.has_decisions() });
+            parts.push(Part { layout, cpus: &options.cpus, behind });
+        }
+        let mechanisms = Mechanism::load(&parts, subjects, possible)?;
+        let each = mechanisms.into_iter().zip(listeners).zip(&layouts).zip(nics);
+        each.map(|(((mechanism, listener), layout), nic)| {
+            Enclave::begin(Arc::new(mechanism), listener, layout, nic, &seats, &members)
+        })
+        .collect()
+    }
+
+    fn begin(
+        mechanism: Arc<Mechanism>,
+        listener: Listener,
+        layout: &Layout,
+        nic: Option<Nic>,
+        seats: &[usize],
+        members: &Arc<Mutex<Members>>,
+    ) -> Result<Enclave, StartError> {
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             kill: AtomicBool::new(false),
             bell: EventFd::new().map_err(system("making a doorbell"))?,
             agents: Mutex::new(AgentCounters::default()),
         });
-        // The control thread may not wait for a page that waits for a decision either.
-        stay_resident().map_err(system("locking this process's memory"))?;
-        let listener = Listener::bind(&socket, &allowed_uids)?;
-        let nic = device.as_ref().map(|device| Nic::open(device, &layout)).transpose()?;
-        let behind = nic
-            .as_ref()
-            .map_or(Behind::Nothing, |nic| Behind::Device { decisions: nic.has_decisions() });
-        let mechanism = Arc::new(Mechanism::load(&layout, &cpus, possible, behind)?);
+        let socket = listener.path().to_owned();
         let (shared_too, mechanism_too) = (Arc::clone(&shared), Arc::clone(&mechanism));
-        let control = Control::new(shared_too, mechanism_too, listener, layout, nic);
+        let control = Control::new(shared_too, mechanism_too, listener, layout.clone(), nic);
+        let seats = seats.to_vec();
         let thread = std::thread::Builder::new().name("wave-control".into());
         let started = thread.spawn(move || control.run(&seats));
         let control = Some(started.map_err(system("starting the control thread"))?);
-        Ok(Enclave { shared, mechanism, control, socket })
+        let members = Arc::clone(members);
+        Ok(Enclave { shared, control, members, mechanism, socket })
     }
 
     /// Where agents attach.
@@ -220,11 +297,13 @@ impl Enclave {
 
     /// The counters.
     pub fn stats(&self) -> Stats {
-        let AgentCounters { attached, lost, barks, faults, snapshots } = *lock(&self.shared.agents);
+        let AgentCounters { pid, attached, lost, barks, faults, snapshots, starved } =
+            *lock(&self.shared.agents);
         let mechanism = &self.mechanism;
         Stats {
             cores: mechanism.core_stats(),
             agent_decides: mechanism.agent_decides(),
+            agent_pid: pid,
             threads: mechanism.threads(),
             agents: attached,
             lost_agents: lost,
@@ -232,9 +311,35 @@ impl Enclave {
             faults,
             unwatched: mechanism.unwatched(),
             snapshots,
+            starved,
             without_slot: mechanism.without_slot(),
             turned_out: mechanism.exit_reason(),
         }
+    }
+
+    /// Starts a command whose threads are under the enclave's agent from its first instruction on.
+    pub fn spawn(&self, command: Command) -> io::Result<Child> {
+        // Whom it starts is of the enclave that it is said to be of itself.
+        // SAFETY: takes nothing and touches no memory.
+        let here = unsafe { libc::gettid() };
+        self.mechanism.assign(here)?;
+        let spawned = spawn(command);
+        self.mechanism.unassign(here)?;
+        spawned
+    }
+
+    /// The threads in the enclave now; those that stay with the host for their affinity are not among them.
+    pub fn threads(&self) -> Vec<Thread> {
+        self.mechanism.all_threads().collect()
+    }
+
+    /// Puts threads that run already under the agent, and with them all that they will start; of a cgroup, those
+    /// that came since the last time. Returns how many came. They become what they were when the enclave ends.
+    /// Left out are this process, the agent's, and those of `agents`: who decides cannot wait for a decision.
+    pub fn adopt(&self, group: &Group, agents: &[i32]) -> Result<usize, JoinError> {
+        let mut spared = agents.to_vec();
+        spared.extend([std::process::id() as i32, lock(&self.shared.agents).pid]);
+        lock(&self.members).add(group, &spared, &|tid| self.mechanism.assign(tid))
     }
 
     /// Turns the agent out, if there is one (Wave Table 1, `KILL_WAVE_AGENT`).
@@ -246,6 +351,8 @@ impl Enclave {
 
 impl Drop for Enclave {
     fn drop(&mut self) {
+        // While somebody decides on them.
+        lock(&self.members).leave();
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.bell.ring();
         if let Some(control) = self.control.take() {
@@ -254,7 +361,7 @@ impl Drop for Enclave {
     }
 }
 
-/// Puts a thread under the enclave's agent: 0 is the calling one. Its children inherit that.
+/// Puts a thread under the agent of the first enclave: 0 is the calling one. Its children inherit that.
 pub fn join(tid: i32) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameter is valid for the duration of the call; nothing else is touched.
@@ -272,50 +379,17 @@ fn now() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Starts a command whose threads are under the enclave's agent from its first instruction on. It
-/// keeps the interrupt signal that this process may ignore.
+/// Starts a command whose threads are under an agent from its first instruction on: that of the first enclave.
 pub fn spawn(mut command: Command) -> io::Result<Child> {
-    let enter = || {
-        join(0)?;
-        // SAFETY: restores a default disposition; touches no memory.
-        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-        Ok(())
-    };
-    // SAFETY: between fork and exec it makes two system calls, and neither allocates nor locks.
-    unsafe { command.pre_exec(enter) };
+    // SAFETY: between fork and exec it makes one system call, and neither allocates nor locks.
+    unsafe { command.pre_exec(|| join(0)) };
     command.spawn()
-}
-
-/// Leaves an interrupt from the terminal to the commands that it goes to as well.
-pub fn ignore_interrupts() {
-    // SAFETY: sets a disposition without a handler; touches no memory.
-    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-}
-
-/// Lets the calling thread run on these CPUs only.
-pub fn pin(cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: an all-zero set is a valid, empty one.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
-        // SAFETY: `cpu` is below the size of the set.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: the set is valid and of the size that is said.
-    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// The CPUs that are online, and how many there can be, if these are distinct and online.
 fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
-    let read = |name: &str| {
-        let path = format!("/sys/devices/system/cpu/{name}");
-        std::fs::read_to_string(path)
-            .map_err(|error| StartError::System { doing: "reading which CPUs there are", error })
-    };
-    let (online_text, possible) = (read("online")?, read("possible")?);
-    let online = parse_cpus(&online_text);
+    let system = system("reading which CPUs there are");
+    let online = cpus::online().map_err(&system)?;
     for (at, &cpu) in cpus.iter().enumerate() {
         let what = if cpus[..at].contains(&cpu) {
             "is named twice"
@@ -324,19 +398,9 @@ fn check_cpus(cpus: &[usize]) -> Result<(Vec<usize>, usize), StartError> {
         } else {
             continue;
         };
-        return Err(StartError::Cpu { cpu, what, online: online_text.trim().to_owned() });
+        return Err(StartError::Cpu { cpu, what, online });
     }
-    let possible = parse_cpus(&possible).last().map_or(1, |last| last + 1);
-    Ok((online, possible))
-}
-
-/// A list of CPUs as the kernel writes it: `0-3,8`.
-pub fn parse_cpus(text: &str) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
+    Ok((online, cpus::possible().map_err(&system)?))
 }
 
 #[cfg(test)]
@@ -344,16 +408,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus() {
-        assert_eq!(parse_cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
-        assert_eq!(parse_cpus("5"), [5]);
-        assert_eq!(parse_cpus(""), [0usize; 0]);
-    }
-
-    #[test]
     fn a_cpu_that_is_not_there_is_named() {
         let error = check_cpus(&[0, 4095]).unwrap_err().to_string();
-        assert!(error.starts_with("CPU 4095 is not online; online are 0"), "{error}");
+        assert!(error.starts_with("CPU 4095 is not online; online are [0"), "{error}");
         assert!(check_cpus(&[0, 0]).unwrap_err().to_string().starts_with("CPU 0 is named twice"));
     }
 }

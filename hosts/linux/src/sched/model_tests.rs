@@ -14,6 +14,8 @@ use wave_core::message::{Decision, FLAG_ATOMIC, Message};
 use wave_core::queue::{PushError, Tag};
 use wave_links::shm::ShmPort;
 
+use wave_core::layout::Config;
+
 use super::*;
 
 const CORES: u16 = 2;
@@ -136,22 +138,26 @@ impl Program {
             program.set_autoload(wanted);
         }
         let template = array("wave_template", layout.nic_lines + layout.host_lines).unwrap();
+        let bell = bell().unwrap();
         for mut map in open.maps_mut() {
             match map.name().to_string_lossy().as_ref() {
                 "wave" => map.set_autocreate(false).unwrap(),
                 "windows" => map.set_inner_map_fd(template.as_fd()).unwrap(),
+                "bells" => map.set_inner_map_fd(bell.as_fd()).unwrap(),
+                "control" => map.set_max_entries(1).unwrap(),
                 "core_states" => map.set_max_entries(CORES.into()).unwrap(),
                 name if name.ends_with(".rodata") => {
-                    let places = Places::new(&layout, &[0, 1], 3, Behind::Nothing);
+                    let part = Part { layout: &layout, cpus: &[0, 1], behind: Behind::Nothing };
+                    let places = AllPlaces::new(&[part], layout.config.subjects, 3);
                     let into = map.initial_value_mut().unwrap();
-                    into[..size_of::<Places>()].copy_from_slice(places.bytes());
+                    into[..size_of::<AllPlaces>()].copy_from_slice(places.bytes());
                 }
                 _ => {}
             }
         }
         let object = open.load().unwrap();
         let find = |name: &str| object.maps().find(|map| map.name() == name).unwrap();
-        let control = Memory::map(find("control").as_fd(), 1, 0, 0).unwrap();
+        let control = Memory::map(find("control").as_fd(), CONTROL_LINES, 0, 0).unwrap();
         let lines = CORE_LINES * u32::from(CORES);
         let cores = Memory::map(find("core_states").as_fd(), lines, 0, 0).unwrap();
         let windows = MapHandle::try_from(&find("windows")).unwrap();

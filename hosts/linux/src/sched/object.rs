@@ -1,6 +1,7 @@
 //! The loaded BPF program: where its parts lie, and what it shares with this process.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput, RingBuffer,
     RingBufferBuilder,
 };
-use wave_core::layout::{Config, Layout};
+use wave_core::layout::Layout;
 use wave_core::link::{Home, LINE_BYTES, LINE_WORDS};
 use wave_core::message::{Sequence, Subject, TxnId};
 use wave_core::outcome::Code;
@@ -20,6 +21,8 @@ use wave_links::memory::Memory;
 const CPUS_MAX: usize = 1024;
 const WINDOWS: u64 = 4;
 const CORE_LINES: u32 = 4;
+const CONTROL_LINES: u32 = 2;
+pub(crate) const ENCLAVES_MAX: usize = 8;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 const BPF_F_INNER_MAP: u32 = 1 << 12;
 const NO_CORE: u16 = u16::MAX;
@@ -33,6 +36,12 @@ pub enum LoadError {
          built with CONFIG_SCHED_CLASS_EXT; `wave doctor` says what this machine can run"
     )]
     NoSchedExt,
+    /// The kernel does not tell its types.
+    #[error(
+        "this kernel does not tell its types (/sys/kernel/btf/vmlinux is missing), without which no scheduler is \
+         loaded: it takes one that was built with CONFIG_DEBUG_INFO_BTF"
+    )]
+    NoBtf,
     /// Another scheduler has it.
     #[error("another sched_ext scheduler is loaded: `{0}`; stop it first")]
     Taken(String),
@@ -62,14 +71,13 @@ pub enum LoadError {
     Missing(&'static str),
 }
 
-/// `struct layout` of the program.
+/// `struct places` of the program: one enclave's.
 #[repr(C)]
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 struct Places {
     patience_ns: u64,
     cores: u32,
-    subjects: u32,
-    cpus_possible: u32,
+    first_core: u32,
     agent_parked: u32,
     preempt: u32,
     core_status: u32,
@@ -79,17 +87,58 @@ struct Places {
     decisions_first: u32,
     decisions_credit: u32,
     decisions_shift: u32,
-    decisions_far: u32,
-    clock_is_fence: u32,
+    decisions_far: u16,
+    clock_is_fence: u16,
     context_of_cpu: [u16; CPUS_MAX],
-    core_of_cpu: [u16; CPUS_MAX],
-    cpu_of_core: [u16; CPUS_MAX],
 }
 
-const _: () = assert!(size_of::<Places>() == 8 + 14 * 4 + 3 * 2 * CPUS_MAX);
+/// `struct layout` of the program.
+#[repr(C)]
+struct AllPlaces {
+    round_ns: u64,
+    enclaves: u32,
+    all_cores: u32,
+    subjects: u32,
+    cpus_possible: u32,
+    places: [Places; ENCLAVES_MAX],
+    core_of_cpu: [u16; CPUS_MAX],
+    cpu_of_core: [u16; CPUS_MAX],
+    enclave_of_core: [u16; CPUS_MAX],
+}
+
+const _: () = assert!(size_of::<Places>() == 8 + 12 * 4 + 2 * CPUS_MAX);
+const _: () = assert!(
+    size_of::<AllPlaces>() == 8 + 4 * 4 + ENCLAVES_MAX * size_of::<Places>() + 3 * 2 * CPUS_MAX
+);
+
+/// What the program is to know of one enclave.
+pub(crate) struct Part<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) cpus: &'a [usize],
+    pub(crate) behind: Behind,
+}
 
 impl Places {
-    fn new(layout: &Layout, cpus: &[usize], cpus_possible: usize, behind: Behind) -> Places {
+    const NONE: Places = Places {
+        patience_ns: 0,
+        cores: 0,
+        first_core: 0,
+        agent_parked: 0,
+        preempt: 0,
+        core_status: 0,
+        messages_first: 0,
+        messages_credit: 0,
+        messages_shift: 0,
+        decisions_first: 0,
+        decisions_credit: 0,
+        decisions_shift: 0,
+        decisions_far: 0,
+        clock_is_fence: 0,
+        context_of_cpu: [0; CPUS_MAX],
+    };
+
+    fn new(part: &Part<'_>, first_core: u32, cpus_possible: usize) -> Places {
+        let layout = part.layout;
         let line = |home: Home, line: u32| match home {
             Home::Nic => line,
             Home::Host => layout.nic_lines + line,
@@ -98,8 +147,7 @@ impl Places {
         let mut places = Places {
             patience_ns: layout.config.patience.0,
             cores: layout.config.cores.into(),
-            subjects: layout.config.subjects,
-            cpus_possible: cpus_possible as u32,
+            first_core,
             agent_parked: line(Home::Host, layout.agent_parked),
             preempt: line(Home::Host, layout.preempt),
             core_status: line(Home::Nic, layout.core_status),
@@ -109,33 +157,53 @@ impl Places {
             decisions_first: line(decisions.home, decisions.ring.first),
             decisions_credit: line(decisions.home, decisions.ring.credit),
             decisions_shift: decisions.ring.entries.trailing_zeros(),
-            decisions_far: (behind == Behind::Device { decisions: true }).into(),
-            clock_is_fence: (behind != Behind::Nothing && is_emulated_in_one_thread()).into(),
-            context_of_cpu: [0; CPUS_MAX],
-            core_of_cpu: [NO_CORE; CPUS_MAX],
-            cpu_of_core: [0; CPUS_MAX],
+            decisions_far: (part.behind == Behind::Device { decisions: true }).into(),
+            clock_is_fence: (part.behind != Behind::Nothing && is_emulated_in_one_thread()).into(),
+            ..Places::NONE
         };
-        for (core, &cpu) in cpus.iter().enumerate() {
-            places.core_of_cpu[cpu] = core as u16;
-            places.cpu_of_core[core] = cpu as u16;
-        }
-        let mut outside = cpus.len() as u16;
+        let mut outside = part.cpus.len() as u16;
         for cpu in 0..cpus_possible.min(CPUS_MAX) {
-            places.context_of_cpu[cpu] = match places.core_of_cpu[cpu] {
-                NO_CORE => {
-                    outside += 1;
-                    outside - 1
-                }
-                core => core,
-            };
+            let own = part.cpus.iter().position(|other| *other == cpu);
+            places.context_of_cpu[cpu] = own.map_or(outside, |core| core as u16);
+            outside += u16::from(own.is_none());
         }
         places
+    }
+}
+
+impl AllPlaces {
+    fn new(parts: &[Part<'_>], subjects: u32, cpus_possible: usize) -> Box<AllPlaces> {
+        let patience = parts.iter().map(|part| part.layout.config.patience.0).min();
+        let mut all = Box::new(AllPlaces {
+            round_ns: patience.unwrap_or(0) / 4,
+            enclaves: parts.len() as u32,
+            all_cores: 0,
+            subjects,
+            cpus_possible: cpus_possible as u32,
+            places: [Places::NONE; ENCLAVES_MAX],
+            core_of_cpu: [NO_CORE; CPUS_MAX],
+            cpu_of_core: [0; CPUS_MAX],
+            enclave_of_core: [0; CPUS_MAX],
+        });
+        for (enclave, part) in parts.iter().enumerate() {
+            all.places[enclave] = Places::new(part, all.all_cores, cpus_possible);
+            for &cpu in part.cpus {
+                let core = all.all_cores as usize;
+                all.core_of_cpu[cpu] = core as u16;
+                all.cpu_of_core[core] = cpu as u16;
+                all.enclave_of_core[core] = enclave as u16;
+                all.all_cores += 1;
+            }
+        }
+        all
     }
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: the struct is `repr(C)` without padding (its size is asserted), and any byte of
         // an integer may be read.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Places>()) }
+        unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<AllPlaces>())
+        }
     }
 }
 
@@ -181,6 +249,29 @@ impl Window {
     }
 }
 
+/// Where the program asks for something.
+fn bell() -> Result<MapHandle, LoadError> {
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: takes a number and touches no memory.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u32;
+    MapHandle::create(MapType::RingBuf, Some("wave_bell"), 0, 0, page, &options)
+        .map_err(|error| LoadError::Bpf { doing: "making a bell", error })
+}
+
+/// A thread by what stays its own.
+fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers; the descriptor that it returns is nobody else's.
+    unsafe {
+        match libc::syscall(libc::SYS_pidfd_open, tid, libc::PIDFD_THREAD) {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd as i32)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 fn array(name: &str, lines: u32) -> Result<MapHandle, LoadError> {
     let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
@@ -191,8 +282,8 @@ fn array(name: &str, lines: u32) -> Result<MapHandle, LoadError> {
         .map_err(|error| LoadError::Bpf { doing: "making a window", error })
 }
 
-/// The mechanism, loaded and attached; the kernel takes all tasks back when it is dropped.
-pub(crate) struct Mechanism {
+/// The program, loaded and attached; the kernel takes all tasks back when it is dropped.
+struct Program {
     _link: Link,
     object: Object,
     control: Memory,
@@ -200,7 +291,16 @@ pub(crate) struct Mechanism {
     cores: Memory,
     windows: MapHandle,
     far_rings: MapHandle,
+    enclave_of_task: MapHandle,
     subjects: u32,
+}
+
+/// What the program is to one enclave.
+pub(crate) struct Mechanism {
+    program: Arc<Program>,
+    bells: MapHandle,
+    enclave: u32,
+    first_core: u32,
     core_count: u32,
 }
 
@@ -210,29 +310,32 @@ pub(crate) struct Bells {
     pub(crate) agent: bool,
 }
 
-impl Mechanism {
-    pub(crate) fn load(
-        layout: &Layout,
-        cpus: &[usize],
+impl Program {
+    fn load(
+        parts: &[Part<'_>],
+        subjects: u32,
         cpus_possible: usize,
-        behind: Behind,
-    ) -> Result<Mechanism, LoadError> {
+        bells: &[MapHandle],
+    ) -> Result<Program, LoadError> {
         let bpf = |doing| move |error| LoadError::Bpf { doing, error };
-        let program = include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o"));
+        let bytes = include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o"));
         let mut open =
-            ObjectBuilder::default().open_memory(program).map_err(bpf("reading the program"))?;
+            ObjectBuilder::default().open_memory(bytes).map_err(bpf("reading the program"))?;
+        let layout = parts[0].layout;
         let template = array("wave_template", layout.nic_lines + layout.host_lines)?;
-        let Config { subjects, cores, .. } = layout.config;
+        let places = AllPlaces::new(parts, subjects, cpus_possible);
+        let enclaves = parts.len() as u32;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             let done = match name.as_str() {
                 "threads" | "free_slots" => map.set_max_entries(subjects),
-                "core_states" => map.set_max_entries(cores.into()),
+                "core_states" => map.set_max_entries(places.all_cores),
+                "control" => map.set_max_entries(enclaves),
                 "windows" => map.set_inner_map_fd(template.as_fd()),
+                "bells" => map.set_inner_map_fd(bells[0].as_fd()),
                 name if name.ends_with(".rodata") => {
-                    let places = Places::new(layout, cpus, cpus_possible, behind);
                     let bytes = map.initial_value_mut().ok_or(LoadError::Missing("constants"))?;
-                    let into = bytes.get_mut(..size_of::<Places>());
+                    let into = bytes.get_mut(..size_of::<AllPlaces>());
                     into.ok_or(LoadError::Missing("layout"))?.copy_from_slice(places.bytes());
                     Ok(())
                 }
@@ -246,15 +349,20 @@ impl Mechanism {
             let map = map.ok_or(LoadError::Missing(what))?;
             Memory::map(map.as_fd(), lines, 0, 0).map_err(|error| LoadError::Map { what, error })
         };
-        let control = mapped("control", "control", 1)?;
+        let control = mapped("control", "control", CONTROL_LINES * enclaves)?;
         let threads = mapped("threads", "threads", subjects)?;
-        let core_states = mapped("cores", "core_states", CORE_LINES * u32::from(cores))?;
-        let handle = |what: &'static str| {
-            let map = object.maps().find(|map| map.name() == what);
-            let map = map.ok_or(LoadError::Missing(what))?;
+        let core_states = mapped("cores", "core_states", CORE_LINES * places.all_cores)?;
+        let kept = |name: &'static str| {
+            let map = object.maps().find(|map| map.name() == name);
+            let map = map.ok_or(LoadError::Missing(name))?;
             MapHandle::try_from(&map).map_err(bpf("keeping a map"))
         };
-        let (windows, far_rings) = (handle("windows")?, handle("far_rings")?);
+        let (windows, far_rings) = (kept("windows")?, kept("far_rings")?);
+        let enclave_of_task = kept("enclave_of_task")?;
+        let all_bells = kept("bells")?;
+        for (enclave, bell) in bells.iter().enumerate() {
+            insert(&all_bells, enclave as u32, bell).map_err(bpf("making a bell"))?;
+        }
         let link = {
             let mut ops = object.maps_mut().find(|map| map.name() == "wave");
             let ops = ops.as_mut().ok_or(LoadError::Missing("operations"))?;
@@ -263,8 +371,7 @@ impl Mechanism {
                 check_kernel().err().unwrap_or_else(|| bpf("attaching the scheduler")(error))
             })?
         };
-        let core_count = cores.into();
-        Ok(Mechanism {
+        Ok(Program {
             _link: link,
             object,
             control,
@@ -272,9 +379,51 @@ impl Mechanism {
             cores: core_states,
             windows,
             far_rings,
+            enclave_of_task,
             subjects,
-            core_count,
         })
+    }
+}
+
+/// Puts a map into an array of maps.
+fn insert(into: &MapHandle, at: u32, map: &MapHandle) -> Result<(), libbpf_rs::Error> {
+    let value = (map.as_fd().as_raw_fd() as u32).to_ne_bytes();
+    into.update(&at.to_ne_bytes(), &value, MapFlags::ANY)
+}
+
+impl Mechanism {
+    /// One for each enclave, in their order; `subjects` are the threads that all of them have room for.
+    pub(crate) fn load(
+        parts: &[Part<'_>],
+        subjects: u32,
+        cpus_possible: usize,
+    ) -> Result<Vec<Mechanism>, LoadError> {
+        let bells = parts.iter().map(|_| bell()).collect::<Result<Vec<_>, _>>()?;
+        let program = Arc::new(Program::load(parts, subjects, cpus_possible, &bells)?);
+        let mut first_core = 0;
+        let each = parts.iter().zip(bells).enumerate().map(|(enclave, (part, bells))| {
+            let core_count = part.cpus.len() as u32;
+            first_core += core_count;
+            let program = Arc::clone(&program);
+            let first_core = first_core - core_count;
+            Mechanism { program, bells, enclave: enclave as u32, first_core, core_count }
+        });
+        Ok(each.collect())
+    }
+
+    /// Says that a thread, and those that it starts, join this enclave when they come.
+    pub(crate) fn assign(&self, tid: i32) -> io::Result<()> {
+        let thread = thread_fd(tid)?;
+        let map = &self.program.enclave_of_task;
+        let key = thread.as_raw_fd().to_ne_bytes();
+        map.update(&key, &self.enclave.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)
+    }
+
+    /// Takes back what [`Mechanism::assign`] said.
+    pub(crate) fn unassign(&self, tid: i32) -> io::Result<()> {
+        let thread = thread_fd(tid)?;
+        let key = thread.as_raw_fd().to_ne_bytes();
+        self.program.enclave_of_task.delete(&key).map_err(io::Error::other)
     }
 
     /// Calls `ring` for each thing that the program wants done.
@@ -283,25 +432,31 @@ impl Mechanism {
         mut ring: impl FnMut(Bells) + 'a,
     ) -> Result<RingBuffer<'a>, LoadError> {
         let bpf = |error| LoadError::Bpf { doing: "listening to the program", error };
-        let map = self.object.maps().find(|map| map.name() == "bells");
-        let map = map.ok_or(LoadError::Missing("bells"))?;
         let mut builder = RingBufferBuilder::new();
         let heard = move |bytes: &[u8]| {
             ring(Bells { agent: bytes.first() == Some(&0) });
             0
         };
-        builder.add(&map, heard).map_err(bpf)?;
+        builder.add(&self.bells, heard).map_err(bpf)?;
         builder.build().map_err(bpf)
     }
 
     /// Interrupts a core, as its doorbell asks.
     pub(crate) fn kick(&self, core: u32) {
-        let program = self.object.progs_mut().find(|program| program.name() == "wave_kick");
-        if let Some(program) = program {
-            let mut context = core.to_ne_bytes();
-            let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
-            let _ = program.test_run(input);
-        }
+        self.call("wave_kick", self.first_core + core);
+    }
+
+    /// Gives a thread that waits for a decision to the host, for one run; whether that was so.
+    pub(crate) fn take(&self, slot: u32) -> bool {
+        self.call("wave_take", slot) == Some(0)
+    }
+
+    /// Runs one of the program's entries with a number.
+    fn call(&self, name: &str, number: u32) -> Option<u32> {
+        let program = self.program.object.progs_mut().find(|program| program.name() == name)?;
+        let mut context = number.to_ne_bytes();
+        let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
+        Some(program.test_run(input).ok()?.return_value)
     }
 
     pub(crate) fn kick_all(&self) {
@@ -309,7 +464,8 @@ impl Mechanism {
     }
 
     fn control(&self, field: Field) -> &AtomicU64 {
-        &self.control.region(Home::Nic)[field as usize]
+        let words = CONTROL_LINES as usize * LINE_WORDS;
+        &self.program.control.region(Home::Nic)[self.enclave as usize * words + field as usize]
     }
 
     /// Says that somebody watches the agent.
@@ -359,19 +515,19 @@ impl Mechanism {
         far: Option<u64>,
     ) -> Result<(), LoadError> {
         let epoch = self.epoch() + 1;
-        let key = ((epoch % WINDOWS) as u32).to_ne_bytes();
+        let at = self.enclave * WINDOWS as u32 + (epoch % WINDOWS) as u32;
+        let windows = &self.program.windows;
         let handing_over = |error| LoadError::Bpf { doing: "handing over a window", error };
         let far = far.unwrap_or(0).to_ne_bytes();
-        self.far_rings.update(&key, &far, MapFlags::ANY).map_err(handing_over)?;
+        let done = self.program.far_rings.update(&at.to_ne_bytes(), &far, MapFlags::ANY);
+        done.map_err(handing_over)?;
         match to {
             Some(window) => {
-                use std::os::fd::AsRawFd;
-                let value = (window.fd().as_raw_fd() as u32).to_ne_bytes();
-                self.windows.update(&key, &value, MapFlags::ANY).map_err(handing_over)?;
+                insert(windows, at, &window.map).map_err(handing_over)?;
             }
             None => {
-                // It may not be there.
-                let _ = self.windows.delete(&key);
+                // There is none in most cases.
+                let _ = windows.delete(&at.to_ne_bytes());
             }
         }
         self.control(Field::Epoch).store(epoch, Ordering::SeqCst);
@@ -380,7 +536,8 @@ impl Mechanism {
 
     fn core_words(&self, core: u32) -> &[AtomicU64] {
         let words = CORE_LINES as usize * LINE_WORDS;
-        &self.cores.region(Home::Nic)[core as usize * words..][..words]
+        let core = (self.first_core + core) as usize;
+        &self.program.cores.region(Home::Nic)[core * words..][..words]
     }
 
     /// Every core as a snapshot tells it, and how many have come over to the current window.
@@ -418,7 +575,12 @@ impl Mechanism {
     }
 
     fn thread(&self, slot: u32) -> &[AtomicU64] {
-        &self.threads.region(Home::Nic)[slot as usize * LINE_WORDS..][..LINE_WORDS]
+        &self.program.threads.region(Home::Nic)[slot as usize * LINE_WORDS..][..LINE_WORDS]
+    }
+
+    /// Whether a slot's thread is this enclave's.
+    fn is_ours(&self, slot: u32) -> bool {
+        self.thread(slot)[4].load(Ordering::SeqCst) >> 56 == u64::from(self.enclave)
     }
 
     /// A slot's record, of one moment.
@@ -427,22 +589,26 @@ impl Mechanism {
         loop {
             let word = words[0].load(Ordering::SeqCst);
             let generation = words[1].load(Ordering::SeqCst) as u32;
+            let ours = self.is_ours(slot);
             if words[0].load(Ordering::SeqCst) != word {
                 continue;
             }
-            return (generation > 0).then(|| Record {
+            let state = State::from_number((word >> 32) as u8).unwrap_or(State::Free);
+            let record = Record {
                 subject: Subject { id: slot, generation },
                 sequence: Sequence(word as u32),
-                state: State::from_number((word >> 32) as u8).unwrap_or(State::Free),
+                // To this enclave's agent nobody else's thread is there.
+                state: if ours { state } else { State::Free },
                 core: (word >> 48) as u16,
                 class: 0,
-            });
+            };
+            return (generation > 0).then_some(record);
         }
     }
 
     /// Every slot that was ever used.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        (0..self.subjects).filter_map(|slot| self.record(slot))
+        (0..self.program.subjects).filter_map(|slot| self.record(slot))
     }
 
     /// Threads that wait for a decision, from slot `from` on, then from 0.
@@ -450,8 +616,8 @@ impl Mechanism {
         &self,
         from: u32,
     ) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
-        let from = from.min(self.subjects);
-        (from..self.subjects)
+        let from = from.min(self.program.subjects);
+        (from..self.program.subjects)
             .chain(0..from)
             .filter_map(|slot| self.record(slot))
             .filter(|record| record.state == State::Runnable)
@@ -472,9 +638,23 @@ impl Mechanism {
         self.records().filter(|record| record.state != State::Free).count()
     }
 
+    /// Each of them, also those that no agent was told of yet.
+    pub(crate) fn all_threads(&self) -> impl Iterator<Item = super::Thread> + '_ {
+        (0..self.program.subjects).filter_map(|slot| {
+            let tid = (self.thread(slot)[1].load(Ordering::SeqCst) >> 32) as i32;
+            let Record { state, core, .. } = self.record(slot)?;
+            let core = (state == State::Running).then_some(core);
+            (tid != 0 && self.is_ours(slot)).then_some(super::Thread { tid, state, core })
+        })
+    }
+
     /// Why the kernel turned the program out, if it did.
     pub(crate) fn exit_reason(&self) -> Option<String> {
-        let map = self.object.maps().find(|map| map.name().to_string_lossy().ends_with(".bss"))?;
+        let map = self
+            .program
+            .object
+            .maps()
+            .find(|map| map.name().to_string_lossy().ends_with(".bss"))?;
         let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
         let text = |from: usize, len: usize| {
             let bytes = bytes.get(from..from + len)?;
@@ -513,9 +693,12 @@ enum CoreField {
 }
 
 /// Whether a scheduler can be loaded here and now.
-pub(crate) fn check_kernel() -> Result<(), LoadError> {
+pub fn check_kernel() -> Result<(), LoadError> {
     let state = std::fs::read_to_string("/sys/kernel/sched_ext/state");
     let state = state.map_err(|_| LoadError::NoSchedExt)?;
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return Err(LoadError::NoBtf);
+    }
     if state.trim() == "disabled" {
         // SAFETY: reads a number of this process.
         return if unsafe { libc::geteuid() } == 0 { Ok(()) } else { Err(LoadError::NotRoot) };

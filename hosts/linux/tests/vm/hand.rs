@@ -166,7 +166,7 @@ impl Puppet {
             move || {
                 // SAFETY: a system call that only reads a number of this thread.
                 here.send(unsafe { libc::gettid() }).unwrap();
-                sched::pin(&cpus()).unwrap();
+                sched::cpus::pin(&cpus()).unwrap();
                 sched::join(0).unwrap();
                 while told.recv().is_ok() {
                     while !rests.load(Ordering::SeqCst) {
@@ -228,7 +228,7 @@ impl Hog {
         let body = {
             let (stop, spins) = (Arc::clone(&stop), Arc::clone(&spins));
             move || {
-                sched::pin(&[cpu]).unwrap();
+                sched::cpus::pin(&[cpu]).unwrap();
                 spins.store(true, Ordering::SeqCst);
                 while !stop.load(Ordering::SeqCst) {
                     std::hint::spin_loop();

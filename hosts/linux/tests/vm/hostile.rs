@@ -116,7 +116,7 @@ impl Outsider {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ends, done) = (Arc::clone(&stop), Arc::clone(&rounds));
         let body = move || {
-            sched::pin(&[cpu]).unwrap();
+            sched::cpus::pin(&[cpu]).unwrap();
             while !ends.load(Ordering::SeqCst) {
                 done.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(1));

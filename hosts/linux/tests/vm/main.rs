@@ -5,22 +5,27 @@
 //! Times mean nothing there, so nothing is asserted of them: work is bounded by its amount.
 
 mod crash;
+mod enclaves;
 mod hand;
 mod hostile;
+mod members;
 mod on_eight_cpus;
 mod outcomes;
 mod processes;
 mod records;
 mod sliced;
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use processes::{
     Agent, alone, count, finish, installed, is_well, online, shell, spinner, start, wait_for, work,
 };
+use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
+use wave_core::snapshot::State;
 use wave_linux::sched::{self, Enclave, Options};
 
 #[test]
@@ -48,6 +53,70 @@ fn a_thread_that_does_not_stop_is_preempted() {
         let stats = is_well(&enclave);
         assert_eq!(stats.lost_agents, 0, "{policy}: {stats:?}");
     }
+}
+
+/// More of them than cores, under a policy without slices: the kernel turns a scheduler out that lets a thread
+/// wait for 30 s. By the fourth time that the host helped, it would have.
+#[test]
+fn threads_that_never_stop_starve_nobody() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|options| options.cpus = vec![0, 1]);
+    let _agent = Agent::start(&enclave, "fifo");
+    let endless: Vec<_> = (0..3).map(|_| enclave.spawn(endless()).unwrap()).collect();
+    wait_for("those that starve", || {
+        assert_eq!(enclave.stats().turned_out, None);
+        enclave.stats().starved >= 4
+    });
+    endless.into_iter().for_each(kill);
+    let stats = is_well(&enclave);
+    assert_eq!((stats.lost_agents, stats.barks), (0, 0), "{stats:?}");
+}
+
+/// It is the host's, as it may not run on every core, and waits for no run that has no end.
+#[test]
+fn a_pinned_thread_runs_beside_those_that_never_stop() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|options| {
+        options.cpus = vec![0, 1];
+        options.config.patience = Nanos::from_millis(2_000);
+    });
+    let _agent = Agent::start(&enclave, "fifo");
+    let mut pinned = Command::new("taskset");
+    pinned.args(["1", "sh", "-c", "while read -r line; do echo $line; done"]);
+    pinned.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut pinned = enclave.spawn(pinned).unwrap();
+    let mut echo = {
+        let mut to = pinned.stdin.take().unwrap();
+        let mut from = BufReader::new(pinned.stdout.take().unwrap());
+        move |text: &str| {
+            writeln!(to, "{text}").unwrap();
+            let mut line = String::new();
+            from.read_line(&mut line).unwrap();
+            assert_eq!(line.trim(), text);
+        }
+    };
+    echo("alone");
+    let endless: Vec<_> = (0..2).map(|_| enclave.spawn(endless()).unwrap()).collect();
+    wait_for("both cores", || {
+        let threads = enclave.threads();
+        threads.iter().filter(|thread| thread.state == State::Running).count() == 2
+    });
+    ["beside", "those", "that run"].iter().for_each(|text| echo(text));
+    endless.into_iter().for_each(kill);
+    kill(pinned);
+    let stats = is_well(&enclave);
+    assert_eq!((stats.lost_agents, stats.barks, stats.starved), (0, 0, 0), "{stats:?}");
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn endless() -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "while :; do :; done"]);
+    command
 }
 
 #[test]

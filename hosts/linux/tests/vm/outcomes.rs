@@ -7,6 +7,7 @@ use wave_core::message::{Decision, FLAG_ATOMIC, Sequence, Subject};
 use wave_core::outcome::Code;
 use wave_sched::wire::Kind;
 
+use crate::enclaves::two as two_enclaves;
 use crate::hand::{Hand, Hog, Puppet};
 use crate::processes::{
     Agent, agents_cpu, alone, count, finish, is_well, online, start, wait_for, work,
@@ -110,10 +111,22 @@ fn every_outcome_is_provoked_told_and_counted() {
     for code in all() {
         assert_eq!(count(&stats, code), hand.told.get(code), "{code:?}: {stats:?}");
     }
-    let provoked = all().filter(|code| hand.told.get(*code) > 0).map(Code::name).collect();
-    assert_eq!(answers(), provoked);
+    let mut provoked: BTreeSet<&str> =
+        all().filter(|code| hand.told.get(*code) > 0).map(Code::name).collect();
     // Without an agent the host lets them run to their end.
-    drop(hand);
+    drop((hand, last, runs, waits, enclave));
+
+    // A thread of another enclave's.
+    let (first, second) = two_enclaves();
+    let (mut theirs, mut hand) = (Hand::attach(&first), Hand::attach(&second));
+    let puppet = Puppet::new();
+    let subject = wake_new(&mut theirs, &puppet);
+    assert_eq!(hand.decide(0, theirs.right(subject)), Code::NotPermitted);
+    assert_eq!(theirs.decide(0, theirs.right(subject)), Code::Complete);
+    assert_eq!(count(&second.stats(), Code::NotPermitted), 1);
+    provoked.insert(Code::NotPermitted.name());
+    assert_eq!(answers(), provoked);
+    drop(theirs);
 }
 
 /// An agent that attaches meanwhile is not led to believe that these cores wait for it.

@@ -38,7 +38,7 @@ pub fn installed(program: &'static str) -> Option<&'static str> {
     if Path::new(program).exists() {
         return Some(program);
     }
-    assert!(!Path::new("/run/wave").exists(), "{program} is not installed");
+    assert!(!Path::new("/run/wave/busybox").exists(), "{program} is not installed");
     println!("skipped: {program} is not installed");
     None
 }
@@ -51,19 +51,23 @@ pub fn online(cpu: usize, on: bool) {
 
 /// Keeps this thread, which decides by itself, off the enclave's cores.
 pub fn agents_cpu() {
-    sched::pin(&[*cpus().last().unwrap()]).unwrap();
+    sched::cpus::pin(&[*cpus().last().unwrap()]).unwrap();
 }
 
 /// The CPUs that are online.
 pub fn cpus() -> Vec<usize> {
-    sched::parse_cpus(&std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap())
+    sched::cpus::online().unwrap()
+}
+
+/// Where the agents of an enclave attach.
+pub fn socket(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("wave-vm-{}-{name}.sock", std::process::id()))
 }
 
 /// An enclave of all CPUs but the last, which is the agents'.
 pub fn start(change: impl FnOnce(&mut Options)) -> Enclave {
-    let socket = std::env::temp_dir().join(format!("wave-vm-{}.sock", std::process::id()));
     let cpus = cpus();
-    let mut options = Options::new(socket, cpus[..cpus.len() - 1].to_vec());
+    let mut options = Options::new(socket("enclave"), cpus[..cpus.len() - 1].to_vec());
     // An emulated machine is slow.
     options.config.patience = Nanos::from_millis(5_000);
     change(&mut options);
@@ -205,10 +209,19 @@ pub fn work(threads: usize, rounds: usize) -> Child {
 }
 
 fn launch(work: String) -> Child {
+    sched::spawn(command_for(work)).unwrap()
+}
+
+/// The command of [`work`].
+pub fn command(threads: usize, rounds: usize) -> Command {
+    command_for(format!("{threads},{rounds}"))
+}
+
+fn command_for(work: String) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::work_process", "--quiet"]).stdout(Stdio::null());
     command.env(WORK, work).stdin(Stdio::piped());
-    sched::spawn(command).unwrap()
+    command
 }
 
 /// A line of shell, under the enclave.

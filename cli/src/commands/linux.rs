@@ -1,0 +1,211 @@
+//! `wave linux status`: who runs under Wave on the real kernel, and who decides.
+
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ratatui::crossterm::cursor::MoveTo;
+use ratatui::crossterm::execute as send;
+use ratatui::crossterm::terminal::{self, Clear, ClearType};
+use serde_json::json;
+
+use super::table;
+use crate::run::Failure;
+use crate::run::linux::status::{self, Run, Thread};
+
+/// How often a live view looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// Lines of a terminal that does not tell.
+const HEIGHT: u16 = 24;
+
+/// What to do.
+#[derive(Args, Debug)]
+pub struct LinuxArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Every thread under Wave, what became of decisions, and whether an agent is there.
+    Status(StatusArgs),
+}
+
+/// How to show it.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Of each `wave run --host linux` of this machine: who decides (the agent's policy and process), each
+core's switches by the agent and by the host, outcomes by their codes, and each thread: its process,
+its state (runs, waits for a decision, blocked; new: the agent was not told yet) and the CPU that it
+runs on. Threads that may not run on every core stay with the host, and are not shown.
+
+Examples:
+  sudo wave linux status
+  sudo wave linux status --live              again each second, until Ctrl-C
+  sudo wave linux status --json | jq '.runs[].enclaves[].agents_lost'
+
+Exit codes: 0 it is shown; 1 nothing runs under Wave; 3 it may not be asked (it takes root)."
+)]
+struct StatusArgs {
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Again each second, until Ctrl-C.
+    #[arg(long, conflicts_with = "json")]
+    live: bool,
+}
+
+/// Shows it.
+pub fn execute(args: &LinuxArgs) -> ExitCode {
+    let What::Status(args) = &args.what;
+    match show(args) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("wave linux status: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn show(args: &StatusArgs) -> Result<ExitCode, Failure> {
+    let runs = look()?;
+    if args.json {
+        println!("{}", json!({ "runs": runs, "scheduler": scheduler() }));
+    } else if runs.is_empty() {
+        eprintln!("wave linux status: {}", nothing());
+    } else if args.live {
+        return live();
+    } else {
+        println!("{}", text(&runs));
+    }
+    Ok(if runs.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Until the last run has ended.
+fn live() -> Result<ExitCode, Failure> {
+    let mut out = std::io::stdout();
+    if !out.is_terminal() {
+        let why = "--live draws on a terminal, and standard output is none: leave --live out";
+        return Err(Failure::Scenario(why.to_owned()));
+    }
+    loop {
+        let runs = look()?;
+        send!(out, Clear(ClearType::All), MoveTo(0, 0)).map_err(Failure::cannot)?;
+        if runs.is_empty() {
+            println!("Nothing runs under Wave any more.");
+            return Ok(ExitCode::SUCCESS);
+        }
+        let height = terminal::size().map_or(HEIGHT, |(_, height)| height);
+        println!("{}", shortened(&text(&runs), usize::from(height).saturating_sub(1)));
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// What fits.
+fn shortened(text: &str, height: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.len() <= height {
+        return text.to_owned();
+    }
+    let shown = height.saturating_sub(1);
+    format!("{}\n... {} more lines", lines[..shown].join("\n"), lines.len() - shown)
+}
+
+fn look() -> Result<Vec<Run>, Failure> {
+    let mut runs = status::runs().map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            Failure::Cannot(format!("{}: {error}; sudo wave linux status", status::FOLDER))
+        }
+        _ => Failure::cannot(error),
+    })?;
+    let enclaves = runs.iter_mut().flat_map(|run| &mut run.enclaves);
+    enclaves.flat_map(|enclave| &mut enclave.threads).for_each(name);
+    Ok(runs)
+}
+
+/// What /proc knows of a thread.
+fn name(thread: &mut Thread) {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{}/status", thread.tid)) else { return };
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    thread.name = field("Name:").map(|name| name.trim().to_owned());
+    thread.pid = field("Tgid:").and_then(|pid| pid.trim().parse().ok());
+}
+
+/// The sched_ext scheduler that is loaded, whoever's.
+fn scheduler() -> Option<String> {
+    let name = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok()?;
+    Some(name.trim().to_owned())
+}
+
+fn nothing() -> String {
+    match scheduler() {
+        Some(name) => format!(
+            "nothing runs under `wave run --host linux`; the kernel has the scheduler `{name}` of somebody else's"
+        ),
+        None => {
+            "nothing runs under Wave; to start something: sudo wave run --host linux -- COMMAND"
+                .to_owned()
+        }
+    }
+}
+
+fn text(runs: &[Run]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        for enclave in &run.enclaves {
+            let agent = match enclave.report.agent_pid {
+                Some(pid) => format!("agent {pid} decides"),
+                None => "no agent: the host decides".to_owned(),
+            };
+            let count =
+                |state: &str| enclave.threads.iter().filter(|thread| thread.state == state).count();
+            let _ = writeln!(
+                text,
+                "wave run {}: {agent}; {} threads: {} run, {} wait, {} blocked, {} new",
+                run.pid,
+                enclave.threads.len(),
+                count("runs"),
+                count("waits"),
+                count("blocked"),
+                count("new"),
+            );
+            let _ = writeln!(text, "{}", enclave.report.to_text());
+            let mut threads = table(&["process", "thread", "name", "state", "CPU"]);
+            for thread in &enclave.threads {
+                let or_none = |number: Option<String>| number.unwrap_or_else(|| "-".to_owned());
+                threads.add_row([
+                    or_none(thread.pid.map(|pid| pid.to_string())),
+                    thread.tid.to_string(),
+                    or_none(thread.name.clone()),
+                    thread.state.clone(),
+                    or_none(thread.cpu.map(|cpu| cpu.to_string())),
+                ]);
+            }
+            let _ = writeln!(text, "{threads}\n");
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        assert_eq!(shortened("a\nb", 2), "a\nb");
+        assert_eq!(shortened("a\nb\nc\nd", 3), "a\nb\n... 2 more lines");
+    }
+
+    #[test]
+    fn a_thread_of_ours_is_named() {
+        let tid = std::process::id() as i32;
+        let state = "runs".to_owned();
+        let mut thread = Thread { pid: None, tid, name: None, state, cpu: None };
+        name(&mut thread);
+        assert_eq!(thread.pid, Some(tid));
+        assert!(thread.name.is_some());
+    }
+}

@@ -1,0 +1,141 @@
+//! What an enclave of the kernel's has counted: the same for a run's end and for `wave linux status`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use wave_core::outcome::Code;
+use wave_linux::sched::Stats;
+
+use crate::commands::table;
+
+/// One enclave.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// What it was called, where there are several.
+    pub name: Option<String>,
+    /// Whose threads are in it.
+    pub what: String,
+    /// The policy of our agent; None while another's decides.
+    pub policy: Option<String>,
+    /// Since its threads came.
+    pub seconds: f64,
+    /// Where our agent sits.
+    pub agent_cpu: Option<usize>,
+    /// The device that agents are behind, where none of ours is started.
+    pub device: Option<String>,
+    /// The agent that decides now.
+    pub agent_pid: Option<i32>,
+    /// Each core.
+    pub cores: Vec<Core>,
+    /// How often each outcome was given.
+    pub outcomes: BTreeMap<String, u64>,
+    /// Agents that have been attached.
+    pub agents: u64,
+    /// Agents that were lost.
+    pub agents_lost: u64,
+    /// Of these, turned out by the watchdog.
+    pub watchdog: u64,
+    /// Of these, that wrote nonsense.
+    pub faults: u64,
+    /// Times that the kernel's program turned the agent out by itself, as nobody watched it.
+    pub unwatched: u64,
+    /// Snapshots sent.
+    pub snapshots: u64,
+    /// Times that a thread had waited for so long that the host gave it a run.
+    pub starved: u64,
+    /// Threads that found no room and stayed with the host.
+    pub threads_without_slot: u64,
+    /// Why the kernel turned the scheduler out, if it did.
+    pub turned_out: Option<String>,
+}
+
+/// One core's counts.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Core {
+    /// Its CPU.
+    pub cpu: usize,
+    /// Switches that the agent decided on.
+    pub switches_by_agent: u64,
+    /// Switches that the host decided on.
+    pub switches_by_host: u64,
+    /// Decisions that were not carried out.
+    pub refused: u64,
+}
+
+impl Report {
+    /// Fills in what `stats` tells.
+    pub fn count(&mut self, stats: &Stats, cpus: &[usize]) {
+        self.agent_pid = stats.agent_decides.then_some(stats.agent_pid);
+        self.cores.clear();
+        self.outcomes.clear();
+        for (core, &cpu) in stats.cores.iter().zip(cpus) {
+            let mut refused = 0;
+            for &(code, count) in &core.outcomes {
+                *self.outcomes.entry(code.name().to_owned()).or_default() += count;
+                refused += if code == Code::Complete { 0 } else { count };
+            }
+            self.cores.push(Core {
+                cpu,
+                switches_by_agent: core.switches,
+                switches_by_host: core.fallback_switches,
+                refused,
+            });
+        }
+        self.agents = stats.agents;
+        self.agents_lost = stats.lost_agents;
+        self.watchdog = stats.barks;
+        self.faults = stats.faults;
+        self.unwatched = stats.unwatched;
+        self.snapshots = stats.snapshots;
+        self.starved = stats.starved;
+        self.threads_without_slot = stats.without_slot;
+        self.turned_out.clone_from(&stats.turned_out);
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut cores = table(&["core", "CPU", "by the agent", "by the host", "refused"]);
+        for (at, core) in self.cores.iter().enumerate() {
+            let counts = [core.switches_by_agent, core.switches_by_host, core.refused];
+            let row = [at as u64, core.cpu as u64].into_iter().chain(counts);
+            cores.add_row(row.map(|number| number.to_string()));
+        }
+        let outcomes: Vec<String> =
+            self.outcomes.iter().map(|(code, count)| format!("{code} {count}")).collect();
+        let outcomes = if outcomes.is_empty() { "none".to_owned() } else { outcomes.join(", ") };
+        let name = self.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+        let who = match (&self.device, &self.policy, self.agent_cpu) {
+            (Some(device), ..) => format!("agent behind {device}"),
+            (None, Some(policy), Some(cpu)) => format!("{policy}, agent on CPU {cpu}"),
+            (None, ..) => "an agent of somebody else's".to_owned(),
+        };
+        let Report { agents, agents_lost, watchdog, faults, snapshots, .. } = self;
+        let mut text = format!(
+            "{name}{who}; {}, {:.3} s\n{cores}\nOutcomes: {outcomes}\nAgents: {agents} attached, \
+             {agents_lost} lost ({watchdog} to the watchdog, {faults} that wrote nonsense); \
+             {snapshots} snapshots",
+            self.what, self.seconds,
+        );
+        if self.unwatched > 0 {
+            text += &format!(
+                "\nThe kernel's program turned the agent out {} times, as `wave run` itself was late",
+                self.unwatched
+            );
+        }
+        if self.starved > 0 {
+            text += &format!(
+                "\nStarved: {} times a thread had waited for 10 s, and the host gave it a run: the policy lets \
+                 others run for as long as they like",
+                self.starved
+            );
+        }
+        if self.threads_without_slot > 0 {
+            text +=
+                &format!("\nNo room: {} threads stayed with the host", self.threads_without_slot);
+        }
+        if let Some(why) = &self.turned_out {
+            text += &format!("\nThe kernel turned the scheduler out: {why}");
+        }
+        text
+    }
+}

@@ -1,0 +1,219 @@
+//! How another process learns what a run's enclaves do: it connects, and is told once.
+//!
+//! A socket per run, named after its process. It is served by a thread of its own, so that who does not read
+//! keeps nobody else waiting, and waits itself no longer than [`PATIENCE`].
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::report::Report;
+
+/// Where the sockets are; root's.
+pub const FOLDER: &str = "/run/wave";
+const PREFIX: &str = "linux-";
+const SUFFIX: &str = ".sock";
+/// How long either side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often it is looked whether somebody asks.
+const LOOK: Duration = Duration::from_millis(20);
+/// Some 100 bytes a thread.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+const STACK_BYTES: usize = 256 << 10;
+
+/// What one `wave run --host linux` tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// Its process.
+    pub pid: u32,
+    /// Each of its enclaves.
+    pub enclaves: Vec<Enclave>,
+}
+
+/// One enclave, now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Enclave {
+    /// What it has counted.
+    #[serde(flatten)]
+    pub report: Report,
+    /// Who is in it.
+    pub threads: Vec<Thread>,
+}
+
+/// One thread, now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Thread {
+    /// Its process; None once it has gone.
+    #[serde(default)]
+    pub pid: Option<i32>,
+    /// Its id.
+    pub tid: i32,
+    /// Its name.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// `new`, `waits`, `runs` or `blocked`.
+    pub state: String,
+    /// The CPU that it runs on.
+    pub cpu: Option<usize>,
+}
+
+/// Answers until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Whoever connects is told what `tell` says.
+    pub fn start(tell: impl Fn() -> Run + Send + 'static) -> io::Result<Server> {
+        let path = Path::new(FOLDER).join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
+        Server::at(path, tell)
+    }
+
+    fn at(path: PathBuf, tell: impl Fn() -> Run + Send + 'static) -> io::Result<Server> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        // Of an earlier process that had our id.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let body = move || {
+            while !stopped.load(Ordering::SeqCst) {
+                match listener.accept() {
+                    // Who has gone or does not read misses it.
+                    Ok((stream, _)) => drop(answer(stream, &tell())),
+                    Err(_) => std::thread::sleep(LOOK),
+                }
+            }
+        };
+        let builder = std::thread::Builder::new().name("wave-status".into());
+        let thread = Some(builder.stack_size(STACK_BYTES).spawn(body)?);
+        Ok(Server { path, stop, thread })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Within [`PATIENCE`] in all, however slowly it is read.
+fn answer(mut stream: UnixStream, run: &Run) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    let bytes = serde_json::to_vec(run)?;
+    let until = std::time::Instant::now() + PATIENCE;
+    let mut left = &bytes[..];
+    while !left.is_empty() {
+        let patience = until.saturating_duration_since(std::time::Instant::now());
+        if patience.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(patience))?;
+        let written = stream.write(left)?;
+        left = &left[written..];
+    }
+    Ok(())
+}
+
+/// Every run of this machine. Removes what those that were killed have left.
+pub fn runs() -> io::Result<Vec<Run>> {
+    runs_in(Path::new(FOLDER))
+}
+
+fn runs_in(folder: &Path) -> io::Result<Vec<Run>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut runs = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !(name.starts_with(PREFIX) && name.ends_with(SUFFIX)) {
+            continue;
+        }
+        match ask(&path) {
+            Ok(run) => runs.push(run),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(&path)?;
+            }
+            // It has ended just now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("{name}: {error}"))),
+        }
+    }
+    runs.sort_by_key(|run| run.pid);
+    Ok(runs)
+}
+
+fn ask(path: &Path) -> io::Result<Run> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE * 5))?;
+    let mut bytes = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
+    serde_json::from_slice(&bytes).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(threads: i32) -> Run {
+        let thread = |tid| Thread { pid: None, tid, name: None, state: "waits".into(), cpu: None };
+        let report: Report = serde_json::from_value(serde_json::json!({
+            "name": null, "what": "true", "policy": "fifo", "seconds": 1.0, "agent_cpu": 3,
+            "agent_pid": 7, "cores": [], "outcomes": { "COMPLETE": 5 }, "agents": 1, "agents_lost": 0,
+            "watchdog": 0, "faults": 0, "unwatched": 0, "snapshots": 1, "starved": 0, "threads_without_slot": 0,
+            "turned_out": null,
+        }))
+        .unwrap();
+        let threads = (0..threads).map(thread).collect();
+        Run { pid: std::process::id(), enclaves: vec![Enclave { report, threads }] }
+    }
+
+    #[test]
+    fn who_asks_is_told_and_who_was_killed_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        assert!(runs_in(&path("none")).unwrap().is_empty());
+        // As after SIGKILL: a file that nobody listens on.
+        drop(UnixListener::bind(path("linux-1.sock")).unwrap());
+        std::fs::write(path("busybox"), "").unwrap();
+        let server = Server::at(path("linux-2.sock"), || run(3)).unwrap();
+        let runs = runs_in(folder.path()).unwrap();
+        assert_eq!((runs.len(), runs[0].enclaves[0].threads.len()), (1, 3));
+        assert_eq!(runs[0].enclaves[0].report.outcomes["COMPLETE"], 5);
+        assert!(!path("linux-1.sock").exists() && path("busybox").exists());
+        drop(server);
+        assert!(!path("linux-2.sock").exists());
+    }
+
+    #[test]
+    fn who_never_reads_keeps_nobody_waiting_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("linux-3.sock");
+        // More than the kernel holds for somebody.
+        let server = Server::at(path.clone(), || run(50_000)).unwrap();
+        let silent: Vec<_> = (0..2).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        assert_eq!(ask(&path).unwrap().enclaves[0].threads.len(), 50_000);
+        drop(server);
+        drop(silent);
+    }
+}

@@ -1,0 +1,340 @@
+//! Threads that run already and come under an agent; and how all of them go back.
+//!
+//! A thread is in the enclave once its class is SCHED_EXT, and its children inherit that. What each was before
+//! is kept. At the end every thread of that class goes back, those that were born meanwhile to the default:
+//! otherwise the next scheduler that is loaded would have them.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::SCHED_EXT;
+use super::process::{self, Stat};
+
+/// Passes over processes that may fork meanwhile.
+const PASSES_MAX: usize = 32;
+
+/// Why running threads could not be put under an agent.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Nobody has this id.
+    #[error("there is no process {0}: `ps -e` lists those that run")]
+    NoProcess(i32),
+    /// It is one of the kernel's own.
+    #[error("{0} is a kernel thread; these stay the kernel's")]
+    KernelThread(i32),
+    /// A thread, not a process.
+    #[error("{thread} is a thread of process {process}: name that, all its threads come along")]
+    Thread {
+        /// What was named.
+        thread: i32,
+        /// Its process.
+        process: i32,
+    },
+    /// Who decides cannot wait for a decision.
+    #[error("{0} is this process, which cannot be under the agent that it looks after")]
+    Ourselves(i32),
+    /// It had no thread any more.
+    #[error("process {0} ended before it could be put under the agent")]
+    Ended(i32),
+    /// None that may join.
+    #[error(
+        "all threads of process {0} are of a real-time class, which comes before every agent's threads"
+    )]
+    RealTime(i32),
+    /// No folder of the kernel's.
+    #[error("{}: not a cgroup (v2): {error}; they are folders below /sys/fs/cgroup", path.display())]
+    NoCgroup {
+        /// What was named.
+        path: PathBuf,
+        /// What the kernel said to its list of processes.
+        error: io::Error,
+    },
+    /// The kernel said no.
+    #[error("thread {thread} cannot be put under the agent: {error}")]
+    Refused {
+        /// Which.
+        thread: i32,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// Whose threads are put under an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// A process and its children.
+    Process(i32),
+    /// The processes of a cgroup and of those below it.
+    Cgroup(PathBuf),
+}
+
+/// A thread for as long as it lives: ids are used again.
+type Lifetime = (i32, u64);
+
+/// What became threads of enclaves.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    /// How many there are.
+    enclaves: usize,
+    /// What they were.
+    before: HashMap<Lifetime, libc::sched_attr>,
+    /// Processes of cgroups, all of whose threads have joined.
+    processes: HashSet<Lifetime>,
+    /// Of this class without us.
+    others: HashSet<Lifetime>,
+}
+
+/// Whether there is such a group, and it may join. Changes nothing.
+pub fn check(group: &Group) -> Result<(), JoinError> {
+    match group {
+        Group::Process(pid) => check_process(*pid),
+        Group::Cgroup(path) => cgroup_processes(path).map(|_| ()),
+    }
+}
+
+impl Members {
+    pub(super) fn new(enclaves: usize) -> Members {
+        Members { enclaves, others: of_our_class().collect(), ..Members::default() }
+    }
+
+    /// Puts every thread of the group, but of these processes, under the agent that `assign` says; of a cgroup,
+    /// those that came since the last time. Returns how many came.
+    pub(super) fn add(
+        &mut self,
+        group: &Group,
+        spared: &[i32],
+        assign: &dyn Fn(i32) -> io::Result<()>,
+    ) -> Result<usize, JoinError> {
+        let mut came = 0;
+        let mut real_time = false;
+        match group {
+            Group::Process(pid) => check_process(*pid)?,
+            Group::Cgroup(_) => {}
+        }
+        for _ in 0..PASSES_MAX {
+            let processes = match group {
+                Group::Process(pid) => below(*pid),
+                Group::Cgroup(path) => self.new_in(path)?,
+            };
+            let before = came;
+            for (pid, _) in processes.iter().filter(|(pid, _)| !spared.contains(pid)) {
+                for thread in process::threads_of(*pid) {
+                    match self.join(thread, assign)? {
+                        Came::Now => came += 1,
+                        Came::Not => real_time = true,
+                        Came::Before | Came::Gone => {}
+                    }
+                }
+            }
+            // One that was born before its parent had joined is found by the next pass.
+            if came == before {
+                if matches!(group, Group::Cgroup(_)) {
+                    self.processes.extend(processes);
+                }
+                break;
+            }
+        }
+        match group {
+            Group::Process(pid) if came == 0 && real_time => Err(JoinError::RealTime(*pid)),
+            Group::Process(pid) if came == 0 => Err(JoinError::Ended(*pid)),
+            _ => Ok(came),
+        }
+    }
+
+    /// Processes of a cgroup that have not joined.
+    fn new_in(&mut self, path: &Path) -> Result<HashSet<Lifetime>, JoinError> {
+        let listed = cgroup_processes(path)?;
+        self.processes.retain(|process| listed.contains(process));
+        Ok(listed.difference(&self.processes).copied().collect())
+    }
+
+    fn join(
+        &mut self,
+        thread: Lifetime,
+        assign: &dyn Fn(i32) -> io::Result<()>,
+    ) -> Result<Came, JoinError> {
+        let (tid, _) = thread;
+        let refused = |error: io::Error| match error.raw_os_error() {
+            Some(libc::ESRCH) => Ok(Came::Gone),
+            _ => Err(JoinError::Refused { thread: tid, error }),
+        };
+        let was = match attributes(tid) {
+            Ok(was) => was,
+            Err(error) => return refused(error),
+        };
+        match was.sched_policy as i32 {
+            SCHED_EXT => return Ok(Came::Before),
+            libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE => {}
+            _ => return Ok(Came::Not),
+        }
+        let joining = libc::sched_attr { sched_policy: SCHED_EXT as u32, ..was };
+        match assign(tid).and_then(|()| set_attributes(tid, &joining)) {
+            Ok(()) => {
+                self.before.insert(thread, was);
+                Ok(Came::Now)
+            }
+            Err(error) => refused(error),
+        }
+    }
+
+    /// An enclave ends. With the last one everybody becomes what they were.
+    pub(super) fn leave(&mut self) {
+        self.enclaves -= 1;
+        if self.enclaves > 0 {
+            return;
+        }
+        for _ in 0..PASSES_MAX {
+            let mut went = 0;
+            for thread in of_our_class().filter(|thread| !self.others.contains(thread)) {
+                let (tid, _) = thread;
+                let Ok(now) = attributes(tid) else { continue };
+                let other = libc::sched_attr { sched_policy: libc::SCHED_OTHER as u32, ..now };
+                let was = self.before.get(&thread).unwrap_or(&other);
+                // One that has gone needs nothing more.
+                went += usize::from(set_attributes(tid, was).is_ok());
+            }
+            if went == 0 {
+                break;
+            }
+        }
+    }
+}
+
+enum Came {
+    Now,
+    Before,
+    Gone,
+    Not,
+}
+
+fn check_process(pid: i32) -> Result<(), JoinError> {
+    let stat = Stat::read(pid).ok_or(JoinError::NoProcess(pid))?;
+    if stat.is_kernel_thread() {
+        return Err(JoinError::KernelThread(pid));
+    }
+    match process::process_of(pid) {
+        None => Err(JoinError::NoProcess(pid)),
+        Some(process) if process != pid => Err(JoinError::Thread { thread: pid, process }),
+        Some(_) if pid == std::process::id() as i32 => Err(JoinError::Ourselves(pid)),
+        Some(_) => Ok(()),
+    }
+}
+
+/// A process and its children, and theirs.
+fn below(root: i32) -> HashSet<Lifetime> {
+    let all: Vec<(i32, Stat)> =
+        process::processes().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
+    let mut found: HashSet<Lifetime> = HashSet::new();
+    let mut waiting = vec![root];
+    while let Some(pid) = waiting.pop() {
+        for (child, stat) in &all {
+            let belongs = *child == pid || (stat.parent == pid && !stat.is_kernel_thread());
+            if belongs && found.insert((*child, stat.started)) && *child != pid {
+                waiting.push(*child);
+            }
+        }
+    }
+    found
+}
+
+/// The processes of a cgroup and of those below it.
+fn cgroup_processes(path: &Path) -> Result<HashSet<Lifetime>, JoinError> {
+    let no_cgroup = |error| JoinError::NoCgroup { path: path.to_owned(), error };
+    let mut found = HashSet::new();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let list = std::fs::read_to_string(folder.join("cgroup.procs"))
+            // A threaded one lists threads only.
+            .or_else(|_| std::fs::read_to_string(folder.join("cgroup.threads")));
+        let list = match list {
+            Ok(list) => list,
+            // One below that has gone meanwhile.
+            Err(_) if folder != path => continue,
+            Err(error) => return Err(no_cgroup(error)),
+        };
+        let pids = list.lines().filter_map(|line| line.parse().ok());
+        let user = pids.filter_map(|pid: i32| Some((pid, Stat::read(pid)?)));
+        let user = user.filter(|(_, stat)| !stat.is_kernel_thread());
+        found.extend(user.map(|(pid, stat)| (pid, stat.started)));
+        let below = std::fs::read_dir(&folder).map_err(no_cgroup)?;
+        let below = below
+            .filter_map(|entry| entry.ok())
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.extend(below.map(|entry| entry.path()));
+    }
+    Ok(found)
+}
+
+/// Every thread of the machine whose class is SCHED_EXT.
+fn of_our_class() -> impl Iterator<Item = Lifetime> {
+    let ours =
+        |tid: &i32| read_attributes(*tid).is_ok_and(|now| now.sched_policy as i32 == SCHED_EXT);
+    let threads = process::processes().flat_map(process::ids_of).filter(ours);
+    threads.filter_map(|tid| Some((tid, Stat::read(tid)?.started)))
+}
+
+fn attributes(tid: i32) -> io::Result<libc::sched_attr> {
+    let mut attributes = read_attributes(tid)?;
+    // A slice that is everybody's is nobody's wish: to set it would make it one.
+    if attributes.sched_runtime == read_attributes(0)?.sched_runtime {
+        attributes.sched_runtime = 0;
+    }
+    Ok(attributes)
+}
+
+fn read_attributes(tid: i32) -> io::Result<libc::sched_attr> {
+    // SAFETY: all-zero is a valid value of this struct of integers.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: the kernel writes at most `size` bytes into `attributes`.
+    match unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attributes, size, 0) } {
+        0 => Ok(attributes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_attributes(tid: i32, attributes: &libc::sched_attr) -> io::Result<()> {
+    let mut attributes = *attributes;
+    attributes.size = size_of::<libc::sched_attr>() as u32;
+    // Clamps of utilisation, which the kernel may tell of, are not part of this struct.
+    attributes.sched_flags &= libc::SCHED_FLAG_RESET_ON_FORK as u64;
+    // SAFETY: the kernel reads as many bytes as `size` says, and nothing else is touched.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_join_is_told_why() {
+        let check = |pid| check(&Group::Process(pid)).unwrap_err().to_string();
+        assert!(check(i32::MAX).starts_with("there is no process 2147483647"));
+        assert!(check(std::process::id() as i32).contains("is this process"));
+        let tid = std::thread::spawn(|| {
+            // SAFETY: takes nothing and touches no memory.
+            let tid = unsafe { libc::gettid() };
+            check_process(tid).unwrap_err().to_string()
+        });
+        let why = tid.join().unwrap();
+        assert!(why.contains(&format!("a thread of process {}", std::process::id())), "{why}");
+        let group = Group::Cgroup(std::env::temp_dir());
+        assert!(super::check(&group).unwrap_err().to_string().contains("not a cgroup (v2)"));
+    }
+
+    #[test]
+    fn a_tree_has_the_children_of_children() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let id = child.id() as i32;
+        let has = |root| below(root).iter().any(|(pid, _)| *pid == id);
+        assert!(has(id) && has(std::process::id() as i32));
+        assert!(has(std::os::unix::process::parent_id() as i32));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!has(id));
+    }
+}

@@ -1,0 +1,83 @@
+//! What /proc tells of processes and their threads.
+
+/// Of `/proc/ID/stat`; a thread has one as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) parent: i32,
+    flags: u64,
+    /// When it started, in ticks since boot: ids are used again, with another start.
+    pub(super) started: u64,
+}
+
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+impl Stat {
+    pub(super) fn read(id: i32) -> Option<Stat> {
+        Stat::parse(&std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
+    }
+
+    /// The name in it may hold anything.
+    fn parse(line: &str) -> Option<Stat> {
+        let (_, after_name) = line.rsplit_once(')')?;
+        let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
+        Some(Stat {
+            parent: fields.get(1)?.parse().ok()?,
+            flags: fields.get(6)?.parse().ok()?,
+            started: fields.get(19)?.parse().ok()?,
+        })
+    }
+
+    pub(super) fn is_kernel_thread(self) -> bool {
+        self.flags & PF_KTHREAD != 0
+    }
+}
+
+/// The process that a thread belongs to.
+pub(super) fn process_of(tid: i32) -> Option<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+/// Every process.
+pub(super) fn processes() -> impl Iterator<Item = i32> {
+    numbers("/proc".to_owned())
+}
+
+/// The threads of a process.
+pub(super) fn ids_of(pid: i32) -> impl Iterator<Item = i32> {
+    numbers(format!("/proc/{pid}/task"))
+}
+
+/// The threads of a process, with their starts.
+pub(super) fn threads_of(pid: i32) -> impl Iterator<Item = (i32, u64)> {
+    ids_of(pid).filter_map(|tid| Some((tid, Stat::read(tid)?.started)))
+}
+
+fn numbers(folder: String) -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_named_like_its_fields_is_read_right() {
+        let line = "7 (a) 1 (b)) S 1 7 7 0 -1 2129984 100 0 0 0 42 58 0 0 20 0 1 0 1000 0";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!((stat.parent, stat.started), (1, 1000));
+        assert!(stat.is_kernel_thread());
+        assert_eq!(Stat::parse("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn this_process_has_this_thread() {
+        let pid = std::process::id() as i32;
+        assert_eq!(process_of(pid), Some(pid));
+        assert!(threads_of(pid).any(|(tid, _)| tid == pid));
+        assert!(processes().any(|other| other == pid));
+        assert!(!Stat::read(pid).unwrap().is_kernel_thread());
+    }
+}

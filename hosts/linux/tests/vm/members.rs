@@ -1,0 +1,103 @@
+//! Processes that run already come under an agent, and go back to what they were.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+
+use wave_core::outcome::Code;
+use wave_linux::sched::{Group, SCHED_EXT};
+
+use crate::processes::{Agent, alone, count, start, wait_for};
+
+/// Class and nice value of a thread.
+fn class_of(tid: u32) -> (i32, i32) {
+    // SAFETY: takes a number and touches no memory.
+    let class = unsafe { libc::sched_getscheduler(tid as i32) };
+    // SAFETY: the same.
+    (class, unsafe { libc::getpriority(libc::PRIO_PROCESS, tid) })
+}
+
+/// Two processes that do little, of which one is the other's child; its id is known by its name.
+fn family(before: &str) -> Child {
+    let line = format!("{before} nice -n 5 sh -c 'while :; do sleep 0.01; done' & wait");
+    Command::new("sh").args(["-c", &line]).process_group(0).spawn().unwrap()
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = std::fs::read_to_string(path).unwrap();
+    text.split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+fn end(mut child: Child) {
+    let group = child.id() as i32;
+    // SAFETY: a system call; the group was made for the child, which was not waited for yet.
+    unsafe { libc::killpg(group, libc::SIGKILL) };
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_process_comes_with_its_children_and_goes_back() {
+    let Some(_alone) = alone() else { return };
+    let family = family("");
+    wait_for("the child", || !children_of(family.id()).is_empty());
+    let child = children_of(family.id())[0];
+    wait_for("its nice value", || class_of(child) == (libc::SCHED_OTHER, 5));
+    let enclave = start(|_| {});
+    let agent = Agent::start(&enclave, "fifo");
+    // What it starts while it comes is found, too.
+    assert!(enclave.adopt(&Group::Process(family.id() as i32), &[]).unwrap() >= 2);
+    assert_eq!(class_of(family.id()), (SCHED_EXT, 0));
+    assert_eq!(class_of(child), (SCHED_EXT, 5));
+    wait_for("decisions", || count(&enclave.stats(), Code::Complete) > 20);
+    assert!(enclave.threads().iter().any(|thread| thread.tid == child as i32));
+    // A second time nobody comes: it says that there is nobody, and leaves them where they are.
+    assert!(enclave.adopt(&Group::Process(family.id() as i32), &[]).is_err());
+    drop(enclave);
+    drop(agent);
+    assert_eq!(class_of(family.id()), (libc::SCHED_OTHER, 0));
+    assert_eq!(class_of(child), (libc::SCHED_OTHER, 5));
+    end(family);
+}
+
+#[test]
+fn who_enters_a_cgroup_comes_later() {
+    let Some(_alone) = alone() else { return };
+    let root = Path::new("/sys/fs/cgroup");
+    if !root.join("cgroup.procs").exists() {
+        println!("skipped: no cgroup v2 at {}", root.display());
+        return;
+    }
+    let folder = root.join(format!("wave-vm-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("below")).unwrap();
+    let enclave = start(|_| {});
+    let _agent = Agent::start(&enclave, "fifo");
+    let group = Group::Cgroup(folder.clone());
+    assert_eq!(enclave.adopt(&group, &[]).unwrap(), 0);
+    let enter = format!("echo $$ > {};", folder.join("below/cgroup.procs").display());
+    let family = family(&enter);
+    wait_for("its processes", || {
+        enclave.adopt(&group, &[]).unwrap();
+        class_of(family.id()).0 == SCHED_EXT
+    });
+    wait_for("decisions", || count(&enclave.stats(), Code::Complete) > 20);
+    drop(enclave);
+    assert_eq!(class_of(family.id()), (libc::SCHED_OTHER, 0));
+    end(family);
+    std::fs::remove_dir(folder.join("below")).unwrap();
+    std::fs::remove_dir(folder).unwrap();
+}
+
+/// Until nobody is left: one who is of another class would come under the next scheduler.
+#[test]
+fn what_a_command_leaves_running_goes_back() {
+    let Some(_alone) = alone() else { return };
+    let enclave = start(|_| {});
+    let mut command = Command::new("sh");
+    command.args(["-c", "while :; do sleep 0.01; done"]).process_group(0);
+    let left = enclave.spawn(command).unwrap();
+    assert_eq!(class_of(left.id()).0, SCHED_EXT);
+    drop(enclave);
+    assert_eq!(class_of(left.id()).0, libc::SCHED_OTHER);
+    end(left);
+}
