@@ -178,7 +178,7 @@ fn patches_itself(kernel: &Kernel) -> Result<(), String> {
 
 /// Another process sees a run, and the run passes SIGTERM on to its command: nothing is left of either.
 fn runs_are_shown_and_end(kernel: &Kernel) -> Result<(), String> {
-    let wave = built(&["build", "--package", "wave"])?;
+    let wave = built("wave", &["build"])?;
     let line = format!(
         "wave={wave}
         $wave linux status 2>/dev/null; echo none $?
