@@ -240,7 +240,7 @@ struct {
 	__type(value, u32);
 } free_slots SEC(".maps");
 
-/* Which enclave a task joins, and its children with it; the first, if nothing is said. */
+/* Which enclave a task joins that does not inherit one; the first, if nothing is said. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -482,8 +482,8 @@ static __always_inline void tell(struct thread *thread, u32 slot, u64 state, u64
 	push(thread->enclave, this_context(thread->enclave), kind << 16 | 5, &entry);
 }
 
-/* A task notes its slot where sched_ext keeps an order of its own for it, which nobody uses here. It may be
- * an old note: the slot says whose it is. */
+/* A task notes its slot, and its enclave above it, where sched_ext keeps an order of its own for it, which nobody
+ * uses here. It may be an old slot: that says itself whose it is. */
 static __always_inline struct thread *thread_of(struct task_struct *p, u32 *slot)
 {
 	*slot = p->scx.dsq_vtime;
@@ -506,8 +506,8 @@ static __always_inline bool fits(u32 enclave, const struct cpumask *mask, s32 al
 
 static __always_inline u32 enclave_of(struct task_struct *p)
 {
-	u32 *enclave = bpf_task_storage_get(&enclave_of_task, p, 0, 0);
-	return enclave && *enclave < layout.enclaves ? *enclave : 0;
+	u32 enclave = p->scx.dsq_vtime >> 32;
+	return enclave < layout.enclaves ? enclave : 0;
 }
 
 static __always_inline void join(struct task_struct *p, u32 enclave)
@@ -528,7 +528,7 @@ static __always_inline void join(struct task_struct *p, u32 enclave)
 		__sync_fetch_and_add(&control->held, -1);
 		return;
 	}
-	set_note(p, slot);
+	set_note(p, (u64)enclave << 32 | slot);
 	thread->task = (u64)p;
 	thread->enclave = enclave;
 	thread->generation++;
@@ -557,12 +557,13 @@ static __always_inline void leave(struct task_struct *p, u64 kind)
 	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
 }
 
-/* Children are of their parent's enclave, whatever class they are of. */
+/* What the loader says of a task holds for the children that it starts before it joins. */
 s32 STRUCT_OPS(wave_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
-	if (!args->fork)
+	struct task_struct *parent = bpf_get_current_task_btf();
+	if (!args->fork || parent->policy == SCHED_EXT)
 		return 0;
-	u32 *parents = bpf_task_storage_get(&enclave_of_task, bpf_get_current_task_btf(), 0, 0);
+	u32 *parents = bpf_task_storage_get(&enclave_of_task, parent, 0, 0);
 	if (!parents)
 		return 0;
 	u32 *enclave = bpf_task_storage_get(&enclave_of_task, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -574,7 +575,15 @@ s32 STRUCT_OPS(wave_init_task, struct task_struct *p, struct scx_init_task_args 
 
 void STRUCT_OPS(wave_enable, struct task_struct *p)
 {
-	u32 enclave = enclave_of(p);
+	/* A child is enabled by its parent, and of its enclave. */
+	struct task_struct *parent = bpf_get_current_task_btf();
+	u32 *said = bpf_task_storage_get(&enclave_of_task, p, 0, 0);
+	u32 enclave = 0;
+	if (said && *said < layout.enclaves)
+		enclave = *said;
+	else if (parent != p && parent->policy == SCHED_EXT)
+		enclave = enclave_of(parent);
+	set_note(p, (u64)enclave << 32);
 	if (fits(enclave, p->cpus_ptr, p->nr_cpus_allowed))
 		join(p, enclave);
 }

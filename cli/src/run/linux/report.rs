@@ -65,7 +65,7 @@ pub struct Core {
 impl Report {
     /// Fills in what `stats` tells.
     pub fn count(&mut self, stats: &Stats, cpus: &[usize]) {
-        self.agent_pid = stats.agent_decides.then_some(stats.agent_pid);
+        self.agent_pid = (stats.agent_decides && stats.agent_pid != 0).then_some(stats.agent_pid);
         self.cores.clear();
         self.outcomes.clear();
         for (core, &cpu) in stats.cores.iter().zip(cpus) {

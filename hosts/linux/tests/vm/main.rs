@@ -28,6 +28,9 @@ use wave_core::outcome::Code;
 use wave_core::snapshot::State;
 use wave_linux::sched::{self, Enclave, Options};
 
+/// What programs of every kind must finish under.
+const POLICIES: [&str; 3] = ["fifo", "shinjuku:slice_us=5000", "vm"];
+
 #[test]
 fn threads_that_take_turns_finish_under_every_policy() {
     let Some(_alone) = alone() else { return };
@@ -132,21 +135,23 @@ fn without_an_agent_the_host_decides() {
 #[test]
 fn a_storm_of_processes_leaves_nothing_behind() {
     let Some(_alone) = alone() else { return };
-    let enclave = start(|_| {});
-    let _agent = Agent::start(&enclave, "fifo");
-    let line = "i=0; while [ $i -lt 40 ]; do (true | cat) & \
-                i=$((i + 1)); [ $((i % 8)) -eq 0 ] && wait; done; wait; echo done";
-    assert_eq!(finish(shell(line)), "done\n");
-    let stats = is_well(&enclave);
-    assert!(count(&stats, Code::Complete) > 100, "{stats:?}");
-    assert_eq!(stats.barks, 0, "{stats:?}");
+    for policy in POLICIES {
+        let enclave = start(|_| {});
+        let _agent = Agent::start(&enclave, policy);
+        let line = "i=0; while [ $i -lt 40 ]; do (true | cat) & \
+                    i=$((i + 1)); [ $((i % 8)) -eq 0 ] && wait; done; wait; echo done";
+        assert_eq!(finish(shell(line)), "done\n");
+        let stats = is_well(&enclave);
+        assert!(count(&stats, Code::Complete) > 100, "{stats:?}");
+        assert_eq!(stats.barks, 0, "{stats:?}");
+    }
 }
 
 #[test]
 fn stressors_finish() {
     let Some(_alone) = alone() else { return };
     let Some(program) = installed("/usr/bin/stress-ng") else { return };
-    for policy in ["fifo", "shinjuku:slice_us=5000"] {
+    for policy in POLICIES {
         let enclave = start(|_| {});
         let _agent = Agent::start(&enclave, policy);
         let stressors = "--switch 2 --switch-ops 400 --mutex 2 --mutex-ops 400 --futex 2 --futex-ops 200 \
@@ -162,56 +167,62 @@ fn redis_serves() {
     let Some(_alone) = alone() else { return };
     // Debian's server is this program under another name.
     let Some(server) = installed("/usr/bin/redis-check-rdb") else { return };
-    let enclave = start(|_| {});
-    let _agent = Agent::start(&enclave, "fifo");
-    let mut command = Command::new(server);
-    command.arg0("redis-server").args(["--port", "6390", "--save", "", "--daemonize", "no"]);
-    command.stdout(Stdio::null());
-    let mut redis = sched::spawn(command).unwrap();
-    let reachable = || std::net::TcpStream::connect(("127.0.0.1", 6390)).is_ok();
-    wait_for("redis", reachable);
-    let load = "redis-benchmark -p 6390 -n 400 -c 4 -t ping_mbulk,set,get -q | tr '\\r' '\\n' | grep -c 'per second'";
-    let lines = finish(shell(load));
-    assert_eq!(lines.trim(), "3");
-    finish(shell("redis-cli -p 6390 shutdown nosave || true"));
-    redis.wait().unwrap();
-    let stats = is_well(&enclave);
-    assert!(count(&stats, Code::Complete) > 400, "{stats:?}");
+    for policy in POLICIES {
+        let enclave = start(|_| {});
+        let _agent = Agent::start(&enclave, policy);
+        let mut command = Command::new(server);
+        command.arg0("redis-server").args(["--port", "6390", "--save", "", "--daemonize", "no"]);
+        command.stdout(Stdio::null());
+        let mut redis = sched::spawn(command).unwrap();
+        let reachable = || std::net::TcpStream::connect(("127.0.0.1", 6390)).is_ok();
+        wait_for("redis", reachable);
+        let load = "redis-benchmark -p 6390 -n 400 -c 4 -t ping_mbulk,set,get -q | tr '\\r' '\\n' | grep -c 'per second'";
+        let lines = finish(shell(load));
+        assert_eq!(lines.trim(), "3");
+        finish(shell("redis-cli -p 6390 shutdown nosave || true"));
+        redis.wait().unwrap();
+        let stats = is_well(&enclave);
+        assert!(count(&stats, Code::Complete) > 400, "{stats:?}");
+    }
 }
 
 #[test]
 fn affinity_is_respected_while_it_changes() {
     let Some(_alone) = alone() else { return };
-    let enclave = start(|_| {});
-    let _agent = Agent::start(&enclave, "fifo");
-    let child = work(6, usize::MAX);
-    let pid = child.id().to_string();
-    // Of each of its threads: to one core, to two, to all of them.
-    for round in 0..24 {
-        let mask = ["1", "2", "4", "3", "f"][round % 5];
-        let mut command = Command::new("taskset");
-        command.args(["-ap", mask, &pid]).stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().unwrap();
-        std::thread::sleep(Duration::from_millis(10));
+    for policy in POLICIES {
+        let enclave = start(|_| {});
+        let _agent = Agent::start(&enclave, policy);
+        let child = work(6, usize::MAX);
+        let pid = child.id().to_string();
+        // Of each of its threads: to one core, to two, to all of them.
+        for round in 0..24 {
+            let mask = ["1", "2", "4", "3", "f"][round % 5];
+            let mut command = Command::new("taskset");
+            command.args(["-ap", mask, &pid]).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        finish(child);
+        is_well(&enclave);
     }
-    finish(child);
-    is_well(&enclave);
 }
 
 #[test]
 fn cores_come_and_go() {
     let Some(_alone) = alone() else { return };
-    let enclave = start(|_| {});
-    let _agent = Agent::start(&enclave, "fifo");
-    let child = work(6, usize::MAX);
-    for cpu in [1, 2, 1] {
-        online(cpu, false);
-        std::thread::sleep(Duration::from_millis(300));
-        online(cpu, true);
-        std::thread::sleep(Duration::from_millis(100));
+    for policy in POLICIES {
+        let enclave = start(|_| {});
+        let _agent = Agent::start(&enclave, policy);
+        let child = work(6, usize::MAX);
+        for cpu in [1, 2, 1] {
+            online(cpu, false);
+            std::thread::sleep(Duration::from_millis(300));
+            online(cpu, true);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        finish(child);
+        is_well(&enclave);
     }
-    finish(child);
-    is_well(&enclave);
 }
 
 #[test]
