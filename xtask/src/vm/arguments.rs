@@ -9,7 +9,8 @@ use super::machine::{Copied, Wanted};
 /// What to type.
 pub const USAGE: &str = "\
 usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the tools
-       cargo xtask vm test               run the tests that need the virtual machine
+       cargo xtask vm test [PART]        run the tests that need the virtual machine, or those whose
+                                         names contain PART
        cargo xtask vm icount [--json]    count what the kernel as a host costs
        cargo xtask vm run [OPTION]... -- COMMAND [ARGUMENT]...
          --cpus N                virtual CPUs (2; with --icount 1)
@@ -37,7 +38,10 @@ pub enum Request {
     /// Run one command.
     Run(Wanted),
     /// Run the tests.
-    Test,
+    Test {
+        /// Only those whose names contain this.
+        part: Option<String>,
+    },
     /// Count instructions, ticks and exits.
     Icount {
         /// As an object, instead of a table.
@@ -51,7 +55,8 @@ pub fn parse(arguments: &[String]) -> Result<Request, Error> {
     match (name.as_str(), rest) {
         ("fetch", []) => Ok(Request::Fetch { update: false }),
         ("fetch", [flag]) if flag == "--update" => Ok(Request::Fetch { update: true }),
-        ("test", []) => Ok(Request::Test),
+        ("test", []) => Ok(Request::Test { part: None }),
+        ("test", [part]) => Ok(Request::Test { part: Some(part.clone()) }),
         ("icount", []) => Ok(Request::Icount { json: false }),
         ("icount", [flag]) if flag == "--json" => Ok(Request::Icount { json: true }),
         ("run", options) => parse_run(options).map(Request::Run),

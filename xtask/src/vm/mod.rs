@@ -68,7 +68,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     let result = match arguments::parse(arguments) {
         Ok(Request::Fetch { update }) => fetch(update),
         Ok(Request::Run(wanted)) => run(&wanted),
-        Ok(Request::Test) => Ok(tests::run()),
+        Ok(Request::Test { part }) => Ok(tests::run(part.as_deref())),
         Ok(Request::Icount { json }) => icount::run(json),
         Err(error) => Err(error),
     };
