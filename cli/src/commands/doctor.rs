@@ -42,6 +42,8 @@ enum Need {
     Kernel,
     /// For virtual machines' threads.
     Guests,
+    /// `wave run --device` needs it.
+    Devices,
 }
 
 impl Need {
@@ -53,6 +55,7 @@ impl Need {
             Need::Recordings => "wave record",
             Need::Kernel => "wave run --host linux",
             Need::Guests => "scheduling virtual machines",
+            Need::Devices => "wave run --device",
         }
     }
 }
@@ -149,9 +152,24 @@ fn checks() -> Vec<Check> {
             present("/dev/kvm", "no virtual machines here"),
             "sudo modprobe kvm_amd || sudo modprobe kvm_intel",
         ),
+        check(
+            "VFIO behind an IOMMU",
+            Need::Devices,
+            vfio(),
+            "sudo modprobe vfio-pci; IOMMU on in firmware and kernel (intel_iommu=on)",
+        ),
         check("root", Need::Kernel, root(), "sudo wave run --host linux -- COMMAND"),
         check("recording by BPF", Need::Recordings, recording(), "sudo wave doctor"),
     ]
+}
+
+fn vfio() -> Result<String, String> {
+    let groups = std::fs::read_dir("/sys/kernel/iommu_groups").map_or(0, Iterator::count);
+    if groups == 0 {
+        return Err("no device is behind an IOMMU".to_owned());
+    }
+    present("/sys/bus/pci/drivers/vfio-pci", "the driver vfio-pci is not loaded")
+        .map(|_| format!("{groups} groups of devices"))
 }
 
 fn recording() -> Result<String, String> {

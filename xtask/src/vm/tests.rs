@@ -21,6 +21,7 @@ const TESTS: &[(&str, Check)] = &[
     ("a switch costs little more than one that BPF decides", icount::a_switch_is_cheap),
     ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
     ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
+    ("an agent shares the only CPU", agent_shares_the_only_cpu),
 ];
 
 /// Of the kernel host's tests, those that want a machine of eight CPUs; the others want four.
@@ -142,6 +143,7 @@ fn sums(text: &str) -> Option<(usize, usize)> {
 }
 
 /// What a command in the guest wrote, and its exit code.
+#[derive(Debug)]
 struct Answer {
     exit_code: u8,
     out: String,
@@ -151,9 +153,13 @@ struct Answer {
 /// Runs a line of shell in the guest.
 fn in_guest(kernel: &Kernel, line: &str) -> Result<Answer, String> {
     let command = ["sh", "-c", line].map(String::from).to_vec();
-    let wanted = Wanted { command, ..Wanted::default() };
+    in_machine(kernel, &Wanted { command, ..Wanted::default() })
+}
+
+/// Runs a command in a guest.
+fn in_machine(kernel: &Kernel, wanted: &Wanted) -> Result<Answer, String> {
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let outcome = session::run(kernel, &wanted, &mut out, &mut err);
+    let outcome = session::run(kernel, wanted, &mut out, &mut err);
     let exit_code = outcome.map_err(|error| error.to_string())?.exit_code;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Ok(Answer { exit_code, out: text(out), err: text(err) })
@@ -204,6 +210,24 @@ fn runs_are_shown_and_end(kernel: &Kernel) -> Result<(), String> {
     );
     let out = "none 1\n1\nended 143\nnone 1\ndisabled\na kernel thread 2\nan offline CPU 3\n";
     expect(&in_guest(kernel, &line)?, 0, out)
+}
+
+/// With no CPU left for the agent, whose class comes first, it must not keep the threads from running.
+fn agent_shares_the_only_cpu(kernel: &Kernel) -> Result<(), String> {
+    let wave = built("wave", &["build"])?;
+    let line = "for round in 1 2 3 4; do true | cat; done";
+    let command =
+        [&wave, "run", "--host", "linux", "--patience", "5000", "--json", "--", "sh", "-c", line];
+    let command = command.map(String::from).to_vec();
+    let wanted = Wanted { cpus: 1, command, ..Wanted::default() };
+    let answer = in_machine(kernel, &wanted)?;
+    let result: serde_json::Value =
+        serde_json::from_str(&answer.out).map_err(|error| format!("{error}: {answer:?}"))?;
+    let decided = result["outcomes"]["COMPLETE"].as_u64().unwrap_or(0);
+    if answer.exit_code == 0 && decided > 8 && result["agents_lost"] == 0 {
+        return Ok(());
+    }
+    Err(format!("{answer:?}"))
 }
 
 #[cfg(test)]
