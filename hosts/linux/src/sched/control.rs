@@ -159,9 +159,7 @@ impl Control {
             }
             if let Some(nic) = &mut self.nic {
                 nic.look();
-                if self.attached.is_none() {
-                    nic.control_bell().drain();
-                }
+                nic.control_bell().drain();
             }
             self.kick();
             let now = super::now();
@@ -185,8 +183,12 @@ impl Control {
         for agent in self.candidates.iter().chain(&self.attached) {
             if let Line::Socket(connection, _) = &agent.line {
                 fds.push(poll_in(connection.as_fd()));
+                fds.extend(agent.bells.iter().map(|bell| poll_in(bell.as_fd())));
             }
-            fds.extend(agent.bells.iter().map(|bell| poll_in(bell.as_fd())));
+        }
+        // The device's are whoever's is attached; a candidate rings for control only.
+        if let Some(Agent { line: Line::Device(_), bells, .. }) = &self.attached {
+            fds.extend(bells.iter().map(|bell| poll_in(bell.as_fd())));
         }
         if let Some(nic) = &self.nic {
             fds.push(poll_in(nic.control_bell().as_fd()));
