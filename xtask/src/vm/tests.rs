@@ -5,6 +5,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
 use super::{Error, built, icount, outside, session, tools};
@@ -21,6 +23,7 @@ const TESTS: &[(&str, Check)] = &[
     ("a switch costs little more than one that BPF decides", icount::a_switch_is_cheap),
     ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
     ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
+    ("wave bench kernel measures", bench_measures),
 ];
 
 /// The machines that the kernel host's tests run in: their CPUs, and which tests.
@@ -194,6 +197,32 @@ fn runs_are_shown_and_end(kernel: &Kernel) -> Result<(), String> {
     );
     let out = "none 1\n1\nended 143\nnone 1\ndisabled\na kernel thread 2\nan offline CPU 3\n";
     expect(&in_guest(kernel, &line)?, 0, out)
+}
+
+/// Times mean nothing here: that there are any is all.
+fn bench_measures(kernel: &Kernel) -> Result<(), String> {
+    let wave = built("wave", &["build"])?;
+    let line = format!("{wave} bench kernel --json --chunks 1 --patience 5000");
+    let answer = in_guest(kernel, &line)?;
+    let Answer { exit_code, out, err } = &answer;
+    let json: Value = serde_json::from_str(out).map_err(|error| {
+        format!("no object ({error}): exit code {exit_code}, output {out:?}, errors {err:?}")
+    })?;
+    let wanted = [
+        "/wakeup_ratio_vs_eevdf",
+        "/wakeup_us/wave/p50",
+        "/wakeup_us/wave/p99",
+        "/wakeup_us/eevdf/p50",
+        "/wakeup_us/eevdf/p99",
+        "/message_to_decision_us/p50",
+        "/message_to_decision_us/p99",
+    ];
+    let positive =
+        |path: &str| json.pointer(path).and_then(Value::as_f64).is_some_and(|it| it > 0.0);
+    match wanted.iter().find(|path| !positive(path)) {
+        None => expect(&answer, 0, out),
+        Some(path) => Err(format!("{path} is no number above 0: {out}")),
+    }
 }
 
 #[cfg(test)]
