@@ -141,7 +141,7 @@ impl Config {
             }
         };
         within("cores", self.cores.into(), 1, CORES_MAX as u64)?;
-        within("contexts", self.contexts.into(), 1, 64)?;
+        within("contexts", self.contexts.into(), 1, CONTEXTS_MAX as u64)?;
         within("subjects", self.subjects.into(), 1, 1 << 20)?;
         for (field, queue) in [("messages", &self.messages), ("decisions", &self.decisions)] {
             within(field, queue.entries.into(), Ring::ENTRIES_MIN.into(), 1 << 16)?;
@@ -167,6 +167,10 @@ impl Config {
 /// (one agent's prestaging collapses between 24 and 32 cores in the fitted model). A doorbell per
 /// core and two more must fit in one message of a Unix socket, which carries 253 descriptors.
 pub const CORES_MAX: usize = 240;
+
+/// Producing contexts of one enclave that are not cores: a CPU outside for each, as many as a Linux kernel
+/// commonly knows, and the control context. Each has a queue of messages: 64 KiB by default.
+pub const CONTEXTS_MAX: usize = 1025;
 
 /// A configuration that cannot be laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -532,4 +536,29 @@ fn decode_queue(word: u64) -> Option<QueueConfig> {
         agent: mapping(agent)?,
         entries: (word >> 32) as u32,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_layout_counts_its_lines_without_overflow() {
+        let mut config = Config::coherent(CORES_MAX as u16);
+        config.contexts = CONTEXTS_MAX as u16;
+        config.subjects = 1 << 20;
+        (config.messages.entries, config.decisions.entries) = (1 << 16, 1 << 16);
+        let layout = Layout::new(config).unwrap();
+        assert_eq!(layout.messages.len(), CORES_MAX + CONTEXTS_MAX);
+        let lines = [layout.nic_lines, layout.host_lines];
+        for place in layout.messages.iter().chain(&layout.decisions) {
+            let end = u64::from(place.ring.first) + u64::from(place.ring.entries);
+            assert!(end <= lines[place.home as usize].into(), "{place:?}");
+        }
+        for two in layout.messages.windows(2) {
+            assert_eq!(two[0].ring.first + two[0].ring.entries, two[1].ring.first);
+        }
+        config.contexts += 1;
+        assert!(Layout::new(config).is_err());
+    }
 }

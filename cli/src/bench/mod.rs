@@ -1,9 +1,10 @@
 //! Benches: each a ratio against a named peer in the same run, medians of interleaved chunks.
 //!
 //! Two CPUs are needed and pinned: the host's side on the first allowed one, the agent's on the
-//! second. What a chunk is, and what counts, stands with each bench.
+//! second; [`kernel`] takes all CPUs. What a chunk is, and what counts, stands with each bench.
 
 mod agent;
+mod kernel;
 mod queue;
 mod sim;
 mod switch;
@@ -13,6 +14,7 @@ use std::time::Instant;
 use wave_workloads::cpu;
 
 pub use agent::agent;
+pub use kernel::kernel;
 pub use queue::{peer, queue};
 pub use sim::sim;
 pub use switch::switch;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
+use wave_core::clock::Nanos;
 
 use super::table;
 use crate::bench;
@@ -14,8 +15,11 @@ use crate::bench;
 #[command(after_help = "Examples:
   wave bench queue
   wave bench agent --json
+  sudo wave bench kernel --json
 
-Each needs two CPUs and nothing else running: `wave doctor` tells what there is.")]
+Each needs two CPUs and nothing else running: `wave doctor` tells what there is.
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why).")]
 pub struct BenchArgs {
     #[command(subcommand)]
     which: Which,
@@ -31,6 +35,41 @@ enum Which {
     Switch(Output),
     /// The simulator's event queue, against nexosim.
     Sim(Output),
+    /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
+    Kernel(KernelArgs),
+}
+
+/// What the real kernel is to be measured with.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Messengers wake workers, as in schbench, on all CPUs but the last, which is the agent's: once under
+an agent with the policy fifo, and once under EEVDF, in turns. Times are in microseconds, medians over
+the chunks of each chunk's p50 and p99.
+
+  wakeup_ratio_vs_eevdf    Wave's p50 in those of EEVDF
+  wakeup_us                from just before the call that wakes to the thread's first instruction
+  message_to_decision_us   from where a thread is enqueued, which sends the message, to where a core
+                           switches to it, which commits the decision; a thread alone on all cores
+
+It takes root and Linux 6.13 or later with sched_ext. In a virtual machine without KVM it runs, with
+--patience 5000, but times mean nothing.
+
+Examples:
+  sudo wave bench kernel
+  sudo wave bench kernel --json | jq .wakeup_ratio_vs_eevdf
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct KernelArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// How long a thread may wait for a decision beside an idle core before the agent is turned out, and
+    /// nothing is measured, in milliseconds [default: 20].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    patience: Option<u64>,
 }
 
 #[derive(Args, Debug)]
@@ -54,6 +93,10 @@ pub fn execute(args: &BenchArgs) -> ExitCode {
         Which::Agent(output) => (bench::agent(output.json), output),
         Which::Switch(output) => (bench::switch(output.json), output),
         Which::Sim(output) => (bench::sim(output.json), output),
+        Which::Kernel(args) => {
+            let patience = args.patience.map(Nanos::from_millis);
+            (bench::kernel(args.chunks, patience), &args.output)
+        }
     };
     match result {
         Ok(value) if output.json => println!("{value}"),

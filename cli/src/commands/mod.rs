@@ -147,6 +147,7 @@ mod tests {
             "wave bench agent",
             "wave bench switch",
             "wave bench sim --json",
+            "wave bench kernel --json --patience 5000",
             "wave run x.toml --host sim",
             "wave run --host sim --workload x.workload --policy fifo --policy vm:latency_ms=5 --cores 4",
             "wave record --out x.workload -- make -j4",

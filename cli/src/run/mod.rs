@@ -3,7 +3,7 @@
 //! [`run`] knows the kinds of scenarios; each has a file of its own. All of them start systems
 //! ([`system`]) seated by one rule ([`seating`]), and load them from the calling thread.
 
-mod agent;
+pub mod agent;
 mod crash;
 mod enclaves;
 mod failure;

@@ -22,8 +22,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define SLOTS_MAX (1 << 16)
 /* A power of two. */
 #define ENCLAVES_MAX 8
-/* Of one enclave. */
-#define CONTEXTS_MAX 304
+/* Of one enclave: each CPU is one. */
+#define CONTEXTS_MAX CPUS_MAX
 #define LINE_WORDS 8
 #define LAP_WORD 7
 

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
 use super::{Error, built, icount, outside, session, tools};
@@ -22,6 +24,7 @@ const TESTS: &[(&str, Check)] = &[
     ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
     ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
     ("an agent shares the only CPU", agent_shares_the_only_cpu),
+    ("wave bench kernel measures", bench_measures),
 ];
 
 /// Of the kernel host's tests, those that want a machine of eight CPUs; the others want four.
@@ -221,13 +224,39 @@ fn agent_shares_the_only_cpu(kernel: &Kernel) -> Result<(), String> {
     let command = command.map(String::from).to_vec();
     let wanted = Wanted { cpus: 1, command, ..Wanted::default() };
     let answer = in_machine(kernel, &wanted)?;
-    let result: serde_json::Value =
+    let result: Value =
         serde_json::from_str(&answer.out).map_err(|error| format!("{error}: {answer:?}"))?;
     let decided = result["outcomes"]["COMPLETE"].as_u64().unwrap_or(0);
     if answer.exit_code == 0 && decided > 8 && result["agents_lost"] == 0 {
         return Ok(());
     }
     Err(format!("{answer:?}"))
+}
+
+/// Times mean nothing here: that there are any is all.
+fn bench_measures(kernel: &Kernel) -> Result<(), String> {
+    let wave = built("wave", &["build"])?;
+    let line = format!("{wave} bench kernel --json --chunks 1 --patience 5000");
+    let answer = in_guest(kernel, &line)?;
+    let Answer { exit_code, out, err } = &answer;
+    let json: Value = serde_json::from_str(out).map_err(|error| {
+        format!("no object ({error}): exit code {exit_code}, output {out:?}, errors {err:?}")
+    })?;
+    let wanted = [
+        "/wakeup_ratio_vs_eevdf",
+        "/wakeup_us/wave/p50",
+        "/wakeup_us/wave/p99",
+        "/wakeup_us/eevdf/p50",
+        "/wakeup_us/eevdf/p99",
+        "/message_to_decision_us/p50",
+        "/message_to_decision_us/p99",
+    ];
+    let positive =
+        |path: &str| json.pointer(path).and_then(Value::as_f64).is_some_and(|it| it > 0.0);
+    match wanted.iter().find(|path| !positive(path)) {
+        None => expect(&answer, 0, out),
+        Some(path) => Err(format!("{path} is no number above 0: {out}")),
+    }
 }
 
 #[cfg(test)]
