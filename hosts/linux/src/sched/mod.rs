@@ -16,6 +16,7 @@ mod control;
 mod device;
 mod members;
 mod object;
+mod places;
 mod process;
 
 use std::io;
@@ -41,8 +42,9 @@ pub use device::DeviceOptions;
 use device::Nic;
 use members::Members;
 pub use members::{Group, JoinError, check};
-use object::{Behind, ENCLAVES_MAX, Mechanism, Part};
+use object::Mechanism;
 pub use object::{LoadError, check_kernel};
+use places::{Behind, ENCLAVES_MAX, Part};
 pub use wave_links::pci::Access;
 
 /// The scheduling class that a thread joins to be decided on.

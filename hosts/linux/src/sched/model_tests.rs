@@ -16,6 +16,7 @@ use wave_links::shm::ShmPort;
 
 use wave_core::layout::Config;
 
+use super::super::places::Behind;
 use super::*;
 
 const CORES: u16 = 2;
