@@ -1,7 +1,7 @@
 //! Benches: each a ratio against a named peer in the same run, medians of interleaved chunks.
 //!
 //! Two CPUs are needed and pinned: the host's side on the first allowed one, the agent's on the
-//! second; [`kernel`] takes all CPUs. What a chunk is, and what counts, stands with each bench.
+//! second; [`mod@kernel`] takes all CPUs. What a chunk is, and what counts, stands with each bench.
 
 mod agent;
 mod kernel;
