@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser};
+use clap::{ArgGroup, Args, Parser};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use wave_core::layout::Config;
 use wave_core::log::Header;
@@ -16,14 +16,15 @@ use crate::run::{Exit, Seat, run};
 
 /// What an agent is told.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("where").required(true))]
 pub struct AgentArgs {
     /// The host's socket. If another agent is attached there, this one replaces it without
     /// stopping the workload.
-    #[arg(long, value_name = "SOCKET", required_unless_present = "device")]
+    #[arg(long, value_name = "SOCKET", group = "where")]
     pub attach: Option<PathBuf>,
     /// Attach through a device instead: the folder with its other side, as `cargo xtask vm run
-    /// --nic FOLDER` makes it. Waits until there is a host.
-    #[arg(long, value_name = "FOLDER", conflicts_with = "attach")]
+    /// --nic FOLDER` makes it. Waits until there is a host, and replaces another agent there.
+    #[arg(long, value_name = "FOLDER", group = "where")]
     pub device: Option<PathBuf>,
     /// The policy to run.
     #[arg(long, value_name = "NAME", default_value = "fifo")]

@@ -28,6 +28,9 @@ const OWN_VECTOR: usize = 0;
 /// Why an agent could not attach through a device.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
+    /// Nobody serves a device there.
+    #[error("no device has its other side in {}; first: cargo xtask vm run --nic {}", .0.display(), .0.display())]
+    NotThere(PathBuf),
     /// The device's server, or the guest's memory.
     #[error("{doing} {}: {error}", path.display())]
     File {
@@ -94,6 +97,9 @@ pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
         move |error| DeviceError::File { doing, path, error }
     };
     let socket = folder.join("ivshmem");
+    if !socket.exists() {
+        return Err(DeviceError::NotThere(folder.to_owned()).into());
+    }
     let mut peer = Peer::connect(&socket).map_err(failed("connecting to", &socket))?;
     let bar = peer.memory().try_clone_to_owned().map_err(DeviceError::Map)?;
     let bar = File::from(bar);

@@ -15,6 +15,7 @@ use wave_agent::{AgentArgs, Registry};
   wave agent --attach /tmp/my.sock
   wave agent --attach /tmp/my.sock --policy fifo --cpu 2
   wave agent replace --attach /tmp/my.sock     upgrade without stopping the workload
+  wave agent --device /dev/shm/nic             as a NIC, for cargo xtask vm run --nic /dev/shm/nic
 
 The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
 Exit codes: 0 the host went or turned the agent out; 2 bad arguments; 3 it could not attach or
@@ -53,7 +54,9 @@ pub fn execute(command: AgentCommand) -> ExitCode {
     match args {
         Some(args) => wave_agent::execute(&Registry::shipped(), &args),
         None => {
-            eprintln!("wave agent: say where to attach: wave agent --attach SOCKET");
+            eprintln!(
+                "wave agent: say where to attach: wave agent --attach SOCKET, or --device FOLDER"
+            );
             ExitCode::from(2)
         }
     }

@@ -8,7 +8,7 @@ use wave_linux::sched::{Access, DeviceOptions};
 #[derive(Args, Debug)]
 pub struct DeviceArgs {
     /// Have no agent here: one attaches from the other side of this PCI device, where its policy is
-    /// chosen, too. Until it does, the host schedules by itself.
+    /// chosen, too. Threads wait 30 s for it; then the host schedules by itself until it comes.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["scenario", "workload", "policies", "record"])]
     device: Option<String>,
     /// Where the queues of decisions are: in the host's memory, written by the device; or in the

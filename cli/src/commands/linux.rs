@@ -155,9 +155,10 @@ fn text(runs: &[Run]) -> String {
     let mut text = String::new();
     for run in runs {
         for enclave in &run.enclaves {
-            let agent = match enclave.report.agent_pid {
-                Some(pid) => format!("agent {pid} decides"),
-                None => "no agent: the host decides".to_owned(),
+            let agent = match (enclave.report.agent_decides, enclave.report.agent_pid) {
+                (true, Some(pid)) => format!("agent {pid} decides"),
+                (true, None) => "an agent behind the device decides".to_owned(),
+                (false, _) => "no agent: the host decides".to_owned(),
             };
             let count =
                 |state: &str| enclave.threads.iter().filter(|thread| thread.state == state).count();

@@ -98,9 +98,10 @@ pub struct Device {
 
 enum Inner {
     Vfio {
-        // Before the container, which it is in.
+        // Before the container, which it is in; and both before the kernel's driver.
         device: VfioDevice,
         container: Arc<VfioContainer>,
+        _bound: Option<Bound>,
     },
     Sysfs {
         folder: PathBuf,
@@ -115,9 +116,11 @@ impl std::fmt::Debug for Device {
 }
 
 impl Device {
-    /// Opens the device at `address` (`0000:00:01.0`). For VFIO it is bound to the kernel's driver first,
-    /// where it has none.
+    /// Opens the device at `address` (`0000:00:01.0`, or without the domain 0000). For VFIO it is bound to the
+    /// kernel's driver first, where it has none, and taken back at the end.
     pub fn open(address: &str, access: Access) -> Result<Device, DeviceError> {
+        let full = format!("0000:{address}");
+        let address = if address.matches(':').count() == 1 { &full } else { address };
         let folder = Path::new("/sys/bus/pci/devices").join(address);
         if address.is_empty() || address.contains('/') || !folder.is_dir() {
             return Err(DeviceError::NotThere(address.into()));
@@ -135,7 +138,7 @@ impl Device {
                 Inner::Sysfs { registers: registers.map_err(system("mapping BAR 0 of"))?, folder }
             }
             Access::Vfio => {
-                bind(address, &folder)?;
+                let bound = bind(address, &folder)?;
                 let vfio = |doing| {
                     move |error| DeviceError::Vfio { doing, address: address.into(), error }
                 };
@@ -144,7 +147,7 @@ impl Device {
                 let device = VfioDevice::new(&folder, container.clone(), false);
                 let device = device.map_err(vfio("opening"))?;
                 be_master(&device);
-                Inner::Vfio { device, container }
+                Inner::Vfio { device, container, _bound: bound }
             }
         };
         Ok(Device { address: address.into(), inner })
@@ -306,11 +309,25 @@ fn driver_of(folder: &Path) -> Option<String> {
     Some(link.file_name()?.to_string_lossy().into_owned())
 }
 
+/// A device that was handed to the kernel's VFIO driver, and is taken back at the end.
+struct Bound {
+    address: String,
+    folder: PathBuf,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // Somebody may have been faster.
+        let _ = fs::write(self.folder.join("driver/unbind"), &self.address);
+        let _ = fs::write(self.folder.join("driver_override"), "\n");
+    }
+}
+
 /// Hands the device to the kernel's VFIO driver, if no driver has it.
-fn bind(address: &str, folder: &Path) -> Result<(), DeviceError> {
+fn bind(address: &str, folder: &Path) -> Result<Option<Bound>, DeviceError> {
     const DRIVER: &str = "vfio-pci";
     match driver_of(folder) {
-        Some(driver) if driver == DRIVER => return Ok(()),
+        Some(driver) if driver == DRIVER => return Ok(None),
         Some(driver) => return Err(DeviceError::Taken { address: address.into(), driver }),
         None => {}
     }
@@ -322,7 +339,9 @@ fn bind(address: &str, folder: &Path) -> Result<(), DeviceError> {
     }
     let system = |error| DeviceError::System { doing: "binding", address: address.into(), error };
     fs::write(folder.join("driver_override"), DRIVER).map_err(system)?;
-    fs::write("/sys/bus/pci/drivers_probe", address).map_err(system)
+    let bound = Bound { address: address.into(), folder: folder.into() };
+    fs::write("/sys/bus/pci/drivers_probe", address).map_err(system)?;
+    Ok(Some(bound))
 }
 
 /// Lets the device write to memory by itself, as it does for each interrupt. VFIO leaves that to us.

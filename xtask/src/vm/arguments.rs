@@ -56,7 +56,9 @@ pub fn parse(arguments: &[String]) -> Result<Request, Error> {
         ("fetch", []) => Ok(Request::Fetch { update: false }),
         ("fetch", [flag]) if flag == "--update" => Ok(Request::Fetch { update: true }),
         ("test", []) => Ok(Request::Test { part: None }),
-        ("test", [part]) => Ok(Request::Test { part: Some(part.clone()) }),
+        ("test", [part]) if !part.starts_with('-') => {
+            Ok(Request::Test { part: Some(part.clone()) })
+        }
         ("icount", []) => Ok(Request::Icount { json: false }),
         ("icount", [flag]) if flag == "--json" => Ok(Request::Icount { json: true }),
         ("run", options) => parse_run(options).map(Request::Run),

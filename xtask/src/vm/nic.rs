@@ -6,6 +6,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use wave_links::pci::ivshmem::Server;
@@ -44,6 +45,9 @@ impl Nic {
         }
         let failed = |error| format!("{}: {error}", folder.display());
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        if UnixStream::connect(socket(folder)).is_ok() {
+            return Err(format!("{}: another machine has its device there", folder.display()));
+        }
         let nic = Nic { folder: folder.into() };
         nic.clear();
         let server = Server::bind(&socket(folder), BAR_BYTES, VECTORS).map_err(failed)?;

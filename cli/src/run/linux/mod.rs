@@ -259,7 +259,11 @@ impl<'a> Running<'a> {
             Running { shown, at, record, agent: None, agents: 0, lost_at: None, started: None };
         let began = Instant::now();
         if let Some(device) = &running.part().device {
-            eprintln!("wave run: waiting for an agent behind {}", device.address);
+            eprintln!(
+                "wave run: waiting up to {} s for an agent behind {}",
+                DEVICE_PATIENCE.as_secs(),
+                device.address
+            );
             while !running.enclave().stats().agent_decides {
                 if began.elapsed() > DEVICE_PATIENCE {
                     eprintln!("wave run: no agent yet; the host decides until one attaches");

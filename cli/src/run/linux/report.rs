@@ -23,7 +23,10 @@ pub struct Report {
     pub agent_cpu: Option<usize>,
     /// The device that agents are behind, where none of ours is started.
     pub device: Option<String>,
-    /// The agent that decides now.
+    /// Whether an agent decides now.
+    #[serde(default)]
+    pub agent_decides: bool,
+    /// Its process, if that is one of this machine.
     pub agent_pid: Option<i32>,
     /// Each core.
     pub cores: Vec<Core>,
@@ -65,6 +68,7 @@ pub struct Core {
 impl Report {
     /// Fills in what `stats` tells.
     pub fn count(&mut self, stats: &Stats, cpus: &[usize]) {
+        self.agent_decides = stats.agent_decides;
         self.agent_pid = (stats.agent_decides && stats.agent_pid != 0).then_some(stats.agent_pid);
         self.cores.clear();
         self.outcomes.clear();
@@ -118,7 +122,8 @@ impl Report {
         );
         if self.unwatched > 0 {
             text += &format!(
-                "\nThe kernel's program turned the agent out {} times, as `wave run` itself was late",
+                "\nThe kernel's program turned the agent out {} times, as `wave run` itself was late by more than \
+                 the patience; give more (--patience, or patience_ms in a file)",
                 self.unwatched
             );
         }

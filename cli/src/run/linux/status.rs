@@ -179,7 +179,7 @@ mod tests {
         let thread = |tid| Thread { pid: None, tid, name: None, state: "waits".into(), cpu: None };
         let report: Report = serde_json::from_value(serde_json::json!({
             "name": null, "what": "true", "policy": "fifo", "seconds": 1.0, "agent_cpu": 3,
-            "agent_pid": 7, "cores": [], "outcomes": { "COMPLETE": 5 }, "agents": 1, "agents_lost": 0,
+            "agent_decides": true, "agent_pid": 7, "cores": [], "outcomes": { "COMPLETE": 5 }, "agents": 1, "agents_lost": 0,
             "watchdog": 0, "faults": 0, "unwatched": 0, "snapshots": 1, "starved": 0, "threads_without_slot": 0,
             "turned_out": null,
         }))

@@ -42,7 +42,10 @@ pub enum LoadError {
     )]
     NoBtf,
     /// Another scheduler has it.
-    #[error("another sched_ext scheduler is loaded: `{0}`; stop it first")]
+    #[error(
+        "another sched_ext scheduler is loaded: `{0}`; stop it first (one `wave run --host linux` at a time: several \
+         enclaves go into one file, see scenarios/kernel)"
+    )]
     Taken(String),
     /// Not permitted.
     #[error(
