@@ -209,7 +209,7 @@ fn runs_take_everything(kernel: &Kernel) -> Result<(), String> {
         work() {{ all=; for one in 1 2 3 4; do (true | cat; echo $one) & all="$all $!"; done; wait $all; }}
         status() {{ $wave linux status 2>/dev/null; }}
         complete() {{ status | sed -n 's/.*COMPLETE \([0-9]*\).*/\1/p'; }}
-        is_here() {{ $wave linux status --json | grep -c "\"tid\":$1,"; }}
+        is_here() {{ $wave linux status --json | grep -cw "\"tid\":$1"; }}
         $wave run --host linux --all --patience 5000 --quiet 2>/dev/null & run=$!
         until status | grep -q 'agent .* decides'; do sleep 0.2; done
         cat /sys/kernel/sched_ext/root/ops
