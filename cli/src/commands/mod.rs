@@ -154,6 +154,7 @@ mod tests {
             "wave run --host linux --policy shinjuku:slice_us=1000 --cpus 0-3 --patience 50 -- make -j8",
             "wave run --host linux --pid 1234 --record /tmp/logs --json",
             "wave run --host linux --cgroup /sys/fs/cgroup/x",
+            "wave run --host linux --all --policy round-robin --cpus 0-2",
             "wave run --host linux scenarios/kernel/two-enclaves.toml",
             "wave linux status --json",
             "wave linux status --live",
@@ -181,6 +182,8 @@ mod tests {
         assert!(refusal("wave run --host linux --cpus 3-1 -- true").contains("0-3,8"));
         assert!(refusal("wave run --host linux --pid 1 -- true").contains("--pid"));
         assert!(refusal("wave run --host linux --pid 0").contains("--pid"));
+        assert!(refusal("wave run --host linux --all -- true").contains("--all"));
+        assert!(refusal("wave run --host linux --all --out x").contains("--out"));
         assert!(refusal("wave linux status --json --live").contains("--live"));
         assert!(refusal("wave run a.toml -- true").contains("cannot be used with"));
         assert!(refusal("wave run --workload a --cpus 0").contains("--cpus"));

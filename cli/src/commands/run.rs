@@ -19,7 +19,7 @@ use crate::workload;
 /// What to run, and how to show it.
 #[derive(Args, Debug)]
 #[command(
-    group = ArgGroup::new("what").required(true).args(["scenario", "workload", "command", "pid", "cgroup"]),
+    group = ArgGroup::new("what").required(true).args(["scenario", "workload", "command", "pid", "cgroup", "all"]),
     after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml
   wave run scenarios/ladder.toml --json > ladder.json
@@ -30,13 +30,15 @@ use crate::workload;
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
   wave run --host linux --pid 1234
   wave run --host linux --cgroup /sys/fs/cgroup/system.slice/nginx.service
+  wave run --host linux --all --policy shinjuku:slice_us=1000
   wave run --host linux scenarios/kernel/two-enclaves.toml
   wave run --host linux --device 0000:00:01.0 -- ./server
 
 A workload is what `wave record` wrote; a table compares policies with what Linux did.
 
 On the real kernel (root, Linux 6.13 or later with sched_ext) the threads of a command, of a process
-or of a cgroup, and those of all their children, are scheduled by an agent in another process.
+or of a cgroup, and those of all their children, or all of the machine, are scheduled by an agent in
+another process.
 A file names several enclaves with CPUs and an agent of their own. `wave linux status` shows them.
 Ctrl-C and SIGTERM end it: a command gets them, and the exit code is the command's; threads that ran
 before go back to the class and the nice value that they had.
@@ -52,11 +54,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "live"])]
     workload: Option<PathBuf>,
     /// Who schedules the workload, with settings after a colon; again for each [default: fifo,
-    /// shinjuku, vm]. Of a command there is one [default: fifo].
+    /// shinjuku, vm]. Of a command there is one [default: fifo; with --all shinjuku:slice_us=1000].
     #[arg(long = "policy", value_name = "NAME", conflicts_with = "scenario")]
     policies: Vec<String>,
     /// Cores for the workload [default: as many as it was recorded on].
-    #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup"], value_parser = clap::value_parser!(u16).range(1..=240))]
+    #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup", "all"], value_parser = clap::value_parser!(u16).range(1..=240))]
     cores: Option<u16>,
     /// A command whose threads are scheduled. Needs `--host linux`.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "live")]
@@ -69,6 +71,10 @@ pub struct RunArgs {
     /// later. Until Ctrl-C. Needs `--host linux`.
     #[arg(long, value_name = "FOLDER", conflicts_with = "live")]
     cgroup: Option<PathBuf>,
+    /// Instead of a command: every thread of the machine, but for kernel threads and Wave's own, until
+    /// Ctrl-C. Needs `--host linux`.
+    #[arg(long, conflicts_with = "live")]
+    all: bool,
     /// The CPUs that the command's threads run on, such as 0-3,8 [default: all that are online but the
     /// last, which is the agent's].
     #[arg(long, value_name = "LIST", conflicts_with_all = ["scenario", "workload"], value_parser = Cpus::parse)]
@@ -83,7 +89,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
     /// Where results go: a directory per scenario is made in it [default: out].
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "pid", "cgroup"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "pid", "cgroup", "all"])]
     out: Option<PathBuf>,
     /// Have every agent write a log into this directory, for `wave replay` and `wave trace`: a file
     /// per agent, named after its variant. Some 50 bytes a request.
@@ -177,7 +183,8 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
 fn kernel_work(args: &RunArgs) -> Option<Work> {
     let group = args.pid.map(Group::Process).or_else(|| args.cgroup.clone().map(Group::Cgroup));
     let command = || (!args.command.is_empty()).then(|| Work::Command(args.command.clone()));
-    group.map(Work::Group).or_else(command)
+    let all = || args.all.then_some(Work::Everything);
+    group.map(Work::Group).or_else(command).or_else(all)
 }
 
 /// An enclave for what was typed.
@@ -187,6 +194,8 @@ fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
         return Err(Failure::Scenario(why.to_owned()));
     }
     let policy = match &args.policies[..] {
+        // Without slices, who computes for long would keep shells and servers waiting.
+        [] if args.all => "shinjuku:slice_us=1000",
         [] => "fifo",
         [one] => one,
         _ => return Err(Failure::Scenario("an enclave has one --policy".to_owned())),

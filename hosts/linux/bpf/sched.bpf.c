@@ -13,6 +13,9 @@
  *
  * Enclaves are CPUs that belong to no other. Each has a window, an agent and a FIFO of its own; `at` is a core among
  * those of all of them. Which enclave a thread joins is said by the loader (`enclave_of_task`), and inherited.
+ *
+ * Threads come one by one, or all of the machine's (`wave_all`). Then there is no class above but the real-time ones, and
+ * kernel threads, the loader and agents come first by the host's hand.
  */
 #include "scx.h"
 
@@ -93,6 +96,9 @@ const volatile struct layout {
 	u32 all_cores;
 	u32 subjects;
 	u32 cpus_possible;
+	/* All threads of the machine are here, and not only those that joined. */
+	u32 everything;
+	u32 unused;
 	struct places places[ENCLAVES_MAX];
 	/* `all_cores` and more: none. */
 	u16 core_of_cpu[CPUS_MAX];
@@ -164,7 +170,9 @@ struct core {
 	u64 early;
 	/* Somebody looks at its queue of decisions: the CPU itself, or another in its place. */
 	u64 claimed;
-	u64 unused[4];
+	/* The timer's last round found somebody that waits behind its run, without a decision. */
+	u64 local_waits;
+	u64 unused[3];
 };
 
 _Static_assert(sizeof(struct control) == 128, "two lines");
@@ -240,7 +248,8 @@ struct {
 	__type(value, u32);
 } free_slots SEC(".maps");
 
-/* Which enclave a task joins that does not inherit one; the first, if nothing is said. */
+/* Which enclave a task joins that does not inherit one; the first, if nothing is said. Who decides joins none. */
+#define NO_ENCLAVE (~0u)
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -504,6 +513,17 @@ static __always_inline bool fits(u32 enclave, const struct cpumask *mask, s32 al
 	return true;
 }
 
+/* Who waits for no decision, where all threads are here: kernel threads, the loader and agents. */
+static __always_inline bool comes_first(struct task_struct *p)
+{
+	if (!layout.everything)
+		return false;
+	if (p->flags & PF_KTHREAD)
+		return true;
+	u32 *enclave = bpf_task_storage_get(&enclave_of_task, p, 0, 0);
+	return enclave && *enclave == NO_ENCLAVE;
+}
+
 static __always_inline u32 enclave_of(struct task_struct *p)
 {
 	u32 enclave = p->scx.dsq_vtime >> 32;
@@ -584,7 +604,7 @@ void STRUCT_OPS(wave_enable, struct task_struct *p)
 	else if (parent != p && parent->policy == SCHED_EXT)
 		enclave = enclave_of(parent);
 	set_note(p, (u64)enclave << 32);
-	if (fits(enclave, p->cpus_ptr, p->nr_cpus_allowed))
+	if (!comes_first(p) && fits(enclave, p->cpus_ptr, p->nr_cpus_allowed))
 		join(p, enclave);
 }
 
@@ -597,7 +617,7 @@ void STRUCT_OPS(wave_set_cpumask, struct task_struct *p, const struct cpumask *m
 {
 	u32 slot, enclave = enclave_of(p);
 	struct thread *thread = thread_of(p, &slot);
-	bool fitting = fits(enclave, p->cpus_ptr, p->nr_cpus_allowed);
+	bool fitting = !comes_first(p) && fits(enclave, p->cpus_ptr, p->nr_cpus_allowed);
 	if (fitting && !thread) {
 		join(p, enclave);
 	} else if (!fitting && thread) {
@@ -629,6 +649,14 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	struct thread *thread = thread_of(p, &slot);
 	u32 enclave = thread ? thread->enclave : enclave_of(p);
 	struct control *control = control_of(enclave);
+	if (comes_first(p)) {
+		/* An agent that was a thread as any other until it came. */
+		leave(p, DEPARTED);
+		/* At once when it wakes, as with a class of its own; among themselves they take turns. */
+		u64 at_once = enq_flags & SCX_ENQ_WAKEUP ? SCX_ENQ_PREEMPT : 0;
+		dsq_insert(p, SCX_DSQ_LOCAL, SCX_SLICE_DFL, enq_flags | at_once);
+		return;
+	}
 	if (!thread || !control) {
 		const volatile struct places *places = places_of(enclave);
 		bool inside = false;
@@ -970,7 +998,9 @@ static __always_inline bool is_taken(u32 cpu)
 		return false;
 	bpf_rcu_read_lock();
 	struct task_struct *p = scx_bpf_cpu_curr(cpu);
-	if (p)
+	if (p && layout.everything)
+		taken = p->pid && p->prio < MAX_RT_PRIO;
+	else if (p)
 		taken = p->pid && p->policy != SCHED_EXT && !(p->scx.flags & SCX_TASK_QUEUED);
 	bpf_rcu_read_unlock();
 	return taken;
@@ -1022,6 +1052,11 @@ static __always_inline void serve_core(u32 at, struct task_struct *prev, struct 
 		return;
 	if (serve(at))
 		return;
+	/* Nobody else wants the core. */
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED && comes_first(prev)) {
+		set_slice(prev, SCX_SLICE_DFL);
+		return;
+	}
 	/* A run that was ended early (prev is still queued) is enqueued after this, and told as PREEMPT. */
 	if (!(core->record & 1 << 24))
 		ask(at);
@@ -1035,7 +1070,13 @@ void STRUCT_OPS(wave_dispatch, s32 cpu, struct task_struct *prev)
 	u32 at = layout.core_of_cpu[cpu & (CPUS_MAX - 1)];
 	struct control *control = control_of(enclave_of_core(at));
 	struct core *core = bpf_map_lookup_elem(&core_states, &at);
-	if (at >= all_cores || !control || !core)
+	if (at >= all_cores) {
+		/* A CPU outside: what may run there is there already, and the last goes on. */
+		if (prev && prev->scx.flags & SCX_TASK_QUEUED)
+			set_slice(prev, SCX_SLICE_DFL);
+		return;
+	}
+	if (!control || !core)
 		return;
 	if (!claim(core)) {
 		/* Its decisions are being answered in its place: come back. */
@@ -1124,6 +1165,20 @@ __noinline int look_after(u32 at)
 	return 0;
 }
 
+/* The kernel itself lets a thread wait behind a core's run, if it exits or may not be moved now: the run may have no
+ * end. */
+__noinline int look_behind(u32 at)
+{
+	struct core *core = bpf_map_lookup_elem(&core_states, &at);
+	if (!core)
+		return 0;
+	u64 waits = scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL_ON | cpu_of(at)) > 0;
+	if (waits && core->local_waits)
+		scx_bpf_kick_cpu(cpu_of(at), SCX_KICK_PREEMPT);
+	core->local_waits = waits;
+	return 0;
+}
+
 /* Turns an agent out if nobody watches it any more, and lets idle cores look for what was left parked. Looks after
  * cores that cannot do it by themselves, four times within the patience after which an agent is turned out. Who is in
  * the FIFO waits for no run that has no end: an agent gives slices as it likes. */
@@ -1138,10 +1193,11 @@ static __noinline int watch(u32 enclave)
 		WRITE(control->agent_decides, 0);
 		__sync_fetch_and_add(&control->fallbacks, 1);
 	}
+	u32 core;
+	bpf_for(core, 0, places_of(enclave)->cores) look_behind(places_of(enclave)->first_core + core);
 	if (!READ(control->agent_decides)) {
 		kick_cores(enclave, SCX_KICK_IDLE);
 	} else {
-		u32 core;
 		bpf_for(core, 0, places_of(enclave)->cores) look_after(places_of(enclave)->first_core + core);
 	}
 	bool waits = scx_bpf_dsq_nr_queued(FIFO_DSQ + enclave) > 0;
@@ -1207,24 +1263,36 @@ void STRUCT_OPS(wave_exit, struct scx_exit_info *info)
 	bpf_probe_read_kernel_str(turned_out.message, sizeof(turned_out.message), info->msg);
 }
 
+#define CALLBACKS \
+	.select_cpu = (void *)wave_select_cpu, \
+	.enqueue = (void *)wave_enqueue, \
+	.dispatch = (void *)wave_dispatch, \
+	.running = (void *)wave_running, \
+	.stopping = (void *)wave_stopping, \
+	.quiescent = (void *)wave_quiescent, \
+	.yield = (void *)wave_yield, \
+	.set_cpumask = (void *)wave_set_cpumask, \
+	.init_task = (void *)wave_init_task, \
+	.enable = (void *)wave_enable, \
+	.disable = (void *)wave_disable, \
+	.cpu_online = (void *)wave_cpu_online, \
+	.cpu_offline = (void *)wave_cpu_offline, \
+	.init = (void *)wave_init, \
+	.exit = (void *)wave_exit,
+
 SEC(".struct_ops.link")
 struct sched_ext_ops wave = {
-	.select_cpu = (void *)wave_select_cpu,
-	.enqueue = (void *)wave_enqueue,
-	.dispatch = (void *)wave_dispatch,
-	.running = (void *)wave_running,
-	.stopping = (void *)wave_stopping,
-	.quiescent = (void *)wave_quiescent,
-	.yield = (void *)wave_yield,
-	.set_cpumask = (void *)wave_set_cpumask,
-	.init_task = (void *)wave_init_task,
-	.enable = (void *)wave_enable,
-	.disable = (void *)wave_disable,
-	.cpu_online = (void *)wave_cpu_online,
-	.cpu_offline = (void *)wave_cpu_offline,
-	.init = (void *)wave_init,
-	.exit = (void *)wave_exit,
+	CALLBACKS
 	.flags = SCX_OPS_SWITCH_PARTIAL | SCX_OPS_ENQ_LAST,
 	.timeout_ms = 30000,
 	.name = "wave",
+};
+
+/* The same, for all threads of the machine: the loader takes one of the two. */
+SEC(".struct_ops.link")
+struct sched_ext_ops wave_all = {
+	CALLBACKS
+	.flags = SCX_OPS_ENQ_LAST,
+	.timeout_ms = 30000,
+	.name = "wave_all",
 };

@@ -26,6 +26,7 @@ struct task_struct {
 	s32 pid;
 	u32 flags;
 	u32 policy;
+	s32 prio;
 	/* A byte in newer kernels; unsigned, so that its size is relocated. */
 	u32 on_cpu;
 	s32 nr_cpus_allowed;
@@ -80,13 +81,20 @@ struct bpf_timer {
 } __attribute__((aligned(8)));
 
 #define PF_EXITING 0x4u
+#define PF_KTHREAD 0x200000u
+/* Those below are of the real-time classes. */
+#define MAX_RT_PRIO 100
 #define SCHED_EXT 7
 
 #define SCX_DSQ_GLOBAL 0x8000000000000001ull
 #define SCX_DSQ_LOCAL 0x8000000000000002ull
+/* And the number of a CPU. */
+#define SCX_DSQ_LOCAL_ON 0xc000000000000000ull
 #define SCX_SLICE_DFL 20000000ull
 #define SCX_SLICE_INF 0xffffffffffffffffull
 #define SCX_DEQ_SLEEP 1ull
+#define SCX_ENQ_WAKEUP 1ull
+#define SCX_ENQ_PREEMPT (1ull << 32)
 #define SCX_KICK_IDLE 1ull
 #define SCX_KICK_PREEMPT 2ull
 #define SCX_TASK_QUEUED 1u

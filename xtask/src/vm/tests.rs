@@ -24,6 +24,7 @@ const TESTS: &[(&str, Check)] = &[
     ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
     ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
     ("an agent shares the only CPU", agent_shares_the_only_cpu),
+    ("wave run schedules every thread of the machine", runs_take_everything),
     ("wave bench kernel measures", bench_measures),
 ];
 
@@ -235,6 +236,39 @@ fn agent_shares_the_only_cpu(kernel: &Kernel) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{answer:?}"))
+}
+
+/// The machine stays usable, also without an agent, and everybody is what they were afterwards. The shell itself and
+/// what it starts are decided on; the run and its agent are not, nor is who may run beside the agent only.
+fn runs_take_everything(kernel: &Kernel) -> Result<(), String> {
+    let wave = built("wave", &["build"])?;
+    let line = format!(
+        r#"wave={wave}
+        work() {{ all=; for one in 1 2 3 4; do (true | cat; echo $one) & all="$all $!"; done; wait $all; }}
+        status() {{ $wave linux status 2>/dev/null; }}
+        complete() {{ status | sed -n 's/.*COMPLETE \([0-9]*\).*/\1/p'; }}
+        is_here() {{ $wave linux status --json | grep -cw "\"tid\":$1"; }}
+        $wave run --host linux --all --patience 5000 --quiet 2>/dev/null & run=$!
+        until status | grep -q 'agent .* decides'; do sleep 0.2; done
+        cat /sys/kernel/sched_ext/root/ops
+        agent=$(pgrep -P $run)
+        is_here $$; is_here $agent; is_here $run
+        before=$(complete); work | sort; after=$(complete)
+        [ $after -ge $((before + 8)) ] && echo decided
+        taskset 2 echo beside the agent
+        kill -KILL $agent; work | sort
+        until status | grep -q 'Agents: 2 attached, 1 lost'; do sleep 0.2; done
+        work | sort
+        kill -INT $run; wait $run; echo ended $?
+        cat /sys/kernel/sched_ext/state; chrt -p $$ | grep -c SCHED_OTHER
+        dmesg | grep -cE 'sched_ext.*(error|stall)'
+        true"#
+    );
+    let worked = "1\n2\n3\n4\n";
+    let out = format!(
+        "wave_all\n1\n0\n0\n{worked}decided\nbeside the agent\n{worked}{worked}ended 0\ndisabled\n1\n0\n"
+    );
+    expect(&in_guest(kernel, &line)?, 0, &out)
 }
 
 /// Times mean nothing here: that there are any is all.

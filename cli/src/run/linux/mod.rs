@@ -85,6 +85,9 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
     sched::check_kernel().map_err(Failure::cannot)?;
     let signals = Signals::listen()?;
     let seats = seats::of(&parts)?;
+    if parts.iter().any(|part| part.work == Work::Everything) {
+        stay_outside(&seats)?;
+    }
     let options = parts.iter().zip(&seats).map(|(part, seat)| options(part, seat)).collect();
     let enclaves = Enclave::start_all(options).map_err(Failure::cannot)?;
     let began = parts.iter().map(|_| Mutex::new(None)).collect();
@@ -125,6 +128,17 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
     Ok(Ran { parts: done.into_iter().map(|(_, done)| done).collect() })
 }
 
+/// Who looks after all threads of the machine comes before them: not on their cores.
+fn stay_outside(seats: &[Seat]) -> Result<(), Failure> {
+    match seats {
+        [seat] if !seat.inside => sched::cpus::pin(&[seat.agent]).map_err(Failure::cannot),
+        _ => Err(Failure::Cannot(
+            "--all needs a CPU for the agent outside the enclave: leave one out of --cpus"
+                .to_owned(),
+        )),
+    }
+}
+
 fn options(part: &Part, seat: &Seat) -> Options {
     let name = part.name.as_deref().unwrap_or("enclave");
     let socket = format!("wave-linux-{}-{name}.sock", std::process::id());
@@ -142,6 +156,7 @@ fn options(part: &Part, seat: &Seat) -> Options {
         options.config.patience = patience;
     }
     options.device.clone_from(&part.device);
+    options.everything = part.work == Work::Everything;
     options
 }
 
@@ -406,5 +421,18 @@ impl Ran {
                 "enclaves": parts.iter().map(Done::to_json).collect::<Vec<_>>(),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_threads_leave_a_cpu_for_who_decides() {
+        let seat = |inside| Seat { cores: vec![0], agent: 0, shares: false, inside };
+        let refusal = stay_outside(&[seat(true)]).unwrap_err();
+        assert_eq!(refusal.exit_code(), 3);
+        assert!(refusal.to_string().contains("--cpus"));
     }
 }

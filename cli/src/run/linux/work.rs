@@ -21,6 +21,8 @@ pub enum Work {
     Command(Vec<String>),
     /// Threads that run already.
     Group(Group),
+    /// Every thread of the machine.
+    Everything,
 }
 
 /// Work that has begun.
@@ -31,6 +33,8 @@ pub enum Started {
     Process(OwnedFd),
     /// A cgroup, and when it was looked at.
     Cgroup(Group, Instant),
+    /// Every thread of the machine.
+    Everything,
 }
 
 /// How work ended.
@@ -45,7 +49,7 @@ impl Work {
     /// Whether there is such a thing; nothing is changed.
     pub fn check(&self) -> Result<(), Failure> {
         match self {
-            Work::Command(_) => Ok(()),
+            Work::Command(_) | Work::Everything => Ok(()),
             Work::Group(group) => sched::check(group).map_err(not_meant),
         }
     }
@@ -54,6 +58,7 @@ impl Work {
     pub fn in_words(&self) -> String {
         match self {
             Work::Command(words) => words.join(" "),
+            Work::Everything => "every thread of the machine".to_owned(),
             Work::Group(Group::Process(pid)) => format!("process {pid} and its children"),
             Work::Group(Group::Cgroup(path)) => format!("cgroup {}", path.display()),
         }
@@ -63,6 +68,10 @@ impl Work {
     pub fn start(&self, enclave: &Enclave, agents: &[i32], json: bool) -> Result<Started, Failure> {
         match self {
             Work::Command(words) => start(words, enclave, json).map(Started::Command),
+            Work::Everything => {
+                eprintln!("wave run: {} is here; Ctrl-C gives all back", self.in_words());
+                Ok(Started::Everything)
+            }
             Work::Group(group) => {
                 let started = match group {
                     Group::Process(pid) => Started::Process(hold(*pid)?),
@@ -140,6 +149,7 @@ impl Started {
             Started::Command(child) => {
                 Ok(child.try_wait().map_err(Failure::cannot)?.map(Ended::Command))
             }
+            Started::Everything => Ok(None),
             Started::Process(process) => {
                 let mut fds = [PollFd::new(process, PollFlags::IN)];
                 let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -226,6 +226,7 @@ impl Control {
                 let _ = connection.refuse("too many agents are attaching at once; try again");
                 continue;
             }
+            self.mechanism.spare_agent(connection.peer_pid());
             match self.offer(connection, now) {
                 Ok(agent) => self.candidates.push(agent),
                 Err((connection, error)) => {

@@ -63,6 +63,9 @@ pub struct Options {
     pub config: Config,
     /// A device that agents may be behind, too.
     pub device: Option<DeviceOptions>,
+    /// Every thread of the machine is the enclave's, and not only those that join, but for kernel threads, those
+    /// of this process and what they start, and those of agents. There is no other enclave then.
+    pub everything: bool,
 }
 
 impl Options {
@@ -72,7 +75,8 @@ impl Options {
         // A thread that was left for a core waits for as long as that core's run lasts, and nothing is
         // known of a program's runs.
         config.prestage = 0;
-        Options { socket: socket.into(), allowed_uids: Vec::new(), cpus, config, device: None }
+        let socket = socket.into();
+        Options { socket, allowed_uids: Vec::new(), cpus, config, device: None, everything: false }
     }
 }
 
@@ -104,6 +108,9 @@ pub enum StartError {
     /// None, or too many.
     #[error("a host has 1 to {ENCLAVES_MAX} enclaves, not {0}")]
     Count(usize),
+    /// Others beside one that has everything.
+    #[error("an enclave that has every thread of the machine is the only one")]
+    NotAlone,
     /// The kernel gave no descriptor or thread.
     #[error("{doing}: {error}")]
     System {
@@ -226,6 +233,10 @@ impl Enclave {
         if !(1..=ENCLAVES_MAX).contains(&all.len()) {
             return Err(StartError::Count(all.len()));
         }
+        let everything = all.iter().any(|options| options.everything);
+        if everything && all.len() > 1 {
+            return Err(StartError::NotAlone);
+        }
         let taken: Vec<usize> = all.iter().flat_map(|options| options.cpus.clone()).collect();
         let (online, possible) = check_cpus(&taken)?;
         let seats: Vec<usize> = online.into_iter().filter(|cpu| !taken.contains(cpu)).collect();
@@ -259,7 +270,7 @@ impl Enclave {
                 .map_or(Behind::Nothing, |nic| Behind::Device { decisions: nic.has_decisions() });
             parts.push(Part { layout, cpus: &options.cpus, behind });
         }
-        let mechanisms = Mechanism::load(&parts, subjects, possible)?;
+        let mechanisms = Mechanism::load(&parts, subjects, possible, everything)?;
         let each = mechanisms.into_iter().zip(listeners).zip(&layouts).zip(nics);
         each.map(|(((mechanism, listener), layout), nic)| {
             Enclave::begin(Arc::new(mechanism), listener, layout, nic, &seats, &members)

@@ -142,14 +142,14 @@ impl Program {
         let bell = bell().unwrap();
         for mut map in open.maps_mut() {
             match map.name().to_string_lossy().as_ref() {
-                "wave" => map.set_autocreate(false).unwrap(),
+                "wave" | "wave_all" => map.set_autocreate(false).unwrap(),
                 "windows" => map.set_inner_map_fd(template.as_fd()).unwrap(),
                 "bells" => map.set_inner_map_fd(bell.as_fd()).unwrap(),
                 "control" => map.set_max_entries(1).unwrap(),
                 "core_states" => map.set_max_entries(CORES.into()).unwrap(),
                 name if name.ends_with(".rodata") => {
                     let part = Part { layout: &layout, cpus: &[0, 1], behind: Behind::Nothing };
-                    let places = AllPlaces::new(&[part], layout.config.subjects, 3);
+                    let places = AllPlaces::new(&[part], layout.config.subjects, 3, false);
                     let into = map.initial_value_mut().unwrap();
                     into[..size_of::<AllPlaces>()].copy_from_slice(places.bytes());
                 }

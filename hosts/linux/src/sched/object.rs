@@ -18,6 +18,7 @@ use wave_core::snapshot::{CoreRecord, Record, State};
 use wave_links::memory::Memory;
 
 use super::places::{AllPlaces, Part};
+use super::process;
 
 /// As in the program.
 const WINDOWS: u64 = 4;
@@ -25,6 +26,7 @@ const CORE_LINES: u32 = 4;
 const CONTROL_LINES: u32 = 2;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 const BPF_F_INNER_MAP: u32 = 1 << 12;
+const NO_ENCLAVE: u32 = u32::MAX;
 
 /// Why the mechanism could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +144,8 @@ struct Program {
     far_rings: MapHandle,
     enclave_of_task: MapHandle,
     subjects: u32,
+    /// All threads of the machine are its own.
+    everything: bool,
 }
 
 /// What the program is to one enclave.
@@ -165,6 +169,7 @@ impl Program {
         subjects: u32,
         cpus_possible: usize,
         bells: &[MapHandle],
+        everything: bool,
     ) -> Result<Program, LoadError> {
         let bpf = |doing| move |error| LoadError::Bpf { doing, error };
         let bytes = include_bytes!(concat!(env!("OUT_DIR"), "/sched.bpf.o"));
@@ -172,7 +177,9 @@ impl Program {
             ObjectBuilder::default().open_memory(bytes).map_err(bpf("reading the program"))?;
         let layout = parts[0].layout;
         let template = array("wave_template", layout.nic_lines + layout.host_lines)?;
-        let places = AllPlaces::new(parts, subjects, cpus_possible);
+        let places = AllPlaces::new(parts, subjects, cpus_possible, everything);
+        let (operations, others) =
+            if everything { ("wave_all", "wave") } else { ("wave", "wave_all") };
         let enclaves = parts.len() as u32;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -182,6 +189,7 @@ impl Program {
                 "control" => map.set_max_entries(enclaves),
                 "windows" => map.set_inner_map_fd(template.as_fd()),
                 "bells" => map.set_inner_map_fd(bells[0].as_fd()),
+                name if name == others => map.set_autocreate(false),
                 name if name.ends_with(".rodata") => {
                     let bytes = map.initial_value_mut().ok_or(LoadError::Missing("constants"))?;
                     let into = bytes.get_mut(..size_of::<AllPlaces>());
@@ -212,8 +220,11 @@ impl Program {
         for (enclave, bell) in bells.iter().enumerate() {
             insert(&all_bells, enclave as u32, bell).map_err(bpf("making a bell"))?;
         }
+        if everything {
+            spare(&enclave_of_task, std::process::id() as i32);
+        }
         let link = {
-            let mut ops = object.maps_mut().find(|map| map.name() == "wave");
+            let mut ops = object.maps_mut().find(|map| map.name() == operations);
             let ops = ops.as_mut().ok_or(LoadError::Missing("operations"))?;
             ops.attach_struct_ops().map_err(|error| {
                 // Somebody may have been faster.
@@ -230,6 +241,7 @@ impl Program {
             far_rings,
             enclave_of_task,
             subjects,
+            everything,
         })
     }
 }
@@ -240,15 +252,26 @@ fn insert(into: &MapHandle, at: u32, map: &MapHandle) -> Result<(), libbpf_rs::E
     into.update(&at.to_ne_bytes(), &value, MapFlags::ANY)
 }
 
+/// No thread of a process is any enclave's, nor what they start. Those that have ended meanwhile need nothing.
+fn spare(enclave_of_task: &MapHandle, pid: i32) {
+    for tid in process::ids_of(pid) {
+        if let Ok(thread) = thread_fd(tid) {
+            let key = thread.as_raw_fd().to_ne_bytes();
+            let _ = enclave_of_task.update(&key, &NO_ENCLAVE.to_ne_bytes(), MapFlags::ANY);
+        }
+    }
+}
+
 impl Mechanism {
     /// One for each enclave, in their order; `subjects` are the threads that all of them have room for.
     pub(crate) fn load(
         parts: &[Part<'_>],
         subjects: u32,
         cpus_possible: usize,
+        everything: bool,
     ) -> Result<Vec<Mechanism>, LoadError> {
         let bells = parts.iter().map(|_| bell()).collect::<Result<Vec<_>, _>>()?;
-        let program = Arc::new(Program::load(parts, subjects, cpus_possible, &bells)?);
+        let program = Arc::new(Program::load(parts, subjects, cpus_possible, &bells, everything)?);
         let mut first_core = 0;
         let each = parts.iter().zip(bells).enumerate().map(|(enclave, (part, bells))| {
             let core_count = part.cpus.len() as u32;
@@ -268,11 +291,24 @@ impl Mechanism {
         map.update(&key, &self.enclave.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)
     }
 
-    /// Takes back what [`Mechanism::assign`] said.
+    /// Takes back what [`Mechanism::assign`] said of a thread of this process.
     pub(crate) fn unassign(&self, tid: i32) -> io::Result<()> {
+        let map = &self.program.enclave_of_task;
         let thread = thread_fd(tid)?;
         let key = thread.as_raw_fd().to_ne_bytes();
-        self.program.enclave_of_task.delete(&key).map_err(io::Error::other)
+        let done = if self.program.everything {
+            map.update(&key, &NO_ENCLAVE.to_ne_bytes(), MapFlags::ANY)
+        } else {
+            map.delete(&key)
+        };
+        done.map_err(io::Error::other)
+    }
+
+    /// Where all threads are here, an agent's wait for no decision.
+    pub(crate) fn spare_agent(&self, pid: i32) {
+        if self.program.everything {
+            spare(&self.program.enclave_of_task, pid);
+        }
     }
 
     /// Calls `ring` for each thing that the program wants done.

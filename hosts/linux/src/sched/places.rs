@@ -38,6 +38,8 @@ pub(super) struct AllPlaces {
     pub(super) all_cores: u32,
     subjects: u32,
     cpus_possible: u32,
+    everything: u32,
+    unused: u32,
     places: [Places; ENCLAVES_MAX],
     core_of_cpu: [u16; CPUS_MAX],
     cpu_of_core: [u16; CPUS_MAX],
@@ -46,7 +48,7 @@ pub(super) struct AllPlaces {
 
 const _: () = assert!(size_of::<Places>() == 8 + 12 * 4 + 2 * CPUS_MAX);
 const _: () = assert!(
-    size_of::<AllPlaces>() == 8 + 4 * 4 + ENCLAVES_MAX * size_of::<Places>() + 3 * 2 * CPUS_MAX
+    size_of::<AllPlaces>() == 8 + 6 * 4 + ENCLAVES_MAX * size_of::<Places>() + 3 * 2 * CPUS_MAX
 );
 
 /// What the program is to know of one enclave.
@@ -110,7 +112,12 @@ impl Places {
 }
 
 impl AllPlaces {
-    pub(super) fn new(parts: &[Part<'_>], subjects: u32, cpus_possible: usize) -> Box<AllPlaces> {
+    pub(super) fn new(
+        parts: &[Part<'_>],
+        subjects: u32,
+        cpus_possible: usize,
+        everything: bool,
+    ) -> Box<AllPlaces> {
         let patience = parts.iter().map(|part| part.layout.config.patience.0).min();
         let mut all = Box::new(AllPlaces {
             round_ns: patience.unwrap_or(0) / 4,
@@ -118,6 +125,8 @@ impl AllPlaces {
             all_cores: 0,
             subjects,
             cpus_possible: cpus_possible as u32,
+            everything: everything.into(),
+            unused: 0,
             places: [Places::NONE; ENCLAVES_MAX],
             core_of_cpu: [NO_CORE; CPUS_MAX],
             cpu_of_core: [0; CPUS_MAX],
