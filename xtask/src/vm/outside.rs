@@ -30,6 +30,7 @@ redis-benchmark -p 6401 -n 200 -c 8 -q -t set,get > /dev/null
 kill $server
 wait $server || true
 grep vfio-msix /proc/interrupts > /tmp/interrupts || true
+lspci -k -s 0000:00:01.0 2> /dev/null | grep 'driver in use' > /tmp/driver || true
 "#;
 
 /// One run of `wave run` in the guest, and what is expected of it.
@@ -55,13 +56,12 @@ pub fn schedules(kernel: &Kernel) -> Result<(), String> {
     let wave = wave()?;
     for Run { name, options, .. } in &RUNS {
         script.push_str(&format!(
-            "rm -f /tmp/interrupts\n\
+            "rm -f /tmp/interrupts /tmp/driver\n\
              {wave} run --host linux --device {DEVICE} {options} --patience 5000 --quiet --json -- \
              sh /tmp/programs > /tmp/result\n\
              echo \"{name} result $(tr -d '\\n' < /tmp/result)\"\n\
-             lspci -k -s {DEVICE} | grep 'driver in use' | sed 's/^/{name} driver /' || true\n\
-             if [ -s /tmp/interrupts ]; then sed 's/^/{name} interrupts /' /tmp/interrupts; fi\n\
-             echo {DEVICE} > /sys/bus/pci/devices/{DEVICE}/driver/unbind 2>/dev/null || true\n",
+             if [ -s /tmp/driver ]; then sed 's/^/{name} driver /' /tmp/driver; fi\n\
+             if [ -s /tmp/interrupts ]; then sed 's/^/{name} interrupts /' /tmp/interrupts; fi\n"
         ));
     }
     script.push_str("dmesg | grep sched_ext: | sed 's/^/kernel /'\n");

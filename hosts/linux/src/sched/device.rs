@@ -50,7 +50,6 @@ pub struct DeviceOptions {
 
 /// The device, and what was made for the agents behind it.
 pub(super) struct Nic {
-    device: Arc<Device>,
     end: HostEnd<ShmWindow>,
     /// Control's, then a bell per core.
     bells: Vec<EventFd>,
@@ -62,6 +61,8 @@ pub(super) struct Nic {
     windows: Vec<Arc<NicWindow>>,
     pins: PathBuf,
     answered: u64,
+    // After what maps its memory: the kernel's driver lets go of it when nobody does any more.
+    device: Arc<Device>,
 }
 
 struct NicWindow {
