@@ -66,8 +66,9 @@ enum state { FREE, RUNNABLE, RUNNING, BLOCKED_STATE };
 /* And those of the other enclaves. */
 #define FIFO_DSQ 1ull
 #define FIRST_DSQ 16ull
-/* How often a decision may come before its thread is in its DSQ. */
-#define EARLY_MAX 1000
+/* How often a decision may come before its thread is in its DSQ. Many times, where the CPU that is about to put it
+ * there is a virtual one that waits for its turn. */
+#define EARLY_MAX 100000
 /* Decisions that one dispatch answers at most. */
 #define LOOKS_MAX 64
 
