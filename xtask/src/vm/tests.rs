@@ -25,6 +25,7 @@ const TESTS: &[(&str, Check)] = &[
     ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
     ("an agent shares the only CPU", agent_shares_the_only_cpu),
     ("wave run schedules every thread of the machine", runs_take_everything),
+    ("who exits waits behind no run without an end", exits_wait_for_nobody),
     ("wave bench kernel measures", bench_measures),
 ];
 
@@ -269,6 +270,31 @@ fn runs_take_everything(kernel: &Kernel) -> Result<(), String> {
         "wave_all\n1\n0\n0\n{worked}decided\nbeside the agent\n{worked}{worked}ended 0\ndisabled\n1\n0\n"
     );
     expect(&in_guest(kernel, &line)?, 0, &out)
+}
+
+/// The kernel puts an exiting thread that wakes behind its core's run, and asks nobody: here the first process of a
+/// namespace, which exits once the last other one was waited for. After 30 s it would turn the scheduler out.
+fn exits_wait_for_nobody(kernel: &Kernel) -> Result<(), String> {
+    let wave = built("wave", &["build"])?;
+    let line = format!(
+        r#"wave={wave}
+        $wave run --host linux --cpus 0 --patience 4000 --quiet -- sh -c '
+            (until [ -e /run/spin ]; do sleep 0.1; done; echo >/run/spins; while :; do :; done) &
+            unshare --pid --fork sh -c "until [ -e /run/go ]; do sleep 0.1; done" & wait' 2>/dev/null & run=$!
+        until first=$(pgrep -P $(pgrep -x unshare) 2>/dev/null); do sleep 0.2; done
+        nsenter -t $first -p sleep 1000 2>/dev/null & holder=$!
+        until [ "$(ps -o comm= --ppid $holder)" = sleep ]; do sleep 0.2; done
+        last=$(pgrep -P $holder)
+        kill -STOP $holder; echo >/run/go
+        until grep -q State:.Z /proc/$last/status; do sleep 0.2; done
+        echo >/run/spin; until [ -e /run/spins ]; do sleep 0.2; done
+        grep -c State:.Z /proc/$first/status
+        kill -CONT $holder
+        while [ -e /proc/$first ] && ! grep -q State:.Z /proc/$first/status; do sleep 0.2; done
+        cat /sys/kernel/sched_ext/state
+        kill -KILL $run"#
+    );
+    expect(&in_guest(kernel, &line)?, 0, "0\nenabled\n")
 }
 
 /// Times mean nothing here: that there are any is all.
