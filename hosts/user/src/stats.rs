@@ -26,6 +26,17 @@ pub struct CoreStats {
     pub switches: u64,
     /// Of these, chosen by the fallback.
     pub fallback_switches: u64,
+    /// Preemptions that were asked for while the run was there: acknowledged at a safe point.
+    pub preempted: u64,
+    /// Preemptions that were asked for while the run was there, which then ended by itself before its
+    /// next safe point. One that comes later still is not seen.
+    pub ended_first: u64,
+    /// How long the acknowledged ones were deferred, all together and at most: from the last look at
+    /// the clock at which the run had not been asked to end, which was a few microseconds before, or
+    /// one safe point.
+    pub deferred: Nanos,
+    /// The longest of these.
+    pub deferred_max: Nanos,
     /// Looks at an empty queue.
     pub spins: u64,
     /// Times the core went to sleep.
@@ -76,6 +87,10 @@ pub struct EnclaveStats {
 pub(crate) struct Counters {
     pub(crate) switches: AtomicU64,
     pub(crate) fallback_switches: AtomicU64,
+    pub(crate) preempted: AtomicU64,
+    pub(crate) ended_first: AtomicU64,
+    pub(crate) deferred_ns: AtomicU64,
+    pub(crate) deferred_max_ns: AtomicU64,
     pub(crate) spins: AtomicU64,
     pub(crate) parks: AtomicU64,
     pub(crate) busy_ns: AtomicU64,
@@ -151,6 +166,10 @@ impl Counters {
         CoreStats {
             switches: get(&self.switches),
             fallback_switches: get(&self.fallback_switches),
+            preempted: get(&self.preempted),
+            ended_first: get(&self.ended_first),
+            deferred: Nanos(get(&self.deferred_ns)),
+            deferred_max: Nanos(get(&self.deferred_max_ns)),
             spins: get(&self.spins),
             parks: get(&self.parks),
             busy: Nanos(get(&self.busy_ns)),
