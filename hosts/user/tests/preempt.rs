@@ -91,7 +91,8 @@ fn threads_that_never_block_share_a_core() {
 
 #[test]
 fn every_call_of_the_runtime_is_a_safe_point() {
-    let calls: [(&str, fn(&Mutex<()>)); 4] = [
+    type Call = fn(&Mutex<()>);
+    let calls: [(&str, Call); 4] = [
         ("spawn", |_| wave_user::spawn(0, || ()).unwrap().join().unwrap()),
         ("unpark", |_| wave_user::current().unwrap().unpark()),
         ("park", |_| {
