@@ -4,6 +4,7 @@
 //! second. What a chunk is, and what counts, stands with each bench.
 
 mod agent;
+mod preempt;
 mod queue;
 mod sim;
 mod switch;
@@ -13,6 +14,7 @@ use std::time::Instant;
 use wave_workloads::cpu;
 
 pub use agent::agent;
+pub use preempt::preempt;
 pub use queue::{peer, queue};
 pub use sim::sim;
 pub use switch::switch;

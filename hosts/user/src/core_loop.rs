@@ -110,6 +110,9 @@ impl Core {
                     self.safe_points.begin(now);
                     let reason = self.switch_to(id);
                     let end = clock.now();
+                    if reason == Suspend::Preempt {
+                        counters.preempted_at_ns.store(end.0, Ordering::Relaxed);
+                    }
                     bump(&counters.busy_ns, end.since(now).0);
                     self.let_go(id, reason, end.since(now));
                     now = end;
@@ -265,12 +268,10 @@ impl Core {
         if std::thread::panicking() {
             return false;
         }
-        let deferred = self.safe_points.deferred(MonotonicClock.now()).0;
+        let deferred = self.safe_points.deferred(MonotonicClock.now());
         let counters = &self.mine().counters;
         bump(&counters.preempted, 1);
-        bump(&counters.deferred_ns, deferred);
-        let longest = counters.deferred_max_ns.load(Ordering::Relaxed).max(deferred);
-        counters.deferred_max_ns.store(longest, Ordering::Relaxed);
+        counters.deferrals.add(deferred);
         true
     }
 

@@ -37,6 +37,6 @@ pub use clock::MonotonicClock;
 pub use current::{class, core_index, current, park, preempt_point, sleep, yield_now};
 pub use enclave::{Enclave, Options, SpawnError, Spawner, StartError, spawn};
 pub use join::{JoinError, JoinHandle};
-pub use stats::{CoreStats, EnclaveStats, Mode, PUBLISH_EVERY};
+pub use stats::{CoreStats, Deferrals, EnclaveStats, Mode, PUBLISH_EVERY};
 pub use sync::{Condvar, Mutex, MutexGuard};
 pub use table::Thread;

@@ -79,9 +79,8 @@ fn threads_that_never_block_share_a_core() {
             let stats = enclave.stats();
             let [core] = &stats.cores[..] else { panic!("one core") };
             assert!(core.preempted > 0, "{core:?}");
-            assert!(core.deferred_max > Nanos(0), "{core:?}");
-            assert!(core.deferred_max <= core.deferred, "{core:?}");
-            assert!(core.deferred.0 <= core.deferred_max.0 * core.preempted, "{core:?}");
+            assert_eq!(core.deferrals.count(), core.preempted);
+            assert!(core.deferrals.max > Nanos(0), "{core:?}");
             assert_eq!((core.fallback_switches, stats.lost_agents), (0, 0));
             drop(enclave);
             agent.join().unwrap().unwrap();
