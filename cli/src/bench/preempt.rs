@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use wave_agent::{Seat, attach, run};
 use wave_core::clock::{Clock, Nanos};
 use wave_core::message::{Decision, Message};
-use wave_core::outcome::Outcome;
+use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Desk, Policy, Preemption, Progress};
 use wave_core::snapshot::Snapshot;
 use wave_sched::policies::fifo::Fifo;
@@ -30,9 +30,10 @@ const CHUNKS: usize = 21;
 const ROUNDS: usize = 1_000;
 /// Between two of them.
 const REST: Nanos = Nanos::from_micros(20);
-/// Pairs of scans, and keys that each reads.
-const PAIRS: usize = 60;
 const KEYS: u64 = 100_000;
+/// Pairs of scans, and keys that each reads: so few that most scans end before anything disturbs them.
+const PAIRS: usize = 1_000;
+const KEYS_PER_SCAN: u64 = 4_000;
 
 /// What policy and measured thread tell each other.
 #[derive(Default)]
@@ -47,7 +48,8 @@ struct Exchange {
 struct Ender {
     fifo: Fifo,
     exchange: Arc<Exchange>,
-    next: Nanos,
+    /// When the run that is known to be there is to be ended; none if none is.
+    end: Option<Nanos>,
 }
 
 impl Policy for Ender {
@@ -56,22 +58,23 @@ impl Policy for Ender {
     }
 
     fn on_message(&mut self, now: Nanos, message: &Message) {
+        self.end = None;
         self.fifo.on_message(now, message);
     }
 
     fn on_outcome(&mut self, now: Nanos, core: u16, of: &Decision, outcome: Outcome) {
         self.fifo.on_outcome(now, core, of, outcome);
-        self.next = now + REST;
+        self.end = (outcome.code == Code::Complete).then(|| now + REST);
     }
 
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
         let progress = self.fifo.decide(now, desk);
         let Exchange { preempts, asked_ns } = &*self.exchange;
         if preempts.load(Ordering::Acquire)
-            && now >= self.next
+            && self.end.is_some_and(|end| end <= now)
             && asked_ns.load(Ordering::Acquire) == 0
         {
-            self.next = now + REST;
+            self.end = None;
             asked_ns.store(MonotonicClock.now().0, Ordering::Release);
             desk.preempt(Preemption { core: 0, run: desk.run(0) });
         }
@@ -79,7 +82,7 @@ impl Policy for Ender {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        self.exchange.preempts.load(Ordering::Acquire).then_some(self.next)
+        self.end.filter(|_| self.exchange.preempts.load(Ordering::Acquire))
     }
 
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
@@ -114,10 +117,10 @@ fn preemptions(enclave: &Arc<Enclave>, exchange: &Arc<Exchange>) -> Result<Vec<f
 fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64), String> {
     let database = Arc::clone(database);
     let body = move || -> Result<(Vec<f64>, f64), String> {
-        let scan = |passes: bool| -> Result<f64, String> {
+        let scan = |first: u64, passes: bool| -> Result<f64, String> {
             let start = Instant::now();
-            let mut left = KEYS;
-            let scanned = database.scan(0, |_, value| {
+            let mut left = KEYS_PER_SCAN;
+            let scanned = database.scan(first, |_, value| {
                 std::hint::black_box(value.first());
                 left -= 1;
                 if passes {
@@ -132,11 +135,12 @@ fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64),
         let mut overheads = Vec::with_capacity(PAIRS);
         for pair in 0..PAIRS {
             // In turn, so that neither gains from being first.
-            let first = scan(pair % 2 == 0)?;
-            let second = scan(pair % 2 != 0)?;
+            let from = pair as u64 * KEYS_PER_SCAN % KEYS;
+            let first = scan(from, pair % 2 == 0)?;
+            let second = scan(from, pair % 2 != 0)?;
             let (with, without) = if pair % 2 == 0 { (first, second) } else { (second, first) };
             overheads.push(with / without - 1.0);
-            without_ns.push(without / KEYS as f64);
+            without_ns.push(without / KEYS_PER_SCAN as f64);
         }
         Ok((overheads, Chunks::new(without_ns).median()))
     };
@@ -175,7 +179,7 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
     let policy = Ender {
         fifo: Fifo::new(&attached.layout.config),
         exchange: Arc::clone(&exchange),
-        next: Nanos(0),
+        end: None,
     };
     let agent = std::thread::spawn(move || {
         let _ = pin(other);
@@ -244,10 +248,11 @@ mod tests {
     fn the_interval_holds_the_median_about_as_often_as_it_says() {
         let mut random = Pcg64::seed_from_u64(1);
         const TRIALS: usize = 4_000;
+        const VALUES: usize = 60;
         let holds = (0..TRIALS)
             .filter(|_| {
                 // Skewed: the median of the square is a quarter.
-                let values = (0..super::PAIRS).map(|_| random.random::<f64>().powi(2)).collect();
+                let values = (0..VALUES).map(|_| random.random::<f64>().powi(2)).collect();
                 let (low, high) = median_interval(values);
                 (low..=high).contains(&0.25)
             })

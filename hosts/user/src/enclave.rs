@@ -143,8 +143,8 @@ pub enum SpawnError {
 
 /// A set of host cores and the threads on them, decided on by one agent at a time.
 ///
-/// Dropping it stops the cores as soon as their current threads leave them; threads that have not
-/// ended by then never run again, and their stacks are leaked.
+/// Dropping it stops the cores as soon as their current threads leave them, at their next safe points at
+/// the latest; threads that have not ended by then never run again, and their stacks are leaked.
 pub struct Enclave {
     shared: Arc<Shared>,
     pthreads: Vec<Pthread<()>>,

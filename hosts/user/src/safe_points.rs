@@ -10,7 +10,7 @@ use std::cell::Cell;
 use wave_core::clock::Nanos;
 
 /// Looks at the clock are meant to be no further apart than this, nor closer than half of it.
-const RESOLUTION: Nanos = Nanos::from_micros(4);
+const RESOLUTION: Nanos = Nanos::from_micros(8);
 /// Most safe points from one look at the clock to the next: what a thread may pass before the core
 /// notices that its safe points have become rare.
 const STRIDE_MAX: u32 = 64;
