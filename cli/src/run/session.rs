@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
         );
         let how = format!(
             "deferred until a safe point: half by at most {half} us, 99% by {most} us, \
-             all by {max} us (the clock is looked at every few us)"
+             all by {max} us (the clock is looked at every 10 us or so)"
         );
         Some((what, how))
     }

@@ -3,14 +3,14 @@
 //! A safe point costs one load of the preemption word, and a clock costs ten times that. So a core
 //! looks at the clock at some safe points only, and remembers when it last saw that its run was not
 //! asked to end. A preemption that is seen later was deferred for at most the time since then. The
-//! looks are a few microseconds apart where safe points are dense, and one at each where they are not.
+//! looks are some ten microseconds apart where safe points are dense, and one at each where they are not.
 
 use std::cell::Cell;
 
 use wave_core::clock::Nanos;
 
 /// Looks at the clock are meant to be no further apart than this, nor closer than half of it.
-const RESOLUTION: Nanos = Nanos::from_micros(8);
+const RESOLUTION: Nanos = Nanos::from_micros(16);
 /// Most safe points from one look at the clock to the next: what a thread may pass before the core
 /// notices that its safe points have become rare.
 const STRIDE_MAX: u32 = 64;

@@ -58,7 +58,7 @@ pub struct CoreStats {
 const DEFERRAL_BUCKETS: usize = 40;
 
 /// How long preemptions were deferred, until a safe point. Each is known as "no longer than": since the
-/// last look at the clock at which the run had not been asked to end, which was a few microseconds
+/// last look at the clock at which the run had not been asked to end, which was some ten microseconds
 /// earlier, or one safe point where those are rarer.
 #[derive(Clone, Debug)]
 pub struct Deferrals {
