@@ -248,11 +248,9 @@ impl Core {
     /// Whether the agent has asked for the end of the current run.
     #[inline]
     fn is_asked_to_end(&self) -> bool {
-        // SAFETY: the link changes hands on this pthread only, and nothing here does that while the
-        // reference lives. A counted borrow would be two stores at each safe point.
-        let link = unsafe { self.link.try_borrow_unguarded() };
-        let link = link.ok().and_then(Option::as_ref);
-        link.is_some_and(|CoreLink { port, protocol, .. }| protocol.preempt_requested(port))
+        let link = self.link.borrow();
+        link.as_ref()
+            .is_some_and(|CoreLink { port, protocol, .. }| protocol.preempt_requested(port))
     }
 
     /// A safe point of the running thread. Returns whether it has to leave the core here.
