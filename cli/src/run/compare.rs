@@ -99,7 +99,9 @@ pub(super) fn tails(
     Value::Object(extra)
 }
 
+/// In the place of one under the same load.
 fn insert(result: &mut VariantResult, point: Point) {
+    result.points.retain(|other| other.offered_per_second != point.offered_per_second);
     result.points.push(point);
     result.points.sort_by(|a, b| a.offered_per_second.total_cmp(&b.offered_per_second));
 }
