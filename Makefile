@@ -42,6 +42,7 @@ bench: build
 	$(WAVE) bench queue
 	$(WAVE) bench agent
 	$(WAVE) bench switch
+	$(WAVE) bench preempt
 	$(WAVE) bench sim
 
 soak: build

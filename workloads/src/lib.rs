@@ -4,7 +4,7 @@
 //! Knows requests, arrival times, latencies and load points. Must not know who schedules the
 //! requests: a host takes them by implementing [`generator::Server`] and reports each one's end
 //! to a [`recorder::Recorder`]. The one host that lives here is the baseline,
-//! [`linux_threads::Pool`], which Linux schedules.
+//! [`linux_threads::Pool`], which Linux schedules; [`signal`] is one for preemption.
 //!
 //! ```text
 //! arrivals ──> generator ──> Server (a host, or linux_threads) ──> service ──> rocksdb
@@ -22,3 +22,4 @@ pub mod point;
 pub mod recorder;
 pub mod rocksdb;
 pub mod service;
+pub mod signal;

@@ -34,13 +34,15 @@ pub enum Error {
 /// go through nor a checksum to verify. The directory is in `/dev/shm` where there is one, so no
 /// GET ever waits for a disk.
 ///
-/// The hash index finds single keys only. A range scan needs a table in total order.
+/// The hash index finds single keys only. For scans the index is a sorted one
+/// ([`Database::open_in_order`]), in which a GET takes a little longer.
 pub struct Database {
     // Fields drop in this order: RocksDB has to be closed before its directory goes.
     handle: Handle,
     read_options: ReadOptions,
     directory: TempDir,
     version: String,
+    is_in_order: bool,
     keys: u64,
 }
 
@@ -48,13 +50,21 @@ impl Database {
     /// Opens an empty database in a new directory below `parent`, or where nothing is given,
     /// below `/dev/shm` or else the system's directory for temporary files.
     pub fn open(parent: Option<&Path>) -> Result<Database, Error> {
+        Database::open_with(parent, &Options::for_plain_tables(Index::Hash))
+    }
+
+    /// The same, with tables that can be scanned as well.
+    pub fn open_in_order(parent: Option<&Path>) -> Result<Database, Error> {
+        Database::open_with(parent, &Options::for_plain_tables(Index::Sorted))
+    }
+
+    fn open_with(parent: Option<&Path>, options: &Options) -> Result<Database, Error> {
         let directory = make_directory(parent)?;
-        let options = Options::for_plain_tables();
         let name = CString::new(directory.path().as_os_str().as_bytes())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let handle = checked("open its database", |error| {
             // SAFETY: options and name are alive for the call, and RocksDB copies both.
-            unsafe { ffi::rocksdb_open(options.0, name.as_ptr(), error) }
+            unsafe { ffi::rocksdb_open(options.raw, name.as_ptr(), error) }
         })?;
         // SAFETY: takes nothing; aborts rather than returning null.
         let read_options = ReadOptions(unsafe { ffi::rocksdb_readoptions_create() });
@@ -64,6 +74,7 @@ impl Database {
             handle: Handle(NonNull::new(handle).expect("RocksDB opens or reports an error")),
             read_options,
             version: running_version(directory.path()),
+            is_in_order: options.index == Index::Sorted,
             directory,
             keys: 0,
         })
@@ -136,6 +147,43 @@ impl Database {
         let pinned = Pinned(slice);
         f(pinned.bytes());
         Ok(true)
+    }
+
+    /// Calls `f` with one key and value after the other, in order from key `first` on, and again from
+    /// the smallest one when there are no more, until `f` returns false. Ends at once where there is
+    /// no key at all.
+    ///
+    /// `f` may switch to another stack, and come back on another pthread: between two steps RocksDB
+    /// has nothing of this thread's in use, and the iterator is nobody else's.
+    ///
+    /// # Panics
+    ///
+    /// If the database was not opened by [`Database::open_in_order`].
+    pub fn scan(&self, first: u64, mut f: impl FnMut(u64, &[u8]) -> bool) -> Result<(), Error> {
+        assert!(self.is_in_order, "a scan needs tables in order");
+        // SAFETY: handle and options are alive, and outlive the iterator.
+        let raw = unsafe { ffi::rocksdb_create_iterator(self.handle.get(), self.read_options.0) };
+        let mut iterator = Scan(NonNull::new(raw).expect("an iterator always comes"));
+        iterator.seek(first);
+        let mut starts_over = true;
+        loop {
+            match iterator.current() {
+                Some((key, value)) => {
+                    starts_over = true;
+                    if !f(key, value) {
+                        return Ok(());
+                    }
+                    iterator.next();
+                }
+                None => {
+                    iterator.check()?;
+                    if !std::mem::take(&mut starts_over) {
+                        return Ok(());
+                    }
+                    iterator.seek_to_first();
+                }
+            }
+        }
     }
 
     /// How many keys [`fill`](Database::fill) has written: `0..keys()` are there.
@@ -277,11 +325,8 @@ impl Pinned {
         let mut length = 0;
         // SAFETY: the slice is alive until `self` is dropped.
         let start = unsafe { ffi::rocksdb_pinnableslice_value(self.0.as_ptr(), &mut length) };
-        if length == 0 {
-            return &[];
-        }
         // SAFETY: RocksDB pinned that many bytes there, and nobody writes to a table.
-        unsafe { std::slice::from_raw_parts(start.cast(), length) }
+        unsafe { slice(start, length) }
     }
 }
 
@@ -293,15 +338,93 @@ impl Drop for Pinned {
     }
 }
 
-struct Options(*mut ffi::Options);
+/// A scan under way.
+struct Scan(NonNull<ffi::Iterator>);
+
+impl Scan {
+    fn seek(&mut self, key: u64) {
+        let key = key.to_be_bytes();
+        // SAFETY: the iterator is alive and only ours, and the key is as long as said.
+        unsafe { ffi::rocksdb_iter_seek(self.0.as_ptr(), key.as_ptr().cast(), key.len()) };
+    }
+
+    fn seek_to_first(&mut self) {
+        // SAFETY: the iterator is alive and only ours.
+        unsafe { ffi::rocksdb_iter_seek_to_first(self.0.as_ptr()) };
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        // SAFETY: the iterator is alive and only ours, and stands on an entry.
+        unsafe { ffi::rocksdb_iter_next(self.0.as_ptr()) };
+    }
+
+    /// Where it stands; none past the last entry, or after an error.
+    #[inline]
+    fn current(&self) -> Option<(u64, &[u8])> {
+        let raw = self.0.as_ptr();
+        // SAFETY: the iterator is alive.
+        if unsafe { ffi::rocksdb_iter_valid(raw) } == 0 {
+            return None;
+        }
+        let mut bytes = 0;
+        // SAFETY: it stands on an entry, whose key and value stay where they are until it moves, which
+        // takes `&mut self`; both are as long as it says.
+        let (key, value) = unsafe {
+            let key = ffi::rocksdb_iter_key(raw, &mut bytes);
+            let key = slice(key, bytes);
+            let value = ffi::rocksdb_iter_value(raw, &mut bytes);
+            (key, slice(value, bytes))
+        };
+        Some((u64::from_be_bytes(key.try_into().ok()?), value))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        // SAFETY: the iterator is alive.
+        checked("scan", |error| unsafe { ffi::rocksdb_iter_get_error(self.0.as_ptr(), error) })
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        // SAFETY: made once, destroyed once here.
+        unsafe { ffi::rocksdb_iter_destroy(self.0.as_ptr()) };
+    }
+}
+
+/// # Safety
+///
+/// Where `bytes` is not 0, `start` points to so many bytes, which nobody changes while the result lives.
+#[inline]
+unsafe fn slice<'a>(start: *const c_char, bytes: usize) -> &'a [u8] {
+    if bytes == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller says.
+    unsafe { std::slice::from_raw_parts(start.cast(), bytes) }
+}
+
+/// How tables find keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Index {
+    Hash,
+    Sorted,
+}
+
+struct Options {
+    raw: *mut ffi::Options,
+    index: Index,
+}
 
 impl Options {
-    fn for_plain_tables() -> Options {
+    fn for_plain_tables(index: Index) -> Options {
         /// Keys are a big-endian u64 each.
         const KEY_BYTES: u32 = 8;
         /// Every key is its own prefix, so a filter would only repeat what the hash index says.
         const NO_BLOOM_FILTER: c_int = 0;
         const KEYS_PER_BUCKET: f64 = 0.75;
+        /// A sorted index has no buckets.
+        const NO_BUCKETS: f64 = 0.0;
         /// Only counts where several keys share a prefix.
         const INDEX_SPARSENESS: usize = 16;
         const MEMTABLE_BYTES: usize = 256 << 20;
@@ -310,21 +433,23 @@ impl Options {
         const NO_COMPRESSION: c_int = 0;
 
         // SAFETY: takes nothing; aborts rather than returning null.
-        let options = Options(unsafe { ffi::rocksdb_options_create() });
-        let raw = options.0;
+        let options = Options { raw: unsafe { ffi::rocksdb_options_create() }, index };
+        let raw = options.raw;
         // SAFETY: `raw` is alive throughout; each call sets a field. The transform is made here
         // and owned by the options from then on.
         unsafe {
             ffi::rocksdb_options_set_create_if_missing(raw, 1);
-            ffi::rocksdb_options_set_prefix_extractor(
-                raw,
-                ffi::rocksdb_slicetransform_create_fixed_prefix(KEY_BYTES as usize),
-            );
+            if index == Index::Hash {
+                ffi::rocksdb_options_set_prefix_extractor(
+                    raw,
+                    ffi::rocksdb_slicetransform_create_fixed_prefix(KEY_BYTES as usize),
+                );
+            }
             ffi::rocksdb_options_set_plain_table_factory(
                 raw,
                 KEY_BYTES,
                 NO_BLOOM_FILTER,
-                KEYS_PER_BUCKET,
+                if index == Index::Hash { KEYS_PER_BUCKET } else { NO_BUCKETS },
                 INDEX_SPARSENESS,
             );
             ffi::rocksdb_options_set_allow_mmap_reads(raw, 1);
@@ -342,7 +467,7 @@ impl Options {
 impl Drop for Options {
     fn drop(&mut self) {
         // SAFETY: created once, destroyed once; an open database keeps a copy.
-        unsafe { ffi::rocksdb_options_destroy(self.0) };
+        unsafe { ffi::rocksdb_options_destroy(self.raw) };
     }
 }
 
@@ -434,6 +559,32 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(6))]
 
         #[test]
+        fn a_scan_walks_over_every_key_in_order_and_begins_again(
+            keys in 0u64..3_000,
+            value_bytes in 0usize..200,
+            first in 0u64..4_000,
+        ) {
+            let mut database = Database::open_in_order(None).unwrap();
+            database.fill(keys, value_bytes, |_, _| {}).unwrap();
+            let mut expected = vec![0; value_bytes];
+            let (mut next, mut walked) = (if first < keys { first } else { 0 }, 0);
+            database
+                .scan(first, |key, value| {
+                    write_value(next, &mut expected);
+                    assert_eq!((key, value), (next, &expected[..]));
+                    next = (next + 1) % keys;
+                    walked += 1;
+                    walked < 2 * keys
+                })
+                .unwrap();
+            prop_assert_eq!(walked, 2 * keys);
+            for key in 0..keys.min(50) {
+                write_value(key, &mut expected);
+                prop_assert_eq!(value_of(&database, key), Some(expected.clone()));
+            }
+        }
+
+        #[test]
         fn every_key_filled_is_found_and_no_other(
             keys in 0u64..5_000,
             value_bytes in 0usize..2_000,
@@ -453,6 +604,12 @@ mod tests {
                 prop_assert_eq!(value_of(&database, key), None);
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a scan needs tables in order")]
+    fn a_scan_of_hashed_tables_is_refused() {
+        let _ = Database::open(None).unwrap().scan(0, |_, _| true);
     }
 
     #[test]
@@ -502,11 +659,11 @@ mod tests {
     fn an_error_carries_what_rocksdb_said() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("CURRENT"), "no manifest\n").unwrap();
-        let options = Options::for_plain_tables();
+        let options = Options::for_plain_tables(Index::Hash);
         let name = CString::new(directory.path().as_os_str().as_bytes()).unwrap();
         let result = checked("open its database", |error| {
             // SAFETY: options and name are alive for the call.
-            unsafe { ffi::rocksdb_open(options.0, name.as_ptr(), error) }
+            unsafe { ffi::rocksdb_open(options.raw, name.as_ptr(), error) }
         });
         let text = result.unwrap_err().to_string();
         assert!(text.starts_with("RocksDB could not open its database: "), "{text}");

@@ -1,4 +1,5 @@
-//! A request's service: a GET from RocksDB, drawn out to a service time by spinning.
+//! A request's service: a GET from RocksDB, drawn out to a service time by spinning, or a RANGE that
+//! reads for as long as that.
 //!
 //! Wave drives RocksDB with GETs of 10 us (section 7.2.2) without saying what makes them so long:
 //! a GET from memory takes about one. Here the rest is spun away, on the monotonic clock.
@@ -40,8 +41,8 @@ pub enum Error {
 pub struct Served {
     /// Whether the key was there.
     pub found: bool,
-    /// By how much the GET alone exceeded the service time: 0 but for a rare one.
-    pub over_ns: u64,
+    /// The longest time between two preempt points. A GET's first is the GET alone.
+    pub longest_step_ns: u64,
 }
 
 /// A service that takes the same time whatever the GET in it takes.
@@ -75,10 +76,7 @@ impl Calibrated {
     /// is not service time.
     #[inline]
     pub fn get_with(&self, key: u64, preempt_point: impl FnMut() -> bool) -> Result<Served, Error> {
-        let start_ns = monotonic_ns();
-        let found = read(&self.database, key)?;
-        let over_ns = work(start_ns, self.service_ns, preempt_point);
-        Ok(Served { found, over_ns })
+        Ok(get(&self.database, key, self.service_ns, preempt_point)?)
     }
 
     /// How long a call takes.
@@ -97,26 +95,70 @@ impl Calibrated {
     }
 }
 
-/// Spins until `work_ns` have passed since `start_ns`, not counting what passes inside of a
-/// `preempt_point` that returns true, for "another thread ran meanwhile". Returns by how much the
-/// time was over already at the call.
+/// Serves a GET of `key` from `database`, which takes `service_ns`; see [`Calibrated::get_with`].
+#[inline]
+pub fn get(
+    database: &Database,
+    key: u64,
+    service_ns: u64,
+    mut preempt_point: impl FnMut() -> bool,
+) -> Result<Served, rocksdb::Error> {
+    let mut work = Work::begin(service_ns);
+    let found = read(database, key)?;
+    while work.step(&mut preempt_point) {
+        spin_loop();
+    }
+    Ok(Served { found, longest_step_ns: work.longest_step_ns })
+}
+
+/// Serves a RANGE from `database`, which must be in order: reads one key after the other from `first`
+/// on until `service_ns` are over, and calls `preempt_point` after each.
+#[inline]
+pub fn range(
+    database: &Database,
+    first: u64,
+    service_ns: u64,
+    mut preempt_point: impl FnMut() -> bool,
+) -> Result<Served, rocksdb::Error> {
+    let mut work = Work::begin(service_ns);
+    let mut found = false;
+    database.scan(first, |_, value| {
+        black_box(value.first());
+        found = true;
+        work.step(&mut preempt_point)
+    })?;
+    Ok(Served { found, longest_step_ns: work.longest_step_ns })
+}
+
+/// The time that a request has worked: steps, each followed by a preempt point. What passes inside of
+/// a preempt point that returns true, for "another thread ran meanwhile", does not count.
 ///
 /// A thread that the kernel takes off its CPU does count as working meanwhile.
-#[inline]
-pub fn work(start_ns: u64, work_ns: u64, mut preempt_point: impl FnMut() -> bool) -> u64 {
-    let mut until_ns = start_ns.saturating_add(work_ns);
-    let mut now_ns = monotonic_ns();
-    let over_ns = now_ns.saturating_sub(until_ns);
-    while now_ns < until_ns {
-        let away = preempt_point();
-        let back_ns = monotonic_ns();
-        if away {
-            until_ns = until_ns.saturating_add(back_ns - now_ns);
-        }
-        spin_loop();
-        now_ns = back_ns;
+struct Work {
+    now_ns: u64,
+    until_ns: u64,
+    longest_step_ns: u64,
+}
+
+impl Work {
+    #[inline]
+    fn begin(work_ns: u64) -> Work {
+        let now_ns = monotonic_ns();
+        Work { now_ns, until_ns: now_ns.saturating_add(work_ns), longest_step_ns: 0 }
     }
-    over_ns
+
+    /// A step has ended. Returns whether there is work left.
+    #[inline]
+    fn step(&mut self, preempt_point: impl FnOnce() -> bool) -> bool {
+        let now_ns = monotonic_ns();
+        self.longest_step_ns = self.longest_step_ns.max(now_ns - self.now_ns);
+        self.now_ns = now_ns;
+        if preempt_point() {
+            self.now_ns = monotonic_ns();
+            self.until_ns = self.until_ns.saturating_add(self.now_ns - now_ns);
+        }
+        self.now_ns < self.until_ns
+    }
 }
 
 /// GETs of keys all over the database, one after the other on this thread.
@@ -168,21 +210,35 @@ mod tests {
     fn time_spent_elsewhere_is_not_work() {
         const WORK_NS: u64 = 1_000_000;
         const ELSEWHERE_NS: u64 = 3_000_000;
-        let start_ns = monotonic_ns();
-        let mut been_away = false;
-        work(start_ns, WORK_NS, || {
-            if been_away {
+        let away = |been_away: &mut bool| {
+            if std::mem::replace(been_away, true) {
                 return false;
             }
-            been_away = true;
             let until_ns = monotonic_ns() + ELSEWHERE_NS;
             while monotonic_ns() < until_ns {
                 spin_loop();
             }
             true
-        });
-        // The thread may have been off its CPU before the first look: then there was no work.
-        assert!(!been_away || monotonic_ns() - start_ns >= WORK_NS + ELSEWHERE_NS);
+        };
+        let mut database = Database::open_in_order(None).unwrap();
+        database.fill(100, 100, |_, _| {}).unwrap();
+        type Serve = fn(&Database, u64, u64, &mut dyn FnMut() -> bool) -> Served;
+        let get: Serve = |database, key, ns, away| get(database, key, ns, away).unwrap();
+        let range: Serve = |database, key, ns, away| range(database, key, ns, away).unwrap();
+        for serve in [get, range] {
+            let start_ns = monotonic_ns();
+            let mut been_away = false;
+            let served = serve(&database, 99, WORK_NS, &mut || away(&mut been_away));
+            assert!(monotonic_ns() - start_ns >= WORK_NS + ELSEWHERE_NS);
+            assert!(served.found && served.longest_step_ns > 0);
+        }
+    }
+
+    #[test]
+    fn a_range_over_no_keys_ends() {
+        let database = Database::open_in_order(None).unwrap();
+        let served = range(&database, 7, u64::MAX, || false).unwrap();
+        assert_eq!(served, Served { found: false, longest_step_ns: 0 });
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod agent;
 mod kernel;
+mod preempt;
 mod queue;
 mod sim;
 mod switch;
@@ -15,6 +16,7 @@ use wave_workloads::cpu;
 
 pub use agent::agent;
 pub use kernel::kernel;
+pub use preempt::preempt;
 pub use queue::{peer, queue};
 pub use sim::sim;
 pub use switch::switch;

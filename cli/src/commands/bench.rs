@@ -33,6 +33,8 @@ enum Which {
     Agent(Output),
     /// A yield that an agent decides on, against a futex handoff between two threads.
     Switch(Output),
+    /// Preemption at a safe point, against a signal to its handler.
+    Preempt(Output),
     /// The simulator's event queue, against nexosim.
     Sim(Output),
     /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
@@ -92,6 +94,7 @@ pub fn execute(args: &BenchArgs) -> ExitCode {
         Which::Queue(output) => (bench::queue(output.json), output),
         Which::Agent(output) => (bench::agent(output.json), output),
         Which::Switch(output) => (bench::switch(output.json), output),
+        Which::Preempt(output) => (bench::preempt(output.json), output),
         Which::Sim(output) => (bench::sim(output.json), output),
         Which::Kernel(args) => {
             let patience = args.patience.map(Nanos::from_millis);

@@ -4,9 +4,10 @@
 //! of both kinds, each offloaded variant therefore runs twice: with as many workers as the on-host
 //! one (the price of the link), and with as many *cores* (the gain), under loads that are higher by
 //! the same factor. Where the machine has too few CPUs for the latter, that is left out and said.
+//! At last the variants are compared under one load, if the scenario says so.
 
 use super::session::Session;
-use super::{Failure, Found, Ground};
+use super::{Failure, Found, Ground, compare};
 use crate::scenario::{Load, Placement, Scenario, Variant};
 
 /// A variant to run, and by how much its loads are higher than the scenario's.
@@ -55,7 +56,7 @@ pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
         Load::Each(loads) => loads.len(),
         Load::Search { .. } => 1,
     };
-    (rows(scenario, cpus).0.len() * per_row) as u64
+    (rows(scenario, cpus).0.len() * per_row) as u64 + compare::steps(scenario)
 }
 
 /// Runs all variants, one after the other.
@@ -79,7 +80,9 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
                 ground.end();
             }
         }
+        found.facts.extend(session.preemptions());
         found.variants.push(session.finish(variant));
     }
+    compare::run(ground, &mut found)?;
     Ok(found)
 }

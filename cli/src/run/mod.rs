@@ -4,6 +4,7 @@
 //! ([`system`]) seated by one rule ([`seating`]), and load them from the calling thread.
 
 pub mod agent;
+mod compare;
 mod crash;
 mod enclaves;
 mod failure;

@@ -24,7 +24,7 @@ use super::session::Session;
 use super::{Failure, Ground};
 use crate::live::Feed;
 use crate::report::Progress;
-use crate::scenario::{self, Class, Scenario, Variant};
+use crate::scenario::{self, Class, Operation, Scenario, Variant};
 
 /// The variants that are compared: shared memory, and the ladder over a modelled link.
 const LADDER: &str = include_str!("../../../scenarios/ladder.toml");
@@ -41,8 +41,12 @@ impl Native {
     pub fn open(services_us: &[f64], progress: &Progress) -> Result<Native, Failure> {
         let parsed = scenario::parse(Path::new("ladder.toml"), LADDER, policies::NAMES);
         let mut base = parsed.map_err(|error| Failure::Scenario(error.to_string()))?;
-        let class =
-            |&service_us: &f64| Class { name: service_us.to_string(), weight: 0.0, service_us };
+        let class = |&service_us: &f64| Class {
+            name: service_us.to_string(),
+            weight: 0.0,
+            service_us,
+            operation: Operation::Get,
+        };
         base.workload.classes = services_us.iter().map(class).collect();
         let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
         let seating = seating::seat(&cpus, 1, 1);

@@ -1,25 +1,26 @@
-//! What a request does: a GET from RocksDB, drawn out to its class's service time.
+//! What a request does: a GET from RocksDB, drawn out to its class's service time, or a RANGE.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use wave_workloads::arrivals::Mix;
-use wave_workloads::cpu::{self, monotonic_ns};
+use wave_workloads::cpu;
 use wave_workloads::generator::{Request, STALL_NS};
 use wave_workloads::recorder::Recorder;
 use wave_workloads::rocksdb::{self, Database};
-use wave_workloads::service::{self, Calibrated};
+use wave_workloads::service::{self, Calibrated, Served};
 
 use super::Failure;
 use crate::report::Progress;
-use crate::scenario::{Class, Workload};
+use crate::scenario::{Class, Operation, Workload};
 
 /// A filled database and how long a request of each class takes.
 #[derive(Debug)]
 pub struct Service {
     calibrated: Calibrated,
     classes_ns: Vec<u64>,
+    operations: Vec<Operation>,
 }
 
 impl Service {
@@ -36,7 +37,9 @@ impl Service {
         progress.begin("calibrating the GET");
         let service_ns = |class: &Class| (class.service_us * 1e3).round() as u64;
         let classes_ns: Vec<u64> = workload.classes.iter().map(service_ns).collect();
-        let shortest_ns = classes_ns.iter().copied().min().unwrap_or(0);
+        let operations: Vec<_> = workload.classes.iter().map(|class| class.operation).collect();
+        let gets = classes_ns.iter().zip(&operations).filter(|(_, of)| **of == Operation::Get);
+        let shortest_ns = gets.map(|(&ns, _)| ns).min().unwrap_or(u64::MAX);
         // On a thread of its own, as pinning lasts.
         let calibrate = move || {
             cpu::pin_current_thread(cpu).map_err(Failure::cannot)?;
@@ -45,19 +48,21 @@ impl Service {
         let calibrated = std::thread::spawn(calibrate).join();
         let calibrated = calibrated.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         progress.end();
-        Ok(Service { calibrated, classes_ns })
+        Ok(Service { calibrated, classes_ns, operations })
     }
 
-    /// Serves a request of the class with this index. Returns by how many nanoseconds it took longer
-    /// than it should.
+    /// Serves a request of the class with this index, preempted wherever the enclave's agent wants.
     #[inline]
-    fn serve(&self, class: usize, key: u64) -> Result<u64, rocksdb::Error> {
-        let start_ns = monotonic_ns();
-        self.calibrated.database().get(key, |value| {
-            std::hint::black_box(value.first());
-        })?;
-        service::work(start_ns, self.classes_ns[class], || false);
-        Ok((monotonic_ns() - start_ns).saturating_sub(self.classes_ns[class]))
+    fn serve(&self, class: usize, key: u64) -> Result<Served, rocksdb::Error> {
+        let (database, service_ns) = (self.calibrated.database(), self.classes_ns[class]);
+        match self.operations[class] {
+            Operation::Get => service::get(database, key, service_ns, wave_user::preempt_point),
+            Operation::Range => service::range(database, key, service_ns, wave_user::preempt_point),
+        }
+    }
+
+    fn has_ranges(&self) -> bool {
+        self.operations.contains(&Operation::Range)
     }
 
     /// How long a request of each class takes.
@@ -68,21 +73,33 @@ impl Service {
     /// What is known of the database and the service times: for the report.
     pub fn facts(&self) -> Vec<(String, String)> {
         let bare = self.calibrated.bare();
-        vec![
+        let mut facts = vec![
             (
                 format!("RocksDB {}", self.calibrated.database().version()),
-                "the system's library, PlainTable in memory".into(),
+                match self.has_ranges() {
+                    false => "the system's library, PlainTable in memory".into(),
+                    true => "the system's library, PlainTable in memory, in order".into(),
+                },
             ),
             (
                 format!("bare GET {} ns (p50), {} ns (p99)", bare.p50_ns, bare.p99_ns),
                 "measured on a host core's CPU before the run; spun out to the service time".into(),
             ),
-        ]
+        ];
+        if self.has_ranges() {
+            let how = "reads keys in order for its service time; a safe point after each";
+            facts.push(("RANGE".into(), how.into()));
+        }
+        facts
     }
 }
 
 fn fill(workload: &Workload) -> Result<Database, rocksdb::Error> {
-    let mut database = Database::open(None)?;
+    let is_range = |class: &Class| class.operation == Operation::Range;
+    let mut database = match workload.classes.iter().any(is_range) {
+        true => Database::open_in_order(None)?,
+        false => Database::open(None)?,
+    };
     database.fill(workload.keys, workload.value_bytes as usize, |_, _| {})?;
     Ok(database)
 }
@@ -118,10 +135,10 @@ impl Work {
         })
     }
 
-    /// A request's body: serves it and records its end, on the core `slot`, which has a CPU for
-    /// itself as far as this process goes: whatever takes it away is the machine.
+    /// A request's body: serves it and records its end, on the core that `slot` tells then, which has a
+    /// CPU for itself as far as this process goes: whatever takes it away is the machine.
     #[inline]
-    pub fn serve(&self, request: &Request, slot: usize) {
+    pub fn serve(&self, request: &Request, slot: impl FnOnce() -> usize) {
         self.serve_unless(request, slot, || false);
     }
 
@@ -132,21 +149,30 @@ impl Work {
         thread_local! {
             static SEEN: Cell<i64> = const { Cell::new(0) };
         }
-        self.serve_unless(request, slot, || {
-            let switches = cpu::involuntary_switches();
-            SEEN.replace(switches) != switches
-        });
+        self.serve_unless(
+            request,
+            || slot,
+            || {
+                let switches = cpu::involuntary_switches();
+                SEEN.replace(switches) != switches
+            },
+        );
     }
 
     #[inline]
-    fn serve_unless(&self, request: &Request, slot: usize, preempted: impl FnOnce() -> bool) {
+    fn serve_unless(
+        &self,
+        request: &Request,
+        slot: impl FnOnce() -> usize,
+        taken_off: impl FnOnce() -> bool,
+    ) {
         if let Some(runs) = self.runs.get(request.id as usize) {
             runs.fetch_add(1, Ordering::Relaxed);
         }
         let class = usize::from(request.class.0) % self.service.classes_ns.len();
         match self.service.serve(class, request.key) {
-            Ok(over_ns) => {
-                if over_ns > STALL_NS && !preempted() {
+            Ok(served) => {
+                if served.longest_step_ns > STALL_NS && !taken_off() {
                     self.recorder.stalled();
                 }
             }
@@ -154,7 +180,7 @@ impl Work {
                 self.failed.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.recorder.done(slot, request);
+        self.recorder.done(slot(), request);
     }
 
     /// How many cores or threads may end requests at once.

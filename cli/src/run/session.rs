@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use wave_core::clock::Nanos;
+use wave_user::{CoreStats, Deferrals};
 use wave_workloads::generator::Settings;
 use wave_workloads::point::{
     self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult, Verdict,
@@ -14,6 +16,7 @@ use super::service::Work;
 use super::system::System;
 use super::{Failure, Ground, keep_house, limits, mix, take_generators_seat, variant_result};
 use crate::report::model::VariantResult;
+use crate::report::number::short;
 use crate::scenario::Variant;
 
 /// How often a load that a search asks for is tried, at most.
@@ -22,6 +25,7 @@ pub(super) const TRIES: usize = 3;
 /// A system that is up, and the points that were run.
 pub(super) struct Session<'a> {
     ground: &'a Ground<'a>,
+    name: String,
     system: System,
     work: Arc<Work>,
     terms: Terms,
@@ -53,7 +57,8 @@ impl<'a> Session<'a> {
         let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
         let limits = limits(workload);
         let own_cpus = !seating.workers_yield;
-        Ok(Session { ground, system, work, terms, cores, own_cpus, limits, outcomes: Vec::new() })
+        let (name, outcomes) = (variant.name.clone(), Vec::new());
+        Ok(Session { ground, name, system, work, terms, cores, own_cpus, limits, outcomes })
     }
 
     /// Runs one point; again, where other processes took CPU time from it and there is time left
@@ -100,6 +105,31 @@ impl<'a> Session<'a> {
     pub fn disturbed(&self) -> f64 {
         let disturbed = self.outcomes.iter().filter(|outcome| outcome.disturbed).count();
         disturbed as f64 / self.outcomes.len().max(1) as f64
+    }
+
+    /// How often its runs were preempted, and how promptly, if they were at all.
+    pub fn preemptions(&self) -> Option<(String, String)> {
+        let System::Enclave(hosted, _) = &self.system else { return None };
+        let cores = hosted.enclave.stats().cores;
+        let sum = |of: fn(&CoreStats) -> u64| cores.iter().map(of).sum::<u64>();
+        let (preempted, ended_first) = (sum(|core| core.preempted), sum(|core| core.ended_first));
+        if preempted + ended_first == 0 {
+            return None;
+        }
+        let mut deferrals = Deferrals::default();
+        cores.iter().for_each(|core| deferrals.merge(&core.deferrals));
+        let us = |ns: Nanos| short(ns.0 as f64 / 1e3);
+        let [half, most] = [0.5, 0.99].map(|share| us(deferrals.within(share)));
+        let max = us(deferrals.max);
+        let what = format!(
+            "{}: {preempted} preemptions, {ended_first} more came as the run ended",
+            self.name
+        );
+        let how = format!(
+            "deferred until a safe point: half by at most {half} us, 99% by {most} us, \
+             all by {max} us (the clock is looked at every 10 us or so)"
+        );
+        Some((what, how))
     }
 
     /// What its points are run with.

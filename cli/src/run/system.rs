@@ -216,8 +216,9 @@ impl Server for EnclaveServer {
     fn submit(&mut self, request: Request) -> Result<(), Refused> {
         let (work, first) = (Arc::clone(&self.work), self.first_core);
         let body = move || {
-            let core = wave_user::core_index().unwrap_or(0);
-            work.serve(&request, first + usize::from(core));
+            // At its end: it may have been preempted, and gone on elsewhere.
+            let slot = || first + usize::from(wave_user::core_index().unwrap_or(0));
+            work.serve(&request, slot);
         };
         // What a thread may hold without an allocation.
         const { assert!(size_of::<(Arc<Work>, Request, usize)>() <= 112) };

@@ -9,9 +9,12 @@ use toml::Spanned;
 use super::defaults;
 use super::error::{ScenarioError, line_of};
 use super::file::{
-    RawClass, RawCrash, RawEnclaves, RawKind, RawRun, RawScenario, RawSearch, RawWorkload,
+    RawClass, RawCompare, RawCrash, RawEnclaves, RawKind, RawRun, RawScenario, RawSearch,
+    RawWorkload,
 };
-use super::model::{Class, Crash, Enclaves, Kind, Load, Machine, Run, Scenario, Workload, slug};
+use super::model::{
+    Class, Compare, Crash, Enclaves, Kind, Load, Machine, Run, Scenario, Variant, Workload, slug,
+};
 
 #[path = "variants.rs"]
 mod variants;
@@ -72,11 +75,14 @@ pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, Sc
         return Err(source.refuse(raw.name.span(), message));
     }
     let kind = kind(&raw, source)?;
-    let run = run(raw.run.as_ref(), raw.crash.as_ref(), &kind, raw.kind.span(), source)?;
+    let mut run = run(raw.run.as_ref(), raw.crash.as_ref(), &kind, raw.kind.span(), source)?;
+    let compared = raw.run.and_then(|run| run.into_inner().compare);
     let workload = workload(raw.workload.unwrap_or_default(), source)?;
     let host = raw.host.unwrap_or_default();
     let machine = machine(host.machine.as_ref(), source)?;
     let variants = variants::check(raw.variant, host, &kind, &raw.kind, source)?;
+    run.compare =
+        compared.map(|compared| compare(&compared, &kind, &variants, source)).transpose()?;
     Ok(Scenario {
         name,
         description: raw.description.unwrap_or_default(),
@@ -203,7 +209,8 @@ fn class(raw: &RawClass, service_us: f64, source: Source<'_>) -> Result<Class, S
         service_us,
         0.0..=1_000_000.0,
     )?;
-    Ok(Class { name: raw.name.clone(), weight, service_us })
+    let operation = raw.operation.unwrap_or_default();
+    Ok(Class { name: raw.name.clone(), weight, service_us, operation })
 }
 
 fn run(
@@ -239,7 +246,8 @@ fn run(
         }
         let load = source.positive("crash.load_per_second", &crash.get_ref().load_per_second)?;
         let seconds = warmup + f64::from(times.kills) * times.every_ms as f64 / 1e3;
-        return Ok(Run { seconds, warmup_seconds: warmup, seed, load: Load::Each(vec![load]) });
+        let load = Load::Each(vec![load]);
+        return Ok(Run { seconds, warmup_seconds: warmup, seed, load, compare: None });
     }
 
     let seconds = match &raw.seconds {
@@ -274,7 +282,27 @@ fn run(
         (Some(loads), None) => each(loads, source)?,
         (None, Some(search)) => self::search(search.get_ref(), source)?,
     };
-    Ok(Run { seconds, warmup_seconds: warmup, seed, load })
+    Ok(Run { seconds, warmup_seconds: warmup, seed, load, compare: None })
+}
+
+fn compare(
+    raw: &Spanned<RawCompare>,
+    kind: &Kind,
+    variants: &[Variant],
+    source: Source<'_>,
+) -> Result<Compare, ScenarioError> {
+    if *kind != Kind::Load {
+        let message = "[run.compare] has a meaning only with kind = \"load\"";
+        return Err(source.refuse(raw.span(), message));
+    }
+    let RawCompare { with, at } = raw.get_ref();
+    let name = with.get_ref();
+    if !variants.iter().any(|variant| variant.name == *name) {
+        let message = format!("`run.compare.with` is \"{name}\", expected the name of a variant");
+        return Err(source.refuse(with.span(), message));
+    }
+    let at = source.within("run.compare.at", at.as_ref(), defaults::COMPARE_AT, 0.01..=1.0)?;
+    Ok(Compare { with: name.clone(), at })
 }
 
 fn each(loads: &Spanned<Vec<Spanned<f64>>>, source: Source<'_>) -> Result<Load, ScenarioError> {

@@ -2,7 +2,7 @@
 
 use wave_links::costs::Costs;
 
-use super::model::{Class, Home, Link, Mapping, Queue, Transport};
+use super::model::{Class, Home, Link, Mapping, Operation, Queue, Transport};
 
 /// `workload.keys`: small enough to stay in memory, large enough to miss the L2 cache.
 pub const KEYS: u64 = 100_000;
@@ -16,6 +16,8 @@ pub const SECONDS: f64 = 1.5;
 pub const WARMUP_SECONDS: f64 = 0.3;
 /// `run.seed`.
 pub const SEED: u64 = 1;
+/// `run.compare.at`.
+pub const COMPARE_AT: f64 = 0.8;
 /// `run.search.probes`.
 pub const PROBES: u32 = 9;
 /// `host.cores`: worker cores of an enclave.
@@ -41,7 +43,7 @@ pub const ENCLAVES: u32 = 2;
 
 /// `workload.classes`: GETs only.
 pub fn classes(service_us: f64) -> Vec<Class> {
-    vec![Class { name: "GET".to_owned(), weight: 1.0, service_us }]
+    vec![Class { name: "GET".to_owned(), weight: 1.0, service_us, operation: Operation::Get }]
 }
 
 /// `variant.messages` over `link`: how each side maps the queues from host to agent.

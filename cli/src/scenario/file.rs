@@ -8,7 +8,7 @@ use serde_path_to_error::{Path as FieldPath, Segment};
 use toml::Spanned;
 
 use super::error::{ScenarioError, line_of};
-use super::model::{Home, Mapping, Transport};
+use super::model::{Home, Mapping, Operation, Transport};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
@@ -50,6 +50,7 @@ pub(super) struct RawClass {
     pub name: String,
     pub weight: Spanned<f64>,
     pub service_us: Option<Spanned<f64>>,
+    pub operation: Option<Operation>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -60,6 +61,14 @@ pub(super) struct RawRun {
     pub seed: Option<u64>,
     pub loads_per_second: Option<Spanned<Vec<Spanned<f64>>>>,
     pub search: Option<Spanned<RawSearch>>,
+    pub compare: Option<Spanned<RawCompare>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawCompare {
+    pub with: Spanned<String>,
+    pub at: Option<Spanned<f64>>,
 }
 
 #[derive(Debug, Deserialize)]

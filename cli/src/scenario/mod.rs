@@ -13,8 +13,8 @@ mod sweep;
 
 pub use error::ScenarioError;
 pub use model::{
-    Agent, Class, Crash, Enclaves, Home, Host, Kind, Link, Load, Machine, Mapping, Placement,
-    Queue, Run, Scenario, Scheduler, Transport, Variant, Workload, slug,
+    Agent, Class, Compare, Crash, Enclaves, Home, Host, Kind, Link, Load, Machine, Mapping,
+    Operation, Placement, Queue, Run, Scenario, Scheduler, Transport, Variant, Workload, slug,
 };
 pub use sweep::{Sweep, SweepAxis, parse_sweep};
 

@@ -67,6 +67,19 @@ pub struct Class {
     pub weight: f64,
     /// What one request costs its core, calibrated.
     pub service_us: f64,
+    /// What it asks RocksDB for.
+    pub operation: Operation,
+}
+
+/// What a request asks for. A simulated host knows only how long it takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// One key.
+    #[default]
+    Get,
+    /// Keys in order, for as long as the service takes.
+    Range,
 }
 
 /// How long, how often and how fast.
@@ -80,6 +93,17 @@ pub struct Run {
     pub seed: u64,
     /// The loads to offer.
     pub load: Load,
+    /// What all variants are compared at besides; only with [`Kind::Load`].
+    pub compare: Option<Compare>,
+}
+
+/// All variants under one load.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Compare {
+    /// Name of the variant that the load is taken from.
+    pub with: String,
+    /// The load, as a share of that one's saturation.
+    pub at: f64,
 }
 
 /// The loads to offer, in requests per second.

@@ -44,7 +44,8 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
     for file in files {
         let text = std::fs::read_to_string(&file).expect("a file that was listed");
         // One with a [sweep] is many; of the others, this is the only one.
-        let sweep = parse_sweep(&file, &text, POLICIES).unwrap_or_else(|error| panic!("{error}"));
+        let shipped = wave_sched::policies::NAMES;
+        let sweep = parse_sweep(&file, &text, shipped).unwrap_or_else(|error| panic!("{error}"));
         let scenario = &sweep.expansions[0].scenario;
         assert_eq!(Some(scenario.name.as_str()), file.file_stem().and_then(|stem| stem.to_str()));
         assert!(!scenario.description.is_empty(), "{} has no description", file.display());
@@ -64,7 +65,12 @@ fn what_is_left_out_is_filled_in() {
     let scenario = parse_text(GOOD).unwrap();
     assert_eq!(
         scenario.workload.classes,
-        [Class { name: "GET".into(), weight: 1.0, service_us: defaults::SERVICE_US }]
+        [Class {
+            name: "GET".into(),
+            weight: 1.0,
+            service_us: defaults::SERVICE_US,
+            operation: Operation::Get,
+        }]
     );
     assert_eq!(scenario.run.seconds, defaults::SECONDS);
     assert_eq!(scenario.run.load, Load::Each(vec![1000.0, 2000.0]));
@@ -73,6 +79,30 @@ fn what_is_left_out_is_filled_in() {
     assert_eq!(agent.messages.host, Mapping::WriteCombining);
     assert_eq!(agent.decisions.host, Mapping::WriteThrough);
     assert_eq!((agent.prestage, agent.prefetch), (defaults::PRESTAGE, true));
+}
+
+#[test]
+fn a_class_asks_for_a_key_or_for_a_range() {
+    let classes = "[workload]\nclasses = [{ name = \"GET\", weight = 1 }, \
+                   { name = \"R\", weight = 1, operation = \"range\" }]\n[run]\n";
+    let scenario = parse_text(&GOOD.replace("[run]\n", classes)).unwrap();
+    let operations: Vec<_> =
+        scenario.workload.classes.iter().map(|class| class.operation).collect();
+    assert_eq!(operations, [Operation::Get, Operation::Range]);
+}
+
+#[test]
+fn variants_are_compared_at_four_fifths_unless_another_share_is_given() {
+    let compare = |text: &str| {
+        parse_text(&GOOD.replace("[[variant]]", &format!("{text}\n[[variant]]")))
+            .unwrap()
+            .run
+            .compare
+    };
+    assert_eq!(compare(""), None);
+    let at = |at| Some(Compare { with: "a".into(), at });
+    assert_eq!(compare("compare = { with = \"a\" }"), at(0.8));
+    assert_eq!(compare("compare = { with = \"a\", at = 0.5 }"), at(0.5));
 }
 
 #[test]
@@ -270,6 +300,21 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
             message_with("[run]", "[host]\nmachine = \"ghos\"\n[run]"),
             "4: `host.machine` is \"ghos\", expected one of `ghost`, `ghost-on-host`, `user`, or a path to a \
              .toml file",
+        ),
+        (
+            message_with("[[variant]]", "compare = { with = \"b\" }\n[[variant]]"),
+            "5: `run.compare.with` is \"b\", expected the name of a variant",
+        ),
+        (
+            message_with("[[variant]]", "compare = { with = \"a\", at = 80 }\n[[variant]]"),
+            "5: `run.compare.at` is 80, expected 0.01 to 1",
+        ),
+        (
+            message(
+                "name = \"x\"\nkind = \"enclaves\"\nrun.loads_per_second = [1]\nrun.compare.with = \"a\"\n\
+                 [[variant]]\nname = \"a\"\nplacement = \"offload\"\npolicy = \"fifo\"\n",
+            ),
+            "4: [run.compare] has a meaning only with kind = \"load\"",
         ),
         (
             message("name = \"x\"\nkind = \"load\"\nrun.loads_per_second = [1]\n"),

@@ -16,6 +16,7 @@ use wave_sched::wire::{DECISION_RUN, Event, Kind};
 
 use crate::clock::MonotonicClock;
 use crate::fiber::Suspend;
+use crate::safe_points::SafePoints;
 use crate::shared::{CoreShared, Incarnation, Shared, lock};
 use crate::stats::{Mode, PUBLISH_EVERY, bump};
 use crate::table::{Left, Table, Thread};
@@ -39,6 +40,7 @@ pub(crate) struct Core {
     epoch: Cell<u64>,
     run: Cell<u32>,
     idle_since: Cell<Option<Nanos>>,
+    safe_points: SafePoints,
     /// What the link had charged when the core last found nothing; none before the first look of
     /// an idle time, and zero for ever where nothing is charged.
     charged_at_look: Cell<Option<u64>>,
@@ -73,6 +75,7 @@ impl Core {
             epoch: Cell::new(0),
             run: Cell::new(0),
             idle_since: Cell::new(None),
+            safe_points: SafePoints::new(),
             charged_at_look: Cell::new(None),
         }
     }
@@ -104,8 +107,12 @@ impl Core {
                     }
                     self.idle_since.set(None);
                     self.charged_at_look.set(None);
+                    self.safe_points.begin(now);
                     let reason = self.switch_to(id);
                     let end = clock.now();
+                    if reason == Suspend::Preempt {
+                        counters.preempted_at_ns.store(end.0, Ordering::Relaxed);
+                    }
                     bump(&counters.busy_ns, end.since(now).0);
                     self.let_go(id, reason, end.since(now));
                     now = end;
@@ -238,8 +245,56 @@ impl Core {
         reason
     }
 
+    /// Whether the agent has asked for the end of the current run.
+    #[inline]
+    fn is_asked_to_end(&self) -> bool {
+        let link = self.link.borrow();
+        link.as_ref()
+            .is_some_and(|CoreLink { port, protocol, .. }| protocol.preempt_requested(port))
+    }
+
+    /// A safe point of the running thread. Returns whether it has to leave the core here.
+    #[inline]
+    pub(crate) fn must_leave(&self) -> bool {
+        if self.is_asked_to_end() {
+            return self.acknowledge();
+        }
+        self.safe_points.pass() && self.look_closer()
+    }
+
+    #[cold]
+    fn acknowledge(&self) -> bool {
+        // Who unwinds must do so on one pthread, which counts its panics.
+        if std::thread::panicking() {
+            return false;
+        }
+        let deferred = self.safe_points.deferred(MonotonicClock.now());
+        let counters = &self.mine().counters;
+        bump(&counters.preempted, 1);
+        counters.deferrals.add(deferred);
+        true
+    }
+
+    /// What is not worth a look at each safe point. A thread also leaves a core that is to stop, or to
+    /// turn to another window: the agent there cannot reach it before.
+    #[cold]
+    fn look_closer(&self) -> bool {
+        let now = MonotonicClock.now();
+        if self.is_asked_to_end() {
+            return self.acknowledge();
+        }
+        self.safe_points.clear(now);
+        self.fire_timers(now);
+        let stops = self.shared.stop.load(Ordering::Relaxed);
+        let turns = self.epoch.get() != self.shared.epoch.load(Ordering::Acquire);
+        (stops || turns) && !std::thread::panicking()
+    }
+
     /// Moves a thread that has left its fiber to its new state, and holds the message.
     fn let_go(&self, id: u32, reason: Suspend, ran: Nanos) {
+        if reason != Suspend::Preempt && self.is_asked_to_end() {
+            bump(&self.mine().counters.ended_first, 1);
+        }
         let table = &self.shared.table;
         let thread = table.thread(id);
         let class = table.slot(id).class();
@@ -253,6 +308,7 @@ impl Core {
         };
         let (kind, sequence) = match reason {
             Suspend::Yield => (Kind::Yield, table.leave_runnable(id)),
+            Suspend::Preempt => (Kind::Preempt, table.leave_runnable(id)),
             Suspend::Park => (Kind::Blocked, blocked(table.leave_parked(id))),
             Suspend::Wait => (Kind::Blocked, blocked(table.leave_waiting(id))),
             Suspend::Exit => (Kind::Dead, table.leave_dead(id)),
@@ -263,7 +319,7 @@ impl Core {
             link.protocol.hold(event.to_message());
         }
         match kind {
-            Kind::Yield => self.shared.became_runnable(thread, sequence),
+            Kind::Yield | Kind::Preempt => self.shared.became_runnable(thread, sequence),
             Kind::Dead => {
                 let _ = self.shared.free.push(id);
             }

@@ -69,6 +69,25 @@ pub fn yield_now() {
     suspend(Suspend::Yield);
 }
 
+/// A safe point: if the agent has asked for the end of this run, lets others run, sends PREEMPT, and
+/// returns true when the thread runs again, perhaps on another core. Otherwise returns false, after one
+/// load of a word that is mostly in the cache. To be called now and then by threads that run for long;
+/// not while a lock that is none of this crate's is held, nor inside of foreign code that keeps the
+/// address of a thread-local.
+///
+/// Calls of this crate that need not block are safe points as well: [`crate::spawn`],
+/// [`Thread::unpark`], [`crate::Mutex::lock`] before it looks, and [`park`] and
+/// [`crate::JoinHandle::join`] where what they wait for has come. Does nothing outside an enclave, or
+/// while the thread panics.
+#[inline]
+pub fn preempt_point() -> bool {
+    let leaves = with_core(|core| core.is_some_and(Core::must_leave));
+    if leaves {
+        suspend(Suspend::Preempt);
+    }
+    leaves
+}
+
 /// Blocks until [`Thread::unpark`], which may have come already. Sends BLOCKED.
 /// As with `std::thread::park`, look at what you wait for after it returns: an unpark that was meant
 /// for a thread which has ended can meet the next user of its id.
@@ -78,13 +97,15 @@ pub fn park() {
         let core = core.expect("only a thread of an enclave can park");
         core.shared.table.take_notified(core.current())
     });
-    if !came_already {
+    if came_already {
+        preempt_point();
+    } else {
         suspend(Suspend::Park);
     }
 }
 
-/// Blocks for at least `time`. Timers fire when a core switches or idles: a thread that runs to
-/// completion on the same core delays them. Panics if the caller is no thread of an enclave.
+/// Blocks for at least `time`. Timers fire when a core switches or idles, and at safe points: a thread
+/// that passes none on the same core delays them. Panics if the caller is no thread of an enclave.
 pub fn sleep(time: Duration) {
     let deadline = MonotonicClock.now() + Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     with_core(|core| {

@@ -143,8 +143,8 @@ pub enum SpawnError {
 
 /// A set of host cores and the threads on them, decided on by one agent at a time.
 ///
-/// Dropping it stops the cores as soon as their current threads leave them; threads that have not
-/// ended by then never run again, and their stacks are leaked.
+/// Dropping it stops the cores as soon as their current threads leave them, at their next safe points at
+/// the latest; threads that have not ended by then never run again, and their stacks are leaked.
 pub struct Enclave {
     shared: Arc<Shared>,
     pthreads: Vec<Pthread<()>>,
@@ -316,6 +316,7 @@ pub fn spawn<T: Send + 'static>(
     class: u16,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, SpawnError> {
+    current::preempt_point();
     let (mut handle, body) = JoinHandle::wrap(body);
     with_core(|core| {
         let core = core.ok_or(SpawnError::NoEnclave)?;
@@ -365,6 +366,7 @@ impl Thread {
     /// Ends a park of this thread, or its next one. The caller must be a thread of the same
     /// enclave; from elsewhere, use [`Enclave::unpark`]. Panics if it is none.
     pub fn unpark(self) {
+        current::preempt_point();
         let shared = with_core(|core| Arc::clone(&core.expect("see Enclave::unpark").shared));
         Waker { shared, thread: self }.unpark();
     }

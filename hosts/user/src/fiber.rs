@@ -14,6 +14,8 @@ use crate::table::Table;
 pub(crate) enum Suspend {
     /// The thread is runnable.
     Yield,
+    /// The thread is runnable, and was made to leave at a safe point.
+    Preempt,
     /// Until [`crate::Thread::unpark`].
     Park,
     /// Until the runtime wakes it: sleep, join, mutex, condition variable.

@@ -73,6 +73,8 @@ impl<T: Send + 'static> JoinHandle<T> {
         loop {
             let mut state = lock(&self.packet.state);
             if let Some(result) = state.result.take() {
+                drop(state);
+                current::preempt_point();
                 return result;
             }
             match Waker::of_current() {

@@ -6,6 +6,8 @@
 //! [`Condvar`]. Each event sends its message to the enclave's agent, each switch takes a decision,
 //! checks it against the thread table, and reports the outcome. Without an agent, a first-in
 //! first-out queue inside the host serves; a new agent takes over from a snapshot of the table.
+//! A thread that runs on and on is preempted at its next *safe point*: a call of the runtime, or
+//! [`preempt_point`].
 //!
 //! Must not know: any policy, and what the threads do.
 //!
@@ -24,6 +26,7 @@ mod enclave;
 mod fiber;
 mod inline_fn;
 mod join;
+mod safe_points;
 mod shared;
 mod stats;
 mod sync;
@@ -31,9 +34,9 @@ mod table;
 mod timers;
 
 pub use clock::MonotonicClock;
-pub use current::{class, core_index, current, park, sleep, yield_now};
+pub use current::{class, core_index, current, park, preempt_point, sleep, yield_now};
 pub use enclave::{Enclave, Options, SpawnError, Spawner, StartError, spawn};
 pub use join::{JoinError, JoinHandle};
-pub use stats::{CoreStats, EnclaveStats, Mode, PUBLISH_EVERY};
+pub use stats::{CoreStats, Deferrals, EnclaveStats, Mode, PUBLISH_EVERY};
 pub use sync::{Condvar, Mutex, MutexGuard};
 pub use table::Thread;

@@ -26,6 +26,15 @@ pub struct CoreStats {
     pub switches: u64,
     /// Of these, chosen by the fallback.
     pub fallback_switches: u64,
+    /// Preemptions that were asked for while the run was there: acknowledged at a safe point.
+    pub preempted: u64,
+    /// Preemptions that were asked for while the run was there, which then ended by itself before its
+    /// next safe point. One that comes later still is not seen.
+    pub ended_first: u64,
+    /// How long the acknowledged ones were deferred.
+    pub deferrals: Deferrals,
+    /// When the last thread that acknowledged one was back in its core loop, on [`MonotonicClock`].
+    pub preempted_at: Nanos,
     /// Looks at an empty queue.
     pub spins: u64,
     /// Times the core went to sleep.
@@ -44,6 +53,83 @@ pub struct CoreStats {
     pub outcomes: Vec<(Code, u64)>,
     /// What the core was charged, where a link is or was modelled; as old as the outcomes.
     pub charges: Option<Charges>,
+}
+
+const DEFERRAL_BUCKETS: usize = 40;
+
+/// How long preemptions were deferred, until a safe point. Each is known as "no longer than": since the
+/// last look at the clock at which the run had not been asked to end, which was some ten microseconds
+/// earlier, or one safe point where those are rarer.
+#[derive(Clone, Debug)]
+pub struct Deferrals {
+    /// How many took less than 2 to the power of the index, in nanoseconds, and not less than half of
+    /// that. The last bucket has all the longer ones too.
+    buckets: [u64; DEFERRAL_BUCKETS],
+    /// The longest.
+    pub max: Nanos,
+}
+
+impl Default for Deferrals {
+    fn default() -> Deferrals {
+        Deferrals { buckets: [0; DEFERRAL_BUCKETS], max: Nanos(0) }
+    }
+}
+
+impl Deferrals {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// A time that this share of them did not exceed, at most twice as long as the shortest such time.
+    pub fn within(&self, share: f64) -> Nanos {
+        let wanted = (self.count() as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (power, count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && power < DEFERRAL_BUCKETS - 1 {
+                return self.max.min(Nanos(1 << power));
+            }
+        }
+        self.max
+    }
+
+    /// Those of several cores together.
+    pub fn merge(&mut self, other: &Deferrals) {
+        for (bucket, other) in self.buckets.iter_mut().zip(other.buckets) {
+            *bucket += other;
+        }
+        self.max = self.max.max(other.max);
+    }
+}
+
+/// Deferrals as a core writes them.
+pub(crate) struct DeferralCounters {
+    buckets: [AtomicU64; DEFERRAL_BUCKETS],
+    max_ns: AtomicU64,
+}
+
+impl Default for DeferralCounters {
+    fn default() -> DeferralCounters {
+        DeferralCounters { buckets: [const { AtomicU64::new(0) }; _], max_ns: AtomicU64::new(0) }
+    }
+}
+
+impl DeferralCounters {
+    pub(crate) fn add(&self, Nanos(ns): Nanos) {
+        let power = (u64::BITS - ns.leading_zeros()) as usize;
+        bump(&self.buckets[power.min(DEFERRAL_BUCKETS - 1)], 1);
+        if ns > self.max_ns.load(Ordering::Relaxed) {
+            self.max_ns.store(ns, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self) -> Deferrals {
+        Deferrals {
+            buckets: std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed)),
+            max: Nanos(self.max_ns.load(Ordering::Relaxed)),
+        }
+    }
 }
 
 /// Switches after which a core that does not park publishes its outcomes and charges.
@@ -76,6 +162,10 @@ pub struct EnclaveStats {
 pub(crate) struct Counters {
     pub(crate) switches: AtomicU64,
     pub(crate) fallback_switches: AtomicU64,
+    pub(crate) preempted: AtomicU64,
+    pub(crate) ended_first: AtomicU64,
+    pub(crate) deferrals: DeferralCounters,
+    pub(crate) preempted_at_ns: AtomicU64,
     pub(crate) spins: AtomicU64,
     pub(crate) parks: AtomicU64,
     pub(crate) busy_ns: AtomicU64,
@@ -151,6 +241,10 @@ impl Counters {
         CoreStats {
             switches: get(&self.switches),
             fallback_switches: get(&self.fallback_switches),
+            preempted: get(&self.preempted),
+            ended_first: get(&self.ended_first),
+            deferrals: self.deferrals.read(),
+            preempted_at: Nanos(get(&self.preempted_at_ns)),
             spins: get(&self.spins),
             parks: get(&self.parks),
             busy: Nanos(get(&self.busy_ns)),
@@ -160,5 +254,31 @@ impl Counters {
             outcomes: totals.outcomes.iter().collect(),
             charges: totals.charges,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_deferrals_are_bounded_from_above_and_below() {
+        let counters = DeferralCounters::default();
+        let mut all: Vec<u64> = (0..1_000u64).map(|at| (at * at * 7_919) % 1_000_003).collect();
+        all.extend([0, 1, u64::MAX]);
+        all.iter().for_each(|&ns| counters.add(Nanos(ns)));
+        all.sort_unstable();
+        let deferrals = counters.read();
+        assert_eq!((deferrals.count(), deferrals.max), (all.len() as u64, Nanos(u64::MAX)));
+        for share in [0.01, 0.25, 0.5, 0.9, 0.99] {
+            let exact = all[(all.len() as f64 * share).ceil() as usize - 1];
+            let within = deferrals.within(share).0;
+            assert!(within >= exact && within <= (2 * exact).max(1), "{share}: {exact} {within}");
+        }
+        let mut twice = deferrals.clone();
+        twice.merge(&deferrals);
+        assert_eq!(twice.count(), 2 * deferrals.count());
+        assert_eq!(twice.within(0.5), deferrals.within(0.5));
+        assert_eq!(Deferrals::default().within(0.5), Nanos(0));
     }
 }

@@ -52,6 +52,8 @@ impl<T> Mutex<T> {
     /// Waits until nobody else has the value. Panics where it would have to wait and the caller is
     /// no thread of an enclave.
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        // Before, not after: who is preempted here keeps nobody waiting.
+        current::preempt_point();
         if let Some(guard) = self.try_lock() {
             return guard;
         }

@@ -21,21 +21,28 @@ use wave_user::{Enclave, Mode, SpawnError};
 /// Of a host whose agent is there and does nothing: a busy machine may turn a good one out too.
 const WATCHFUL: Nanos = Nanos::from_millis(20);
 const SOCKET: &str = "WAVE_TEST_AGENT";
+const POLICY: &str = "WAVE_TEST_POLICY";
 
 /// What [`process`] runs; by itself it does nothing.
 #[test]
 fn agent_process() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
     let attached = attach(Path::new(&socket)).unwrap();
-    let policy = Registry::shipped().make("fifo", &attached.layout.config).unwrap();
+    let name = std::env::var(POLICY).unwrap();
+    let policy = Registry::shipped().make(&name, &attached.layout.config).unwrap();
     run(attached, policy, (), Seat::Shared).unwrap();
 }
 
 /// An agent in a process of its own.
 fn process(enclave: &Enclave) -> Child {
+    process_with(enclave, "fifo")
+}
+
+fn process_with(enclave: &Enclave, policy: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "agent_process", "--quiet"])
         .env(SOCKET, enclave.socket())
+        .env(POLICY, policy)
         .stdout(Stdio::null())
         .stderr(Stdio::inherit())
         .spawn()
@@ -51,19 +58,24 @@ fn signal(child: &Child, signal: i32) {
 struct Work {
     ran: Arc<Vec<AtomicU64>>,
     sent: usize,
+    /// Safe points that each thread passes.
+    points: u32,
 }
 
 impl Work {
     fn new(count: usize) -> Work {
-        Work { ran: Arc::new((0..count).map(|_| AtomicU64::new(0)).collect()), sent: 0 }
+        Work { ran: Arc::new((0..count).map(|_| AtomicU64::new(0)).collect()), sent: 0, points: 0 }
     }
 
     /// Sends so many more threads, as fast as the enclave takes them.
     fn send(&mut self, enclave: &Enclave, count: usize) {
         for _ in 0..count {
             loop {
-                let (ran, index) = (Arc::clone(&self.ran), self.sent);
+                let (ran, index, points) = (Arc::clone(&self.ran), self.sent, self.points);
                 let body = move || {
+                    for _ in 0..points {
+                        wave_user::preempt_point();
+                    }
                     wave_user::yield_now();
                     ran[index].fetch_add(1, Ordering::Relaxed);
                 };
@@ -108,6 +120,33 @@ fn an_agent_that_is_killed_at_any_moment_loses_no_thread() {
     let stats = enclave.stats();
     assert!(stats.agents >= 4, "{stats:?}");
     assert_eq!((stats.lost_agents, stats.faults), (stats.agents, 0));
+}
+
+#[test]
+fn an_agent_that_is_killed_while_it_preempts_loses_no_thread() {
+    let seed = seed(1);
+    let _replay = Replay(seed, "crash an_agent_that_is_killed_while_it_preempts");
+    let mut rng = Pcg32::seed_from_u64(seed);
+    let enclave = start("preempting", |options| options.config.cores = 2);
+    let preempted = || enclave.stats().cores.iter().map(|core| core.preempted).sum::<u64>();
+    let mut work = Work::new(200_000);
+    // Long enough to be preempted several times.
+    work.points = 50_000;
+    for _ in 0..8 {
+        let mut agent = process_with(&enclave, "shinjuku:slice_us=5");
+        wait_for("the agent", || enclave.stats().mode == Mode::Agent);
+        // Killed between two of its preemptions, or in the middle of one.
+        let enough = preempted() + rng.random_range(1..200);
+        while preempted() < enough {
+            work.send(&enclave, 64);
+        }
+        agent.kill().unwrap();
+        assert_eq!(agent.wait().unwrap().signal(), Some(libc::SIGKILL));
+        wait_for("the end of the agent", || enclave.stats().mode == Mode::Fallback);
+    }
+    work.finish(&enclave);
+    let stats = enclave.stats();
+    assert_eq!((stats.agents, stats.lost_agents, stats.faults), (8, 8, 0));
 }
 
 #[test]

@@ -5,6 +5,8 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{start, wait_for};
 use wave_agent::{Registry, Seat, attach, record_to, run};
@@ -16,14 +18,13 @@ use wave_user::{Enclave, Mode};
 
 const SOCKET: &str = "WAVE_TEST_AGENT";
 const LOG: &str = "WAVE_TEST_LOG";
-const POLICY: &str = "fifo";
 
-fn record(socket: &Path, log: &Path) {
+fn record(socket: &Path, log: &Path, policy: &str) {
     let attached = attach(socket).unwrap();
     let config = attached.layout.config;
-    let header = Header { config, policy: POLICY.into(), about: "a test".into() };
+    let header = Header { config, policy: policy.into(), about: "a test".into() };
     let recorder = record_to(log, &header).unwrap();
-    let policy = Registry::shipped().make(POLICY, &config).unwrap();
+    let policy = Registry::shipped().make(policy, &config).unwrap();
     run(attached, policy, recorder, Seat::Shared).unwrap();
 }
 
@@ -31,7 +32,7 @@ fn record(socket: &Path, log: &Path) {
 #[test]
 fn agent_process() {
     let Some((socket, log)) = std::env::var_os(SOCKET).zip(std::env::var_os(LOG)) else { return };
-    record(Path::new(&socket), Path::new(&log));
+    record(Path::new(&socket), Path::new(&log), "fifo");
 }
 
 /// A log's path, removed with it.
@@ -89,7 +90,7 @@ fn a_recorded_run_replays_identically() {
     let log = Scratch::new("whole");
     let enclave = start("record-whole", |options| options.config.cores = 2);
     let (socket, file) = (enclave.socket().to_owned(), log.0.clone());
-    let agent = std::thread::spawn(move || record(&socket, &file));
+    let agent = std::thread::spawn(move || record(&socket, &file, "fifo"));
     wait_for("the agent", || enclave.mode() == Mode::Agent);
     work(&enclave, 200);
     drop(enclave);
@@ -97,6 +98,42 @@ fn a_recorded_run_replays_identically() {
     let (tally, runs) = replay(&log.0);
     assert!(tally.is_identical(), "{tally:?}");
     assert!(tally.decisions >= 200 && runs >= 200, "{runs} runs, {tally:?}");
+}
+
+#[test]
+fn a_recorded_run_with_preemptions_replays_identically() {
+    for (policy, cores) in [("shinjuku:slice_us=20", 1), ("multi-queue:slice_us=20", 2)] {
+        let log = Scratch::new(&format!("preempted-{cores}"));
+        let name = format!("record-preempted-{cores}");
+        let enclave = start(&name, |options| options.config.cores = cores);
+        let (socket, file) = (enclave.socket().to_owned(), log.0.clone());
+        let agent = std::thread::spawn(move || record(&socket, &file, policy));
+        wait_for("the agent", || enclave.mode() == Mode::Agent);
+        let preempted = || enclave.stats().cores.iter().map(|core| core.preempted).sum::<u64>();
+        let enough = Arc::new(AtomicBool::new(false));
+        let long: Vec<_> = (0..4)
+            .map(|class| {
+                let enough = Arc::clone(&enough);
+                let body = move || {
+                    while !enough.load(Ordering::SeqCst) {
+                        wave_user::preempt_point();
+                    }
+                };
+                enclave.spawn(class % 2, body).unwrap()
+            })
+            .collect();
+        work(&enclave, 200);
+        wait_for("preemptions", || preempted() >= 200);
+        enough.store(true, Ordering::SeqCst);
+        long.into_iter().for_each(|thread| thread.join().unwrap());
+        let acknowledged = preempted();
+        drop(enclave);
+        agent.join().unwrap();
+        let (tally, runs) = replay(&log.0);
+        assert!(tally.is_identical(), "{tally:?}");
+        assert!(tally.preemptions >= acknowledged, "{acknowledged} acknowledged, {tally:?}");
+        assert!(tally.decisions >= 400 && runs >= 400, "{runs} runs, {tally:?}");
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ opaque!(
     Db,
     Options,
     ReadOptions,
+    Iterator,
     WriteOptions,
     FlushOptions,
     WriteBatch,
@@ -47,6 +48,15 @@ unsafe extern "C" {
         bytes: *mut usize,
     ) -> *const c_char;
     pub fn rocksdb_pinnableslice_destroy(slice: *mut PinnableSlice);
+    pub fn rocksdb_create_iterator(db: *mut Db, options: *const ReadOptions) -> *mut Iterator;
+    pub fn rocksdb_iter_destroy(iterator: *mut Iterator);
+    pub fn rocksdb_iter_valid(iterator: *const Iterator) -> c_uchar;
+    pub fn rocksdb_iter_seek_to_first(iterator: *mut Iterator);
+    pub fn rocksdb_iter_seek(iterator: *mut Iterator, key: *const c_char, key_bytes: usize);
+    pub fn rocksdb_iter_next(iterator: *mut Iterator);
+    pub fn rocksdb_iter_key(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
+    pub fn rocksdb_iter_value(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
+    pub fn rocksdb_iter_get_error(iterator: *const Iterator, error: *mut *mut c_char);
     pub fn rocksdb_write(
         db: *mut Db,
         options: *const WriteOptions,

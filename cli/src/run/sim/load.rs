@@ -3,7 +3,7 @@
 use super::super::load::{Row, rows};
 use super::super::recording::Logs;
 use super::super::session::variant_found;
-use super::super::{ladder, limits};
+use super::super::{compare, ladder, limits};
 use super::{Failure, Found, Ground, Simulated, parallel};
 use crate::report::model::VariantResult;
 use crate::scenario::{Load, Scenario, Variant};
@@ -22,7 +22,8 @@ pub fn steps(scenario: &Scenario) -> u64 {
         Load::Each(loads) => loads.len(),
         Load::Search { .. } => 1,
     };
-    (rows(scenario, usize::MAX).0.len() * per_row) as u64
+    let compared = scenario.run.compare.as_ref().map_or(0, |_| scenario.variants.len());
+    (rows(scenario, usize::MAX).0.len() * per_row + compared) as u64
 }
 
 /// Runs every load of every row, or searches every row's saturation.
@@ -66,7 +67,21 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
             })?
         }
     };
-    Ok(Found { variants, ..Found::default() })
+    let mut found = Found { variants, ..Found::default() };
+    if let Some(compared) = &scenario.run.compare
+        && let Some(load) = compare::load(compared, &mut found)
+    {
+        let label = |variant: &Variant| format!("{}: {:.1} k/s", variant.name, load / 1e3);
+        let points = parallel::each(&scenario.variants, &ground.progress, label, |variant| {
+            let simulated = Simulated::new(scenario, variant)?;
+            let logs = ground.point_logs(&variant.name, load);
+            Ok(vec![simulated.run(load, logs.as_ref())?.report])
+        })?;
+        let variants = &scenario.variants;
+        found.extra =
+            compare::tails(&mut found, variants, points, load, &limits.class, &compared.with);
+    }
+    Ok(found)
 }
 
 /// How many steps `ladder` will report.

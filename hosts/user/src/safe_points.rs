@@ -1,0 +1,125 @@
+//! How long a preemption was deferred, without a clock at each safe point.
+//!
+//! A safe point costs one load of the preemption word, and a clock costs ten times that. So a core
+//! looks at the clock at some safe points only, and remembers when it last saw that its run was not
+//! asked to end. A preemption that is seen later was deferred for at most the time since then. The
+//! looks are some ten microseconds apart where safe points are dense, and one at each where they are not.
+
+use std::cell::Cell;
+
+use wave_core::clock::Nanos;
+
+/// Looks at the clock are meant to be no further apart than this, nor closer than half of it.
+const RESOLUTION: Nanos = Nanos::from_micros(16);
+/// Most safe points from one look at the clock to the next: what a thread may pass before the core
+/// notices that its safe points have become rare.
+const STRIDE_MAX: u32 = 64;
+
+/// The safe points of one core.
+pub(crate) struct SafePoints {
+    /// Safe points until the next look at the clock.
+    left: Cell<u32>,
+    stride: Cell<u32>,
+    /// When the run was last known not to have been asked to end.
+    clear_at: Cell<Nanos>,
+}
+
+impl SafePoints {
+    pub(crate) fn new() -> SafePoints {
+        SafePoints { left: Cell::new(1), stride: Cell::new(1), clear_at: Cell::new(Nanos(0)) }
+    }
+
+    /// A run begins, or was about to at `now`.
+    #[inline]
+    pub(crate) fn begin(&self, now: Nanos) {
+        self.clear_at.set(now);
+        self.left.set(self.stride.get());
+    }
+
+    /// A safe point at which the run was not asked to end. Returns whether it is time for
+    /// [`SafePoints::clear`].
+    #[inline]
+    pub(crate) fn pass(&self) -> bool {
+        let left = self.left.get() - 1;
+        self.left.set(left);
+        left == 0
+    }
+
+    /// The clock was looked at, and then the run was not asked to end.
+    pub(crate) fn clear(&self, now: Nanos) {
+        let since = now.since(self.clear_at.replace(now));
+        let stride = self.stride.get();
+        let stride = match since {
+            since if since > RESOLUTION => 1.max(stride / 2),
+            since if since < Nanos(RESOLUTION.0 / 2) => STRIDE_MAX.min(stride * 2),
+            _ => stride,
+        };
+        self.stride.set(stride);
+        self.left.set(stride);
+    }
+
+    /// For how long at most the run has been asked to end without doing so.
+    pub(crate) fn deferred(&self, now: Nanos) -> Nanos {
+        now.since(self.clear_at.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Safe points so far apart from each other, until the looks at the clock have settled; then the
+    /// longest time between two of them.
+    fn settled_gap(apart: Nanos) -> Nanos {
+        let points = SafePoints::new();
+        points.begin(Nanos(0));
+        let (mut now, mut longest) = (Nanos(0), Nanos(0));
+        for point in 0..10_000 {
+            now = now + apart;
+            if points.pass() {
+                if point > 5_000 {
+                    longest = longest.max(points.deferred(now));
+                }
+                points.clear(now);
+            }
+        }
+        longest
+    }
+
+    #[test]
+    fn looks_at_the_clock_follow_the_density_of_safe_points() {
+        for apart in [1, 5, 60, 220, 900, 3_000, 10_000, 1_000_000].map(Nanos) {
+            let gap = settled_gap(apart);
+            let densest = Nanos(apart.0 * u64::from(STRIDE_MAX));
+            let resolved = RESOLUTION.max(apart);
+            assert!(
+                gap >= Nanos(RESOLUTION.0 / 2).min(densest) && gap <= resolved,
+                "{apart:?}: {gap:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_thread_whose_safe_points_become_rare_is_noticed() {
+        let points = SafePoints::new();
+        points.begin(Nanos(0));
+        for point in 1..=100_000 {
+            if points.pass() {
+                points.clear(Nanos(point));
+            }
+        }
+        // Now a millisecond apart: the first look comes late, later ones at each.
+        let mut now = Nanos(100_000);
+        let mut passed = 0;
+        for _ in 0..1_000 {
+            now = now + Nanos::from_millis(1);
+            passed += 1;
+            if points.pass() {
+                assert!(passed <= STRIDE_MAX);
+                points.clear(now);
+                passed = 0;
+            }
+        }
+        assert_eq!((points.stride.get(), passed), (1, 0));
+    }
+}
