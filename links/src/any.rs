@@ -289,11 +289,18 @@ impl AnyBell {
 }
 
 impl AnyBell {
+    /// For who was interrupted by a ring of the bell, and did not wait for it: charges for that.
+    pub fn receive(&self) {
+        if let AnyBell::Model(bell) = self {
+            bell.receive();
+        }
+    }
+
     /// As [`Waiter::wait`], but wakes as well when `own` is rung, which costs nothing.
     pub fn wait_with(&self, own: &EventFd, timeout: Option<Duration>) {
         let [_, rung] = wait_for_either([own, self.event_fd()], timeout);
-        if let (true, AnyBell::Model(bell)) = (rung, self) {
-            bell.receive();
+        if rung {
+            self.receive();
         }
     }
 }

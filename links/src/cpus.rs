@@ -53,6 +53,11 @@ pub fn allowed() -> io::Result<Vec<usize>> {
 
 /// Lets this thread run on these CPUs only.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
+    pin_thread(0, cpus)
+}
+
+/// Lets the thread of this id run on these CPUs only; 0 is the calling one.
+pub fn pin_thread(thread: libc::pid_t, cpus: &[usize]) -> io::Result<()> {
     // SAFETY: all-zero is an empty `cpu_set_t`.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for &cpu in cpus {
@@ -62,8 +67,8 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
         // SAFETY: `cpu` is below CPU_SETSIZE.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }
-    // SAFETY: `set` is valid for reads of its size; 0 is the calling thread.
-    check(unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) })?;
+    // SAFETY: `set` is valid for reads of its size.
+    check(unsafe { libc::sched_setaffinity(thread, size_of_val(&set), &set) })?;
     Ok(())
 }
 

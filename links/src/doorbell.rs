@@ -6,6 +6,11 @@
 //! counter would block it for good. Agents ring eventfds, as a device does through VFIO; the host
 //! rings a [`SocketBell`], where every call says for itself that it must not block, and wakes its own
 //! cores through eventfds that it hands to nobody.
+//!
+//! A vector that has to interrupt a thread is a pipe: the kernel sends a signal to whoever owns its
+//! reading end ([`EventFd::interrupt`]), as part of the peer's write. No thread of the host stands in
+//! between, and it needs no right to send signals, for the owner chose to get them. Who rings cannot
+//! tell it from an eventfd.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,11 +20,16 @@ use wave_core::link::{Doorbell, Waiter};
 
 use crate::memory::check;
 
-/// Both ends of a doorbell vector.
+/// Both ends of a doorbell vector, or one end of a vector that interrupts.
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
 }
+
+/// Bytes that one look takes from a vector at most; eight are a ring.
+const BYTES_PER_LOOK: usize = 512;
+/// Looks until a vector counts as drained: a pipe holds no more.
+const LOOKS_MAX: usize = 65_536 / BYTES_PER_LOOK;
 
 impl EventFd {
     /// A new vector that was not rung yet.
@@ -41,6 +51,32 @@ impl EventFd {
         Ok(EventFd { fd })
     }
 
+    /// A vector that can interrupt a thread: the end to wait on, and the end to ring, which goes to the
+    /// peer. Rings send `signal` once somebody is to be interrupted ([`EventFd::interrupt`]).
+    pub fn interrupting(signal: libc::c_int) -> io::Result<[EventFd; 2]> {
+        let mut raw = [0; 2];
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        // SAFETY: `raw` is valid for writes of two descriptors.
+        check(unsafe { libc::pipe2(raw.as_mut_ptr(), flags) })?;
+        // SAFETY: both were just opened and belong to nobody else.
+        let ends = raw.map(|raw| EventFd { fd: unsafe { OwnedFd::from_raw_fd(raw) } });
+        let waiting = ends[0].fd.as_raw_fd();
+        // SAFETY: the descriptor is open; no memory is involved.
+        check(unsafe { libc::fcntl(waiting, F_SETSIG, signal) })?;
+        // SAFETY: as above.
+        check(unsafe { libc::fcntl(waiting, libc::F_SETFL, libc::O_NONBLOCK | libc::O_ASYNC) })?;
+        Ok(ends)
+    }
+
+    /// From now on each ring interrupts the thread of this id, of this process, or nobody. For the
+    /// waiting end of [`EventFd::interrupting`]. Safe in a signal's handler.
+    pub fn interrupt(&self, thread: Option<libc::pid_t>) {
+        let owner = Owner { kind: F_OWNER_TID, id: thread.unwrap_or(0) };
+        // SAFETY: `owner` is valid for reads during the call. It can fail for a thread only that is no
+        // more, and nobody has to interrupt that.
+        unsafe { libc::fcntl(self.fd.as_raw_fd(), F_SETOWN_EX, &raw const owner) };
+    }
+
     /// Another handle of the same vector.
     pub fn try_clone(&self) -> io::Result<EventFd> {
         Ok(EventFd { fd: self.fd.try_clone()? })
@@ -48,12 +84,21 @@ impl EventFd {
 
     /// Forgets all rings so far. Returns whether there was one.
     pub fn drain(&self) -> bool {
-        let mut count = 0u64;
-        let vector = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
-        // SAFETY: the vector names eight bytes of `count`, valid for writes during the call.
-        // RWF_NOWAIT, because the peer may have cleared O_NONBLOCK.
-        let got = unsafe { libc::preadv2(self.fd.as_raw_fd(), &vector, 1, -1, libc::RWF_NOWAIT) };
-        got == 8
+        let mut rung = false;
+        for _ in 0..LOOKS_MAX {
+            let mut bytes = [0u8; BYTES_PER_LOOK];
+            let vector =
+                libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: BYTES_PER_LOOK };
+            // SAFETY: the vector names `bytes`, valid for writes during the call.
+            // RWF_NOWAIT, because the peer may have cleared O_NONBLOCK.
+            let got =
+                unsafe { libc::preadv2(self.fd.as_raw_fd(), &vector, 1, -1, libc::RWF_NOWAIT) };
+            rung |= got > 0;
+            if got < BYTES_PER_LOOK as isize {
+                break;
+            }
+        }
+        rung
     }
 }
 
@@ -147,6 +192,17 @@ impl SocketBell {
     }
 }
 
+/// `struct f_owner_ex` of the kernel, which `libc` does not have.
+#[repr(C)]
+struct Owner {
+    kind: libc::c_int,
+    id: libc::pid_t,
+}
+
+const F_SETSIG: libc::c_int = 10;
+const F_SETOWN_EX: libc::c_int = 15;
+const F_OWNER_TID: libc::c_int = 0;
+
 /// Rings that one wait of a [`SocketBell`] forgets at most.
 const RINGS_PER_DRAIN: usize = 64;
 
@@ -208,6 +264,53 @@ mod tests {
         assert!(bell.wait(None));
         assert!(!bell.wait(Some(Duration::ZERO)));
         assert!(!bell.wait(Some(Duration::from_millis(1))));
+    }
+
+    #[test]
+    fn a_vector_that_interrupts_is_waited_on_like_any_other() {
+        let [waiting, ringing] = EventFd::interrupting(libc::SIGURG).unwrap();
+        // More rings than a pipe holds; with nobody to interrupt, they send no signal.
+        (0..10_000).for_each(|_| ringing.ring());
+        assert!(waiting.wait(None));
+        assert!(!waiting.wait(Some(Duration::from_millis(1))));
+        drop(waiting);
+        ringing.ring();
+    }
+
+    #[test]
+    fn a_ring_interrupts_whom_the_waiting_end_names() {
+        use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+        static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+        extern "C" fn handler(_: libc::c_int) {
+            // SAFETY: takes nothing.
+            INTERRUPTED.store(unsafe { libc::gettid() }, SeqCst);
+        }
+        // SAFETY: all zeros is a valid sigaction, and the handler only stores.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            check(libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut())).unwrap();
+        }
+        let [waiting, ringing] = EventFd::interrupting(libc::SIGURG).unwrap();
+        // The second lot finds the pipe full.
+        for rings in [1, 10_000] {
+            let me = {
+                // SAFETY: takes nothing.
+                let me = unsafe { libc::gettid() };
+                waiting.interrupt(Some(me));
+                std::thread::scope(|scope| {
+                    scope.spawn(|| (0..rings).for_each(|_| ringing.ring()));
+                });
+                me
+            };
+            while INTERRUPTED.swap(0, SeqCst) != me {
+                std::thread::yield_now();
+            }
+            waiting.interrupt(None);
+            INTERRUPTED.store(0, SeqCst);
+            ringing.ring();
+            assert_eq!(INTERRUPTED.load(SeqCst), 0);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wave_core::clock::Nanos;
-use wave_user::{CoreStats, Deferrals};
+use wave_user::{CoreStats, Times};
 use wave_workloads::generator::Settings;
 use wave_workloads::point::{
     self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult, Verdict,
@@ -116,7 +116,7 @@ impl<'a> Session<'a> {
         if preempted + ended_first == 0 {
             return None;
         }
-        let mut deferrals = Deferrals::default();
+        let mut deferrals = Times::default();
         cores.iter().for_each(|core| deferrals.merge(&core.deferrals));
         let us = |ns: Nanos| short(ns.0 as f64 / 1e3);
         let [half, most] = [0.5, 0.99].map(|share| us(deferrals.within(share)));

@@ -193,13 +193,19 @@ impl Control {
         let memory = Arc::new(memory);
         // The agent's own bell is the last.
         let [agent_bell, agents_end] = SocketBell::pair()?;
-        let mut bells = Vec::new();
-        for _ in 0..layout.agent_vector() {
-            bells.push(EventFd::new()?);
+        // A core's interrupts the thread that runs there, if that wants it.
+        let (mut bells, mut agents_ends) = (Vec::new(), Vec::new());
+        for _ in &self.shared.cores {
+            let [waiting, ringing] = EventFd::interrupting(self.shared.signal)?;
+            bells.push(waiting);
+            agents_ends.push(ringing);
         }
+        let control_bell = EventFd::new()?;
+        agents_ends.push(control_bell.try_clone()?);
+        bells.push(control_bell);
         let port = self.link.port(&memory, Side::Host, &layout.mappings(Side::Host))?;
         write_header(&layout, port.window(Home::Nic));
-        let fds = bells.iter().map(AsFd::as_fd).chain([agents_end.as_fd()]);
+        let fds = agents_ends.iter().map(AsFd::as_fd).chain([agents_end.as_fd()]);
         let fds: Vec<BorrowedFd<'_>> = fds.collect();
         connection.send_offer(&Offer {
             version: PROTOCOL_VERSION,

@@ -11,15 +11,17 @@ use wave_core::link::Waiter;
 use wave_core::message::{Decision, Sequence, TxnId};
 use wave_core::outcome::Code;
 use wave_core::snapshot::CoreRecord;
-use wave_links::AnyPort;
+use wave_links::{AnyBell, AnyPort};
 use wave_sched::wire::{DECISION_RUN, Event, Kind};
 
 use crate::clock::MonotonicClock;
 use crate::fiber::Suspend;
+use crate::futex;
+use crate::klt;
 use crate::safe_points::SafePoints;
 use crate::shared::{CoreShared, Incarnation, Shared, lock};
 use crate::stats::{Mode, PUBLISH_EVERY, bump};
-use crate::table::{Left, Table, Thread};
+use crate::table::{Left, Slot, Table, Thread};
 use crate::timers::Timers;
 
 /// The core's end of the current window.
@@ -31,12 +33,25 @@ struct CoreLink {
 
 /// One host core. Lives on its pthread; threads that run on it reach it through
 /// [`mod@crate::current`]. No borrow of a cell is ever held across a switch.
+///
+/// While a kernel-level thread runs, its pthread uses the core, and the core's own sleeps ([`klt`]).
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: u16,
+    /// The core's own pthread, and where it is pinned.
+    tid: libc::pid_t,
+    cpu: Option<usize>,
     link: RefCell<Option<CoreLink>>,
     timers: RefCell<Timers>,
     current: Cell<u32>,
+    /// Whether `current` is on this core's pthread, on its fiber or on the way there.
+    on_fiber: Cell<bool>,
+    /// When the core itself ends the run.
+    slice_end: Cell<Nanos>,
+    /// When a kernel-level thread is interrupted by its timer.
+    alarm: Cell<Nanos>,
+    /// Whom a kick interrupts.
+    interrupts: Cell<Option<libc::pid_t>>,
     epoch: Cell<u64>,
     run: Cell<u32>,
     idle_since: Cell<Option<Nanos>>,
@@ -46,27 +61,53 @@ pub(crate) struct Core {
     charged_at_look: Cell<Option<u64>>,
 }
 
+impl CoreLink {
+    /// What the agent rings for core number `index`.
+    fn bell(&self, index: u16) -> &AnyBell {
+        &self.incarnation.core_bells[usize::from(index)]
+    }
+}
+
+/// Deferrals that are shorter are not worth knowing where they happened.
+const WORTH_A_STACK: Nanos = Nanos::from_micros(50);
+
 /// Applies decisions for one core.
 struct Commits<'a> {
     table: &'a Table,
     core: u16,
 }
 
+/// A thread to run, and for how long at most; zero where the core does not end the run.
+#[derive(Clone, Copy)]
+struct Work {
+    id: u32,
+    slice: Nanos,
+}
+
 impl Mechanism for Commits<'_> {
-    type Work = u32;
+    type Work = Work;
 
     #[inline]
-    fn apply(&mut self, decision: &Decision) -> Result<u32, Code> {
+    fn apply(&mut self, decision: &Decision) -> Result<Work, Code> {
         if decision.kind != DECISION_RUN {
             return Err(Code::UnsupportedVersion);
         }
-        self.table.commit(self.core, decision.subject, decision.sequence)
+        let id = self.table.commit(self.core, decision.subject, decision.sequence)?;
+        Ok(Work { id, slice: Nanos(decision.argument) })
     }
 }
 
 impl Core {
-    pub(crate) fn new(shared: Arc<Shared>, index: u16) -> Core {
+    /// To be made on its own pthread, which is pinned to `cpu`.
+    pub(crate) fn new(shared: Arc<Shared>, index: u16, cpu: Option<usize>) -> Core {
         Core {
+            // SAFETY: takes nothing.
+            tid: unsafe { libc::gettid() },
+            cpu,
+            on_fiber: Cell::new(false),
+            slice_end: Cell::new(Nanos::MAX),
+            alarm: Cell::new(Nanos::MAX),
+            interrupts: Cell::new(None),
             timers: RefCell::new(Timers::new(shared.config.subjects as usize)),
             shared,
             index,
@@ -85,6 +126,16 @@ impl Core {
         self.current.get()
     }
 
+    /// The slot of the running thread.
+    pub(crate) fn own_slot(&self) -> &Slot {
+        self.shared.table.slot(self.current())
+    }
+
+    /// The slot of the user-level thread that this pthread runs, if it does.
+    pub(crate) fn running_slot(&self) -> Option<&Slot> {
+        self.on_fiber.get().then(|| self.own_slot())
+    }
+
     fn mine(&self) -> &CoreShared {
         &self.shared.cores[usize::from(self.index)]
     }
@@ -93,6 +144,7 @@ impl Core {
     pub(crate) fn run(&self) {
         let clock = MonotonicClock;
         let counters = &self.mine().counters;
+        self.mine().tid.store(self.tid, Ordering::Relaxed);
         let mut now = clock.now();
         while !self.shared.stop.load(Ordering::Relaxed) {
             if self.epoch.get() != self.shared.epoch.load(Ordering::Acquire) {
@@ -100,18 +152,20 @@ impl Core {
             }
             self.fire_timers(now);
             match self.next(now) {
-                Next::Run(id) => {
+                Next::Run(Work { id, slice }) => {
                     bump(&counters.switches, 1);
                     if counters.switches.load(Ordering::Relaxed).is_multiple_of(PUBLISH_EVERY) {
                         self.publish();
                     }
                     self.idle_since.set(None);
                     self.charged_at_look.set(None);
-                    self.safe_points.begin(now);
-                    let reason = self.switch_to(id);
+                    self.safe_points.begin(now, slice);
+                    self.slice_end.set(if slice == Nanos(0) { Nanos::MAX } else { now + slice });
+                    let reason = self.switch_to(id, now);
                     let end = clock.now();
                     if reason == Suspend::Preempt {
                         counters.preempted_at_ns.store(end.0, Ordering::Relaxed);
+                        counters.preempted_runs.add(end.since(now));
                     }
                     bump(&counters.busy_ns, end.since(now).0);
                     self.let_go(id, reason, end.since(now));
@@ -166,7 +220,7 @@ impl Core {
     }
 
     #[inline]
-    fn next(&self, now: Nanos) -> Next<u32> {
+    fn next(&self, now: Nanos) -> Next<Work> {
         match self.shared.mode() {
             Mode::Agent => self.next_from_agent(now),
             Mode::Fallback => self.next_from_fallback(now),
@@ -174,7 +228,7 @@ impl Core {
     }
 
     #[inline]
-    fn next_from_agent(&self, now: Nanos) -> Next<u32> {
+    fn next_from_agent(&self, now: Nanos) -> Next<Work> {
         let mut link = self.link.borrow_mut();
         let Some(CoreLink { port, protocol, incarnation }) = &mut *link else { return Next::Spin };
         let mut commits = Commits { table: &self.shared.table, core: self.index };
@@ -189,7 +243,7 @@ impl Core {
         next
     }
 
-    fn next_from_fallback(&self, now: Nanos) -> Next<u32> {
+    fn next_from_fallback(&self, now: Nanos) -> Next<Work> {
         if let Some(id) = self.shared.pop_fallback(self.index) {
             return self.run_by_fallback(id);
         }
@@ -211,7 +265,7 @@ impl Core {
         }
     }
 
-    fn run_by_fallback(&self, id: u32) -> Next<u32> {
+    fn run_by_fallback(&self, id: u32) -> Next<Work> {
         bump(&self.mine().counters.fallback_switches, 1);
         if let Some(link) = &mut *self.link.borrow_mut() {
             self.run.set(link.protocol.count_run());
@@ -223,26 +277,115 @@ impl Core {
             // An agent that attaches now must not believe that this core waits for it.
             self.mine().set_record(CoreRecord { run, txn: TxnId::new(0), asks: false });
         }
-        Next::Run(id)
+        Next::Run(Work { id, slice: Nanos(0) })
     }
 
-    fn switch_to(&self, id: u32) -> Suspend {
+    /// Runs a thread until it gives the core back.
+    fn switch_to(&self, id: u32, now: Nanos) -> Suspend {
         self.current.set(id);
+        self.mine().runs.store(id, Ordering::Relaxed);
+        match self.shared.table.slot(id).klt() {
+            Some(at) => self.switch_to_klt(at, id, now),
+            None => self.switch_to_fiber(id),
+        }
+    }
+
+    fn switch_to_fiber(&self, id: u32) -> Suspend {
         let slot = self.shared.table.slot(id);
         let mut fiber = slot
             .take_fiber()
             .or_else(|| self.shared.fibers.take())
             .expect("there is a fiber for every id");
+        self.interrupt(slot.is_in_region().then_some(self.tid));
+        self.on_fiber.set(true);
         let reason = fiber.resume(id);
-        // The prefetch runs while everything below updates the host's state (Wave 5.4).
-        if let Some(link) = &mut *self.link.borrow_mut() {
-            link.protocol.prefetch(&link.port);
-        }
+        self.on_fiber.set(false);
+        self.prefetch();
         match reason {
             Suspend::Exit => self.shared.fibers.give_back(fiber),
             _ => slot.keep_fiber(fiber),
         }
         reason
+    }
+
+    fn switch_to_klt(&self, at: u32, id: u32, now: Nanos) -> Suspend {
+        let (shared, mine) = (&self.shared, self.mine());
+        let klt = shared.klts.get(at);
+        self.interrupt(Some(klt.tid()));
+        mine.away.store(1, Ordering::Relaxed);
+        mine.runner.store(klt.tid(), Ordering::SeqCst);
+        // Whoever changes these looks for the runner after that.
+        let is_late = self.epoch.get() != shared.epoch.load(Ordering::SeqCst)
+            || shared.stop.load(Ordering::SeqCst);
+        let alarm = self.set_alarm(now);
+        if alarm.is_some() {
+            klt.set_timer(alarm, shared.signal);
+        }
+        klt.open(self, id, self.cpu);
+        if is_late {
+            klt::interrupt(klt.tid(), shared.signal);
+        }
+        while mine.away.load(Ordering::Acquire) != 0 {
+            futex::wait(&mine.away, 1);
+        }
+        self.prefetch();
+        mine.runner.store(0, Ordering::SeqCst);
+        if alarm.is_some() {
+            klt.set_timer(None, shared.signal);
+        }
+        let reason = klt.reason();
+        if reason == Suspend::Exit {
+            shared.klts.give_back(at);
+        }
+        reason
+    }
+
+    /// How long a kernel-level thread may run until the core has to see to something: the end of its
+    /// slice, or a thread that sleeps until then.
+    fn set_alarm(&self, now: Nanos) -> Option<Nanos> {
+        let timer = self.timers.borrow().next().unwrap_or(Nanos::MAX);
+        let alarm = self.slice_end.get().min(timer);
+        self.alarm.set(alarm);
+        // Zero would stop the timer.
+        (alarm != Nanos::MAX).then(|| alarm.since(now).max(Nanos(1)))
+    }
+
+    /// For a kernel-level thread that was interrupted, by its timer among others: sees to what is due.
+    /// Returns after how long the timer is to interrupt it next, if it was the timer.
+    pub(crate) fn heed_alarm(&self) -> Option<Nanos> {
+        if self.alarm.get() == Nanos::MAX {
+            return None;
+        }
+        let now = MonotonicClock.now();
+        if now < self.alarm.get() {
+            return None;
+        }
+        self.fire_timers(now);
+        self.set_alarm(now)
+    }
+
+    /// The prefetch runs while everything that follows updates the host's state (Wave 5.4).
+    #[inline]
+    fn prefetch(&self) {
+        if let Some(link) = &mut *self.link.borrow_mut() {
+            link.protocol.prefetch(&link.port);
+        }
+    }
+
+    /// From now on kicks interrupt this thread, or nobody.
+    #[inline]
+    fn interrupt(&self, thread: Option<libc::pid_t>) {
+        if self.interrupts.get() != thread
+            && let Some(link) = &*self.link.borrow()
+        {
+            link.bell(self.index).event_fd().interrupt(thread);
+            self.interrupts.set(thread);
+        }
+    }
+
+    /// From now on kicks interrupt this pthread, which the running thread is on.
+    pub(crate) fn interrupt_me(&self) {
+        self.interrupt(Some(self.tid));
     }
 
     /// Whether the agent has asked for the end of the current run.
@@ -266,13 +409,20 @@ impl Core {
     fn acknowledge(&self) -> bool {
         // Who unwinds must do so on one pthread, which counts its panics.
         if std::thread::panicking() {
+            bump(&self.mine().counters.refused_unwinding, 1);
             return false;
         }
-        let deferred = self.safe_points.deferred(MonotonicClock.now());
-        let counters = &self.mine().counters;
-        bump(&counters.preempted, 1);
-        counters.deferrals.add(deferred);
+        self.count_preemption(self.safe_points.deferred(MonotonicClock.now()));
         true
+    }
+
+    /// The run ends as it was asked to, so long after that at most.
+    fn count_preemption(&self, deferred: Nanos) {
+        let mine = self.mine();
+        bump(&mine.counters.preempted, 1);
+        if mine.counters.deferrals.add(deferred) && deferred >= WORTH_A_STACK {
+            mine.worst.capture(self.own_slot().class(), deferred);
+        }
     }
 
     /// What is not worth a look at each safe point. A thread also leaves a core that is to stop, or to
@@ -285,9 +435,47 @@ impl Core {
         }
         self.safe_points.clear(now);
         self.fire_timers(now);
-        let stops = self.shared.stop.load(Ordering::Relaxed);
-        let turns = self.epoch.get() != self.shared.epoch.load(Ordering::Acquire);
-        (stops || turns) && !std::thread::panicking()
+        if std::thread::panicking() {
+            return false;
+        }
+        self.is_over(now) || self.has_to_turn()
+    }
+
+    /// Whether the run's slice is over, which is then counted.
+    fn is_over(&self, now: Nanos) -> bool {
+        let is_over = now >= self.slice_end.get();
+        bump(&self.mine().counters.sliced, u64::from(is_over));
+        is_over
+    }
+
+    /// Whether the core is to stop, or to turn to another window.
+    fn has_to_turn(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
+            || self.epoch.get() != self.shared.epoch.load(Ordering::Acquire)
+    }
+
+    /// For a thread that was interrupted: whether there may be cause to leave the core. Changes nothing.
+    pub(crate) fn is_to_leave(&self) -> bool {
+        self.is_asked_to_end() || self.has_to_turn() || {
+            let end = self.slice_end.get();
+            end != Nanos::MAX && MonotonicClock.now() >= end
+        }
+    }
+
+    /// The same, where the thread will leave if so. It could not do so at once if the signal came at
+    /// `since`. Safe in a signal's handler, of a thread that is not inside of this crate.
+    pub(crate) fn must_leave_now(&self, since: Option<Nanos>) -> bool {
+        if self.is_asked_to_end() {
+            if let Some(link) = &*self.link.borrow() {
+                link.bell(self.index).receive();
+            }
+            let deferred = since.map_or(Nanos(0), |since| MonotonicClock.now().since(since));
+            bump(&self.mine().counters.deferred_inside, u64::from(since.is_some()));
+            self.count_preemption(deferred);
+            return true;
+        }
+        self.slice_end.get() != Nanos::MAX && self.is_over(MonotonicClock.now())
+            || self.has_to_turn()
     }
 
     /// Moves a thread that has left its fiber to its new state, and holds the message.
@@ -367,15 +555,14 @@ impl Core {
     }
 
     fn wait(&self, now: Nanos) {
+        self.interrupt(None);
         self.mine().sleeps.store(true, Ordering::SeqCst);
         let timeout = self.timers.borrow().next().map(|at| Duration::from_nanos(at.since(now).0));
         let changed = self.epoch.get() != self.shared.epoch.load(Ordering::SeqCst);
         if !changed && !self.shared.stop.load(Ordering::SeqCst) {
             let own = &self.mine().bell;
             match &*self.link.borrow() {
-                Some(link) => {
-                    link.incarnation.core_bells[usize::from(self.index)].wait_with(own, timeout);
-                }
+                Some(link) => link.bell(self.index).wait_with(own, timeout),
                 None => {
                     own.wait(timeout);
                 }
@@ -412,6 +599,7 @@ impl Core {
     }
 
     fn leave_link(&self) {
+        self.interrupt(None);
         if let Some(link) = self.link.borrow_mut().take() {
             self.mine().counters.leave_window(link.protocol.counts(), link.port.charges());
         }

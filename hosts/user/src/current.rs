@@ -8,6 +8,7 @@ use wave_core::clock::{Clock, Nanos};
 use crate::clock::MonotonicClock;
 use crate::core_loop::Core;
 use crate::fiber::Suspend;
+use crate::klt::{Inside, Klt};
 use crate::table::Thread;
 
 thread_local! {
@@ -23,19 +24,27 @@ pub(crate) fn enter(core: &Core, body: impl FnOnce()) {
 
 /// Gives `body` the core that the caller runs on, if it runs on one.
 ///
-/// Not inlined: a thread may go on on another pthread after a switch, and a compiler that kept the
+/// Not inlined: a user-level thread may go on on another pthread after a switch, and a compiler that kept the
 /// address of the thread-local across it would find the old core.
 #[inline(never)]
 pub(crate) fn with_core<R>(body: impl FnOnce(Option<&Core>) -> R) -> R {
-    let core = CORE.get();
     // SAFETY: `enter` keeps the core alive while the pointer is set, and the pointer is only ever
     // used on the pthread that set it.
-    body(unsafe { core.as_ref() })
+    if let Some(core) = unsafe { CORE.get().as_ref() } {
+        return body(Some(core));
+    }
+    // It cannot leave this core before `body` returns.
+    let _inside = Inside::enter();
+    body(Klt::current().map(Klt::core))
 }
 
 /// Leaves the core for the reason given, and comes back when the thread runs again.
 /// Panics if the caller is no thread of an enclave.
 pub(crate) fn suspend(reason: Suspend) {
+    if let Some(klt) = Klt::current() {
+        let _inside = Inside::enter();
+        return klt.leave(reason);
+    }
     let yielder = with_core(|core| {
         let core = core.expect("only a thread of an enclave can do this");
         core.shared.table.slot(core.current()).yielder()
@@ -78,14 +87,21 @@ pub fn yield_now() {
 /// Calls of this crate that need not block are safe points as well: [`crate::spawn`],
 /// [`Thread::unpark`], [`crate::Mutex::lock`] before it looks, and [`park`] and
 /// [`crate::JoinHandle::join`] where what they wait for has come. Does nothing outside an enclave, or
-/// while the thread panics.
+/// while the thread panics, nor on a kernel-level thread, which is preempted anywhere.
 #[inline]
 pub fn preempt_point() -> bool {
-    let leaves = with_core(|core| core.is_some_and(Core::must_leave));
+    let leaves = is_asked_to_leave();
     if leaves {
         suspend(Suspend::Preempt);
     }
     leaves
+}
+
+/// Whether the caller is a user-level thread that has to leave its core. Not inlined, as [`with_core`].
+#[inline(never)]
+fn is_asked_to_leave() -> bool {
+    // SAFETY: as in `with_core`.
+    unsafe { CORE.get().as_ref() }.is_some_and(Core::must_leave)
 }
 
 /// Blocks until [`Thread::unpark`], which may have come already. Sends BLOCKED.

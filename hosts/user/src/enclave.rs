@@ -8,8 +8,8 @@ use std::thread::JoinHandle as Pthread;
 use wave_core::clock::Nanos;
 use wave_core::layout::{Config, ConfigError, Layout, QueueConfig};
 use wave_core::link::Doorbell;
-use wave_links::LinkSpec;
 use wave_links::socket::{Listener, SocketError};
+use wave_links::{EventFd, LinkSpec};
 use wave_sched::wire::{Event, Kind, NO_CORE};
 
 use crate::barrier;
@@ -18,7 +18,9 @@ use crate::core_loop::Core;
 use crate::current::{self, with_core};
 use crate::inline_fn::InlineFn;
 use crate::join::JoinHandle;
+use crate::klt::{self, Inside, Klts};
 use crate::shared::Shared;
+use crate::stalls::{Detector, Stall, WorstDeferral};
 use crate::stats::{EnclaveStats, Mode};
 use crate::table::Thread;
 
@@ -44,6 +46,17 @@ pub struct Options {
     pub prefetch: bool,
     /// Whether an idle core gives its CPU to others between looks: where it shares one.
     pub yields_cpu: bool,
+    /// Kernel-level threads that can be alive at a time; each has a pthread from the start on. One that was
+    /// joined counts until its core has let go of it.
+    pub kernel_threads: u32,
+    /// What interrupts threads: kernel-level ones to preempt them, any to learn where it is when it
+    /// does not leave its core. The process must not use it for anything else, nor block it. System
+    /// calls that it interrupts are restarted, but for those that never are (signal(7)), such as sleeps
+    /// and polls with a timeout, which then fail with EINTR.
+    pub signal: libc::c_int,
+    /// For how long a thread may go on after it was asked to leave its core, until it is told of
+    /// ([`Enclave::stalls`]).
+    pub stall_after: Nanos,
 }
 
 impl Options {
@@ -59,6 +72,9 @@ impl Options {
             stack_bytes: 256 * 1024,
             prefetch: true,
             yields_cpu: false,
+            kernel_threads: 0,
+            signal: libc::SIGURG,
+            stall_after: Nanos::from_millis(10),
         }
     }
 
@@ -123,6 +139,45 @@ pub enum StartError {
     /// A stack that a signal frame would fill.
     #[error("stacks of {0} bytes are too small: at least 65536")]
     Stack(usize),
+    /// The signal that is to interrupt threads.
+    #[error("signal {signal} cannot interrupt threads: {error}; choose another (Options::signal)")]
+    Signal {
+        /// Which.
+        signal: libc::c_int,
+        /// What is wrong with it.
+        error: std::io::Error,
+    },
+}
+
+/// What a thread is scheduled as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ThreadKind {
+    /// A stack of its own on the pthread of whichever core it runs on: switched to in nanoseconds,
+    /// preempted at safe points.
+    #[default]
+    User,
+    /// A pthread of its own: switched to in microseconds, preempted anywhere, whatever code it runs. Where
+    /// it blocks in the kernel, its core waits with it, until the policy preempts it. Thread-locals
+    /// are those of its pthread, which other threads had before.
+    ///
+    /// User-level threads beside it block their core while they wait for a lock that it holds and that
+    /// is none of this crate's, malloc's included: for ever, if there is no other core.
+    Kernel,
+}
+
+/// What a thread is, besides what it runs. A number alone is the class of a user-level thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    /// Told to the policy with each of the thread's messages.
+    pub class: u16,
+    /// What it is scheduled as.
+    pub kind: ThreadKind,
+}
+
+impl From<u16> for Attributes {
+    fn from(class: u16) -> Attributes {
+        Attributes { class, kind: ThreadKind::User }
+    }
 }
 
 /// Why a thread could not be started.
@@ -136,6 +191,17 @@ pub enum SpawnError {
         /// Its configured number of threads.
         max: u32,
     },
+    /// As many kernel-level threads as configured are alive.
+    #[error(
+        "enclave `{enclave}` has {max} kernel-level threads alive, as many as it was configured for \
+         (Options::kernel_threads)"
+    )]
+    FullOfKernel {
+        /// Which enclave.
+        enclave: String,
+        /// Its configured number of kernel-level threads.
+        max: usize,
+    },
     /// The caller is no thread of an enclave.
     #[error("only a thread of an enclave can spawn without naming one: use Enclave::spawn")]
     NoEnclave,
@@ -144,10 +210,13 @@ pub enum SpawnError {
 /// A set of host cores and the threads on them, decided on by one agent at a time.
 ///
 /// Dropping it stops the cores as soon as their current threads leave them, at their next safe points at
-/// the latest; threads that have not ended by then never run again, and their stacks are leaked.
+/// the latest; threads that have not ended by then never run again, and their stacks and pthreads are
+/// leaked.
 pub struct Enclave {
     shared: Arc<Shared>,
     pthreads: Vec<Pthread<()>>,
+    klts: Vec<Pthread<()>>,
+    detector: Option<(Arc<EventFd>, Pthread<()>)>,
     socket: PathBuf,
 }
 
@@ -162,7 +231,8 @@ impl Enclave {
     /// (Wave Table 1: `CREATE_QUEUE`, `SET_QUEUE_TYPE` and `ASSOC_QUEUE_WITH` are in
     /// [`Options::config`], carried out for each agent that attaches).
     pub fn start(options: Options) -> Result<Enclave, StartError> {
-        let Options { mut config, link, cpus, .. } = options;
+        let Options { mut config, ref link, ref cpus, .. } = options;
+        let link = link.clone();
         if !cpus.is_empty() && cpus.len() != usize::from(config.cores) {
             return Err(StartError::Cpus { cores: config.cores, cpus: cpus.len() });
         }
@@ -180,24 +250,24 @@ impl Enclave {
             .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
         let system = |doing| move |error| StartError::System { doing, error };
         barrier::register().map_err(system("registering for membarrier(2)"))?;
-        let shared = Shared::new(
-            name,
-            config,
-            outside,
-            options.stack_bytes,
-            options.prefetch,
-            options.yields_cpu,
-        );
+        let signal = options.signal;
+        klt::handle(signal).map_err(|error| StartError::Signal { signal, error })?;
+        let shared = Shared::new(name, config, outside, &options);
         let shared = Arc::new(shared.map_err(system("making stacks and doorbells"))?);
-        let mut enclave =
-            Enclave { shared: Arc::clone(&shared), pthreads: Vec::new(), socket: options.socket };
+        let mut enclave = Enclave {
+            shared: Arc::clone(&shared),
+            pthreads: Vec::new(),
+            klts: Klts::start(&shared).map_err(system("starting kernel-level threads"))?,
+            detector: None,
+            socket: options.socket.clone(),
+        };
         for index in 0..config.cores {
             let shared = Arc::clone(&shared);
             let (pinned, is_pinned) = std::sync::mpsc::channel();
             let cpu = cpus.get(usize::from(index)).copied();
             let body = move || {
                 let _ = pinned.send(cpu.map_or(Ok(()), |cpu| wave_links::cpus::pin(&[cpu])));
-                let core = Core::new(shared, index);
+                let core = Core::new(shared, index, cpu);
                 current::enter(&core, || core.run());
             };
             let pthread = std::thread::Builder::new().name(format!("wave-core-{index}"));
@@ -207,6 +277,12 @@ impl Enclave {
                 return Err(StartError::Pin { core, cpu, error });
             }
         }
+        let bell = Arc::new(EventFd::new().map_err(system("making a doorbell"))?);
+        let detector = Detector::new(Arc::clone(&shared), Arc::clone(&bell), options.stall_after);
+        let pthread = std::thread::Builder::new().name("wave-stalls".into());
+        let started = pthread.spawn(move || detector.run());
+        let started = started.map_err(system("starting the thread that looks for stalls"))?;
+        enclave.detector = Some((bell, started));
         let control = Control::new(shared, listener, link, layout);
         let pthread = std::thread::Builder::new().name("wave-control".into());
         let started = pthread.spawn(move || control.run());
@@ -222,11 +298,11 @@ impl Enclave {
     /// Starts a thread and returns the right to wait for it.
     pub fn spawn<T: Send + 'static>(
         &self,
-        class: u16,
+        attributes: impl Into<Attributes>,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> Result<JoinHandle<T>, SpawnError> {
         let (mut handle, body) = JoinHandle::wrap(body);
-        handle.thread = Some(spawn_from_outside(&self.shared, 0, class, body)?);
+        handle.thread = Some(spawn_from_outside(&self.shared, 0, attributes.into(), body)?);
         Ok(handle)
     }
 
@@ -234,10 +310,10 @@ impl Enclave {
     /// A panic in it ends the thread, after the panic hook has run.
     pub fn spawn_detached(
         &self,
-        class: u16,
+        attributes: impl Into<Attributes>,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<Thread, SpawnError> {
-        spawn_from_outside(&self.shared, 0, class, guarded(body))
+        spawn_from_outside(&self.shared, 0, attributes.into(), guarded(body))
     }
 
     /// A way to spawn with a queue of its own, for one outside thread each; `at` is below
@@ -256,6 +332,19 @@ impl Enclave {
     /// The counters.
     pub fn stats(&self) -> EnclaveStats {
         self.shared.stats()
+    }
+
+    /// Threads that did not leave their cores when they were asked to: how many times that was found,
+    /// and the first ones.
+    pub fn stalls(&self) -> (u64, Vec<Stall>) {
+        self.shared.stalls.read()
+    }
+
+    /// The preemption that was deferred for longest and where, of each core that deferred one for more
+    /// than 50 us.
+    pub fn worst_deferrals(&self) -> Vec<(u16, WorstDeferral)> {
+        let cores = self.shared.cores.iter().enumerate();
+        cores.filter_map(|(core, shared)| Some((core as u16, shared.worst.read()?))).collect()
     }
 
     /// Who decides now.
@@ -284,6 +373,12 @@ impl Drop for Enclave {
         for pthread in self.pthreads.drain(..) {
             let _ = pthread.join();
         }
+        // Until now, as it can tell what keeps a core.
+        if let Some((bell, pthread)) = self.detector.take() {
+            bell.ring();
+            let _ = pthread.join();
+        }
+        self.shared.klts.stop(std::mem::take(&mut self.klts));
     }
 }
 
@@ -304,23 +399,24 @@ impl Spawner {
     /// As [`Enclave::spawn_detached`].
     pub fn spawn_detached(
         &self,
-        class: u16,
+        attributes: impl Into<Attributes>,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<Thread, SpawnError> {
-        spawn_from_outside(&self.shared, self.at, class, guarded(body))
+        spawn_from_outside(&self.shared, self.at, attributes.into(), guarded(body))
     }
 }
 
 /// Starts a thread in the caller's own enclave.
 pub fn spawn<T: Send + 'static>(
-    class: u16,
+    attributes: impl Into<Attributes>,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, SpawnError> {
     current::preempt_point();
     let (mut handle, body) = JoinHandle::wrap(body);
+    let attributes = attributes.into();
     with_core(|core| {
         let core = core.ok_or(SpawnError::NoEnclave)?;
-        let (event, thread) = create(&core.shared, class, core.index, InlineFn::new(body))?;
+        let (event, thread) = create(&core.shared, attributes, core.index, InlineFn::new(body))?;
         core.send(&event);
         core.shared.became_runnable(thread, event.sequence);
         handle.thread = Some(thread);
@@ -338,10 +434,12 @@ fn guarded(body: impl FnOnce() + Send + 'static) -> impl FnOnce() + Send + 'stat
 fn spawn_from_outside(
     shared: &Shared,
     at: usize,
-    class: u16,
+    attributes: Attributes,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<Thread, SpawnError> {
-    let (event, thread) = create(shared, class, NO_CORE, InlineFn::new(body))?;
+    // It may be a thread of this or of another enclave.
+    let _inside = Inside::enter();
+    let (event, thread) = create(shared, attributes, NO_CORE, InlineFn::new(body))?;
     shared.send_from_outside(at, &event);
     shared.became_runnable(thread, event.sequence);
     Ok(thread)
@@ -349,15 +447,23 @@ fn spawn_from_outside(
 
 fn create(
     shared: &Shared,
-    class: u16,
+    Attributes { class, kind }: Attributes,
     core: u16,
     entry: InlineFn,
 ) -> Result<(Event, Thread), SpawnError> {
-    let id = shared.free.pop().ok_or_else(|| SpawnError::Full {
-        enclave: shared.name.clone(),
-        max: shared.config.subjects,
-    })?;
-    let (thread, sequence) = shared.table.create(id, class, entry);
+    let enclave = || shared.name.clone();
+    let klt = match kind {
+        ThreadKind::User => None,
+        ThreadKind::Kernel => Some(shared.klts.take().ok_or_else(|| SpawnError::FullOfKernel {
+            enclave: enclave(),
+            max: shared.klts.len(),
+        })?),
+    };
+    let Some(id) = shared.free.pop() else {
+        klt.into_iter().for_each(|klt| shared.klts.give_back(klt));
+        return Err(SpawnError::Full { enclave: enclave(), max: shared.config.subjects });
+    };
+    let (thread, sequence) = shared.table.create(id, class, klt, entry);
     let event = Event { kind: Kind::New, thread: thread.0, sequence, core, class, ran: Nanos(0) };
     Ok((event, thread))
 }
@@ -391,12 +497,14 @@ impl Waker {
 
     /// Ends a wait.
     pub(crate) fn wake(self) {
+        let _inside = Inside::enter();
         if let Some(sequence) = self.shared.table.wake(self.thread) {
             self.tell(sequence);
         }
     }
 
     fn unpark(self) {
+        let _inside = Inside::enter();
         if let Some(sequence) = self.shared.table.unpark(self.thread) {
             self.tell(sequence);
         }

@@ -9,12 +9,13 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::table::Table;
 
-/// Why a fiber gave the core back.
+/// Why a thread gave the core back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Suspend {
     /// The thread is runnable.
     Yield,
-    /// The thread is runnable, and was made to leave at a safe point.
+    /// The thread is runnable, and was made to leave.
     Preempt,
     /// Until [`crate::Thread::unpark`].
     Park,
@@ -22,6 +23,13 @@ pub(crate) enum Suspend {
     Wait,
     /// The thread has ended; the fiber is free.
     Exit,
+}
+
+impl Suspend {
+    pub(crate) fn from_number(number: u8) -> Suspend {
+        let all = [Suspend::Yield, Suspend::Preempt, Suspend::Park, Suspend::Wait, Suspend::Exit];
+        all[usize::from(number)]
+    }
 }
 
 pub(crate) type FiberYielder = Yielder<u32, Suspend>;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use crate::current;
 use crate::enclave::Waker;
 use crate::fiber::Suspend;
+use crate::klt::Inside;
 use crate::shared::lock;
 use crate::table::Thread;
 
@@ -49,6 +50,7 @@ impl<T: Send + 'static> JoinHandle<T> {
         let handle = JoinHandle { packet: Arc::clone(&packet), thread: None };
         let run = move || {
             let result = catch_unwind(AssertUnwindSafe(body)).map_err(JoinError);
+            let _inside = Inside::enter();
             let waiter = {
                 let mut state = lock(&packet.state);
                 state.result = Some(result);
@@ -70,10 +72,12 @@ impl<T: Send + 'static> JoinHandle<T> {
     /// Waits for the thread's end. May be called on a thread of an enclave, which then blocks, or
     /// on any other, which sleeps in the kernel.
     pub fn join(self) -> Result<T, JoinError> {
+        let inside = Inside::enter();
         loop {
             let mut state = lock(&self.packet.state);
             if let Some(result) = state.result.take() {
                 drop(state);
+                drop(inside);
                 current::preempt_point();
                 return result;
             }

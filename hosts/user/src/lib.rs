@@ -7,7 +7,8 @@
 //! checks it against the thread table, and reports the outcome. Without an agent, a first-in
 //! first-out queue inside the host serves; a new agent takes over from a snapshot of the table.
 //! A thread that runs on and on is preempted at its next *safe point*: a call of the runtime, or
-//! [`preempt_point`].
+//! [`preempt_point`]. A kernel-level thread ([`ThreadKind::Kernel`]) has a pthread of its own and is
+//! preempted anywhere, by a signal.
 //!
 //! Must not know: any policy, and what the threads do.
 //!
@@ -24,10 +25,14 @@ mod core_loop;
 mod current;
 mod enclave;
 mod fiber;
+mod futex;
 mod inline_fn;
 mod join;
+mod klt;
+mod region;
 mod safe_points;
 mod shared;
+mod stalls;
 mod stats;
 mod sync;
 mod table;
@@ -35,8 +40,12 @@ mod timers;
 
 pub use clock::MonotonicClock;
 pub use current::{class, core_index, current, park, preempt_point, sleep, yield_now};
-pub use enclave::{Enclave, Options, SpawnError, Spawner, StartError, spawn};
+pub use enclave::{
+    Attributes, Enclave, Options, SpawnError, Spawner, StartError, ThreadKind, spawn,
+};
 pub use join::{JoinError, JoinHandle};
-pub use stats::{CoreStats, Deferrals, EnclaveStats, Mode, PUBLISH_EVERY};
+pub use region::{Anywhere, preempt_anywhere};
+pub use stalls::{Stall, StallCause, WorstDeferral};
+pub use stats::{CoreStats, EnclaveStats, Mode, PUBLISH_EVERY, Times};
 pub use sync::{Condvar, Mutex, MutexGuard};
 pub use table::Thread;

@@ -9,8 +9,11 @@ use std::cell::Cell;
 
 use wave_core::clock::Nanos;
 
-/// Looks at the clock are meant to be no further apart than this, nor closer than half of it.
+/// Looks at the clock are meant to be no further apart than this, nor closer than half of it, unless
+/// a slice ends soon.
 const RESOLUTION: Nanos = Nanos::from_micros(16);
+/// Looks in a slice that the core ends itself: it may last longer by one of so many parts.
+const LOOKS_PER_SLICE: u64 = 8;
 /// Most safe points from one look at the clock to the next: what a thread may pass before the core
 /// notices that its safe points have become rare.
 const STRIDE_MAX: u32 = 64;
@@ -20,18 +23,30 @@ pub(crate) struct SafePoints {
     /// Safe points until the next look at the clock.
     left: Cell<u32>,
     stride: Cell<u32>,
+    /// How far apart looks at the clock are meant to be at most, and at least half of it.
+    resolution: Cell<Nanos>,
     /// When the run was last known not to have been asked to end.
     clear_at: Cell<Nanos>,
 }
 
 impl SafePoints {
     pub(crate) fn new() -> SafePoints {
-        SafePoints { left: Cell::new(1), stride: Cell::new(1), clear_at: Cell::new(Nanos(0)) }
+        SafePoints {
+            left: Cell::new(1),
+            stride: Cell::new(1),
+            resolution: Cell::new(RESOLUTION),
+            clear_at: Cell::new(Nanos(0)),
+        }
     }
 
-    /// A run begins, or was about to at `now`.
+    /// A run begins, or was about to at `now`, of this slice if the core ends it.
     #[inline]
-    pub(crate) fn begin(&self, now: Nanos) {
+    pub(crate) fn begin(&self, now: Nanos, slice: Nanos) {
+        let resolution = match slice {
+            Nanos(0) => RESOLUTION,
+            Nanos(slice) => RESOLUTION.min(Nanos(slice / LOOKS_PER_SLICE)),
+        };
+        self.resolution.set(resolution);
         self.clear_at.set(now);
         self.left.set(self.stride.get());
     }
@@ -50,8 +65,8 @@ impl SafePoints {
         let since = now.since(self.clear_at.replace(now));
         let stride = self.stride.get();
         let stride = match since {
-            since if since > RESOLUTION => 1.max(stride / 2),
-            since if since < Nanos(RESOLUTION.0 / 2) => STRIDE_MAX.min(stride * 2),
+            since if since > self.resolution.get() => 1.max(stride / 2),
+            since if since < Nanos(self.resolution.get().0 / 2) => STRIDE_MAX.min(stride * 2),
             _ => stride,
         };
         self.stride.set(stride);
@@ -72,7 +87,7 @@ mod tests {
     /// longest time between two of them.
     fn settled_gap(apart: Nanos) -> Nanos {
         let points = SafePoints::new();
-        points.begin(Nanos(0));
+        points.begin(Nanos(0), Nanos(0));
         let (mut now, mut longest) = (Nanos(0), Nanos(0));
         for point in 0..10_000 {
             now = now + apart;
@@ -102,7 +117,7 @@ mod tests {
     #[test]
     fn a_thread_whose_safe_points_become_rare_is_noticed() {
         let points = SafePoints::new();
-        points.begin(Nanos(0));
+        points.begin(Nanos(0), Nanos(0));
         for point in 1..=100_000 {
             if points.pass() {
                 points.clear(Nanos(point));

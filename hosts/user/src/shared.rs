@@ -1,7 +1,7 @@
 //! What all threads of one enclave share: cores, outside contexts and the control thread.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
@@ -16,7 +16,10 @@ use wave_links::{AnyBell, AnyPort, EventFd, LinkSpec, SocketBell};
 use wave_sched::wire::{Event, Kind, NO_CORE};
 
 use crate::barrier;
+use crate::enclave::Options;
 use crate::fiber::Fibers;
+use crate::klt::{self, Klts};
+use crate::stalls::{Stalls, Worst};
 use crate::stats::{Counters, EnclaveStats, Mode};
 use crate::table::{Table, Thread};
 
@@ -59,14 +62,31 @@ pub(crate) struct CoreShared {
     pub(crate) epoch: AtomicU64,
     /// Whether the core sleeps, or is about to.
     pub(crate) sleeps: AtomicBool,
+    /// Not 0 while a kernel-level thread has the core, whose own pthread sleeps on this word.
+    pub(crate) away: AtomicU32,
+    /// The pthread of that thread, or 0.
+    pub(crate) runner: AtomicI32,
+    /// The core's own pthread.
+    pub(crate) tid: AtomicI32,
+    /// The id of the thread that runs, or ran last.
+    pub(crate) runs: AtomicU32,
+    signal: libc::c_int,
+    /// Where the longest deferral was.
+    pub(crate) worst: Worst,
     /// What wakes it from within the host. No agent has it.
     pub(crate) bell: EventFd,
     pub(crate) counters: Counters,
 }
 
 impl CoreShared {
-    pub(crate) fn new() -> std::io::Result<CoreShared> {
+    pub(crate) fn new(signal: libc::c_int) -> std::io::Result<CoreShared> {
         Ok(CoreShared {
+            away: AtomicU32::new(0),
+            runner: AtomicI32::new(0),
+            tid: AtomicI32::new(0),
+            runs: AtomicU32::new(0),
+            signal,
+            worst: Worst::default(),
             record: AtomicU64::new(1 << 24),
             epoch: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
@@ -92,8 +112,13 @@ impl CoreShared {
         }
     }
 
+    /// Has the core look again: it has to stop, or to turn to another window.
     pub(crate) fn ring(&self) {
         self.bell.ring();
+        let runner = self.runner.load(Ordering::SeqCst);
+        if runner != 0 {
+            klt::interrupt(runner, self.signal);
+        }
     }
 }
 
@@ -108,6 +133,10 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) table: Arc<Table>,
     pub(crate) fibers: Fibers,
+    pub(crate) klts: Klts,
+    /// What interrupts threads.
+    pub(crate) signal: libc::c_int,
+    pub(crate) stalls: Stalls,
     pub(crate) free: ArrayQueue<u32>,
     pub(crate) cores: Vec<CoreShared>,
     pub(crate) outside: Vec<Mutex<Outside>>,
@@ -143,10 +172,9 @@ impl Shared {
         name: String,
         config: Config,
         spawners: usize,
-        stack_bytes: usize,
-        prefetches: bool,
-        yields_cpu: bool,
+        options: &Options,
     ) -> std::io::Result<Shared> {
+        let signal = options.signal;
         let table = Arc::new(Table::new(config.subjects));
         let count = config.subjects as usize;
         let free = ArrayQueue::new(count);
@@ -155,18 +183,21 @@ impl Shared {
         }
         Ok(Shared {
             name,
-            fibers: Fibers::new(&table, count, stack_bytes)?,
+            fibers: Fibers::new(&table, count, options.stack_bytes)?,
+            klts: Klts::new(options.kernel_threads),
+            signal,
+            stalls: Stalls::default(),
             table,
             free,
-            cores: (0..config.cores).map(|_| CoreShared::new()).collect::<Result<_, _>>()?,
+            cores: (0..config.cores).map(|_| CoreShared::new(signal)).collect::<Result<_, _>>()?,
             outside: (0..spawners).map(|_| Mutex::new(Outside { link: None })).collect(),
             epoch: AtomicU64::new(0),
             incarnation: Mutex::new(None),
             agent_decides: AtomicBool::new(false),
             // Every id may stand here twice: once since it became runnable, once from the scan.
             fallback: Mutex::new(VecDeque::with_capacity(2 * count)),
-            prefetches,
-            yields_cpu,
+            prefetches: options.prefetch,
+            yields_cpu: options.yields_cpu,
             overflows: AtomicU64::new(0),
             kill: AtomicBool::new(false),
             stop: AtomicBool::new(false),

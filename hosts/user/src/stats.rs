@@ -31,8 +31,20 @@ pub struct CoreStats {
     /// Preemptions that were asked for while the run was there, which then ended by itself before its
     /// next safe point. One that comes later still is not seen.
     pub ended_first: u64,
-    /// How long the acknowledged ones were deferred.
-    pub deferrals: Deferrals,
+    /// How long the acknowledged ones were deferred: at safe points known as "no longer than", since the
+    /// last look at the clock at which the run had not been asked to end, which was some ten
+    /// microseconds earlier, or one safe point where those are rarer; on kernel-level threads from the
+    /// signal on.
+    pub deferrals: Times,
+    /// Of the acknowledged ones, those that found a kernel-level thread inside of this crate, where it
+    /// is not preempted.
+    pub deferred_inside: u64,
+    /// Safe points that a thread did not acknowledge at, because it unwound.
+    pub refused_unwinding: u64,
+    /// Runs that the core itself ended, after their slices.
+    pub sliced: u64,
+    /// How long the runs lasted that were preempted, by whomever.
+    pub preempted_runs: Times,
     /// When the last thread that acknowledged one was back in its core loop, on [`MonotonicClock`].
     pub preempted_at: Nanos,
     /// Looks at an empty queue.
@@ -55,47 +67,69 @@ pub struct CoreStats {
     pub charges: Option<Charges>,
 }
 
-const DEFERRAL_BUCKETS: usize = 40;
+/// Steps of a histogram per power of two.
+const STEPS: usize = 8;
+/// Up to about nine minutes.
+const BUCKETS: usize = 40 * STEPS;
 
-/// How long preemptions were deferred, until a safe point. Each is known as "no longer than": since the
-/// last look at the clock at which the run had not been asked to end, which was some ten microseconds
-/// earlier, or one safe point where those are rarer.
-#[derive(Clone, Debug)]
-pub struct Deferrals {
-    /// How many took less than 2 to the power of the index, in nanoseconds, and not less than half of
-    /// that. The last bucket has all the longer ones too.
-    buckets: [u64; DEFERRAL_BUCKETS],
+fn bucket(ns: u64) -> usize {
+    let power = ns.max(STEPS as u64).ilog2() as usize - 2;
+    let step = if ns < STEPS as u64 { ns as usize } else { (ns >> (power - 1)) as usize % STEPS };
+    if ns < STEPS as u64 { step } else { (power * STEPS + step).min(BUCKETS - 1) }
+}
+
+/// The longest time of a bucket.
+fn longest(bucket: usize) -> Nanos {
+    let (power, step) = (bucket / STEPS, (bucket % STEPS) as u64);
+    match power {
+        0 => Nanos(step),
+        _ => Nanos(((STEPS as u64 + step + 1) << (power - 1)) - 1),
+    }
+}
+
+/// A histogram of times, exact to an eighth.
+#[derive(Clone)]
+pub struct Times {
+    buckets: [u64; BUCKETS],
     /// The longest.
     pub max: Nanos,
 }
 
-impl Default for Deferrals {
-    fn default() -> Deferrals {
-        Deferrals { buckets: [0; DEFERRAL_BUCKETS], max: Nanos(0) }
+impl Default for Times {
+    fn default() -> Times {
+        Times { buckets: [0; BUCKETS], max: Nanos(0) }
     }
 }
 
-impl Deferrals {
-    /// How many there were.
+impl std::fmt::Debug for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [p50, p99] = [0.5, 0.99].map(|share| self.within(share));
+        write!(f, "{} times, p50 {p50:?}, p99 {p99:?}, max {:?}", self.count(), self.max)
+    }
+}
+
+impl Times {
+    /// How many there are.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// A time that this share of them did not exceed, at most twice as long as the shortest such time.
+    /// A time that this share of them did not exceed, at most an eighth longer than the shortest such
+    /// time; zero where there are none.
     pub fn within(&self, share: f64) -> Nanos {
         let wanted = (self.count() as f64 * share).ceil() as u64;
         let mut seen = 0;
-        for (power, count) in self.buckets.iter().enumerate() {
+        for (at, count) in self.buckets.iter().enumerate() {
             seen += count;
-            if seen >= wanted && power < DEFERRAL_BUCKETS - 1 {
-                return self.max.min(Nanos(1 << power));
+            if seen >= wanted && at < BUCKETS - 1 {
+                return self.max.min(longest(at));
             }
         }
         self.max
     }
 
     /// Those of several cores together.
-    pub fn merge(&mut self, other: &Deferrals) {
+    pub fn merge(&mut self, other: &Times) {
         for (bucket, other) in self.buckets.iter_mut().zip(other.buckets) {
             *bucket += other;
         }
@@ -103,29 +137,31 @@ impl Deferrals {
     }
 }
 
-/// Deferrals as a core writes them.
-pub(crate) struct DeferralCounters {
-    buckets: [AtomicU64; DEFERRAL_BUCKETS],
+/// Times as a core writes them.
+pub(crate) struct TimeCounters {
+    buckets: [AtomicU64; BUCKETS],
     max_ns: AtomicU64,
 }
 
-impl Default for DeferralCounters {
-    fn default() -> DeferralCounters {
-        DeferralCounters { buckets: [const { AtomicU64::new(0) }; _], max_ns: AtomicU64::new(0) }
+impl Default for TimeCounters {
+    fn default() -> TimeCounters {
+        TimeCounters { buckets: [const { AtomicU64::new(0) }; _], max_ns: AtomicU64::new(0) }
     }
 }
 
-impl DeferralCounters {
-    pub(crate) fn add(&self, Nanos(ns): Nanos) {
-        let power = (u64::BITS - ns.leading_zeros()) as usize;
-        bump(&self.buckets[power.min(DEFERRAL_BUCKETS - 1)], 1);
-        if ns > self.max_ns.load(Ordering::Relaxed) {
+impl TimeCounters {
+    /// Returns whether it is the longest so far.
+    pub(crate) fn add(&self, Nanos(ns): Nanos) -> bool {
+        bump(&self.buckets[bucket(ns)], 1);
+        let is_longest = ns > self.max_ns.load(Ordering::Relaxed);
+        if is_longest {
             self.max_ns.store(ns, Ordering::Relaxed);
         }
+        is_longest
     }
 
-    fn read(&self) -> Deferrals {
-        Deferrals {
+    fn read(&self) -> Times {
+        Times {
             buckets: std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed)),
             max: Nanos(self.max_ns.load(Ordering::Relaxed)),
         }
@@ -164,7 +200,11 @@ pub(crate) struct Counters {
     pub(crate) fallback_switches: AtomicU64,
     pub(crate) preempted: AtomicU64,
     pub(crate) ended_first: AtomicU64,
-    pub(crate) deferrals: DeferralCounters,
+    pub(crate) deferrals: TimeCounters,
+    pub(crate) deferred_inside: AtomicU64,
+    pub(crate) refused_unwinding: AtomicU64,
+    pub(crate) sliced: AtomicU64,
+    pub(crate) preempted_runs: TimeCounters,
     pub(crate) preempted_at_ns: AtomicU64,
     pub(crate) spins: AtomicU64,
     pub(crate) parks: AtomicU64,
@@ -244,6 +284,10 @@ impl Counters {
             preempted: get(&self.preempted),
             ended_first: get(&self.ended_first),
             deferrals: self.deferrals.read(),
+            deferred_inside: get(&self.deferred_inside),
+            refused_unwinding: get(&self.refused_unwinding),
+            sliced: get(&self.sliced),
+            preempted_runs: self.preempted_runs.read(),
             preempted_at: Nanos(get(&self.preempted_at_ns)),
             spins: get(&self.spins),
             parks: get(&self.parks),
@@ -262,23 +306,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_of_deferrals_are_bounded_from_above_and_below() {
-        let counters = DeferralCounters::default();
+    fn shares_of_times_are_bounded_from_above_and_below() {
+        let counters = TimeCounters::default();
         let mut all: Vec<u64> = (0..1_000u64).map(|at| (at * at * 7_919) % 1_000_003).collect();
         all.extend([0, 1, u64::MAX]);
-        all.iter().for_each(|&ns| counters.add(Nanos(ns)));
+        all.iter().for_each(|&ns| _ = counters.add(Nanos(ns)));
         all.sort_unstable();
-        let deferrals = counters.read();
-        assert_eq!((deferrals.count(), deferrals.max), (all.len() as u64, Nanos(u64::MAX)));
+        let times = counters.read();
+        assert_eq!((times.count(), times.max), (all.len() as u64, Nanos(u64::MAX)));
         for share in [0.01, 0.25, 0.5, 0.9, 0.99] {
             let exact = all[(all.len() as f64 * share).ceil() as usize - 1];
-            let within = deferrals.within(share).0;
-            assert!(within >= exact && within <= (2 * exact).max(1), "{share}: {exact} {within}");
+            let within = times.within(share).0;
+            assert!(within >= exact && within <= exact + exact / 8, "{share}: {exact} {within}");
         }
-        let mut twice = deferrals.clone();
-        twice.merge(&deferrals);
-        assert_eq!(twice.count(), 2 * deferrals.count());
-        assert_eq!(twice.within(0.5), deferrals.within(0.5));
-        assert_eq!(Deferrals::default().within(0.5), Nanos(0));
+        let mut twice = times.clone();
+        twice.merge(&times);
+        assert_eq!(twice.count(), 2 * times.count());
+        assert_eq!(twice.within(0.5), times.within(0.5));
+        assert_eq!(Times::default().within(0.5), Nanos(0));
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::current;
 use crate::enclave::Waker;
 use crate::fiber::Suspend;
+use crate::klt::Inside;
 use crate::shared::lock;
 
 /// Threads that wait, first come first served. The lock is held for a few instructions and never
@@ -18,6 +19,7 @@ struct Waiters(Spin<VecDeque<Waker>>);
 
 impl Waiters {
     fn wake_one(&self) -> bool {
+        let _inside = Inside::enter();
         let waker = lock(&self.0).pop_front();
         waker.map(Waker::wake).is_some()
     }
@@ -57,6 +59,7 @@ impl<T> Mutex<T> {
         if let Some(guard) = self.try_lock() {
             return guard;
         }
+        let _inside = Inside::enter();
         let mut waiters = lock(&self.waiters.0);
         // The holder gives the lock away under the same lock, so it cannot slip away in between.
         if let Some(guard) = self.try_lock() {
@@ -78,6 +81,7 @@ impl<T> Mutex<T> {
     }
 
     fn unlock(&self) {
+        let _inside = Inside::enter();
         let next = {
             let mut waiters = lock(&self.waiters.0);
             let next = waiters.pop_front();
@@ -127,10 +131,12 @@ impl Condvar {
     /// Panics if the caller is no thread of an enclave.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         let mutex = guard.0;
+        let inside = Inside::enter();
         let waker = Waker::of_current().expect("only a thread of an enclave can wait here");
         lock(&self.0.0).push_back(waker);
         drop(guard);
         current::suspend(Suspend::Wait);
+        drop(inside);
         mutex.lock()
     }
 
@@ -153,6 +159,7 @@ impl Condvar {
 
     /// Wakes all that wait now.
     pub fn notify_all(&self) {
+        let _inside = Inside::enter();
         let waiting = lock(&self.0.0).len();
         for _ in 0..waiting {
             self.0.wake_one();

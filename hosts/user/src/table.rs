@@ -14,7 +14,7 @@
 //! left in its *token* word.
 
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use wave_core::message::{Sequence, Subject};
 use wave_core::outcome::Code;
@@ -22,7 +22,9 @@ use wave_core::snapshot::{Record, State};
 
 use crate::fiber::{Fiber, FiberYielder};
 use crate::inline_fn::InlineFn;
+use crate::region::Where;
 
+const NO_KLT: u32 = u32::MAX;
 const FREE: u64 = 0;
 const RUNNABLE: u64 = 1;
 const RUNNING: u64 = 2;
@@ -63,6 +65,12 @@ pub(crate) struct Slot {
     tokens: AtomicU8,
     core: AtomicU16,
     class: AtomicU16,
+    /// What carries a kernel-level thread; [`NO_KLT`] for a user-level one. Written while the id is free.
+    klt: AtomicU32,
+    /// Of a user-level thread: whether it is in [`crate::preempt_anywhere`], and where it may be preempted
+    /// now (a [`Where`]). Written by the thread itself.
+    is_in_region: AtomicBool,
+    preempted: AtomicU8,
     /// These belong to whoever has the thread: its spawner until it is runnable, then the core that
     /// committed it. The commit's compare-and-swap orders one owner after the other.
     entry: UnsafeCell<Option<InlineFn>>,
@@ -113,6 +121,29 @@ impl Slot {
     pub(crate) fn class(&self) -> u16 {
         self.class.load(Ordering::Relaxed)
     }
+
+    /// What carries the thread, if it is a kernel-level one.
+    #[inline]
+    pub(crate) fn klt(&self) -> Option<u32> {
+        Some(self.klt.load(Ordering::Relaxed)).filter(|klt| *klt != NO_KLT)
+    }
+
+    #[inline]
+    pub(crate) fn is_in_region(&self) -> bool {
+        self.is_in_region.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_in_region(&self, is_in_region: bool) {
+        self.is_in_region.store(is_in_region, Ordering::Relaxed);
+    }
+
+    pub(crate) fn preempted(&self) -> Where {
+        Where::from_number(self.preempted.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_preempted(&self, at: Where) {
+        self.preempted.store(at as u8, Ordering::Relaxed);
+    }
 }
 
 /// What came of blocking a thread; with its new version.
@@ -135,6 +166,9 @@ impl Table {
             tokens: AtomicU8::new(0),
             core: AtomicU16::new(0),
             class: AtomicU16::new(0),
+            klt: AtomicU32::new(NO_KLT),
+            is_in_region: AtomicBool::new(false),
+            preempted: AtomicU8::new(Where::SafePoints as u8),
             entry: UnsafeCell::new(None),
             fiber: UnsafeCell::new(None),
             yielder: Cell::new(std::ptr::null()),
@@ -152,14 +186,24 @@ impl Table {
         Thread(Subject { id, generation: generation(word) })
     }
 
-    /// Gives a free id, which the caller took from the free list, a new life.
-    pub(crate) fn create(&self, id: u32, class: u16, entry: InlineFn) -> (Thread, Sequence) {
+    /// Gives a free id, which the caller took from the free list, a new life, on `klt` if it is a
+    /// kernel-level thread's.
+    pub(crate) fn create(
+        &self,
+        id: u32,
+        class: u16,
+        klt: Option<u32>,
+        entry: InlineFn,
+    ) -> (Thread, Sequence) {
         let slot = self.slot(id);
         let old = slot.word.load(Ordering::Acquire);
         debug_assert_eq!(old & STATE, FREE);
         // SAFETY: the id is free and the caller alone holds it.
         unsafe { *slot.entry.get() = Some(entry) };
         slot.class.store(class, Ordering::Relaxed);
+        slot.klt.store(klt.unwrap_or(NO_KLT), Ordering::Relaxed);
+        slot.is_in_region.store(false, Ordering::Relaxed);
+        slot.preempted.store(Where::SafePoints as u8, Ordering::Relaxed);
         slot.tokens.store(0, Ordering::Relaxed);
         let generation = (generation(old) + 1) & GENERATION_MASK;
         let sequence = sequence(old).next();

@@ -5,41 +5,18 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle as Pthread;
 
-use common::{start, wait_for};
-use wave_agent::{Exit, RunError, Seat, attach, run};
+use common::{agent, shipped, start, sum, wait_for};
 use wave_core::clock::Nanos;
-use wave_core::layout::Config;
 use wave_core::message::{Decision, Message};
 use wave_core::outcome::Outcome;
 use wave_core::policy::{Desk, Policy, Preemption, Progress};
 use wave_core::snapshot::Snapshot;
 use wave_links::LinkSpec;
-use wave_sched::policies::by_name;
 use wave_sched::policies::fifo::Fifo;
-use wave_user::{CoreStats, Enclave, Mode, Mutex, preempt_point};
+use wave_user::{Enclave, Mode, Mutex, preempt_point};
 
 const SHINJUKU: &str = "shinjuku:slice_us=30";
-
-type Agent = Pthread<Result<Exit, RunError>>;
-
-fn agent(enclave: &Enclave, policy: impl FnOnce(&Config) -> Box<dyn Policy + Send>) -> Agent {
-    let attached = attach(enclave.socket()).unwrap();
-    let policy = policy(&attached.layout.config);
-    let agents = enclave.stats().agents;
-    let agent = std::thread::spawn(move || run(attached, policy, (), Seat::Shared));
-    wait_for("the agent", || enclave.stats().agents > agents);
-    agent
-}
-
-fn shipped(enclave: &Enclave, policy: &str) -> Agent {
-    agent(enclave, |config| by_name(policy, config).unwrap())
-}
-
-fn sum(enclave: &Enclave, of: impl Fn(&CoreStats) -> u64) -> u64 {
-    enclave.stats().cores.iter().map(of).sum()
-}
 
 /// Flags that are set one after the other, each by a thread of its own, which spins at safe points
 /// until the one before it is set; the first waits for the last thread to have begun. Every thread

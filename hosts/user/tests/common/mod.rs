@@ -3,10 +3,15 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::PathBuf;
+use std::thread::JoinHandle as Pthread;
 use std::time::{Duration, Instant};
 
+use wave_agent::{Exit, RunError, Seat, attach, run};
 use wave_core::clock::Nanos;
-use wave_user::{Enclave, Options};
+use wave_core::layout::Config;
+use wave_core::policy::Policy;
+use wave_sched::policies::by_name;
+use wave_user::{CoreStats, Enclave, Options};
 
 /// Where the enclave of this name listens.
 pub fn socket(name: &str) -> PathBuf {
@@ -22,6 +27,29 @@ pub fn start(name: &str, change: impl FnOnce(&mut Options)) -> Enclave {
     options.config.patience = Nanos::from_millis(60_000);
     change(&mut options);
     Enclave::start(options).unwrap()
+}
+
+/// An agent in a thread of the test.
+pub type Agent = Pthread<Result<Exit, RunError>>;
+
+/// Attaches an agent of this policy.
+pub fn agent(enclave: &Enclave, policy: impl FnOnce(&Config) -> Box<dyn Policy + Send>) -> Agent {
+    let attached = attach(enclave.socket()).unwrap();
+    let policy = policy(&attached.layout.config);
+    let agents = enclave.stats().agents;
+    let agent = std::thread::spawn(move || run(attached, policy, (), Seat::Shared));
+    wait_for("the agent", || enclave.stats().agents > agents);
+    agent
+}
+
+/// Attaches an agent of a policy that ships.
+pub fn shipped(enclave: &Enclave, policy: &str) -> Agent {
+    agent(enclave, |config| by_name(policy, config).unwrap())
+}
+
+/// Over all cores.
+pub fn sum(enclave: &Enclave, of: impl Fn(&CoreStats) -> u64) -> u64 {
+    enclave.stats().cores.iter().map(of).sum()
 }
 
 /// Waits for something that must come; fails with a name if it does not.

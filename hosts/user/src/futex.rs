@@ -1,0 +1,18 @@
+//! Waiting for a word to change, and waking who waits. Safe in a signal's handler.
+
+use std::sync::atomic::AtomicU32;
+
+/// Sleeps while `word` is `value`. Returns for no reason now and then: look again.
+pub(crate) fn wait(word: &AtomicU32, value: u32) {
+    let none = std::ptr::null::<libc::timespec>();
+    let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word is alive for the call, and there is no timeout to read.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, value, none) };
+}
+
+/// Wakes one who waits for `word`.
+pub(crate) fn wake(word: &AtomicU32) {
+    let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel takes the address as a name only.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), how, 1) };
+}

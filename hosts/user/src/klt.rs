@@ -1,0 +1,424 @@
+//! Kernel-level threads: a pthread for each, of which one per host core is let through its gate.
+//!
+//! ```text
+//!   core's pthread                                thread's pthread
+//!   open: core, id, gate = OPEN, wake ----------> runs foreign code, whatever it does
+//!   sleeps while the core is away                   |  kick: the handler looks whether this run is
+//!                                                   |  asked to end
+//!   is back: message, next decision <-----------  gate = CLOSED, core back, wake; sleeps
+//! ```
+//!
+//! A core and what belongs to it are used by one pthread at a time: the core's own, or that of the
+//! thread whose gate it opened. The gates pass this right on, with acquire and release.
+//!
+//! The signal's handler leaves the core wherever the thread is in its own code: on a pthread of its own
+//! it can stay for as long as it takes, locks, thread-locals and half-done allocations with it. *Inside
+//! of this crate* it only notes that it came, and the thread looks as soon as it is outside.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    compiler_fence,
+};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle as Pthread;
+
+use crossbeam_queue::ArrayQueue;
+use wave_core::clock::{Clock, Nanos};
+
+use crate::clock::MonotonicClock;
+use crate::core_loop::Core;
+use crate::fiber::Suspend;
+use crate::shared::{Shared, lock};
+use crate::{futex, region};
+
+/// Gates.
+const CLOSED: u32 = 0;
+const OPEN: u32 = 1;
+const QUIT: u32 = 2;
+
+/// No CPU yet.
+const NOWHERE: usize = usize::MAX;
+/// As pthreads have by default: foreign code expects no less. Untouched, it is address space only.
+const STACK_BYTES: usize = 8 << 20;
+
+thread_local! {
+    static KLT: Cell<*const Klt> = const { Cell::new(std::ptr::null()) };
+}
+
+/// A pthread that carries one kernel-level thread after the other.
+#[repr(align(128))]
+pub(crate) struct Klt {
+    gate: AtomicU32,
+    tid: AtomicI32,
+    /// Whose turn it is, and which thread's, while the gate is open.
+    core: AtomicPtr<Core>,
+    id: AtomicU32,
+    /// Why it gave the core back last: a [`Suspend`].
+    reason: AtomicU8,
+    /// How deep in this crate it is; its handler leaves the core only where this is 0. Its own pthread
+    /// alone writes it, handler included.
+    inside: AtomicU32,
+    /// The signal came meanwhile, and first at this time.
+    pending: AtomicBool,
+    pending_since_ns: AtomicU64,
+    /// The CPU that it is pinned to.
+    cpu: AtomicUsize,
+    /// Ends its slice; made for the first one.
+    timer: Mutex<Option<Timer>>,
+}
+
+impl Klt {
+    fn new() -> Klt {
+        Klt {
+            gate: AtomicU32::new(CLOSED),
+            tid: AtomicI32::new(0),
+            core: AtomicPtr::new(std::ptr::null_mut()),
+            id: AtomicU32::new(0),
+            reason: AtomicU8::new(Suspend::Exit as u8),
+            inside: AtomicU32::new(1),
+            pending: AtomicBool::new(false),
+            pending_since_ns: AtomicU64::new(0),
+            cpu: AtomicUsize::new(NOWHERE),
+            timer: Mutex::new(None),
+        }
+    }
+
+    /// The calling pthread's, if it is one of these.
+    #[inline]
+    pub(crate) fn current<'a>() -> Option<&'a Klt> {
+        // SAFETY: set by `Klt::run` for as long as the pthread runs, during which what it points to is
+        // kept alive. No reference outlives the pthread.
+        unsafe { KLT.get().as_ref() }
+    }
+
+    /// Its pthread, from its start to the enclave's end.
+    fn run(&self, shared: &Shared, started: impl FnOnce()) {
+        // SAFETY: takes nothing.
+        self.tid.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+        KLT.set(self);
+        started();
+        while self.wait_for_gate() == OPEN {
+            let entry = shared.table.slot(self.id.load(Ordering::Relaxed)).take_entry();
+            self.step_outside();
+            entry.call();
+            self.step_inside();
+            self.give_back(Suspend::Exit);
+        }
+        KLT.set(std::ptr::null());
+    }
+
+    pub(crate) fn tid(&self) -> libc::pid_t {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// The core that it is on. The caller is inside.
+    pub(crate) fn core(&self) -> &Core {
+        // SAFETY: the core opened the gate, and waits, alive, until this pthread gives it back, which
+        // is the caller's.
+        unsafe { &*self.core.load(Ordering::Relaxed) }
+    }
+
+    /// Lets it through its gate, as thread `id` on `core`, on the core's CPU. The caller is the core, and
+    /// uses nothing of its own until [`Klt::give_back`].
+    pub(crate) fn open(&self, core: &Core, id: u32, cpu: Option<usize>) {
+        if let Some(cpu) = cpu
+            && self.cpu.load(Ordering::Relaxed) != cpu
+            && wave_links::cpus::pin_thread(self.tid(), &[cpu]).is_ok()
+        {
+            self.cpu.store(cpu, Ordering::Relaxed);
+        }
+        self.core.store(std::ptr::from_ref(core).cast_mut(), Ordering::Relaxed);
+        self.id.store(id, Ordering::Relaxed);
+        self.gate.store(OPEN, Ordering::Release);
+        futex::wake(&self.gate);
+    }
+
+    /// Why the core is back.
+    pub(crate) fn reason(&self) -> Suspend {
+        Suspend::from_number(self.reason.load(Ordering::Relaxed))
+    }
+
+    /// The caller is this pthread, inside.
+    fn give_back(&self, reason: Suspend) {
+        let core = self.core();
+        let away = &core.shared.cores[usize::from(core.index)].away;
+        self.reason.store(reason as u8, Ordering::Relaxed);
+        self.gate.store(CLOSED, Ordering::Relaxed);
+        away.store(0, Ordering::Release);
+        futex::wake(away);
+    }
+
+    fn wait_for_gate(&self) -> u32 {
+        loop {
+            match self.gate.load(Ordering::Acquire) {
+                CLOSED => futex::wait(&self.gate, CLOSED),
+                gate => return gate,
+            }
+        }
+    }
+
+    /// Leaves the core, and comes back when the thread runs again. The caller is this pthread, inside.
+    pub(crate) fn leave(&self, reason: Suspend) {
+        self.give_back(reason);
+        self.wait_for_gate();
+    }
+
+    #[inline]
+    fn step_inside(&self) {
+        let inside = self.inside.load(Ordering::Relaxed);
+        self.inside.store(inside + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn step_outside(&self) {
+        let inside = self.inside.load(Ordering::Relaxed);
+        loop {
+            compiler_fence(Ordering::SeqCst);
+            self.inside.store(inside - 1, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            if inside > 1 || !self.pending.load(Ordering::Relaxed) {
+                return;
+            }
+            self.inside.store(inside, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+            self.pending.store(false, Ordering::Relaxed);
+            let since = self.pending_since_ns.swap(0, Ordering::Relaxed);
+            self.look(Some(Nanos(since)));
+        }
+    }
+
+    /// The signal came.
+    fn on_signal(&self) {
+        if self.inside.load(Ordering::Relaxed) > 0 {
+            if !self.pending.load(Ordering::Relaxed) {
+                self.pending_since_ns.store(MonotonicClock.now().0, Ordering::Relaxed);
+                compiler_fence(Ordering::SeqCst);
+                self.pending.store(true, Ordering::Relaxed);
+            }
+            return;
+        }
+        self.step_inside();
+        self.look(None);
+        self.step_outside();
+    }
+
+    /// Leaves the core if it has to. The signal is known since then, or came just now.
+    fn look(&self, since: Option<Nanos>) {
+        // The signal may be for a run that has ended, or come from anybody.
+        if self.gate.load(Ordering::Relaxed) != OPEN {
+            return;
+        }
+        let core = self.core();
+        if core.must_leave_now(since) {
+            self.leave(Suspend::Preempt);
+        } else if let Some(after) = core.heed_alarm() {
+            self.set_timer(Some(after), core.shared.signal);
+        }
+    }
+
+    /// Sends the signal to its pthread after `slice`, or not any more.
+    pub(crate) fn set_timer(&self, slice: Option<Nanos>, signal: libc::c_int) {
+        let mut timer = lock(&self.timer);
+        match (&*timer, slice) {
+            (None, None) => {}
+            (Some(timer), slice) => timer.set(slice.unwrap_or(Nanos(0))),
+            (None, Some(slice)) => {
+                // Where the kernel has no more timers, the agent's next preemption has to do.
+                *timer = Timer::new(self.tid(), signal).ok();
+                if let Some(timer) = &*timer {
+                    timer.set(slice);
+                }
+            }
+        }
+    }
+}
+
+/// The calling thread is inside of this crate, where a kernel-level thread is not preempted: it may
+/// hold what its core needs. Nothing on other threads.
+pub(crate) struct Inside(Option<&'static Klt>);
+
+impl Inside {
+    #[inline]
+    pub(crate) fn enter() -> Inside {
+        let klt = Klt::current();
+        if let Some(klt) = klt {
+            klt.step_inside();
+        }
+        Inside(klt)
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(klt) = self.0 {
+            klt.step_outside();
+        }
+    }
+}
+
+/// A timer of the kernel's that interrupts one pthread.
+struct Timer(libc::timer_t);
+
+// SAFETY: a timer's id means the same to every thread of the process.
+unsafe impl Send for Timer {}
+
+impl Timer {
+    fn new(thread: libc::pid_t, signal: libc::c_int) -> io::Result<Timer> {
+        // SAFETY: all zeros is a valid sigevent.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = signal;
+        event.sigev_notify_thread_id = thread;
+        let mut id = std::ptr::null_mut();
+        // SAFETY: both are valid for the call.
+        match unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut id) } {
+            0 => Ok(Timer(id)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Zero stops it.
+    fn set(&self, after: Nanos) {
+        let value = libc::timespec {
+            tv_sec: (after.0 / 1_000_000_000) as libc::time_t,
+            tv_nsec: (after.0 % 1_000_000_000) as libc::c_long,
+        };
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let spec = libc::itimerspec { it_interval: never, it_value: value };
+        // SAFETY: the timer is alive, and `spec` is valid for reads.
+        unsafe { libc::timer_settime(self.0, 0, &spec, std::ptr::null_mut()) };
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        // SAFETY: made once, deleted once.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+/// All of an enclave's, made at start.
+pub(crate) struct Klts {
+    all: Box<[Klt]>,
+    free: ArrayQueue<u32>,
+}
+
+impl Klts {
+    pub(crate) fn new(count: u32) -> Klts {
+        let free = ArrayQueue::new(count.max(1) as usize);
+        (0..count).for_each(|at| _ = free.push(at));
+        Klts { all: (0..count).map(|_| Klt::new()).collect(), free }
+    }
+
+    /// Starts their pthreads.
+    pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Vec<Pthread<()>>> {
+        let mut pthreads = Vec::new();
+        let (started, is_started) = std::sync::mpsc::channel();
+        for at in 0..shared.klts.all.len() {
+            let (shared, started) = (Arc::clone(shared), started.clone());
+            let builder = std::thread::Builder::new().name(format!("wave-klt-{at}"));
+            pthreads.push(builder.stack_size(STACK_BYTES).spawn(move || {
+                shared.klts.all[at].run(&shared, || _ = started.send(()));
+            })?);
+        }
+        pthreads.iter().for_each(|_| _ = is_started.recv());
+        Ok(pthreads)
+    }
+
+    /// Ends those that carry no thread, and returns once they have ended. The others stay where they
+    /// are, for ever.
+    pub(crate) fn stop(&self, mut pthreads: Vec<Pthread<()>>) {
+        let mut ends = vec![false; self.all.len()];
+        while let Some(at) = self.free.pop() {
+            ends[at as usize] = true;
+            let gate = &self.all[at as usize].gate;
+            gate.store(QUIT, Ordering::Release);
+            futex::wake(gate);
+        }
+        for (at, pthread) in pthreads.drain(..).enumerate() {
+            if ends[at] {
+                let _ = pthread.join();
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, at: u32) -> &Klt {
+        &self.all[at as usize]
+    }
+
+    /// One that carries no thread.
+    pub(crate) fn take(&self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    pub(crate) fn give_back(&self, at: u32) {
+        let _ = self.free.push(at);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The thread that the pthread of this id carries and that does not run, if there is one.
+    pub(crate) fn stopped(&self, tid: libc::pid_t) -> Option<u32> {
+        let klt = self.all.iter().find(|klt| klt.tid() == tid)?;
+        let is_stopped = klt.gate.load(Ordering::Relaxed) == CLOSED;
+        let carries = klt.reason() != Suspend::Exit;
+        (is_stopped && carries).then(|| klt.id.load(Ordering::Relaxed))
+    }
+}
+
+/// The signal's handler, on whichever thread: atomics, futexes and the clock only.
+pub(crate) extern "C" fn on_signal(_signal: libc::c_int) {
+    // SAFETY: the address is this thread's own.
+    let errno = unsafe { *libc::__errno_location() };
+    crate::stalls::on_signal();
+    match Klt::current() {
+        Some(klt) => klt.on_signal(),
+        None => region::on_signal(),
+    }
+    // SAFETY: as above. The compiler may have kept the address, which is another thread's if a
+    // user-level thread has moved meanwhile: asked for anew.
+    unsafe { *errno_location() = errno };
+}
+
+#[inline(never)]
+fn errno_location() -> *mut libc::c_int {
+    // SAFETY: takes nothing.
+    unsafe { libc::__errno_location() }
+}
+
+/// Makes [`on_signal`] the handler of `signal`. Fails where the process has another one already.
+pub(crate) fn handle(signal: libc::c_int) -> io::Result<()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = lock(&ONE_AT_A_TIME);
+    let ours = on_signal as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: all zeros is a valid sigaction.
+    let [mut before, mut action]: [libc::sigaction; 2] = unsafe { std::mem::zeroed() };
+    // SAFETY: only asks.
+    if unsafe { libc::sigaction(signal, std::ptr::null(), &mut before) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if ![libc::SIG_DFL, libc::SIG_IGN, ours].contains(&before.sa_sigaction) {
+        return Err(io::Error::other("the process has a handler of its own for it"));
+    }
+    action.sa_sigaction = ours;
+    // A thread that is preempted in the handler may be interrupted again in its next run, and a
+    // user-level one goes on elsewhere: nobody's mask is to change.
+    action.sa_flags = libc::SA_RESTART | libc::SA_NODEFER;
+    // SAFETY: the handler does only what one may do.
+    match unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sends `signal` to a thread of this process.
+pub(crate) fn interrupt(tid: libc::pid_t, signal: libc::c_int) {
+    // SAFETY: numbers only.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal) };
+}

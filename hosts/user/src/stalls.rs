@@ -1,0 +1,380 @@
+//! Threads that keep their cores although they were asked to leave, and where.
+//!
+//! A thread of its own looks now and then which runs are asked to end and go on. Of those that have been
+//! seen twice, further apart than the enclave's patience for them, it takes the stack, by the signal that
+//! interrupts threads. It sleeps nearly always, and no core waits for it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use wave_core::clock::{Clock, Nanos};
+use wave_core::host::preempt_word;
+use wave_core::link::{Home, Port, Waiter, Window};
+use wave_links::{AnyPort, EventFd};
+
+use crate::clock::MonotonicClock;
+use crate::klt;
+use crate::shared::{Incarnation, Shared, lock};
+use crate::table::Thread;
+
+/// Frames of a stack that are kept.
+const FRAMES_MAX: usize = 64;
+/// Stalls that are kept; later ones are counted only.
+const STALLS_MAX: usize = 64;
+/// How long a thread may take to tell its stack.
+const STACK_PATIENCE: Duration = Duration::from_millis(100);
+/// Times as long between looks while no core is awake.
+const AT_REST: u32 = 20;
+
+/// Why a thread keeps its core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StallCause {
+    /// It passes no safe point.
+    NoSafePoint,
+    /// It is inside of this crate, or blocks the signal, or the kernel does not let go of it.
+    NotInterruptible,
+    /// It sleeps in the kernel for a lock (pthread_mutex_t) which that thread holds, and that thread has
+    /// no core. It was not necessarily asked to leave, so that only the policy can end this.
+    LockedOut(Thread),
+}
+
+/// A run that did not end when it was asked to, or cannot go on.
+#[derive(Clone, Debug)]
+pub struct Stall {
+    /// Which core.
+    pub core: u16,
+    /// Whose run.
+    pub thread: Thread,
+    /// The thread's class.
+    pub class: u16,
+    /// Why.
+    pub cause: StallCause,
+    /// How long it has been known to last.
+    pub lasted: Nanos,
+    /// Where the thread was when it was found, innermost first; empty where it could not be
+    /// interrupted either.
+    pub stack: Vec<String>,
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stall { core, thread, class, cause, lasted, stack } = self;
+        let (id, ms) = (thread.0.id, lasted.0 as f64 / 1e6);
+        write!(f, "core {core}: thread {id} of class {class} ")?;
+        match cause {
+            StallCause::NoSafePoint => {
+                write!(
+                    f,
+                    "has been asked to leave for {ms:.1} ms and passed no safe point: call preempt_point() there, or make it a kernel-level thread"
+                )?;
+            }
+            StallCause::NotInterruptible => {
+                write!(f, "has been asked to leave for {ms:.1} ms and takes no signal")?;
+            }
+            StallCause::LockedOut(Thread(holder)) => write!(
+                f,
+                "has slept for {ms:.1} ms for a lock that thread {} holds, which has no core",
+                holder.id
+            )?,
+        }
+        stack.iter().try_for_each(|frame| write!(f, "\n    {frame}"))
+    }
+}
+
+/// The preemption of a core that was deferred for longest.
+#[derive(Clone, Debug)]
+pub struct WorstDeferral {
+    /// For how long at most.
+    pub deferred: Nanos,
+    /// The class of the thread.
+    pub class: u16,
+    /// Where the thread left its core at last, innermost first.
+    pub stack: Vec<String>,
+}
+
+/// The same as a core writes it.
+#[derive(Default)]
+pub(crate) struct Worst(Mutex<Option<(Nanos, u16, Frames)>>);
+
+impl Worst {
+    /// The caller's preemption was deferred for longer than any before. Allocates nothing, waits for
+    /// nobody.
+    #[cold]
+    pub(crate) fn capture(&self, class: u16, deferred: Nanos) {
+        if let Ok(mut worst) = self.0.try_lock() {
+            let (_, _, frames) = worst.insert((deferred, class, Frames::default()));
+            frames.fill();
+        }
+    }
+
+    pub(crate) fn read(&self) -> Option<WorstDeferral> {
+        let (deferred, class, frames) = (*lock(&self.0))?;
+        Some(WorstDeferral { deferred, class, stack: frames.names() })
+    }
+}
+
+/// Addresses of a stack.
+#[derive(Clone, Copy)]
+struct Frames {
+    addresses: [usize; FRAMES_MAX],
+    count: usize,
+}
+
+impl Default for Frames {
+    fn default() -> Frames {
+        Frames { addresses: [0; FRAMES_MAX], count: 0 }
+    }
+}
+
+impl Frames {
+    /// With the caller's.
+    fn fill(&mut self) {
+        self.count = 0;
+        // SAFETY: what is asked to be synchronised by the caller is the platform's debugging library,
+        // which is not used on Linux.
+        unsafe {
+            backtrace::trace_unsynchronized(|frame| {
+                self.addresses[self.count] = frame.ip() as usize;
+                self.count += 1;
+                self.count < FRAMES_MAX
+            });
+        }
+    }
+
+    /// What lies there, without the frames of the look itself.
+    fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut own = 0;
+        for &address in &self.addresses[..self.count] {
+            let mut is_known = false;
+            backtrace::resolve(address as *mut _, |symbol| {
+                is_known = true;
+                let name = symbol.name().map_or_else(|| "?".to_owned(), |name| format!("{name:#}"));
+                let place = symbol.filename().zip(symbol.lineno());
+                let place = place.map_or_else(String::new, |(file, line)| {
+                    let file = file.file_name().unwrap_or_default().to_string_lossy();
+                    format!(" ({file}:{line})")
+                });
+                if name.starts_with("backtrace::") || OWN.iter().any(|own| name.contains(own)) {
+                    own = names.len() + 1;
+                }
+                names.push(format!("{name}{place}"));
+            });
+            if !is_known {
+                names.push(format!("{address:#x}"));
+            }
+        }
+        names.split_off(own)
+    }
+}
+
+/// Frames that belong to the look, the innermost ones of each stack.
+const OWN: [&str; 6] = [
+    "wave_user::stalls::Frames::fill",
+    "wave_user::stalls::Worst::capture",
+    "wave_user::stalls::on_signal",
+    "wave_user::klt::on_signal",
+    "__restore_rt",
+    "wave_user::core_loop::Core::count_preemption",
+];
+
+/// Whose stack is wanted, by the pthread's id; 0 if nobody's.
+static WANTED: AtomicI32 = AtomicI32::new(0);
+/// Frames that it told, plus one; 0 until then.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+static ADDRESSES: [AtomicUsize; FRAMES_MAX] = [const { AtomicUsize::new(0) }; FRAMES_MAX];
+
+/// The signal came: tells the calling thread's stack, if it is wanted.
+#[inline]
+pub(crate) fn on_signal() {
+    if WANTED.load(Ordering::Relaxed) != 0 {
+        tell_stack();
+    }
+}
+
+#[cold]
+fn tell_stack() {
+    // SAFETY: takes nothing.
+    let me = unsafe { libc::gettid() };
+    if WANTED.compare_exchange(me, 0, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return;
+    }
+    let mut frames = Frames::default();
+    frames.fill();
+    for (to, address) in ADDRESSES.iter().zip(frames.addresses) {
+        to.store(address, Ordering::Relaxed);
+    }
+    TOLD.store(frames.count as u32 + 1, Ordering::Release);
+}
+
+/// The stack of another thread of this process, if it tells it.
+fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Vec<String> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = lock(&ONE_AT_A_TIME);
+    TOLD.store(0, Ordering::Relaxed);
+    WANTED.store(thread, Ordering::Release);
+    klt::interrupt(thread, signal);
+    let start = Instant::now();
+    let told = loop {
+        match TOLD.load(Ordering::Acquire) {
+            0 if start.elapsed() > STACK_PATIENCE
+                && WANTED
+                    .compare_exchange(thread, 0, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok() =>
+            {
+                return Vec::new();
+            }
+            0 => std::thread::sleep(Duration::from_micros(50)),
+            told => break told,
+        }
+    };
+    let addresses = std::array::from_fn(|at| ADDRESSES[at].load(Ordering::Relaxed));
+    Frames { addresses, count: told as usize - 1 }.names()
+}
+
+/// What was found, for whoever asks.
+#[derive(Default)]
+pub(crate) struct Stalls {
+    found: Mutex<Vec<Stall>>,
+    count: AtomicUsize,
+}
+
+impl Stalls {
+    pub(crate) fn read(&self) -> (u64, Vec<Stall>) {
+        (self.count.load(Ordering::Relaxed) as u64, lock(&self.found).clone())
+    }
+}
+
+/// What a core was seen doing.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    run: u32,
+    /// Since when this run is known to go on, and to be asked to end.
+    since: Option<Nanos>,
+    asked_since: Option<Nanos>,
+    /// It was reported, there.
+    reported: Option<usize>,
+}
+
+/// The thread that looks.
+pub(crate) struct Detector {
+    shared: Arc<Shared>,
+    bell: Arc<EventFd>,
+    patience: Nanos,
+    epoch: u64,
+    link: Option<(AnyPort, Arc<Incarnation>)>,
+    seen: Vec<Seen>,
+}
+
+impl Detector {
+    pub(crate) fn new(shared: Arc<Shared>, bell: Arc<EventFd>, patience: Nanos) -> Detector {
+        let seen = vec![Seen::default(); shared.cores.len()];
+        Detector { shared, bell, patience, epoch: 0, link: None, seen }
+    }
+
+    /// Until the bell is rung.
+    pub(crate) fn run(mut self) {
+        let between = Duration::from_nanos((self.patience.0 / 2).max(100_000));
+        loop {
+            let rests = self.shared.cores.iter().all(|core| core.sleeps.load(Ordering::Relaxed));
+            let wait = if rests { between * AT_REST } else { between };
+            if self.bell.wait(Some(wait)) {
+                return;
+            }
+            self.turn();
+            for core in 0..self.seen.len() {
+                self.look(core, MonotonicClock.now());
+            }
+        }
+    }
+
+    /// To the current window.
+    fn turn(&mut self) {
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            let incarnation = lock(&self.shared.incarnation).clone();
+            self.link = incarnation.map(|incarnation| (incarnation.port(), incarnation));
+            self.seen.fill(Seen::default());
+        }
+    }
+
+    fn look(&mut self, at: usize, now: Nanos) {
+        let core = &self.shared.cores[at];
+        let record = core.record();
+        let seen = &mut self.seen[at];
+        if record.asks || core.sleeps.load(Ordering::Relaxed) || seen.run != record.run {
+            *seen = Seen { run: record.run, ..Seen::default() };
+        }
+        if record.asks {
+            return;
+        }
+        let since = *seen.since.get_or_insert(now);
+        let is_asked = self.link.as_ref().is_some_and(|(port, incarnation)| {
+            let line = incarnation.layout.preempt + at as u32;
+            port.window(Home::Host).load(line, 0) == preempt_word(record.run)
+        });
+        match is_asked {
+            true => _ = seen.asked_since.get_or_insert(now),
+            false => seen.asked_since = None,
+        }
+        let (run, asked) = (now.since(since), seen.asked_since.map(|since| now.since(since)));
+        let lasted = asked.filter(|asked| *asked >= self.patience);
+        if let Some(reported) = seen.reported {
+            if let Some(stall) = lock(&self.shared.stalls.found).get_mut(reported) {
+                stall.lasted = lasted.unwrap_or(run);
+            }
+            return;
+        }
+        if run < self.patience {
+            return;
+        }
+        let runner = core.runner.load(Ordering::SeqCst);
+        let pthread = if runner != 0 { runner } else { core.tid.load(Ordering::Relaxed) };
+        let holder =
+            holder_of_wanted_lock(pthread).and_then(|holder| self.shared.klts.stopped(holder));
+        let holder = holder.map(|holder| self.shared.table.thread(holder));
+        let (cause, lasted) = match (holder, lasted) {
+            (Some(holder), _) => (StallCause::LockedOut(holder), run),
+            (None, Some(lasted)) if runner != 0 => (StallCause::NotInterruptible, lasted),
+            (None, Some(lasted)) => (StallCause::NoSafePoint, lasted),
+            (None, None) => return,
+        };
+        let thread = self.shared.table.thread(core.runs.load(Ordering::Relaxed));
+        let stack = stack_of(pthread, self.shared.signal);
+        // It may have gone on meanwhile, and what was found is another's.
+        if core.record().run != record.run {
+            return;
+        }
+        let class = self.shared.table.slot(thread.0.id).class();
+        let stall = Stall { core: at as u16, thread, class, cause, lasted, stack };
+        self.shared.stalls.count.fetch_add(1, Ordering::Relaxed);
+        let mut found = lock(&self.shared.stalls.found);
+        self.seen[at].reported = Some(found.len());
+        if found.len() < STALLS_MAX {
+            found.push(stall);
+        }
+    }
+}
+
+/// The thread that holds the lock for which this one sleeps in the kernel, if it does, and if the lock
+/// is a pthread_mutex_t: those say who holds them, in glibc's third word.
+fn holder_of_wanted_lock(thread: libc::pid_t) -> Option<libc::pid_t> {
+    const OWNER_AT: usize = 8;
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).ok()?;
+    let mut words = text.split_whitespace();
+    let call: libc::c_long = words.next()?.parse().ok()?;
+    if call != libc::SYS_futex {
+        return None;
+    }
+    let address = usize::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+    let mut owner: libc::pid_t = 0;
+    let bytes = size_of_val(&owner);
+    let local = libc::iovec { iov_base: (&raw mut owner).cast(), iov_len: bytes };
+    let remote = libc::iovec { iov_base: (address + OWNER_AT) as *mut _, iov_len: bytes };
+    // SAFETY: `local` names `owner`; what `remote` names need not be there, the kernel looks.
+    let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    (got == bytes as isize && owner > 0).then_some(owner)
+}

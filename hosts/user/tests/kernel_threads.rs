@@ -1,0 +1,369 @@
+//! Kernel-level threads: any code may be preempted anywhere, and nothing is lost by it.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{shipped, start, sum, wait_for};
+use wave_core::clock::Nanos;
+use wave_user::{Attributes, Condvar, Enclave, Mode, Mutex, SpawnError, ThreadKind};
+
+const SHINJUKU: &str = "shinjuku:slice_us=100";
+const KERNEL: Attributes = Attributes { class: 0, kind: ThreadKind::Kernel };
+
+fn start_with(name: &str, kernel_threads: u32, cores: u16) -> Enclave {
+    start(name, |options| {
+        options.kernel_threads = kernel_threads;
+        options.config.cores = cores;
+    })
+}
+
+/// Flags set one after the other, as in the tests of safe points, but nobody passes any.
+fn ring(enclave: &Enclave, kinds: &[Attributes]) {
+    let count = kinds.len() as u64;
+    let begun = Arc::new(AtomicU64::new(0));
+    let turn = Arc::new(AtomicU64::new(0));
+    let spawn = |(mine, kind): (u64, &Attributes)| {
+        let (begun, turn) = (Arc::clone(&begun), Arc::clone(&turn));
+        let body = move || {
+            begun.fetch_add(1, Ordering::SeqCst);
+            while begun.load(Ordering::SeqCst) < count || turn.load(Ordering::SeqCst) != mine {
+                // For those of the other kind.
+                wave_user::preempt_point();
+            }
+            turn.fetch_add(1, Ordering::SeqCst);
+        };
+        enclave.spawn(*kind, body).unwrap()
+    };
+    let handles: Vec<_> = (0..).zip(kinds).map(spawn).collect();
+    handles.into_iter().for_each(|handle| handle.join().unwrap());
+}
+
+#[test]
+fn threads_that_pass_no_safe_point_share_a_core() {
+    for policy in [SHINJUKU, "multi-queue:slice_us=100", "round-robin:quantum_us=100"] {
+        let enclave = start_with(&format!("klt-{}", &policy[..5]), 4, 1);
+        let agent = shipped(&enclave, policy);
+        ring(&enclave, &[KERNEL; 4]);
+        let stats = enclave.stats();
+        assert!(stats.cores[0].preempted > 0, "{stats:?}");
+        assert_eq!(stats.cores[0].deferrals.count(), stats.cores[0].preempted);
+        assert_eq!((stats.cores[0].fallback_switches, stats.lost_agents), (0, 0));
+        drop(enclave);
+        agent.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn both_kinds_share_cores() {
+    for cores in [1, 2] {
+        let enclave = start_with(&format!("klt-both-{cores}"), 4, cores);
+        let agent = shipped(&enclave, SHINJUKU);
+        let user = Attributes::from(0);
+        ring(&enclave, &[KERNEL, user, KERNEL, KERNEL, user, user, KERNEL]);
+        drop(enclave);
+        agent.join().unwrap().unwrap();
+    }
+}
+
+/// Allocations of all sizes, whose contents are checked at the end.
+fn churn(rounds: u64, salt: u64) -> u64 {
+    let mut kept: Vec<Vec<u64>> = Vec::new();
+    let mut sum = 0u64;
+    for round in 0..rounds {
+        let size = (round.wrapping_mul(0x9e37_79b9) ^ salt) % 300 + 1;
+        let value = round ^ salt;
+        kept.push(vec![value; size as usize]);
+        if kept.len() > 64 {
+            let at = (value % 64) as usize;
+            let gone = kept.swap_remove(at);
+            assert!(gone.iter().all(|word| *word == gone[0]));
+            sum = sum.wrapping_add(gone[0]);
+        }
+    }
+    sum
+}
+
+#[test]
+fn malloc_survives_preemption_anywhere() {
+    const ROUNDS: u64 = 10_000;
+    let enclave = start_with("klt-malloc", 4, 1);
+    let agent = shipped(&enclave, "shinjuku:slice_us=30");
+    let enough = Arc::new(AtomicBool::new(false));
+    let spawn = |salt| {
+        let enough = Arc::clone(&enough);
+        let body = move || {
+            let first = churn(ROUNDS, salt);
+            while !enough.load(Ordering::SeqCst) {
+                assert_eq!(churn(ROUNDS, salt), first);
+            }
+            first
+        };
+        enclave.spawn(KERNEL, body).unwrap()
+    };
+    let handles: Vec<_> = (0..4).map(spawn).collect();
+    wait_for("preemptions", || sum(&enclave, |core| core.preempted) > 500);
+    enough.store(true, Ordering::SeqCst);
+    for (salt, handle) in (0..).zip(handles) {
+        assert_eq!(handle.join().unwrap(), churn(ROUNDS, salt));
+    }
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
+
+#[test]
+fn they_block_as_user_level_threads_do() {
+    let enclave = start_with("klt-block", 8, 2);
+    let agent = shipped(&enclave, SHINJUKU);
+    let shared = Arc::new((Mutex::new(0u64), Condvar::new()));
+    let user = Attributes::from(0);
+    let spawn = |kind: Attributes| {
+        let shared = Arc::clone(&shared);
+        let body = move || {
+            for _ in 0..500 {
+                *shared.0.lock() += 1;
+                wave_user::yield_now();
+            }
+            shared.1.notify_all();
+            let inner = wave_user::spawn(kind, wave_user::current).unwrap();
+            let thread = inner.thread();
+            assert_eq!(inner.join().unwrap(), Some(thread));
+            wave_user::sleep(Duration::from_millis(1));
+            wave_user::current().unwrap().unpark();
+            wave_user::park();
+        };
+        enclave.spawn(kind, body).unwrap()
+    };
+    let handles: Vec<_> = [KERNEL, user, KERNEL, user].map(spawn).into();
+    let all = Arc::clone(&shared);
+    let waiter =
+        enclave.spawn(KERNEL, move || *all.1.wait_while(all.0.lock(), |count| *count < 2_000));
+    assert_eq!(waiter.unwrap().join().unwrap(), 2_000);
+    handles.into_iter().for_each(|handle| handle.join().unwrap());
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_panic_ends_only_its_thread_and_unwinds_under_preemption() {
+    struct Churns;
+    impl Drop for Churns {
+        fn drop(&mut self) {
+            churn(20_000, 1);
+        }
+    }
+    let enclave = start_with("klt-panic", 4, 1);
+    let agent = shipped(&enclave, "shinjuku:slice_us=30");
+    for _ in 0..20 {
+        let spawn = |_| {
+            let body = || {
+                let _churns = Churns;
+                std::panic::resume_unwind(Box::new("as expected"));
+            };
+            enclave.spawn(KERNEL, body).unwrap()
+        };
+        for handle in [0, 1].map(spawn) {
+            assert_eq!(handle.join().unwrap_err().0.downcast_ref(), Some(&"as expected"));
+        }
+    }
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
+
+#[test]
+fn there_are_as_many_as_configured() {
+    let enclave = start_with("klt-full", 1, 1);
+    let done = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&done);
+    let body = move || {
+        while !ends.load(Ordering::SeqCst) {
+            wave_user::yield_now();
+        }
+    };
+    let first = enclave.spawn(KERNEL, body).unwrap();
+    let error = enclave.spawn(KERNEL, || ()).unwrap_err();
+    assert!(matches!(error, SpawnError::FullOfKernel { max: 1, .. }), "{error}");
+    done.store(true, Ordering::SeqCst);
+    first.join().unwrap();
+    // Its pthread carries the next, and the one after.
+    for _ in 0..100 {
+        wait_for("a pthread", || match enclave.spawn(KERNEL, || ()) {
+            Ok(handle) => handle.join().is_ok(),
+            Err(_) => false,
+        });
+    }
+}
+
+#[test]
+fn an_enclave_ends_although_its_threads_would_not() {
+    let enclave = start_with("klt-endless", 3, 1);
+    let begun = Arc::new(AtomicU64::new(0));
+    for _ in 0..3 {
+        let begins = Arc::clone(&begun);
+        let body = move || {
+            begins.fetch_add(1, Ordering::SeqCst);
+            loop {
+                std::hint::spin_loop();
+            }
+        };
+        enclave.spawn_detached(KERNEL, body).unwrap();
+    }
+    wait_for("a thread", || begun.load(Ordering::SeqCst) > 0);
+    drop(enclave);
+}
+
+#[test]
+fn a_new_agent_reaches_a_thread_that_never_stops() {
+    let enclave = start_with("klt-takeover", 2, 1);
+    let first = shipped(&enclave, SHINJUKU);
+    let begun = Arc::new(AtomicBool::new(false));
+    let done = Arc::new(AtomicBool::new(false));
+    let (begins, ends) = (Arc::clone(&begun), Arc::clone(&done));
+    let endless = enclave.spawn(KERNEL, move || {
+        begins.store(true, Ordering::SeqCst);
+        while !ends.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+    });
+    wait_for("the thread", || begun.load(Ordering::SeqCst));
+    enclave.kill_agent();
+    first.join().unwrap().unwrap();
+    wait_for("the fallback", || enclave.mode() == Mode::Fallback);
+    let other = enclave.spawn(KERNEL, move || done.store(true, Ordering::SeqCst)).unwrap();
+    let second = shipped(&enclave, SHINJUKU);
+    other.join().unwrap();
+    endless.unwrap().join().unwrap();
+    drop(enclave);
+    second.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_sleeper_wakes_beside_a_thread_that_never_stops() {
+    let enclave = start_with("klt-sleeper", 2, 1);
+    let agent = shipped(&enclave, SHINJUKU);
+    let done = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&done);
+    let sleeper = enclave.spawn(KERNEL, move || {
+        for _ in 0..20 {
+            wave_user::sleep(Duration::from_millis(1));
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    let endless = enclave.spawn(KERNEL, move || {
+        while !ends.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+    });
+    sleeper.unwrap().join().unwrap();
+    endless.unwrap().join().unwrap();
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_signal_that_the_process_handles_itself_is_refused() {
+    extern "C" fn own(_: libc::c_int) {}
+    let signal = libc::SIGUSR1;
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(signal, own as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    let mut options = wave_user::Options::new(common::socket("klt-signal"));
+    options.signal = signal;
+    let error = Enclave::start(options).unwrap_err();
+    assert!(matches!(error, wave_user::StartError::Signal { signal: 10, .. }), "{error}");
+    // Another one does.
+    let enclave = start("klt-other-signal", |options| {
+        options.kernel_threads = 2;
+        options.signal = libc::SIGRTMIN() + 3;
+    });
+    let agent = shipped(&enclave, SHINJUKU);
+    ring(&enclave, &[KERNEL; 2]);
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
+
+#[test]
+fn over_a_modelled_link_too() {
+    let enclave = start("klt-model", |options| {
+        options.kernel_threads = 3;
+        options.link = wave_links::LinkSpec::builtin("coherent").unwrap();
+    });
+    let agent = shipped(&enclave, SHINJUKU);
+    ring(&enclave, &[KERNEL; 3]);
+    assert!(sum(&enclave, |core| core.preempted) > 0);
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
+
+#[test]
+fn what_keeps_a_core_is_named() {
+    #[inline(never)]
+    fn never_passes_a_safe_point(done: &AtomicBool) {
+        while !done.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+    }
+    let enclave = start("stall", |options| options.stall_after = Nanos::from_millis(2));
+    let agent = shipped(&enclave, SHINJUKU);
+    let done = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&done);
+    let stubborn = enclave.spawn(7, move || never_passes_a_safe_point(&ends)).unwrap();
+    let other = enclave.spawn(0, || ()).unwrap();
+    wait_for("the stall", || enclave.stalls().0 > 0);
+    done.store(true, Ordering::SeqCst);
+    stubborn.join().unwrap();
+    other.join().unwrap();
+    let (count, stalls) = enclave.stalls();
+    let [stall] = &stalls[..] else { panic!("{count}: {stalls:?}") };
+    assert_eq!((stall.core, stall.class), (0, 7));
+    assert_eq!(stall.cause, wave_user::StallCause::NoSafePoint);
+    assert!(stall.lasted >= Nanos::from_millis(2), "{stall}");
+    assert!(stall.stack.iter().any(|frame| frame.contains("never_passes_a_safe_point")), "{stall}");
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
+
+#[test]
+fn who_waits_for_a_lock_of_a_thread_without_a_core_is_named() {
+    struct Lock(std::cell::UnsafeCell<libc::pthread_mutex_t>);
+    // SAFETY: a pthread_mutex_t is for several threads.
+    unsafe impl Sync for Lock {}
+    static LOCK: Lock = Lock(std::cell::UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+    // SAFETY: it is initialised, and never moves.
+    let lock = || assert_eq!(unsafe { libc::pthread_mutex_lock(LOCK.0.get()) }, 0);
+    // SAFETY: as above; by whoever locked it.
+    let unlock = || assert_eq!(unsafe { libc::pthread_mutex_unlock(LOCK.0.get()) }, 0);
+    let enclave = start("locked-out", |options| {
+        options.kernel_threads = 2;
+        options.stall_after = Nanos::from_millis(2);
+    });
+    // Long enough that the one who waits is found before the policy lets the other go on.
+    let agent = shipped(&enclave, "shinjuku:slice_us=200000");
+    let holds = Arc::new(AtomicBool::new(false));
+    let (held, begun) = (Arc::clone(&holds), Arc::new(AtomicBool::new(false)));
+    let begins = Arc::clone(&begun);
+    let holder = enclave.spawn(KERNEL, move || {
+        lock();
+        held.store(true, Ordering::SeqCst);
+        while !begins.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+        unlock();
+    });
+    let holder = holder.unwrap();
+    wait_for("the lock", || holds.load(Ordering::SeqCst));
+    let waits = enclave.spawn(KERNEL, move || {
+        begun.store(true, Ordering::SeqCst);
+        lock();
+        unlock();
+    });
+    let thread = holder.thread();
+    waits.unwrap().join().unwrap();
+    holder.join().unwrap();
+    let (_, stalls) = enclave.stalls();
+    let locked_out = wave_user::StallCause::LockedOut(thread);
+    assert!(stalls.iter().any(|stall| stall.cause == locked_out), "{stalls:?}");
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
