@@ -454,16 +454,9 @@ impl Core {
             || self.epoch.get() != self.shared.epoch.load(Ordering::Acquire)
     }
 
-    /// For a thread that was interrupted: whether there may be cause to leave the core. Changes nothing.
-    pub(crate) fn is_to_leave(&self) -> bool {
-        self.is_asked_to_end() || self.has_to_turn() || {
-            let end = self.slice_end.get();
-            end != Nanos::MAX && MonotonicClock.now() >= end
-        }
-    }
-
-    /// The same, where the thread will leave if so. It could not do so at once if the signal came at
-    /// `since`. Safe in a signal's handler, of a thread that is not inside of this crate.
+    /// For a thread that was interrupted: whether it has to leave the core, which it then does. It could
+    /// not do so at once if the signal came at `since`. Safe in a signal's handler, of a thread that is
+    /// not inside of this crate.
     pub(crate) fn must_leave_now(&self, since: Option<Nanos>) -> bool {
         if self.is_asked_to_end() {
             if let Some(link) = &*self.link.borrow() {

@@ -50,17 +50,19 @@ impl Anywhere<'_> {
 /// From here on the handler may preempt. What was asked before it could is done now.
 fn open(slot: &Slot) {
     loop {
+        // What this looks at must not be torn: the handler only notes that it came.
+        slot.set_preempted(Where::Later);
+        compiler_fence(Ordering::SeqCst);
+        slot.take_interrupted();
+        if with_core(|core| core.is_some_and(|core| core.must_leave_now(None))) {
+            slot.set_preempted(Where::SafePoints);
+            crate::current::suspend(Suspend::Preempt);
+            continue;
+        }
         slot.set_preempted(Where::Anywhere);
         compiler_fence(Ordering::SeqCst);
-        // A kick that comes after this look finds the handler ready; one before it may not have.
-        let leaves = with_core(|core| core.is_some_and(|core| core.is_to_leave()));
-        if !leaves {
+        if !slot.take_interrupted() {
             return;
-        }
-        slot.set_preempted(Where::SafePoints);
-        compiler_fence(Ordering::SeqCst);
-        if with_core(|core| core.is_some_and(|core| core.must_leave_now(None))) {
-            crate::current::suspend(Suspend::Preempt);
         }
     }
 }
@@ -92,14 +94,13 @@ pub unsafe fn preempt_anywhere<R>(body: impl FnOnce(&Anywhere<'_>) -> R) -> R {
 
 /// The signal came, on a pthread that is no kernel-level thread's.
 pub(crate) fn on_signal() {
-    // No guard is in the way: the thread says that it is in nothing of this crate's.
-    let leaves = with_core(|core| {
-        let core = core?;
-        let slot = core.running_slot()?;
-        let leaves = slot.preempted() == Where::Anywhere && core.is_to_leave();
-        leaves.then_some(std::ptr::from_ref(slot))
-    });
+    // A core that runs no thread now has none in a region.
+    let slot = with_core(|core| core?.running_slot().map(std::ptr::from_ref));
     // SAFETY: as in `preempt_anywhere`.
-    let Some(slot) = leaves.map(|slot| unsafe { &*slot }) else { return };
-    open(slot);
+    let Some(slot) = slot.map(|slot| unsafe { &*slot }) else { return };
+    match slot.preempted() {
+        Where::SafePoints => {}
+        Where::Anywhere => open(slot),
+        Where::Later => slot.set_interrupted(),
+    }
 }

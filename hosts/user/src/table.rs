@@ -71,6 +71,8 @@ pub(crate) struct Slot {
     /// now (a [`Where`]). Written by the thread itself.
     is_in_region: AtomicBool,
     preempted: AtomicU8,
+    /// The signal came when it could not be preempted.
+    is_interrupted: AtomicBool,
     /// These belong to whoever has the thread: its spawner until it is runnable, then the core that
     /// committed it. The commit's compare-and-swap orders one owner after the other.
     entry: UnsafeCell<Option<InlineFn>>,
@@ -141,6 +143,14 @@ impl Slot {
         Where::from_number(self.preempted.load(Ordering::Relaxed))
     }
 
+    pub(crate) fn set_interrupted(&self) {
+        self.is_interrupted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take_interrupted(&self) -> bool {
+        self.is_interrupted.swap(false, Ordering::Relaxed)
+    }
+
     pub(crate) fn set_preempted(&self, at: Where) {
         self.preempted.store(at as u8, Ordering::Relaxed);
     }
@@ -169,6 +179,7 @@ impl Table {
             klt: AtomicU32::new(NO_KLT),
             is_in_region: AtomicBool::new(false),
             preempted: AtomicU8::new(Where::SafePoints as u8),
+            is_interrupted: AtomicBool::new(false),
             entry: UnsafeCell::new(None),
             fiber: UnsafeCell::new(None),
             yielder: Cell::new(std::ptr::null()),
