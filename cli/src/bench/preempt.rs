@@ -1,12 +1,15 @@
-//! `wave bench preempt`: preemption at a safe point, against a signal to its handler.
+//! `wave bench preempt`: preemption at a safe point and by a signal, against a signal to its handler.
 //!
-//! One host core runs a thread that passes safe points without end. The agent, on the other CPU, asks
-//! for the end of its run now and then; counted is from before the agent's step that writes the word
-//! until the thread is back in its core loop. The peer is tgkill(2) from one thread, pinned to the
-//! agent's CPU, to another, pinned to the host core's, until the handler's first instruction.
+//! One host core runs a user-level thread that passes safe points without end, or a kernel-level one that
+//! passes none. The agent, on the other CPU, asks for the end of its run now and then; counted is from
+//! before the agent's step that writes the word until the core has the thread back. The peer is tgkill(2)
+//! from one thread, pinned to the agent's CPU, to another, pinned to the host core's, until the handler's
+//! first instruction.
 //!
-//! What the machinery costs with nothing to preempt is told from scans of RocksDB in such a thread,
-//! in pairs: one passes a safe point after each key, one none.
+//! What the machinery costs with nothing to preempt is told from scans of RocksDB in a user-level thread,
+//! in pairs: one passes a safe point after each key, one none. What preemption costs is told from scans as
+//! well, on either kind: of so many keys, preempted after each slice and left alone. Counted is the
+//! time on the core.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +22,7 @@ use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Desk, Policy, Preemption, Progress};
 use wave_core::snapshot::Snapshot;
 use wave_sched::policies::fifo::Fifo;
-use wave_user::{Enclave, Mode, MonotonicClock, Options, preempt_point};
+use wave_user::{Attributes, Enclave, Mode, MonotonicClock, Options, ThreadKind, preempt_point};
 use wave_workloads::rocksdb::Database;
 use wave_workloads::signal;
 
@@ -30,6 +33,13 @@ const CHUNKS: usize = 21;
 const ROUNDS: usize = 1_000;
 /// Between two of them.
 const REST: Nanos = Nanos::from_micros(20);
+/// Slices of long scans, on user-level and kernel-level threads.
+const SLICES: [Nanos; 2] = [Nanos::from_micros(30), Nanos::from_micros(100)];
+/// Long scans of each sort, and keys that each reads: some ten milliseconds.
+const LONG_SCANS: usize = 31;
+const KEYS_PER_LONG_SCAN: u64 = 60_000;
+const USER: Attributes = Attributes { class: 0, kind: ThreadKind::User };
+const KERNEL: Attributes = Attributes { class: 0, kind: ThreadKind::Kernel };
 const KEYS: u64 = 100_000;
 /// Pairs of scans, and keys that each reads: so few that most scans end before anything disturbs them.
 const PAIRS: usize = 1_000;
@@ -40,6 +50,8 @@ const KEYS_PER_SCAN: u64 = 4_000;
 struct Exchange {
     /// Whether runs are to be ended.
     preempts: AtomicBool,
+    /// After how long; 0 if each only when the thread has taken note of the one before.
+    slice_ns: AtomicU64,
     /// When the last preemption was asked for; 0 while the thread has not been asked, or is back.
     asked_ns: AtomicU64,
 }
@@ -50,6 +62,13 @@ struct Ender {
     exchange: Arc<Exchange>,
     /// When the run that is known to be there is to be ended; none if none is.
     end: Option<Nanos>,
+}
+
+impl Ender {
+    fn slice(&self) -> Option<Nanos> {
+        let slice = self.exchange.slice_ns.load(Ordering::Relaxed);
+        (slice != 0).then_some(Nanos(slice))
+    }
 }
 
 impl Policy for Ender {
@@ -64,15 +83,15 @@ impl Policy for Ender {
 
     fn on_outcome(&mut self, now: Nanos, core: u16, of: &Decision, outcome: Outcome) {
         self.fifo.on_outcome(now, core, of, outcome);
-        self.end = (outcome.code == Code::Complete).then(|| now + REST);
+        self.end = (outcome.code == Code::Complete).then(|| now + self.slice().unwrap_or(REST));
     }
 
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
         let progress = self.fifo.decide(now, desk);
-        let Exchange { preempts, asked_ns } = &*self.exchange;
+        let Exchange { preempts, asked_ns, .. } = &*self.exchange;
         if preempts.load(Ordering::Acquire)
             && self.end.is_some_and(|end| end <= now)
-            && asked_ns.load(Ordering::Acquire) == 0
+            && (self.slice().is_some() || asked_ns.load(Ordering::Acquire) == 0)
         {
             self.end = None;
             asked_ns.store(MonotonicClock.now().0, Ordering::Release);
@@ -90,23 +109,33 @@ impl Policy for Ender {
     }
 }
 
-/// Nanoseconds of each preemption of a thread that does nothing but pass safe points.
-fn preemptions(enclave: &Arc<Enclave>, exchange: &Arc<Exchange>) -> Result<Vec<f64>, String> {
+/// Nanoseconds of each preemption of a thread that does nothing but pass safe points, if it is a
+/// user-level one, and nothing at all else.
+fn preemptions(
+    enclave: &Arc<Enclave>,
+    exchange: &Arc<Exchange>,
+    kind: Attributes,
+) -> Result<Vec<f64>, String> {
     let (host, told) = (Arc::clone(enclave), Arc::clone(exchange));
     let body = move || {
         let mut took = Vec::with_capacity(ROUNDS);
         told.preempts.store(true, Ordering::Release);
         while took.len() < ROUNDS {
-            if preempt_point() {
+            // One that is preempted anywhere finds out.
+            let asked_ns = told.asked_ns.load(Ordering::Acquire);
+            if preempt_point() || (kind == KERNEL && asked_ns != 0) {
                 let back = host.stats().cores[0].preempted_at;
-                let asked_ns = told.asked_ns.swap(0, Ordering::AcqRel);
-                took.push(back.since(Nanos(asked_ns)).0 as f64);
+                let asked_ns = told.asked_ns.load(Ordering::Acquire);
+                if back.0 > asked_ns {
+                    took.push(back.since(Nanos(asked_ns)).0 as f64);
+                    told.asked_ns.store(0, Ordering::Release);
+                }
             }
         }
         told.preempts.store(false, Ordering::Release);
         took
     };
-    let thread = enclave.spawn(0, body).map_err(|error| error.to_string())?;
+    let thread = enclave.spawn(kind, body).map_err(|error| error.to_string())?;
     let took = thread.join().map_err(|error| error.to_string())?;
     exchange.asked_ns.store(0, Ordering::Release);
     Ok(took)
@@ -154,6 +183,41 @@ fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64),
     thread.join().map_err(|error| error.to_string())?
 }
 
+/// Nanoseconds that a long scan takes of its core, preempted after each `slice` if there is one.
+fn long_scan(
+    enclave: &Enclave,
+    exchange: &Exchange,
+    database: &Arc<Database>,
+    kind: Attributes,
+    slice: Option<Nanos>,
+) -> Result<f64, String> {
+    let database = Arc::clone(database);
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let busy = || enclave.stats().cores[0].busy.0;
+    exchange.slice_ns.store(slice.map_or(0, |slice| slice.0), Ordering::Release);
+    exchange.preempts.store(slice.is_some(), Ordering::Release);
+    let before = busy();
+    let body = move || {
+        let mut left = KEYS_PER_LONG_SCAN;
+        database.scan(0, |_, value| {
+            std::hint::black_box(value.first());
+            left -= 1;
+            preempt_point();
+            left > 0
+        })
+    };
+    let thread = enclave.spawn(kind, body).map_err(|error| text(&error))?;
+    thread.join().map_err(|error| text(&error))?.map_err(|error| text(&error))?;
+    exchange.preempts.store(false, Ordering::Release);
+    exchange.slice_ns.store(0, Ordering::Release);
+    // Its last run is counted when it has ended.
+    while enclave.alive() > 0 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(1));
+    Ok((busy() - before) as f64)
+}
+
 /// The median's 95% interval: by the ranks between which it lies, whatever the distribution.
 fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
@@ -177,6 +241,7 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
     options.cpus = vec![host];
     options.config.subjects = 16;
     options.config.spin = Nanos::from_micros(50);
+    options.kernel_threads = 2;
     // While the signals have the host core's CPU, nothing is decided; that is nobody's fault.
     options.config.patience = Nanos::from_millis(60_000);
     let enclave = Arc::new(Enclave::start(options).map_err(|error| text(&error))?);
@@ -194,17 +259,26 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
     while enclave.stats().mode != Mode::Agent {
         std::thread::sleep(Duration::from_millis(1));
     }
-    let mut measured: [Vec<f64>; 2] = Default::default();
+    let mut measured: [Vec<f64>; 3] = Default::default();
     for chunk in 0..=CHUNKS {
-        let safe_points = preemptions(&enclave, &exchange)?;
+        let safe_points = preemptions(&enclave, &exchange, USER)?;
+        let kernel = preemptions(&enclave, &exchange, KERNEL)?;
         let signals = signal::to_handler_ns(other, host, ROUNDS, REST.0);
         let signals = signals.map_err(|error| format!("the signals failed: {error}"))?;
         let signals = signals.into_iter().map(|ns| ns as f64).collect();
         // The first chunk warms up.
         if chunk > 0 {
-            for (all, values) in measured.iter_mut().zip([safe_points, signals]) {
+            for (all, values) in measured.iter_mut().zip([safe_points, kernel, signals]) {
                 all.push(Chunks::new(values).median());
             }
+        }
+    }
+    let mut growths: [Vec<f64>; 2] = Default::default();
+    for _ in 0..LONG_SCANS {
+        for ((kind, slice), growths) in [USER, KERNEL].into_iter().zip(SLICES).zip(&mut growths) {
+            let scan = |slice| long_scan(&enclave, &exchange, &database, kind, slice);
+            let alone = scan(None)?;
+            growths.push(scan(Some(slice))? / alone - 1.0);
         }
     }
     let (overheads, next_ns) = scans(&enclave, &database)?;
@@ -224,7 +298,8 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
     }
     drop(enclave);
     agent.join().map_err(|_| "the agent panicked".to_owned())?.map_err(|error| text(&error))?;
-    let [safe_points, signals] = measured.map(Chunks::new);
+    let [safe_points, kernel, signals] = measured.map(Chunks::new);
+    let [user_growth, kernel_growth] = growths.map(Chunks::new);
     let (overhead_lower, overhead_upper) = median_interval(overheads.clone());
     Ok(serde_json::json!({
         "bench": "preempt",
@@ -232,8 +307,12 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
         "chunks": CHUNKS,
         "preemptions_per_chunk": ROUNDS,
         "safe_point_vs_signal_ratio": signals.median() / safe_points.median(),
+        "klt_vs_signal_ratio": kernel.median() / signals.median(),
         "safe_point_ns": safe_points.json(),
+        "klt_ns": kernel.json(),
         "signal_ns": signals.json(),
+        "range_growth_ult_30us": user_growth.json(),
+        "range_growth_klt_100us": kernel_growth.json(),
         "idle_overhead": Chunks::new(overheads).median(),
         "idle_overhead_lower": overhead_lower,
         "idle_overhead_upper": overhead_upper,
