@@ -16,7 +16,7 @@ use wave_agent::{Registry, Seat, attach, run};
 use wave_core::clock::Nanos;
 use wave_core::layout::{AGENT_READY, INCARNATION_LIVE, PROTOCOL_VERSION};
 use wave_core::link::{Doorbell, Home, Port, Window};
-use wave_user::{Enclave, Mode, SpawnError};
+use wave_user::{Attributes, Enclave, Mode, SpawnError, ThreadKind};
 
 /// Of a host whose agent is there and does nothing: a busy machine may turn a good one out too.
 const WATCHFUL: Nanos = Nanos::from_millis(20);
@@ -60,11 +60,14 @@ struct Work {
     sent: usize,
     /// Safe points that each thread passes.
     points: u32,
+    /// Of every second thread; the others are user-level ones.
+    kind: ThreadKind,
 }
 
 impl Work {
     fn new(count: usize) -> Work {
-        Work { ran: Arc::new((0..count).map(|_| AtomicU64::new(0)).collect()), sent: 0, points: 0 }
+        let ran = Arc::new((0..count).map(|_| AtomicU64::new(0)).collect::<Vec<_>>());
+        Work { ran, sent: 0, points: 0, kind: ThreadKind::User }
     }
 
     /// Sends so many more threads, as fast as the enclave takes them.
@@ -72,16 +75,23 @@ impl Work {
         for _ in 0..count {
             loop {
                 let (ran, index, points) = (Arc::clone(&self.ran), self.sent, self.points);
+                let kind = if index % 2 == 0 { self.kind } else { ThreadKind::User };
                 let body = move || {
-                    for _ in 0..points {
+                    for point in 0..points {
+                        // What a kernel-level thread is preempted in. The others stay away from its locks.
+                        if kind == ThreadKind::Kernel {
+                            std::hint::black_box(vec![point; 1 + index % 7]);
+                        }
                         wave_user::preempt_point();
                     }
                     wave_user::yield_now();
                     ran[index].fetch_add(1, Ordering::Relaxed);
                 };
-                match enclave.spawn_detached(0, body) {
+                match enclave.spawn_detached(Attributes { class: 0, kind }, body) {
                     Ok(_) => break,
-                    Err(SpawnError::Full { .. }) => std::thread::yield_now(),
+                    Err(SpawnError::Full { .. } | SpawnError::FullOfKernel { .. }) => {
+                        std::thread::yield_now();
+                    }
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -127,12 +137,16 @@ fn an_agent_that_is_killed_while_it_preempts_loses_no_thread() {
     let seed = seed(1);
     let _replay = Replay(seed, "crash an_agent_that_is_killed_while_it_preempts");
     let mut rng = Pcg32::seed_from_u64(seed);
-    let enclave = start("preempting", |options| options.config.cores = 2);
+    let enclave = start("preempting", |options| {
+        options.config.cores = 2;
+        options.kernel_threads = 16;
+    });
     let preempted = || enclave.stats().cores.iter().map(|core| core.preempted).sum::<u64>();
     let mut work = Work::new(200_000);
     // Long enough to be preempted several times.
     work.points = 50_000;
-    for _ in 0..8 {
+    for round in 0..12 {
+        work.kind = [ThreadKind::User, ThreadKind::Kernel][round % 2];
         let mut agent = process_with(&enclave, "shinjuku:slice_us=5");
         wait_for("the agent", || enclave.stats().mode == Mode::Agent);
         // Killed between two of its preemptions, or in the middle of one.
@@ -146,7 +160,7 @@ fn an_agent_that_is_killed_while_it_preempts_loses_no_thread() {
     }
     work.finish(&enclave);
     let stats = enclave.stats();
-    assert_eq!((stats.agents, stats.lost_agents, stats.faults), (8, 8, 0));
+    assert_eq!((stats.agents, stats.lost_agents, stats.faults), (12, 12, 0));
 }
 
 #[test]
