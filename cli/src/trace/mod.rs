@@ -372,6 +372,8 @@ fn reason(code: Code) -> &'static str {
         Code::UnsupportedVersion => "this version of the host does not know such an entry",
         Code::Poisoned => "another member of its all-or-nothing group failed",
         Code::Affinity => "the thread may not run on this core",
-        Code::Unsupported => "the host cannot commit such a group, or end a run as the decision asks",
+        Code::Unsupported => {
+            "the host cannot commit such a group, or end a run as the decision asks"
+        }
     }
 }

@@ -44,6 +44,12 @@ pub struct Machine {
     /// What reading a decision costs although it was prefetched, beside the link's own
     /// `prefetch_residue`: work that does not overlap.
     pub prefetch_residue: Figure,
+    /// Setting the core's own timer, for a run with a slice.
+    pub timer_set: Figure,
+    /// How late that timer is, while the run goes on.
+    pub timer_late: Figure,
+    /// Taking its interrupt, which ends the run.
+    pub timer_receive: Figure,
     /// From an interrupt until an idle core executes again, beside the link's `kick_receive`.
     pub idle_exit: Figure,
     /// The host's work for a message that an outside context sends (creating or waking a thread).
@@ -66,6 +72,11 @@ pub struct Machine {
     pub request_overhead: Figure,
     /// Context switches that the host does for one request (a count, with a fraction).
     pub crossings_per_request: Figure,
+    /// Running threads look at the preemption word themselves, and are not interrupted: what passes from
+    /// when the word can be seen, beside reading its line, until the thread has left. Without this, as
+    /// in files that do not say, a kick makes the core look.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub safe_point: Option<Figure>,
     /// The agent and the generators share a CPU, which each gives away between looks. Without this,
     /// as in files that do not say, each has one for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,6 +181,9 @@ impl Machine {
             ("switch_before", &self.switch_before),
             ("switch_after", &self.switch_after),
             ("prefetch_residue", &self.prefetch_residue),
+            ("timer_set", &self.timer_set),
+            ("timer_late", &self.timer_late),
+            ("timer_receive", &self.timer_receive),
             ("idle_exit", &self.idle_exit),
             ("spawn", &self.spawn),
             ("agent_message", &self.agent_message),
@@ -182,6 +196,7 @@ impl Machine {
             ("request_overhead", &self.request_overhead),
             ("crossings_per_request", &self.crossings_per_request),
         ];
+        all.extend(self.safe_point.iter().map(|figure| ("safe_point", figure)));
         all.extend(self.shared_cpu.iter().flat_map(SharedCpu::all));
         all
     }
