@@ -272,7 +272,7 @@ impl Core {
         let (world, machine) = (&enclave.world, &enclave.setup.machine);
         let timer = timer(machine, world.now(), slice);
         // Who looks at the preemption word himself is not interrupted.
-        let wakes = if machine.safe_point.is_some() { Cause::WORD } else { Cause::KICK };
+        let wakes = if machine.safe_points.is_some() { Cause::WORD } else { Cause::KICK };
         loop {
             let remaining = enclave.table.borrow_mut().thread(id).remaining;
             let from = world.now();
@@ -284,7 +284,7 @@ impl Core {
             let left = Nanos(remaining.0 - if world.now() >= end { remaining.0 } else { done });
             enclave.table.borrow_mut().thread(id).remaining = left;
             enclave.app.ran(world.now(), self.index, id, world.now().since(from));
-            let looks = machine.safe_point.is_some() || self.take_kick();
+            let looks = machine.safe_points.is_some() || self.take_kick();
             if left.0 == 0 {
                 match enclave.app.after(&enclave, id) {
                     After::On(work) => enclave.table.borrow_mut().thread(id).remaining = work,
@@ -303,7 +303,7 @@ impl Core {
                 && let Some(link) = &self.link
                 && link.protocol.preempt_requested(&link.port)
             {
-                machine.safe_point.iter().for_each(|figure| world.spend(figure.nanos()));
+                machine.safe_points.iter().for_each(|points| world.spend(points.leave.nanos()));
                 enclave.counters.borrow_mut().preempted += 1;
                 return Kind::Preempt;
             }

@@ -473,7 +473,7 @@ impl Enclave {
         {
             let Some(task) = core.task.get() else { continue };
             watch(place, task);
-            if self.setup.machine.safe_point.is_some() {
+            if self.setup.machine.safe_points.is_some() {
                 let word = Span { home: Home::Host, line: preempt, lines: 1 };
                 self.world.watch(*window, word, 0, task, Cause::WORD);
             }

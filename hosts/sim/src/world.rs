@@ -396,8 +396,15 @@ impl SimBell {
 
 impl Doorbell for SimBell {
     fn ring(&self) {
+        self.ring_for(self.0.send);
+    }
+}
+
+impl SimBell {
+    /// Rings, which occupies the ringer for `send`.
+    pub fn ring_for(&self, send: Nanos) {
         let bell = &self.0;
-        bell.world.spend(bell.send);
+        bell.world.spend(send);
         let late = match bell.fate.borrow_mut().as_mut().map_or(Delivery::OnTime, |fate| fate()) {
             Delivery::OnTime => Nanos(0),
             Delivery::Late(more) => more,

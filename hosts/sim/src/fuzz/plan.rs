@@ -196,7 +196,7 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
     // Streams of their own, so that whoever draws nothing from them stays as he was.
     let policy = with_slices(&mut random::stream(seed, "slices", 0), policy);
     if random::stream(seed, "interrupts", 0).random_bool(0.5) {
-        machine.safe_point = None;
+        machine.safe_points = None;
     }
     EnclavePlan {
         setup: Setup {
