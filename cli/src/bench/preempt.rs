@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wave_agent::{Seat, attach, run};
@@ -90,26 +91,74 @@ impl Policy for Ender {
     }
 }
 
-/// Nanoseconds of each preemption of a thread that does nothing but pass safe points.
-fn preemptions(enclave: &Arc<Enclave>, exchange: &Arc<Exchange>) -> Result<Vec<f64>, String> {
-    let (host, told) = (Arc::clone(enclave), Arc::clone(exchange));
-    let body = move || {
-        let mut took = Vec::with_capacity(ROUNDS);
-        told.preempts.store(true, Ordering::Release);
-        while took.len() < ROUNDS {
-            if preempt_point() {
-                let back = host.stats().cores[0].preempted_at;
-                let asked_ns = told.asked_ns.swap(0, Ordering::AcqRel);
-                took.push(back.since(Nanos(asked_ns)).0 as f64);
-            }
+/// One host core with an agent that ends its runs, on another CPU.
+pub struct Preempted {
+    enclave: Arc<Enclave>,
+    exchange: Arc<Exchange>,
+    agent: JoinHandle<Result<(), String>>,
+}
+
+impl Preempted {
+    /// Starts both, each on the CPU of this number.
+    pub fn start(host: usize, agents: usize) -> Result<Preempted, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let socket = std::env::temp_dir().join(format!("wave-preempt-{}.sock", std::process::id()));
+        let mut options = Options::new(socket);
+        options.cpus = vec![host];
+        options.config.subjects = 16;
+        options.config.spin = Nanos::from_micros(50);
+        // While the signals have the host core's CPU, nothing is decided; that is nobody's fault.
+        options.config.patience = Nanos::from_millis(60_000);
+        let enclave = Arc::new(Enclave::start(options).map_err(|error| text(&error))?);
+        let attached = attach(enclave.socket()).map_err(|error| text(&error))?;
+        let exchange = Arc::new(Exchange::default());
+        let policy = Ender {
+            fifo: Fifo::new(&attached.layout.config),
+            exchange: Arc::clone(&exchange),
+            end: None,
+        };
+        let agent = std::thread::spawn(move || {
+            let _ = pin(agents);
+            run(attached, policy, (), Seat::Own).map(drop).map_err(|error| error.to_string())
+        });
+        while enclave.stats().mode != Mode::Agent {
+            std::thread::sleep(Duration::from_millis(1));
         }
-        told.preempts.store(false, Ordering::Release);
-        took
-    };
-    let thread = enclave.spawn(0, body).map_err(|error| error.to_string())?;
-    let took = thread.join().map_err(|error| error.to_string())?;
-    exchange.asked_ns.store(0, Ordering::Release);
-    Ok(took)
+        Ok(Preempted { enclave, exchange, agent })
+    }
+
+    /// Nanoseconds of each of so many preemptions of a thread that does nothing but pass safe points.
+    pub fn preemptions(&self, rounds: usize) -> Result<Vec<f64>, String> {
+        let (host, told) = (Arc::clone(&self.enclave), Arc::clone(&self.exchange));
+        let body = move || {
+            let mut took = Vec::with_capacity(rounds);
+            told.preempts.store(true, Ordering::Release);
+            while took.len() < rounds {
+                if preempt_point() {
+                    let back = host.stats().cores[0].preempted_at;
+                    let asked_ns = told.asked_ns.swap(0, Ordering::AcqRel);
+                    took.push(back.since(Nanos(asked_ns)).0 as f64);
+                }
+            }
+            told.preempts.store(false, Ordering::Release);
+            took
+        };
+        let thread = self.enclave.spawn(0, body).map_err(|error| error.to_string())?;
+        let took = thread.join().map_err(|error| error.to_string())?;
+        self.exchange.asked_ns.store(0, Ordering::Release);
+        Ok(took)
+    }
+
+    /// Ends both. An error if the agent had not decided everything.
+    pub fn end(self) -> Result<(), String> {
+        let stats = self.enclave.stats();
+        let by_fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
+        if stats.lost_agents != 0 || by_fallback != 0 {
+            return Err(format!("the agent was lost, and {by_fallback} switches were not its own"));
+        }
+        drop(self.enclave);
+        self.agent.join().map_err(|_| "the agent panicked".to_owned())?
+    }
 }
 
 /// Nanoseconds of one scan. Each way is compiled by itself.
@@ -172,31 +221,11 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
     let mut database = Database::open_in_order(None).map_err(|error| text(&error))?;
     database.fill(KEYS, 64, |_, _| {}).map_err(|error| text(&error))?;
     let database = Arc::new(database);
-    let socket = std::env::temp_dir().join(format!("wave-preempt-{}.sock", std::process::id()));
-    let mut options = Options::new(socket);
-    options.cpus = vec![host];
-    options.config.subjects = 16;
-    options.config.spin = Nanos::from_micros(50);
-    // While the signals have the host core's CPU, nothing is decided; that is nobody's fault.
-    options.config.patience = Nanos::from_millis(60_000);
-    let enclave = Arc::new(Enclave::start(options).map_err(|error| text(&error))?);
-    let attached = attach(enclave.socket()).map_err(|error| text(&error))?;
-    let exchange = Arc::new(Exchange::default());
-    let policy = Ender {
-        fifo: Fifo::new(&attached.layout.config),
-        exchange: Arc::clone(&exchange),
-        end: None,
-    };
-    let agent = std::thread::spawn(move || {
-        let _ = pin(other);
-        run(attached, policy, (), Seat::Own)
-    });
-    while enclave.stats().mode != Mode::Agent {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let preempted = Preempted::start(host, other)?;
+    let enclave = Arc::clone(&preempted.enclave);
     let mut measured: [Vec<f64>; 2] = Default::default();
     for chunk in 0..=CHUNKS {
-        let safe_points = preemptions(&enclave, &exchange)?;
+        let safe_points = preempted.preemptions(ROUNDS)?;
         let signals = signal::to_handler_ns(other, host, ROUNDS, REST.0);
         let signals = signals.map_err(|error| format!("the signals failed: {error}"))?;
         let signals = signals.into_iter().map(|ns| ns as f64).collect();
@@ -217,13 +246,8 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
         })
     });
     let alone = alone.map_err(|error| text(&error))?.join().map_err(|error| text(&error))?;
-    let stats = enclave.stats();
-    let by_fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
-    if stats.lost_agents != 0 || by_fallback != 0 {
-        return Err(format!("the agent was lost, and {by_fallback} switches were not its own"));
-    }
     drop(enclave);
-    agent.join().map_err(|_| "the agent panicked".to_owned())?.map_err(|error| text(&error))?;
+    preempted.end()?;
     let [safe_points, signals] = measured.map(Chunks::new);
     let (overhead_lower, overhead_upper) = median_interval(overheads.clone());
     Ok(serde_json::json!({

@@ -82,6 +82,8 @@ pub struct State {
 pub struct Compared {
     /// Which.
     pub name: String,
+    /// The policy's name.
+    pub policy: String,
     /// The load, or the measured saturation.
     pub load_per_second: f64,
     /// What the simulator says: the median over the native answers' states.
@@ -118,9 +120,11 @@ pub struct Validation {
 }
 
 impl Validation {
-    /// The largest error of a saturation, or of a p99.
-    pub fn error_max(&self, of_saturation: bool) -> f64 {
-        let points = self.points.iter().filter(|point| point.is_saturation == of_saturation);
+    /// The largest error of a saturation, or of a p99; under one policy, if it is named.
+    pub fn error_max(&self, of_saturation: bool, policy: Option<&str>) -> f64 {
+        let under = |point: &&Compared| policy.is_none_or(|policy| point.policy == policy);
+        let points = self.points.iter().filter(under);
+        let points = points.filter(|point| point.is_saturation == of_saturation);
         // What is not a number is no small error.
         points
             .map(|point| point.rel_error.abs())
@@ -152,7 +156,8 @@ impl Runner {
 pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
     let start = Instant::now();
     let progress = Progress::new(0, quiet);
-    let native = Native::open(&[5.0, calibration::SERVICE_US, 10.0, 20.0], &progress)?;
+    let services_us = [5.0, calibration::SERVICE_US, 10.0, 20.0];
+    let native = Native::open(&services_us, held_out::RANGE_US, &progress)?;
     drop(progress);
     let subjects = Subjects::new(&native, SEED);
     let points = held_out::all(&native, effort.quick, SEED);
@@ -292,6 +297,7 @@ fn compare(point: &HeldOut, answers: &[(Answer, Answer, bool)]) -> Compared {
     let p50 = predicted.p50_ns.zip(measured.p50_ns);
     Compared {
         name: point.name.clone(),
+        policy: point.policy().to_owned(),
         load_per_second: measured.per_second,
         measured_range: [all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max)],
         repeats: counts().count(),
