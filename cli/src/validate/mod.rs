@@ -43,10 +43,12 @@ const LOOK: Duration = Duration::from_millis(250);
 const NEIGHBOURS_MAX: f64 = 0.09;
 
 /// How thoroughly.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Effort {
     /// Fewer points.
     pub quick: bool,
+    /// Of these only the points whose names contain this.
+    pub only: String,
     /// Native answers to each question.
     pub repeats: usize,
     /// Measurements of each micro-benchmark.
@@ -59,10 +61,10 @@ pub struct Effort {
 
 impl Effort {
     /// The usual, or a quick look.
-    pub fn new(quick: bool, patience: Duration) -> Effort {
+    pub fn new(quick: bool, only: &str, patience: Duration) -> Effort {
         let (calibrations, seconds) = if quick { (7, 90) } else { (11, 300) };
         let limit = Duration::from_secs(seconds) + patience;
-        Effort { quick, repeats: 3, calibrations, limit, patience }
+        Effort { quick, only: only.to_owned(), repeats: 3, calibrations, limit, patience }
     }
 }
 
@@ -120,15 +122,16 @@ pub struct Validation {
 }
 
 impl Validation {
-    /// The largest error of a saturation, or of a p99; under one policy, if it is named.
-    pub fn error_max(&self, of_saturation: bool, policy: Option<&str>) -> f64 {
+    /// The largest error of a saturation, or of a p99; under one policy, if it is named. `None` without
+    /// such a point.
+    pub fn error_max(&self, of_saturation: bool, policy: Option<&str>) -> Option<f64> {
         let under = |point: &&Compared| policy.is_none_or(|policy| point.policy == policy);
         let points = self.points.iter().filter(under);
         let points = points.filter(|point| point.is_saturation == of_saturation);
         // What is not a number is no small error.
         points
             .map(|point| point.rel_error.abs())
-            .fold(0.0, |max, error| if error.is_nan() || error > max { error } else { max })
+            .reduce(|max, error| if error.is_nan() || error > max { error } else { max })
     }
 }
 
@@ -160,14 +163,22 @@ pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
     let native = Native::open(&services_us, held_out::RANGE_US, &progress)?;
     drop(progress);
     let subjects = Subjects::new(&native, SEED);
-    let points = held_out::all(&native, effort.quick, SEED);
+    let mut points = held_out::all(&native, effort.quick, SEED);
+    points.retain(|point| point.name.contains(&effort.only));
+    if points.is_empty() {
+        let (only, all) = (&effort.only, held_out::all(&native, effort.quick, SEED));
+        let names: Vec<&str> = all.iter().map(|point| point.name.as_str()).collect();
+        let text = format!("no point's name contains `{only}`; there are: {}", names.join("; "));
+        return Err(Failure::Scenario(text));
+    }
     let runner = Runner {
         native,
         subjects,
-        effort,
         patience: Cell::new(effort.patience),
+        effort,
         disturbed: Cell::new(false),
     };
+    let effort = &runner.effort;
     let progress = Progress::new((effort.repeats * points.len() + 1) as u64, quiet);
     progress.begin("calibrating");
     let mut states = vec![State::calibrate(&runner)?];
