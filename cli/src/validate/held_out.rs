@@ -21,7 +21,7 @@ const WARM_UP_SECONDS: f64 = 0.05;
 /// The papers' share of RANGE queries.
 const RANGES: f64 = 0.005;
 /// How long they take here. With the papers' 10 ms a native run would hold ten of them, and its tail would be their
-/// arrivals'; of these it holds sixty, each of them preempted some thirty times.
+/// arrivals'; of these it holds some fifty, each preempted some thirty times.
 pub const RANGE_US: f64 = 1_000.0;
 /// The policy that preempts them, with the papers' slice.
 const SHINJUKU: &str = "shinjuku:slice_us=30";
