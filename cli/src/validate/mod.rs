@@ -329,3 +329,42 @@ fn load(scenario: &Scenario, per_second: f64) -> Result<Load, Failure> {
     let mix = Mix::new(&classes).map_err(Failure::cannot)?;
     Load::new(per_second, mix, scenario.workload.keys, scenario.run.seed).map_err(Failure::cannot)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(policy: &str, is_saturation: bool, rel_error: f64) -> Compared {
+        Compared {
+            name: String::new(),
+            policy: policy.into(),
+            load_per_second: 1.0,
+            predicted: Answer::default(),
+            measured: Answer::default(),
+            measured_range: [1.0, 1.0],
+            repeats: 1,
+            disturbed: false,
+            rel_error,
+            p50_rel_error: None,
+            is_saturation,
+        }
+    }
+
+    #[test]
+    fn the_largest_error_is_that_of_the_points_that_were_asked_for() {
+        let points = vec![
+            point("fifo", true, 0.02),
+            point("fifo", false, -0.3),
+            point("shinjuku", true, -0.04),
+        ];
+        let (states, facts, doubts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut validation = Validation { points, states, facts, doubts };
+        assert_eq!(validation.error_max(true, None), Some(0.04));
+        assert_eq!(validation.error_max(false, None), Some(0.3));
+        assert_eq!(validation.error_max(true, Some("fifo")), Some(0.02));
+        // No point is no small error, and neither is one that was not measured.
+        assert_eq!(validation.error_max(false, Some("shinjuku")), None);
+        validation.points.insert(0, point("shinjuku", false, f64::NAN));
+        assert!(validation.error_max(false, None).unwrap().is_nan());
+    }
+}
