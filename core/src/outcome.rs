@@ -64,7 +64,7 @@ codes! {
     Poisoned = 16, "POISONED";
     /// The target may not run on this core.
     Affinity = 17, "AFFINITY";
-    /// The host cannot commit such a group.
+    /// The host cannot commit such a group, or end a run as the decision asks.
     Unsupported = 18, "UNSUPPORTED";
 }
 

@@ -33,11 +33,15 @@ pub enum Planted {
     BackTooSoon,
     /// A kick reaches a context of another enclave as well.
     StrayKick,
+    /// A core's own timer does not end a run.
+    SliceForgotten,
+    /// A core's own timer ends a run before its slice is over.
+    SliceCutShort,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 13] = [
+    pub const ALL: [Planted; 15] = [
         Planted::MissingFence,
         Planted::MissingFlush,
         Planted::DroppedKick,
@@ -51,6 +55,8 @@ impl Planted {
         Planted::RefusalsCountAsWork,
         Planted::BackTooSoon,
         Planted::StrayKick,
+        Planted::SliceForgotten,
+        Planted::SliceCutShort,
     ];
 }
 

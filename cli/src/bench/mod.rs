@@ -16,7 +16,7 @@ use wave_workloads::cpu;
 
 pub use agent::agent;
 pub use kernel::kernel;
-pub use preempt::preempt;
+pub use preempt::{Preempted, preempt};
 pub use queue::{peer, queue};
 pub use sim::sim;
 pub use switch::switch;

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wave_agent::{Seat, attach, run};
@@ -33,13 +34,12 @@ const CHUNKS: usize = 21;
 const ROUNDS: usize = 1_000;
 /// Between two of them.
 const REST: Nanos = Nanos::from_micros(20);
-/// Slices of long scans, on user-level and kernel-level threads.
-const SLICES: [Nanos; 2] = [Nanos::from_micros(30), Nanos::from_micros(100)];
+/// Slices of long scans, on each kind of threads.
+const SLICES: [(ThreadKind, Nanos); 2] =
+    [(ThreadKind::User, Nanos::from_micros(30)), (ThreadKind::Kernel, Nanos::from_micros(100))];
 /// Long scans of each sort, and keys that each reads: some ten milliseconds.
 const LONG_SCANS: usize = 31;
 const KEYS_PER_LONG_SCAN: u64 = 60_000;
-const USER: Attributes = Attributes { class: 0, kind: ThreadKind::User };
-const KERNEL: Attributes = Attributes { class: 0, kind: ThreadKind::Kernel };
 const KEYS: u64 = 100_000;
 /// Pairs of scans, and keys that each reads: so few that most scans end before anything disturbs them.
 const PAIRS: usize = 1_000;
@@ -109,36 +109,117 @@ impl Policy for Ender {
     }
 }
 
-/// Nanoseconds of each preemption of a thread that does nothing but pass safe points, if it is a
-/// user-level one, and nothing at all else.
-fn preemptions(
-    enclave: &Arc<Enclave>,
-    exchange: &Arc<Exchange>,
-    kind: Attributes,
-) -> Result<Vec<f64>, String> {
-    let (host, told) = (Arc::clone(enclave), Arc::clone(exchange));
-    let body = move || {
-        let mut took = Vec::with_capacity(ROUNDS);
-        told.preempts.store(true, Ordering::Release);
-        while took.len() < ROUNDS {
-            // One that is preempted anywhere finds out.
-            let asked_ns = told.asked_ns.load(Ordering::Acquire);
-            if preempt_point() || (kind == KERNEL && asked_ns != 0) {
-                let back = host.stats().cores[0].preempted_at;
-                let asked_ns = told.asked_ns.load(Ordering::Acquire);
-                if back.0 > asked_ns {
-                    took.push(back.since(Nanos(asked_ns)).0 as f64);
-                    told.asked_ns.store(0, Ordering::Release);
+/// One host core with an agent that ends its runs, on another CPU.
+pub struct Preempted {
+    enclave: Arc<Enclave>,
+    exchange: Arc<Exchange>,
+    agent: JoinHandle<Result<(), String>>,
+}
+
+impl Preempted {
+    /// Starts both, each on the CPU of this number.
+    pub fn start(host: usize, agents: usize) -> Result<Preempted, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let socket = std::env::temp_dir().join(format!("wave-preempt-{}.sock", std::process::id()));
+        let mut options = Options::new(socket);
+        options.cpus = vec![host];
+        options.config.subjects = 16;
+        options.config.spin = Nanos::from_micros(50);
+        options.kernel_threads = 2;
+        // While the signals have the host core's CPU, nothing is decided; that is nobody's fault.
+        options.config.patience = Nanos::from_millis(60_000);
+        let enclave = Arc::new(Enclave::start(options).map_err(|error| text(&error))?);
+        let attached = attach(enclave.socket()).map_err(|error| text(&error))?;
+        let exchange = Arc::new(Exchange::default());
+        let policy = Ender {
+            fifo: Fifo::new(&attached.layout.config),
+            exchange: Arc::clone(&exchange),
+            end: None,
+        };
+        let agent = std::thread::spawn(move || {
+            let _ = pin(agents);
+            run(attached, policy, (), Seat::Own).map(drop).map_err(|error| error.to_string())
+        });
+        while enclave.stats().mode != Mode::Agent {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(Preempted { enclave, exchange, agent })
+    }
+
+    /// Nanoseconds of each of so many preemptions of a thread that does nothing but pass safe points, which
+    /// mean nothing to a kernel-level one.
+    pub fn preemptions(&self, kind: ThreadKind, rounds: usize) -> Result<Vec<f64>, String> {
+        let (host, told) = (Arc::clone(&self.enclave), Arc::clone(&self.exchange));
+        let body = move || {
+            let mut took = Vec::with_capacity(rounds);
+            told.preempts.store(true, Ordering::Release);
+            while took.len() < rounds {
+                let is_asked = told.asked_ns.load(Ordering::Acquire) != 0;
+                // One that is preempted anywhere has to find out.
+                if preempt_point() || (kind == ThreadKind::Kernel && is_asked) {
+                    let asked_ns = told.asked_ns.load(Ordering::Acquire);
+                    let back = host.stats().cores[0].preempted_at;
+                    if back > Nanos(asked_ns) {
+                        took.push(back.since(Nanos(asked_ns)).0 as f64);
+                        told.asked_ns.store(0, Ordering::Release);
+                    }
                 }
             }
+            told.preempts.store(false, Ordering::Release);
+            took
+        };
+        let attributes = Attributes { class: 0, kind };
+        let thread = self.enclave.spawn(attributes, body).map_err(|error| error.to_string())?;
+        let took = thread.join().map_err(|error| error.to_string())?;
+        self.exchange.asked_ns.store(0, Ordering::Release);
+        Ok(took)
+    }
+
+    /// Nanoseconds that a long scan takes of its core, preempted after each `slice` if there is one.
+    fn long_scan(
+        &self,
+        database: &Arc<Database>,
+        kind: ThreadKind,
+        slice: Option<Nanos>,
+    ) -> Result<f64, String> {
+        let database = Arc::clone(database);
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let busy = || self.enclave.stats().cores[0].busy.0;
+        self.exchange.slice_ns.store(slice.map_or(0, |slice| slice.0), Ordering::Release);
+        self.exchange.preempts.store(slice.is_some(), Ordering::Release);
+        let before = busy();
+        let body = move || {
+            let mut left = KEYS_PER_LONG_SCAN;
+            database.scan(0, |_, value| {
+                std::hint::black_box(value.first());
+                left -= 1;
+                preempt_point();
+                left > 0
+            })
+        };
+        let thread = self.enclave.spawn(Attributes { class: 0, kind }, body);
+        let thread = thread.map_err(|error| text(&error))?;
+        thread.join().map_err(|error| text(&error))?.map_err(|error| text(&error))?;
+        self.exchange.preempts.store(false, Ordering::Release);
+        self.exchange.slice_ns.store(0, Ordering::Release);
+        // Its last run is counted when it has ended.
+        while self.enclave.alive() > 0 {
+            std::thread::yield_now();
         }
-        told.preempts.store(false, Ordering::Release);
-        took
-    };
-    let thread = enclave.spawn(kind, body).map_err(|error| error.to_string())?;
-    let took = thread.join().map_err(|error| error.to_string())?;
-    exchange.asked_ns.store(0, Ordering::Release);
-    Ok(took)
+        std::thread::sleep(Duration::from_millis(1));
+        Ok((busy() - before) as f64)
+    }
+
+    /// Ends both. An error if the agent had not decided everything.
+    pub fn end(self) -> Result<(), String> {
+        let stats = self.enclave.stats();
+        let by_fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
+        if stats.lost_agents != 0 || by_fallback != 0 {
+            return Err(format!("the agent was lost, and {by_fallback} switches were not its own"));
+        }
+        drop(self.enclave);
+        self.agent.join().map_err(|_| "the agent panicked".to_owned())?
+    }
 }
 
 /// Nanoseconds of one scan. Each way is compiled by itself.
@@ -183,41 +264,6 @@ fn scans(enclave: &Enclave, database: &Arc<Database>) -> Result<(Vec<f64>, f64),
     thread.join().map_err(|error| error.to_string())?
 }
 
-/// Nanoseconds that a long scan takes of its core, preempted after each `slice` if there is one.
-fn long_scan(
-    enclave: &Enclave,
-    exchange: &Exchange,
-    database: &Arc<Database>,
-    kind: Attributes,
-    slice: Option<Nanos>,
-) -> Result<f64, String> {
-    let database = Arc::clone(database);
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let busy = || enclave.stats().cores[0].busy.0;
-    exchange.slice_ns.store(slice.map_or(0, |slice| slice.0), Ordering::Release);
-    exchange.preempts.store(slice.is_some(), Ordering::Release);
-    let before = busy();
-    let body = move || {
-        let mut left = KEYS_PER_LONG_SCAN;
-        database.scan(0, |_, value| {
-            std::hint::black_box(value.first());
-            left -= 1;
-            preempt_point();
-            left > 0
-        })
-    };
-    let thread = enclave.spawn(kind, body).map_err(|error| text(&error))?;
-    thread.join().map_err(|error| text(&error))?.map_err(|error| text(&error))?;
-    exchange.preempts.store(false, Ordering::Release);
-    exchange.slice_ns.store(0, Ordering::Release);
-    // Its last run is counted when it has ended.
-    while enclave.alive() > 0 {
-        std::thread::yield_now();
-    }
-    std::thread::sleep(Duration::from_millis(1));
-    Ok((busy() - before) as f64)
-}
-
 /// The median's 95% interval: by the ranks between which it lies, whatever the distribution.
 fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
@@ -236,33 +282,12 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
     let mut database = Database::open_in_order(None).map_err(|error| text(&error))?;
     database.fill(KEYS, 64, |_, _| {}).map_err(|error| text(&error))?;
     let database = Arc::new(database);
-    let socket = std::env::temp_dir().join(format!("wave-preempt-{}.sock", std::process::id()));
-    let mut options = Options::new(socket);
-    options.cpus = vec![host];
-    options.config.subjects = 16;
-    options.config.spin = Nanos::from_micros(50);
-    options.kernel_threads = 2;
-    // While the signals have the host core's CPU, nothing is decided; that is nobody's fault.
-    options.config.patience = Nanos::from_millis(60_000);
-    let enclave = Arc::new(Enclave::start(options).map_err(|error| text(&error))?);
-    let attached = attach(enclave.socket()).map_err(|error| text(&error))?;
-    let exchange = Arc::new(Exchange::default());
-    let policy = Ender {
-        fifo: Fifo::new(&attached.layout.config),
-        exchange: Arc::clone(&exchange),
-        end: None,
-    };
-    let agent = std::thread::spawn(move || {
-        let _ = pin(other);
-        run(attached, policy, (), Seat::Own)
-    });
-    while enclave.stats().mode != Mode::Agent {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let preempted = Preempted::start(host, other)?;
+    let enclave = Arc::clone(&preempted.enclave);
     let mut measured: [Vec<f64>; 3] = Default::default();
     for chunk in 0..=CHUNKS {
-        let safe_points = preemptions(&enclave, &exchange, USER)?;
-        let kernel = preemptions(&enclave, &exchange, KERNEL)?;
+        let safe_points = preempted.preemptions(ThreadKind::User, ROUNDS)?;
+        let kernel = preempted.preemptions(ThreadKind::Kernel, ROUNDS)?;
         let signals = signal::to_handler_ns(other, host, ROUNDS, REST.0);
         let signals = signals.map_err(|error| format!("the signals failed: {error}"))?;
         let signals = signals.into_iter().map(|ns| ns as f64).collect();
@@ -275,10 +300,9 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
     }
     let mut growths: [Vec<f64>; 2] = Default::default();
     for _ in 0..LONG_SCANS {
-        for ((kind, slice), growths) in [USER, KERNEL].into_iter().zip(SLICES).zip(&mut growths) {
-            let scan = |slice| long_scan(&enclave, &exchange, &database, kind, slice);
-            let alone = scan(None)?;
-            growths.push(scan(Some(slice))? / alone - 1.0);
+        for ((kind, slice), growths) in SLICES.into_iter().zip(&mut growths) {
+            let alone = preempted.long_scan(&database, kind, None)?;
+            growths.push(preempted.long_scan(&database, kind, Some(slice))? / alone - 1.0);
         }
     }
     let (overheads, next_ns) = scans(&enclave, &database)?;
@@ -291,13 +315,8 @@ pub fn preempt(_quiet: bool) -> Result<serde_json::Value, String> {
         })
     });
     let alone = alone.map_err(|error| text(&error))?.join().map_err(|error| text(&error))?;
-    let stats = enclave.stats();
-    let by_fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
-    if stats.lost_agents != 0 || by_fallback != 0 {
-        return Err(format!("the agent was lost, and {by_fallback} switches were not its own"));
-    }
     drop(enclave);
-    agent.join().map_err(|_| "the agent panicked".to_owned())?.map_err(|error| text(&error))?;
+    preempted.end()?;
     let [safe_points, kernel, signals] = measured.map(Chunks::new);
     let [user_growth, kernel_growth] = growths.map(Chunks::new);
     let (overhead_lower, overhead_upper) = median_interval(overheads.clone());

@@ -10,6 +10,7 @@ use std::time::Duration;
 use wave_core::link::{Doorbell, Waiter};
 use wave_links::EventFd;
 use wave_sched::policies;
+use wave_user::ThreadKind;
 use wave_workloads::arrivals::{Load, Mix};
 use wave_workloads::cpu::{self, monotonic_ns};
 use wave_workloads::generator::{Request, Seat, Server, Settings};
@@ -22,10 +23,13 @@ use super::seating::{self, Seating};
 use super::service::Service;
 use super::session::Session;
 use super::{Failure, Ground};
+use crate::bench::Preempted;
 use crate::live::Feed;
 use crate::report::Progress;
 use crate::scenario::{self, Class, Operation, Scenario, Variant};
 
+/// The class of RANGE queries.
+const RANGE: &str = "RANGE";
 /// The variants that are compared: shared memory, and the ladder over a modelled link.
 const LADDER: &str = include_str!("../../../scenarios/ladder.toml");
 
@@ -37,8 +41,12 @@ pub struct Native {
 }
 
 impl Native {
-    /// Fills a database whose GETs can be drawn out to each of `services_us`.
-    pub fn open(services_us: &[f64], progress: &Progress) -> Result<Native, Failure> {
+    /// Fills a database whose GETs can be drawn out to each of `services_us`, beside RANGEs of `range_us`.
+    pub fn open(
+        services_us: &[f64],
+        range_us: f64,
+        progress: &Progress,
+    ) -> Result<Native, Failure> {
         let parsed = scenario::parse(Path::new("ladder.toml"), LADDER, policies::NAMES);
         let mut base = parsed.map_err(|error| Failure::Scenario(error.to_string()))?;
         let class = |&service_us: &f64| Class {
@@ -48,6 +56,12 @@ impl Native {
             operation: Operation::Get,
         };
         base.workload.classes = services_us.iter().map(class).collect();
+        base.workload.classes.push(Class {
+            name: RANGE.to_owned(),
+            weight: 0.0,
+            service_us: range_us,
+            operation: Operation::Range,
+        });
         let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
         let seating = seating::seat(&cpus, 1, 1);
         let service = Service::open(&base.workload, seating.workers[0], progress)?;
@@ -75,7 +89,7 @@ impl Native {
     ) -> Scenario {
         let mut scenario = self.base.clone();
         for class in &mut scenario.workload.classes {
-            if class.service_us == service_us {
+            if class.service_us == service_us && class.operation == Operation::Get {
                 (class.name, class.weight) = ("GET".to_owned(), 1.0);
             }
         }
@@ -83,6 +97,30 @@ impl Native {
         scenario.run.warmup_seconds = warmup_seconds;
         scenario.run.seed = seed;
         scenario
+    }
+
+    /// A share of the requests of `scenario` are RANGEs.
+    pub fn with_ranges(&self, mut scenario: Scenario, share: f64) -> Scenario {
+        for class in scenario.workload.classes.iter_mut().filter(|class| class.weight > 0.0) {
+            class.weight = 1.0 - share;
+        }
+        let ranges = scenario.workload.classes.iter_mut().filter(|class| class.name == RANGE);
+        ranges.for_each(|class| class.weight = share);
+        scenario
+    }
+
+    /// Nanoseconds of each of so many preemptions at a safe point, by an agent on the generator's CPU.
+    pub fn preemptions(&self, rounds: usize) -> Result<Vec<f64>, Failure> {
+        let Seating { workers, generator, .. } = self.seating();
+        // The thread that waits here is to be in nobody's way.
+        let measure = || {
+            let preempted = Preempted::start(workers[0], generator)?;
+            // The first ones warm up.
+            preempted.preemptions(ThreadKind::User, rounds)?;
+            let took = preempted.preemptions(ThreadKind::User, rounds)?;
+            preempted.end().map(|()| took)
+        };
+        self.unpinned(measure)?.map_err(Failure::Cannot)
     }
 
     /// Does something that pins the calling thread itself, which a system's load has pinned.

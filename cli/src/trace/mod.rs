@@ -42,6 +42,8 @@ struct Run {
     /// Unknown where the log does not have the decision.
     thread: Option<Subject>,
     shown: bool,
+    /// After so long the core's own timer ends it; zero: it does not.
+    slice_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +51,8 @@ struct Core {
     running: Option<Run>,
     /// Its count of switches, as of the last outcome or snapshot.
     run: Option<u32>,
+    /// The run that the agent last asked to end, and when.
+    asked: Option<(u32, Nanos)>,
     /// Decisions, oldest first, and whether they are shown as on their way.
     unanswered: VecDeque<(Decision, bool)>,
 }
@@ -109,6 +113,9 @@ impl<W: Write> Trace<W> {
             What::Input(Input::Decide { .. }) => {}
             What::Decided { core, decision } => self.decided(*core, decision)?,
             What::Preempted(preemption) => {
+                if self.is_core(preemption.core) {
+                    self.core(preemption.core).asked = Some((preemption.run, record.now));
+                }
                 let args = json!({ "run": preemption.run });
                 self.instant(Track::Context(preemption.core), "preempt", "preempt", args)?;
             }
@@ -193,10 +200,27 @@ impl<W: Write> Trace<W> {
         });
         self.instant(track, "message", &format!("{kind} {}", name_of(Some(thread))), args)?;
         if ends_a_run(event.kind) && self.is_core(event.core) {
-            let args = json!({ "ended": kind, "ran_ns": event.ran.0 });
+            let mut args = json!({ "ended": kind, "ran_ns": event.ran.0 });
+            if event.kind == Kind::Preempt {
+                args["why"] = self.why_preempted(event.core).into();
+            }
             self.end_run(event.core, args)?;
         }
         Ok(())
+    }
+
+    /// Why the run of a core was made to end, as far as the log knows.
+    fn why_preempted(&self, core: u16) -> String {
+        let Core { asked, run, running, .. } = &self.cores[usize::from(core)];
+        match (asked, running) {
+            (Some((number, at)), _) if Some(*number) == *run => {
+                format!("the agent asked for it {} ns before it heard of it", self.now.since(*at).0)
+            }
+            (_, Some(Run { slice_ns, .. })) if *slice_ns > 0 => {
+                format!("its slice of {slice_ns} ns was over")
+            }
+            _ => "the host wanted its core".to_owned(),
+        }
     }
 
     fn outcome(&mut self, core: u16, outcome: Outcome) -> io::Result<()> {
@@ -231,7 +255,9 @@ impl<W: Write> Trace<W> {
             if let Some((decision, _)) = &answered {
                 self.waiting.on_complete(decision);
             }
-            self.begin_run(core, run, thread, json!({ "txn": txn.number(), "run": run }))?;
+            let slice_ns = answered.map_or(0, |(decision, _)| decision.argument);
+            let args = json!({ "txn": txn.number(), "run": run, "slice_ns": slice_ns });
+            self.begin_run(core, run, thread, slice_ns, args)?;
         }
         Ok(())
     }
@@ -295,7 +321,7 @@ impl<W: Write> Trace<W> {
             if let Some(record) = snapshot.records.iter().find(runs) {
                 let args = json!({ "began": "before a snapshot" });
                 let run = snapshot.cores[usize::from(core)].run;
-                self.begin_run(core, run, Some(record.subject), args)?;
+                self.begin_run(core, run, Some(record.subject), 0, args)?;
             }
         }
         Ok(())
@@ -306,12 +332,13 @@ impl<W: Write> Trace<W> {
         core: u16,
         run: u32,
         thread: Option<Subject>,
+        slice_ns: u64,
         args: Value,
     ) -> io::Result<()> {
         let shown = self.on;
         let state = self.core(core);
         state.run = Some(run);
-        state.running = Some(Run { thread, shown });
+        state.running = Some(Run { thread, shown, slice_ns });
         let (track, name) = (Track::Context(core), name_of(thread));
         if shown { self.writer.begin(self.now, track, &name, args) } else { Ok(()) }
     }
@@ -372,6 +399,8 @@ fn reason(code: Code) -> &'static str {
         Code::UnsupportedVersion => "this version of the host does not know such an entry",
         Code::Poisoned => "another member of its all-or-nothing group failed",
         Code::Affinity => "the thread may not run on this core",
-        Code::Unsupported => "the host cannot commit such a group",
+        Code::Unsupported => {
+            "the host cannot commit such a group, or end a run as the decision asks"
+        }
     }
 }

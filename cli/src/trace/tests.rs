@@ -118,7 +118,7 @@ fn trace(log: &[u8], span: Span) -> Vec<Value> {
     let _ = reader.by_ref().all(|record| trace.feed(&record.unwrap()).unwrap());
     let events = trace.finish().unwrap();
     let mut json: Value = serde_json::from_slice(&out).unwrap();
-    assert_eq!(json["otherData"]["policy"], "fifo");
+    assert_eq!(json["otherData"]["policy"], reader.header().policy);
     let Value::Array(all) = json["traceEvents"].take() else { panic!("no events") };
     assert_eq!(all.len() as u64, events);
     all
@@ -254,6 +254,66 @@ fn a_part_is_shown_as_it_is_in_the_whole() {
         let expected: Vec<_> = cut.map(|(from, _, name)| (from.max(100.0), name)).collect();
         let begun: Vec<_> = part.iter().map(|(from, _, name)| (*from, name)).collect();
         assert_eq!(begun, expected);
+    }
+}
+
+/// A log of a core that runs thread 0 until `policy`, or the core's own timer, makes it leave after 31 us,
+/// and then thread 1.
+fn preempted(policy: &str) -> Vec<u8> {
+    let config = Config { subjects: 8, prestage: 1, ..Config::coherent(1) };
+    let header = Header { config, policy: policy.into(), about: "a test".into() };
+    let mut bytes = Vec::new();
+    let writer = LogWriter::new(&header, |piece: &[u8]| bytes.extend_from_slice(piece));
+    let mut brain = Brain::new(&config, policies::by_name(policy, &config).unwrap(), writer);
+    let asks = CoreRecord { run: 0, txn: TxnId::new(0), asks: true };
+    brain.on_snapshot(Nanos(5), &Snapshot { records: Vec::new(), cores: vec![asks] });
+    let mut out = Decisions::default();
+    let mut hear = |ns: u64, context: u16, told: Option<Event>, answers: Option<u32>| {
+        let outcome = answers.map(|number| Outcome {
+            txn: TxnId::new(number),
+            code: Code::Complete,
+            run: number,
+        });
+        let message = told.map(|event| event.to_message());
+        brain.on_entry(Nanos(ns), context, &Upstream { message, outcome, asks: false });
+        brain.decide(Nanos(ns), 16, &mut out);
+    };
+    hear(1_000, 1, Some(event(Kind::New, 0, 1, NO_CORE)), None);
+    hear(2_000, 0, None, Some(1));
+    hear(20_000, 1, Some(event(Kind::New, 1, 1, NO_CORE)), None);
+    // Nobody is heard of; time has passed.
+    brain.decide(Nanos(32_100), 16, &mut out);
+    let told = event(Kind::Preempt, 0, 2, 0).to_message();
+    let outcome = Some(Outcome { txn: TxnId::new(2), code: Code::Complete, run: 2 });
+    brain.on_entry(Nanos(33_000), 0, &Upstream { message: Some(told), outcome, asks: false });
+    drop(brain);
+    bytes
+}
+
+#[test]
+fn a_preempted_run_ends_on_its_cores_track_and_says_why() {
+    for (policy, asked, why) in [
+        ("shinjuku:slice_us=30", 1, "the agent asked for it 900 ns before it heard of it"),
+        ("shinjuku:slice_us=30,timer=core", 0, "its slice of 30000 ns was over"),
+        ("fifo", 0, "the host wanted its core"),
+    ] {
+        let events = trace(&preempted(policy), ALL);
+        let requests: Vec<&Value> =
+            of(&events, "i").filter(|event| event["cat"] == "preempt").collect();
+        assert_eq!(requests.len(), asked, "{policy}");
+        for request in requests {
+            let place = (&request["tid"], &request["ts"], &request["args"]["run"]);
+            assert_eq!(place, (&1.into(), &32.1.into(), &1.into()));
+        }
+        let ends: Vec<&Value> = of(&events, "E").filter(|event| event["tid"] == 1).collect();
+        assert_eq!(
+            (&ends[0]["args"]["ended"], &ends[0]["args"]["why"]),
+            (&"PREEMPT".into(), &why.into())
+        );
+        assert_eq!(ends[1]["args"]["why"], Value::Null);
+        let ran: Vec<_> = slices(&events).remove(&1).unwrap();
+        assert_eq!(ran[0], (2.0, 33.0, "thread 0 gen 3".to_owned()), "{policy}");
+        assert_eq!(ran[1].2, "thread 1 gen 3");
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wave_links::costs::{Costs, SourceKind};
 use wave_links::measure::{self, Effort};
-use wave_sim::machine::{Machine, SharedCpu};
+use wave_sim::machine::{Machine, SafePoints, SharedCpu};
 use wave_workloads::point::Point;
 
 use super::model::{Model, cost, figure, tenths};
@@ -30,6 +30,8 @@ const RARE: Duration = Duration::from_millis(300);
 /// Shares of a round of two yields, of which only the sum is measured.
 const AGENT_POLL_NS: f64 = 100.0;
 const GENERATOR_LOOK_NS: f64 = 60.0;
+/// Preemptions measured each time, 20 us apart.
+const PREEMPTIONS: usize = 100;
 /// How long the CPU is watched for what takes it away.
 const GAPS: Duration = Duration::from_millis(250);
 /// A quarter of the watchdog's period: how often an enclave's control context looks.
@@ -50,6 +52,8 @@ pub struct Measured {
     pub yield_round_ns: f64,
     /// Giving the CPU to nobody.
     pub yield_alone_ns: f64,
+    /// From before an agent's step that ends a run until its thread has left at a safe point.
+    pub preemption_ns: f64,
     /// Submitting a request.
     pub submit_ns: f64,
     /// A request's share of a host core that has always work, with two decisions staged.
@@ -105,6 +109,7 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
         let mut rounds = bench.yields(20 * times);
         Ok((median(&mut rounds), median(&mut bench.submits(10 * times, 32)?)))
     })?;
+    let mut preemptions = native.preemptions(PREEMPTIONS * times)?;
     let kicks = native.kicks(20 * times, Duration::from_micros(200))?;
     let quiet = gaps(GAPS);
     let (with_control, alone, cycle_ns, single, rare) = native.with(scenario, staged, |bench| {
@@ -122,6 +127,7 @@ pub fn measure(native: &Native, subjects: &Subjects, times: usize) -> Result<Mea
         bell_send_ns: of(rows.bell_send),
         kick_ns: kicks.map(|mut all| median(&mut all)),
         control_look_ns: control_look(&quiet, &with_control),
+        preemption_ns: median(&mut preemptions),
         yield_round_ns: round,
         yield_alone_ns: alone,
         submit_ns: submit,
@@ -236,6 +242,11 @@ fn start(measured: &Measured) -> Model {
     machine.agent_decision = fitted(100.0, "as agent_message");
     machine.spawn = found(measured.submit_ns, "bursts of 32 requests submitted");
     machine.request_overhead = assumed(0.0, "within switch_before and switch_after");
+    let leave = measured.preemption_ns - measured.line_transfer_ns;
+    machine.safe_points = Some(SafePoints {
+        leave: found(leave.max(0.0), "preemptions at a safe point, less line_transfer"),
+        ring_core: found(measured.bell_send_ns, "an eventfd that nobody waits for"),
+    });
     // Of a round only the sum is measured.
     machine.agent_poll = assumed(AGENT_POLL_NS, "a share of the round of two yields");
     let switches = measured.yield_round_ns - AGENT_POLL_NS - GENERATOR_LOOK_NS;

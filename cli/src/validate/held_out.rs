@@ -8,7 +8,7 @@ use super::calibration::{SERVICE_US, median, quantiles};
 use super::model::Model;
 use crate::run::Failure;
 use crate::run::probe::Native;
-use crate::scenario::{Scenario, Variant};
+use crate::scenario::{Scenario, Scheduler, Variant};
 
 /// Length of a native run, of which the beginning is not counted.
 const SECONDS: f64 = 0.25;
@@ -18,6 +18,13 @@ const RUNS: usize = 7;
 /// As many of them must not have been disturbed.
 const RUNS_MIN: usize = 3;
 const WARM_UP_SECONDS: f64 = 0.05;
+/// The papers' share of RANGE queries.
+const RANGES: f64 = 0.005;
+/// How long they take here. With the papers' 10 ms a native run would hold ten of them, and its tail would be their
+/// arrivals'; of these it holds some fifty, each preempted some thirty times.
+pub const RANGE_US: f64 = 1_000.0;
+/// The policy that preempts them, with the papers' slice.
+const SHINJUKU: &str = "shinjuku:slice_us=30";
 /// Loads that a search for saturation may try, in a range around what is predicted.
 const PROBES: u32 = 9;
 const RANGE: (f64, f64) = (0.45, 1.6);
@@ -73,48 +80,76 @@ impl Answer {
 
 /// The points, in the order in which they run.
 pub fn all(native: &Native, quick: bool, seed: u64) -> Vec<HeldOut> {
-    let mut points = Vec::new();
-    let mut systems = 0;
-    let mut add = |service_us: f64, rung: usize, shares: &[f64]| {
+    let gets = |service_us: f64| {
         assert!(service_us != SERVICE_US, "calibration has seen that one");
-        let scenario = native.scenario(service_us, SECONDS, WARM_UP_SECONDS, seed);
-        let variant = scenario.variants[rung].clone();
-        let asked = shares.iter().map(|&share| Question::Latency(share));
-        for question in [Question::Saturation].into_iter().chain(asked) {
-            let what = match question {
-                Question::Saturation => "saturation".to_owned(),
-                Question::Latency(share) => format!("at {:.0}%", 100.0 * share),
-            };
-            points.push(HeldOut {
-                name: format!("{}, {service_us} us, {what}", variant.name),
-                scenario: scenario.clone(),
-                variant: variant.clone(),
-                question,
-                system: systems,
-            });
-        }
-        systems += 1;
+        native.scenario(service_us, SECONDS, WARM_UP_SECONDS, seed)
     };
-    add(10.0, 0, &[0.25, 0.5, 0.7, 0.85]);
-    let rungs = native.scenario(10.0, 1.0, 0.0, seed).variants.len();
+    let fifo = |service_us: f64, rung: usize, shares: &[f64]| {
+        let scenario = gets(service_us);
+        let variant = scenario.variants[rung].clone();
+        let name = format!("{}, {service_us} us", variant.name);
+        system(&name, scenario, variant, shares)
+    };
+    let shinjuku = |shares: &[f64]| {
+        let scenario = native.with_ranges(gets(10.0), RANGES);
+        let mut variant = scenario.variants[0].clone();
+        if let Scheduler::Agent(agent) = &mut variant.scheduler {
+            agent.policy = SHINJUKU.to_owned();
+        }
+        let (name, ranges) = (&variant.name, 100.0 * RANGES);
+        let name = format!("{name}, Shinjuku, 10 us and {ranges}% of {RANGE_US} us");
+        system(&name, scenario, variant, shares)
+    };
+    let mut systems = vec![fifo(10.0, 0, &[0.25, 0.5, 0.7, 0.85])];
+    let rungs = gets(10.0).variants.len();
     // The rung with everything that applies to loads and stores.
     let top = rungs - 2;
     if quick {
-        add(10.0, top, &[0.5, 0.7]);
-        add(20.0, 0, &[0.7]);
-        return points;
+        systems.push(shinjuku(&[0.7]));
+        systems.push(fifo(10.0, top, &[0.5, 0.7]));
+        systems.push(fifo(20.0, 0, &[0.7]));
+    } else {
+        systems.push(shinjuku(&[0.5, 0.7, 0.85]));
+        systems.extend((1..rungs).map(|rung| fifo(10.0, rung, &[0.5, 0.7])));
+        for rung in [0, top] {
+            systems.push(fifo(20.0, rung, &[0.7]));
+            systems.push(fifo(5.0, rung, &[0.7]));
+        }
     }
-    for rung in 1..rungs {
-        add(10.0, rung, &[0.5, 0.7]);
-    }
-    for rung in [0, top] {
-        add(20.0, rung, &[0.7]);
-        add(5.0, rung, &[0.7]);
-    }
-    points
+    let numbered = systems.into_iter().enumerate();
+    numbered
+        .flat_map(|(system, points)| {
+            points.into_iter().map(move |point| HeldOut { system, ..point })
+        })
+        .collect()
+}
+
+/// What is asked of one system: its saturation, and latencies at shares of that.
+fn system(name: &str, scenario: Scenario, variant: Variant, shares: &[f64]) -> Vec<HeldOut> {
+    let asked = shares.iter().map(|&share| Question::Latency(share));
+    let point = |question| {
+        let what = match question {
+            Question::Saturation => "saturation".to_owned(),
+            Question::Latency(share) => format!("at {:.0}%", 100.0 * share),
+        };
+        HeldOut {
+            name: format!("{name}, {what}"),
+            scenario: scenario.clone(),
+            variant: variant.clone(),
+            question,
+            system: 0,
+        }
+    };
+    [Question::Saturation].into_iter().chain(asked).map(point).collect()
 }
 
 impl HeldOut {
+    /// The policy's name, without its settings.
+    pub fn policy(&self) -> &str {
+        let policy = self.variant.agent().map_or("", |agent| &agent.policy);
+        policy.split(':').next().unwrap_or_default()
+    }
+
     /// GETs, as in every scenario.
     fn limits(&self) -> Limits {
         Limits::default()
@@ -129,8 +164,9 @@ impl HeldOut {
     /// What a core could serve if nothing but the service took time: where the first search looks.
     fn ideal(&self) -> f64 {
         let classes = &self.scenario.workload.classes;
-        let service_us = classes.iter().find(|class| class.weight > 0.0).map(|c| c.service_us);
-        1e6 / service_us.unwrap_or(1.0)
+        let total: f64 = classes.iter().map(|class| class.weight).sum();
+        let busy_us: f64 = classes.iter().map(|class| class.weight * class.service_us).sum();
+        1e6 * total / busy_us
     }
 
     /// The simulator's answer. `saturation` is the system's, once predicted.

@@ -43,10 +43,12 @@ const LOOK: Duration = Duration::from_millis(250);
 const NEIGHBOURS_MAX: f64 = 0.09;
 
 /// How thoroughly.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Effort {
     /// Fewer points.
     pub quick: bool,
+    /// Of these only the points whose names contain this.
+    pub only: String,
     /// Native answers to each question.
     pub repeats: usize,
     /// Measurements of each micro-benchmark.
@@ -59,10 +61,10 @@ pub struct Effort {
 
 impl Effort {
     /// The usual, or a quick look.
-    pub fn new(quick: bool, patience: Duration) -> Effort {
+    pub fn new(quick: bool, only: &str, patience: Duration) -> Effort {
         let (calibrations, seconds) = if quick { (7, 90) } else { (11, 300) };
         let limit = Duration::from_secs(seconds) + patience;
-        Effort { quick, repeats: 3, calibrations, limit, patience }
+        Effort { quick, only: only.to_owned(), repeats: 3, calibrations, limit, patience }
     }
 }
 
@@ -82,6 +84,8 @@ pub struct State {
 pub struct Compared {
     /// Which.
     pub name: String,
+    /// The policy's name.
+    pub policy: String,
     /// The load, or the measured saturation.
     pub load_per_second: f64,
     /// What the simulator says: the median over the native answers' states.
@@ -118,13 +122,16 @@ pub struct Validation {
 }
 
 impl Validation {
-    /// The largest error of a saturation, or of a p99.
-    pub fn error_max(&self, of_saturation: bool) -> f64 {
-        let points = self.points.iter().filter(|point| point.is_saturation == of_saturation);
+    /// The largest error of a saturation, or of a p99; under one policy, if it is named. `None` without
+    /// such a point.
+    pub fn error_max(&self, of_saturation: bool, policy: Option<&str>) -> Option<f64> {
+        let under = |point: &&Compared| policy.is_none_or(|policy| point.policy == policy);
+        let points = self.points.iter().filter(under);
+        let points = points.filter(|point| point.is_saturation == of_saturation);
         // What is not a number is no small error.
         points
             .map(|point| point.rel_error.abs())
-            .fold(0.0, |max, error| if error.is_nan() || error > max { error } else { max })
+            .reduce(|max, error| if error.is_nan() || error > max { error } else { max })
     }
 }
 
@@ -152,17 +159,26 @@ impl Runner {
 pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
     let start = Instant::now();
     let progress = Progress::new(0, quiet);
-    let native = Native::open(&[5.0, calibration::SERVICE_US, 10.0, 20.0], &progress)?;
+    let services_us = [5.0, calibration::SERVICE_US, 10.0, 20.0];
+    let native = Native::open(&services_us, held_out::RANGE_US, &progress)?;
     drop(progress);
     let subjects = Subjects::new(&native, SEED);
-    let points = held_out::all(&native, effort.quick, SEED);
+    let mut points = held_out::all(&native, effort.quick, SEED);
+    points.retain(|point| point.name.contains(&effort.only));
+    if points.is_empty() {
+        let (only, all) = (&effort.only, held_out::all(&native, effort.quick, SEED));
+        let names: Vec<&str> = all.iter().map(|point| point.name.as_str()).collect();
+        let text = format!("no point's name contains `{only}`; there are: {}", names.join("; "));
+        return Err(Failure::Scenario(text));
+    }
     let runner = Runner {
         native,
         subjects,
-        effort,
         patience: Cell::new(effort.patience),
+        effort,
         disturbed: Cell::new(false),
     };
+    let effort = &runner.effort;
     let progress = Progress::new((effort.repeats * points.len() + 1) as u64, quiet);
     progress.begin("calibrating");
     let mut states = vec![State::calibrate(&runner)?];
@@ -292,6 +308,7 @@ fn compare(point: &HeldOut, answers: &[(Answer, Answer, bool)]) -> Compared {
     let p50 = predicted.p50_ns.zip(measured.p50_ns);
     Compared {
         name: point.name.clone(),
+        policy: point.policy().to_owned(),
         load_per_second: measured.per_second,
         measured_range: [all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max)],
         repeats: counts().count(),
@@ -311,4 +328,43 @@ fn load(scenario: &Scenario, per_second: f64) -> Result<Load, Failure> {
         classes.iter().map(|class| (class.name.as_str(), class.weight)).collect();
     let mix = Mix::new(&classes).map_err(Failure::cannot)?;
     Load::new(per_second, mix, scenario.workload.keys, scenario.run.seed).map_err(Failure::cannot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(policy: &str, is_saturation: bool, rel_error: f64) -> Compared {
+        Compared {
+            name: String::new(),
+            policy: policy.into(),
+            load_per_second: 1.0,
+            predicted: Answer::default(),
+            measured: Answer::default(),
+            measured_range: [1.0, 1.0],
+            repeats: 1,
+            disturbed: false,
+            rel_error,
+            p50_rel_error: None,
+            is_saturation,
+        }
+    }
+
+    #[test]
+    fn the_largest_error_is_that_of_the_points_that_were_asked_for() {
+        let points = vec![
+            point("fifo", true, 0.02),
+            point("fifo", false, -0.3),
+            point("shinjuku", true, -0.04),
+        ];
+        let (states, facts, doubts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut validation = Validation { points, states, facts, doubts };
+        assert_eq!(validation.error_max(true, None), Some(0.04));
+        assert_eq!(validation.error_max(false, None), Some(0.3));
+        assert_eq!(validation.error_max(true, Some("fifo")), Some(0.02));
+        // No point is no small error, and neither is one that was not measured.
+        assert_eq!(validation.error_max(false, Some("shinjuku")), None);
+        validation.points.insert(0, point("shinjuku", false, f64::NAN));
+        assert!(validation.error_max(false, None).unwrap().is_nan());
+    }
 }

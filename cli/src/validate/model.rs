@@ -35,6 +35,9 @@ impl Model {
         if variant.agent().is_some_and(|agent| agent.link == Link::Shm) {
             setup.costs = self.shm.clone();
         } else {
+            if let Some(points) = &mut setup.machine.safe_points {
+                points.ring_core.value = points.ring_core.value.max(setup.costs.kick_send.ns);
+            }
             let (kick_send, kick_flight) = (&setup.costs.kick_send, &setup.costs.kick_flight);
             setup.costs = Costs {
                 kick_send: kick_send.clone(),

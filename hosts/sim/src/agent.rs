@@ -79,13 +79,27 @@ struct Working<P> {
 /// A bell of which it is known how long its ring took since the policy began to decide.
 struct TimedBell {
     bell: SimBell,
+    /// Of this core, unless it is the control context's.
+    core: Option<u16>,
     enclave: Rc<Enclave>,
     began: Rc<Cell<Nanos>>,
 }
 
+impl TimedBell {
+    /// What the ring takes where nobody is to be woken or interrupted by it.
+    fn awake(&self) -> Option<Nanos> {
+        let points = self.enclave.setup.machine.safe_points.as_ref()?;
+        let sleeps = self.enclave.cores[usize::from(self.core?)].sleeps.get();
+        (!sleeps).then(|| points.ring_core.nanos())
+    }
+}
+
 impl Doorbell for TimedBell {
     fn ring(&self) {
-        self.bell.ring();
+        match self.awake() {
+            Some(send) => self.bell.ring_for(send),
+            None => self.bell.ring(),
+        }
         if self.enclave.keeps_times.get() {
             let took = self.enclave.world.now().since(self.began.get());
             self.enclave.counters.borrow_mut().open_ns.push(took.0 as u32);
@@ -288,13 +302,14 @@ fn live<R: Recorder>(
     let layout = wave_core::layout::read_header(port.window(Home::Nic), nic, host)
         .expect("the host has just written it");
     let began = Rc::new(Cell::new(Nanos(0)));
-    let timed = |bell: &SimBell| TimedBell {
+    let timed = |bell: &SimBell, core| TimedBell {
         bell: bell.clone(),
+        core,
         enclave: Rc::clone(enclave),
         began: Rc::clone(&began),
     };
-    let bells =
-        incarnation.core_bells.iter().chain([&incarnation.control_bell]).map(timed).collect();
+    let cores = incarnation.core_bells.iter().zip(0..).map(|(bell, core)| timed(bell, Some(core)));
+    let bells = cores.chain([timed(&incarnation.control_bell, None)]).collect();
     let work = Work::of(setup);
     let policy = Working { policy, world: world.clone(), work, began: Rc::clone(&began) };
     let mut agent = Agent::new(layout, port, bells, policy, recorder);

@@ -13,6 +13,7 @@ use wave_sched::wire::{DECISION_RUN, Kind};
 
 use crate::app::After;
 use crate::enclave::{Enclave, HostEvent, Incarnation, Mode, SimPort};
+use crate::machine::Machine;
 use crate::world::{Cause, TaskId};
 
 /// How long a core that spins waits for a store to its queue before it looks all the same.
@@ -37,6 +38,14 @@ struct Core {
     was_idle: bool,
 }
 
+/// What a core is to run.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    thread: u32,
+    /// After how long the core's own timer ends the run; zero: it does not.
+    slice: Nanos,
+}
+
 /// Applies decisions for one core.
 struct Commits<'a> {
     enclave: &'a Enclave,
@@ -49,9 +58,9 @@ struct Commits<'a> {
 }
 
 impl Mechanism for Commits<'_> {
-    type Work = u32;
+    type Work = Grant;
 
-    fn apply(&mut self, decision: &Decision) -> Result<u32, Code> {
+    fn apply(&mut self, decision: &Decision) -> Result<Grant, Code> {
         self.enclave.world.spend(self.more_words);
         let result = self.check(decision);
         let Decision { subject: thread, sequence, .. } = *decision;
@@ -60,7 +69,7 @@ impl Mechanism for Commits<'_> {
             Ok(_) => HostEvent::Started { core, thread, sequence, decision: Some(*decision) },
             Err(code) => HostEvent::Refused { core, decision: *decision, code },
         });
-        result
+        result.map(|thread| Grant { thread, slice: Nanos(decision.argument) })
     }
 }
 
@@ -110,7 +119,7 @@ impl Core {
                 continue;
             }
             match self.next() {
-                Next::Run(id) => self.run_thread(id),
+                Next::Run(grant) => self.run_thread(grant),
                 Next::Spin => {
                     self.idle();
                     let again = self.enclave.world.now() + LOOK_AGAIN;
@@ -132,7 +141,7 @@ impl Core {
         }
     }
 
-    fn next(&mut self) -> Next<u32> {
+    fn next(&mut self) -> Next<Grant> {
         let now = self.enclave.world.now();
         match self.enclave.mode.get() {
             Mode::Fallback => self.next_from_fallback(now),
@@ -161,7 +170,7 @@ impl Core {
         }
     }
 
-    fn next_from_fallback(&mut self, now: Nanos) -> Next<u32> {
+    fn next_from_fallback(&mut self, now: Nanos) -> Next<Grant> {
         if let Some(id) = self.enclave.pop_fallback(self.index) {
             self.idle_since = None;
             self.enclave.counters.borrow_mut().fallback_switches += 1;
@@ -176,7 +185,7 @@ impl Core {
                 let record = CoreRecord { run: self.run, txn: TxnId::new(0), asks: false };
                 self.enclave.cores[usize::from(self.index)].record.set(record);
             }
-            return Next::Run(id);
+            return Next::Run(Grant { thread: id, slice: Nanos(0) });
         }
         let since = *self.idle_since.get_or_insert(now);
         if now.since(since) < self.enclave.setup.config.spin {
@@ -214,12 +223,15 @@ impl Core {
         kicked
     }
 
-    fn run_thread(&mut self, id: u32) {
+    fn run_thread(&mut self, Grant { thread: id, slice }: Grant) {
         let enclave = Rc::clone(&self.enclave);
         let (world, machine) = (&enclave.world, &enclave.setup.machine);
         let shared = &enclave.cores[usize::from(self.index)];
         shared.running.set(Some(id));
         world.spend(machine.switch_after.nanos());
+        if slice != Nanos(0) {
+            world.spend(machine.timer_set.nanos());
+        }
         let began = world.now();
         let idled = std::mem::replace(&mut self.was_idle, false);
         if let Some(left) = self.left_at.take() {
@@ -230,7 +242,7 @@ impl Core {
             }
         }
         shared.usage.runs(began);
-        let kind = self.execute(id);
+        let kind = self.execute(id, slice);
         shared.usage.stops(world.now());
         self.left_at = Some(world.now());
         let ran = world.now().since(began);
@@ -255,21 +267,24 @@ impl Core {
     }
 
     /// Lets a thread run until it stops by itself, or is stopped.
-    fn execute(&mut self, id: u32) -> Kind {
+    fn execute(&mut self, id: u32, slice: Nanos) -> Kind {
         let enclave = Rc::clone(&self.enclave);
-        let world = &enclave.world;
+        let (world, machine) = (&enclave.world, &enclave.setup.machine);
+        let timer = timer(machine, world.now(), slice);
+        // Who looks at the preemption word himself is not interrupted.
+        let wakes = if machine.safe_points.is_some() { Cause::WORD } else { Cause::KICK };
         loop {
             let remaining = enclave.table.borrow_mut().thread(id).remaining;
             let from = world.now();
             let (pace, changes) = enclave.app.pace(from, self.index);
             let end = from + pace.time_for(remaining);
-            let until = changes.map_or(end, |changes| changes.min(end));
-            world.wait(self.task, Cause::KICK.or(Cause::NUDGE), Some(until));
+            let until = [changes, timer].into_iter().flatten().fold(end, Nanos::min);
+            world.wait(self.task, wakes.or(Cause::NUDGE), Some(until));
             let done = pace.work_in(world.now().since(from)).0.min(remaining.0);
             let left = Nanos(remaining.0 - if world.now() >= end { remaining.0 } else { done });
             enclave.table.borrow_mut().thread(id).remaining = left;
             enclave.app.ran(world.now(), self.index, id, world.now().since(from));
-            let kicked = self.take_kick();
+            let looks = machine.safe_points.is_some() || self.take_kick();
             if left.0 == 0 {
                 match enclave.app.after(&enclave, id) {
                     After::On(work) => enclave.table.borrow_mut().thread(id).remaining = work,
@@ -284,11 +299,17 @@ impl Core {
             if !enclave.is_online(self.index) {
                 return Kind::Preempt;
             }
-            if kicked
+            if looks
                 && let Some(link) = &self.link
                 && link.protocol.preempt_requested(&link.port)
             {
+                machine.safe_points.iter().for_each(|points| world.spend(points.leave.nanos()));
                 enclave.counters.borrow_mut().preempted += 1;
+                return Kind::Preempt;
+            }
+            if timer.is_some_and(|at| at <= world.now()) {
+                world.spend(machine.timer_receive.nanos());
+                enclave.counters.borrow_mut().slices += 1;
                 return Kind::Preempt;
             }
         }
@@ -351,6 +372,17 @@ impl Core {
         shared.epoch.set(epoch);
         self.enclave.tell(&HostEvent::Adopted { core: self.index });
     }
+}
+
+/// When the core's own timer interrupts a run that began at `began`.
+fn timer(machine: &Machine, began: Nanos, slice: Nanos) -> Option<Nanos> {
+    if slice == Nanos(0) || is_planted(Planted::SliceForgotten) {
+        return None;
+    }
+    if is_planted(Planted::SliceCutShort) {
+        return Some(began + Nanos(slice.0 / 2));
+    }
+    Some(began + slice + machine.timer_late.nanos())
 }
 
 /// What reading the words of a decision costs that ours does not have: over an uncached mapping a

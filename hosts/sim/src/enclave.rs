@@ -147,8 +147,10 @@ pub struct Counters {
     pub at_once: u64,
     /// Interrupts that cores took.
     pub kicks: u64,
-    /// Runs that a preemption ended.
+    /// Runs that an agent's preemption ended.
     pub preempted: u64,
+    /// Runs that the core's own timer ended.
+    pub slices: u64,
     /// Messages sent, by cores and from outside.
     pub messages: u64,
     /// Nanoseconds from the end of a run to the start of the core's next.
@@ -461,13 +463,20 @@ impl Enclave {
         let Incarnation { layout, window, .. } = incarnation;
         let watch = |place: &QueuePlace, task| {
             let span = Span { home: place.home, line: place.ring.first, lines: place.ring.entries };
-            self.world.watch(*window, span, LINE_WORDS - 1, task);
+            self.world.watch(*window, span, LINE_WORDS - 1, task, Cause::STORE);
         };
         layout.messages.iter().for_each(|place| watch(place, agent));
         let revoked = Span { home: Home::Nic, line: layout.incarnation, lines: 1 };
-        self.world.watch(*window, revoked, 0, agent);
-        for (core, place) in self.cores.iter().zip(&layout.decisions) {
-            core.task.get().into_iter().for_each(|task| watch(place, task));
+        self.world.watch(*window, revoked, 0, agent, Cause::STORE);
+        for ((core, place), preempt) in
+            self.cores.iter().zip(&layout.decisions).zip(layout.preempt..)
+        {
+            let Some(task) = core.task.get() else { continue };
+            watch(place, task);
+            if self.setup.machine.safe_points.is_some() {
+                let word = Span { home: Home::Host, line: preempt, lines: 1 };
+                self.world.watch(*window, word, 0, task, Cause::WORD);
+            }
         }
     }
 }

@@ -44,6 +44,12 @@ pub struct Machine {
     /// What reading a decision costs although it was prefetched, beside the link's own
     /// `prefetch_residue`: work that does not overlap.
     pub prefetch_residue: Figure,
+    /// Setting the core's own timer, for a run with a slice.
+    pub timer_set: Figure,
+    /// How late that timer is, while the run goes on.
+    pub timer_late: Figure,
+    /// Taking its interrupt, which ends the run.
+    pub timer_receive: Figure,
     /// From an interrupt until an idle core executes again, beside the link's `kick_receive`.
     pub idle_exit: Figure,
     /// The host's work for a message that an outside context sends (creating or waking a thread).
@@ -66,10 +72,31 @@ pub struct Machine {
     pub request_overhead: Figure,
     /// Context switches that the host does for one request (a count, with a fraction).
     pub crossings_per_request: Figure,
+    /// Running threads look at the preemption word themselves, at safe points. Without this, as in files
+    /// that do not say, a kick interrupts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub safe_points: Option<SafePoints>,
     /// The agent and the generators share a CPU, which each gives away between looks. Without this,
     /// as in files that do not say, each has one for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_cpu: Option<SharedCpu>,
+}
+
+/// What preemption at safe points costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SafePoints {
+    /// From when the preemption word can be seen, beside reading its line, until the thread has left.
+    pub leave: Figure,
+    /// What the kick of a core that does not sleep occupies the agent, instead of the link's `kick_send`.
+    /// Nobody takes it.
+    pub ring_core: Figure,
+}
+
+impl SafePoints {
+    fn all(&self) -> [(&'static str, &Figure); 2] {
+        [("leave", &self.leave), ("ring_core", &self.ring_core)]
+    }
 }
 
 /// What sharing a CPU costs. The shares of one round (generator, switch, agent, switch) only matter
@@ -153,23 +180,39 @@ impl Machine {
             quoted(&self.name),
             quoted(&self.description)
         );
-        let own = self.all().len() - self.shared_cpu.as_ref().map_or(0, |cpu| cpu.all().len());
-        for (at, (name, Figure { value, source })) in self.all().into_iter().enumerate() {
-            if at == own {
-                text.push_str("\n[shared_cpu]\n");
+        let tables = [
+            ("safe_points", self.safe_points.iter().flat_map(SafePoints::all).collect()),
+            ("shared_cpu", self.shared_cpu.iter().flat_map(SharedCpu::all).collect::<Vec<_>>()),
+        ];
+        for (table, figures) in [("", self.own())].into_iter().chain(tables) {
+            if !table.is_empty() && !figures.is_empty() {
+                text.push_str(&format!("\n[{table}]\n"));
             }
-            let source = quoted(&source.to_string());
-            text.push_str(&format!("{name} = {{ value = {value}, source = {source} }}\n"));
+            for (name, Figure { value, source }) in figures {
+                let source = quoted(&source.to_string());
+                text.push_str(&format!("{name} = {{ value = {value}, source = {source} }}\n"));
+            }
         }
         text
     }
 
     /// Each figure with its name, in the file's order.
     pub fn all(&self) -> Vec<(&'static str, &Figure)> {
-        let mut all = vec![
+        let mut all = self.own();
+        all.extend(self.safe_points.iter().flat_map(SafePoints::all));
+        all.extend(self.shared_cpu.iter().flat_map(SharedCpu::all));
+        all
+    }
+
+    /// Those that every machine has.
+    fn own(&self) -> Vec<(&'static str, &Figure)> {
+        vec![
             ("switch_before", &self.switch_before),
             ("switch_after", &self.switch_after),
             ("prefetch_residue", &self.prefetch_residue),
+            ("timer_set", &self.timer_set),
+            ("timer_late", &self.timer_late),
+            ("timer_receive", &self.timer_receive),
             ("idle_exit", &self.idle_exit),
             ("spawn", &self.spawn),
             ("agent_message", &self.agent_message),
@@ -181,9 +224,7 @@ impl Machine {
             ("message_words_more", &self.message_words_more),
             ("request_overhead", &self.request_overhead),
             ("crossings_per_request", &self.crossings_per_request),
-        ];
-        all.extend(self.shared_cpu.iter().flat_map(SharedCpu::all));
-        all
+        ]
     }
 }
 

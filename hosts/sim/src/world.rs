@@ -27,6 +27,8 @@ impl Cause {
     pub const NUDGE: Cause = Cause(4);
     /// The CPU that it shares is its own now.
     pub const TURN: Cause = Cause(8);
+    /// A store to its preemption word has become visible.
+    pub const WORD: Cause = Cause(16);
 
     /// Either.
     pub const fn or(self, other: Cause) -> Cause {
@@ -69,9 +71,9 @@ struct State {
     last_wake: (u64, u8),
 }
 
-/// Lines of one window: who watches which words of each.
+/// Lines of one window: who watches which words of each, and what a store to them is to him.
 #[derive(Debug, Default)]
-struct Watched([Vec<(u32, u8)>; 2]);
+struct Watched([Vec<(u32, u8, Cause)>; 2]);
 
 struct Inner {
     time: VirtualTime,
@@ -116,10 +118,11 @@ impl World {
             let Some(inner) = weak.upgrade() else { return };
             let watched = inner.watched.borrow();
             let Some(Watched(lines)) = watched.get(stored.window as usize) else { return };
-            if let Some(&(task, words)) = lines[stored.home as usize].get(stored.line as usize)
+            if let Some(&(task, words, cause)) =
+                lines[stored.home as usize].get(stored.line as usize)
                 && words & stored.mask != 0
             {
-                World(Rc::clone(&inner)).wake(TaskId(task), stored.visible, Cause::STORE);
+                World(Rc::clone(&inner)).wake(TaskId(task), stored.visible, cause);
             }
         }));
         World(inner)
@@ -138,17 +141,17 @@ impl World {
     /// Room for a window of so many lines, and its clock.
     pub fn add_window(&self, nic_lines: u32, host_lines: u32) -> (u32, VirtualTime) {
         let mut watched = self.0.watched.borrow_mut();
-        let lines = [nic_lines, host_lines].map(|lines| vec![(0, 0); lines as usize]);
+        let lines = [nic_lines, host_lines].map(|lines| vec![(0, 0, Cause::STORE); lines as usize]);
         watched.push(Watched(lines));
         let window = watched.len() as u32 - 1;
         (window, self.0.time.for_window(window))
     }
 
-    /// Wakes `task` for every store to that word of these lines, when it becomes visible.
-    pub fn watch(&self, window: u32, lines: Span, word: usize, task: TaskId) {
+    /// Wakes `task` by `cause` for every store to that word of these lines, when it becomes visible.
+    pub fn watch(&self, window: u32, lines: Span, word: usize, task: TaskId, cause: Cause) {
         let Watched(watched) = &mut self.0.watched.borrow_mut()[window as usize];
         let range = lines.line as usize..(lines.line + lines.lines) as usize;
-        watched[lines.home as usize][range].fill((task.0, 1 << word));
+        watched[lines.home as usize][range].fill((task.0, 1 << word, cause));
     }
 
     /// Nobody watches this window any more.
@@ -393,8 +396,15 @@ impl SimBell {
 
 impl Doorbell for SimBell {
     fn ring(&self) {
+        self.ring_for(self.0.send);
+    }
+}
+
+impl SimBell {
+    /// Rings, which occupies the ringer for `send`.
+    pub fn ring_for(&self, send: Nanos) {
         let bell = &self.0;
-        bell.world.spend(bell.send);
+        bell.world.spend(send);
         let late = match bell.fate.borrow_mut().as_mut().map_or(Delivery::OnTime, |fate| fate()) {
             Delivery::OnTime => Nanos(0),
             Delivery::Late(more) => more,

@@ -15,6 +15,8 @@
 //! 4. A message is sent after the change that it tells, never before.
 //! 5. Every message says what the thread is doing now, so that hearing the last one again, after
 //!    a snapshot, does no harm.
+//! 6. A run whose decision has a slice is ended by the host when that is over, late perhaps but never
+//!    early ([`wire`]). A mechanism that cannot do so refuses the decision.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -5,6 +5,15 @@
 //!           payload   ran_ns, 0, 0              (duration of the run that ended)
 //! decision  argument  slice_ns                  (0: until the thread stops by itself)
 //! ```
+//!
+//! # A decision's slice
+//!
+//! A decision with a slice has the host itself end the run when it has lasted so long, by the core's
+//! own timer (Mind the Gap 3.4.4), whether or not anybody waits. The message is PREEMPT, as of a run that
+//! the agent ended. A host may be late, by what its timer and its next point of preemption take, but never early:
+//! `ran_ns` of such a PREEMPT is at least the slice. Whatever ends the run first ends the slice with it; the next run has
+//! its own. The agent may still preempt before. A host that has no such timer answers UNSUPPORTED and
+//! commits nothing, so that nobody runs without the end that was asked for.
 
 use wave_core::clock::Nanos;
 use wave_core::message::{Message, Sequence, Subject};
@@ -101,7 +110,7 @@ impl Event {
     }
 }
 
-/// The choice of running `thread`, for at most `slice` if that is not zero.
+/// The choice of running `thread`, until the core's own timer ends it after `slice` if that is not zero.
 pub const fn run(thread: Subject, sequence: Sequence, slice: Nanos) -> Choice {
     Choice { kind: DECISION_RUN, subject: thread, sequence, argument: slice.0 }
 }

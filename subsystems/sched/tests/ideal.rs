@@ -94,6 +94,8 @@ fn a_round_robin_with_a_short_quantum_is_nearly_processor_sharing() {
         let expected = mean_us(&jobs, shared.into_iter());
         let found = |policy| mean_us(&jobs, ends(&serve(policy, cores, 0, &jobs, END)));
         let (near, far) = (found("round-robin:quantum_us=1"), found("round-robin:quantum_us=5000"));
+        let by_core = found("round-robin:quantum_us=1,timer=core");
+        assert!((by_core / expected - 1.0).abs() < 0.02, "{by_core} us, shared {expected} us");
         assert!((near / expected - 1.0).abs() < 0.02, "{near} us, shared {expected} us");
         assert!((near - expected).abs() < (far - expected).abs(), "{near}, {far}, {expected} us");
     }
@@ -120,6 +122,21 @@ fn with_slices_short_requests_do_not_wait_behind_long_ones() {
         // A queue per class does better still: the short ones do not wait for slices of others.
         let multi_queue = p99("multi-queue");
         assert!(multi_queue <= shinjuku, "{prestage}: {multi_queue} us, one queue {shinjuku} us");
+    }
+}
+
+/// The core's own timer against the agent's preemptions, where neither costs anything.
+#[test]
+fn whoever_ends_slices_short_requests_wait_as_long() {
+    for prestage in [0, 1] {
+        for policy in ["shinjuku", "multi-queue", "round-robin:quantum_us=30"] {
+            let jobs = mix(5, 4, 0.7, 10_000);
+            let p99 = |policy: &str| p99_us(&jobs, &serve(policy, 4, prestage, &jobs, END), 0);
+            let divider = if policy.contains(':') { ',' } else { ':' };
+            let (agent, core) = (p99(policy), p99(&format!("{policy}{divider}timer=core")));
+            let ratio = core as f64 / agent as f64;
+            assert!((0.7..1.3).contains(&ratio), "{policy}, {prestage}: {core} us, {agent} us");
+        }
     }
 }
 

@@ -21,11 +21,14 @@ use wave_sched::policies;
 use wave_sched::policies::NAMES;
 
 /// Settings under which every rule of a policy comes into play.
-const BUSY: [&str; 4] = [
+const BUSY: [&str; 7] = [
     "shinjuku:slice_us=5",
     "multi-queue:slice_us=3,slo_us=10/40/500",
     "edf:deadline_us=20/400/9000",
     "vm:quantum_ms=2..4,latency_ms=6,weight=1/3/5",
+    "shinjuku:slice_us=5,timer=core",
+    "multi-queue:timer=core,slo_us=10/40/500",
+    "round-robin:quantum_us=9,timer=core",
 ];
 
 #[test]
@@ -33,7 +36,7 @@ fn no_thread_is_decided_twice_or_forgotten() {
     let seeds = seeds(300);
     let many = seeds.end - seeds.start >= 300;
     for policy in NAMES.iter().chain(&BUSY) {
-        let (mut commits, mut preemptions) = (0, 0);
+        let (mut commits, mut preemptions, mut slices) = (0, 0, 0);
         for seed in seeds.clone() {
             let _replay = Replay(seed, "-p wave-sched --test policies");
             let shape = Shape::random(&mut common::rng(seed));
@@ -44,14 +47,19 @@ fn no_thread_is_decided_twice_or_forgotten() {
             world.finish();
             commits += world.commits;
             preemptions += world.preemptions;
+            slices += world.slices;
         }
-        println!("{policy}: {commits} commits, {preemptions} preemptions");
+        println!("{policy}: {commits} commits, {preemptions} preemptions, {slices} slices");
         // A model in which nothing happens would find nothing.
         assert!(!many || commits > 10_000, "{policy} ran {commits} threads");
+        let by_core = policy.contains("timer=core");
         assert!(
-            !many || *policy == "fifo" || preemptions > 100,
-            "{policy} ended {preemptions} runs"
+            !many || *policy == "fifo" || by_core || preemptions > 100,
+            "{policy} ended {preemptions}"
         );
+        // It still ends runs that a snapshot tells of.
+        assert!(!by_core || preemptions < slices, "{policy} ended {preemptions} runs as well");
+        assert!(!many || by_core == (slices > 100), "{policy}: cores ended {slices} runs");
     }
 }
 

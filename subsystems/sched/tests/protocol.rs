@@ -21,8 +21,9 @@ use wave_core::brain::Input;
 use wave_core::clock::Nanos;
 use wave_core::layout::{Config, Layout, read_header};
 use wave_core::link::{Home, Port, Side};
+use wave_core::policy::Policy;
 use wave_core::snapshot::State;
-use wave_sched::policies::fifo::Fifo;
+use wave_sched::policies;
 
 /// Where an agent's loop is. It parks in three steps, between any two of which all may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,10 @@ enum Loop {
     Left,
 }
 
+type Shipped = Box<dyn Policy + Send>;
+
 struct Life {
-    agent: Agent<Fifo, Vec<(Nanos, Input)>, NastyPort, Bell>,
+    agent: Agent<Shipped, Vec<(Nanos, Input)>, NastyPort, Bell>,
     incarnation: Rc<Incarnation>,
     at: Loop,
     announced: bool,
@@ -42,13 +45,13 @@ struct Life {
 }
 
 impl Life {
-    fn new(incarnation: &Rc<Incarnation>) -> Life {
+    fn new(incarnation: &Rc<Incarnation>, policy: &str) -> Life {
         let port = incarnation.link.port_with(Side::Agent, &[]);
         let (nic, host) = (incarnation.link.lines(Home::Nic), incarnation.link.lines(Home::Host));
         let layout = read_header(port.window(Home::Nic), nic, host).unwrap();
         assert_eq!(layout.config, incarnation.layout.config);
         let port = incarnation.link.port(Side::Agent, &layout);
-        let policy = Fifo::new(&layout.config);
+        let policy = policies::by_name(policy, &layout.config).unwrap();
         let agent = Agent::new(layout, port, incarnation.bells.clone(), policy, Vec::new());
         Life {
             agent,
@@ -105,11 +108,15 @@ struct World {
     rng: Pcg32,
     now: Nanos,
     shape: &'static str,
+    policy: &'static str,
     layout: Layout,
     host: Host,
     lives: Vec<Life>,
 }
 
+/// Policies, and the slice that each gives a run.
+const POLICIES: [(&str, Nanos); 2] =
+    [("shinjuku:timer=core,slice_us=7", Nanos::from_micros(7)), ("fifo", Nanos(0))];
 const OUTSIDE: usize = 2;
 /// Steps of a run's busy part; seeds mean something only together with it.
 const STEPS: u32 = 2000;
@@ -132,8 +139,10 @@ impl World {
             ..Config::coherent(cores)
         };
         let layout = Layout::new(config).unwrap();
-        let host = Host::new(cores, config.subjects, OUTSIDE);
-        World { rng, now: Nanos(0), shape: shape_name, layout, host, lives: Vec::new() }
+        // Whose runs end by themselves, or by the core's own timer.
+        let (policy, slice) = POLICIES[(seed % 2) as usize];
+        let host = Host::new(cores, config.subjects, OUTSIDE, slice);
+        World { rng, now: Nanos(0), shape: shape_name, policy, layout, host, lives: Vec::new() }
     }
 
     fn new_agent(&mut self) {
@@ -141,7 +150,7 @@ impl World {
         let seed = self.rng.random();
         let incarnation = Rc::new(Incarnation::new(self.layout.clone(), coherent, seed));
         self.host.offer(&incarnation);
-        self.lives.push(Life::new(&incarnation));
+        self.lives.push(Life::new(&incarnation, self.policy));
     }
 
     fn actors(&self) -> usize {
@@ -241,7 +250,7 @@ impl World {
             for (now, input) in &inputs[inputs.len().saturating_sub(25)..] {
                 eprintln!("{now:?} {input:?}");
             }
-            eprintln!("agent {:?} {} {:#?}", life.at, brain.policy().queue_len(), brain.cores());
+            eprintln!("agent {:?} {:?} {:#?}", life.at, self.policy, brain.cores());
         }
         panic!(
             "{what} ({} {:?}): {live:?}\nhost's cores {doing:?}",
@@ -260,6 +269,7 @@ fn run(seed: u64, steps: u32) -> BTreeMap<&'static str, u64> {
     let host = &world.host;
     let counts = [
         ("commits", host.table.borrow().commits),
+        ("slices", host.table.borrow().slices),
         ("snapshots", host.snapshots),
         ("losses", host.losses),
         ("core parks", host.parks),

@@ -5,6 +5,7 @@
 //! | `thread` | a thread's messages tell a possible life, one version after the other |
 //! | `once` | a thread gets onto a core only while it waits, and a core runs one at a time |
 //! | `current` | a decision is committed only if it names the thread's generation and sequence |
+//! | `slice` | the core's own timer ends a run not before its slice is over, and not much later |
 //! | `answer` | each decision of a window is answered once, in order, to the host's own knowledge |
 //! | `outcome` | the agent hears of each decision once, in order |
 //! | `order` | the policy hears each thread's messages in order, with none missing between resyncs |
@@ -57,6 +58,8 @@ struct Thread {
 #[derive(Clone, Copy, Debug)]
 struct Core {
     runs: Option<u32>,
+    /// The slice of that run; zero: none, or it may be ended for another reason.
+    slice: Nanos,
     idle_since: Option<Nanos>,
     online: bool,
     /// The attach that it has adopted.
@@ -91,6 +94,7 @@ impl Books {
     pub fn new(cores: u16, bounds: Bounds) -> Books {
         let core = Core {
             runs: None,
+            slice: Nanos(0),
             idle_since: Some(Nanos(0)),
             online: true,
             adopted: 0,
@@ -140,13 +144,15 @@ impl Books {
     /// Somebody writes nonsense into the current window.
     pub fn taint(&mut self) {
         self.tainted = true;
-        self.cores.iter_mut().for_each(|core| core.tainted = true);
+        for core in &mut self.cores {
+            (core.tainted, core.slice) = (true, Nanos(0));
+        }
     }
 
     /// A core went offline, or came back.
     pub fn set_online(&mut self, now: Nanos, core: u16, online: bool) {
         let core = &mut self.cores[usize::from(core)];
-        core.online = online;
+        (core.online, core.slice) = (online, Nanos(0));
         core.idle_since = core.idle_since.map(|_| now);
     }
 
@@ -247,7 +253,14 @@ impl Books {
         };
         self.threads.insert(id, Thread { generation, sequence, state });
         if !matches!(kind, Kind::New | Kind::Wakeup) {
-            self.cores[usize::from(core)].runs = None;
+            let place = &mut self.cores[usize::from(core)];
+            place.runs = None;
+            let slice = std::mem::take(&mut place.slice);
+            let is_early = kind == Kind::Preempt && event.ran < slice;
+            let is_late = event.ran > slice + self.bounds.late_max;
+            if slice != Nanos(0) && (is_early || is_late) {
+                return broken("slice", format!("{event:?}, of a slice of {} ns", slice.0));
+            }
         }
         Ok(())
     }
@@ -277,6 +290,8 @@ impl Books {
         let state = std::mem::replace(&mut thread.state, State::Runs { core });
         let place = &mut self.cores[usize::from(core)];
         let busy = place.runs.replace(subject.id);
+        let slice = decision.filter(|_| !place.tainted && place.online);
+        place.slice = slice.map_or(Nanos(0), |decision| Nanos(decision.argument));
         place.idle_since = None;
         if !matches!(state, State::Waits { .. }) || busy.is_some() {
             let what =

@@ -17,6 +17,8 @@ pub struct Bounds {
     /// The same while something is wrong, under one agent: until the watchdog turns it out, and the
     /// fallback decides.
     pub recovery_max: Nanos,
+    /// How much longer than its slice a run may be.
+    pub late_max: Nanos,
     /// How long a new agent needs until it knows everything, and cores listen to it.
     settle: Nanos,
     patience: Nanos,
@@ -50,11 +52,14 @@ impl Bounds {
         // A thread that was left for a busy core waits for the runs before it.
         let runs = f64::from(config.prestage) + 2.0;
         let idle_max = Nanos((4.0 * round + runs * turn) as u64) + config.spin;
+        // The core may be taking a kick when its timer comes.
+        let interrupts = machine.timer_receive.value + 2.0 * (costs.kick_receive.ns + round_trip);
+        let late_max = machine.timer_late.nanos() + Nanos(interrupts as u64);
         let settle = GAP_MAX + RESYNC_PATIENCE + idle_max + idle_max;
         // The watchdog looks four times as often as its patience: once until it knows the core as idle,
         // once until it has found the thread, and once too late.
         let patience = Nanos(config.patience.0 * 7 / 4);
-        Bounds { idle_max, recovery_max: patience + idle_max + stall, settle, patience }
+        Bounds { idle_max, recovery_max: patience + idle_max + stall, late_max, settle, patience }
     }
 
     /// What a new agent excuses.

@@ -192,13 +192,18 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
     // At most half a ring.
     config.prestage = random.random_range(0..=4).min((config.decisions.entries / 2) as u16);
     let policy = *policies::NAMES.choose(random).expect("not empty");
-    let machine = Machine::builtin("user").expect("built in");
+    let mut machine = Machine::builtin("user").expect("built in");
+    // Streams of their own, so that whoever draws nothing from them stays as he was.
+    let policy = with_slices(&mut random::stream(seed, "slices", 0), policy);
+    if random::stream(seed, "interrupts", 0).random_bool(0.5) {
+        machine.safe_points = None;
+    }
     EnclavePlan {
         setup: Setup {
             config,
             costs,
             agent: AgentSetup {
-                policy: policy.to_owned(),
+                policy,
                 ghz: machine.agent_ghz.value,
                 parks: random.random_bool(0.5),
             },
@@ -210,6 +215,18 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
         threads: random.random_range(4..=3 * u32::from(cores) + 4).min(config.subjects / 2),
         injections: Vec::new(),
     }
+}
+
+/// A policy with slices shorter than most runs, that either the agent ends or the core's own timer does;
+/// any other as it is.
+fn with_slices(random: &mut Stream, policy: &str) -> String {
+    let slice = match policy {
+        "shinjuku" | "multi-queue" => "slice_us",
+        "round-robin" => "quantum_us",
+        _ => return policy.to_owned(),
+    };
+    let timer = ["agent", "core"].choose(random).expect("not empty");
+    format!("{policy}:{slice}={},timer={timer}", random.random_range(2..=12))
 }
 
 /// Costs of no link in particular: each up to four times dearer or cheaper than it was.

@@ -12,12 +12,12 @@ use wave_core::layout::Config;
 
 use super::common::{
     CLASSES_MAX, Cause, Discipline, PerClass, Preemptive, Queues, Runs, Setting, Settings, Slice,
-    Thread, class_index,
+    Thread, Timer, class_index,
 };
 
 /// The settings. The default objectives suit the papers' mix of GETs of 10 us (class 0) and RANGE
 /// queries of 10 ms (class 1).
-pub static SETTINGS: [Setting; 2] = [
+pub static SETTINGS: [Setting; 3] = [
     Setting::number(
         "slice_us",
         "30",
@@ -30,6 +30,7 @@ pub static SETTINGS: [Setting; 2] = [
         1..=1_000_000_000,
         "how long a thread of each class may wait, in microseconds",
     ),
+    Timer::SETTING,
 ];
 
 /// The policy.
@@ -37,14 +38,14 @@ pub type MultiQueue = Preemptive<QueuePerClass>;
 
 impl MultiQueue {
     /// For an enclave of this configuration. No objective may be zero.
-    pub fn new(config: &Config, slice: Nanos, slo: PerClass<Nanos>) -> MultiQueue {
+    pub fn new(config: &Config, slice: Slice, slo: PerClass<Nanos>) -> MultiQueue {
         let queues = Queues::new(CLASSES_MAX, config.subjects);
-        Preemptive::with(config, QueuePerClass { slice: Slice(slice), slo, queues })
+        Preemptive::with(config, QueuePerClass { slice, slo, queues })
     }
 
     /// With settings of [`SETTINGS`].
     pub fn from_settings(config: &Config, settings: &Settings<'_>) -> MultiQueue {
-        let slice = Nanos::from_micros(settings.number("slice_us"));
+        let slice = Slice::from_settings(settings, "slice_us");
         MultiQueue::new(config, slice, settings.micros_per_class("slo_us"))
     }
 }
@@ -113,6 +114,10 @@ impl Discipline for QueuePerClass {
 
     fn next_victim(&self, _now: Nanos, runs: &Runs) -> Option<Nanos> {
         self.slice.first_end(runs)
+    }
+
+    fn slice_in_decisions(&self) -> Nanos {
+        self.slice.in_decisions()
     }
 
     fn slice_end(&self, start: Nanos) -> Option<Nanos> {

@@ -4,29 +4,31 @@
 //! preemption"): the mechanism and the queue are [`super::shinjuku`]'s. This name goes with a quantum
 //! for threads that compute for milliseconds, as an ordinary time-sharing system has it.
 
-use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 
-use super::common::{Preemptive, Setting, Settings};
+use super::common::{Preemptive, Setting, Settings, Slice, Timer};
 use super::shinjuku::OneQueue;
 
 /// The settings.
-pub static SETTINGS: [Setting; 1] = [Setting::number(
-    "quantum_us",
-    "1000",
-    1..=1_000_000,
-    "how long each thread's turn lasts, in microseconds, while others wait",
-)];
+pub static SETTINGS: [Setting; 2] = [
+    Setting::number(
+        "quantum_us",
+        "1000",
+        1..=1_000_000,
+        "how long each thread's turn lasts, in microseconds, while others wait",
+    ),
+    Timer::SETTING,
+];
 
 /// The policy.
 pub type RoundRobin = Preemptive<OneQueue>;
 
 /// For an enclave of this configuration.
-pub fn new(config: &Config, quantum: Nanos) -> RoundRobin {
+pub fn new(config: &Config, quantum: Slice) -> RoundRobin {
     Preemptive::with(config, OneQueue::new("round-robin", config, quantum))
 }
 
 /// With settings of [`SETTINGS`].
 pub fn from_settings(config: &Config, settings: &Settings<'_>) -> RoundRobin {
-    new(config, Nanos::from_micros(settings.number("quantum_us")))
+    new(config, Slice::from_settings(settings, "quantum_us"))
 }

@@ -2,35 +2,39 @@
 //! goes to the end of the queue, so that short requests do not wait behind long ones.
 //!
 //! Source: Shinjuku (NSDI 2019), as Wave ports it (7.2.3: a slice of 30 us) and as Shinjuku-Offload
-//! puts it on a NIC (section 3).
+//! puts it on a NIC (section 3): there the worker's own timer ends a slice (3.4.4), here with
+//! `timer=core`.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 
 use super::common::{
-    Cause, Discipline, Preemptive, Queues, Runs, Setting, Settings, Slice, Thread,
+    Cause, Discipline, Preemptive, Queues, Runs, Setting, Settings, Slice, Thread, Timer,
 };
 
 /// The settings.
-pub static SETTINGS: [Setting; 1] = [Setting::number(
-    "slice_us",
-    "30",
-    1..=1_000_000,
-    "how long a thread runs, in microseconds, before it is preempted for one that waits",
-)];
+pub static SETTINGS: [Setting; 2] = [
+    Setting::number(
+        "slice_us",
+        "30",
+        1..=1_000_000,
+        "how long a thread runs, in microseconds, before it is preempted for one that waits",
+    ),
+    Timer::SETTING,
+];
 
 /// The policy.
 pub type Shinjuku = Preemptive<OneQueue>;
 
 impl Shinjuku {
     /// For an enclave of this configuration.
-    pub fn new(config: &Config, slice: Nanos) -> Shinjuku {
+    pub fn new(config: &Config, slice: Slice) -> Shinjuku {
         Preemptive::with(config, OneQueue::new("shinjuku", config, slice))
     }
 
     /// With settings of [`SETTINGS`].
     pub fn from_settings(config: &Config, settings: &Settings<'_>) -> Shinjuku {
-        Shinjuku::new(config, Nanos::from_micros(settings.number("slice_us")))
+        Shinjuku::new(config, Slice::from_settings(settings, "slice_us"))
     }
 }
 
@@ -44,8 +48,8 @@ pub struct OneQueue {
 
 impl OneQueue {
     /// For the policy of this name.
-    pub(super) fn new(name: &'static str, config: &Config, slice: Nanos) -> OneQueue {
-        OneQueue { name, slice: Slice(slice), queue: Queues::new(1, config.subjects) }
+    pub(super) fn new(name: &'static str, config: &Config, slice: Slice) -> OneQueue {
+        OneQueue { name, slice, queue: Queues::new(1, config.subjects) }
     }
 }
 
@@ -86,6 +90,10 @@ impl Discipline for OneQueue {
 
     fn next_victim(&self, _now: Nanos, runs: &Runs) -> Option<Nanos> {
         self.slice.first_end(runs)
+    }
+
+    fn slice_in_decisions(&self) -> Nanos {
+        self.slice.in_decisions()
     }
 
     fn slice_end(&self, start: Nanos) -> Option<Nanos> {

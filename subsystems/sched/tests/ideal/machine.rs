@@ -37,6 +37,8 @@ pub struct Served {
 #[derive(Default)]
 struct Core {
     running: Option<(u32, Nanos)>,
+    /// When its own timer ends the run.
+    slice_end: Option<Nanos>,
     run: u32,
     down: VecDeque<Decision>,
 }
@@ -85,7 +87,8 @@ impl Machine<'_> {
             self.now = next;
             for core in 0..self.cores.len() {
                 if self.end(core) == Some(next) {
-                    self.switch(core, Kind::Dead);
+                    let is_done = self.done_at(core) == Some(next);
+                    self.switch(core, if is_done { Kind::Dead } else { Kind::Preempt });
                 }
             }
             while self.jobs.get(arrived).is_some_and(|job| job.arrives == next) {
@@ -98,7 +101,14 @@ impl Machine<'_> {
         }
     }
 
+    /// When a core's run ends, if the agent does not end it before.
     fn end(&self, core: usize) -> Option<Nanos> {
+        let done = self.done_at(core)?;
+        Some(self.cores[core].slice_end.map_or(done, |slice| slice.min(done)))
+    }
+
+    /// When the thread of a core is done, if it may run on.
+    fn done_at(&self, core: usize) -> Option<Nanos> {
         let (id, since) = self.cores[core].running?;
         let left = self.jobs[id as usize].service - self.served[id as usize].ran;
         Some(since + left)
@@ -145,12 +155,14 @@ impl Machine<'_> {
     }
 
     fn begin(&mut self, core: usize) -> Option<Outcome> {
-        let Core { down, run, running } = &mut self.cores[core];
+        let Core { down, run, running, slice_end } = &mut self.cores[core];
         let decision = down.pop_front()?;
         let served = &mut self.served[decision.subject.id as usize];
         assert_eq!(served.sequence, decision.sequence, "nothing is stale where nothing takes time");
         served.waited_max = served.waited_max.max(self.now - served.waits_since);
         *running = Some((decision.subject.id, self.now));
+        let slice = Nanos(decision.argument);
+        *slice_end = (slice != Nanos(0)).then(|| self.now + slice);
         *run += 1;
         Some(Outcome { txn: decision.txn, code: Code::Complete, run: *run })
     }

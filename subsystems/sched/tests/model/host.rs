@@ -25,6 +25,8 @@ pub struct Core {
     txn: TxnId,
     /// The run that it was last asked to end.
     pub word: Option<u32>,
+    /// Its own timer will end the run.
+    pub has_slice: bool,
     /// Decisions that it has not read.
     pub down: VecDeque<Decision>,
     /// Decisions whose outcomes the agent has not heard.
@@ -33,7 +35,7 @@ pub struct Core {
 
 impl Core {
     pub fn is_preempted(&self) -> bool {
-        self.word == Some(self.run)
+        self.has_slice || self.word == Some(self.run)
     }
 }
 
@@ -53,6 +55,7 @@ impl Host {
             run: 0,
             txn: TxnId::new(0),
             word: None,
+            has_slice: false,
             down: VecDeque::new(),
             sent: VecDeque::new(),
         };
@@ -101,6 +104,7 @@ impl Host {
         if code == Code::Complete {
             core.running = Some(decision.subject.id);
             core.run += 1;
+            core.has_slice = decision.argument != 0;
         }
         Outcome { txn: decision.txn, code, run: core.run }
     }

@@ -68,6 +68,8 @@ pub struct World {
     /// Threads that began to run, and runs that were asked to end.
     pub commits: u64,
     pub preemptions: u64,
+    /// Runs that a core's own timer ended.
+    pub slices: u64,
 }
 
 /// Rounds that a thread may wait for a decision. Longest waits who has an objective 200 times that of
@@ -94,6 +96,7 @@ impl World {
             log: None,
             commits: 0,
             preemptions: 0,
+            slices: 0,
         }
     }
 
@@ -201,6 +204,7 @@ impl World {
                 4..9 if core.is_preempted() => Kind::Preempt,
                 _ => return,
             };
+            self.slices += u64::from(kind == Kind::Preempt && core.has_slice);
             let kind = if stay && kind == Kind::Departed { Kind::Yield } else { kind };
             held = Some(self.host.change(id, kind, at as u16).to_message());
             self.host.cores[at].running = None;

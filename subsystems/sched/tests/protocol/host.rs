@@ -37,10 +37,14 @@ pub struct Table {
     /// Every run that ever began: no two with the same sequence.
     begun: BTreeSet<(u32, u32)>,
     pub commits: u64,
+    /// The slice that every decision must carry.
+    slice: Nanos,
+    /// Runs that the core's own timer ended.
+    pub slices: u64,
 }
 
 impl Table {
-    pub fn new(subjects: u32) -> Table {
+    pub fn new(subjects: u32, slice: Nanos) -> Table {
         let slot = |id| Slot {
             subject: Subject { id, generation: 0 },
             sequence: Sequence(0),
@@ -53,6 +57,8 @@ impl Table {
             free: (0..subjects).collect(),
             begun: BTreeSet::new(),
             commits: 0,
+            slice,
+            slices: 0,
         }
     }
 
@@ -125,6 +131,7 @@ impl Mechanism for Commits<'_> {
         if decision.kind != DECISION_RUN {
             return Err(Code::UnsupportedVersion);
         }
+        assert_eq!(Nanos(decision.argument), self.0.borrow().slice, "{decision:?}");
         self.0.borrow_mut().commit(self.1, decision.subject, decision.sequence)
     }
 }
@@ -217,7 +224,7 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(cores: u16, subjects: u32, outside: usize) -> Host {
+    pub fn new(cores: u16, subjects: u32, outside: usize, slice: Nanos) -> Host {
         let core = |index| Core {
             index,
             link: None,
@@ -230,7 +237,7 @@ impl Host {
         };
         let voice = |_| Outside { link: None, unsent: VecDeque::new() };
         Host {
-            table: RefCell::new(Table::new(subjects)),
+            table: RefCell::new(Table::new(subjects, slice)),
             cores: (0..cores).map(core).collect(),
             outside: (0..outside).map(voice).collect(),
             candidates: Vec::new(),
@@ -432,6 +439,10 @@ impl Host {
             }
             2 | 3 if busy => return,
             4 => Kind::Yield,
+            5 if table.slice != Nanos(0) => {
+                table.slices += 1;
+                Kind::Preempt
+            }
             5 => Kind::Preempt,
             _ => Kind::Blocked,
         };

@@ -129,6 +129,38 @@ fn torn() -> Trace {
     trace
 }
 
+fn by_the_core() -> Trace {
+    let title = "the core's own timer: decisions carry the slice, and the agent ends no run";
+    let mut trace = Trace::begun("shinjuku:slice_us=30,timer=core", title, 2, 1);
+    trace.outside(Kind::New, 2);
+    trace.later_us(1000);
+    // The run is over although it is not known that anybody else could go on.
+    trace.asks(0, Kind::Preempt, 0);
+    trace.answers(0, 2, Code::Complete, 2);
+    trace.asks(1, Kind::Preempt, 1);
+    trace.answers(1, 2, Code::Complete, 2);
+    // One that waits is left for a core whose slice will be over.
+    trace.outside(Kind::New, 3);
+    trace.outside(Kind::New, 4);
+    trace.switches(1, Kind::Preempt, 0, 3, Code::Complete, 3);
+    trace.later_us(1000);
+    assert_eq!(trace.preempted, []);
+    trace
+}
+
+fn found_running() -> Trace {
+    let title = "the core's own timer, and a run of somebody else's: the agent ends that one";
+    let mut trace = Trace::new("shinjuku:timer=core", title, 2, 0);
+    let states = [State::Running, State::Running, State::Runnable];
+    trace.snapshot(&[RUNS, RUNS], &states);
+    trace.later_us(30);
+    trace.asks(0, Kind::Preempt, 0);
+    trace.answers(0, 1, Code::Complete, 2);
+    trace.later_us(1000);
+    assert_eq!(trace.preempted, [(0, 1), (1, 1)]);
+    trace
+}
+
 /// Shinjuku's.
 pub fn shinjuku() -> Vec<Trace> {
     vec![
@@ -141,6 +173,8 @@ pub fn shinjuku() -> Vec<Trace> {
         resync(),
         overtaken(),
         torn(),
+        by_the_core(),
+        found_running(),
     ]
 }
 
@@ -156,7 +190,19 @@ pub fn round_robin() -> Vec<Trace> {
         on_core = trace.decided.last().unwrap().1;
         trace.answers(0, run, Code::Complete, run);
     }
-    vec![trace]
+    vec![trace, round_robin_by_the_core()]
+}
+
+fn round_robin_by_the_core() -> Trace {
+    let title = "the core's own timer: one that is alone is given the core again";
+    let mut trace = Trace::begun("round-robin:quantum_us=2000,timer=core", title, 1, 0);
+    for run in 2..4 {
+        trace.later_us(2000);
+        trace.asks(0, Kind::Preempt, 0);
+        trace.answers(0, run, Code::Complete, run);
+    }
+    assert_eq!(trace.preempted, []);
+    trace
 }
 
 fn by_objective() -> Trace {
@@ -205,7 +251,27 @@ fn nobody_starves() -> Trace {
     trace
 }
 
+fn by_objective_and_core() -> Trace {
+    let title =
+        "the core's own timer: whoever it made to leave has waited for the objective's sake";
+    let mut trace = Trace::new("multi-queue:timer=core", title, 1, 0);
+    trace.classes = vec![1, 0, 1, 0, 0, 0, 0, 0];
+    trace.snapshot(&[ASKS], &[]);
+    trace.outside(Kind::New, 0);
+    trace.answers(0, 1, Code::Complete, 1);
+    trace.outside(Kind::New, 1);
+    trace.outside(Kind::New, 2);
+    trace.later_us(30);
+    trace.asks(0, Kind::Preempt, 0);
+    trace.answers(0, 2, Code::Complete, 2);
+    trace.later_us(10);
+    trace.asks(0, Kind::Dead, 1);
+    trace.answers(0, 3, Code::Complete, 3);
+    assert_eq!(trace.preempted, []);
+    trace
+}
+
 /// Multi-queue Shinjuku's.
 pub fn multi_queue() -> Vec<Trace> {
-    vec![by_objective(), nobody_starves()]
+    vec![by_objective(), nobody_starves(), by_objective_and_core()]
 }

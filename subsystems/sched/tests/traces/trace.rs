@@ -76,8 +76,15 @@ impl Trace {
             assert_eq!(decision.kind, DECISION_RUN);
             let (thread, sequence) = (decision.subject.id, decision.sequence.0);
             let number = decision.txn.number();
-            writeln!(self.text, "    core {core} <- thread {thread} at {sequence} ({number})")
-                .unwrap();
+            let slice = match decision.argument {
+                0 => String::new(),
+                slice_ns => format!(", for {} us", slice_ns / 1000),
+            };
+            writeln!(
+                self.text,
+                "    core {core} <- thread {thread} at {sequence} ({number}){slice}"
+            )
+            .unwrap();
             self.decided.push((*core, thread));
         }
         for Preemption { core, run } in out.preemptions {

@@ -11,6 +11,10 @@
 //! late is ignored by the host, and what was left for the core is taken at its next switch.
 //!
 //! The slice starts at the COMPLETE outcome, or, for a run that a snapshot tells of, at the snapshot.
+//!
+//! With `timer=core` each decision carries the slice, the core's own timer ends the run, and the policy
+//! hears PREEMPT without having asked. It asks only for the end of runs that a snapshot tells of: whoever
+//! decided those, the fallback or another agent, may have given them no slice.
 
 mod preemptive;
 mod runs;
@@ -22,5 +26,5 @@ pub use preemptive::{Cause, Discipline, Preemptive, Thread};
 pub use runs::{Run, Runs};
 pub(super) use settings::class_index;
 pub use settings::{CLASSES_MAX, PerClass, Setting, SettingError, Settings};
-pub use slice::Slice;
+pub use slice::{Slice, Timer};
 pub use waiting::{Heap, Queues};

@@ -105,6 +105,11 @@ pub trait Discipline: Debug {
     /// none; must lie in the future.
     fn next_victim(&self, now: Nanos, runs: &Runs) -> Option<Nanos>;
 
+    /// The slice that decisions carry, which the core's own timer ends; zero: none.
+    fn slice_in_decisions(&self) -> Nanos {
+        Nanos(0)
+    }
+
     /// When a run that began at `start` is to be ended for a thread that was prestaged on its core.
     /// `None`: it is left alone.
     fn slice_end(&self, _start: Nanos) -> Option<Nanos> {
@@ -161,14 +166,14 @@ impl<D: Discipline> Preemptive<D> {
         self.discipline.enter(now, id, thread, cause);
     }
 
-    fn begin(&mut self, now: Nanos, core: u16, id: u32) {
+    fn begin(&mut self, now: Nanos, core: u16, id: u32, has_slice: bool) {
         self.withdraw(id);
         let thread = &mut self.threads[id as usize];
         thread.place = Place::Running;
         if usize::from(core) < self.runs.cores() {
             thread.core = core;
             let rank = self.discipline.rank(now, thread);
-            self.runs.begin(core, Run { thread: id, start: now }, rank);
+            self.runs.begin(core, Run { thread: id, start: now, has_slice }, rank);
         }
     }
 
@@ -176,7 +181,8 @@ impl<D: Discipline> Preemptive<D> {
         let thread = &mut self.threads[id as usize];
         thread.place = Place::Staged;
         let subject = Subject { id, generation: thread.generation };
-        desk.stage(core, wire::run(subject, thread.sequence, Nanos(0)));
+        let slice = self.discipline.slice_in_decisions();
+        desk.stage(core, wire::run(subject, thread.sequence, slice));
         self.runs.bind(core);
     }
 
@@ -286,7 +292,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
         let is_staged = self.threads[id as usize].place == Place::Staged;
         match outcome.code {
             // Whatever a snapshot said: a thread that runs keeps its sequence until it stops.
-            Code::Complete => self.begin(now, core, id),
+            Code::Complete => self.begin(now, core, id, decision.argument != 0),
             Code::TargetOnCpu if is_staged => self.threads[id as usize].place = Place::Running,
             // The host knows something of the thread that its next message will tell.
             Code::TargetStale
@@ -330,7 +336,8 @@ impl<D: Discipline> Policy for Preemptive<D> {
                 State::Running => {
                     // Its mark, as for those that wait.
                     self.enter(now, id, Cause::Found);
-                    self.begin(now, record.core, id);
+                    // Whoever decided it may have given it no slice.
+                    self.begin(now, record.core, id, false);
                 }
                 State::Blocked | State::Free => {}
             }

@@ -13,6 +13,8 @@ pub struct Run {
     pub thread: u32,
     /// When the agent heard that it began.
     pub start: Nanos,
+    /// The core's own timer ends it: nobody has to ask for that.
+    pub has_slice: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +33,7 @@ struct Slot {
 #[derive(Debug)]
 pub struct Runs {
     slots: Vec<Slot>,
-    /// Cores whose runs have not been asked to end, by rank.
+    /// Cores whose runs have not been asked to end, and do not end by the core's own timer, by rank.
     by_rank: Heap,
     claims: usize,
     /// Cores whose runs have been asked to end, and some whose runs have ended since.
@@ -61,19 +63,19 @@ impl Runs {
         self.claims
     }
 
-    /// The run of this core, unless it has been asked to end.
+    /// The run of this core, unless it has been asked to end, or the core's own timer ends it.
     pub fn get(&self, core: u16) -> Option<Run> {
         let slot = self.slots.get(usize::from(core))?;
-        slot.run.filter(|_| slot.ending.is_none())
+        slot.run.filter(|run| slot.ending.is_none() && !run.has_slice)
     }
 
-    /// The run of the lowest rank that has not been asked to end.
+    /// That of the lowest rank of those that [`Runs::get`] returns.
     pub fn first(&self) -> Option<(u16, Run)> {
         let (_, core) = self.by_rank.first()?;
         self.get(core as u16).map(|run| (core as u16, run))
     }
 
-    /// Every run that has not been asked to end, in no order.
+    /// All that [`Runs::get`] returns, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u16, Run)> + '_ {
         self.by_rank.ids().filter_map(|core| Some((core as u16, self.get(core as u16)?)))
     }
@@ -83,7 +85,9 @@ impl Runs {
         self.end(core);
         let Some(slot) = self.slots.get_mut(usize::from(core)) else { return };
         (slot.run, slot.rank) = (Some(run), rank);
-        self.by_rank.push(core.into(), rank);
+        if !run.has_slice {
+            self.by_rank.push(core.into(), rank);
+        }
     }
 
     /// Whatever runs on this core has ended.

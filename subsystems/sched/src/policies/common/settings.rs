@@ -1,5 +1,6 @@
 //! Settings of a policy as text: `NAME:KEY=VALUE,KEY=VALUE`, where a value is a number, numbers per
-//! class (`50/10000`, the last one also for every higher class), or a span of numbers (`5..10`).
+//! class (`50/10000`, the last one also for every higher class), a span of numbers (`5..10`), or one of
+//! some words (`core`).
 
 use alloc::string::{String, ToString};
 use core::ops::RangeInclusive;
@@ -49,11 +50,20 @@ pub struct Setting {
     pub is_span: bool,
     /// What each number may be.
     pub range: (u64, u64),
+    /// The words of which its value is one; none where it is made of numbers.
+    pub words: &'static [&'static str],
 }
 
 impl Setting {
-    const ANY: Setting =
-        Setting { key: "", help: "", default: "", numbers: 1, is_span: false, range: (1, 0) };
+    const ANY: Setting = Setting {
+        key: "",
+        help: "",
+        default: "",
+        numbers: 1,
+        is_span: false,
+        range: (1, 0),
+        words: &[],
+    };
 
     /// One number.
     pub const fn number(
@@ -85,12 +95,24 @@ impl Setting {
         Setting { is_span: true, ..Setting::number(key, default, range, help) }
     }
 
+    /// One of these words, the first of which is the default.
+    pub const fn one_of(
+        key: &'static str,
+        words: &'static [&'static str],
+        help: &'static str,
+    ) -> Setting {
+        Setting { key, help, default: words[0], words, ..Setting::ANY }
+    }
+
     fn divider(&self) -> &'static str {
         if self.is_span { ".." } else { "/" }
     }
 
     /// Whether a value is one that is allowed.
     fn check(&self, value: &str) -> bool {
+        if !self.words.is_empty() {
+            return self.words.contains(&value);
+        }
         let (least, most) = self.range;
         let most_numbers = if self.is_span { 2 } else { self.numbers };
         let mut numbers = value.split(self.divider());
@@ -107,6 +129,13 @@ impl Setting {
 impl core::fmt::Display for Setting {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let ((least, most), key) = (self.range, self.key);
+        if !self.words.is_empty() {
+            write!(f, "{key}=")?;
+            for (at, word) in self.words.iter().enumerate() {
+                write!(f, "{}{word}", if at == 0 { "" } else { "|" })?;
+            }
+            return Ok(());
+        }
         match (self.is_span, self.numbers) {
             (true, _) => write!(f, "{key}=LEAST..MOST, each {least} to {most}"),
             (false, 1) => write!(f, "{key}=N, {least} to {most}"),
@@ -208,6 +237,11 @@ impl<'a> Settings<'a> {
         (setting, given.unwrap_or(setting.default))
     }
 
+    /// The word that was chosen.
+    pub fn choice(&self, key: &str) -> &'a str {
+        self.setting(key).1
+    }
+
     /// The least and the most of a span.
     pub fn span(&self, key: &str) -> (u64, u64) {
         let (setting, value) = self.setting(key);
@@ -252,10 +286,11 @@ fn checked(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    static ALLOWED: [Setting; 3] = [
+    static ALLOWED: [Setting; 4] = [
         Setting::number("slice_us", "30", 1..=1_000_000, ""),
         Setting::per_class("slo_us", "50/10000", 1..=1000, ""),
         Setting::span("quantum_ms", "5..10", 1..=100, ""),
+        Setting::one_of("timer", &["agent", "core"], ""),
     ];
 
     #[test]
@@ -263,6 +298,8 @@ mod tests {
         let settings = Settings::parse("slo_us=1/2/3", &ALLOWED).unwrap();
         assert_eq!(settings.number("slice_us"), 30);
         assert_eq!(settings.span("quantum_ms"), (5, 10));
+        assert_eq!(settings.choice("timer"), "agent");
+        assert_eq!(Settings::parse("timer=core", &ALLOWED).unwrap().choice("timer"), "core");
         let slo = settings.per_class("slo_us");
         assert_eq!([0, 1, 2, 3, u16::MAX].map(|class| slo.of(class)), [1, 2, 3, 3, 3]);
         assert_eq!(Settings::defaults(&ALLOWED).per_class("slo_us").of(9), 10_000);
@@ -281,7 +318,8 @@ mod tests {
                 "slice=3",
                 "it has no setting `slice`; it takes slice_us=N, 1 to 1000000 (default 30); \
                  slo_us=N/N/..., at most 16 of them, each 1 to 1000 (default 50/10000); \
-                 quantum_ms=LEAST..MOST, each 1 to 100 (default 5..10)",
+                 quantum_ms=LEAST..MOST, each 1 to 100 (default 5..10); \
+                 timer=agent|core (default agent)",
             ),
             ("slice_us=0", "`0` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
             ("slice_us=1/2", "`1/2` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
@@ -295,6 +333,7 @@ mod tests {
                 "quantum_ms=9..3",
                 "`9..3` is no value for `quantum_ms`: write quantum_ms=LEAST..MOST, each 1 to 100",
             ),
+            ("timer=nic", "`nic` is no value for `timer`: write timer=agent|core"),
             (
                 "slice_us",
                 "`slice_us` is no setting: write KEY=VALUE, several with commas between them",

@@ -1,14 +1,52 @@
-//! The same time slice for every run.
+//! The same time slice for every run, and who ends it.
 
 use wave_core::clock::Nanos;
 
-use super::Runs;
+use super::{Runs, Setting, Settings};
+
+/// Who ends a run whose slice is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// The agent preempts it, if somebody waits.
+    Agent,
+    /// The core's own timer, whether or not anybody waits: each decision carries the slice
+    /// ([`crate::wire`]).
+    Core,
+}
+
+impl Timer {
+    /// The setting: for every policy with slices.
+    pub const SETTING: Setting = Setting::one_of(
+        "timer",
+        &["agent", "core"],
+        "who ends a slice: the agent, if somebody waits, or the core's own timer in any case",
+    );
+
+    /// As [`Timer::SETTING`] says.
+    pub fn from_settings(settings: &Settings<'_>) -> Timer {
+        match settings.choice(Timer::SETTING.key) {
+            "core" => Timer::Core,
+            _ => Timer::Agent,
+        }
+    }
+}
 
 /// How long a run lasts at least, while others wait. The rank of a run must be its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice(pub Nanos);
+pub struct Slice {
+    /// How long. Not zero.
+    pub length: Nanos,
+    /// Who ends it.
+    pub timer: Timer,
+}
 
 impl Slice {
+    /// Of so many microseconds, as `key` says, ended as [`Timer::SETTING`] says.
+    pub fn from_settings(settings: &Settings<'_>, key: &str) -> Slice {
+        let length = Nanos::from_micros(settings.number(key));
+        Slice { length, timer: Timer::from_settings(settings) }
+    }
+
     /// The core whose run has exceeded its slice by most.
     pub fn exceeded(self, now: Nanos, runs: &Runs) -> Option<u16> {
         let (core, run) = runs.first()?;
@@ -22,6 +60,14 @@ impl Slice {
 
     /// When the slice of a run is over that began at `start`.
     pub fn end(self, start: Nanos) -> Nanos {
-        start + self.0
+        start + self.length
+    }
+
+    /// What decisions carry.
+    pub fn in_decisions(self) -> Nanos {
+        match self.timer {
+            Timer::Agent => Nanos(0),
+            Timer::Core => self.length,
+        }
     }
 }
