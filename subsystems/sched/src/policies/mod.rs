@@ -25,6 +25,7 @@ pub mod vm;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 
+use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::Policy;
 
@@ -93,6 +94,17 @@ pub fn check(text: &str) -> Result<&'static str, PolicyError> {
     parse(text).map(|(name, _)| name)
 }
 
+/// The slice of a policy that knows one queue and one slice, as text. It comes to
+/// [`crate::oracles::RoundRobin`] where scheduling costs nothing.
+pub fn slice_of_one_queue(text: &str) -> Option<Nanos> {
+    let (name, settings) = parse(text).ok()?;
+    match name {
+        "shinjuku" => Some(Nanos::from_micros(settings.number("slice_us"))),
+        "round-robin" => Some(Nanos::from_micros(settings.number("quantum_us"))),
+        _ => None,
+    }
+}
+
 /// The shipped policy of this name, with its settings, for an enclave of this configuration.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, PolicyError> {
     let (name, settings) = parse(text)?;
@@ -120,6 +132,15 @@ mod tests {
                 assert_eq!(check(&text), Ok(*name));
             }
         }
+    }
+
+    #[test]
+    fn slices_are_those_of_the_settings_or_their_defaults() {
+        let us = |text| slice_of_one_queue(text).map(|slice| slice.0 / 1_000);
+        assert_eq!(us("shinjuku:slice_us=10"), Some(10));
+        assert_eq!(us("shinjuku"), Some(30));
+        assert_eq!(us("round-robin"), Some(1_000));
+        assert_eq!([us("fifo"), us("multi-queue"), us("none")], [None; 3]);
     }
 
     #[test]
