@@ -43,6 +43,10 @@ pub struct Served {
     pub found: bool,
     /// The longest time between two preempt points. A GET's first is the GET alone.
     pub longest_step_ns: u64,
+    /// Keys that were read.
+    pub keys: u64,
+    /// How long it worked: time elsewhere, between preempt points, does not count.
+    pub worked_ns: u64,
 }
 
 /// A service that takes the same time whatever the GET in it takes.
@@ -108,7 +112,7 @@ pub fn get(
     while work.step(&mut preempt_point) {
         spin_loop();
     }
-    Ok(Served { found, longest_step_ns: work.longest_step_ns })
+    Ok(work.served(found, 1))
 }
 
 /// Serves a RANGE from `database`, which must be in order: reads one key after the other from `first`
@@ -121,13 +125,13 @@ pub fn range(
     mut preempt_point: impl FnMut() -> bool,
 ) -> Result<Served, rocksdb::Error> {
     let mut work = Work::begin(service_ns);
-    let mut found = false;
+    let mut keys = 0;
     database.scan(first, |_, value| {
         black_box(value.first());
-        found = true;
+        keys += 1;
         work.step(&mut preempt_point)
     })?;
-    Ok(Served { found, longest_step_ns: work.longest_step_ns })
+    Ok(work.served(keys > 0, keys))
 }
 
 /// The time that a request has worked: steps, each followed by a preempt point. What passes inside of
@@ -138,26 +142,35 @@ struct Work {
     now_ns: u64,
     until_ns: u64,
     longest_step_ns: u64,
+    worked_ns: u64,
 }
 
 impl Work {
     #[inline]
     fn begin(work_ns: u64) -> Work {
         let now_ns = monotonic_ns();
-        Work { now_ns, until_ns: now_ns.saturating_add(work_ns), longest_step_ns: 0 }
+        let until_ns = now_ns.saturating_add(work_ns);
+        Work { now_ns, until_ns, longest_step_ns: 0, worked_ns: 0 }
     }
 
     /// A step has ended. Returns whether there is work left.
     #[inline]
     fn step(&mut self, preempt_point: impl FnOnce() -> bool) -> bool {
         let now_ns = monotonic_ns();
-        self.longest_step_ns = self.longest_step_ns.max(now_ns - self.now_ns);
+        let took_ns = now_ns - self.now_ns;
+        self.longest_step_ns = self.longest_step_ns.max(took_ns);
+        self.worked_ns += took_ns;
         self.now_ns = now_ns;
         if preempt_point() {
             self.now_ns = monotonic_ns();
             self.until_ns = self.until_ns.saturating_add(self.now_ns - now_ns);
         }
         self.now_ns < self.until_ns
+    }
+
+    fn served(self, found: bool, keys: u64) -> Served {
+        let Work { longest_step_ns, worked_ns, .. } = self;
+        Served { found, longest_step_ns, keys, worked_ns }
     }
 }
 
@@ -229,8 +242,10 @@ mod tests {
             let start_ns = monotonic_ns();
             let mut been_away = false;
             let served = serve(&database, 99, WORK_NS, &mut || away(&mut been_away));
-            assert!(monotonic_ns() - start_ns >= WORK_NS + ELSEWHERE_NS);
-            assert!(served.found && served.longest_step_ns > 0);
+            let whole_ns = monotonic_ns() - start_ns;
+            assert!(whole_ns >= WORK_NS + ELSEWHERE_NS);
+            assert!(served.found && served.longest_step_ns > 0 && served.keys > 0);
+            assert!((WORK_NS..=whole_ns - ELSEWHERE_NS).contains(&served.worked_ns));
         }
     }
 
@@ -238,7 +253,8 @@ mod tests {
     fn a_range_over_no_keys_ends() {
         let database = Database::open_in_order(None).unwrap();
         let served = range(&database, 7, u64::MAX, || false).unwrap();
-        assert_eq!(served, Served { found: false, longest_step_ns: 0 });
+        let nothing = Served { found: false, longest_step_ns: 0, keys: 0, worked_ns: 0 };
+        assert_eq!(served, nothing);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! [`write()`] puts a [`RunResult`] under `out/<scenario>/`, [`terminal::summary`] is the same for a terminal. This
 //! module computes no result: what it shows is in the [`model`], and it knows nothing of how that came about.
 
+mod compared;
 mod histograms;
 mod html;
 pub mod model;

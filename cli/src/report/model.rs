@@ -69,6 +69,63 @@ pub struct VariantResult {
     pub saturation_by_limit: Vec<(u32, f64)>,
     /// What a request's time was spent on: part, nanoseconds per request.
     pub account: Vec<(String, f64)>,
+    /// Of its points but for those of the comparison; none if nothing was preempted.
+    pub preemptions: Option<Preemptions>,
+    /// Under the load at which the scenario compares its variants, if it does.
+    pub compared: Option<Compared>,
+}
+
+/// Runs that were ended for others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preemptions {
+    /// Preemptions that a run acknowledged.
+    pub preempted: u64,
+    /// Preemptions that came as the run ended by itself.
+    pub ended_first: u64,
+    /// How long half of those acknowledged were deferred at most, until a safe point.
+    pub deferral_p50_ns: u64,
+    /// The same for 99%.
+    pub deferral_p99_ns: u64,
+    /// The same for all.
+    pub deferral_max_ns: u64,
+}
+
+/// A variant under the load that all are compared at.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The load.
+    pub offered_per_second: f64,
+    /// The headline class's p99: of the median run. None if no run was valid.
+    pub p99_ns: Option<u64>,
+    /// That, as a multiple of the class's service time.
+    pub slowdown: Option<f64>,
+    /// What processor sharing without overhead makes of the same arrivals on as many cores.
+    pub oracle_slowdown: Option<f64>,
+    /// The first as a multiple of the second.
+    pub slowdown_vs_oracle: Option<f64>,
+    /// The slice of a policy with one queue and one slice.
+    pub slice_us: Option<f64>,
+    /// What such slices without overhead make of the same arrivals.
+    pub sliced_slowdown: Option<f64>,
+    /// The slowdown as a multiple of that.
+    pub slowdown_vs_sliced: Option<f64>,
+    /// What RANGEs cost, if there are any.
+    pub range: Option<RangeCost>,
+}
+
+/// What a key costs that a RANGE reads: the median run's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RangeCost {
+    /// Preemptions in all runs.
+    pub preempted: u64,
+    /// Time in the RANGE, from one preempt point to the next.
+    pub service_ns_per_key: f64,
+    /// All time of the cores in threads and between them, but for the other requests' service times.
+    pub core_ns_per_key: f64,
+    /// How much more of the first it is than where nothing was preempted.
+    pub service_growth: Option<f64>,
+    /// The same of the second.
+    pub core_growth: Option<f64>,
 }
 
 /// What one load did to one variant.

@@ -3,12 +3,15 @@
 //! An offloaded agent leaves the on-host agent's core to the workload. Where a scenario has agents
 //! of both kinds, each offloaded variant therefore runs twice: with as many workers as the on-host
 //! one (the price of the link), and with as many *cores* (the gain), under loads that are higher by
-//! the same factor. Where the machine has too few CPUs for the latter, that is left out and said.
+//! the same factor. Where the machine has too few CPUs for the latter, that is left out and said; so
+//! is an on-host variant then that is an offloaded one by another name.
 //! At last the variants are compared under one load, if the scenario says so.
 
 use super::session::Session;
 use super::{Failure, Found, Ground, compare};
-use crate::scenario::{Load, Placement, Scenario, Variant};
+use crate::report::model::Preemptions;
+use crate::report::number::micros;
+use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
 
 /// A variant to run, and by how much its loads are higher than the scenario's.
 pub(super) struct Row {
@@ -19,7 +22,7 @@ pub(super) struct Row {
 }
 
 /// Every row that `cpus` CPUs are enough for, and what has to be said about those that are not there.
-pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Option<(String, String)>) {
+pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Vec<(String, String)>) {
     let is = |variant: &Variant, placement| {
         variant.agent().is_some_and(|agent| agent.placement == placement)
     };
@@ -27,9 +30,9 @@ pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Option<(Strin
     let mut rows: Vec<Row> =
         variants.iter().map(|variant| Row { variant: variant.clone(), factor: 1.0 }).collect();
     if !variants.iter().any(|variant| is(variant, Placement::OnHost)) {
-        return (rows, None);
+        return (rows, Vec::new());
     }
-    let mut left_out = None;
+    let mut left_out = Vec::new();
     for variant in variants.iter().filter(|variant| is(variant, Placement::Offload)) {
         let mut more = variant.clone();
         more.host.cores += 1;
@@ -41,28 +44,72 @@ pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Option<(Strin
                  generator), this machine has {}",
                 cpus
             );
-            left_out = Some(("comparison with equal cores".to_owned(), why));
+            left_out = vec![("comparison with equal cores".to_owned(), why)];
             continue;
         }
         let factor = f64::from(more.host.cores) / f64::from(variant.host.cores);
         rows.push(Row { variant: more, factor });
     }
+    if !left_out.is_empty() {
+        rows.retain(|Row { variant, .. }| {
+            let offloaded =
+                variants.iter().find(|other| is(other, Placement::Offload) && same(other, variant));
+            let Some(offloaded) = offloaded.filter(|_| is(variant, Placement::OnHost)) else {
+                return true;
+            };
+            let why = format!(
+                "left out: with equal workers it is the same system as \"{}\", and there are too \
+                 few CPUs for equal cores",
+                offloaded.name
+            );
+            left_out.push((variant.name.clone(), why));
+            false
+        });
+    }
     (rows, left_out)
+}
+
+/// Whether they differ in nothing but name and placement.
+fn same(one: &Variant, other: &Variant) -> bool {
+    let anywhere = |variant: &Variant| match variant.scheduler.clone() {
+        Scheduler::Agent(agent) => Some(Agent { placement: Placement::Offload, ..agent }),
+        Scheduler::Linux => None,
+    };
+    one.host == other.host && anywhere(one) == anywhere(other)
 }
 
 /// How many steps [`run`] will report.
 pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
-    let per_row = match &scenario.run.load {
-        Load::Each(loads) => loads.len(),
+    let rows = rows(scenario, cpus).0;
+    (rows.len() * steps_of_row(&scenario.run)) as u64 + compare::steps(scenario, &rows)
+}
+
+/// How many steps a row takes.
+pub(super) fn steps_of_row(run: &Run) -> usize {
+    match &run.load {
+        Load::Each(loads) => loads.len() + usize::from(run.refine > 0),
         Load::Search { .. } => 1,
-    };
-    (rows(scenario, cpus).0.len() * per_row) as u64 + compare::steps(scenario)
+    }
+}
+
+/// What was preempted, in words.
+fn preemptions(variant: &str, of: Preemptions) -> (String, String) {
+    let Preemptions { preempted, ended_first, .. } = of;
+    let what =
+        format!("{variant}: {preempted} preemptions, {ended_first} more came as the run ended");
+    let [half, most, max] =
+        [of.deferral_p50_ns, of.deferral_p99_ns, of.deferral_max_ns].map(micros);
+    let how = format!(
+        "deferred until a safe point: half by at most {half} us, 99% by {most} us, all by {max} us \
+         (the clock is looked at every 10 us or so)"
+    );
+    (what, how)
 }
 
 /// Runs all variants, one after the other.
 pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let (rows, left_out) = rows(ground.scenario, ground.cpus.len());
-    let mut found = Found { facts: left_out.into_iter().collect(), ..Found::default() };
+    let mut found = Found { facts: left_out, ..Found::default() };
     for Row { variant, factor } in &rows {
         let mut session = Session::start(ground, variant)?;
         match &ground.scenario.run.load {
@@ -73,6 +120,12 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
                     session.point(load)?;
                     ground.end();
                 }
+                let refine = ground.scenario.run.refine;
+                if refine > 0 {
+                    ground.begin(&format!("{}: saturation between these", variant.name));
+                    session.refine(refine)?;
+                    ground.end();
+                }
             }
             Load::Search { low, high, probes } => {
                 ground.begin(&format!("{}: saturation", variant.name));
@@ -80,9 +133,10 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
                 ground.end();
             }
         }
-        found.facts.extend(session.preemptions());
-        found.variants.push(session.finish(variant));
+        let result = session.finish(variant);
+        found.facts.extend(result.preemptions.map(|each| preemptions(&variant.name, each)));
+        found.variants.push(result);
     }
-    compare::run(ground, &mut found)?;
+    compare::run(ground, &rows, &mut found)?;
     Ok(found)
 }

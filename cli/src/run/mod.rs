@@ -8,6 +8,7 @@ mod compare;
 mod crash;
 mod enclaves;
 mod failure;
+mod ideal;
 mod ladder;
 pub mod linux;
 mod load;
@@ -263,5 +264,7 @@ fn variant_result(variant: &Variant) -> VariantResult {
         saturation_per_second: None,
         saturation_by_limit: Vec::new(),
         account: Vec::new(),
+        preemptions: None,
+        compared: None,
     }
 }

@@ -65,6 +65,16 @@ impl Service {
         self.operations.contains(&Operation::Range)
     }
 
+    /// How long a request takes on average that is no RANGE, where requests of each class are so many.
+    pub fn other_ns(&self, counts: &[u64]) -> f64 {
+        let classes = self.classes_ns.iter().zip(&self.operations).zip(counts);
+        let others = classes.filter(|((_, of), _)| **of != Operation::Range);
+        let (sum, count) = others.fold((0.0, 0), |(sum, all), ((ns, _), count)| {
+            (sum + *ns as f64 * *count as f64, all + count)
+        });
+        sum / count.max(1) as f64
+    }
+
     /// How long a request of each class takes.
     pub fn classes_ns(&self) -> &[u64] {
         &self.classes_ns
@@ -115,6 +125,36 @@ pub struct Work {
     runs: Vec<AtomicU8>,
     /// GETs that RocksDB failed.
     failed: AtomicU64,
+    ranges: RangeCounters,
+}
+
+#[derive(Debug, Default)]
+struct RangeCounters {
+    requests: AtomicU64,
+    keys: AtomicU64,
+    worked_ns: AtomicU64,
+}
+
+/// What RANGEs have read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// Those that have ended.
+    pub requests: u64,
+    /// Keys that they read.
+    pub keys: u64,
+    /// Time that they took, but for where they were preempted.
+    pub worked_ns: u64,
+}
+
+impl Ranges {
+    /// Since `before`.
+    pub fn since(self, before: Ranges) -> Ranges {
+        Ranges {
+            requests: self.requests - before.requests,
+            keys: self.keys - before.keys,
+            worked_ns: self.worked_ns - before.worked_ns,
+        }
+    }
 }
 
 impl Work {
@@ -132,6 +172,7 @@ impl Work {
             recorder_slots: slots + 1,
             runs: (0..counted).map(|_| AtomicU8::new(0)).collect(),
             failed: AtomicU64::new(0),
+            ranges: RangeCounters::default(),
         })
     }
 
@@ -172,6 +213,11 @@ impl Work {
         let class = usize::from(request.class.0) % self.service.classes_ns.len();
         match self.service.serve(class, request.key) {
             Ok(served) => {
+                if self.service.operations[class] == Operation::Range {
+                    self.ranges.requests.fetch_add(1, Ordering::Relaxed);
+                    self.ranges.keys.fetch_add(served.keys, Ordering::Relaxed);
+                    self.ranges.worked_ns.fetch_add(served.worked_ns, Ordering::Relaxed);
+                }
                 if served.longest_step_ns > STALL_NS && !taken_off() {
                     self.recorder.stalled();
                 }
@@ -191,6 +237,13 @@ impl Work {
     /// GETs that RocksDB failed.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// What its RANGEs have read since it was made.
+    pub fn ranges(&self) -> Ranges {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let RangeCounters { requests, keys, worked_ns } = &self.ranges;
+        Ranges { requests: get(requests), keys: get(keys), worked_ns: get(worked_ns) }
     }
 
     /// Of the requests whose runs are counted: how many ran, and how many more than once.

@@ -332,6 +332,8 @@ pub struct Delta {
     pub parked_ns: f64,
     /// Looking for decisions, less what the link charged meanwhile.
     pub polling_ns: f64,
+    /// Runs that were preempted.
+    pub preempted: u64,
     /// Outcomes by name.
     pub outcomes: Vec<(String, u64)>,
     /// What a modelled link charged the cores, by kind.
@@ -372,6 +374,7 @@ impl Delta {
         for (old, new) in before.cores.iter().zip(&after.cores) {
             let since = |new: Nanos, old: Nanos| new.0.saturating_sub(old.0) as f64;
             delta.busy_ns += since(new.busy, old.busy);
+            delta.preempted += new.preempted - old.preempted;
             delta.parked_ns += since(new.parked, old.parked);
             delta.polling_ns +=
                 since(new.polling, old.polling) - since(new.polling_charged, old.polling_charged);

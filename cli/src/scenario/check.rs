@@ -236,6 +236,7 @@ fn run(
         let unused = [
             ("run.seconds", raw.seconds.as_ref().map(Spanned::span)),
             ("run.loads_per_second", raw.loads_per_second.as_ref().map(Spanned::span)),
+            ("run.refine", raw.refine.as_ref().map(Spanned::span)),
             ("run.search", raw.search.as_ref().map(Spanned::span)),
         ];
         if let Some((field, Some(span))) = unused.into_iter().find(|(_, span)| span.is_some()) {
@@ -247,7 +248,7 @@ fn run(
         let load = source.positive("crash.load_per_second", &crash.get_ref().load_per_second)?;
         let seconds = warmup + f64::from(times.kills) * times.every_ms as f64 / 1e3;
         let load = Load::Each(vec![load]);
-        return Ok(Run { seconds, warmup_seconds: warmup, seed, load, compare: None });
+        return Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine: 0, compare: None });
     }
 
     let seconds = match &raw.seconds {
@@ -282,7 +283,14 @@ fn run(
         (Some(loads), None) => each(loads, source)?,
         (None, Some(search)) => self::search(search.get_ref(), source)?,
     };
-    Ok(Run { seconds, warmup_seconds: warmup, seed, load, compare: None })
+    let refine = source.within("run.refine", raw.refine.as_ref(), defaults::REFINE, 0..=16)?;
+    if let Some(written) = &raw.refine
+        && !matches!((kind, &load), (Kind::Load, Load::Each(_)))
+    {
+        let message = "`run.refine` has a meaning only with kind = \"load\" and `loads_per_second`";
+        return Err(source.refuse(written.span(), message));
+    }
+    Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine, compare: None })
 }
 
 fn compare(

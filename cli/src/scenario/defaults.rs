@@ -16,6 +16,8 @@ pub const SECONDS: f64 = 1.5;
 pub const WARMUP_SECONDS: f64 = 0.3;
 /// `run.seed`.
 pub const SEED: u64 = 1;
+/// `run.refine`: loads besides those listed.
+pub const REFINE: u32 = 0;
 /// `run.compare.at`.
 pub const COMPARE_AT: f64 = 0.8;
 /// `run.search.probes`.

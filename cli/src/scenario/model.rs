@@ -93,6 +93,9 @@ pub struct Run {
     pub seed: u64,
     /// The loads to offer.
     pub load: Load,
+    /// Besides [`Load::Each`], so many loads of each variant's own: each is halfway between the highest
+    /// load that it served and the next one that was tried. Only with [`Kind::Load`].
+    pub refine: u32,
     /// What all variants are compared at besides; only with [`Kind::Load`].
     pub compare: Option<Compare>,
 }
