@@ -53,6 +53,6 @@ pub fn to_json(result: &RunResult) -> serde_json::Value {
 }
 
 #[cfg(test)]
-mod sample;
+pub mod sample;
 #[cfg(test)]
 mod tests;

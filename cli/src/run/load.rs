@@ -9,7 +9,7 @@
 
 use super::session::Session;
 use super::{Failure, Found, Ground, compare};
-use crate::report::model::Preemptions;
+use crate::report::model::{Preemptions, VariantResult};
 use crate::report::number::micros;
 use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
 
@@ -92,6 +92,20 @@ pub(super) fn steps_of_row(run: &Run) -> usize {
     }
 }
 
+/// What has to be said of variants that served the highest of the scenario's own loads.
+pub(super) fn open_ended(scenario: &Scenario, found: &[VariantResult]) -> Option<(String, String)> {
+    let Load::Each(_) = scenario.run.load else { return None };
+    let highest = |variant: &&VariantResult| {
+        let loads = variant.points.iter().map(|point| point.offered_per_second);
+        let highest = loads.reduce(f64::max);
+        highest.is_some() && highest == variant.saturation_per_second
+    };
+    let names: Vec<String> =
+        found.iter().filter(highest).map(|variant| format!("\"{}\"", variant.name)).collect();
+    let why = "served the highest load that was tried: their saturations are at least that";
+    (!names.is_empty()).then(|| (names.join(", "), why.to_owned()))
+}
+
 /// What was preempted, in words.
 fn preemptions(variant: &str, of: Preemptions) -> (String, String) {
     let Preemptions { preempted, ended_first, .. } = of;
@@ -137,6 +151,65 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         found.facts.extend(result.preemptions.map(|each| preemptions(&variant.name, each)));
         found.variants.push(result);
     }
+    found.facts.extend(open_ended(ground.scenario, &found.variants));
     compare::run(ground, &rows, &mut found)?;
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::run::variant_result;
+    use crate::scenario;
+
+    const SCENARIO: &str = r#"name = "x"
+kind = "load"
+[run]
+loads_per_second = [1]
+[[variant]]
+name = "far"
+placement = "offload"
+policy = "fifo"
+[[variant]]
+name = "near"
+placement = "onhost"
+policy = "fifo"
+[[variant]]
+name = "near, deeper"
+placement = "onhost"
+policy = "fifo"
+prestage = 4
+"#;
+
+    fn scenario() -> Scenario {
+        scenario::parse(Path::new("x.toml"), SCENARIO, wave_sched::policies::NAMES).unwrap()
+    }
+
+    #[test]
+    fn an_on_host_twin_is_left_out_where_there_are_too_few_cpus_for_equal_cores() {
+        let scenario = scenario();
+        let names = |cpus| {
+            let (rows, left_out) = rows(&scenario, cpus);
+            let names: Vec<String> = rows.into_iter().map(|row| row.variant.name).collect();
+            (names.join("; "), left_out.len())
+        };
+        assert_eq!(names(3), ("far; near, deeper".to_owned(), 2));
+        assert_eq!(names(4), ("far; near; near, deeper; far, equal cores".to_owned(), 0));
+    }
+
+    #[test]
+    fn who_served_the_highest_load_is_named() {
+        let scenario = scenario();
+        let found = |saturation| {
+            let mut found = variant_result(&scenario.variants[0]);
+            let sample = crate::report::sample::load().variants.remove(0).points;
+            (found.points, found.saturation_per_second) = (sample, saturation);
+            open_ended(&scenario, &[found]).map(|(what, _)| what)
+        };
+        assert_eq!(found(Some(80_000.0)), Some("\"far\"".to_owned()));
+        assert_eq!(found(Some(65_000.0)), None);
+        assert_eq!(found(None), None);
+    }
 }

@@ -1,7 +1,7 @@
 //! Loads, saturations and ladders.
 
 use super::super::compare::Runs;
-use super::super::load::{Row, rows, steps_of_row};
+use super::super::load::{Row, open_ended, rows, steps_of_row};
 use super::super::point::Outcome;
 use super::super::recording::Logs;
 use super::super::session::variant_found;
@@ -77,6 +77,7 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         }
     };
     let mut found = Found { variants, ..Found::default() };
+    found.facts.extend(open_ended(scenario, &found.variants));
     if let Some(compared) = &scenario.run.compare
         && let Some(load) = compare::load(compared, &mut found)
     {
