@@ -194,6 +194,15 @@ pub fn saturation_sensitivity(points: &[Point]) -> Vec<(u64, Option<f64>)> {
         .collect()
 }
 
+/// The load halfway between the highest that was served within `limits` and the lowest above it that
+/// was not, or could not be offered: where to look if saturation is to be known more closely. None
+/// where there is nothing below or above.
+pub fn next_probe(points: &[Point], limits: &Limits) -> Option<f64> {
+    let floor = saturation(points, limits)?.offered_per_second;
+    let above = points.iter().map(|point| point.offered_per_second).filter(|load| *load > floor);
+    above.reduce(f64::min).map(|ceiling| f64::midpoint(floor, ceiling))
+}
+
 /// What a search for saturation found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SearchResult {
@@ -426,6 +435,24 @@ mod tests {
                 prop_assert!(found < ceiling);
             }
         }
+    }
+
+    #[test]
+    fn probes_between_loads_close_in_on_saturation() {
+        let limits = Limits::default();
+        let at = |load: f64| point(load, f64::min(1.0, 10_700.0 / load), 1_000, true);
+        let mut points = vec![at(4_000.0), at(8_000.0)];
+        assert_eq!(next_probe(&points, &limits), None, "all were served");
+        points.push(at(16_000.0));
+        assert_eq!(next_probe(&points[2..], &limits), None, "none was served");
+        let mut probes = Vec::new();
+        for _ in 0..4 {
+            let load = next_probe(&points, &limits).unwrap();
+            probes.push(load);
+            points.push(at(load));
+        }
+        assert_eq!(probes, [12_000.0, 10_000.0, 11_000.0, 10_500.0]);
+        assert_eq!(saturation(&points, &limits).unwrap().offered_per_second, 10_500.0);
     }
 
     #[test]

@@ -248,11 +248,20 @@ impl std::fmt::Debug for Database {
     }
 }
 
+/// Whether `value` is what [`Database::fill`] wrote for `key`.
+pub fn is_value_of(key: u64, value: &[u8]) -> bool {
+    let mut chunks = (0u64..).zip(value.chunks(8));
+    chunks.all(|(index, chunk)| chunk == &word_of(key, index).to_le_bytes()[..chunk.len()])
+}
+
+fn word_of(key: u64, index: u64) -> u64 {
+    key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
 /// The bytes of key `key`'s value.
 fn write_value(key: u64, value: &mut [u8]) {
-    for (index, chunk) in value.chunks_mut(8).enumerate() {
-        let word = key.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    for (index, chunk) in (0..).zip(value.chunks_mut(8)) {
+        chunk.copy_from_slice(&word_of(key, index).to_le_bytes()[..chunk.len()]);
     }
 }
 

@@ -7,7 +7,7 @@
 use std::hint::{black_box, spin_loop};
 use std::time::Duration;
 
-use crate::cpu::monotonic_ns;
+use crate::cpu::{monotonic_ns, thread_cpu_time_ns};
 use crate::recorder::{Latency, histogram};
 use crate::rocksdb::{self, Database};
 
@@ -43,6 +43,34 @@ pub struct Served {
     pub found: bool,
     /// The longest time between two preempt points. A GET's first is the GET alone.
     pub longest_step_ns: u64,
+    /// Keys that were read.
+    pub keys: u64,
+    /// How long it worked: time elsewhere, between preempt points, does not count.
+    pub worked_ns: u64,
+}
+
+/// What a service's time is told from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The monotonic clock: for threads that are away only in preempt points. One that the kernel takes
+    /// off its CPU counts as working meanwhile.
+    Wall,
+    /// CPU time of the pthread: for threads that have one each, and are away without knowing it. Reading it
+    /// is a system call, so a RANGE looks at each sixteenth key only.
+    Cpu,
+}
+
+/// Keys of a RANGE from one look at the CPU time to the next.
+const KEYS_PER_LOOK: u64 = 16;
+
+impl Clock {
+    #[inline]
+    fn now_ns(self) -> u64 {
+        match self {
+            Clock::Wall => monotonic_ns(),
+            Clock::Cpu => thread_cpu_time_ns(),
+        }
+    }
 }
 
 /// A service that takes the same time whatever the GET in it takes.
@@ -76,7 +104,7 @@ impl Calibrated {
     /// is not service time.
     #[inline]
     pub fn get_with(&self, key: u64, preempt_point: impl FnMut() -> bool) -> Result<Served, Error> {
-        Ok(get(&self.database, key, self.service_ns, preempt_point)?)
+        Ok(get(&self.database, key, self.service_ns, Clock::Wall, preempt_point)?)
     }
 
     /// How long a call takes.
@@ -95,69 +123,84 @@ impl Calibrated {
     }
 }
 
-/// Serves a GET of `key` from `database`, which takes `service_ns`; see [`Calibrated::get_with`].
+/// Serves a GET of `key` from `database`, which takes `service_ns` by `clock`; see
+/// [`Calibrated::get_with`].
 #[inline]
 pub fn get(
     database: &Database,
     key: u64,
     service_ns: u64,
+    clock: Clock,
     mut preempt_point: impl FnMut() -> bool,
 ) -> Result<Served, rocksdb::Error> {
-    let mut work = Work::begin(service_ns);
+    let mut work = Work::begin(service_ns, clock);
     let found = read(database, key)?;
     while work.step(&mut preempt_point) {
         spin_loop();
     }
-    Ok(Served { found, longest_step_ns: work.longest_step_ns })
+    Ok(work.served(found, 1))
 }
 
 /// Serves a RANGE from `database`, which must be in order: reads one key after the other from `first`
-/// on until `service_ns` are over, and calls `preempt_point` after each.
+/// on until `service_ns` are over by `clock`, and calls `preempt_point` after each.
 #[inline]
 pub fn range(
     database: &Database,
     first: u64,
     service_ns: u64,
+    clock: Clock,
     mut preempt_point: impl FnMut() -> bool,
 ) -> Result<Served, rocksdb::Error> {
-    let mut work = Work::begin(service_ns);
-    let mut found = false;
+    let mut work = Work::begin(service_ns, clock);
+    let mut keys = 0;
     database.scan(first, |_, value| {
         black_box(value.first());
-        found = true;
+        keys += 1;
+        if clock == Clock::Cpu && keys % KEYS_PER_LOOK != 0 {
+            preempt_point();
+            return true;
+        }
         work.step(&mut preempt_point)
     })?;
-    Ok(Served { found, longest_step_ns: work.longest_step_ns })
+    Ok(work.served(keys > 0, keys))
 }
 
 /// The time that a request has worked: steps, each followed by a preempt point. What passes inside of
 /// a preempt point that returns true, for "another thread ran meanwhile", does not count.
-///
-/// A thread that the kernel takes off its CPU does count as working meanwhile.
 struct Work {
+    clock: Clock,
     now_ns: u64,
     until_ns: u64,
     longest_step_ns: u64,
+    worked_ns: u64,
 }
 
 impl Work {
     #[inline]
-    fn begin(work_ns: u64) -> Work {
-        let now_ns = monotonic_ns();
-        Work { now_ns, until_ns: now_ns.saturating_add(work_ns), longest_step_ns: 0 }
+    fn begin(work_ns: u64, clock: Clock) -> Work {
+        let now_ns = clock.now_ns();
+        let until_ns = now_ns.saturating_add(work_ns);
+        Work { clock, now_ns, until_ns, longest_step_ns: 0, worked_ns: 0 }
     }
 
     /// A step has ended. Returns whether there is work left.
     #[inline]
     fn step(&mut self, preempt_point: impl FnOnce() -> bool) -> bool {
-        let now_ns = monotonic_ns();
-        self.longest_step_ns = self.longest_step_ns.max(now_ns - self.now_ns);
+        let now_ns = self.clock.now_ns();
+        let took_ns = now_ns - self.now_ns;
+        self.longest_step_ns = self.longest_step_ns.max(took_ns);
+        self.worked_ns += took_ns;
         self.now_ns = now_ns;
         if preempt_point() {
-            self.now_ns = monotonic_ns();
+            self.now_ns = self.clock.now_ns();
             self.until_ns = self.until_ns.saturating_add(self.now_ns - now_ns);
         }
         self.now_ns < self.until_ns
+    }
+
+    fn served(self, found: bool, keys: u64) -> Served {
+        let Work { longest_step_ns, worked_ns, .. } = self;
+        Served { found, longest_step_ns, keys, worked_ns }
     }
 }
 
@@ -223,22 +266,42 @@ mod tests {
         let mut database = Database::open_in_order(None).unwrap();
         database.fill(100, 100, |_, _| {}).unwrap();
         type Serve = fn(&Database, u64, u64, &mut dyn FnMut() -> bool) -> Served;
-        let get: Serve = |database, key, ns, away| get(database, key, ns, away).unwrap();
-        let range: Serve = |database, key, ns, away| range(database, key, ns, away).unwrap();
+        let get: Serve =
+            |database, key, ns, away| get(database, key, ns, Clock::Wall, away).unwrap();
+        let range: Serve =
+            |database, key, ns, away| range(database, key, ns, Clock::Wall, away).unwrap();
         for serve in [get, range] {
             let start_ns = monotonic_ns();
             let mut been_away = false;
             let served = serve(&database, 99, WORK_NS, &mut || away(&mut been_away));
-            assert!(monotonic_ns() - start_ns >= WORK_NS + ELSEWHERE_NS);
-            assert!(served.found && served.longest_step_ns > 0);
+            let whole_ns = monotonic_ns() - start_ns;
+            assert!(whole_ns >= WORK_NS + ELSEWHERE_NS);
+            assert!(served.found && served.longest_step_ns > 0 && served.keys > 0);
+            assert!((WORK_NS..=whole_ns - ELSEWHERE_NS).contains(&served.worked_ns));
         }
+    }
+
+    #[test]
+    fn cpu_time_is_work_wherever_the_thread_is() {
+        let mut database = Database::open_in_order(None).unwrap();
+        database.fill(1_000, 100, |_, _| {}).unwrap();
+        let sleeps = || {
+            std::thread::sleep(Duration::from_micros(50));
+            false
+        };
+        let start_ns = thread_cpu_time_ns();
+        let served = get(&database, 7, 200_000, Clock::Cpu, sleeps).unwrap();
+        assert!(served.worked_ns >= 200_000 && served.worked_ns <= thread_cpu_time_ns() - start_ns);
+        let served = range(&database, 7, 200_000, Clock::Cpu, || false).unwrap();
+        assert!(served.found && served.keys > KEYS_PER_LOOK && served.worked_ns >= 200_000);
     }
 
     #[test]
     fn a_range_over_no_keys_ends() {
         let database = Database::open_in_order(None).unwrap();
-        let served = range(&database, 7, u64::MAX, || false).unwrap();
-        assert_eq!(served, Served { found: false, longest_step_ns: 0 });
+        let served = range(&database, 7, u64::MAX, Clock::Cpu, || false).unwrap();
+        let nothing = Served { found: false, longest_step_ns: 0, keys: 0, worked_ns: 0 };
+        assert_eq!(served, nothing);
     }
 
     #[test]

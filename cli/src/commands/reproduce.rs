@@ -36,7 +36,7 @@ pub struct ReproduceArgs {
 fn help() -> String {
     format!(
         "IDs:
-{}  {ALL:<8} all of these
+{}  {ALL:<11} all of these
 
 Everything is simulated in virtual time, with one seed: this machine's speed changes how long it
 takes, not what comes out. Writes DIR/report.html (one file: tables, plots, and what we think of
@@ -61,7 +61,7 @@ Exit codes: 0 done, whatever the differences; 2 an unknown ID; 3 DIR cannot be w
 
 /// A line per id.
 fn list() -> String {
-    IDS.iter().map(|(id, what)| format!("  {id:<8} {what}\n")).collect()
+    IDS.iter().map(|(id, what)| format!("  {id:<11} {what}\n")).collect()
 }
 
 /// Reproduces, and prints what came out.

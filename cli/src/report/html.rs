@@ -30,6 +30,7 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
                     p.lead { (result.description) }
                     (conditions(result))
                     (saturation(result, plots))
+                    (compared(result))
                     (throughput(result, plots))
                     (account(result, plots))
                     (extra(result))
@@ -81,6 +82,24 @@ fn saturation(result: &RunResult, plots: &Plots) -> Markup {
                         td.n { (at_limit(variant, *limit)) }
                     }
                 } } }
+            } }
+        }
+    }
+}
+
+fn compared(result: &RunResult) -> Markup {
+    let Some(table) = super::compared::table(result) else { return html! {} };
+    html! {
+        section {
+            h2 { "Under one load" }
+            @for note in &table.notes { p { (note) } }
+            div.scroll { table {
+                thead { tr { @for (index, name) in table.head.iter().enumerate() {
+                    th.n[index > 0] { (name.replace("-\n", "").replace('\n', " ")) }
+                } } }
+                tbody { @for row in &table.rows { tr { @for (index, cell) in row.iter().enumerate() {
+                    td.n[index > 0] { (cell) }
+                } } } }
             } }
         }
     }

@@ -3,6 +3,7 @@
 //! [`write()`] puts a [`RunResult`] under `out/<scenario>/`, [`terminal::summary`] is the same for a terminal. This
 //! module computes no result: what it shows is in the [`model`], and it knows nothing of how that came about.
 
+mod compared;
 mod histograms;
 mod html;
 pub mod model;
@@ -52,6 +53,6 @@ pub fn to_json(result: &RunResult) -> serde_json::Value {
 }
 
 #[cfg(test)]
-mod sample;
+pub mod sample;
 #[cfg(test)]
 mod tests;

@@ -69,6 +69,95 @@ pub struct VariantResult {
     pub saturation_by_limit: Vec<(u32, f64)>,
     /// What a request's time was spent on: part, nanoseconds per request.
     pub account: Vec<(String, f64)>,
+    /// Of its points but for those of the comparison; none if nothing was preempted.
+    pub preemptions: Option<Preemptions>,
+    /// Under the load at which the scenario compares its variants, if it does.
+    pub compared: Option<Compared>,
+}
+
+/// Runs that were ended for others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preemptions {
+    /// Preemptions that the agent asked for and a run acknowledged.
+    pub preempted: u64,
+    /// Preemptions that came as the run ended by itself.
+    pub ended_first: u64,
+    /// Runs that the cores ended themselves, after their slices.
+    pub sliced_by_core: u64,
+    /// Of those acknowledged, how many had to wait until a call of the runtime had ended.
+    pub deferred_inside_runtime: u64,
+    /// Safe points at which a thread stayed, because it unwound.
+    pub refused_unwinding: u64,
+    /// How long those acknowledged were deferred.
+    pub deferral: Spread,
+    /// How long the runs lasted that were preempted.
+    pub run: Spread,
+    /// The longest deferral, if it was worth knowing where it was.
+    pub worst_deferral: Option<WorstDeferral>,
+    /// How often a thread was found that did not leave its core when it was asked to.
+    pub stalls: u64,
+    /// The one of these that lasted longest, in words.
+    pub longest_stall: Option<String>,
+}
+
+/// Times.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Half are at most so long.
+    pub p50_ns: u64,
+    /// 99% are.
+    pub p99_ns: u64,
+    /// All are.
+    pub max_ns: u64,
+}
+
+/// A preemption that was deferred.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorstDeferral {
+    /// For how long at most.
+    pub deferred_ns: u64,
+    /// The class of the thread.
+    pub class: u16,
+    /// Where the thread left its core at last, innermost first.
+    pub stack: Vec<String>,
+}
+
+/// A variant under the load that all are compared at.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The load.
+    pub offered_per_second: f64,
+    /// The headline class's p99: of the median run. None if no run was valid.
+    pub p99_ns: Option<u64>,
+    /// That, as a multiple of the class's service time.
+    pub slowdown: Option<f64>,
+    /// What processor sharing without overhead makes of the same arrivals on as many cores.
+    pub oracle_slowdown: Option<f64>,
+    /// The first as a multiple of the second.
+    pub slowdown_vs_oracle: Option<f64>,
+    /// The slice of a policy with one queue and one slice.
+    pub slice_us: Option<f64>,
+    /// What such slices without overhead make of the same arrivals.
+    pub sliced_slowdown: Option<f64>,
+    /// The slowdown as a multiple of that.
+    pub slowdown_vs_sliced: Option<f64>,
+    /// What RANGEs cost, if there are any.
+    pub range: Option<RangeCost>,
+}
+
+/// What a key costs that a RANGE reads: the median run's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RangeCost {
+    /// Preemptions in all runs.
+    pub preempted: u64,
+    /// Time in the RANGE, from one preempt point to the next.
+    pub service_ns_per_key: f64,
+    /// All time of the cores in threads and between them, but for the other requests' service times.
+    pub core_ns_per_key: f64,
+    /// How much more of the first it is than where nothing was preempted.
+    pub service_growth: Option<f64>,
+    /// The same of the second.
+    pub core_growth: Option<f64>,
 }
 
 /// What one load did to one variant.

@@ -86,6 +86,8 @@ fn variant(name: &str, placement: &str, link: &str, rate: f64) -> VariantResult 
             ("wait for the decision".into(), 1100.0 * 75_000.0 / rate),
             ("switch".into(), 480.0),
         ],
+        preemptions: None,
+        compared: None,
     }
 }
 

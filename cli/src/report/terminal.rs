@@ -20,7 +20,22 @@ pub fn summary(result: &RunResult) -> String {
         text.push_str("\n\n");
         text.push_str(&saturation);
     }
+    if let Some(compared) = compared(result) {
+        text.push_str("\n\n");
+        text.push_str(&compared);
+    }
     text
+}
+
+/// A row per variant that was run under the load of the comparison, if there was one.
+pub fn compared(result: &RunResult) -> Option<String> {
+    let table = super::compared::table(result)?;
+    let head: Vec<&str> = table.head.iter().map(|column| column.as_str()).collect();
+    let mut drawn = self::table(result, &head, 1..head.len());
+    table.rows.iter().for_each(|row| {
+        drawn.add_row(row);
+    });
+    Some(format!("{drawn}\n{}", table.notes.join("\n")))
 }
 
 /// A row per point and class.

@@ -298,3 +298,35 @@ fn a_limit_that_no_load_was_within_is_shown_as_none() {
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns, ["Linux", "threads", "1", "62.0", "none", "62.0", "63.2"]);
 }
+
+#[test]
+fn compared_variants_have_a_table_with_what_is_known_of_them() {
+    use super::model::{Compared, RangeCost};
+    let mut result = sample::load();
+    assert!(terminal::compared(&result).is_none() && compared::table(&result).is_none());
+    let all = [(None, None), (Some(2.34), Some(0.0412))];
+    for (variant, (against, growth)) in result.variants.iter_mut().zip(all) {
+        variant.compared = Some(Compared {
+            offered_per_second: 9_600.0,
+            p99_ns: Some(150_000),
+            slowdown: Some(15.0),
+            slowdown_vs_oracle: against,
+            range: Some(RangeCost {
+                preempted: u64::from(growth.is_some()),
+                service_growth: growth,
+                ..RangeCost::default()
+            }),
+            ..Compared::default()
+        });
+    }
+    let table = compared::table(&result).unwrap();
+    let names: Vec<String> = table.head.iter().map(|name| name.replace('\n', " ")).collect();
+    assert_eq!(names, ["variant", "GET p99 us", "slow- down", "times that", "RANGE time"]);
+    assert_eq!(table.rows[0], ["Linux threads", "150", "15.0", "", ""]);
+    assert_eq!(table.rows[1], ["on-host agent", "150", "15.0", "2.34", "+4.1%"]);
+    assert!(table.notes.iter().any(|note| note.contains("against \"Linux threads\"")));
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    for text in [terminal::summary(&result), page] {
+        assert!(text.contains("Compared at 9600/s") && text.contains("+4.1%"), "{text}");
+    }
+}

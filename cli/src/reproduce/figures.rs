@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::beyond;
 use super::jobs::Done;
+use super::outstanding;
 use super::vms;
 
 /// One curve, or a set of points.
@@ -81,6 +82,9 @@ pub fn of(ids: &[&str], done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
     }
     if wanted("upi") {
         figures.push(upi(done));
+    }
+    if wanted("outstanding") {
+        figures.push(outstanding::figure(done));
     }
     if wanted("beyond") {
         figures.extend(beyond::figures(done));

@@ -13,7 +13,7 @@ use wave_sim::paper::{self, Rung};
 use wave_sim::requests::Load;
 use wave_workloads::point::{self, Limits, Point};
 
-use super::{beyond, vms};
+use super::{beyond, outstanding, vms};
 use crate::report::progress::Progress;
 use crate::run::Failure;
 
@@ -84,6 +84,9 @@ pub fn of(ids: &[&str]) -> Vec<Job> {
             let work = move || saturation(&setup, paper::gets_and_ranges, 200e3);
             jobs.push(Job::new(format!("upi-{mhz}"), work));
         }
+    }
+    if wanted("outstanding") {
+        jobs.extend(outstanding::jobs());
     }
     if wanted("beyond") {
         jobs.extend(beyond::jobs());

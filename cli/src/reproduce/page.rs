@@ -143,7 +143,8 @@ fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
                 h1 { "The paper's scheduling results, simulated" }
                 p.lead {
                     "What the Wave paper prints about scheduling, beside what the same core, policies and "
-                    "queues do on a modelled machine in virtual time. Nothing is read off the paper's plots."
+                    "queues do on a modelled machine in virtual time; and a figure of Mind the Gap. Nothing is read "
+                    "off the papers' plots."
                 }
                 (kinds(reproduction))
                 @for group in &groups { (section(reproduction, group, plots)) }

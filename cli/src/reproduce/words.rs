@@ -18,6 +18,7 @@ pub fn title(group: &str) -> &str {
         "fig5a" => "Figure 5a",
         "fig5b" => "Figure 5b",
         "upi" => "UPI (7.3.3)",
+        "outstanding" => "Mind the Gap, Figure 3",
         "beyond" => "Beyond the paper",
         other => other,
     }

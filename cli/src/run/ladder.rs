@@ -161,6 +161,8 @@ mod tests {
                     saturation_per_second: rate,
                     saturation_by_limit: Vec::new(),
                     account: Vec::new(),
+                    preemptions: None,
+                    compared: None,
                 })
                 .collect();
             let Spread { median, min, max, .. } = Spread::of(&searches);

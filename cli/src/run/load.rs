@@ -3,12 +3,14 @@
 //! An offloaded agent leaves the on-host agent's core to the workload. Where a scenario has agents
 //! of both kinds, each offloaded variant therefore runs twice: with as many workers as the on-host
 //! one (the price of the link), and with as many *cores* (the gain), under loads that are higher by
-//! the same factor. Where the machine has too few CPUs for the latter, that is left out and said.
+//! the same factor. Where the machine has too few CPUs for the latter, that is left out and said; so
+//! is an on-host variant then that is an offloaded one by another name.
 //! At last the variants are compared under one load, if the scenario says so.
 
 use super::session::Session;
 use super::{Failure, Found, Ground, compare};
-use crate::scenario::{Load, Placement, Scenario, Variant};
+use crate::report::model::VariantResult;
+use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
 
 /// A variant to run, and by how much its loads are higher than the scenario's.
 pub(super) struct Row {
@@ -19,7 +21,7 @@ pub(super) struct Row {
 }
 
 /// Every row that `cpus` CPUs are enough for, and what has to be said about those that are not there.
-pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Option<(String, String)>) {
+pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Vec<(String, String)>) {
     let is = |variant: &Variant, placement| {
         variant.agent().is_some_and(|agent| agent.placement == placement)
     };
@@ -27,9 +29,9 @@ pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Option<(Strin
     let mut rows: Vec<Row> =
         variants.iter().map(|variant| Row { variant: variant.clone(), factor: 1.0 }).collect();
     if !variants.iter().any(|variant| is(variant, Placement::OnHost)) {
-        return (rows, None);
+        return (rows, Vec::new());
     }
-    let mut left_out = None;
+    let mut left_out = Vec::new();
     for variant in variants.iter().filter(|variant| is(variant, Placement::Offload)) {
         let mut more = variant.clone();
         more.host.cores += 1;
@@ -41,28 +43,72 @@ pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Option<(Strin
                  generator), this machine has {}",
                 cpus
             );
-            left_out = Some(("comparison with equal cores".to_owned(), why));
+            left_out = vec![("comparison with equal cores".to_owned(), why)];
             continue;
         }
         let factor = f64::from(more.host.cores) / f64::from(variant.host.cores);
         rows.push(Row { variant: more, factor });
     }
+    if !left_out.is_empty() {
+        rows.retain(|Row { variant, .. }| {
+            let offloaded =
+                variants.iter().find(|other| is(other, Placement::Offload) && same(other, variant));
+            let Some(offloaded) = offloaded.filter(|_| is(variant, Placement::OnHost)) else {
+                return true;
+            };
+            let why = format!(
+                "left out: with equal workers it is the same system as \"{}\", and there are too \
+                 few CPUs for equal cores",
+                offloaded.name
+            );
+            left_out.push((variant.name.clone(), why));
+            false
+        });
+    }
     (rows, left_out)
+}
+
+/// Whether they differ in nothing but name and placement.
+fn same(one: &Variant, other: &Variant) -> bool {
+    let anywhere = |variant: &Variant| match variant.scheduler.clone() {
+        Scheduler::Agent(agent) => Some(Agent { placement: Placement::Offload, ..agent }),
+        Scheduler::Linux => None,
+    };
+    one.host == other.host && anywhere(one) == anywhere(other)
 }
 
 /// How many steps [`run`] will report.
 pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
-    let per_row = match &scenario.run.load {
-        Load::Each(loads) => loads.len(),
+    let rows = rows(scenario, cpus).0;
+    (rows.len() * steps_of_row(&scenario.run)) as u64 + compare::steps(scenario, &rows)
+}
+
+/// How many steps a row takes.
+pub(super) fn steps_of_row(run: &Run) -> usize {
+    match &run.load {
+        Load::Each(loads) => loads.len() + usize::from(run.refine > 0),
         Load::Search { .. } => 1,
+    }
+}
+
+/// What has to be said of variants that served the highest of the scenario's own loads.
+pub(super) fn open_ended(scenario: &Scenario, found: &[VariantResult]) -> Option<(String, String)> {
+    let Load::Each(_) = scenario.run.load else { return None };
+    let highest = |variant: &&VariantResult| {
+        let loads = variant.points.iter().map(|point| point.offered_per_second);
+        let highest = loads.reduce(f64::max);
+        highest.is_some() && highest == variant.saturation_per_second
     };
-    (rows(scenario, cpus).0.len() * per_row) as u64 + compare::steps(scenario)
+    let names: Vec<String> =
+        found.iter().filter(highest).map(|variant| format!("\"{}\"", variant.name)).collect();
+    let why = "served the highest load that was tried: their saturations are at least that";
+    (!names.is_empty()).then(|| (names.join(", "), why.to_owned()))
 }
 
 /// Runs all variants, one after the other.
 pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
     let (rows, left_out) = rows(ground.scenario, ground.cpus.len());
-    let mut found = Found { facts: left_out.into_iter().collect(), ..Found::default() };
+    let mut found = Found { facts: left_out, ..Found::default() };
     for Row { variant, factor } in &rows {
         let mut session = Session::start(ground, variant)?;
         match &ground.scenario.run.load {
@@ -73,6 +119,12 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
                     session.point(load)?;
                     ground.end();
                 }
+                let refine = ground.scenario.run.refine;
+                if refine > 0 {
+                    ground.begin(&format!("{}: saturation between these", variant.name));
+                    session.refine(refine)?;
+                    ground.end();
+                }
             }
             Load::Search { low, high, probes } => {
                 ground.begin(&format!("{}: saturation", variant.name));
@@ -80,9 +132,72 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
                 ground.end();
             }
         }
-        found.facts.extend(session.preemptions());
-        found.variants.push(session.finish(variant));
+        if let Some(preempted) = session.preemptions() {
+            let policy = variant.agent().map_or("", |agent| &agent.policy);
+            found.facts.extend(preempted.facts(&variant.name, policy));
+        }
+        let result = session.finish(variant);
+        found.variants.push(result);
     }
-    compare::run(ground, &mut found)?;
+    found.facts.extend(open_ended(ground.scenario, &found.variants));
+    compare::run(ground, &rows, &mut found)?;
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::run::variant_result;
+    use crate::scenario;
+
+    const SCENARIO: &str = r#"name = "x"
+kind = "load"
+[run]
+loads_per_second = [1]
+[[variant]]
+name = "far"
+placement = "offload"
+policy = "fifo"
+[[variant]]
+name = "near"
+placement = "onhost"
+policy = "fifo"
+[[variant]]
+name = "near, deeper"
+placement = "onhost"
+policy = "fifo"
+prestage = 4
+"#;
+
+    fn scenario() -> Scenario {
+        scenario::parse(Path::new("x.toml"), SCENARIO, wave_sched::policies::NAMES).unwrap()
+    }
+
+    #[test]
+    fn an_on_host_twin_is_left_out_where_there_are_too_few_cpus_for_equal_cores() {
+        let scenario = scenario();
+        let names = |cpus| {
+            let (rows, left_out) = rows(&scenario, cpus);
+            let names: Vec<String> = rows.into_iter().map(|row| row.variant.name).collect();
+            (names.join("; "), left_out.len())
+        };
+        assert_eq!(names(3), ("far; near, deeper".to_owned(), 2));
+        assert_eq!(names(4), ("far; near; near, deeper; far, equal cores".to_owned(), 0));
+    }
+
+    #[test]
+    fn who_served_the_highest_load_is_named() {
+        let scenario = scenario();
+        let found = |saturation| {
+            let mut found = variant_result(&scenario.variants[0]);
+            let sample = crate::report::sample::load().variants.remove(0).points;
+            (found.points, found.saturation_per_second) = (sample, saturation);
+            open_ended(&scenario, &[found]).map(|(what, _)| what)
+        };
+        assert_eq!(found(Some(80_000.0)), Some("\"far\"".to_owned()));
+        assert_eq!(found(Some(65_000.0)), None);
+        assert_eq!(found(None), None);
+    }
 }

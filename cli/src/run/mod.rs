@@ -4,16 +4,19 @@
 //! ([`system`]) seated by one rule ([`seating`]), and load them from the calling thread.
 
 pub mod agent;
+mod chaos;
 mod compare;
 mod crash;
 mod enclaves;
 mod failure;
+mod ideal;
 mod ladder;
 pub mod linux;
 mod load;
 pub mod machine;
 mod neighbours;
 mod point;
+mod preemptions;
 pub mod probe;
 mod recording;
 pub mod seating;
@@ -118,6 +121,7 @@ pub fn run(
         Kind::Ladder => ladder::steps(scenario),
         Kind::Crash(_) => scenario.variants.len() as u64,
         Kind::Enclaves(_) => enclaves::steps(scenario),
+        Kind::Chaos(_) => scenario.variants.len() as u64,
     };
     let progress = Progress::new(steps + 2, quiet);
     let seating = seating_of(scenario, &cpus);
@@ -141,6 +145,7 @@ pub fn run(
         Kind::Ladder => ladder::run(&ground),
         Kind::Crash(times) => crash::run(&ground, times),
         Kind::Enclaves(enclaves) => enclaves::run(&ground, enclaves),
+        Kind::Chaos(chaos) => chaos::run(&ground, chaos),
     }?;
     let mut facts = ground.service.facts();
     facts.extend(found.facts);
@@ -190,6 +195,7 @@ fn kind_name(kind: &Kind) -> &'static str {
         Kind::Ladder => "ladder",
         Kind::Crash(_) => "crash",
         Kind::Enclaves(_) => "enclaves",
+        Kind::Chaos(_) => "chaos",
     }
 }
 
@@ -263,5 +269,7 @@ fn variant_result(variant: &Variant) -> VariantResult {
         saturation_per_second: None,
         saturation_by_limit: Vec::new(),
         account: Vec::new(),
+        preemptions: None,
+        compared: None,
     }
 }

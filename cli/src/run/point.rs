@@ -9,9 +9,9 @@ use wave_workloads::point as measured;
 use super::Failure;
 use super::neighbours::{DISTURBING_CPUS, DISTURBING_STALLS};
 use super::seating::Seating;
-use super::service::Work;
+use super::service::{Ranges, Work};
 use super::system::{Delta, System};
-use crate::report::model::{ClassLatency, Cpu, Generator, Latency, Point};
+use crate::report::model::{ClassLatency, Cpu, Generator, Latency, Point, RangeCost};
 use crate::scenario::{Run, Workload, slug};
 
 /// How long a system may take to answer what it accepted, after the load has ended.
@@ -58,6 +58,8 @@ pub struct Outcome {
     pub report: Point,
     /// Nanoseconds per request, part by part; empty where Linux decides.
     pub account: Vec<(String, f64)>,
+    /// What its RANGEs cost; none without any.
+    pub range: Option<RangeCost>,
     /// Whether other processes took so much CPU time that the point says little.
     pub disturbed: bool,
 }
@@ -88,6 +90,7 @@ pub fn run(
 ) -> Result<Outcome, Failure> {
     let per_second = load.rate_per_second();
     let before = system.sample();
+    let ranges_before = work.ranges();
     let report = generator::run(load, settings, &work.recorder, system);
     let lost = work.recorder.drain(DRAIN_PATIENCE);
     std::thread::sleep(SETTLE);
@@ -106,10 +109,32 @@ pub fn run(
     let counts: Vec<u64> = recorded.classes.iter().map(|(_, latencies)| latencies.len()).collect();
     let served = recorded.done + recorded.in_warm_up;
     let account = account(&delta, work.service().classes_ns(), &counts, served);
+    let range = range_cost(work, work.ranges().since(ranges_before), &delta, &counts, served);
     let report = for_report(&measured, &delta);
     let stalled = own_cpus && delta.stalled_ns > DISTURBING_STALLS * delta.cores_ns;
     let disturbed = stalled || delta.neighbours_cpus > DISTURBING_CPUS;
-    Ok(Outcome { measured, report, account, disturbed })
+    Ok(Outcome { measured, report, account, range, disturbed })
+}
+
+/// What `ranges` cost that were among `served` requests, of which `counts` were counted by class.
+fn range_cost(
+    work: &Work,
+    ranges: Ranges,
+    delta: &Delta,
+    counts: &[u64],
+    served: u64,
+) -> Option<RangeCost> {
+    if !delta.has_agent || ranges.keys == 0 {
+        return None;
+    }
+    let others = served.saturating_sub(ranges.requests);
+    let core_ns = delta.busy_ns - others as f64 * work.service().other_ns(counts);
+    Some(RangeCost {
+        preempted: delta.preempted,
+        service_ns_per_key: ranges.worked_ns as f64 / ranges.keys as f64,
+        core_ns_per_key: core_ns / ranges.keys as f64,
+        ..RangeCost::default()
+    })
 }
 
 /// The same point in the report's words.

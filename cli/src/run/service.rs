@@ -9,7 +9,7 @@ use wave_workloads::cpu;
 use wave_workloads::generator::{Request, STALL_NS};
 use wave_workloads::recorder::Recorder;
 use wave_workloads::rocksdb::{self, Database};
-use wave_workloads::service::{self, Calibrated, Served};
+use wave_workloads::service::{self, Calibrated, Clock, Served};
 
 use super::Failure;
 use crate::report::Progress;
@@ -53,16 +53,33 @@ impl Service {
 
     /// Serves a request of the class with this index, preempted wherever the enclave's agent wants.
     #[inline]
-    fn serve(&self, class: usize, key: u64) -> Result<Served, rocksdb::Error> {
+    fn serve(&self, class: usize, key: u64, clock: Clock) -> Result<Served, rocksdb::Error> {
         let (database, service_ns) = (self.calibrated.database(), self.classes_ns[class]);
+        let preempt_point = wave_user::preempt_point;
         match self.operations[class] {
-            Operation::Get => service::get(database, key, service_ns, wave_user::preempt_point),
-            Operation::Range => service::range(database, key, service_ns, wave_user::preempt_point),
+            Operation::Get => service::get(database, key, service_ns, clock, preempt_point),
+            Operation::Range => service::range(database, key, service_ns, clock, preempt_point),
         }
     }
 
-    fn has_ranges(&self) -> bool {
+    /// The database.
+    pub fn database(&self) -> &Database {
+        self.calibrated.database()
+    }
+
+    /// Whether some class is a RANGE; the database can be scanned then.
+    pub fn has_ranges(&self) -> bool {
         self.operations.contains(&Operation::Range)
+    }
+
+    /// How long a request takes on average that is no RANGE, where requests of each class are so many.
+    pub fn other_ns(&self, counts: &[u64]) -> f64 {
+        let classes = self.classes_ns.iter().zip(&self.operations).zip(counts);
+        let others = classes.filter(|((_, of), _)| **of != Operation::Range);
+        let (sum, count) = others.fold((0.0, 0), |(sum, all), ((ns, _), count)| {
+            (sum + *ns as f64 * *count as f64, all + count)
+        });
+        sum / count.max(1) as f64
     }
 
     /// How long a request of each class takes.
@@ -115,6 +132,36 @@ pub struct Work {
     runs: Vec<AtomicU8>,
     /// GETs that RocksDB failed.
     failed: AtomicU64,
+    ranges: RangeCounters,
+}
+
+#[derive(Debug, Default)]
+struct RangeCounters {
+    requests: AtomicU64,
+    keys: AtomicU64,
+    worked_ns: AtomicU64,
+}
+
+/// What RANGEs have read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// Those that have ended.
+    pub requests: u64,
+    /// Keys that they read.
+    pub keys: u64,
+    /// Time that they took, but for where they were preempted.
+    pub worked_ns: u64,
+}
+
+impl Ranges {
+    /// Since `before`.
+    pub fn since(self, before: Ranges) -> Ranges {
+        Ranges {
+            requests: self.requests - before.requests,
+            keys: self.keys - before.keys,
+            worked_ns: self.worked_ns - before.worked_ns,
+        }
+    }
 }
 
 impl Work {
@@ -132,14 +179,15 @@ impl Work {
             recorder_slots: slots + 1,
             runs: (0..counted).map(|_| AtomicU8::new(0)).collect(),
             failed: AtomicU64::new(0),
+            ranges: RangeCounters::default(),
         })
     }
 
     /// A request's body: serves it and records its end, on the core that `slot` tells then, which has a
     /// CPU for itself as far as this process goes: whatever takes it away is the machine.
     #[inline]
-    pub fn serve(&self, request: &Request, slot: impl FnOnce() -> usize) {
-        self.serve_unless(request, slot, || false);
+    pub fn serve(&self, request: &Request, clock: Clock, slot: impl FnOnce() -> usize) {
+        self.serve_unless(request, clock, slot, || false);
     }
 
     /// The same on a thread that Linux schedules among others of the pool: what Linux makes it wait is
@@ -151,6 +199,7 @@ impl Work {
         }
         self.serve_unless(
             request,
+            Clock::Wall,
             || slot,
             || {
                 let switches = cpu::involuntary_switches();
@@ -163,6 +212,7 @@ impl Work {
     fn serve_unless(
         &self,
         request: &Request,
+        clock: Clock,
         slot: impl FnOnce() -> usize,
         taken_off: impl FnOnce() -> bool,
     ) {
@@ -170,8 +220,13 @@ impl Work {
             runs.fetch_add(1, Ordering::Relaxed);
         }
         let class = usize::from(request.class.0) % self.service.classes_ns.len();
-        match self.service.serve(class, request.key) {
+        match self.service.serve(class, request.key, clock) {
             Ok(served) => {
+                if self.service.operations[class] == Operation::Range {
+                    self.ranges.requests.fetch_add(1, Ordering::Relaxed);
+                    self.ranges.keys.fetch_add(served.keys, Ordering::Relaxed);
+                    self.ranges.worked_ns.fetch_add(served.worked_ns, Ordering::Relaxed);
+                }
                 if served.longest_step_ns > STALL_NS && !taken_off() {
                     self.recorder.stalled();
                 }
@@ -191,6 +246,13 @@ impl Work {
     /// GETs that RocksDB failed.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// What its RANGEs have read since it was made.
+    pub fn ranges(&self) -> Ranges {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let RangeCounters { requests, keys, worked_ns } = &self.ranges;
+        Ranges { requests: get(requests), keys: get(keys), worked_ns: get(worked_ns) }
     }
 
     /// Of the requests whose runs are counted: how many ran, and how many more than once.

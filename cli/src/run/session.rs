@@ -3,29 +3,28 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wave_core::clock::Nanos;
-use wave_user::{CoreStats, Times};
 use wave_workloads::generator::Settings;
 use wave_workloads::point::{
     self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult, Verdict,
 };
 
 use super::point::{self, Outcome, Terms};
+use super::preemptions::Preempted;
 use super::seating;
 use super::service::Work;
 use super::system::System;
 use super::{Failure, Ground, keep_house, limits, mix, take_generators_seat, variant_result};
 use crate::report::model::VariantResult;
-use crate::report::number::short;
 use crate::scenario::Variant;
 
 /// How often a load that a search asks for is tried, at most.
 pub(super) const TRIES: usize = 3;
+/// The same of a load between two others of a list.
+const REFINE_TRIES: usize = 2;
 
 /// A system that is up, and the points that were run.
 pub(super) struct Session<'a> {
     ground: &'a Ground<'a>,
-    name: String,
     system: System,
     work: Arc<Work>,
     terms: Terms,
@@ -57,8 +56,8 @@ impl<'a> Session<'a> {
         let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
         let limits = limits(workload);
         let own_cpus = !seating.workers_yield;
-        let (name, outcomes) = (variant.name.clone(), Vec::new());
-        Ok(Session { ground, name, system, work, terms, cores, own_cpus, limits, outcomes })
+        let outcomes = Vec::new();
+        Ok(Session { ground, system, work, terms, cores, own_cpus, limits, outcomes })
     }
 
     /// Runs one point; again, where other processes took CPU time from it and there is time left
@@ -107,29 +106,11 @@ impl<'a> Session<'a> {
         disturbed as f64 / self.outcomes.len().max(1) as f64
     }
 
-    /// How often its runs were preempted, and how promptly, if they were at all.
-    pub fn preemptions(&self) -> Option<(String, String)> {
+    /// How its runs were preempted so far, if they were at all.
+    pub fn preemptions(&self) -> Option<Preempted> {
         let System::Enclave(hosted, _) = &self.system else { return None };
-        let cores = hosted.enclave.stats().cores;
-        let sum = |of: fn(&CoreStats) -> u64| cores.iter().map(of).sum::<u64>();
-        let (preempted, ended_first) = (sum(|core| core.preempted), sum(|core| core.ended_first));
-        if preempted + ended_first == 0 {
-            return None;
-        }
-        let mut deferrals = Times::default();
-        cores.iter().for_each(|core| deferrals.merge(&core.deferrals));
-        let us = |ns: Nanos| short(ns.0 as f64 / 1e3);
-        let [half, most] = [0.5, 0.99].map(|share| us(deferrals.within(share)));
-        let max = us(deferrals.max);
-        let what = format!(
-            "{}: {preempted} preemptions, {ended_first} more came as the run ended",
-            self.name
-        );
-        let how = format!(
-            "deferred until a safe point: half by at most {half} us, 99% by {most} us, \
-             all by {max} us (the clock is looked at every 10 us or so)"
-        );
-        Some((what, how))
+        let preempted = Preempted::of(&hosted.enclave);
+        (!preempted.is_nothing()).then_some(preempted)
     }
 
     /// What its points are run with.
@@ -150,7 +131,7 @@ impl<'a> Session<'a> {
     pub fn search(&mut self, low: f64, high: f64, probes: u32) -> Result<SearchResult, Failure> {
         let mut failure = None;
         let limits = self.limits.clone();
-        let run = |per_second| match self.tries(per_second) {
+        let run = |per_second| match self.tries(per_second, TRIES) {
             Ok(point) => point,
             Err(error) => {
                 failure.get_or_insert(error);
@@ -161,14 +142,25 @@ impl<'a> Session<'a> {
         failure.map_or(Ok(result), Err)
     }
 
-    fn tries(&mut self, per_second: f64) -> Result<measured::Point, Failure> {
+    /// Runs `loads` more where its saturation lies by what was run so far.
+    pub fn refine(&mut self, loads: u32) -> Result<(), Failure> {
+        for _ in 0..loads {
+            let points: Vec<_> = self.outcomes.iter().map(|each| each.measured.clone()).collect();
+            let Some(load) = measured::next_probe(&points, &self.limits) else { break };
+            self.tries(load, REFINE_TRIES)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a point, again if it was served too slowly, up to `most` times.
+    fn tries(&mut self, per_second: f64, most: usize) -> Result<measured::Point, Failure> {
         let mut tries = 1;
         loop {
             self.point(per_second)?;
             let point = &self.outcomes.last().expect("a point was just run").measured;
             let slow = point.verdict(&self.limits) == Verdict::Saturated
                 && point.served() >= self.limits.served;
-            if !slow || tries == TRIES {
+            if !slow || tries == most {
                 return Ok(point.clone());
             }
             tries += 1;
@@ -177,7 +169,13 @@ impl<'a> Session<'a> {
 
     /// The system ends; its points and saturation are what is left.
     pub fn finish(self, variant: &Variant) -> VariantResult {
-        variant_found(variant, &self.limits, self.outcomes)
+        let preemptions = self.preemptions().map(|preempted| preempted.report());
+        VariantResult { preemptions, ..variant_found(variant, &self.limits, self.outcomes) }
+    }
+
+    /// The system ends; its points are what is left.
+    pub fn into_outcomes(self) -> Vec<Outcome> {
+        self.outcomes
     }
 }
 

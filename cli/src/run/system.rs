@@ -9,10 +9,11 @@ use wave_core::clock::Nanos;
 use wave_core::layout::{Config, QueueConfig};
 use wave_core::link as core_link;
 use wave_links::LinkSpec;
-use wave_user::{CoreStats, Enclave, Options, Spawner, StartError};
+use wave_user::{Attributes, CoreStats, Enclave, Options, Spawner, StartError, ThreadKind};
 use wave_workloads::cpu;
 use wave_workloads::generator::{Refused, Request, Server};
 use wave_workloads::linux_threads::{self, Pool};
+use wave_workloads::service::Clock;
 
 use super::Failure;
 use super::agent::AgentProcess;
@@ -20,7 +21,9 @@ use super::neighbours::{self, Neighbours};
 use super::recording::Logs;
 use super::seating::Seating;
 use super::service::Work;
-use crate::scenario::{Agent, Home, Host, Link, Mapping, Queue, Scheduler, Transport, Variant};
+use crate::scenario::{
+    Agent, Home, Host, Link, Mapping, Queue, Scheduler, Threads, Transport, Variant,
+};
 
 /// An enclave, and the agent that decides for it.
 #[derive(Debug)]
@@ -29,6 +32,7 @@ pub struct Hosted {
     pub enclave: Arc<Enclave>,
     /// Its agent; none while it is dead.
     pub agent: Option<AgentProcess>,
+    threads: Threads,
     policy: String,
     agent_cpu: usize,
     agent_shares: bool,
@@ -58,11 +62,15 @@ impl Hosted {
         options.stack_bytes = STACK_BYTES;
         options.prefetch = agent.prefetch;
         options.yields_cpu = seating.workers_yield;
+        if host.threads == Threads::Kernel {
+            options.kernel_threads = host.max_threads.min(KERNEL_THREADS_MAX);
+        }
         let enclave =
             Arc::new(Enclave::start(options).map_err(|error| cannot_start(&error, host))?);
         let mut hosted = Hosted {
             enclave,
             agent: None,
+            threads: host.threads,
             policy: agent.policy.clone(),
             agent_cpu: seating.agents[index],
             agent_shares: seating.agents_yield,
@@ -105,6 +113,7 @@ impl Hosted {
     /// A way to give it requests.
     pub fn server(&self, work: &Arc<Work>) -> EnclaveServer {
         EnclaveServer {
+            threads: self.threads,
             spawner: self.enclave.spawner(0),
             work: Arc::clone(work),
             first_core: 0,
@@ -123,6 +132,29 @@ impl Drop for Hosted {
 
 /// RocksDB's GET and a signal frame need far less; untouched, a stack is address space only.
 const STACK_BYTES: usize = 128 * 1024;
+
+/// Kernel-level threads are pthreads, made at start. More than these are never in a system that serves
+/// its load.
+const KERNEL_THREADS_MAX: u32 = 512;
+
+impl Threads {
+    /// What a thread of this class is spawned as.
+    pub fn attributes(self, class: u16) -> Attributes {
+        let kind = match self {
+            Threads::User => ThreadKind::User,
+            Threads::Kernel => ThreadKind::Kernel,
+        };
+        Attributes { class, kind }
+    }
+
+    /// What its service time is told from.
+    fn clock(self) -> Clock {
+        match self {
+            Threads::User => Clock::Wall,
+            Threads::Kernel => Clock::Cpu,
+        }
+    }
+}
 
 /// Each stack is two mappings, and processes have 65,530 unless told otherwise.
 fn cannot_start(error: &StartError, host: Host) -> Failure {
@@ -201,6 +233,7 @@ fn queue(queue: &Queue, size: QueueConfig) -> QueueConfig {
 /// Gives each request a thread of its own, as the paper does.
 #[derive(Debug)]
 pub struct EnclaveServer {
+    threads: Threads,
     spawner: Spawner,
     work: Arc<Work>,
     /// The recorder's slot of the enclave's first core.
@@ -215,16 +248,17 @@ impl Server for EnclaveServer {
     #[inline]
     fn submit(&mut self, request: Request) -> Result<(), Refused> {
         let (work, first) = (Arc::clone(&self.work), self.first_core);
+        let clock = self.threads.clock();
         let body = move || {
             // At its end: it may have been preempted, and gone on elsewhere.
             let slot = || first + usize::from(wave_user::core_index().unwrap_or(0));
-            work.serve(&request, slot);
+            work.serve(&request, clock, slot);
         };
         // What a thread may hold without an allocation.
-        const { assert!(size_of::<(Arc<Work>, Request, usize)>() <= 112) };
-        let class = u16::from(request.class.0);
+        const { assert!(size_of::<(Arc<Work>, Request, usize, Clock)>() <= 112) };
+        let attributes = self.threads.attributes(u16::from(request.class.0));
         self.submitted += 1;
-        self.spawner.spawn_detached(class, body).map(drop).map_err(|_| {
+        self.spawner.spawn_detached(attributes, body).map(drop).map_err(|_| {
             self.refused += 1;
             Refused
         })
@@ -332,6 +366,8 @@ pub struct Delta {
     pub parked_ns: f64,
     /// Looking for decisions, less what the link charged meanwhile.
     pub polling_ns: f64,
+    /// Runs that were preempted.
+    pub preempted: u64,
     /// Outcomes by name.
     pub outcomes: Vec<(String, u64)>,
     /// What a modelled link charged the cores, by kind.
@@ -372,6 +408,7 @@ impl Delta {
         for (old, new) in before.cores.iter().zip(&after.cores) {
             let since = |new: Nanos, old: Nanos| new.0.saturating_sub(old.0) as f64;
             delta.busy_ns += since(new.busy, old.busy);
+            delta.preempted += new.preempted - old.preempted;
             delta.parked_ns += since(new.parked, old.parked);
             delta.polling_ns +=
                 since(new.polling, old.polling) - since(new.polling_charged, old.polling_charged);

@@ -13,7 +13,8 @@ use super::file::{
     RawWorkload,
 };
 use super::model::{
-    Class, Compare, Crash, Enclaves, Kind, Load, Machine, Run, Scenario, Variant, Workload, slug,
+    Chaos, Class, Compare, Crash, Enclaves, Kind, Load, Machine, Run, Scenario, Variant, Workload,
+    slug,
 };
 
 #[path = "variants.rs"]
@@ -128,6 +129,9 @@ fn kind(raw: &RawScenario, source: Source<'_>) -> Result<Kind, ScenarioError> {
         return Err(source
             .refuse(enclaves.span(), "[enclaves] has a meaning only with kind = \"enclaves\""));
     }
+    if let Some(chaos) = raw.chaos.as_ref().filter(|_| written != RawKind::Chaos) {
+        return Err(source.refuse(chaos.span(), "[chaos] has a meaning only with kind = \"chaos\""));
+    }
     match (written, &raw.crash, &raw.enclaves) {
         (RawKind::Load, ..) => Ok(Kind::Load),
         (RawKind::Ladder, ..) => Ok(Kind::Ladder),
@@ -138,6 +142,12 @@ fn kind(raw: &RawScenario, source: Source<'_>) -> Result<Kind, ScenarioError> {
         )),
         (RawKind::Enclaves, _, enclaves) => {
             enclaves_kind(enclaves.as_ref().map(Spanned::get_ref), source)
+        }
+        (RawKind::Chaos, ..) => {
+            let threads = raw.chaos.as_ref().and_then(|chaos| chaos.get_ref().threads.as_ref());
+            let default = defaults::CHAOS_THREADS;
+            let threads = source.within("chaos.threads", threads, default, 1..=4096)?;
+            Ok(Kind::Chaos(Chaos { threads }))
         }
     }
 }
@@ -236,6 +246,7 @@ fn run(
         let unused = [
             ("run.seconds", raw.seconds.as_ref().map(Spanned::span)),
             ("run.loads_per_second", raw.loads_per_second.as_ref().map(Spanned::span)),
+            ("run.refine", raw.refine.as_ref().map(Spanned::span)),
             ("run.search", raw.search.as_ref().map(Spanned::span)),
         ];
         if let Some((field, Some(span))) = unused.into_iter().find(|(_, span)| span.is_some()) {
@@ -247,7 +258,7 @@ fn run(
         let load = source.positive("crash.load_per_second", &crash.get_ref().load_per_second)?;
         let seconds = warmup + f64::from(times.kills) * times.every_ms as f64 / 1e3;
         let load = Load::Each(vec![load]);
-        return Ok(Run { seconds, warmup_seconds: warmup, seed, load, compare: None });
+        return Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine: 0, compare: None });
     }
 
     let seconds = match &raw.seconds {
@@ -263,6 +274,11 @@ fn run(
         return Err(source.refuse(at.unwrap_or(span), message));
     }
     let load = match (&raw.loads_per_second, &raw.search) {
+        (None, None) if matches!(kind, Kind::Chaos(_)) => Load::Each(Vec::new()),
+        (Some(_), _) | (_, Some(_)) if matches!(kind, Kind::Chaos(_)) => {
+            let message = "[run] has a load, which has no meaning with kind = \"chaos\": its threads never rest";
+            return Err(source.refuse(span, message));
+        }
         (Some(_), Some(search)) => {
             return Err(source.refuse(
                 search.span(),
@@ -282,7 +298,14 @@ fn run(
         (Some(loads), None) => each(loads, source)?,
         (None, Some(search)) => self::search(search.get_ref(), source)?,
     };
-    Ok(Run { seconds, warmup_seconds: warmup, seed, load, compare: None })
+    let refine = source.within("run.refine", raw.refine.as_ref(), defaults::REFINE, 0..=16)?;
+    if let Some(written) = &raw.refine
+        && !matches!((kind, &load), (Kind::Load, Load::Each(_)))
+    {
+        let message = "`run.refine` has a meaning only with kind = \"load\" and `loads_per_second`";
+        return Err(source.refuse(written.span(), message));
+    }
+    Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine, compare: None })
 }
 
 fn compare(

@@ -16,6 +16,8 @@ pub const SECONDS: f64 = 1.5;
 pub const WARMUP_SECONDS: f64 = 0.3;
 /// `run.seed`.
 pub const SEED: u64 = 1;
+/// `run.refine`: loads besides those listed.
+pub const REFINE: u32 = 0;
 /// `run.compare.at`.
 pub const COMPARE_AT: f64 = 0.8;
 /// `run.search.probes`.
@@ -38,6 +40,8 @@ pub const LINK: Link = Link::Shm;
 pub const KILLS: u32 = 20;
 /// `crash.every_ms`: between two kills; twenty times the scheduling watchdog's period.
 pub const EVERY_MS: u64 = 400;
+/// `chaos.threads`.
+pub const CHAOS_THREADS: u32 = 8;
 /// `enclaves.count`.
 pub const ENCLAVES: u32 = 2;
 

@@ -8,7 +8,7 @@ use serde_path_to_error::{Path as FieldPath, Segment};
 use toml::Spanned;
 
 use super::error::{ScenarioError, line_of};
-use super::model::{Home, Mapping, Operation, Transport};
+use super::model::{Home, Mapping, Operation, Threads, Transport};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
@@ -22,6 +22,7 @@ pub(super) struct RawScenario {
     pub variant: Option<Vec<Spanned<RawVariant>>>,
     pub crash: Option<Spanned<RawCrash>>,
     pub enclaves: Option<Spanned<RawEnclaves>>,
+    pub chaos: Option<Spanned<RawChaos>>,
     /// Taken out by [`super::sweep`] before the rest is read.
     pub sweep: Option<Spanned<IgnoredAny>>,
 }
@@ -33,6 +34,7 @@ pub(super) enum RawKind {
     Ladder,
     Crash,
     Enclaves,
+    Chaos,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -60,6 +62,7 @@ pub(super) struct RawRun {
     pub warmup_seconds: Option<Spanned<f64>>,
     pub seed: Option<u64>,
     pub loads_per_second: Option<Spanned<Vec<Spanned<f64>>>>,
+    pub refine: Option<Spanned<u32>>,
     pub search: Option<Spanned<RawSearch>>,
     pub compare: Option<Spanned<RawCompare>>,
 }
@@ -87,6 +90,7 @@ pub(super) struct RawHost {
     pub prestage: Option<Spanned<u32>>,
     pub spin_us: Option<Spanned<u64>>,
     pub machine: Option<Spanned<String>>,
+    pub threads: Option<Threads>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -101,6 +105,7 @@ pub(super) struct RawVariant {
     pub cores: Option<Spanned<u32>>,
     pub prestage: Option<Spanned<u32>>,
     pub prefetch: Option<Spanned<bool>>,
+    pub threads: Option<Spanned<Threads>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -132,6 +137,12 @@ pub(super) struct RawCrash {
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct RawEnclaves {
     pub count: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct RawChaos {
+    pub threads: Option<Spanned<u32>>,
 }
 
 /// Reads `text` into its fields.

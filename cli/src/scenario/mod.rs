@@ -13,8 +13,9 @@ mod sweep;
 
 pub use error::ScenarioError;
 pub use model::{
-    Agent, Class, Compare, Crash, Enclaves, Home, Host, Kind, Link, Load, Machine, Mapping,
-    Operation, Placement, Queue, Run, Scenario, Scheduler, Transport, Variant, Workload, slug,
+    Agent, Chaos, Class, Compare, Crash, Enclaves, Home, Host, Kind, Link, Load, Machine, Mapping,
+    Operation, Placement, Queue, Run, Scenario, Scheduler, Threads, Transport, Variant, Workload,
+    slug,
 };
 pub use sweep::{Sweep, SweepAxis, parse_sweep};
 

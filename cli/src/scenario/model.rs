@@ -45,6 +45,8 @@ pub enum Kind {
     Crash(Crash),
     /// Several enclaves with an agent each, loaded at once.
     Enclaves(Enclaves),
+    /// Threads that check all that they read and allocate while they are preempted. There is no load.
+    Chaos(Chaos),
 }
 
 /// What the requests ask for. RocksDB answers them.
@@ -93,6 +95,9 @@ pub struct Run {
     pub seed: u64,
     /// The loads to offer.
     pub load: Load,
+    /// Besides [`Load::Each`], so many loads of each variant's own: each is halfway between the highest
+    /// load that it served and the next one that was tried. Only with [`Kind::Load`].
+    pub refine: u32,
     /// What all variants are compared at besides; only with [`Kind::Load`].
     pub compare: Option<Compare>,
 }
@@ -143,6 +148,19 @@ pub struct Host {
     pub max_threads: u32,
     /// An idle core spins this long, then parks.
     pub spin_us: u64,
+    /// What threads are scheduled as. A simulated host has one kind only.
+    pub threads: Threads,
+}
+
+/// What threads are scheduled as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Threads {
+    /// User-level threads, preempted at safe points.
+    #[default]
+    User,
+    /// A pthread each, preempted anywhere.
+    Kernel,
 }
 
 /// Who decides which thread runs.
@@ -259,6 +277,13 @@ pub struct Crash {
 pub struct Enclaves {
     /// At least 1. Each has [`Host::cores`] cores and an agent.
     pub count: u32,
+}
+
+/// Threads that are preempted without end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Chaos {
+    /// Threads of a variant, at least 1.
+    pub threads: u32,
 }
 
 impl Variant {

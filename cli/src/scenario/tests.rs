@@ -302,6 +302,17 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
              .toml file",
         ),
         (
+            message_with("[[variant]]", "refine = 17\n[[variant]]"),
+            "5: `run.refine` is 17, expected 0 to 16",
+        ),
+        (
+            message(
+                "name = \"x\"\nkind = \"enclaves\"\nrun.loads_per_second = [1]\nrun.refine = 2\n\
+                 [[variant]]\nname = \"a\"\nplacement = \"offload\"\npolicy = \"fifo\"\n",
+            ),
+            "4: `run.refine` has a meaning only with kind = \"load\" and `loads_per_second`",
+        ),
+        (
             message_with("[[variant]]", "compare = { with = \"b\" }\n[[variant]]"),
             "5: `run.compare.with` is \"b\", expected the name of a variant",
         ),

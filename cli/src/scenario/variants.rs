@@ -40,6 +40,7 @@ pub(super) fn check(
                 defaults::SPIN_US,
                 0..=1_000_000,
             )?,
+            threads: host.threads.unwrap_or_default(),
         },
         prestage: source.within(
             "host.prestage",
@@ -50,6 +51,7 @@ pub(super) fn check(
         needs_agent: match kind {
             Kind::Crash(_) => Some("crash"),
             Kind::Enclaves(_) => Some("enclaves"),
+            Kind::Chaos(_) => Some("chaos"),
             Kind::Load | Kind::Ladder => None,
         },
     };
@@ -106,6 +108,7 @@ fn variant(
         host.cores,
         1..=host.max_threads.min(1024),
     )?;
+    host.threads = raw.threads.as_ref().map_or(host.threads, |threads| *threads.get_ref());
     let scheduler = match raw.placement.get_ref() {
         RawPlacement::Linux => linux(raw, shared, source)?,
         RawPlacement::OnHost => Scheduler::Agent(agent(raw, Placement::OnHost, shared, source)?),
@@ -129,6 +132,7 @@ fn linux(raw: &RawVariant, shared: Shared, source: Source<'_>) -> Result<Schedul
         ("decisions", raw.decisions.as_ref().map(Spanned::span)),
         ("prestage", raw.prestage.as_ref().map(Spanned::span)),
         ("prefetch", raw.prefetch.as_ref().map(Spanned::span)),
+        ("threads", raw.threads.as_ref().map(Spanned::span)),
     ];
     if let Some((field, Some(span))) = said.into_iter().find(|(_, span)| span.is_some()) {
         let message = format!(

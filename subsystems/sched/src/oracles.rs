@@ -2,11 +2,13 @@
 //! switches. A policy under load is compared with these; no policy of its kind can do better.
 //!
 //! Each is a state machine of jobs: tell it of arrivals in order of time, and take completions as
-//! they come due. Ids are the caller's. An event costs logarithmic time in the number of jobs.
+//! they come due. Ids are the caller's. An event costs logarithmic time in the number of jobs, but for
+//! [`RoundRobin`].
 //!
 //! Unlike a policy these may allocate as they go: they run beside an experiment, not in an agent.
 
 use alloc::collections::{BTreeSet, BinaryHeap, VecDeque};
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use wave_core::clock::Nanos;
@@ -23,6 +25,12 @@ pub trait Oracle {
 
     /// Takes the job that completes next.
     fn complete(&mut self) -> Option<(Nanos, u64)>;
+
+    /// Takes the job that completes next, if it does by `now`.
+    fn complete_by(&mut self, now: Nanos) -> Option<(Nanos, u64)> {
+        self.next_completion().filter(|(at, _)| *at <= now)?;
+        self.complete()
+    }
 
     /// How many jobs there are, served or waiting.
     fn len(&self) -> usize;
@@ -238,6 +246,127 @@ impl Oracle for FirstInFirstOut {
             self.served.push(Reverse((now + service, ticket, next)));
         }
         Some((now, id))
+    }
+
+    fn len(&self) -> usize {
+        self.served.len() + self.waiting.len()
+    }
+}
+
+/// Slices that cost nothing: a job that has been served for a quantum goes to the end of the queue if
+/// another waits, or as soon as one does; it may go on at any server. What is left of a policy with
+/// such slices when switches, links and agents are free.
+///
+/// Each slice is an event, which costs linear time in the number of servers.
+/// [`Oracle::complete_by`] takes those up to its time; to look at the next completion takes all until
+/// then, on a copy.
+#[derive(Clone, Debug)]
+pub struct RoundRobin {
+    servers: usize,
+    quantum: Nanos,
+    /// In the order in which they were put there.
+    served: Vec<Slice>,
+    /// What each needs yet, its place among arrivals, its id.
+    waiting: VecDeque<(Nanos, u64, u64)>,
+    arrivals: u64,
+}
+
+/// A job on a server.
+#[derive(Clone, Debug)]
+struct Slice {
+    /// When its quantum is over.
+    over: Nanos,
+    /// When it completes if it stays.
+    end: Nanos,
+    ticket: u64,
+    id: u64,
+}
+
+impl RoundRobin {
+    /// With so many servers and slices of so long, both more than zero.
+    pub fn new(servers: u32, quantum: Nanos) -> RoundRobin {
+        assert!(servers > 0, "the caller's fault: nobody serves");
+        assert!(quantum > Nanos(0), "the caller's fault: slices without an end to them");
+        RoundRobin {
+            servers: servers as usize,
+            quantum,
+            served: Vec::with_capacity(servers as usize),
+            waiting: VecDeque::new(),
+            arrivals: 0,
+        }
+    }
+
+    fn serve(&mut self, now: Nanos, (left, ticket, id): (Nanos, u64, u64)) {
+        self.served.push(Slice { over: now + self.quantum, end: now + left, ticket, id });
+    }
+
+    /// The job at a server that completes next, or is next to make room for one that waits. At the
+    /// same time completions are first, by arrival, then those that were put on a server first.
+    fn next_event(&self) -> Option<(Nanos, usize)> {
+        let others_wait = !self.waiting.is_empty();
+        let order = |index: usize, job: &Slice| match others_wait && job.over < job.end {
+            true => (job.over, true, index as u64),
+            false => (job.end, false, job.ticket),
+        };
+        let served = self.served.iter().enumerate();
+        let first = served.min_by_key(|(index, job)| order(*index, job));
+        first.map(|(index, job)| (order(index, job).0, index))
+    }
+
+    /// The job at a server makes room for the first that waits.
+    fn rotate(&mut self, now: Nanos, index: usize) {
+        let job = self.served.remove(index);
+        self.waiting.push_back((job.end.since(now), job.ticket, job.id));
+        self.serve_next(now);
+    }
+
+    fn serve_next(&mut self, now: Nanos) {
+        if let Some(next) = self.waiting.pop_front() {
+            self.serve(now, next);
+        }
+    }
+}
+
+impl Oracle for RoundRobin {
+    fn arrive(&mut self, now: Nanos, id: u64, service: Nanos) {
+        while let Some((at, index)) = self.next_event().filter(|(at, _)| *at <= now) {
+            if at == self.served[index].end {
+                check_order(self, now);
+                break;
+            }
+            self.rotate(at, index);
+        }
+        let job = (service, self.arrivals, id);
+        self.arrivals += 1;
+        if self.served.len() < self.servers {
+            return self.serve(now, job);
+        }
+        self.waiting.push_back(job);
+        // Those whose slices were over while nobody waited.
+        while let Some(index) = self.served.iter().position(|job| job.over < now) {
+            self.rotate(now, index);
+        }
+    }
+
+    fn next_completion(&self) -> Option<(Nanos, u64)> {
+        self.clone().complete()
+    }
+
+    fn complete(&mut self) -> Option<(Nanos, u64)> {
+        self.complete_by(Nanos(u64::MAX))
+    }
+
+    fn complete_by(&mut self, now: Nanos) -> Option<(Nanos, u64)> {
+        loop {
+            let (at, index) = self.next_event().filter(|(at, _)| *at <= now)?;
+            if at < self.served[index].end {
+                self.rotate(at, index);
+                continue;
+            }
+            let job = self.served.remove(index);
+            self.serve_next(at);
+            return Some((at, job.id));
+        }
     }
 
     fn len(&self) -> usize {

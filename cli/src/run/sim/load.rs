@@ -1,6 +1,8 @@
 //! Loads, saturations and ladders.
 
-use super::super::load::{Row, rows};
+use super::super::compare::Runs;
+use super::super::load::{Row, open_ended, rows, steps_of_row};
+use super::super::point::Outcome;
 use super::super::recording::Logs;
 use super::super::session::variant_found;
 use super::super::{compare, ladder, limits};
@@ -18,12 +20,8 @@ impl Ground<'_> {
 
 /// How many steps [`run`] will report.
 pub fn steps(scenario: &Scenario) -> u64 {
-    let per_row = match &scenario.run.load {
-        Load::Each(loads) => loads.len(),
-        Load::Search { .. } => 1,
-    };
     let compared = scenario.run.compare.as_ref().map_or(0, |_| scenario.variants.len());
-    (rows(scenario, usize::MAX).0.len() * per_row + compared) as u64
+    (rows(scenario, usize::MAX).0.len() * steps_of_row(&scenario.run) + compared) as u64
 }
 
 /// Runs every load of every row, or searches every row's saturation.
@@ -50,12 +48,23 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
                 let (row, simulated) = rows[at];
                 simulated.run(load, ground.point_logs(&row.variant.name, load).as_ref())
             })?;
-            let mut outcomes = outcomes.into_iter();
-            let found = |(row, _): &(&Row, &Simulated)| {
-                let of_row = outcomes.by_ref().take(loads.len()).collect();
-                variant_found(&row.variant, &limits, of_row)
-            };
-            rows.iter().map(found).collect()
+            let rows: Vec<_> = rows.iter().zip(outcomes.chunks(loads.len())).collect();
+            match scenario.run.refine {
+                0 => rows
+                    .iter()
+                    .map(|((row, _), run)| variant_found(&row.variant, &limits, run.to_vec()))
+                    .collect(),
+                more => {
+                    let label = |&(&(row, _), _): &(&(&Row, &Simulated), &[Outcome])| {
+                        format!("{}: saturation between these", row.variant.name)
+                    };
+                    parallel::each(&rows, &ground.progress, label, |((row, simulated), run)| {
+                        let logs = |load| ground.point_logs(&row.variant.name, load);
+                        let run = simulated.refine(run.to_vec(), more, &limits, logs)?;
+                        Ok(variant_found(&row.variant, &limits, run))
+                    })?
+                }
+            }
         }
         &Load::Search { low, high, probes } => {
             let label = |(row, _): &(&Row, &Simulated)| format!("{}: saturation", row.variant.name);
@@ -68,6 +77,7 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         }
     };
     let mut found = Found { variants, ..Found::default() };
+    found.facts.extend(open_ended(scenario, &found.variants));
     if let Some(compared) = &scenario.run.compare
         && let Some(load) = compare::load(compared, &mut found)
     {
@@ -75,11 +85,10 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         let points = parallel::each(&scenario.variants, &ground.progress, label, |variant| {
             let simulated = Simulated::new(scenario, variant)?;
             let logs = ground.point_logs(&variant.name, load);
-            Ok(vec![simulated.run(load, logs.as_ref())?.report])
+            let outcomes = vec![simulated.run(load, logs.as_ref())?];
+            Ok(Runs { variant: variant.clone(), outcomes, ideal: None })
         })?;
-        let variants = &scenario.variants;
-        found.extra =
-            compare::tails(&mut found, variants, points, load, &limits.class, &compared.with);
+        compare::conclude(&mut found, &scenario.workload, load, &compared.with, points);
     }
     Ok(found)
 }

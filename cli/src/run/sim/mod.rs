@@ -42,6 +42,11 @@ pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Fi
                    expected placement = \"onhost\" or \"offload\"";
         return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
     }
+    if let Kind::Chaos(_) = scenario.kind {
+        let why = "kind = \"chaos\" is about real code that is preempted, there is nothing to simulate: \
+                   run it without --host sim";
+        return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
+    }
     // What cannot be simulated is refused before anything has run.
     let first = Simulated::new(&scenario, &scenario.variants[0])?;
     for variant in &scenario.variants[1..] {
@@ -52,6 +57,7 @@ pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Fi
         Kind::Ladder => load::ladder_steps(&scenario),
         Kind::Crash(_) => scenario.variants.len() as u64,
         Kind::Enclaves(_) => enclaves::steps(&scenario),
+        Kind::Chaos(_) => 0,
     };
     let progress = Progress::new(steps, quiet);
     let skipped: Vec<(String, String)> = without.iter().map(skipped).collect();
@@ -65,6 +71,7 @@ pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Fi
         Kind::Ladder => load::ladder(&ground),
         Kind::Crash(times) => crash::run(&ground, times),
         Kind::Enclaves(enclaves) => enclaves::run(&ground, enclaves),
+        Kind::Chaos(_) => unreachable!("refused above"),
     }?;
     let mut facts = skipped;
     facts.extend(first.facts());

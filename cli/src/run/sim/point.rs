@@ -106,7 +106,7 @@ impl Simulated {
         let served = ends * load.end().0 as f64 / load.measure.0.max(1) as f64;
         let account = account(&delta, &self.service_ns(), &counts, served.round() as u64);
         let report = for_report(&measured, &delta);
-        Ok(native::Outcome { measured, report, account, disturbed: false })
+        Ok(native::Outcome { measured, report, account, range: None, disturbed: false })
     }
 
     /// Where the time of `cores` cores went.
@@ -139,6 +139,22 @@ impl Simulated {
             has_agent: true,
             ..Delta::default()
         }
+    }
+
+    /// Runs `loads` more where saturation lies by `outcomes`, and gives all.
+    pub fn refine(
+        &self,
+        mut outcomes: Vec<native::Outcome>,
+        loads: u32,
+        limits: &Limits,
+        logs: impl Fn(f64) -> Option<Logs>,
+    ) -> Result<Vec<native::Outcome>, Failure> {
+        for _ in 0..loads {
+            let points: Vec<Point> = outcomes.iter().map(|each| each.measured.clone()).collect();
+            let Some(load) = measured::next_probe(&points, limits) else { break };
+            outcomes.push(self.run(load, logs(load).as_ref())?);
+        }
+        Ok(outcomes)
     }
 
     /// Looks for saturation, with the points that were run for that.

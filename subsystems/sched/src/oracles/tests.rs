@@ -32,6 +32,22 @@ fn completions(oracle: &mut impl Oracle, jobs: &[Job]) -> Vec<Nanos> {
     ends
 }
 
+/// The same, without a look at what comes next.
+fn completions_by(oracle: &mut impl Oracle, jobs: &[Job]) -> Vec<Nanos> {
+    let mut ends = std::vec![Nanos(0); jobs.len()];
+    for (id, (now, service)) in jobs.iter().enumerate() {
+        while let Some((at, id)) = oracle.complete_by(*now) {
+            assert!(at <= *now);
+            ends[id as usize] = at;
+        }
+        oracle.arrive(*now, id as u64, *service);
+    }
+    while let Some((at, id)) = oracle.complete() {
+        ends[id as usize] = at;
+    }
+    ends
+}
+
 fn mean_ns(oracle: &mut impl Oracle, jobs: &[Job]) -> f64 {
     let ends = completions(oracle, jobs);
     let times = ends.iter().zip(jobs).map(|(end, (now, _))| end.since(*now).0 as f64);
@@ -139,7 +155,7 @@ fn the_shortest_first_beats_first_in_first_out_on_several_servers() {
     }
 }
 
-/// On one server all three are idle at the same times, so the last job of each busy period ends at
+/// On one server all four are idle at the same times, so the last job of each busy period ends at
 /// the same time under all, whichever job it is.
 #[test]
 fn one_server_is_never_idle_while_there_is_work() {
@@ -164,6 +180,8 @@ fn one_server_is_never_idle_while_there_is_work() {
         };
         assert_eq!(last_before(&completions(&mut FirstInFirstOut::new(1), jobs)), expected);
         assert_eq!(last_before(&completions(&mut Srpt::new(1), jobs)), expected);
+        let sliced = completions_by(&mut RoundRobin::new(1, Nanos(3_000)), jobs);
+        assert_eq!(last_before(&sliced), expected);
         let shared = last_before(&completions(&mut ProcessorSharing::new(1), jobs));
         assert_eq!(shared, expected);
     }
@@ -183,6 +201,50 @@ fn small_cases_by_hand() {
     assert_eq!(ends(&mut |jobs| completions(&mut Srpt::new(2), jobs)), [10, 12, 7]);
     // Two servers for three jobs from 5 to 8, then enough for the rest.
     assert_eq!(ends(&mut |jobs| completions(&mut ProcessorSharing::new(2), jobs)), [11, 11, 8]);
+    let slices =
+        |servers, ns| ends(&mut |jobs| completions(&mut RoundRobin::new(servers, Nanos(ns)), jobs));
+    // 4 of the first, 4 of the second, 4, the third, 4, 2, 2.
+    assert_eq!(slices(1, 4), [20, 22, 14]);
+    // The third comes to two whose slices are over: both go, and the first finds the second's server.
+    assert_eq!(slices(2, 4), [10, 12, 7]);
+}
+
+#[test]
+fn slices_without_an_end_are_first_in_first_out() {
+    for servers in [1, 3] {
+        let jobs = &jobs(5, servers, 0.8, dispersed)[..5000];
+        let fifo = completions(&mut FirstInFirstOut::new(servers), jobs);
+        let mut long = RoundRobin::new(servers, Nanos::from_millis(1000));
+        assert!(completions_by(&mut long, jobs) == fifo);
+    }
+}
+
+#[test]
+fn short_slices_are_processor_sharing() {
+    for servers in [1, 3] {
+        let jobs = &jobs(6, servers, 0.8, dispersed)[..3000];
+        let shared = completions(&mut ProcessorSharing::new(servers), jobs);
+        let off_ns = |quantum_ns| {
+            let mut slices = RoundRobin::new(servers, Nanos(quantum_ns));
+            let ends = completions_by(&mut slices, jobs);
+            ends.iter().zip(&shared).map(|(a, b)| a.0.abs_diff(b.0)).max().unwrap()
+        };
+        // No job is off by more than a few rounds of all that are there.
+        let off = [10_000, 1_000, 100, 10].map(off_ns);
+        assert!(off.is_sorted_by(|a, b| *b * 5 < *a), "{off:?}");
+    }
+}
+
+#[test]
+fn slices_lose_no_work_and_are_foreseen() {
+    for seed in 0..5 {
+        let jobs = &jobs(seed, 1, 0.8, dispersed)[..5000];
+        let slices = || RoundRobin::new(1, Nanos(3_000));
+        let ends = completions(&mut slices(), jobs);
+        assert!(completions_by(&mut slices(), jobs) == ends);
+        let last = completions(&mut FirstInFirstOut::new(1), jobs).into_iter().max();
+        assert_eq!(ends.into_iter().max(), last);
+    }
 }
 
 /// Virtual time is a fraction; what it loses must not add up.

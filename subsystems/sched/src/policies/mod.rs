@@ -25,6 +25,7 @@ pub mod vm;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 
+use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::Policy;
 
@@ -93,6 +94,22 @@ pub fn check(text: &str) -> Result<&'static str, PolicyError> {
     parse(text).map(|(name, _)| name)
 }
 
+/// The slice of a policy that knows one slice, as text.
+pub fn slice(text: &str) -> Option<Nanos> {
+    let (name, settings) = parse(text).ok()?;
+    match name {
+        "shinjuku" | "multi-queue" => Some(Nanos::from_micros(settings.number("slice_us"))),
+        "round-robin" => Some(Nanos::from_micros(settings.number("quantum_us"))),
+        _ => None,
+    }
+}
+
+/// The same of a policy that knows one queue. It comes to [`crate::oracles::RoundRobin`] where scheduling
+/// costs nothing.
+pub fn slice_of_one_queue(text: &str) -> Option<Nanos> {
+    slice(text).filter(|_| check(text) != Ok("multi-queue"))
+}
+
 /// The shipped policy of this name, with its settings, for an enclave of this configuration.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, PolicyError> {
     let (name, settings) = parse(text)?;
@@ -120,6 +137,16 @@ mod tests {
                 assert_eq!(check(&text), Ok(*name));
             }
         }
+    }
+
+    #[test]
+    fn slices_are_those_of_the_settings_or_their_defaults() {
+        let us = |text| slice_of_one_queue(text).map(|slice| slice.0 / 1_000);
+        assert_eq!(us("shinjuku:slice_us=10"), Some(10));
+        assert_eq!(us("shinjuku"), Some(30));
+        assert_eq!(us("round-robin"), Some(1_000));
+        assert_eq!([us("fifo"), us("multi-queue"), us("none")], [None; 3]);
+        assert_eq!(slice("multi-queue:slice_us=7"), Some(Nanos::from_micros(7)));
     }
 
     #[test]

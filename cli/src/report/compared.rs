@@ -1,0 +1,74 @@
+//! The variants under one load, beside what scheduling without overhead makes of it: a table for every
+//! form of the report.
+
+use super::model::{RunResult, VariantResult};
+use super::number::{micros, short};
+
+/// Rows of text under a head, with notes below.
+pub struct Table {
+    /// Names of the columns. The first is the variant.
+    pub head: Vec<String>,
+    /// A row per variant.
+    pub rows: Vec<Vec<String>>,
+    /// What the columns mean.
+    pub notes: Vec<String>,
+}
+
+/// The table of `result`, if its variants were compared. Columns that nobody has a figure for are left
+/// out.
+pub fn table(result: &RunResult) -> Option<Table> {
+    let variants: Vec<&VariantResult> =
+        result.variants.iter().filter(|variant| variant.compared.is_some()).collect();
+    let load = variants.first()?.compared.as_ref()?.offered_per_second;
+    let class =
+        variants.iter().flat_map(|variant| &variant.points).find_map(|point| point.headline());
+    let class = class.map_or("request", |class| class.name.as_str());
+    let percent = |share: f64| format!("{:+.1}%", share * 100.0);
+    let mut head = vec!["variant".to_owned()];
+    let mut rows: Vec<Vec<String>> =
+        variants.iter().map(|variant| vec![variant.name.clone()]).collect();
+    let mut column = |name: &str, cell: &dyn Fn(&VariantResult) -> Option<String>| {
+        let cells: Vec<Option<String>> = variants.iter().map(|variant| cell(variant)).collect();
+        if cells.iter().any(Option::is_some) {
+            head.push(name.to_owned());
+            for (row, cell) in rows.iter_mut().zip(cells) {
+                row.push(cell.unwrap_or_default());
+            }
+        }
+    };
+    let of = |variant: &VariantResult| variant.compared.clone().unwrap_or_default();
+    let range = |variant: &VariantResult| variant.compared.as_ref()?.range;
+    column(&format!("{class} p99\nus"), &|variant| of(variant).p99_ns.map(micros));
+    column("slow-\ndown", &|variant| of(variant).slowdown.map(short));
+    column("ideal\nsharing", &|variant| of(variant).oracle_slowdown.map(short));
+    column("times\nthat", &|variant| of(variant).slowdown_vs_oracle.map(short));
+    column("ideal\nslices", &|variant| {
+        let compared = of(variant);
+        Some(format!("{} ({} us)", short(compared.sliced_slowdown?), short(compared.slice_us?)))
+    });
+    column("times\nthat", &|variant| of(variant).slowdown_vs_sliced.map(short));
+    column("RANGE\ntime", &|variant| range(variant)?.service_growth.map(percent));
+    column("with\nswitches", &|variant| range(variant)?.core_growth.map(percent));
+    let has = |name: &str| head.iter().any(|column| column == name);
+    let mut notes =
+        vec![format!("Compared at {load:.0}/s. Slowdown: p99 latency over service time.",)];
+    if has("ideal\nsharing") {
+        notes.push(
+            "Ideal: the same arrivals on as many cores if scheduling cost nothing, by processor \
+             sharing or in slices of the policy's length. The distance between these two is the \
+             policy's, what is beyond is ours."
+                .to_owned(),
+        );
+    }
+    if has("RANGE\ntime") {
+        let whole =
+            variants.iter().find(|each| range(each).is_some_and(|cost| cost.preempted == 0));
+        let whole = whole.map_or("", |variant| variant.name.as_str());
+        notes.push(format!(
+            "RANGE time: what a key costs that a RANGE reads, against \"{whole}\", where nothing was \
+             preempted: in the RANGE itself, and with switches (all time of the cores in threads and \
+             between them, less the other requests' service times)."
+        ));
+    }
+    Some(Table { head, rows, notes })
+}

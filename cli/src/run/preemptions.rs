@@ -1,0 +1,149 @@
+//! What an enclave tells of its preemptions, for results.
+
+use wave_core::clock::Nanos;
+use wave_sched::policies;
+use wave_user::{CoreStats, Enclave, Stall, Times, WorstDeferral};
+
+use crate::report::model::{self, Preemptions, Spread};
+use crate::report::number::micros;
+
+/// Runs that are this much longer than the slice were not ended in time.
+const SLICE_TOLERANCE: f64 = 1.5;
+/// Preemptions from which a warning can be drawn.
+const ENOUGH: u64 = 100;
+
+/// Preemptions of all cores of an enclave.
+#[derive(Clone, Debug, Default)]
+pub struct Preempted {
+    counts: Preemptions,
+    deferrals: Times,
+    runs: Times,
+    worst: Option<WorstDeferral>,
+    longest_stall: Option<Stall>,
+}
+
+impl Preempted {
+    /// Since the enclave's start.
+    pub fn of(enclave: &Enclave) -> Preempted {
+        let cores = enclave.stats().cores;
+        let sum = |of: fn(&CoreStats) -> u64| cores.iter().map(of).sum::<u64>();
+        let (stalls, first_stalls) = enclave.stalls();
+        let counts = Preemptions {
+            preempted: sum(|core| core.preempted),
+            ended_first: sum(|core| core.ended_first),
+            sliced_by_core: sum(|core| core.sliced),
+            deferred_inside_runtime: sum(|core| core.deferred_inside),
+            refused_unwinding: sum(|core| core.refused_unwinding),
+            stalls,
+            ..Preemptions::default()
+        };
+        let (mut deferrals, mut runs) = (Times::default(), Times::default());
+        for core in &cores {
+            deferrals.merge(&core.deferrals);
+            runs.merge(&core.preempted_runs);
+        }
+        let worst = enclave.worst_deferrals().into_iter().map(|(_, worst)| worst);
+        let worst = worst.max_by_key(|worst| worst.deferred);
+        let longest_stall = first_stalls.into_iter().max_by_key(|stall| stall.lasted);
+        Preempted { counts, deferrals, runs, worst, longest_stall }
+    }
+
+    /// Those of another enclave as well.
+    pub fn add(&mut self, other: &Preempted) {
+        let (counts, others) = (&mut self.counts, &other.counts);
+        counts.preempted += others.preempted;
+        counts.ended_first += others.ended_first;
+        counts.sliced_by_core += others.sliced_by_core;
+        counts.deferred_inside_runtime += others.deferred_inside_runtime;
+        counts.refused_unwinding += others.refused_unwinding;
+        counts.stalls += others.stalls;
+        self.deferrals.merge(&other.deferrals);
+        self.runs.merge(&other.runs);
+        let worst = [self.worst.take(), other.worst.clone()].into_iter().flatten();
+        self.worst = worst.max_by_key(|worst| worst.deferred);
+        let stalls = [self.longest_stall.take(), other.longest_stall.clone()].into_iter().flatten();
+        self.longest_stall = stalls.max_by_key(|stall| stall.lasted);
+    }
+
+    /// Runs that did not end by themselves.
+    pub fn count(&self) -> u64 {
+        self.counts.preempted + self.counts.sliced_by_core
+    }
+
+    /// Whether nothing was preempted, nor asked to be.
+    pub fn is_nothing(&self) -> bool {
+        self.count() + self.counts.ended_first + self.counts.stalls == 0
+    }
+
+    /// For the report.
+    pub fn report(&self) -> Preemptions {
+        let spread = |times: &Times| {
+            let [p50_ns, p99_ns] = [0.5, 0.99].map(|share| times.within(share).0);
+            Spread { p50_ns, p99_ns, max_ns: times.max.0 }
+        };
+        let worst = |worst: &WorstDeferral| model::WorstDeferral {
+            deferred_ns: worst.deferred.0,
+            class: worst.class,
+            stack: worst.stack.clone(),
+        };
+        Preemptions {
+            deferral: spread(&self.deferrals),
+            run: spread(&self.runs),
+            worst_deferral: self.worst.as_ref().map(worst),
+            longest_stall: self.longest_stall.as_ref().map(|stall| stall.to_string()),
+            ..self.counts.clone()
+        }
+    }
+
+    /// What there is to say of them: what, and how it is known. `policy` is what asked for them.
+    pub fn facts(&self, variant: &str, policy: &str) -> Vec<(String, String)> {
+        let counts = &self.counts;
+        let us = |Nanos(ns)| micros(ns);
+        let [half, most] = [0.5, 0.99].map(|share| us(self.deferrals.within(share)));
+        let what = format!(
+            "{variant}: {} preemptions, {} more came as the run ended",
+            self.count(),
+            counts.ended_first
+        );
+        let mut how = format!(
+            "deferred: half by at most {half} us, 99% by {most} us, all by {} us (at safe points the clock is \
+             looked at every 10 us or so)",
+            us(self.deferrals.max)
+        );
+        if counts.sliced_by_core > 0 {
+            how.push_str(&format!("; {} by the cores' own timers", counts.sliced_by_core));
+        }
+        if counts.deferred_inside_runtime > 0 {
+            let inside = counts.deferred_inside_runtime;
+            how.push_str(&format!("; {inside} waited until a call of the runtime had ended"));
+        }
+        if let Some(frame) = self.worst.as_ref().and_then(|worst| worst.stack.first()) {
+            how.push_str(&format!("; the longest ended in {frame}"));
+        }
+        let mut facts = vec![(what, how)];
+        if let Some(stall) = &self.longest_stall {
+            let what =
+                format!("{variant}: {} times a thread did not leave its core", counts.stalls);
+            facts.push((what, format!("for longest: {stall}")));
+        }
+        facts.extend(self.slice_warning(variant, policy));
+        facts
+    }
+
+    /// Says so if most preempted runs lasted much longer than the policy's slice.
+    fn slice_warning(&self, variant: &str, policy: &str) -> Option<(String, String)> {
+        let slice = policies::slice(policy)?;
+        let [shortest, half] = [0.05, 0.5].map(|share| self.runs.within(share));
+        let is_late = half.0 as f64 > SLICE_TOLERANCE * slice.0 as f64;
+        (self.runs.count() >= ENOUGH && is_late).then(|| {
+            let what = format!("warning: {variant}: slices of {} us are not kept", micros(slice.0));
+            let how = format!(
+                "half of the preempted runs lasted over {} us, and only 5% up to {} us: shorter ones this \
+                 machine does not deliver with these threads and seats",
+                micros(half.0),
+                micros(shortest.0)
+            );
+            (what, how)
+        })
+    }
+}
