@@ -143,42 +143,34 @@ impl Frames {
         }
     }
 
-    /// What lies there, without the frames of the look itself.
+    /// What lies there: of the thread, without this crate's own look at it above and its start below.
     fn names(&self) -> Vec<String> {
-        let mut names = Vec::new();
-        let mut own = 0;
+        let own = file!().trim_end_matches("stalls.rs");
+        let (mut names, mut is_below_look, mut is_above_start) = (Vec::new(), false, true);
         for &address in &self.addresses[..self.count] {
-            let mut is_known = false;
             backtrace::resolve(address as *mut _, |symbol| {
-                is_known = true;
+                let path = symbol.filename().map(|path| path.to_string_lossy().into_owned());
+                let path = path.unwrap_or_default();
                 let name = symbol.name().map_or_else(|| "?".to_owned(), |name| format!("{name:#}"));
-                let place = symbol.filename().zip(symbol.lineno());
-                let place = place.map_or_else(String::new, |(file, line)| {
-                    let file = file.file_name().unwrap_or_default().to_string_lossy();
-                    format!(" ({file}:{line})")
-                });
-                if name.starts_with("backtrace::") || OWN.iter().any(|own| name.contains(own)) {
-                    own = names.len() + 1;
+                let is_look = path.contains(own)
+                    || path.contains("/rustc/")
+                    || path.contains("/backtrace-")
+                    || name == "__restore_rt";
+                is_below_look |= !is_look;
+                is_above_start &= !(path.contains(own) && path.ends_with("inline_fn.rs"));
+                if !is_below_look || !is_above_start {
+                    return;
                 }
-                names.push(format!("{name}{place}"));
+                let file = path.rsplit('/').next().unwrap_or_default();
+                names.push(match symbol.lineno() {
+                    Some(line) => format!("{name} ({file}:{line})"),
+                    None => name,
+                });
             });
-            if !is_known {
-                names.push(format!("{address:#x}"));
-            }
         }
-        names.split_off(own)
+        names
     }
 }
-
-/// Frames that belong to the look, the innermost ones of each stack.
-const OWN: [&str; 6] = [
-    "wave_user::stalls::Frames::fill",
-    "wave_user::stalls::Worst::capture",
-    "wave_user::stalls::on_signal",
-    "wave_user::klt::on_signal",
-    "__restore_rt",
-    "wave_user::core_loop::Core::count_preemption",
-];
 
 /// Whose stack is wanted, by the pthread's id; 0 if nobody's.
 static WANTED: AtomicI32 = AtomicI32::new(0);
