@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use wave_sched::policies;
 
 use super::ideal::{Ideal, ideal};
-use super::load::Row;
+use super::load::{Row, is_open_ended};
 use super::point::Outcome;
 use super::session::Session;
 use super::{Failure, Found, Ground, limits};
@@ -141,7 +141,10 @@ fn figures(found: &Found, variants: &[&Variant], load: f64, class: &str, with: &
     let result = |name: &str| found.variants.iter().find(|variant| variant.name == name);
     let p99 = |name: &str| result(name)?.compared.as_ref()?.p99_ns;
     let sustained = |name: &str| result(name)?.saturation_per_second;
-    let ratio = |of: Option<f64>| Some(of? / sustained(with)?);
+    // Of a saturation that is only known to be at least so much there is no ratio.
+    let known = result(with).filter(|result| !is_open_ended(result));
+    let known = known.and_then(|result| result.saturation_per_second);
+    let ratio = |of: Option<f64>| Some(of? / known?);
     let mut figures = Map::new();
     let mut add = |name: String, value: Value| figures.insert(name, value);
     add("compared_at_per_second".to_owned(), json!(load));
@@ -326,6 +329,10 @@ link = "model:mount-evans"
         assert_eq!(figure("range_service_growth"), 0.03);
         assert_eq!(figure("range_core_time_growth"), 0.1);
         assert!(found.extra["fifo_saturation_gain"].is_null());
+        found.variants[1].points[0].offered_per_second = 10_000.0;
+        let all: Vec<&Variant> = scenario.variants.iter().collect();
+        let open_ended = figures(&found, &all, 8_000.0, "GET", "Shinjuku");
+        assert!(open_ended["offload_vs_shm"].is_null(), "{open_ended}");
         let [fifo, shinjuku, _] = &found.variants[..] else { panic!("three variants") };
         let [fifo, shinjuku] = [fifo, shinjuku].map(|each| each.compared.as_ref().unwrap());
         assert_eq!((fifo.slowdown_vs_oracle, fifo.slice_us), (Some(62.5), None));

@@ -94,15 +94,20 @@ pub(super) fn steps_of_row(run: &Run) -> usize {
 /// What has to be said of variants that served the highest of the scenario's own loads.
 pub(super) fn open_ended(scenario: &Scenario, found: &[VariantResult]) -> Option<(String, String)> {
     let Load::Each(_) = scenario.run.load else { return None };
-    let highest = |variant: &&VariantResult| {
-        let loads = variant.points.iter().map(|point| point.offered_per_second);
-        let highest = loads.reduce(f64::max);
-        highest.is_some() && highest == variant.saturation_per_second
-    };
-    let names: Vec<String> =
-        found.iter().filter(highest).map(|variant| format!("\"{}\"", variant.name)).collect();
+    let names: Vec<String> = found
+        .iter()
+        .filter(|variant| is_open_ended(variant))
+        .map(|variant| format!("\"{}\"", variant.name))
+        .collect();
     let why = "served the highest load that was tried: their saturations are at least that";
     (!names.is_empty()).then(|| (names.join(", "), why.to_owned()))
+}
+
+/// Whether it served the highest load that it was run under.
+pub(super) fn is_open_ended(variant: &VariantResult) -> bool {
+    let loads = variant.points.iter().map(|point| point.offered_per_second);
+    let highest = loads.reduce(f64::max);
+    highest.is_some() && highest == variant.saturation_per_second
 }
 
 /// Runs all variants, one after the other.

@@ -117,7 +117,7 @@ impl Times {
     /// A time that this share of them did not exceed, at most an eighth longer than the shortest such
     /// time; zero where there are none.
     pub fn within(&self, share: f64) -> Nanos {
-        let wanted = (self.count() as f64 * share).ceil() as u64;
+        let wanted = ((self.count() as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
         for (at, count) in self.buckets.iter().enumerate() {
             seen += count;

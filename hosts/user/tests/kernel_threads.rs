@@ -57,6 +57,27 @@ fn threads_that_pass_no_safe_point_share_a_core() {
 }
 
 #[test]
+fn a_slice_is_ended_by_the_core_itself() {
+    let user = Attributes::from(0);
+    for (name, kinds) in
+        [("user", [user; 3]), ("kernel", [KERNEL; 3]), ("both", [user, KERNEL, user])]
+    {
+        for policy in ["shinjuku:slice_us=200,timer=core", "multi-queue:slice_us=200,timer=core"] {
+            let enclave = start_with(&format!("klt-slice-{}-{name}", &policy[..5]), 3, 1);
+            let agent = shipped(&enclave, policy);
+            ring(&enclave, &kinds);
+            let stats = enclave.stats();
+            let [core] = &stats.cores[..] else { panic!("one core") };
+            assert!(core.sliced > 0 && core.preempted == 0, "{core:?}");
+            // Late perhaps, never early.
+            assert!(core.preempted_runs.within(0.0) >= Nanos::from_micros(200), "{core:?}");
+            drop(enclave);
+            agent.join().unwrap().unwrap();
+        }
+    }
+}
+
+#[test]
 fn both_kinds_share_cores() {
     for cores in [1, 2] {
         let enclave = start_with(&format!("klt-both-{cores}"), 4, cores);
