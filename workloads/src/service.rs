@@ -7,7 +7,12 @@
 use std::hint::{black_box, spin_loop};
 use std::time::Duration;
 
+<<<<<<< HEAD
 use crate::cpu::{monotonic_ns, thread_cpu_time_ns};
+=======
+use crate::cpu::monotonic_ns;
+use crate::generator::STALL_NS;
+>>>>>>> a5
 use crate::recorder::{Latency, histogram};
 use crate::rocksdb::{self, Database};
 
@@ -45,8 +50,10 @@ pub struct Served {
     pub longest_step_ns: u64,
     /// Keys that were read.
     pub keys: u64,
-    /// How long it worked: time elsewhere, between preempt points, does not count.
+    /// How long it worked: time elsewhere, between preempt points, does not count, nor do stalls.
     pub worked_ns: u64,
+    /// Steps that the machine stalled in ([`STALL_NS`]), all of their time.
+    pub stalled_ns: u64,
 }
 
 /// What a service's time is told from.
@@ -173,6 +180,7 @@ struct Work {
     until_ns: u64,
     longest_step_ns: u64,
     worked_ns: u64,
+    stalled_ns: u64,
 }
 
 impl Work {
@@ -180,7 +188,11 @@ impl Work {
     fn begin(work_ns: u64, clock: Clock) -> Work {
         let now_ns = clock.now_ns();
         let until_ns = now_ns.saturating_add(work_ns);
+<<<<<<< HEAD
         Work { clock, now_ns, until_ns, longest_step_ns: 0, worked_ns: 0 }
+=======
+        Work { now_ns, until_ns, longest_step_ns: 0, worked_ns: 0, stalled_ns: 0 }
+>>>>>>> a5
     }
 
     /// A step has ended. Returns whether there is work left.
@@ -189,7 +201,10 @@ impl Work {
         let now_ns = self.clock.now_ns();
         let took_ns = now_ns - self.now_ns;
         self.longest_step_ns = self.longest_step_ns.max(took_ns);
-        self.worked_ns += took_ns;
+        match took_ns > STALL_NS {
+            true => self.stalled_ns += took_ns,
+            false => self.worked_ns += took_ns,
+        }
         self.now_ns = now_ns;
         if preempt_point() {
             self.now_ns = self.clock.now_ns();
@@ -199,8 +214,8 @@ impl Work {
     }
 
     fn served(self, found: bool, keys: u64) -> Served {
-        let Work { longest_step_ns, worked_ns, .. } = self;
-        Served { found, longest_step_ns, keys, worked_ns }
+        let Work { longest_step_ns, worked_ns, stalled_ns, .. } = self;
+        Served { found, longest_step_ns, keys, worked_ns, stalled_ns }
     }
 }
 
@@ -277,11 +292,13 @@ mod tests {
             let whole_ns = monotonic_ns() - start_ns;
             assert!(whole_ns >= WORK_NS + ELSEWHERE_NS);
             assert!(served.found && served.longest_step_ns > 0 && served.keys > 0);
-            assert!((WORK_NS..=whole_ns - ELSEWHERE_NS).contains(&served.worked_ns));
+            let inside_ns = served.worked_ns + served.stalled_ns;
+            assert!((WORK_NS..=whole_ns - ELSEWHERE_NS).contains(&inside_ns));
         }
     }
 
     #[test]
+<<<<<<< HEAD
     fn cpu_time_is_work_wherever_the_thread_is() {
         let mut database = Database::open_in_order(None).unwrap();
         database.fill(1_000, 100, |_, _| {}).unwrap();
@@ -294,13 +311,30 @@ mod tests {
         assert!(served.worked_ns >= 200_000 && served.worked_ns <= thread_cpu_time_ns() - start_ns);
         let served = range(&database, 7, 200_000, Clock::Cpu, || false).unwrap();
         assert!(served.found && served.keys > KEYS_PER_LOOK && served.worked_ns >= 200_000);
+=======
+    fn a_step_in_which_the_machine_stalled_is_no_work() {
+        let mut work = Work::begin(u64::MAX);
+        let until_ns = monotonic_ns() + 2 * STALL_NS;
+        while monotonic_ns() < until_ns {
+            spin_loop();
+        }
+        assert!(work.step(|| false));
+        let served = work.served(true, 1);
+        assert!(served.stalled_ns >= 2 * STALL_NS && served.worked_ns == 0, "{served:?}");
+>>>>>>> a5
     }
 
     #[test]
     fn a_range_over_no_keys_ends() {
         let database = Database::open_in_order(None).unwrap();
+<<<<<<< HEAD
         let served = range(&database, 7, u64::MAX, Clock::Cpu, || false).unwrap();
         let nothing = Served { found: false, longest_step_ns: 0, keys: 0, worked_ns: 0 };
+=======
+        let served = range(&database, 7, u64::MAX, || false).unwrap();
+        let nothing =
+            Served { found: false, longest_step_ns: 0, keys: 0, worked_ns: 0, stalled_ns: 0 };
+>>>>>>> a5
         assert_eq!(served, nothing);
     }
 

@@ -128,7 +128,8 @@ fn range_cost(
         return None;
     }
     let others = served.saturating_sub(ranges.requests);
-    let core_ns = delta.busy_ns - others as f64 * work.service().other_ns(counts);
+    let not_ranges = others as f64 * work.service().other_ns(counts) + ranges.stalled_ns as f64;
+    let core_ns = delta.busy_ns - not_ranges;
     Some(RangeCost {
         preempted: delta.preempted,
         service_ns_per_key: ranges.worked_ns as f64 / ranges.keys as f64,

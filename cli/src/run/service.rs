@@ -140,6 +140,8 @@ struct RangeCounters {
     requests: AtomicU64,
     keys: AtomicU64,
     worked_ns: AtomicU64,
+    /// Of all requests.
+    stalled_ns: AtomicU64,
 }
 
 /// What RANGEs have read.
@@ -151,6 +153,8 @@ pub struct Ranges {
     pub keys: u64,
     /// Time that they took, but for where they were preempted.
     pub worked_ns: u64,
+    /// Time in which the machine stalled, of all requests: RANGEs and others.
+    pub stalled_ns: u64,
 }
 
 impl Ranges {
@@ -160,6 +164,7 @@ impl Ranges {
             requests: self.requests - before.requests,
             keys: self.keys - before.keys,
             worked_ns: self.worked_ns - before.worked_ns,
+            stalled_ns: self.stalled_ns - before.stalled_ns,
         }
     }
 }
@@ -227,6 +232,9 @@ impl Work {
                     self.ranges.keys.fetch_add(served.keys, Ordering::Relaxed);
                     self.ranges.worked_ns.fetch_add(served.worked_ns, Ordering::Relaxed);
                 }
+                if served.stalled_ns > 0 {
+                    self.ranges.stalled_ns.fetch_add(served.stalled_ns, Ordering::Relaxed);
+                }
                 if served.longest_step_ns > STALL_NS && !taken_off() {
                     self.recorder.stalled();
                 }
@@ -251,8 +259,13 @@ impl Work {
     /// What its RANGEs have read since it was made.
     pub fn ranges(&self) -> Ranges {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let RangeCounters { requests, keys, worked_ns } = &self.ranges;
-        Ranges { requests: get(requests), keys: get(keys), worked_ns: get(worked_ns) }
+        let RangeCounters { requests, keys, worked_ns, stalled_ns } = &self.ranges;
+        Ranges {
+            requests: get(requests),
+            keys: get(keys),
+            worked_ns: get(worked_ns),
+            stalled_ns: get(stalled_ns),
+        }
     }
 
     /// Of the requests whose runs are counted: how many ran, and how many more than once.
