@@ -164,6 +164,12 @@ fn figures(found: &Found, variants: &[&Variant], load: f64, class: &str, with: &
             add("range_core_time_growth".to_owned(), json!(range.core_growth));
         }
     }
+    let vs_oracle = |variant: &&Variant| {
+        let compared = result(&variant.name)?.compared.as_ref()?;
+        Some((variant.name.clone(), json!(compared.slowdown_vs_oracle?)))
+    };
+    let vs_oracle: Map<String, Value> = variants.iter().filter_map(vs_oracle).collect();
+    add(format!("{class}_p99_slowdown_vs_oracle_by_variant"), Value::Object(vs_oracle));
     for variant in variants.iter().filter(|variant| variant.name != with) {
         let (name, of) = (key(&variant.name), key(with));
         let tails = p99(&variant.name).zip(p99(with));
@@ -322,6 +328,11 @@ link = "model:mount-evans"
         };
         assert_eq!(figure("get_p99_slowdown"), 20.0);
         assert_eq!(figure("get_p99_slowdown_vs_oracle"), 2.5);
+        let by_variant = &found.extra["get_p99_slowdown_vs_oracle_by_variant"];
+        assert_eq!(
+            (by_variant["Shinjuku"].as_f64(), by_variant["FIFO"].as_f64()),
+            (Some(2.5), Some(62.5))
+        );
         assert_eq!(figure("get_p99_slowdown_vs_ideal_slices"), 1.25);
         assert_eq!(figure("get_p99_ratio_fifo_over_shinjuku"), 25.0);
         assert_eq!(figure("shinjuku_pcie_like_saturation_gain"), -0.1);

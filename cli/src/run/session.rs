@@ -15,7 +15,7 @@ use super::service::Work;
 use super::system::System;
 use super::{Failure, Ground, keep_house, limits, mix, take_generators_seat, variant_result};
 use crate::report::model::VariantResult;
-use crate::scenario::Variant;
+use crate::scenario::{Threads, Variant};
 
 /// How often a load that a search asks for is tried, at most.
 pub(super) const TRIES: usize = 3;
@@ -55,7 +55,8 @@ impl<'a> Session<'a> {
         take_generators_seat(&seating)?;
         let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
         let limits = limits(workload);
-        let own_cpus = !seating.workers_yield;
+        // Kernel-level threads wait for each other on their core's CPU, as they should.
+        let own_cpus = !seating.workers_yield && variant.host.threads == Threads::User;
         let outcomes = Vec::new();
         Ok(Session { ground, system, work, terms, cores, own_cpus, limits, outcomes })
     }
