@@ -24,6 +24,8 @@ use crate::memory::check;
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
+    /// A pipe's reading end, whose flags are nobody else's to change.
+    is_own: bool,
 }
 
 /// Bytes that one look takes from a vector at most; eight are a ring.
@@ -38,7 +40,7 @@ impl EventFd {
         let raw = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         // SAFETY: `raw` was just opened and belongs to nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        Ok(EventFd { fd })
+        Ok(EventFd { fd, is_own: false })
     }
 
     /// The vector behind a descriptor that was received from the peer.
@@ -48,7 +50,7 @@ impl EventFd {
         let flags = flags | libc::O_NONBLOCK;
         // SAFETY: as above.
         check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) })?;
-        Ok(EventFd { fd })
+        Ok(EventFd { fd, is_own: false })
     }
 
     /// A vector that can interrupt a thread: the end to wait on, and the end to ring, which goes to the
@@ -59,7 +61,8 @@ impl EventFd {
         // SAFETY: `raw` is valid for writes of two descriptors.
         check(unsafe { libc::pipe2(raw.as_mut_ptr(), flags) })?;
         // SAFETY: both were just opened and belong to nobody else.
-        let ends = raw.map(|raw| EventFd { fd: unsafe { OwnedFd::from_raw_fd(raw) } });
+        let [waiting, ringing] = raw.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
+        let ends = [(waiting, true), (ringing, false)].map(|(fd, is_own)| EventFd { fd, is_own });
         let waiting = ends[0].fd.as_raw_fd();
         // SAFETY: the descriptor is open; no memory is involved.
         check(unsafe { libc::fcntl(waiting, F_SETSIG, signal) })?;
@@ -79,7 +82,7 @@ impl EventFd {
 
     /// Another handle of the same vector.
     pub fn try_clone(&self) -> io::Result<EventFd> {
-        Ok(EventFd { fd: self.fd.try_clone()? })
+        Ok(EventFd { fd: self.fd.try_clone()?, is_own: self.is_own })
     }
 
     /// Forgets all rings so far. Returns whether there was one.
@@ -87,12 +90,15 @@ impl EventFd {
         let mut rung = false;
         for _ in 0..LOOKS_MAX {
             let mut bytes = [0u8; BYTES_PER_LOOK];
-            let vector =
-                libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: BYTES_PER_LOOK };
-            // SAFETY: the vector names `bytes`, valid for writes during the call.
-            // RWF_NOWAIT, because the peer may have cleared O_NONBLOCK.
-            let got =
-                unsafe { libc::preadv2(self.fd.as_raw_fd(), &vector, 1, -1, libc::RWF_NOWAIT) };
+            let (fd, start) = (self.fd.as_raw_fd(), bytes.as_mut_ptr().cast());
+            let vector = libc::iovec { iov_base: start, iov_len: BYTES_PER_LOOK };
+            // SAFETY: both name `bytes`, valid for writes during the call.
+            let got = match self.is_own {
+                // Kernels before 6.5 refuse RWF_NOWAIT for pipes.
+                true => unsafe { libc::read(fd, start, BYTES_PER_LOOK) },
+                // The peer may have cleared O_NONBLOCK.
+                false => unsafe { libc::preadv2(fd, &vector, 1, -1, libc::RWF_NOWAIT) },
+            };
             rung |= got > 0;
             if got < BYTES_PER_LOOK as isize {
                 break;

@@ -118,10 +118,11 @@ pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         let mut session = Session::start(ground, variant)?;
         match &ground.scenario.run.load {
             Load::Each(loads) => {
+                let refines = ground.scenario.run.refine > 0;
                 for load in loads {
                     let load = load * factor;
                     ground.begin(&format!("{}: {:.0} k/s", variant.name, load / 1e3));
-                    session.point(load)?;
+                    session.step(load, refines)?;
                     ground.end();
                 }
                 let refine = ground.scenario.run.refine;

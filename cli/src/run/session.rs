@@ -19,8 +19,6 @@ use crate::scenario::{Threads, Variant};
 
 /// How often a load that a search asks for is tried, at most.
 pub(super) const TRIES: usize = 3;
-/// The same of a load between two others of a list.
-const REFINE_TRIES: usize = 2;
 
 /// A system that is up, and the points that were run.
 pub(super) struct Session<'a> {
@@ -132,7 +130,7 @@ impl<'a> Session<'a> {
     pub fn search(&mut self, low: f64, high: f64, probes: u32) -> Result<SearchResult, Failure> {
         let mut failure = None;
         let limits = self.limits.clone();
-        let run = |per_second| match self.tries(per_second, TRIES) {
+        let run = |per_second| match self.tries(per_second) {
             Ok(point) => point,
             Err(error) => {
                 failure.get_or_insert(error);
@@ -143,28 +141,42 @@ impl<'a> Session<'a> {
         failure.map_or(Ok(result), Err)
     }
 
+    /// Runs one point of several under higher and higher loads. Where its saturation is looked for, one
+    /// that was served too slowly is tried again, unless a lower load was served no better.
+    pub fn step(&mut self, per_second: f64, looks_for_saturation: bool) -> Result<(), Failure> {
+        let is_saturated =
+            |outcome: &Outcome| outcome.measured.verdict(&self.limits) == Verdict::Saturated;
+        if looks_for_saturation && !self.outcomes.last().is_some_and(is_saturated) {
+            self.tries(per_second).map(drop)
+        } else {
+            self.point(per_second)
+        }
+    }
+
     /// Runs `loads` more where its saturation lies by what was run so far.
     pub fn refine(&mut self, loads: u32) -> Result<(), Failure> {
         for _ in 0..loads {
             let points: Vec<_> = self.outcomes.iter().map(|each| each.measured.clone()).collect();
             let Some(load) = measured::next_probe(&points, &self.limits) else { break };
-            self.tries(load, REFINE_TRIES)?;
+            self.tries(load)?;
         }
         Ok(())
     }
 
-    /// Runs a point, again if it was served too slowly, up to `most` times.
-    fn tries(&mut self, per_second: f64, most: usize) -> Result<measured::Point, Failure> {
+    /// Runs a point, again if it was served too slowly, up to [`TRIES`] times.
+    fn tries(&mut self, per_second: f64) -> Result<measured::Point, Failure> {
         let mut tries = 1;
         loop {
             self.point(per_second)?;
             let point = &self.outcomes.last().expect("a point was just run").measured;
             let slow = point.verdict(&self.limits) == Verdict::Saturated
                 && point.served() >= self.limits.served;
-            if !slow || tries == most {
+            if !slow || tries == TRIES {
                 return Ok(point.clone());
             }
             tries += 1;
+            // The next try takes its place.
+            self.outcomes.pop();
         }
     }
 
