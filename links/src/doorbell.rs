@@ -92,11 +92,12 @@ impl EventFd {
             let mut bytes = [0u8; BYTES_PER_LOOK];
             let (fd, start) = (self.fd.as_raw_fd(), bytes.as_mut_ptr().cast());
             let vector = libc::iovec { iov_base: start, iov_len: BYTES_PER_LOOK };
-            // SAFETY: both name `bytes`, valid for writes during the call.
             let got = match self.is_own {
                 // Kernels before 6.5 refuse RWF_NOWAIT for pipes.
+                // SAFETY: `start` is that of `bytes`, valid for writes during the call.
                 true => unsafe { libc::read(fd, start, BYTES_PER_LOOK) },
                 // The peer may have cleared O_NONBLOCK.
+                // SAFETY: the vector names `bytes`, valid for writes during the call.
                 false => unsafe { libc::preadv2(fd, &vector, 1, -1, libc::RWF_NOWAIT) },
             };
             rung |= got > 0;

@@ -138,8 +138,8 @@ impl Preempted {
         (self.runs.count() >= ENOUGH && is_late).then(|| {
             let what = format!("warning: {variant}: slices of {} us are not kept", micros(slice.0));
             let how = format!(
-                "half of the preempted runs lasted over {} us, and only 5% up to {} us: shorter ones this \
-                 machine does not deliver with these threads and seats",
+                "half of the preempted runs lasted up to {} us, the shortest 5% up to {} us: less this machine does not \
+                 deliver with these threads and seats",
                 micros(half.0),
                 micros(shortest.0)
             );
