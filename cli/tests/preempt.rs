@@ -82,8 +82,11 @@ fn what_kernel_level_threads_were_decided_replays() {
         if log.extension().is_some_and(|extension| extension == "wavelog") {
             let found =
                 object(&wave(&["replay", log.to_str().unwrap(), "--json"], directory.path()));
-            assert_eq!(found["identical"], true, "{found}");
-            assert!(found["preemptions"].as_u64().unwrap() > 0, "{found}");
+            let count = |what: &str| found[what].as_u64().unwrap();
+            let wrong = ["different", "missing", "extra"].map(count);
+            assert_eq!(wrong, [0; 3], "{found}");
+            assert_eq!(count("identical"), count("decisions") + count("preemptions"), "{found}");
+            assert!(count("preemptions") > 0, "{found}");
             replayed += 1;
         }
     }
