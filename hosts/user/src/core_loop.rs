@@ -314,9 +314,11 @@ impl Core {
         self.interrupt(Some(klt.tid()));
         mine.away.store(1, Ordering::Relaxed);
         mine.runner.store(klt.tid(), Ordering::SeqCst);
-        // Whoever changes these looks for the runner after that.
+        // Whoever changes these looks for the runner after that. The agent rings after it has stored its
+        // word, and may have done both before the ring could interrupt this thread.
         let is_late = self.epoch.get() != shared.epoch.load(Ordering::SeqCst)
-            || shared.stop.load(Ordering::SeqCst);
+            || shared.stop.load(Ordering::SeqCst)
+            || self.is_asked_to_end();
         let alarm = self.set_alarm(now);
         if alarm.is_some() {
             klt.set_timer(alarm, shared.signal);

@@ -6,8 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{shipped, start, sum, wait_for};
+use common::{agent, shipped, start, sum, wait_for};
 use wave_core::clock::Nanos;
+use wave_core::message::{Decision, Message};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::policy::{Desk, Policy, Preemption, Progress};
+use wave_core::snapshot::Snapshot;
+use wave_sched::policies::fifo::Fifo;
 use wave_user::{Attributes, Condvar, Enclave, Mode, Mutex, SpawnError, ThreadKind};
 
 const SHINJUKU: &str = "shinjuku:slice_us=100";
@@ -258,6 +263,58 @@ fn a_new_agent_reaches_a_thread_that_never_stops() {
     endless.unwrap().join().unwrap();
     drop(enclave);
     second.join().unwrap().unwrap();
+}
+
+/// FIFO that ends each run once, as soon as it hears that it has begun.
+struct Hasty(Fifo, Option<Preemption>);
+
+impl Policy for Hasty {
+    fn name(&self) -> &'static str {
+        "hasty"
+    }
+    fn on_message(&mut self, now: Nanos, message: &Message) {
+        self.0.on_message(now, message);
+    }
+    fn on_outcome(&mut self, now: Nanos, core: u16, of: &Decision, outcome: Outcome) {
+        self.0.on_outcome(now, core, of, outcome);
+        let run = outcome.run;
+        self.1 = (outcome.code == Code::Complete).then_some(Preemption { core, run });
+    }
+    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        if let Some(preemption) = self.1.take() {
+            desk.preempt(preemption);
+        }
+        self.0.decide(now, desk)
+    }
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+    fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
+        self.0.resync(now, snapshot);
+    }
+}
+
+#[test]
+fn a_preemption_that_comes_while_the_gate_opens_is_not_lost() {
+    let enclave = start_with("klt-hasty", 3, 1);
+    let agent = agent(&enclave, |config| Box::new(Hasty(Fifo::new(config), None)));
+    // Nobody asks twice: the first that is lost leaves its thread on the core for ever.
+    let enough = Arc::new(AtomicBool::new(false));
+    let spawn = |_| {
+        let enough = Arc::clone(&enough);
+        let body = move || {
+            while !enough.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+        };
+        enclave.spawn(KERNEL, body).unwrap()
+    };
+    let handles = [0, 1, 2].map(spawn);
+    wait_for("preemptions", || sum(&enclave, |core| core.preempted) > 1_000);
+    enough.store(true, Ordering::SeqCst);
+    handles.into_iter().for_each(|handle| handle.join().unwrap());
+    drop(enclave);
+    agent.join().unwrap().unwrap();
 }
 
 #[test]
