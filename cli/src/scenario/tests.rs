@@ -152,7 +152,7 @@ fn a_wrong_form_is_refused_with_line_field_and_what_is_allowed() {
     assert_eq!(
         message_with("policy = ", "polcy = "),
         "scenarios/x.toml:8: unknown field `polcy`, expected one of `name`, `placement`, `policy`, `link`, \
-         `messages`, `decisions`, `cores`, `prestage`, `prefetch`"
+         `messages`, `decisions`, `cores`, `prestage`, `prefetch`, `threads`"
     );
     assert_eq!(
         message_with("[run]\n", "[run]\nseed = \"one\"\n"),

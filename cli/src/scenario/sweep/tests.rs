@@ -129,7 +129,7 @@ fn what_cannot_be_swept_is_refused_with_axis_and_what_is_allowed() {
             "\"run.seed\" = [1]\n\"host.coers\" = [1]",
             2,
             "[sweep] with \"host.coers\" = 1: unknown field `coers`, expected one of `cores`, `max_threads`, \
-             `prestage`, `spin_us`, `machine`",
+             `prestage`, `spin_us`, `machine`, `threads`",
         ),
         (
             "\"run.seed\" = [1]\n\"host.cores\" = [1, 0]",
