@@ -33,7 +33,16 @@ enum Which {
     Agent(Output),
     /// A yield that an agent decides on, against a futex handoff between two threads.
     Switch(Output),
-    /// Preemption at a safe point, against a signal to its handler.
+    /// Preemption at safe points and of kernel-level threads, against a signal to its handler.
+    #[command(
+        after_help = "safe_point_ns, klt_ns: from before the agent asks until the core has the thread back; signal_ns: from
+tgkill(2) to the handler. safe_point_vs_signal_ratio is signal over safe point (higher is better),
+klt_vs_signal_ratio kernel-level thread over signal (lower is better). range_growth_*: how much more core
+time a scan of RocksDB takes that is preempted every 30 us at safe points (ult), or every 100 us on a
+kernel-level thread (klt), as a share: 0.01 is 1%. idle_overhead: how much longer a scan takes with a safe
+point after each key and nothing to preempt, as a share, and the ends of its 95% interval. p5, p50 and
+p95 are over chunks; where they lie far apart, something else used the CPUs: run again."
+    )]
     Preempt(Output),
     /// The simulator's event queue, against nexosim.
     Sim(Output),

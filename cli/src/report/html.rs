@@ -29,10 +29,13 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
                     h1 { (result.scenario) }
                     p.lead { (result.description) }
                     (conditions(result))
-                    (saturation(result, plots))
-                    (compared(result))
-                    (throughput(result, plots))
-                    (account(result, plots))
+                    // There is no load in this kind.
+                    @if result.kind != "chaos" {
+                        (saturation(result, plots))
+                        (compared(result))
+                        (throughput(result, plots))
+                        (account(result, plots))
+                    }
                     (extra(result))
                     (facts(result))
                 }

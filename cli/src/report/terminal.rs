@@ -15,7 +15,9 @@ const NAME_WIDTH_MAX: u16 = 34;
 
 /// Every point, then every variant's saturation, if any is known.
 pub fn summary(result: &RunResult) -> String {
-    let mut text = points(result);
+    // A kind of scenario without loads has none.
+    let has_points = result.variants.iter().any(|variant| !variant.points.is_empty());
+    let mut text = if has_points { points(result) } else { String::new() };
     if let Some(saturation) = saturation(result) {
         text.push_str("\n\n");
         text.push_str(&saturation);

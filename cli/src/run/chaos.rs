@@ -251,15 +251,15 @@ impl Tally {
 
     fn complaints(&self, variant: &str) -> Vec<String> {
         [
-            (self.wrong, "keys, values or allocations were not what had been written"),
+            (self.wrong, "keys, values or allocated bytes were not what had been written"),
             (self.stuck, "threads did not end"),
             (self.panicked, "threads panicked"),
-            (u64::from(self.preempted.count() == 0), "variant was never preempted"),
-            (u64::from(self.gets == 0), "variant did not read anything"),
         ]
         .into_iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, what)| format!("{variant}: {count} {what}"))
+        .chain((self.preempted.count() == 0).then(|| format!("{variant}: no run was preempted")))
+        .chain((self.gets == 0).then(|| format!("{variant}: nothing was read")))
         .collect()
     }
 }

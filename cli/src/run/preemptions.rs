@@ -105,22 +105,25 @@ impl Preempted {
             self.count(),
             counts.ended_first
         );
-        let mut how = format!(
-            "deferred: half by at most {half} us, 99% by {most} us, all by {} us (at safe points the clock is \
-             looked at every 10 us or so)",
-            us(self.deferrals.max)
-        );
+        let mut how = Vec::new();
+        if counts.preempted > 0 {
+            how.push(format!(
+                "deferred: half by at most {half} us, 99% by {most} us, all by {} us (from when the host could know: \
+                 the signal, or the look at the clock before a safe point, some 10 us earlier)",
+                us(self.deferrals.max)
+            ));
+        }
         if counts.sliced_by_core > 0 {
-            how.push_str(&format!("; {} by the cores' own timers", counts.sliced_by_core));
+            how.push(format!("{} by the cores' own timers", counts.sliced_by_core));
         }
         if counts.deferred_inside_runtime > 0 {
             let inside = counts.deferred_inside_runtime;
-            how.push_str(&format!("; {inside} waited until a call of the runtime had ended"));
+            how.push(format!("{inside} waited until a call of the runtime had ended"));
         }
         if let Some(frame) = self.worst.as_ref().and_then(|worst| worst.stack.first()) {
-            how.push_str(&format!("; the longest ended in {frame}"));
+            how.push(format!("the longest ended in {frame}"));
         }
-        let mut facts = vec![(what, how)];
+        let mut facts = vec![(what, how.join("; "))];
         if let Some(stall) = &self.longest_stall {
             let what =
                 format!("{variant}: {} times a thread did not leave its core", counts.stalls);

@@ -21,7 +21,7 @@ use crate::klt;
 use crate::safe_points::SafePoints;
 use crate::shared::{CoreShared, Incarnation, Shared, lock};
 use crate::stats::{Mode, PUBLISH_EVERY, bump};
-use crate::table::{Left, Slot, Table, Thread};
+use crate::table::{Left, Slot, Thread};
 use crate::timers::Timers;
 
 /// The core's end of the current window.
@@ -46,7 +46,8 @@ pub(crate) struct Core {
     current: Cell<u32>,
     /// Whether `current` is on this core's pthread, on its fiber or on the way there.
     on_fiber: Cell<bool>,
-    /// When the core itself ends the run.
+    /// How long the run lasts at most, or zero; and when the core itself ends it.
+    slice: Cell<Nanos>,
     slice_end: Cell<Nanos>,
     /// When a kernel-level thread is interrupted by its timer.
     alarm: Cell<Nanos>,
@@ -71,9 +72,12 @@ impl CoreLink {
 /// Deferrals that are shorter are not worth knowing where they happened.
 const WORTH_A_STACK: Nanos = Nanos::from_micros(50);
 
+/// Shorter slices of kernel-level threads would end before the thread has come to anything.
+const KLT_SLICE_MIN: Nanos = Nanos::from_micros(10);
+
 /// Applies decisions for one core.
 struct Commits<'a> {
-    table: &'a Table,
+    shared: &'a Shared,
     core: u16,
 }
 
@@ -92,8 +96,16 @@ impl Mechanism for Commits<'_> {
         if decision.kind != DECISION_RUN {
             return Err(Code::UnsupportedVersion);
         }
-        let id = self.table.commit(self.core, decision.subject, decision.sequence)?;
-        Ok(Work { id, slice: Nanos(decision.argument) })
+        let Shared { table, klts, signal, .. } = self.shared;
+        let slice = Nanos(decision.argument);
+        if slice != Nanos(0)
+            && let Some(klt) = table.get(decision.subject.id).and_then(Slot::klt)
+            && !klts.get(klt).has_timer(*signal)
+        {
+            return Err(Code::Unsupported);
+        }
+        let id = table.commit(self.core, decision.subject, decision.sequence)?;
+        Ok(Work { id, slice })
     }
 }
 
@@ -105,6 +117,7 @@ impl Core {
             tid: unsafe { libc::gettid() },
             cpu,
             on_fiber: Cell::new(false),
+            slice: Cell::new(Nanos(0)),
             slice_end: Cell::new(Nanos::MAX),
             alarm: Cell::new(Nanos::MAX),
             interrupts: Cell::new(None),
@@ -160,8 +173,9 @@ impl Core {
                     self.idle_since.set(None);
                     self.charged_at_look.set(None);
                     self.safe_points.begin(now, slice);
+                    self.slice.set(slice);
                     self.slice_end.set(if slice == Nanos(0) { Nanos::MAX } else { now + slice });
-                    let reason = self.switch_to(id, now);
+                    let reason = self.switch_to(id);
                     let end = clock.now();
                     if reason == Suspend::Preempt {
                         counters.preempted_at_ns.store(end.0, Ordering::Relaxed);
@@ -231,7 +245,7 @@ impl Core {
     fn next_from_agent(&self, now: Nanos) -> Next<Work> {
         let mut link = self.link.borrow_mut();
         let Some(CoreLink { port, protocol, incarnation }) = &mut *link else { return Next::Spin };
-        let mut commits = Commits { table: &self.shared.table, core: self.index };
+        let mut commits = Commits { shared: &self.shared, core: self.index };
         let next = protocol.poll(port, now, &mut commits);
         let record = protocol.record();
         self.run.set(record.run);
@@ -281,11 +295,11 @@ impl Core {
     }
 
     /// Runs a thread until it gives the core back.
-    fn switch_to(&self, id: u32, now: Nanos) -> Suspend {
+    fn switch_to(&self, id: u32) -> Suspend {
         self.current.set(id);
         self.mine().runs.store(id, Ordering::Relaxed);
         match self.shared.table.slot(id).klt() {
-            Some(at) => self.switch_to_klt(at, id, now),
+            Some(at) => self.switch_to_klt(at, id),
             None => self.switch_to_fiber(id),
         }
     }
@@ -308,7 +322,7 @@ impl Core {
         reason
     }
 
-    fn switch_to_klt(&self, at: u32, id: u32, now: Nanos) -> Suspend {
+    fn switch_to_klt(&self, at: u32, id: u32) -> Suspend {
         let (shared, mine) = (&self.shared, self.mine());
         let klt = shared.klts.get(at);
         self.interrupt(Some(klt.tid()));
@@ -319,10 +333,7 @@ impl Core {
         let is_late = self.epoch.get() != shared.epoch.load(Ordering::SeqCst)
             || shared.stop.load(Ordering::SeqCst)
             || self.is_asked_to_end();
-        let alarm = self.set_alarm(now);
-        if alarm.is_some() {
-            klt.set_timer(alarm, shared.signal);
-        }
+        self.alarm.set(Nanos::MAX);
         klt.open(self, id, self.cpu);
         if is_late {
             klt::interrupt(klt.tid(), shared.signal);
@@ -332,7 +343,7 @@ impl Core {
         }
         self.prefetch();
         mine.runner.store(0, Ordering::SeqCst);
-        if alarm.is_some() {
+        if self.alarm.get() != Nanos::MAX {
             klt.set_timer(None, shared.signal);
         }
         let reason = klt.reason();
@@ -340,6 +351,20 @@ impl Core {
             shared.klts.give_back(at);
         }
         reason
+    }
+
+    /// A kernel-level thread is through its gate. Returns after how long its timer is to interrupt it, if
+    /// at all.
+    pub(crate) fn begin_on_klt(&self) -> Option<Nanos> {
+        if self.slice.get() == Nanos(0) && self.timers.borrow().next().is_none() {
+            return None;
+        }
+        let now = MonotonicClock.now();
+        if self.slice.get() != Nanos(0) {
+            // From here on: what its wake-up took is none of the thread's.
+            self.slice_end.set(now + self.slice.get().max(KLT_SLICE_MIN));
+        }
+        self.set_alarm(now)
     }
 
     /// How long a kernel-level thread may run until the core has to see to something: the end of its

@@ -193,8 +193,8 @@ pub enum SpawnError {
     },
     /// As many kernel-level threads as configured are alive.
     #[error(
-        "enclave `{enclave}` has {max} kernel-level threads alive, as many as it was configured for \
-         (Options::kernel_threads)"
+        "enclave `{enclave}` was configured for {max} kernel-level threads at a time, and has as many: \
+         Options::kernel_threads (0 unless set)"
     )]
     FullOfKernel {
         /// Which enclave.

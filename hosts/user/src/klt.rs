@@ -99,7 +99,7 @@ impl Klt {
         self.tid.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         KLT.set(self);
         started();
-        while self.wait_for_gate() == OPEN {
+        while self.pass_gate() == OPEN {
             let entry = shared.table.slot(self.id.load(Ordering::Relaxed)).take_entry();
             self.step_outside();
             entry.call();
@@ -150,19 +150,28 @@ impl Klt {
         futex::wake(away);
     }
 
-    fn wait_for_gate(&self) -> u32 {
-        loop {
+    /// Waits for the gate and begins its run. Returns what the gate says.
+    fn pass_gate(&self) -> u32 {
+        let gate = loop {
             match self.gate.load(Ordering::Acquire) {
                 CLOSED => futex::wait(&self.gate, CLOSED),
-                gate => return gate,
+                gate => break gate,
+            }
+        };
+        if gate == OPEN {
+            let core = self.core();
+            let after = core.begin_on_klt();
+            if after.is_some() {
+                self.set_timer(after, core.shared.signal);
             }
         }
+        gate
     }
 
     /// Leaves the core, and comes back when the thread runs again. The caller is this pthread, inside.
     pub(crate) fn leave(&self, reason: Suspend) {
         self.give_back(reason);
-        self.wait_for_gate();
+        self.pass_gate();
     }
 
     #[inline]
@@ -219,20 +228,24 @@ impl Klt {
         }
     }
 
-    /// Sends the signal to its pthread after `slice`, or not any more.
-    pub(crate) fn set_timer(&self, slice: Option<Nanos>, signal: libc::c_int) {
-        let mut timer = lock(&self.timer);
-        match (&*timer, slice) {
-            (None, None) => {}
-            (Some(timer), slice) => timer.set(slice.unwrap_or(Nanos(0))),
-            (None, Some(slice)) => {
-                // Where the kernel has no more timers, the agent's next preemption has to do.
-                *timer = Timer::new(self.tid(), signal).ok();
-                if let Some(timer) = &*timer {
-                    timer.set(slice);
-                }
-            }
+    /// Sends the signal to its pthread after so long, or not any more. Without a timer nothing comes:
+    /// slices are refused then, and who sleeps is woken when the core switches next.
+    pub(crate) fn set_timer(&self, after: Option<Nanos>, signal: libc::c_int) {
+        if self.has_timer(signal)
+            && let Some(timer) = &*lock(&self.timer)
+        {
+            timer.set(after.unwrap_or(Nanos(0)));
         }
+    }
+
+    /// Makes its timer, unless it has one. Returns whether it has one now: the kernel may have no more
+    /// of them for this user.
+    pub(crate) fn has_timer(&self, signal: libc::c_int) -> bool {
+        let mut timer = lock(&self.timer);
+        if timer.is_none() {
+            *timer = Timer::new(self.tid(), signal).ok();
+        }
+        timer.is_some()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A thread runtime in an ordinary process, without privileges, whose every scheduling decision is
 //! made elsewhere.
 //!
-//! *Host cores* are pinned pthreads. *Threads* are stackful user-level threads: [`spawn`],
+//! *Host cores* are pinned pthreads. *Threads* are stackful user-level threads or have a pthread each: [`spawn`],
 //! [`yield_now`], [`park`] and [`Thread::unpark`], [`sleep`], [`JoinHandle::join`], [`Mutex`],
 //! [`Condvar`]. Each event sends its message to the enclave's agent, each switch takes a decision,
 //! checks it against the thread table, and reports the outcome. Without an agent, a first-in

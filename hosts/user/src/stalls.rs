@@ -33,8 +33,11 @@ const AT_REST: u32 = 20;
 pub enum StallCause {
     /// It passes no safe point.
     NoSafePoint,
-    /// It is inside of this crate, or blocks the signal, or the kernel does not let go of it.
+    /// It is inside of this crate, or blocks the signal, or the kernel does not let go of it, or the
+    /// process has taken the signal for itself since.
     NotInterruptible,
+    /// It hardly ran: others have its CPU.
+    NoCpu,
     /// It sleeps in the kernel for a lock (pthread_mutex_t) which that thread holds, and that thread has
     /// no core. It was not necessarily asked to leave, so that only the policy can end this.
     LockedOut(Thread),
@@ -70,8 +73,17 @@ impl fmt::Display for Stall {
                     "has been asked to leave for {ms:.1} ms and passed no safe point: call preempt_point() there, or make it a kernel-level thread"
                 )?;
             }
+            StallCause::NoCpu => {
+                write!(
+                    f,
+                    "has been asked to leave for {ms:.1} ms and hardly ran meanwhile: others use its CPU"
+                )?;
+            }
             StallCause::NotInterruptible => {
-                write!(f, "has been asked to leave for {ms:.1} ms and takes no signal")?;
+                write!(
+                    f,
+                    "has been asked to leave for {ms:.1} ms and takes no signal (Options::signal): it blocks it, or another handler does"
+                )?;
             }
             StallCause::LockedOut(Thread(holder)) => write!(
                 f,
@@ -152,10 +164,12 @@ impl Frames {
                 let path = symbol.filename().map(|path| path.to_string_lossy().into_owned());
                 let path = path.unwrap_or_default();
                 let name = symbol.name().map_or_else(|| "?".to_owned(), |name| format!("{name:#}"));
+                let crate_name = name.trim_start_matches(['<', '&']).split("::").next();
                 let is_look = path.contains(own)
                     || path.contains("/rustc/")
                     || path.contains("/backtrace-")
-                    || name == "__restore_rt";
+                    || name == "__restore_rt"
+                    || crate_name.is_some_and(|name| OWN.contains(&name));
                 is_below_look |= !is_look;
                 is_above_start &= !(path.contains(own) && path.ends_with("inline_fn.rs"));
                 if !is_below_look || !is_above_start {
@@ -171,6 +185,9 @@ impl Frames {
         names
     }
 }
+
+/// Crates of a look's frames, where the program has no debugging information that names files.
+const OWN: [&str; 5] = ["wave_user", "backtrace", "core", "std", "alloc"];
 
 /// Whose stack is wanted, by the pthread's id; 0 if nobody's.
 static WANTED: AtomicI32 = AtomicI32::new(0);
@@ -246,6 +263,8 @@ struct Seen {
     /// Since when this run is known to go on, and to be asked to end.
     since: Option<Nanos>,
     asked_since: Option<Nanos>,
+    /// CPU time of the pthread by then.
+    cpu_then: Nanos,
     /// It was reported, there.
     reported: Option<usize>,
 }
@@ -308,9 +327,12 @@ impl Detector {
             let line = incarnation.layout.preempt + at as u32;
             port.window(Home::Host).load(line, 0) == preempt_word(record.run)
         });
-        match is_asked {
-            true => _ = seen.asked_since.get_or_insert(now),
-            false => seen.asked_since = None,
+        let runner = core.runner.load(Ordering::SeqCst);
+        let pthread = if runner != 0 { runner } else { core.tid.load(Ordering::Relaxed) };
+        match (is_asked, seen.asked_since) {
+            (true, None) => (seen.asked_since, seen.cpu_then) = (Some(now), cpu_time(pthread)),
+            (true, Some(_)) => {}
+            (false, _) => seen.asked_since = None,
         }
         let (run, asked) = (now.since(since), seen.asked_since.map(|since| now.since(since)));
         let lasted = asked.filter(|asked| *asked >= self.patience);
@@ -323,13 +345,13 @@ impl Detector {
         if run < self.patience {
             return;
         }
-        let runner = core.runner.load(Ordering::SeqCst);
-        let pthread = if runner != 0 { runner } else { core.tid.load(Ordering::Relaxed) };
+        let ran = cpu_time(pthread).since(seen.cpu_then);
         let holder =
             holder_of_wanted_lock(pthread).and_then(|holder| self.shared.klts.stopped(holder));
         let holder = holder.map(|holder| self.shared.table.thread(holder));
         let (cause, lasted) = match (holder, lasted) {
             (Some(holder), _) => (StallCause::LockedOut(holder), run),
+            (None, Some(lasted)) if ran.0 < lasted.0 / 2 => (StallCause::NoCpu, lasted),
             (None, Some(lasted)) if runner != 0 => (StallCause::NotInterruptible, lasted),
             (None, Some(lasted)) => (StallCause::NoSafePoint, lasted),
             (None, None) => return,
@@ -349,6 +371,13 @@ impl Detector {
             found.push(stall);
         }
     }
+}
+
+/// CPU time of a thread of this process so far; zero where the kernel does not tell.
+fn cpu_time(thread: libc::pid_t) -> Nanos {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
+    let text = text.unwrap_or_default();
+    Nanos(text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }
 
 /// The thread that holds the lock for which this one sleeps in the kernel, if it does, and if the lock

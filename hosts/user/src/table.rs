@@ -192,6 +192,11 @@ impl Table {
         &self.slots[id as usize]
     }
 
+    /// The slot of an id that may be none.
+    pub(crate) fn get(&self, id: u32) -> Option<&Slot> {
+        self.slots.get(id as usize)
+    }
+
     pub(crate) fn thread(&self, id: u32) -> Thread {
         let word = self.slot(id).word.load(Ordering::Relaxed);
         Thread(Subject { id, generation: generation(word) })

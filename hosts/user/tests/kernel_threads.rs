@@ -83,6 +83,26 @@ fn a_slice_is_ended_by_the_core_itself() {
 }
 
 #[test]
+fn threads_get_on_however_short_their_slices() {
+    let enclave = start_with("klt-short", 2, 1);
+    let agent = shipped(&enclave, "shinjuku:slice_us=1,timer=core");
+    let counts = [AtomicU64::new(0), AtomicU64::new(0)];
+    let counts = Arc::new(counts);
+    let handles = [0, 1].map(|at| {
+        let counts = Arc::clone(&counts);
+        let body = move || {
+            while counts.iter().any(|count| count.load(Ordering::Relaxed) < 100_000) {
+                counts[at].fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        enclave.spawn(KERNEL, body).unwrap()
+    });
+    handles.into_iter().for_each(|handle| handle.join().unwrap());
+    drop(enclave);
+    agent.join().unwrap().unwrap();
+}
+
+#[test]
 fn both_kinds_share_cores() {
     for cores in [1, 2] {
         let enclave = start_with(&format!("klt-both-{cores}"), 4, cores);
