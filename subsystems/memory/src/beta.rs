@@ -21,17 +21,44 @@ pub enum Sampling {
 }
 
 impl Sampling {
-    /// Draws from Beta(`alpha`, `beta`), which must both be at least 1.
+    /// Draws from as many Betas as there are `draws`: the first from Beta(`alphas[0]`, `betas[0]`), and so on. Each
+    /// must be at least 1.
     #[inline]
-    pub fn beta(self, alpha: f32, beta: f32, rng: &mut Pcg64Mcg) -> f32 {
-        debug_assert!(alpha >= 1.0 && beta >= 1.0, "Beta({alpha}, {beta})");
-        let (x, y) = match self {
-            Sampling::Exact => (gamma(alpha, rng), gamma(beta, rng)),
-            Sampling::Fast => (cube(alpha, rng), cube(beta, rng)),
-        };
-        // Both can be zero, if hardly ever.
-        if x > 0.0 { x / (x + y) } else { 0.0 }
+    pub fn draw(self, alphas: &[f32], betas: &[f32], rng: &mut Pcg64Mcg, draws: &mut [f32]) {
+        debug_assert!(alphas.iter().chain(betas).all(|shape| *shape >= 1.0));
+        let shapes = alphas.iter().zip(betas);
+        match self {
+            Sampling::Exact => {
+                for (draw, (&alpha, &beta)) in draws.iter_mut().zip(shapes) {
+                    *draw = part(gamma(alpha, rng), gamma(beta, rng));
+                }
+            }
+            Sampling::Fast => {
+                // The normals first, so that the rest is a loop without branches.
+                let mut others = [0.0; LANES];
+                for (draws, (alphas, betas)) in
+                    draws.chunks_mut(LANES).zip(alphas.chunks(LANES).zip(betas.chunks(LANES)))
+                {
+                    let others = &mut others[..draws.len()];
+                    draws.fill_with(|| StandardNormal.sample(rng));
+                    others.fill_with(|| StandardNormal.sample(rng));
+                    let shapes = alphas.iter().zip(betas);
+                    for ((draw, other), (&alpha, &beta)) in draws.iter_mut().zip(others).zip(shapes)
+                    {
+                        *draw = part(cube(alpha, *draw), cube(beta, *other));
+                    }
+                }
+            }
+        }
     }
+}
+
+const LANES: usize = 64;
+
+#[inline]
+fn part(x: f32, y: f32) -> f32 {
+    // Both can be zero, if hardly ever: then it is zero as well.
+    x / (x + y).max(f32::MIN_POSITIVE)
 }
 
 fn gamma(shape: f32, rng: &mut Pcg64Mcg) -> f32 {
@@ -39,8 +66,7 @@ fn gamma(shape: f32, rng: &mut Pcg64Mcg) -> f32 {
 }
 
 #[inline]
-fn cube(shape: f32, rng: &mut Pcg64Mcg) -> f32 {
-    let normal: f32 = StandardNormal.sample(rng);
+fn cube(shape: f32, normal: f32) -> f32 {
     let third = 1.0 / (3.0 * libm::sqrtf(shape));
     let root = (1.0 - third * third + normal * third).max(0.0);
     shape * root * root * root
@@ -50,8 +76,10 @@ fn cube(shape: f32, rng: &mut Pcg64Mcg) -> f32 {
 /// (Kolmogorov and Smirnov's). Exact draws show about 1 / sqrt(`count`).
 pub fn ks_distance(sampling: Sampling, alpha: u32, beta: u32, count: u32, seed: u64) -> f64 {
     let mut rng = Pcg64Mcg::new(u128::from(seed) << 1 | 1);
-    let mut draws: alloc::vec::Vec<f32> =
-        (0..count).map(|_| sampling.beta(alpha as f32, beta as f32, &mut rng)).collect();
+    let alphas = alloc::vec![alpha as f32; count as usize];
+    let betas = alloc::vec![beta as f32; count as usize];
+    let mut draws = alloc::vec![0.0; count as usize];
+    sampling.draw(&alphas, &betas, &mut rng, &mut draws);
     draws.sort_unstable_by(f32::total_cmp);
     let mut worst: f64 = 0.0;
     for (at, &draw) in draws.iter().enumerate() {

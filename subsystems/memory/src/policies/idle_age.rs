@@ -6,7 +6,8 @@
 use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
 
-use super::tiered::{Classifier, Opinion, Pace, Schedule, Sight, Verdict};
+use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
+use crate::wire::bits;
 
 /// The policy.
 #[derive(Clone, Debug)]
@@ -55,20 +56,29 @@ impl Classifier for IdleAge {
         Schedule { shortest: self.period, levels: 1, epoch_periods: self.epoch_periods }
     }
 
-    fn observe(&self, batch: &mut Batch, sight: &Sight, _rng: &mut Pcg64Mcg) -> Pace {
-        batch.scans = batch.scans.saturating_add(1);
-        batch.idle_us =
-            if sight.young == 0 { batch.idle_us.saturating_add(sight.interval_us) } else { 0 };
-        Pace::Same
+    fn observe(&self, batches: &mut [Batch; LANES], sights: &Sights, _rng: &mut Pcg64Mcg) -> Paces {
+        for (batch, young, _) in sights.iter() {
+            let batch = &mut batches[batch];
+            batch.scans = batch.scans.saturating_add(1);
+            batch.idle_us = batch.idle_us.saturating_add(sights.interval_us);
+            if young != 0 {
+                batch.idle_us = 0;
+            }
+        }
+        Paces::default()
     }
 
-    fn judge(&self, batch: &Batch, _rng: &mut Pcg64Mcg) -> Verdict {
-        match batch.idle_us {
-            _ if batch.scans == 0 => Verdict::Unsure,
-            0 => Verdict::Hot,
-            age if age as f32 >= self.limit_us() => Verdict::Cold,
-            _ => Verdict::Unsure,
+    fn judge(&self, batches: &[Batch; LANES], managed: u64, _rng: &mut Pcg64Mcg) -> Verdicts {
+        let mut verdicts = Verdicts::default();
+        for batch in bits(managed) {
+            let Batch { idle_us, scans } = batches[batch as usize];
+            if scans > 0 && idle_us == 0 {
+                verdicts.hot |= 1 << batch;
+            } else if idle_us as f32 >= self.limit_us() {
+                verdicts.cold |= 1 << batch;
+            }
         }
+        verdicts
     }
 
     fn opinion(&self, batch: &Batch) -> Opinion {

@@ -20,9 +20,9 @@
 use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
 
-use super::tiered::{Classifier, Opinion, Pace, Schedule, Sight, Verdict};
+use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
 use crate::beta::Sampling;
-use crate::wire::BATCH_PAGES;
+use crate::wire::{BATCH_PAGES, bits};
 
 /// The limit between hot and cold, unless it is set: a third of the pages in a window. RocksDB's batches have
 /// fewer than a quarter or more than three quarters.
@@ -41,6 +41,8 @@ pub struct Settings {
     pub shortest: Nanos,
     /// How many periods there are, each twice the one before: 6 up to 9.6 s.
     pub levels: u32,
+    /// How long a window is: the longest period.
+    pub window: Nanos,
     /// Cold below this share of pages that are touched in a window.
     pub hot_share: f32,
     /// How to draw.
@@ -52,6 +54,7 @@ impl Default for Settings {
         Settings {
             shortest: Nanos::from_millis(300),
             levels: 6,
+            window: Nanos::from_millis(9_600),
             hot_share: HOT_SHARE,
             sampling: Sampling::Fast,
         }
@@ -95,24 +98,17 @@ impl Default for Sol {
 }
 
 impl Sol {
-    /// With these settings. Panics if there is no level, or the window is longer than an hour.
+    /// With these settings. Panics if a window is shorter than the shortest period, or longer than an hour.
     pub fn new(settings: Settings) -> Sol {
-        let shortest_us = settings.shortest.0 / 1_000;
-        assert!(settings.levels >= 1, "SOL needs a period");
-        let window_us = shortest_us << (settings.levels - 1);
-        let hour_us = 3_600_000_000;
-        assert!((1..=hour_us).contains(&window_us), "a window of {window_us} us");
+        let Settings { shortest, window, .. } = settings;
+        let hour = Nanos::from_millis(3_600_000);
+        assert!(shortest <= window && window <= hour, "a window of {window:?}");
         Sol {
             settings,
-            window_us: window_us as f32,
-            enough_us: (window_us - shortest_us / 2) as u32,
+            window_us: (window.0 / 1_000) as f32,
+            enough_us: (window.since(Nanos(shortest.0 / 2)).0 / 1_000) as u32,
             ln: core::array::from_fn(|pages| libm::logf(pages as f32)),
         }
-    }
-
-    #[inline]
-    fn draw(&self, batch: &Batch, rng: &mut Pcg64Mcg) -> f32 {
-        self.settings.sampling.beta(1.0 + batch.hot, 1.0 + batch.cold, rng)
     }
 
     /// The share of pages that are touched in a window, by a union over another time.
@@ -120,6 +116,38 @@ impl Sol {
     fn share_in_window(&self, touched: u32, pages: u32, elapsed_us: u32) -> f32 {
         let untouched_ln = self.ln[(pages - touched) as usize] - self.ln[pages as usize];
         1.0 - libm::expf(untouched_ln * (self.window_us / elapsed_us as f32))
+    }
+}
+
+/// On which side of the limit batches are.
+struct Sides {
+    /// Those whose draw is cold.
+    drawn_cold: u64,
+    /// Those whose mean is cold.
+    mean_cold: u64,
+}
+
+impl Sol {
+    /// Draws for each of `lanes`.
+    #[inline]
+    fn sides(&self, batches: &[Batch; LANES], lanes: &[u8], rng: &mut Pcg64Mcg) -> Sides {
+        let (mut alphas, mut betas, mut draws) = ([1.0; LANES], [1.0; LANES], [0.0; LANES]);
+        for ((lane, alpha), beta) in lanes.iter().zip(&mut alphas).zip(&mut betas) {
+            let batch = &batches[usize::from(*lane)];
+            (*alpha, *beta) = (1.0 + batch.hot, 1.0 + batch.cold);
+        }
+        let count = lanes.len();
+        let (alphas, betas) = (&alphas[..count], &betas[..count]);
+        self.settings.sampling.draw(alphas, betas, rng, &mut draws[..count]);
+        let limit = self.settings.hot_share;
+        let mut sides = Sides { drawn_cold: 0, mean_cold: 0 };
+        for (lane, (draw, (alpha, beta))) in
+            lanes.iter().zip(draws.iter().zip(alphas.iter().zip(betas)))
+        {
+            sides.drawn_cold |= u64::from(*draw < limit) << lane;
+            sides.mean_cold |= u64::from(*alpha < limit * (alpha + beta)) << lane;
+        }
+        sides
     }
 }
 
@@ -131,38 +159,46 @@ impl Classifier for Sol {
     }
 
     fn schedule(&self) -> Schedule {
-        let Settings { shortest, levels, .. } = self.settings;
-        Schedule { shortest, levels, epoch_periods: EPOCH_WINDOWS << (levels - 1) }
+        let Settings { shortest, levels, window, .. } = self.settings;
+        let periods = window.0 / shortest.0 * u64::from(EPOCH_WINDOWS);
+        Schedule { shortest, levels, epoch_periods: (periods as u32).next_power_of_two() }
     }
 
-    #[inline]
-    fn observe(&self, batch: &mut Batch, sight: &Sight, rng: &mut Pcg64Mcg) -> Pace {
-        batch.touched |= sight.young;
-        batch.elapsed_us = batch.elapsed_us.saturating_add(sight.interval_us);
-        let touched = batch.touched.count_ones().min(sight.pages);
-        let is_hot = touched as f32 >= self.settings.hot_share * sight.pages as f32;
-        if is_hot || batch.elapsed_us >= self.enough_us {
-            let share = self.share_in_window(touched, sight.pages, batch.elapsed_us);
-            *batch = Batch {
-                touched: 0,
-                elapsed_us: 0,
-                hot: KEPT * batch.hot + TRIALS * share,
-                cold: KEPT * batch.cold + TRIALS * (1.0 - share),
-            };
-        }
+    fn observe(&self, batches: &mut [Batch; LANES], sights: &Sights, rng: &mut Pcg64Mcg) -> Paces {
         let limit = self.settings.hot_share;
-        let agrees = (self.draw(batch, rng) < limit) == (batch.mean() < limit);
-        if agrees { Pace::Slower } else { Pace::Faster }
+        for (batch, young, pages) in sights.iter() {
+            let batch = &mut batches[batch];
+            batch.touched |= young;
+            batch.elapsed_us = batch.elapsed_us.saturating_add(sights.interval_us);
+            let pages = u32::from(pages);
+            let touched = batch.touched.count_ones().min(pages);
+            let is_hot = touched as f32 >= limit * pages as f32;
+            if is_hot || batch.elapsed_us >= self.enough_us {
+                let share = self.share_in_window(touched, pages, batch.elapsed_us);
+                *batch = Batch {
+                    touched: 0,
+                    elapsed_us: 0,
+                    hot: KEPT * batch.hot + TRIALS * share,
+                    cold: KEPT * batch.cold + TRIALS * (1.0 - share),
+                };
+            }
+        }
+        let lanes = sights.lanes();
+        let Sides { drawn_cold, mean_cold } = self.sides(batches, lanes, rng);
+        let agree = !(drawn_cold ^ mean_cold);
+        let seen = lanes.iter().fold(0, |seen, lane| seen | 1 << lane);
+        Paces { faster: seen & !agree, slower: seen & agree }
     }
 
-    #[inline]
-    fn judge(&self, batch: &Batch, rng: &mut Pcg64Mcg) -> Verdict {
-        let limit = self.settings.hot_share;
-        match (self.draw(batch, rng) < limit, batch.mean() < limit) {
-            (true, true) => Verdict::Cold,
-            (false, false) => Verdict::Hot,
-            _ => Verdict::Unsure,
+    fn judge(&self, batches: &[Batch; LANES], managed: u64, rng: &mut Pcg64Mcg) -> Verdicts {
+        let mut lanes = [0; LANES];
+        let mut count = 0;
+        for batch in bits(managed) {
+            lanes[count] = batch as u8;
+            count += 1;
         }
+        let Sides { drawn_cold, mean_cold } = self.sides(batches, &lanes[..count], rng);
+        Verdicts { hot: managed & !drawn_cold & !mean_cold, cold: drawn_cold & mean_cold }
     }
 
     fn opinion(&self, batch: &Batch) -> Opinion {

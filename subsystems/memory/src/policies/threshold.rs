@@ -3,7 +3,8 @@
 
 use wave_core::clock::Nanos;
 
-use super::tiered::{Classifier, Opinion, Pace, Schedule, Sight, Verdict};
+use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
+use crate::wire::bits;
 use rand_pcg::Pcg64Mcg;
 
 /// The policy.
@@ -39,17 +40,28 @@ impl Classifier for Threshold {
         Schedule { shortest: self.period, levels: 1, epoch_periods: self.epoch_periods }
     }
 
-    fn observe(&self, batch: &mut Option<f32>, sight: &Sight, _rng: &mut Pcg64Mcg) -> Pace {
-        *batch = Some(sight.share());
-        Pace::Same
+    fn observe(
+        &self,
+        batches: &mut [Option<f32>; LANES],
+        sights: &Sights,
+        _rng: &mut Pcg64Mcg,
+    ) -> Paces {
+        for (batch, young, pages) in sights.iter() {
+            batches[batch] = Some(young.count_ones() as f32 / f32::from(pages));
+        }
+        Paces::default()
     }
 
-    fn judge(&self, batch: &Option<f32>, _rng: &mut Pcg64Mcg) -> Verdict {
-        match *batch {
-            Some(share) if share < self.hot_share => Verdict::Cold,
-            Some(_) => Verdict::Hot,
-            None => Verdict::Unsure,
+    fn judge(&self, batches: &[Option<f32>; LANES], managed: u64, _rng: &mut Pcg64Mcg) -> Verdicts {
+        let mut verdicts = Verdicts::default();
+        for batch in bits(managed) {
+            match batches[batch as usize] {
+                Some(share) if share < self.hot_share => verdicts.cold |= 1 << batch,
+                Some(_) => verdicts.hot |= 1 << batch,
+                None => {}
+            }
         }
+        verdicts
     }
 
     fn opinion(&self, batch: &Option<f32>) -> Opinion {

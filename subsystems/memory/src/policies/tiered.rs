@@ -40,44 +40,74 @@ pub struct Schedule {
     pub epoch_periods: u32,
 }
 
-/// What was seen of a batch since it was last cleared.
-#[derive(Clone, Copy, Debug)]
-pub struct Sight {
-    /// Pages that were touched.
-    pub young: u64,
-    /// How many pages the batch has had at most: those that are paged out count. Not zero. A huge page is one.
-    pub pages: u32,
+/// Batches of a strip.
+pub const LANES: usize = STRIP_BATCHES as usize;
+
+/// What was seen of some batches of a strip since they were last cleared, all at the same time.
+#[derive(Clone, Debug)]
+pub struct Sights {
     /// How long that was. Not zero.
     pub interval_us: u32,
+    count: usize,
+    lanes: [u8; LANES],
+    young: [u64; LANES],
+    pages: [u8; LANES],
 }
 
-impl Sight {
-    /// The share of its pages that were touched.
-    pub fn share(&self) -> f32 {
-        self.young.count_ones().min(self.pages) as f32 / self.pages as f32
+impl Sights {
+    fn new(interval_us: u32) -> Sights {
+        let (lanes, young, pages) = ([0; LANES], [0; LANES], [0; LANES]);
+        Sights { interval_us, count: 0, lanes, young, pages }
+    }
+
+    #[inline]
+    fn push(&mut self, lane: u32, young: u64, pages: u8) {
+        let at = self.count;
+        (self.lanes[at], self.young[at], self.pages[at]) = (lane as u8, young, pages);
+        self.count += 1;
+    }
+
+    /// Which batches.
+    pub fn lanes(&self) -> &[u8] {
+        &self.lanes[..self.count]
+    }
+
+    /// Their pages that were touched.
+    pub fn young(&self) -> &[u64] {
+        &self.young[..self.count]
+    }
+
+    /// How many pages each has had at most: those that are paged out count. Not zero. A huge page is one.
+    pub fn pages(&self) -> &[u8] {
+        &self.pages[..self.count]
+    }
+
+    /// Batch, touched pages, number of pages.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u64, u8)> + '_ {
+        let rest = self.young().iter().zip(self.pages());
+        self.lanes()
+            .iter()
+            .zip(rest)
+            .map(|(lane, (young, pages))| (usize::from(*lane), *young, *pages))
     }
 }
 
-/// How often to scan a batch from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+/// How often to scan batches from now on; those that are in neither mask as often as before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paces {
     /// Twice as often.
-    Faster,
-    /// As it is.
-    Same,
+    pub faster: u64,
     /// Half as often.
-    Slower,
+    pub slower: u64,
 }
 
-/// Where a batch belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+/// Where batches belong; those that are in neither mask where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
     /// In the fast tier.
-    Hot,
+    pub hot: u64,
     /// In the slow tier.
-    Cold,
-    /// Where it is.
-    Unsure,
+    pub cold: u64,
 }
 
 /// What a policy thinks of a batch, as in [`Explanation`].
@@ -102,11 +132,16 @@ pub trait Classifier {
     /// When to scan and to move.
     fn schedule(&self) -> Schedule;
 
-    /// A batch was scanned.
-    fn observe(&self, batch: &mut Self::Batch, sight: &Sight, rng: &mut Pcg64Mcg) -> Pace;
+    /// Some batches of a strip were scanned.
+    fn observe(
+        &self,
+        batches: &mut [Self::Batch; LANES],
+        sights: &Sights,
+        rng: &mut Pcg64Mcg,
+    ) -> Paces;
 
-    /// An epoch is over.
-    fn judge(&self, batch: &Self::Batch, rng: &mut Pcg64Mcg) -> Verdict;
+    /// An epoch is over. `managed` are the batches that there are.
+    fn judge(&self, batches: &[Self::Batch; LANES], managed: u64, rng: &mut Pcg64Mcg) -> Verdicts;
 
     /// For whoever asks.
     fn opinion(&self, batch: &Self::Batch) -> Opinion;
@@ -190,9 +225,9 @@ pub struct Tiered<C: Classifier> {
     schedule: Schedule,
     seed: u64,
     strips: Vec<Strip>,
-    batches: Vec<C::Batch>,
+    batches: Vec<[C::Batch; LANES]>,
     /// The most pages that each batch ever had.
-    pages: Vec<u8>,
+    pages: Vec<[u8; LANES]>,
     /// Strips from here on were never heard of.
     known: usize,
     start: Option<Nanos>,
@@ -209,14 +244,14 @@ impl<C: Classifier> Tiered<C> {
         let schedule = classifier.schedule();
         assert!(schedule.shortest.0 > 0 && schedule.epoch_periods.is_power_of_two());
         assert!((1..=LEVELS_MAX).contains(&(schedule.levels as usize)), "{schedule:?}");
-        let batches = strips as usize * STRIP_BATCHES as usize;
+        let strips = strips as usize;
         Tiered {
             classifier,
             schedule,
             seed,
-            strips: alloc::vec![Strip::default(); strips as usize],
-            batches: alloc::vec![C::Batch::default(); batches],
-            pages: alloc::vec![0; batches],
+            strips: alloc::vec![Strip::default(); strips],
+            batches: alloc::vec![[C::Batch::default(); LANES]; strips],
+            pages: alloc::vec![[0; LANES]; strips],
             known: 0,
             start: None,
             tick: 0,
@@ -262,10 +297,9 @@ impl<C: Classifier> Tiered<C> {
         strip.forget(void | !managed);
         let fresh = managed & !strip.managed();
         strip.levels[0] |= fresh;
-        let first = id * STRIP_BATCHES as usize;
         for batch in wire::bits(fresh) {
-            self.batches[first + batch as usize] = C::Batch::default();
-            self.pages[first + batch as usize] = 0;
+            self.batches[id][batch as usize] = C::Batch::default();
+            self.pages[id][batch as usize] = 0;
         }
     }
 
@@ -279,33 +313,28 @@ impl<C: Classifier> Tiered<C> {
         if strip.generation != report.strip.generation || strip.sequence != report.sequence {
             return Ok(());
         }
-        let mut rng = Self::rng(self.seed, id, strip);
-        let first = id * STRIP_BATCHES as usize;
         let managed = strip.managed();
-        let (mut faster, mut slower, mut resting) = (0, 0, 0);
+        let most = &mut self.pages[id];
+        let mut sights = Sights::new(report.interval_us);
+        let mut resting = 0;
         for (batch, [young, present]) in wire::bits(report.batches).zip(report.words) {
-            let bit = 1 << batch;
-            let at = first + batch as usize;
-            if managed & bit == 0 {
+            if managed >> batch & 1 == 0 {
                 continue;
             }
-            if present & !young != 0 {
-                resting |= bit;
-            }
-            let pages = &mut self.pages[at];
+            resting |= u64::from(present & !young != 0) << batch;
+            let pages = &mut most[batch as usize];
             *pages = (*pages).max(present.count_ones() as u8);
-            if *pages == 0 || report.interval_us == 0 {
-                continue;
-            }
-            let (pages, interval_us) = (u32::from(*pages), report.interval_us);
-            let sight = Sight { young: *young, pages, interval_us };
-            match self.classifier.observe(&mut self.batches[at], &sight, &mut rng) {
-                Pace::Faster => faster |= bit,
-                Pace::Slower => slower |= bit,
-                Pace::Same => {}
+            if *pages > 0 {
+                sights.push(batch, *young, *pages);
             }
         }
         strip.resting = strip.resting & !report.batches | resting;
+        if report.interval_us == 0 {
+            return Ok(());
+        }
+        let mut rng = Self::rng(self.seed, id, strip);
+        let Paces { faster, slower } =
+            self.classifier.observe(&mut self.batches[id], &sights, &mut rng);
         let levels = &mut strip.levels[..self.schedule.levels as usize];
         for level in 1..levels.len() {
             let moved = levels[level] & faster;
@@ -329,15 +358,8 @@ impl<C: Classifier> Tiered<C> {
     fn judge(&mut self, id: usize) {
         let strip = &mut self.strips[id];
         let mut rng = Self::rng(self.seed, id, strip);
-        let first = id * STRIP_BATCHES as usize;
-        let (mut cold, mut hot) = (0, 0);
-        for batch in wire::bits(strip.managed()) {
-            match self.classifier.judge(&self.batches[first + batch as usize], &mut rng) {
-                Verdict::Cold => cold |= 1 << batch,
-                Verdict::Hot => hot |= 1 << batch,
-                Verdict::Unsure => {}
-            }
-        }
+        let Verdicts { hot, cold } =
+            self.classifier.judge(&self.batches[id], strip.managed(), &mut rng);
         strip.wanted = strip.wanted & !hot | cold;
         // What came back page by page and rests again, or was left over, goes out again.
         strip.slow &= !(cold & strip.resting);
@@ -409,10 +431,11 @@ impl<C: Classifier> Tiering for Tiered<C> {
         let record = self.strips.get(strip as usize)?;
         let bit = 1_u64.checked_shl(batch)?;
         let level = record.levels.iter().position(|level| level & bit != 0)?;
-        let at = (strip * STRIP_BATCHES + batch) as usize;
-        let Opinion { warmth, limit, weight } = self.classifier.opinion(&self.batches[at]);
+        let (strip, batch) = (strip as usize, batch as usize);
+        let Opinion { warmth, limit, weight } =
+            self.classifier.opinion(&self.batches[strip][batch]);
         Some(Explanation {
-            pages: self.pages[at].into(),
+            pages: self.pages[strip][batch].into(),
             period: Nanos(self.schedule.shortest.0 << level),
             slow: record.slow & bit != 0,
             cold: record.wanted & bit != 0,
@@ -423,7 +446,7 @@ impl<C: Classifier> Tiering for Tiered<C> {
     }
 
     fn state_bytes_per_batch(&self) -> usize {
-        let shared = size_of::<Strip>().div_ceil(STRIP_BATCHES as usize);
+        let shared = size_of::<Strip>().div_ceil(LANES);
         size_of::<C::Batch>() + size_of::<u8>() + shared
     }
 }
