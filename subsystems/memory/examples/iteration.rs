@@ -14,7 +14,7 @@ use wave_core::policy::Policy;
 use wave_memory::beta::{Sampling, ks_distance};
 use wave_memory::policies::sol::{HOT_SHARE, KEPT, Settings, Sol, TRIALS};
 use wave_memory::policies::{Tiered, Tiering};
-use wave_memory::wire::{Report, Strip};
+use wave_memory::wire::{Reading, Strip};
 
 const STRIPS: u32 = 6400;
 const BATCHES: usize = STRIPS as usize * 64;
@@ -22,14 +22,14 @@ const BATCHES: usize = STRIPS as usize * 64;
 const PERIOD: Nanos = Nanos::from_millis(300);
 const INTERVAL_US: u32 = 300_000;
 const PERIOD_S: f64 = 0.3;
-const WINDOW_S: f64 = 9.6;
+const HORIZON_S: f64 = 9.6;
 
 /// Access words of every batch: a fifth is hot, the others have a few young pages.
 fn bits(rng: &mut Pcg64Mcg) -> Vec<[u64; 2]> {
     use rand::Rng;
     let young = |at: usize, rng: &mut Pcg64Mcg| {
         let word: u64 = rng.random();
-        if at % 5 == 0 {
+        if at.is_multiple_of(5) {
             word | rng.random::<u64>()
         } else {
             word & rng.random::<u64>() & rng.random::<u64>()
@@ -44,7 +44,7 @@ fn extents(words: &[[u64; 2]]) -> Vec<u64> {
     for (id, words) in words.chunks(64).enumerate() {
         let strip = Subject { id: id as u32, generation: 1 };
         let (sequence, interval_us) = (Sequence(1), INTERVAL_US);
-        Report { strip, sequence, interval_us, batches: u64::MAX, words }.write(&mut extent);
+        Reading { strip, sequence, interval_us, batches: u64::MAX, words }.write(&mut extent);
     }
     extent
 }
@@ -74,7 +74,7 @@ impl Ours {
         while self.policy.next(self.now).is_some() {
             decisions += 1;
         }
-        self.policy.on_reports(self.now, extent).expect("the reports are well-formed");
+        self.policy.on_readings(self.now, extent).expect("the readings are well-formed");
         let took = start.elapsed();
         assert!(decisions >= STRIPS, "{decisions} decisions, and every batch was due");
         self.now = self.now + PERIOD;
@@ -111,9 +111,9 @@ fn plain_iteration(
         batch.touched |= young;
         batch.elapsed += f64::from(INTERVAL_US) / 1e6;
         let share = f64::from(batch.touched.count_ones()) / f64::from(batch.pages);
-        if share >= limit || batch.elapsed >= WINDOW_S - 0.15 {
+        if share >= limit || batch.elapsed >= HORIZON_S - 0.15 {
             let rate = -(1.0 - share).ln() / batch.elapsed;
-            let share = 1.0 - (-rate * WINDOW_S).exp();
+            let share = 1.0 - (-rate * HORIZON_S).exp();
             batch.alpha = 1.0 + kept * (batch.alpha - 1.0) + trials * share;
             batch.beta = 1.0 + kept * (batch.beta - 1.0) + trials * (1.0 - share);
             (batch.touched, batch.elapsed) = (0, 0.0);

@@ -67,9 +67,19 @@ fn gamma(shape: f32, rng: &mut Pcg64Mcg) -> f32 {
 
 #[inline]
 fn cube(shape: f32, normal: f32) -> f32 {
-    let third = 1.0 / (3.0 * libm::sqrtf(shape));
-    let root = (1.0 - third * third + normal * third).max(0.0);
+    let third = inverse_root(shape) / 3.0;
+    let root = 1.0 - third * third + normal * third;
+    let root = if root > 0.0 { root } else { 0.0 };
     shape * root * root * root
+}
+
+/// 1 / sqrt(`x`) to five digits, in operations that compilers vectorize: a first guess from halving the
+/// exponent, and two of Newton's steps.
+#[inline]
+fn inverse_root(x: f32) -> f32 {
+    let guess = f32::from_bits(0x5f37_59df - (x.to_bits() >> 1));
+    let step = |root: f32| root * (1.5 - 0.5 * x * root * root);
+    step(step(guess))
 }
 
 /// The largest distance between the distribution of `count` draws and that of Beta(`alpha`, `beta`) itself
@@ -123,6 +133,15 @@ mod tests {
         assert!((distribution(0.3, 2, 1) - 0.09).abs() < 1e-12);
         assert!((distribution(0.3, 1, 3) - (1.0 - 0.343)).abs() < 1e-12);
         assert!((distribution(0.5, 17, 17) - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn inverse_roots_have_five_digits() {
+        for at in 0..1000 {
+            let x = 1.0 + at as f32 * 0.37;
+            let error = inverse_root(x) * libm::sqrtf(x) - 1.0;
+            assert!(error.abs() < 1e-5, "{x}: {error}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use wave_core::message::{Message, Sequence, Subject};
 use wave_core::outcome::Code;
 use wave_core::policy::Choice;
 
-use crate::wire::{self, Action, BATCH_PAGES, Report, STRIP_BATCHES};
+use crate::wire::{self, Action, BATCH_PAGES, Reading, STRIP_BATCHES};
 
 /// Who touches which page, how often.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ pub struct Space {
     sequences: Vec<Sequence>,
     rng: Pcg64Mcg,
     counts: Counts,
-    reports: Vec<u64>,
+    readings: Vec<u64>,
 }
 
 impl Space {
@@ -142,7 +142,7 @@ impl Space {
             sequences: alloc::vec![Sequence(1); strips as usize],
             rng: Pcg64Mcg::seed_from_u64(seed),
             counts: Counts::default(),
-            reports: Vec::new(),
+            readings: Vec::new(),
         }
     }
 
@@ -210,9 +210,9 @@ impl Space {
         Code::Complete
     }
 
-    /// The reports since the last time, as an extent's words.
-    pub fn take_reports(&mut self) -> Vec<u64> {
-        core::mem::take(&mut self.reports)
+    /// The readings since the last time, as an extent's words.
+    pub fn take_readings(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.readings)
     }
 
     fn scan(&mut self, now: Nanos, id: usize, batches: u64) {
@@ -233,14 +233,14 @@ impl Space {
                 })
                 .collect();
             let interval_us = cleared.map_or(0, |cleared| (now.since(cleared).0 / 1_000) as u32);
-            let report = Report {
+            let reading = Reading {
                 strip: Subject { id: id as u32, generation: 1 },
                 sequence: self.sequences[id],
                 interval_us,
                 batches: together,
                 words: &words,
             };
-            report.write(&mut self.reports);
+            reading.write(&mut self.readings);
         }
     }
 
@@ -308,11 +308,11 @@ mod tests {
         let scan = Action::Scan.choice(strip, Sequence(9), 0b11);
         assert_eq!(space.apply(at(3), &scan), Code::Complete);
         assert_eq!(space.apply(at(4), &scan), Code::Complete);
-        let words = space.take_reports();
+        let words = space.take_readings();
         let young = u64::from(u32::MAX);
-        let read = wire::Reports::new(&words).map(|report| {
-            let report = report.unwrap();
-            (report.interval_us, report.batches, report.words.to_vec())
+        let read = wire::Readings::new(&words).map(|reading| {
+            let reading = reading.unwrap();
+            (reading.interval_us, reading.batches, reading.words.to_vec())
         });
         let expected = [[young, u64::MAX], [0, u64::MAX]].to_vec();
         assert!(read.eq([(0, 0b11, expected.clone()), (1_000_000, 0b11, expected)]));

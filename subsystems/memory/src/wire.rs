@@ -5,14 +5,14 @@
 //!                   payload   mapped, void, huge      (a bit per batch; huge: a bit per unit of eight)
 //! decision          subject   the strip
 //!                   argument  batches                 (a bit each)
-//! extent    reports, one after the other, each:
+//! extent    readings, one after the other, each:
 //!           word 0  the strip: generation << 32 | id
 //!           word 1  batches, a bit each
 //!           word 2  sequence << 32 | interval_us      (0: not known since when the bits count)
 //!           then per batch, lowest first: young, present
 //! ```
 //!
-//! 16 bytes a batch, and 24 a report: 6.7 MB for 100 GiB where everything is scanned.
+//! 16 bytes a batch, and 24 a reading: 6.7 MB for 100 GiB where everything is scanned.
 
 use alloc::vec::Vec;
 
@@ -33,7 +33,7 @@ pub const MESSAGE_STRIP: u16 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Action {
-    /// Read their access bits, clear them, and report.
+    /// Read their access bits, clear them, and send them.
     Scan = 1,
     /// Move them to the slow tier.
     PageOut = 2,
@@ -128,7 +128,7 @@ pub const fn whole(units: u8) -> u64 {
 
 /// Access bits of batches of one strip that were cleared together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report<'a> {
+pub struct Reading<'a> {
     /// Which strip.
     pub strip: Subject,
     /// The version of its mappings that was read.
@@ -143,8 +143,8 @@ pub struct Report<'a> {
 
 const HEADER_WORDS: usize = 3;
 
-impl Report<'_> {
-    /// Appends the report to an extent's words. Panics unless it has words for each of its batches.
+impl Reading<'_> {
+    /// Appends the reading to an extent's words. Panics unless it has words for each of its batches.
     pub fn write(&self, extent: &mut Vec<u64>) {
         assert_eq!(self.words.len(), self.batches.count_ones() as usize);
         let third = u64::from(self.sequence.0) << 32 | u64::from(self.interval_us);
@@ -153,15 +153,15 @@ impl Report<'_> {
     }
 }
 
-/// Reports that make no sense: the peer is at fault.
+/// Readings that make no sense: the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadReport {
-    /// The extent ends within a report.
+pub enum BadReading {
+    /// The extent ends within a reading.
     #[error(
-        "peer's fault: the report at word {at} wants {wanted} words, the extent has {left} left"
+        "peer's fault: the reading at word {at} wants {wanted} words, the extent has {left} left"
     )]
     Short {
-        /// Where the report begins.
+        /// Where the reading begins.
         at: usize,
         /// How many words it has by its header.
         wanted: usize,
@@ -169,7 +169,7 @@ pub enum BadReport {
         left: usize,
     },
     /// A strip that the enclave does not have.
-    #[error("peer's fault: a report on strip {strip}, of {strips} that the enclave has")]
+    #[error("peer's fault: a reading on strip {strip}, of {strips} that the enclave has")]
     Strip {
         /// Which.
         strip: u32,
@@ -186,23 +186,23 @@ pub enum BadReport {
     },
 }
 
-/// The reports of an extent. Ends after the first one that makes no sense.
+/// The readings of an extent. Ends after the first one that makes no sense.
 #[derive(Clone, Debug)]
-pub struct Reports<'a> {
+pub struct Readings<'a> {
     words: &'a [u64],
     at: usize,
 }
 
-impl<'a> Reports<'a> {
+impl<'a> Readings<'a> {
     /// Of these words, which were copied from the extent.
-    pub fn new(words: &'a [u64]) -> Reports<'a> {
-        Reports { words, at: 0 }
+    pub fn new(words: &'a [u64]) -> Readings<'a> {
+        Readings { words, at: 0 }
     }
 
-    fn report(&mut self) -> Result<Report<'a>, BadReport> {
+    fn reading(&mut self) -> Result<Reading<'a>, BadReading> {
         let at = self.at;
         let rest = &self.words[at..];
-        let short = |wanted| BadReport::Short { at, wanted, left: rest.len() };
+        let short = |wanted| BadReading::Short { at, wanted, left: rest.len() };
         let (header, rest) = rest.split_first_chunk::<HEADER_WORDS>().ok_or(short(HEADER_WORDS))?;
         let [strip, batches, third] = *header;
         let (pairs, _) = rest.as_chunks::<2>();
@@ -212,26 +212,26 @@ impl<'a> Reports<'a> {
         let lies = |pair: &[u64; 2]| pair[0] & !pair[1] != 0;
         if let Some(liar) = words.iter().position(lies) {
             let batch = bits(batches).nth(liar).unwrap_or_default();
-            return Err(BadReport::Young { strip: strip.id, batch });
+            return Err(BadReading::Young { strip: strip.id, batch });
         }
         self.at += HEADER_WORDS + 2 * count;
         let sequence = Sequence((third >> 32) as u32);
-        Ok(Report { strip, sequence, interval_us: third as u32, batches, words })
+        Ok(Reading { strip, sequence, interval_us: third as u32, batches, words })
     }
 }
 
-impl<'a> Iterator for Reports<'a> {
-    type Item = Result<Report<'a>, BadReport>;
+impl<'a> Iterator for Readings<'a> {
+    type Item = Result<Reading<'a>, BadReading>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.words.len() {
             return None;
         }
-        let report = self.report();
-        if report.is_err() {
+        let reading = self.reading();
+        if reading.is_err() {
             self.at = self.words.len();
         }
-        Some(report)
+        Some(reading)
     }
 }
 
@@ -263,30 +263,30 @@ mod tests {
     fn reports_cross_in_an_extent() {
         let words = [[1, 3], [0, 0], [u64::MAX, u64::MAX]];
         let batches = 1 | 1 << 5 | 1 << 63;
-        let report = Report {
+        let reading = Reading {
             strip: STRIP,
             sequence: Sequence(7),
             interval_us: 300_000,
             batches,
             words: &words,
         };
-        let empty = Report { batches: 0, words: &[], ..report };
+        let empty = Reading { batches: 0, words: &[], ..reading };
         let mut extent = vec![];
-        for report in [report, empty, report] {
-            report.write(&mut extent);
+        for reading in [reading, empty, reading] {
+            reading.write(&mut extent);
         }
-        let read: Vec<_> = Reports::new(&extent).collect();
-        assert_eq!(read, [Ok(report), Ok(empty), Ok(report)]);
+        let read: Vec<_> = Readings::new(&extent).collect();
+        assert_eq!(read, [Ok(reading), Ok(empty), Ok(reading)]);
 
         let cut = &extent[..extent.len() - 1];
-        let last = Reports::new(cut).last().unwrap().unwrap_err();
+        let last = Readings::new(cut).last().unwrap().unwrap_err();
         assert_eq!(
             last.to_string(),
-            "peer's fault: the report at word 12 wants 9 words, the extent has 8 left"
+            "peer's fault: the reading at word 12 wants 9 words, the extent has 8 left"
         );
-        assert_eq!(Reports::new(cut).count(), 3, "it ends there");
+        assert_eq!(Readings::new(cut).count(), 3, "it ends there");
         extent[3 + 2] = 4;
-        let first = Reports::new(&extent).next().unwrap().unwrap_err();
+        let first = Readings::new(&extent).next().unwrap().unwrap_err();
         assert_eq!(
             first.to_string(),
             "peer's fault: batch 5 of strip 3 has young pages that are not present"

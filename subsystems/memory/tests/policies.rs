@@ -117,10 +117,12 @@ fn sol_scans_less_than_a_fixed_period() {
         world.run(SETTLED);
     }
     let scans = [&sol, &often].map(|world| world.space.counts().scans);
-    println!("SOL {} scans, every 300 ms {}", scans[0], scans[1]);
+    println!("scans: SOL {}, every 300 ms {}", scans[0], scans[1]);
     assert!(scans[0] * 10 < scans[1], "{scans:?}");
-    assert_eq!(misplaced(&sol, &pattern).0, 0);
-    assert!(misplaced(&often, &pattern).0 > 0, "at 300 ms everything looks cold");
+    assert_eq!(misplaced(&sol, &pattern), (0, 0, BATCHES as usize));
+    let hot = misplaced(&often, &pattern).0;
+    println!("every 300 ms, hot batches in the slow tier: {hot} of {}", BATCHES / 5);
+    assert!(hot > 0, "everything looks cold at 300 ms");
 }
 
 #[test]
@@ -131,6 +133,7 @@ fn baselines_do_what_they_say() {
     for world in [&mut idle, &mut share] {
         world.run(SETTLED);
         assert_eq!(misplaced(world, &pattern), (0, 0, BATCHES as usize));
+        println!("{}: {:?}", world.policy.name(), world.space.counts());
     }
     // One page that is touched keeps a batch young: why idle age is not enough.
     let heads = hot_set_and_heads();
@@ -173,8 +176,8 @@ fn strips_can_be_divided_among_agents() {
                     common::answer(&mut policy, now, choice, code);
                 }
             }
-            let reports = space.take_reports();
-            policy.on_reports(now, &reports).unwrap();
+            let readings = space.take_readings();
+            policy.on_readings(now, &readings).unwrap();
         }
         let expected: Vec<_> =
             whole.made.iter().filter(|(_, choice)| mine(choice.subject.id)).copied().collect();

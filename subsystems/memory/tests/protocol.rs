@@ -14,7 +14,7 @@ use wave_core::policy::{Choice, Decisions};
 use wave_core::snapshot::Snapshot;
 use wave_memory::policies::{NAMES, Tiering, by_name};
 use wave_memory::space::{Pattern, Space};
-use wave_memory::wire::{Action, BadReport, Report, Strip};
+use wave_memory::wire::{Action, BadReading, Reading, Strip};
 
 const ALL: u64 = u64::MAX;
 
@@ -35,10 +35,10 @@ fn all(policy: &mut dyn Tiering, now: Nanos) -> Vec<Choice> {
 }
 
 /// A strip of which nothing is ever touched, under threshold, until it wants to move it; and when that is.
-fn cold_strip(huge: u8, report: u64) -> (Box<dyn Tiering>, Nanos, Vec<Choice>) {
+fn cold_strip(huge: u8, reading: u64) -> (Box<dyn Tiering>, Nanos, Vec<Choice>) {
     let mut policy = policy("threshold", 1);
     policy.on_message(at(0), &told(1, ALL, ALL, huge));
-    let words = vec![[0, ALL]; report.count_ones() as usize];
+    let words = vec![[0, ALL]; reading.count_ones() as usize];
     for second in 0..100 {
         let now = at(second);
         let choices = all(&mut *policy, now);
@@ -49,16 +49,16 @@ fn cold_strip(huge: u8, report: u64) -> (Box<dyn Tiering>, Nanos, Vec<Choice>) {
         }
         for scan in scans {
             assert_eq!(scan.argument, ALL);
-            let report = Report {
+            let reading = Reading {
                 strip: scan.subject,
                 sequence: scan.sequence,
                 interval_us: 9_600_000,
-                batches: report,
+                batches: reading,
                 words: &words,
             };
             let mut extent = Vec::new();
-            report.write(&mut extent);
-            policy.on_reports(now, &extent).unwrap();
+            reading.write(&mut extent);
+            policy.on_readings(now, &extent).unwrap();
         }
     }
     panic!("nothing was moved in 100 s");
@@ -109,7 +109,7 @@ fn what_is_mapped_anew_has_no_past() {
 fn reports_of_another_life_say_nothing() {
     let mut policy = policy("threshold", 1);
     policy.on_message(at(0), &told(2, ALL, ALL, 0));
-    let report = |generation, sequence| Report {
+    let reading = |generation, sequence| Reading {
         strip: Subject { id: 0, generation },
         sequence: Sequence(sequence),
         interval_us: 1_000_000,
@@ -117,16 +117,16 @@ fn reports_of_another_life_say_nothing() {
         words: &[[1, 1]],
     };
     let pages = |policy: &dyn Tiering| policy.explain(0, 0).unwrap().pages;
-    for report in [report(1, 1), report(2, 2), report(1, 3)] {
+    for reading in [reading(1, 1), reading(2, 2), reading(1, 3)] {
         let mut extent = Vec::new();
-        report.write(&mut extent);
-        assert_eq!(policy.on_reports(at(1), &extent), Ok(()));
+        reading.write(&mut extent);
+        assert_eq!(policy.on_readings(at(1), &extent), Ok(()));
         assert_eq!(pages(&*policy), 0);
     }
     let mut extent = Vec::new();
-    report(1, 2).write(&mut extent);
+    reading(1, 2).write(&mut extent);
     extent.extend([subject(7).to_word(), 0, 0]);
-    assert_eq!(policy.on_reports(at(1), &extent), Err(BadReport::Strip { strip: 7, strips: 1 }));
+    assert_eq!(policy.on_readings(at(1), &extent), Err(BadReading::Strip { strip: 7, strips: 1 }));
     assert_eq!(pages(&*policy), 1, "what comes before counts");
 }
 
@@ -136,18 +136,19 @@ fn bits_of_unknown_age_say_nothing() {
     policy.on_message(at(0), &told(1, ALL, ALL, 0));
     let words = [[0, ALL]];
     let strip = subject(0);
-    let report = Report { strip, sequence: Sequence(1), interval_us: 0, batches: 1, words: &words };
+    let reading =
+        Reading { strip, sequence: Sequence(1), interval_us: 0, batches: 1, words: &words };
     let mut extent = Vec::new();
-    report.write(&mut extent);
-    policy.on_reports(at(1), &extent).unwrap();
+    reading.write(&mut extent);
+    policy.on_readings(at(1), &extent).unwrap();
     assert_eq!(policy.explain(0, 0).unwrap().weight, 0.0);
 }
 
 /// Units 0 and 7 are huge pages: eight batches each, of which the first has the bit.
 #[test]
 fn huge_pages_are_kept_whole() {
-    let report = 1 | 1 << 56 | ALL & !(0xff | 0xff << 56);
-    let (mut policy, now, moves) = cold_strip(0x81, report);
+    let reading = 1 | 1 << 56 | ALL & !(0xff | 0xff << 56);
+    let (mut policy, now, moves) = cold_strip(0x81, reading);
     assert_eq!(moves, [page_out(1, ALL)]);
     answer(&mut *policy, now, &moves[0], Code::Complete);
     assert!(policy.explain(0, 0).unwrap().slow);
@@ -243,7 +244,7 @@ fn a_host_that_lies_harms_no_policy() {
             let mut rng = Pcg64Mcg::seed_from_u64(seed);
             let rng = &mut rng;
             let mut policy = policy(name, 3);
-            let (mut now, mut made, mut reports) = (Nanos(0), Vec::new(), 0);
+            let (mut now, mut made, mut readings) = (Nanos(0), Vec::new(), 0);
             for _ in 0..500 {
                 now = now + Nanos(number(rng).min(50_000_000_000));
                 let strip = Subject { id: number(rng) as u32, generation: number(rng) as u32 & 1 };
@@ -262,11 +263,11 @@ fn a_host_that_lies_harms_no_policy() {
                     .collect();
                 let interval_us = number(rng) as u32;
                 let mut extent = Vec::new();
-                Report { strip, sequence, interval_us, batches, words: &words }.write(&mut extent);
+                Reading { strip, sequence, interval_us, batches, words: &words }.write(&mut extent);
                 if rng.random_range(0..8) == 0 {
                     extent.extend((0..rng.random_range(0..20)).map(|_| number(rng)));
                 }
-                reports += usize::from(policy.on_reports(now, &extent).is_ok());
+                readings += usize::from(policy.on_readings(now, &extent).is_ok());
                 let choices: Vec<_> = std::iter::from_fn(|| policy.next(now)).take(100).collect();
                 assert!(choices.len() <= 9, "{} decisions about three strips", choices.len());
                 assert!(choices.iter().all(|choice| choice.subject.id < 3 && choice.argument != 0));
@@ -277,7 +278,11 @@ fn a_host_that_lies_harms_no_policy() {
                     answer(&mut *policy, now, &Choice { argument, ..*choice }, code);
                 }
             }
-            assert!(reports > 50 && made.len() > 50, "{reports} reports, {} decisions", made.len());
+            assert!(
+                readings > 50 && made.len() > 50,
+                "{readings} readings, {} decisions",
+                made.len()
+            );
         }
     }
 }

@@ -6,11 +6,12 @@
 //! trial is, and when a period changes, the papers do not say. Here:
 //!
 //! - **What is estimated** is the share of a batch's pages that are touched at least once in the longest
-//!   period, the *window*: it is what paging out would cost, against the rest, which it would save.
-//! - **An observation** is the union of a batch's young pages over scans that add up to a window. A union
+//!   period, the *horizon*: it is what paging out would cost, against the rest, which it would save.
+//! - **An observation** is the union of a batch's young pages over scans that add up to a horizon. A union
 //!   over another length is made comparable by its rate: a share f in time T is lambda = -ln(1 - f) / T per
-//!   page, and 1 - exp(-lambda window) in a window. Once the union is a hot share already, the observation
-//!   ends early. One that is not never does: ten hot pages in 300 ms are no sixty in 9.6 s.
+//!   page, and 1 - exp(-lambda horizon) in a horizon. An observation ends early only when its union is a hot
+//!   share already. Otherwise it waits for the horizon, because a rate takes the pages of a batch to be
+//!   alike: three pages that are always touched would look, after 300 ms, like forty in 9.6 s.
 //! - **The posterior** is Beta(1 + hot, 1 + cold). An observation adds [`TRIALS`] in its proportion, not one for
 //!   each page, as the pages of a batch are alike; what was known before is kept to [`KEPT`] of it.
 //! - **Thompson sampling**: after each scan a share is drawn from the posterior. If it is on the same side of
@@ -24,15 +25,15 @@ use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdict
 use crate::beta::Sampling;
 use crate::wire::{BATCH_PAGES, bits};
 
-/// The limit between hot and cold, unless it is set: a third of the pages in a window. RocksDB's batches have
+/// The limit between hot and cold, unless it is set: a third of the pages in a horizon. RocksDB's batches have
 /// fewer than a quarter or more than three quarters.
 pub const HOT_SHARE: f32 = 1.0 / 3.0;
 /// How many trials an observation counts as.
 pub const TRIALS: f32 = 8.0;
 /// How much of what was known an observation leaves: at most `TRIALS / (1 - KEPT)` trials are remembered.
 pub const KEPT: f32 = 0.75;
-/// How often batches are moved, in windows (Wave 4.2).
-pub const EPOCH_WINDOWS: u32 = 4;
+/// How often batches are moved, in horizons (Wave 4.2).
+pub const EPOCH_HORIZONS: u32 = 4;
 
 /// What can be set.
 #[derive(Clone, Copy, Debug)]
@@ -41,9 +42,9 @@ pub struct Settings {
     pub shortest: Nanos,
     /// How many periods there are, each twice the one before: 6 up to 9.6 s.
     pub levels: u32,
-    /// How long a window is: the longest period.
-    pub window: Nanos,
-    /// Cold below this share of pages that are touched in a window.
+    /// How long a horizon is: the longest period.
+    pub horizon: Nanos,
+    /// Cold below this share of pages that are touched in a horizon.
     pub hot_share: f32,
     /// How to draw.
     pub sampling: Sampling,
@@ -54,7 +55,7 @@ impl Default for Settings {
         Settings {
             shortest: Nanos::from_millis(300),
             levels: 6,
-            window: Nanos::from_millis(9_600),
+            horizon: Nanos::from_millis(9_600),
             hot_share: HOT_SHARE,
             sampling: Sampling::Fast,
         }
@@ -65,8 +66,8 @@ impl Default for Settings {
 #[derive(Clone, Debug)]
 pub struct Sol {
     settings: Settings,
-    window_us: f32,
-    /// A union over so much counts as a window: host and agent have different clocks.
+    horizon_us: f32,
+    /// A union over so much counts as a horizon: host and agent have different clocks.
     enough_us: u32,
     /// Logarithms of the numbers of pages.
     ln: [f32; BATCH_PAGES as usize + 1],
@@ -98,24 +99,24 @@ impl Default for Sol {
 }
 
 impl Sol {
-    /// With these settings. Panics if a window is shorter than the shortest period, or longer than an hour.
+    /// With these settings. Panics if a horizon is shorter than the shortest period, or longer than an hour.
     pub fn new(settings: Settings) -> Sol {
-        let Settings { shortest, window, .. } = settings;
+        let Settings { shortest, horizon, .. } = settings;
         let hour = Nanos::from_millis(3_600_000);
-        assert!(shortest <= window && window <= hour, "a window of {window:?}");
+        assert!(shortest <= horizon && horizon <= hour, "a horizon of {horizon:?}");
         Sol {
             settings,
-            window_us: (window.0 / 1_000) as f32,
-            enough_us: (window.since(Nanos(shortest.0 / 2)).0 / 1_000) as u32,
+            horizon_us: (horizon.0 / 1_000) as f32,
+            enough_us: (horizon.since(Nanos(shortest.0 / 2)).0 / 1_000) as u32,
             ln: core::array::from_fn(|pages| libm::logf(pages as f32)),
         }
     }
 
-    /// The share of pages that are touched in a window, by a union over another time.
+    /// The share of pages that are touched in a horizon, by a union over another time.
     #[inline]
-    fn share_in_window(&self, touched: u32, pages: u32, elapsed_us: u32) -> f32 {
+    fn share_in_horizon(&self, touched: u32, pages: u32, elapsed_us: u32) -> f32 {
         let untouched_ln = self.ln[(pages - touched) as usize] - self.ln[pages as usize];
-        1.0 - libm::expf(untouched_ln * (self.window_us / elapsed_us as f32))
+        1.0 - libm::expf(untouched_ln * (self.horizon_us / elapsed_us as f32))
     }
 }
 
@@ -159,8 +160,8 @@ impl Classifier for Sol {
     }
 
     fn schedule(&self) -> Schedule {
-        let Settings { shortest, levels, window, .. } = self.settings;
-        let periods = window.0 / shortest.0 * u64::from(EPOCH_WINDOWS);
+        let Settings { shortest, levels, horizon, .. } = self.settings;
+        let periods = horizon.0 / shortest.0 * u64::from(EPOCH_HORIZONS);
         Schedule { shortest, levels, epoch_periods: (periods as u32).next_power_of_two() }
     }
 
@@ -174,7 +175,7 @@ impl Classifier for Sol {
             let touched = batch.touched.count_ones().min(pages);
             let is_hot = touched as f32 >= limit * pages as f32;
             if is_hot || batch.elapsed_us >= self.enough_us {
-                let share = self.share_in_window(touched, pages, batch.elapsed_us);
+                let share = self.share_in_horizon(touched, pages, batch.elapsed_us);
                 *batch = Batch {
                     touched: 0,
                     elapsed_us: 0,
@@ -204,5 +205,31 @@ impl Classifier for Sol {
     fn opinion(&self, batch: &Batch) -> Opinion {
         let weight = batch.hot + batch.cold;
         Opinion { warmth: batch.mean(), limit: self.settings.hot_share, weight }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_gives_the_same_share_whatever_the_interval() {
+        let sol = Sol::default();
+        // A page is touched once in 9.6 s on average.
+        for level in 0..6 {
+            let elapsed_us = 300_000 << level;
+            let share = 1.0 - libm::expf(-(elapsed_us as f32) / 9.6e6);
+            let touched = libm::roundf(share * 64.0) as u32;
+            let (low, high) = (touched as f32 - 0.5, touched as f32 + 0.5);
+            let bounds = [low, high]
+                .map(|touched| 1.0 - libm::powf(1.0 - touched / 64.0, 9.6e6 / elapsed_us as f32));
+            let estimate = sol.share_in_horizon(touched, 64, elapsed_us);
+            assert!(bounds[0] < estimate && estimate < bounds[1], "{elapsed_us} us: {estimate}");
+            assert!((bounds[0]..bounds[1]).contains(&(1.0 - libm::expf(-1.0))));
+        }
+        let ends = [(0, 0.0), (64, 1.0)]
+            .map(|(touched, share)| sol.share_in_horizon(touched, 64, 300_000) - share);
+        assert_eq!(ends, [0.0, 0.0]);
+        assert_eq!(sol.share_in_horizon(16, 64, 9_600_000), 0.25);
     }
 }

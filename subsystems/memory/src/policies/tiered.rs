@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Time is cut into ticks of the shortest period. A batch of level *n* is due at every 2^n-th tick, the same for
-//! its whole strip, so that neighbours share a decision and a report; strips take turns, so that each
+//! its whole strip, so that neighbours share a decision and a reading; strips take turns, so that each
 //! tick has about the same work. Randomness is a function of the seed, the strip and how often
 //! it was used there: it does not matter how strips are divided among agents.
 
@@ -24,7 +24,7 @@ use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::snapshot::Snapshot;
 
 use super::{Explanation, Tiering};
-use crate::wire::{self, Action, BadReport, Report, Reports, STRIP_BATCHES};
+use crate::wire::{self, Action, BATCH_PAGES, BadReading, Reading, Readings, STRIP_BATCHES};
 
 /// Levels of scan periods at most.
 pub const LEVELS_MAX: usize = 6;
@@ -157,7 +157,7 @@ struct Strip {
     huge: u8,
     /// Batches that are scanned, by level. Together they are what is managed.
     levels: [u64; LEVELS_MAX],
-    /// Batches whose last report showed pages that are present and were not touched.
+    /// Batches whose last reading showed pages that are present and were not touched.
     resting: u64,
     /// Batches that should be in the slow tier.
     wanted: u64,
@@ -303,33 +303,35 @@ impl<C: Classifier> Tiered<C> {
         }
     }
 
-    fn on_report(&mut self, report: &Report<'_>) -> Result<(), BadReport> {
-        let id = report.strip.id as usize;
+    fn on_reading(&mut self, reading: &Reading<'_>) -> Result<(), BadReading> {
+        let id = reading.strip.id as usize;
         let strips = self.strips.len() as u32;
         let Some(strip) = self.strips.get_mut(id) else {
-            return Err(BadReport::Strip { strip: report.strip.id, strips });
+            return Err(BadReading::Strip { strip: reading.strip.id, strips });
         };
         // Of another life, or the message that tells of it is still to come: it says nothing of these.
-        if strip.generation != report.strip.generation || strip.sequence != report.sequence {
+        if strip.generation != reading.strip.generation || strip.sequence != reading.sequence {
             return Ok(());
         }
         let managed = strip.managed();
         let most = &mut self.pages[id];
-        let mut sights = Sights::new(report.interval_us);
+        let mut sights = Sights::new(reading.interval_us);
         let mut resting = 0;
-        for (batch, [young, present]) in wire::bits(report.batches).zip(report.words) {
+        for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
             if managed >> batch & 1 == 0 {
                 continue;
             }
             resting |= u64::from(present & !young != 0) << batch;
             let pages = &mut most[batch as usize];
-            *pages = (*pages).max(present.count_ones() as u8);
+            if u32::from(*pages) < BATCH_PAGES {
+                *pages = (*pages).max(present.count_ones() as u8);
+            }
             if *pages > 0 {
                 sights.push(batch, *young, *pages);
             }
         }
-        strip.resting = strip.resting & !report.batches | resting;
-        if report.interval_us == 0 {
+        strip.resting = strip.resting & !reading.batches | resting;
+        if reading.interval_us == 0 {
             return Ok(());
         }
         let mut rng = Self::rng(self.seed, id, strip);
@@ -398,8 +400,8 @@ impl<C: Classifier> Tiered<C> {
 }
 
 impl<C: Classifier> Tiering for Tiered<C> {
-    fn on_reports(&mut self, _now: Nanos, words: &[u64]) -> Result<(), BadReport> {
-        Reports::new(words).try_for_each(|report| self.on_report(&report?))
+    fn on_readings(&mut self, _now: Nanos, words: &[u64]) -> Result<(), BadReading> {
+        Readings::new(words).try_for_each(|reading| self.on_reading(&reading?))
     }
 
     fn next(&mut self, now: Nanos) -> Option<Choice> {

@@ -47,8 +47,8 @@ impl World {
                 answer(&mut *self.policy, self.now, &choice, code);
                 self.made.push((self.now, choice));
             }
-            let reports = self.space.take_reports();
-            self.policy.on_reports(self.now, &reports).unwrap();
+            let readings = self.space.take_readings();
+            self.policy.on_readings(self.now, &readings).unwrap();
             self.now = self.now + STEP;
         }
     }
