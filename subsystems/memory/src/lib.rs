@@ -28,7 +28,8 @@
 //! 6. **PAGE_OUT and BRING_BACK** are refused with TARGET_STALE unless generation and sequence are the
 //!    decision's. They are carried out in pieces, so that the program's own mappings never wait for long.
 //!    Partial progress (a hole, a page that is in use, swap that is full) is COMPLETE: the next reading shows
-//!    what is left. UNSUPPORTED, INVALID_TARGET and NOT_PERMITTED say that trying again is of no use.
+//!    what is left. UNSUPPORTED, INVALID_TARGET and NOT_PERMITTED say that trying again is of no use
+//!    for any of the batches; where that holds for some, these are told as not mapped.
 //! 7. **Huge pages** are kept whole. A unit of eight batches that is mapped by one huge page is told as such.
 //!    A reading has one bit for it, at its first batch; a decision names all eight.
 

@@ -134,7 +134,7 @@ fn reports_of_another_life_say_nothing() {
 fn bits_of_unknown_age_say_nothing() {
     let mut policy = policy("sol", 1);
     policy.on_message(at(0), &told(1, ALL, ALL, 0));
-    let words = [[0, ALL]];
+    let words = [[ALL, ALL]];
     let strip = subject(0);
     let reading =
         Reading { strip, sequence: Sequence(1), interval_us: 0, batches: 1, words: &words };
