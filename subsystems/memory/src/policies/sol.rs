@@ -116,7 +116,9 @@ impl Sol {
     #[inline]
     fn share_in_horizon(&self, touched: u32, pages: u32, elapsed_us: u32) -> f32 {
         let untouched_ln = self.ln[(pages - touched) as usize] - self.ln[pages as usize];
-        1.0 - libm::expf(untouched_ln * (self.horizon_us / elapsed_us as f32))
+        let exponent = untouched_ln * (self.horizon_us / elapsed_us as f32);
+        // What is hot in a short time is all touched in a horizon: below this the result is 1 anyway.
+        if exponent < -17.5 { 1.0 } else { 1.0 - libm::expf(exponent) }
     }
 }
 
