@@ -1,0 +1,237 @@
+//! SOL: learns of each batch how many of its pages are touched in a while, and scans those more often of
+//! which it is not sure.
+//!
+//! Sources: SOL (ASPLOS 2022) as Wave 4.2 and 7.4 and Tide 7.3.1 describe it: Thompson sampling with a Beta
+//! prior, a period per batch of 300 ms (or 600 ms) to 9.6 s, epochs of four times the longest period. What a
+//! trial is, and when a period changes, the papers do not say. Here:
+//!
+//! - **What is estimated** is the share of a batch's pages that are touched at least once in the longest
+//!   period, the *horizon*: it is what paging out would cost, against the rest, which it would save.
+//! - **An observation** is the union of a batch's young pages over scans that add up to a horizon. A union
+//!   over another length is made comparable by its rate: a share f in time T is lambda = -ln(1 - f) / T per
+//!   page, and 1 - exp(-lambda horizon) in a horizon. An observation ends early only when its union is a hot
+//!   share already. Otherwise it waits for the horizon, because a rate takes the pages of a batch to be
+//!   alike: three pages that are always touched would look, after 300 ms, like forty in 9.6 s.
+//! - **The posterior** is Beta(1 + hot, 1 + cold). An observation adds [`TRIALS`] in its proportion, not one for
+//!   each page, as the pages of a batch are alike; what was known before is kept to [`KEPT`] of it.
+//! - **Thompson sampling**: after each scan a share is drawn from the posterior. If it is on the same side of
+//!   the limit as the mean, the batch's period is doubled, else halved.
+//! - **At the end of an epoch** a batch moves to the tier on whose side both another draw and the mean are.
+
+use rand_pcg::Pcg64Mcg;
+use wave_core::clock::Nanos;
+
+use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
+use crate::beta::Sampling;
+use crate::wire::{BATCH_PAGES, bits};
+
+/// The limit between hot and cold, unless it is set: a third of the pages in a horizon. RocksDB's batches have
+/// fewer than a quarter or more than three quarters.
+pub const HOT_SHARE: f32 = 1.0 / 3.0;
+/// How many trials an observation counts as.
+pub const TRIALS: f32 = 8.0;
+/// How much of what was known an observation leaves: at most `TRIALS / (1 - KEPT)` trials are remembered.
+pub const KEPT: f32 = 0.75;
+/// How often batches are moved, in horizons (Wave 4.2).
+pub const EPOCH_HORIZONS: u32 = 4;
+
+/// What can be set.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The shortest period (SOL's 300 ms; 600 ms in Wave 7.4.1).
+    pub shortest: Nanos,
+    /// How many periods there are, each twice the one before: 6 up to 9.6 s.
+    pub levels: u32,
+    /// How long a horizon is: the longest period.
+    pub horizon: Nanos,
+    /// Cold below this share of pages that are touched in a horizon.
+    pub hot_share: f32,
+    /// How to draw.
+    pub sampling: Sampling,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            shortest: Nanos::from_millis(300),
+            levels: 6,
+            horizon: Nanos::from_millis(9_600),
+            hot_share: HOT_SHARE,
+            sampling: Sampling::Fast,
+        }
+    }
+}
+
+/// The policy.
+#[derive(Clone, Debug)]
+pub struct Sol {
+    settings: Settings,
+    horizon_us: f32,
+    /// A union over so much counts as a horizon: host and agent have different clocks.
+    enough_us: u32,
+    /// Logarithms of the numbers of pages.
+    ln: [f32; BATCH_PAGES as usize + 1],
+}
+
+/// What is kept of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batch {
+    /// Pages that were touched since the last observation.
+    touched: u64,
+    /// Time since then.
+    elapsed_us: u32,
+    /// Trials for hot.
+    hot: f32,
+    /// Trials for cold.
+    cold: f32,
+}
+
+impl Batch {
+    fn mean(&self) -> f32 {
+        (1.0 + self.hot) / (2.0 + self.hot + self.cold)
+    }
+}
+
+impl Default for Sol {
+    fn default() -> Sol {
+        Sol::new(Settings::default())
+    }
+}
+
+impl Sol {
+    /// With these settings. Panics if a horizon is shorter than the shortest period, or longer than an hour.
+    pub fn new(settings: Settings) -> Sol {
+        let Settings { shortest, horizon, .. } = settings;
+        let hour = Nanos::from_millis(3_600_000);
+        assert!(shortest <= horizon && horizon <= hour, "a horizon of {horizon:?}");
+        Sol {
+            settings,
+            horizon_us: (horizon.0 / 1_000) as f32,
+            enough_us: (horizon.since(Nanos(shortest.0 / 2)).0 / 1_000) as u32,
+            ln: core::array::from_fn(|pages| libm::logf(pages as f32)),
+        }
+    }
+
+    /// The share of pages that are touched in a horizon, by a union over another time.
+    #[inline]
+    fn share_in_horizon(&self, touched: u32, pages: u32, elapsed_us: u32) -> f32 {
+        let untouched_ln = self.ln[(pages - touched) as usize] - self.ln[pages as usize];
+        let exponent = untouched_ln * (self.horizon_us / elapsed_us as f32);
+        // What is hot in a short time is all touched in a horizon: below this the result is 1 anyway.
+        if exponent < -17.5 { 1.0 } else { 1.0 - libm::expf(exponent) }
+    }
+}
+
+/// On which side of the limit batches are.
+struct Sides {
+    /// Those whose draw is cold.
+    drawn_cold: u64,
+    /// Those whose mean is cold.
+    mean_cold: u64,
+}
+
+impl Sol {
+    /// Draws for each of `lanes`.
+    #[inline]
+    fn sides(&self, batches: &[Batch; LANES], lanes: &[u8], rng: &mut Pcg64Mcg) -> Sides {
+        let (mut alphas, mut betas, mut draws) = ([1.0; LANES], [1.0; LANES], [0.0; LANES]);
+        for ((lane, alpha), beta) in lanes.iter().zip(&mut alphas).zip(&mut betas) {
+            let batch = &batches[usize::from(*lane)];
+            (*alpha, *beta) = (1.0 + batch.hot, 1.0 + batch.cold);
+        }
+        let count = lanes.len();
+        let (alphas, betas) = (&alphas[..count], &betas[..count]);
+        self.settings.sampling.draw(alphas, betas, rng, &mut draws[..count]);
+        let limit = self.settings.hot_share;
+        let mut sides = Sides { drawn_cold: 0, mean_cold: 0 };
+        for (lane, (draw, (alpha, beta))) in
+            lanes.iter().zip(draws.iter().zip(alphas.iter().zip(betas)))
+        {
+            sides.drawn_cold |= u64::from(*draw < limit) << lane;
+            sides.mean_cold |= u64::from(*alpha < limit * (alpha + beta)) << lane;
+        }
+        sides
+    }
+}
+
+impl Classifier for Sol {
+    type Batch = Batch;
+
+    fn name(&self) -> &'static str {
+        "sol"
+    }
+
+    fn schedule(&self) -> Schedule {
+        let Settings { shortest, levels, horizon, .. } = self.settings;
+        let periods = horizon.0 / shortest.0 * u64::from(EPOCH_HORIZONS);
+        Schedule { shortest, levels, epoch_periods: (periods as u32).next_power_of_two() }
+    }
+
+    fn observe(&self, batches: &mut [Batch; LANES], sights: &Sights, rng: &mut Pcg64Mcg) -> Paces {
+        let limit = self.settings.hot_share;
+        for (batch, young, pages) in sights.iter() {
+            let batch = &mut batches[batch];
+            batch.touched |= young;
+            batch.elapsed_us = batch.elapsed_us.saturating_add(sights.interval_us);
+            let pages = u32::from(pages);
+            let touched = batch.touched.count_ones().min(pages);
+            let is_hot = touched as f32 >= limit * pages as f32;
+            if is_hot || batch.elapsed_us >= self.enough_us {
+                let share = self.share_in_horizon(touched, pages, batch.elapsed_us);
+                *batch = Batch {
+                    touched: 0,
+                    elapsed_us: 0,
+                    hot: KEPT * batch.hot + TRIALS * share,
+                    cold: KEPT * batch.cold + TRIALS * (1.0 - share),
+                };
+            }
+        }
+        let lanes = sights.lanes();
+        let Sides { drawn_cold, mean_cold } = self.sides(batches, lanes, rng);
+        let agree = !(drawn_cold ^ mean_cold);
+        let seen = lanes.iter().fold(0, |seen, lane| seen | 1 << lane);
+        Paces { faster: seen & !agree, slower: seen & agree }
+    }
+
+    fn judge(&self, batches: &[Batch; LANES], managed: u64, rng: &mut Pcg64Mcg) -> Verdicts {
+        let mut lanes = [0; LANES];
+        let mut count = 0;
+        for batch in bits(managed) {
+            lanes[count] = batch as u8;
+            count += 1;
+        }
+        let Sides { drawn_cold, mean_cold } = self.sides(batches, &lanes[..count], rng);
+        Verdicts { hot: managed & !drawn_cold & !mean_cold, cold: drawn_cold & mean_cold }
+    }
+
+    fn opinion(&self, batch: &Batch) -> Opinion {
+        let weight = batch.hot + batch.cold;
+        Opinion { warmth: batch.mean(), limit: self.settings.hot_share, weight }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_gives_the_same_share_whatever_the_interval() {
+        let sol = Sol::default();
+        // A page is touched once in 9.6 s on average.
+        for level in 0..6 {
+            let elapsed_us = 300_000 << level;
+            let share = 1.0 - libm::expf(-(elapsed_us as f32) / 9.6e6);
+            let touched = libm::roundf(share * 64.0) as u32;
+            let (low, high) = (touched as f32 - 0.5, touched as f32 + 0.5);
+            let bounds = [low, high]
+                .map(|touched| 1.0 - libm::powf(1.0 - touched / 64.0, 9.6e6 / elapsed_us as f32));
+            let estimate = sol.share_in_horizon(touched, 64, elapsed_us);
+            assert!(bounds[0] < estimate && estimate < bounds[1], "{elapsed_us} us: {estimate}");
+            assert!((bounds[0]..bounds[1]).contains(&(1.0 - libm::expf(-1.0))));
+        }
+        let ends = [(0, 0.0), (64, 1.0)]
+            .map(|(touched, share)| sol.share_in_horizon(touched, 64, 300_000) - share);
+        assert_eq!(ends, [0.0, 0.0]);
+        assert_eq!(sol.share_in_horizon(16, 64, 9_600_000), 0.25);
+    }
+}

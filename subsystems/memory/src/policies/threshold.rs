@@ -1,0 +1,71 @@
+//! A static threshold: a batch is cold when fewer of its pages than a fixed share were young at its last
+//! scan. Scans everything at one period. The baseline that knows nothing of the past.
+
+use wave_core::clock::Nanos;
+
+use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
+use crate::wire::bits;
+use rand_pcg::Pcg64Mcg;
+
+/// The policy.
+#[derive(Clone, Debug)]
+pub struct Threshold {
+    /// How often everything is scanned.
+    pub period: Nanos,
+    /// How often batches are moved, in periods: a power of two.
+    pub epoch_periods: u32,
+    /// Cold below this share of young pages.
+    pub hot_share: f32,
+}
+
+impl Default for Threshold {
+    fn default() -> Threshold {
+        Threshold {
+            period: Nanos::from_millis(9_600),
+            epoch_periods: 4,
+            hot_share: super::sol::HOT_SHARE,
+        }
+    }
+}
+
+impl Classifier for Threshold {
+    /// The share of its pages that were young, if it was scanned.
+    type Batch = Option<f32>;
+
+    fn name(&self) -> &'static str {
+        "threshold"
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule { shortest: self.period, levels: 1, epoch_periods: self.epoch_periods }
+    }
+
+    fn observe(
+        &self,
+        batches: &mut [Option<f32>; LANES],
+        sights: &Sights,
+        _rng: &mut Pcg64Mcg,
+    ) -> Paces {
+        for (batch, young, pages) in sights.iter() {
+            batches[batch] = Some(young.count_ones() as f32 / f32::from(pages));
+        }
+        Paces::default()
+    }
+
+    fn judge(&self, batches: &[Option<f32>; LANES], managed: u64, _rng: &mut Pcg64Mcg) -> Verdicts {
+        let mut verdicts = Verdicts::default();
+        for batch in bits(managed) {
+            match batches[batch as usize] {
+                Some(share) if share < self.hot_share => verdicts.cold |= 1 << batch,
+                Some(_) => verdicts.hot |= 1 << batch,
+                None => {}
+            }
+        }
+        verdicts
+    }
+
+    fn opinion(&self, batch: &Option<f32>) -> Opinion {
+        let weight = if batch.is_some() { 1.0 } else { 0.0 };
+        Opinion { warmth: batch.unwrap_or(1.0), limit: self.hot_share, weight }
+    }
+}

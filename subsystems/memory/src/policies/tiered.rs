@@ -1,0 +1,509 @@
+//! What every policy of two tiers shares: strips and what is mapped in them, when to scan which batch, what
+//! is to be moved, and what has been.
+//!
+//! ```text
+//!            judged cold            PAGE_OUT made           COMPLETE
+//!   fast ──────────────> wanted ───────────────> moving ─────────────> slow
+//!     ^                     ^        refused: try again, or leave it      │ judged hot: BRING_BACK,
+//!     └─────────────────────┴────────────────────────────────────────────┘ the same way back
+//! ```
+//!
+//! Time is cut into ticks of the shortest period. A batch of level *n* is due at every 2^n-th tick, the same for
+//! its whole strip, so that neighbours share a decision and a reading; strips take turns, so that each
+//! tick has about the same work. Randomness is a function of the seed, the strip and how often
+//! it was used there: it does not matter how strips are divided among agents.
+
+use alloc::vec::Vec;
+
+use rand::SeedableRng;
+use rand_pcg::Pcg64Mcg;
+use wave_core::clock::Nanos;
+use wave_core::message::{Decision, Message, Sequence, Subject};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::policy::{Choice, Desk, Policy, Progress};
+use wave_core::snapshot::Snapshot;
+
+use super::{Explanation, Tiering};
+use crate::wire::{self, Action, BATCH_PAGES, BadReading, Reading, Readings, STRIP_BATCHES};
+
+/// Levels of scan periods at most.
+pub const LEVELS_MAX: usize = 6;
+
+/// When batches are scanned and moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// The shortest period.
+    pub shortest: Nanos,
+    /// How many periods there are, each twice the one before.
+    pub levels: u32,
+    /// How many of the shortest periods an epoch has: a power of two.
+    pub epoch_periods: u32,
+}
+
+/// Batches of a strip.
+pub const LANES: usize = STRIP_BATCHES as usize;
+
+/// What was seen of some batches of a strip since they were last cleared, all at the same time.
+#[derive(Clone, Debug)]
+pub struct Sights {
+    /// How long that was. Not zero.
+    pub interval_us: u32,
+    count: usize,
+    lanes: [u8; LANES],
+    young: [u64; LANES],
+    pages: [u8; LANES],
+}
+
+impl Sights {
+    fn new(interval_us: u32) -> Sights {
+        let (lanes, young, pages) = ([0; LANES], [0; LANES], [0; LANES]);
+        Sights { interval_us, count: 0, lanes, young, pages }
+    }
+
+    #[inline]
+    fn push(&mut self, lane: u32, young: u64, pages: u8) {
+        let at = self.count;
+        (self.lanes[at], self.young[at], self.pages[at]) = (lane as u8, young, pages);
+        self.count += 1;
+    }
+
+    /// Which batches.
+    pub fn lanes(&self) -> &[u8] {
+        &self.lanes[..self.count]
+    }
+
+    /// Their pages that were touched.
+    pub fn young(&self) -> &[u64] {
+        &self.young[..self.count]
+    }
+
+    /// How many pages each has had at most: those that are paged out count. Not zero. A huge page is one.
+    pub fn pages(&self) -> &[u8] {
+        &self.pages[..self.count]
+    }
+
+    /// Batch, touched pages, number of pages.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u64, u8)> + '_ {
+        let rest = self.young().iter().zip(self.pages());
+        self.lanes()
+            .iter()
+            .zip(rest)
+            .map(|(lane, (young, pages))| (usize::from(*lane), *young, *pages))
+    }
+}
+
+/// How often to scan batches from now on; those that are in neither mask as often as before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paces {
+    /// Twice as often.
+    pub faster: u64,
+    /// Half as often.
+    pub slower: u64,
+}
+
+/// Where batches belong; those that are in neither mask where they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
+    /// In the fast tier.
+    pub hot: u64,
+    /// In the slow tier.
+    pub cold: u64,
+}
+
+/// What a policy thinks of a batch, as in [`Explanation`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Opinion {
+    /// How warm it is.
+    pub warmth: f32,
+    /// Where cold begins.
+    pub limit: f32,
+    /// How many observations this rests on.
+    pub weight: f32,
+}
+
+/// What tells one policy of two tiers from another.
+pub trait Classifier {
+    /// What is kept of a batch.
+    type Batch: Copy + Default;
+
+    /// The policy's name.
+    fn name(&self) -> &'static str;
+
+    /// When to scan and to move.
+    fn schedule(&self) -> Schedule;
+
+    /// Some batches of a strip were scanned.
+    fn observe(
+        &self,
+        batches: &mut [Self::Batch; LANES],
+        sights: &Sights,
+        rng: &mut Pcg64Mcg,
+    ) -> Paces;
+
+    /// An epoch is over. `managed` are the batches that there are.
+    fn judge(&self, batches: &[Self::Batch; LANES], managed: u64, rng: &mut Pcg64Mcg) -> Verdicts;
+
+    /// For whoever asks.
+    fn opinion(&self, batch: &Self::Batch) -> Opinion;
+}
+
+/// A strip. Masks have a bit for each batch; of a huge unit only the first is ever set.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strip {
+    generation: u32,
+    sequence: Sequence,
+    /// How often randomness was used here.
+    turn: u32,
+    huge: u8,
+    /// Batches that are scanned, by level. Together they are what is managed.
+    levels: [u64; LEVELS_MAX],
+    /// Batches whose last reading showed pages that are present and were not touched.
+    resting: u64,
+    /// Batches that should be in the slow tier.
+    wanted: u64,
+    /// Batches that are.
+    slow: u64,
+    /// Batches of decisions that are not answered.
+    moving: u64,
+    /// Batches that the host cannot move.
+    fixed: u64,
+}
+
+impl Strip {
+    fn managed(&self) -> u64 {
+        self.levels.iter().fold(0, |all, level| all | level)
+    }
+
+    /// Forgets all about these batches.
+    fn forget(&mut self, batches: u64) {
+        let masks = [
+            &mut self.resting,
+            &mut self.wanted,
+            &mut self.slow,
+            &mut self.moving,
+            &mut self.fixed,
+        ];
+        for mask in self.levels.iter_mut().chain(masks) {
+            *mask &= !batches;
+        }
+    }
+
+    /// As decisions name them: huge units whole.
+    fn named(&self, batches: u64) -> u64 {
+        let first = wire::firsts(self.huge);
+        (batches & !first) | ((batches & first) * 0xff)
+    }
+
+    fn subject(&self, id: usize) -> Subject {
+        Subject { id: id as u32, generation: self.generation }
+    }
+
+    /// What to move now, if anything.
+    fn next_move(&self) -> Option<(Action, u64)> {
+        let wrong = (self.wanted ^ self.slow) & !(self.moving | self.fixed);
+        let (out, back) = (wrong & self.wanted, wrong & self.slow);
+        if out != 0 {
+            Some((Action::PageOut, out))
+        } else {
+            (back != 0).then_some((Action::BringBack, back))
+        }
+    }
+}
+
+/// What remains to be looked at in this tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Scan,
+    Move,
+    Rest,
+}
+
+/// A policy of two tiers.
+#[derive(Debug)]
+pub struct Tiered<C: Classifier> {
+    classifier: C,
+    schedule: Schedule,
+    seed: u64,
+    strips: Vec<Strip>,
+    batches: Vec<[C::Batch; LANES]>,
+    /// The most pages that each batch ever had.
+    pages: Vec<[u8; LANES]>,
+    /// Strips from here on were never heard of.
+    known: usize,
+    start: Option<Nanos>,
+    tick: u64,
+    previous_tick: u64,
+    stage: Stage,
+    cursor: usize,
+}
+
+impl<C: Classifier> Tiered<C> {
+    /// For at most so many strips. Panics if the classifier's schedule has no level or too many, or an epoch that
+    /// is no power of two.
+    pub fn new(classifier: C, strips: u32, seed: u64) -> Tiered<C> {
+        let schedule = classifier.schedule();
+        assert!(schedule.shortest.0 > 0 && schedule.epoch_periods.is_power_of_two());
+        assert!((1..=LEVELS_MAX).contains(&(schedule.levels as usize)), "{schedule:?}");
+        let strips = strips as usize;
+        Tiered {
+            classifier,
+            schedule,
+            seed,
+            strips: alloc::vec![Strip::default(); strips],
+            batches: alloc::vec![[C::Batch::default(); LANES]; strips],
+            pages: alloc::vec![[0; LANES]; strips],
+            known: 0,
+            start: None,
+            tick: 0,
+            previous_tick: 0,
+            stage: Stage::Rest,
+            cursor: 0,
+        }
+    }
+
+    /// How many batches are scanned at each period, the shortest first.
+    pub fn batches_per_level(&self) -> [u64; LEVELS_MAX] {
+        let count = |level: usize| {
+            let ones = |strip: &Strip| u64::from(strip.levels[level].count_ones());
+            self.strips[..self.known].iter().map(ones).sum()
+        };
+        core::array::from_fn(count)
+    }
+
+    fn rng(seed: u64, id: usize, strip: &mut Strip) -> Pcg64Mcg {
+        strip.turn = strip.turn.wrapping_add(1);
+        Pcg64Mcg::seed_from_u64(seed ^ ((id as u64) << 32 | u64::from(strip.turn)))
+    }
+
+    fn on_strip(&mut self, told: &wire::Strip) {
+        let id = told.strip.id as usize;
+        let Some(strip) = self.strips.get_mut(id) else { return };
+        self.known = self.known.max(id + 1);
+        // A unit that is not mapped as a whole is not one page.
+        let huge = (0..u8::BITS).filter(|unit| {
+            let whole = wire::whole(1 << unit);
+            told.huge >> unit & 1 != 0 && told.mapped & whole == whole
+        });
+        let huge = huge.fold(0, |units: u8, unit| units | 1 << unit);
+        let managed = told.mapped & !wire::whole(huge) | wire::firsts(huge);
+
+        let mut void = told.void | wire::whole(strip.huge ^ huge);
+        if told.strip.generation != strip.generation {
+            void = u64::MAX;
+        }
+        strip.generation = told.strip.generation;
+        strip.sequence = told.sequence;
+        strip.huge = huge;
+        strip.forget(void | !managed);
+        let fresh = managed & !strip.managed();
+        strip.levels[0] |= fresh;
+        for batch in wire::bits(fresh) {
+            self.batches[id][batch as usize] = C::Batch::default();
+            self.pages[id][batch as usize] = 0;
+        }
+    }
+
+    fn on_reading(&mut self, reading: &Reading<'_>) -> Result<(), BadReading> {
+        let id = reading.strip.id as usize;
+        let strips = self.strips.len() as u32;
+        let Some(strip) = self.strips.get_mut(id) else {
+            return Err(BadReading::Strip { strip: reading.strip.id, strips });
+        };
+        // Of another life, or the message that tells of it is still to come: it says nothing of these.
+        if strip.generation != reading.strip.generation || strip.sequence != reading.sequence {
+            return Ok(());
+        }
+        let managed = strip.managed();
+        let most = &mut self.pages[id];
+        let mut sights = Sights::new(reading.interval_us);
+        let mut resting = 0;
+        for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
+            if managed >> batch & 1 == 0 {
+                continue;
+            }
+            resting |= u64::from(present & !young != 0) << batch;
+            let pages = &mut most[batch as usize];
+            if u32::from(*pages) < BATCH_PAGES {
+                *pages = (*pages).max(present.count_ones() as u8);
+            }
+            if *pages > 0 {
+                sights.push(batch, *young, *pages);
+            }
+        }
+        strip.resting = strip.resting & !reading.batches | resting;
+        if reading.interval_us == 0 {
+            return Ok(());
+        }
+        let mut rng = Self::rng(self.seed, id, strip);
+        let Paces { faster, slower } =
+            self.classifier.observe(&mut self.batches[id], &sights, &mut rng);
+        let levels = &mut strip.levels[..self.schedule.levels as usize];
+        for level in 1..levels.len() {
+            let moved = levels[level] & faster;
+            levels[level] ^= moved;
+            levels[level - 1] |= moved;
+        }
+        for level in (1..levels.len()).rev() {
+            let moved = levels[level - 1] & slower;
+            levels[level - 1] ^= moved;
+            levels[level] |= moved;
+        }
+        Ok(())
+    }
+
+    /// Whether a multiple of `ticks`, a power of two, has come for this strip since the previous tick.
+    fn has_come(&self, id: usize, ticks: u32) -> bool {
+        let turns = |tick: u64| (tick + id as u64) / u64::from(ticks);
+        turns(self.tick) != turns(self.previous_tick)
+    }
+
+    fn judge(&mut self, id: usize) {
+        let strip = &mut self.strips[id];
+        let mut rng = Self::rng(self.seed, id, strip);
+        let Verdicts { hot, cold } =
+            self.classifier.judge(&self.batches[id], strip.managed(), &mut rng);
+        strip.wanted = strip.wanted & !hot | cold;
+        // What came back page by page and rests again, or was left over, goes out again.
+        strip.slow &= !(cold & strip.resting);
+    }
+
+    /// The decision to scan what is due in a strip.
+    fn scan(&mut self, id: usize) -> Option<Choice> {
+        if self.has_come(id, self.schedule.epoch_periods) {
+            self.judge(id);
+        }
+        let due = (0..self.schedule.levels).filter(|level| self.has_come(id, 1 << level));
+        let strip = &self.strips[id];
+        let due = due.fold(0, |due, level| due | strip.levels[level as usize]);
+        let named = strip.named(due);
+        (due != 0).then(|| Action::Scan.choice(strip.subject(id), strip.sequence, named))
+    }
+
+    /// The decision to move something in a strip.
+    fn displace(&mut self, id: usize) -> Option<Choice> {
+        let strip = &mut self.strips[id];
+        let (action, batches) = strip.next_move()?;
+        strip.moving |= batches;
+        let named = strip.named(batches);
+        Some(action.choice(strip.subject(id), strip.sequence, named))
+    }
+
+    /// Begins a tick if it is time to, and the last one is done.
+    fn look_at(&mut self, now: Nanos) {
+        let start = *self.start.get_or_insert(now);
+        let tick = now.since(start).0 / self.schedule.shortest.0 + 1;
+        if self.stage == Stage::Rest && tick > self.tick {
+            self.previous_tick = core::mem::replace(&mut self.tick, tick);
+            (self.stage, self.cursor) = (Stage::Scan, 0);
+        }
+    }
+}
+
+impl<C: Classifier> Tiering for Tiered<C> {
+    fn on_readings(&mut self, _now: Nanos, words: &[u64]) -> Result<(), BadReading> {
+        Readings::new(words).try_for_each(|reading| self.on_reading(&reading?))
+    }
+
+    fn next(&mut self, now: Nanos) -> Option<Choice> {
+        self.look_at(now);
+        while self.stage == Stage::Scan {
+            if self.cursor == self.known {
+                (self.stage, self.cursor) = (Stage::Move, 0);
+                break;
+            }
+            self.cursor += 1;
+            if let Some(choice) = self.scan(self.cursor - 1) {
+                return Some(choice);
+            }
+        }
+        while self.stage == Stage::Move {
+            if self.cursor == self.known {
+                self.stage = Stage::Rest;
+                break;
+            }
+            if let Some(choice) = self.displace(self.cursor) {
+                return Some(choice);
+            }
+            self.cursor += 1;
+        }
+        None
+    }
+
+    fn explain(&self, strip: u32, batch: u32) -> Option<Explanation> {
+        let record = self.strips.get(strip as usize)?;
+        let bit = 1_u64.checked_shl(batch)?;
+        let level = record.levels.iter().position(|level| level & bit != 0)?;
+        let (strip, batch) = (strip as usize, batch as usize);
+        let Opinion { warmth, limit, weight } =
+            self.classifier.opinion(&self.batches[strip][batch]);
+        Some(Explanation {
+            pages: self.pages[strip][batch].into(),
+            period: Nanos(self.schedule.shortest.0 << level),
+            slow: record.slow & bit != 0,
+            cold: record.wanted & bit != 0,
+            warmth,
+            limit,
+            weight,
+        })
+    }
+
+    fn state_bytes_per_batch(&self) -> usize {
+        let shared = size_of::<Strip>().div_ceil(LANES);
+        size_of::<C::Batch>() + size_of::<u8>() + shared
+    }
+}
+
+impl<C: Classifier> Policy for Tiered<C> {
+    fn name(&self) -> &'static str {
+        self.classifier.name()
+    }
+
+    fn on_message(&mut self, now: Nanos, message: &Message) {
+        self.start.get_or_insert(now);
+        if let Some(told) = wire::Strip::from_message(message) {
+            self.on_strip(&told);
+        }
+    }
+
+    fn on_outcome(&mut self, _now: Nanos, _core: u16, decision: &Decision, outcome: Outcome) {
+        let Some(strip) = self.strips.get_mut(decision.subject.id as usize) else { return };
+        let action = Action::from_number(decision.kind);
+        let Some(action @ (Action::PageOut | Action::BringBack)) = action else { return };
+        if strip.generation != decision.subject.generation {
+            return;
+        }
+        let batches = decision.argument & strip.moving;
+        strip.moving &= !batches;
+        match outcome.code {
+            Code::Complete if action == Action::PageOut => strip.slow |= batches,
+            Code::Complete => strip.slow &= !batches,
+            Code::Unsupported | Code::InvalidTarget | Code::NotPermitted => strip.fixed |= batches,
+            // A message will tell, or the next tick finds them as they are.
+            _ => {}
+        }
+    }
+
+    fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        loop {
+            let Some(core) = desk.asking().or_else(|| desk.open()) else {
+                return if desk.is_full() { Progress::More } else { Progress::Done };
+            };
+            match self.next(now) {
+                Some(choice) => desk.stage(core, choice),
+                None => return Progress::Done,
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let start = self.start.filter(|_| self.known > 0)?;
+        let ticks = if self.stage == Stage::Rest { self.tick } else { 0 };
+        Some(start + Nanos(self.schedule.shortest.0.saturating_mul(ticks)))
+    }
+
+    fn resync(&mut self, _now: Nanos, _snapshot: &Snapshot) {
+        self.strips[..self.known].fill(Strip::default());
+        self.known = 0;
+        (self.stage, self.cursor) = (Stage::Rest, 0);
+    }
+}

@@ -1,0 +1,323 @@
+//! A modelled address space: patterns of access, and a mechanism that keeps the contract.
+//!
+//! Pages are touched by a Poisson process whose rate the [`Pattern`] says, and only looked at when
+//! somebody scans or moves them: the work follows the scans, not the size of the space. The same seed and the
+//! same decisions give the same accesses.
+
+use alloc::vec::Vec;
+
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use wave_core::clock::Nanos;
+use wave_core::message::{Message, Sequence, Subject};
+use wave_core::outcome::Code;
+use wave_core::policy::Choice;
+
+use crate::wire::{self, Action, BATCH_PAGES, Reading, STRIP_BATCHES};
+
+/// Who touches which page, how often.
+#[derive(Clone, Debug)]
+pub enum Pattern {
+    /// Every page alike.
+    Uniform {
+        /// Touches of a page in a second.
+        per_second: f64,
+    },
+    /// A range of pages, and nothing else.
+    HotSet {
+        /// First page.
+        first: u64,
+        /// How many.
+        pages: u64,
+        /// Touches of a page in a second.
+        per_second: f64,
+    },
+    /// The first few pages of each batch: allocators and lists keep their own data there.
+    Heads {
+        /// How many of each batch.
+        pages: u32,
+        /// Touches of a page in a second.
+        per_second: f64,
+    },
+    /// Page *n* gets its share 1 / (*n* + 1)^`exponent` of all touches.
+    Zipf {
+        /// How skewed.
+        exponent: f64,
+        /// Touches of page 0 in a second.
+        first_per_second: f64,
+    },
+    /// One page after the other, round and round.
+    Sweep {
+        /// Pages in a round.
+        pages: u64,
+        /// Pages in a second.
+        per_second: f64,
+    },
+    /// One pattern until a moment, then another.
+    Change {
+        /// When.
+        at: Nanos,
+        /// The one before and the one after.
+        patterns: [alloc::boxed::Box<Pattern>; 2],
+    },
+    /// Several at once.
+    Sum(Vec<Pattern>),
+}
+
+impl Pattern {
+    /// How many touches of `page` are to be expected between two moments; infinite where it is certain.
+    pub fn touches(&self, page: u64, from: Nanos, to: Nanos) -> f64 {
+        let seconds = |time: Nanos| time.0 as f64 / 1e9;
+        let span = seconds(to.since(from));
+        match self {
+            Pattern::Uniform { per_second } => per_second * span,
+            Pattern::HotSet { first, pages, per_second } => {
+                let is_hot = page.checked_sub(*first).is_some_and(|offset| offset < *pages);
+                if is_hot { per_second * span } else { 0.0 }
+            }
+            Pattern::Heads { pages, per_second } => {
+                let is_head = page % u64::from(BATCH_PAGES) < u64::from(*pages);
+                if is_head { per_second * span } else { 0.0 }
+            }
+            Pattern::Zipf { exponent, first_per_second } => {
+                first_per_second * span * libm::pow((page + 1) as f64, -exponent)
+            }
+            Pattern::Sweep { pages, per_second } => {
+                // How often the hand has come to the page.
+                let rounds =
+                    |time| libm::ceil((seconds(time) * per_second - page as f64) / *pages as f64);
+                if rounds(to) > rounds(from) { f64::INFINITY } else { 0.0 }
+            }
+            Pattern::Change { at, patterns: [before, after] } => {
+                before.touches(page, from.min(*at), to.min(*at))
+                    + after.touches(page, from.max(*at), to.max(*at))
+            }
+            Pattern::Sum(patterns) => {
+                patterns.iter().map(|pattern| pattern.touches(page, from, to)).sum()
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    young: u64,
+    present: u64,
+    /// Until when the pattern was looked at.
+    seen: Nanos,
+    cleared: Option<Nanos>,
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Batches that were scanned.
+    pub scans: u64,
+    /// Pages that were paged out.
+    pub paged_out: u64,
+    /// Pages that were brought back before they were touched.
+    pub brought_back: u64,
+    /// Pages that were touched while they were in the slow tier.
+    pub refaults: u64,
+}
+
+/// The address space of one program, and the mechanism that scans and moves it.
+#[derive(Clone, Debug)]
+pub struct Space {
+    pattern: Pattern,
+    batches: Vec<Batch>,
+    sequences: Vec<Sequence>,
+    rng: Pcg64Mcg,
+    counts: Counts,
+    readings: Vec<u64>,
+}
+
+impl Space {
+    /// So many strips, all mapped and present.
+    pub fn new(strips: u32, pattern: Pattern, seed: u64) -> Space {
+        let batch = Batch { young: 0, present: u64::MAX, seen: Nanos(0), cleared: None };
+        Space {
+            pattern,
+            batches: alloc::vec![batch; strips as usize * STRIP_BATCHES as usize],
+            sequences: alloc::vec![Sequence(1); strips as usize],
+            rng: Pcg64Mcg::seed_from_u64(seed),
+            counts: Counts::default(),
+            readings: Vec::new(),
+        }
+    }
+
+    /// What a policy has to hear first: a message for each strip.
+    pub fn messages(&self) -> impl Iterator<Item = Message> + '_ {
+        (0..self.sequences.len()).map(|id| self.message(id, u64::MAX))
+    }
+
+    /// The program unmaps these batches and maps them anew, untouched so far. Returns the message.
+    pub fn remap(&mut self, now: Nanos, strip: u32, batches: u64) -> Message {
+        let id = strip as usize;
+        for at in wire::bits(batches) {
+            let at = id * STRIP_BATCHES as usize + at as usize;
+            self.batches[at] = Batch { young: 0, present: u64::MAX, seen: now, cleared: None };
+        }
+        self.sequences[id] = self.sequences[id].next();
+        self.message(id, batches)
+    }
+
+    fn message(&self, id: usize, void: u64) -> Message {
+        let strip = Subject { id: id as u32, generation: 1 };
+        wire::Strip { strip, sequence: self.sequences[id], mapped: u64::MAX, void, huge: 0 }
+            .to_message()
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Pages in the fast tier now.
+    pub fn resident_pages(&mut self, now: Nanos) -> u64 {
+        (0..self.batches.len()).map(|at| u64::from(self.look(now, at).present.count_ones())).sum()
+    }
+
+    /// Carries out a decision.
+    pub fn apply(&mut self, now: Nanos, choice: &Choice) -> Code {
+        let id = choice.subject.id as usize;
+        let Some(&sequence) = self.sequences.get(id) else { return Code::TargetNotFound };
+        if choice.subject.generation != 1 {
+            return Code::TargetNotFound;
+        }
+        let action = match Action::from_number(choice.kind) {
+            None => return Code::UnsupportedVersion,
+            Some(Action::Scan) => {
+                self.scan(now, id, choice.argument);
+                return Code::Complete;
+            }
+            Some(action) => action,
+        };
+        if choice.sequence != sequence {
+            return Code::TargetStale;
+        }
+        for batch in wire::bits(choice.argument) {
+            let batch = self.look(now, id * STRIP_BATCHES as usize + batch as usize);
+            let resident = u64::from(batch.present.count_ones());
+            if action == Action::PageOut {
+                (batch.young, batch.present) = (0, 0);
+                self.counts.paged_out += resident;
+            } else {
+                batch.present = u64::MAX;
+                self.counts.brought_back += u64::from(BATCH_PAGES) - resident;
+            }
+        }
+        Code::Complete
+    }
+
+    /// The readings since the last time, as an extent's words.
+    pub fn take_readings(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.readings)
+    }
+
+    fn scan(&mut self, now: Nanos, id: usize, batches: u64) {
+        self.counts.scans += u64::from(batches.count_ones());
+        let first = id * STRIP_BATCHES as usize;
+        let mut rest = batches;
+        while rest != 0 {
+            let cleared = self.batches[first + rest.trailing_zeros() as usize].cleared;
+            let alike = |batch: &u32| self.batches[first + *batch as usize].cleared == cleared;
+            let together = wire::bits(rest).filter(alike).fold(0, |mask, batch| mask | 1 << batch);
+            rest &= !together;
+            let words: Vec<_> = wire::bits(together)
+                .map(|batch| {
+                    let batch = self.look(now, first + batch as usize);
+                    let words = [batch.young, batch.present];
+                    (batch.young, batch.cleared) = (0, Some(now));
+                    words
+                })
+                .collect();
+            let interval_us = cleared.map_or(0, |cleared| (now.since(cleared).0 / 1_000) as u32);
+            let reading = Reading {
+                strip: Subject { id: id as u32, generation: 1 },
+                sequence: self.sequences[id],
+                interval_us,
+                batches: together,
+                words: &words,
+            };
+            reading.write(&mut self.readings);
+        }
+    }
+
+    /// A batch, with all that was touched until now.
+    fn look(&mut self, now: Nanos, at: usize) -> &mut Batch {
+        let batch = &mut self.batches[at];
+        let mut touched = 0;
+        for page in 0..BATCH_PAGES {
+            let number = at as u64 * u64::from(BATCH_PAGES) + u64::from(page);
+            let expected = self.pattern.touches(number, batch.seen, now);
+            if expected > 0.0 && self.rng.random::<f64>() < 1.0 - libm::exp(-expected) {
+                touched |= 1 << page;
+            }
+        }
+        self.counts.refaults += u64::from((touched & !batch.present).count_ones());
+        batch.young |= touched;
+        batch.present |= touched;
+        batch.seen = now;
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::boxed::Box;
+
+    const fn at(seconds: u64) -> Nanos {
+        Nanos::from_millis(seconds * 1_000)
+    }
+
+    #[test]
+    fn patterns_touch_what_they_say() {
+        let hot = Pattern::HotSet { first: 10, pages: 5, per_second: 2.0 };
+        assert_eq!([9, 10, 14, 15].map(|page| hot.touches(page, at(1), at(4))), [0., 6., 6., 0.]);
+        let sweep = Pattern::Sweep { pages: 100, per_second: 10.0 };
+        let swept = |from, to| -> Vec<u64> {
+            (0..100).filter(|page| sweep.touches(*page, at(from), at(to)) > 0.0).collect()
+        };
+        assert!(swept(2, 4).into_iter().eq(20..40));
+        assert!(swept(9, 11).into_iter().eq((0..10).chain(90..100)));
+        assert_eq!(swept(3, 13).len(), 100);
+        let zipf = Pattern::Zipf { exponent: 1.0, first_per_second: 8.0 };
+        assert_eq!([0, 1, 3].map(|page| zipf.touches(page, at(0), at(1))), [8., 4., 2.]);
+        let other = Pattern::Uniform { per_second: 1.0 };
+        let change = Pattern::Change { at: at(3), patterns: [Box::new(hot), Box::new(other)] };
+        assert_eq!(change.touches(10, at(1), at(5)), 6.0);
+        assert_eq!(change.touches(10, at(4), at(5)), 1.0);
+    }
+
+    #[test]
+    fn what_is_paged_out_comes_back_when_it_is_touched() {
+        let pattern = Pattern::HotSet { first: 0, pages: 32, per_second: 1e6 };
+        let mut space = Space::new(1, pattern, 1);
+        let strip = Subject { id: 0, generation: 1 };
+        let out = Action::PageOut.choice(strip, Sequence(1), 0b11);
+        assert_eq!(space.apply(at(1), &out), Code::Complete);
+        assert_eq!(space.resident_pages(at(1)), 62 * 64);
+        assert_eq!(space.resident_pages(at(2)), 62 * 64 + 32);
+        assert_eq!(space.counts().refaults, 32);
+        let back = Action::BringBack.choice(strip, Sequence(1), 0b11);
+        assert_eq!(space.apply(at(2), &back), Code::Complete);
+        assert_eq!(space.counts().brought_back, 96);
+
+        let scan = Action::Scan.choice(strip, Sequence(9), 0b11);
+        assert_eq!(space.apply(at(3), &scan), Code::Complete);
+        assert_eq!(space.apply(at(4), &scan), Code::Complete);
+        let words = space.take_readings();
+        let young = u64::from(u32::MAX);
+        let read = wire::Readings::new(&words).map(|reading| {
+            let reading = reading.unwrap();
+            (reading.interval_us, reading.batches, reading.words.to_vec())
+        });
+        let expected = [[young, u64::MAX], [0, u64::MAX]].to_vec();
+        assert!(read.eq([(0, 0b11, expected.clone()), (1_000_000, 0b11, expected)]));
+
+        space.remap(at(4), 0, 1);
+        assert_eq!(space.apply(at(4), &out), Code::TargetStale);
+    }
+}

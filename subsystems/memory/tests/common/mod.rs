@@ -1,0 +1,68 @@
+//! A policy and a modelled address space, joined without a link.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use wave_core::clock::Nanos;
+use wave_core::message::{Decision, TxnId};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::policy::Choice;
+use wave_memory::policies::Tiering;
+use wave_memory::space::{Pattern, Space};
+use wave_memory::wire::{BATCH_PAGES, STRIP_BATCHES};
+
+/// How often the agent looks.
+const STEP: Nanos = Nanos::from_millis(100);
+
+/// `seconds` after the start.
+pub const fn at(seconds: u64) -> Nanos {
+    Nanos::from_millis(seconds * 1_000)
+}
+
+/// What a policy hears of a choice that it made.
+pub fn answer(policy: &mut dyn Tiering, now: Nanos, choice: &Choice, code: Code) {
+    let Choice { kind, subject, sequence, argument } = *choice;
+    let txn = TxnId::new(0);
+    let decision = Decision { kind, subject, sequence, txn, flags: 0, argument };
+    policy.on_outcome(now, 0, &decision, Outcome { txn, code, run: 0 });
+}
+
+pub struct World {
+    pub policy: Box<dyn Tiering>,
+    pub space: Space,
+    pub now: Nanos,
+    pub made: Vec<(Nanos, Choice)>,
+}
+
+impl World {
+    pub fn new(mut policy: Box<dyn Tiering>, space: Space) -> World {
+        let now = Nanos(0);
+        space.messages().for_each(|message| policy.on_message(now, &message));
+        World { policy, space, now, made: Vec::new() }
+    }
+
+    pub fn run(&mut self, until: Nanos) {
+        while self.now < until {
+            while let Some(choice) = self.policy.next(self.now) {
+                let code = self.space.apply(self.now, &choice);
+                answer(&mut *self.policy, self.now, &choice, code);
+                self.made.push((self.now, choice));
+            }
+            let readings = self.space.take_readings();
+            self.policy.on_readings(self.now, &readings).unwrap();
+            self.now = self.now + STEP;
+        }
+    }
+
+    pub fn is_slow(&self, batch: u32) -> bool {
+        let (strip, batch) = (batch / STRIP_BATCHES, batch % STRIP_BATCHES);
+        self.policy.explain(strip, batch).unwrap().slow
+    }
+}
+
+/// The share of a batch's pages that a pattern can be expected to touch in 9.6 s from `from` on.
+pub fn share(pattern: &Pattern, batch: u32, from: Nanos) -> f64 {
+    let to = from + Nanos::from_millis(9_600);
+    let pages = (0..BATCH_PAGES).map(|page| u64::from(batch * BATCH_PAGES + page));
+    let touched = pages.map(|page| 1.0 - (-pattern.touches(page, from, to)).exp());
+    touched.sum::<f64>() / f64::from(BATCH_PAGES)
+}
