@@ -28,6 +28,10 @@ const STACK_PATIENCE: Duration = Duration::from_millis(100);
 /// Times as long between looks while no core is awake.
 const AT_REST: u32 = 20;
 
+/// A thread that was asked to leave for so many times the patience, and ran for less than one, hardly
+/// runs.
+const HARDLY: u64 = 100;
+
 /// Why a thread keeps its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StallCause {
@@ -36,7 +40,7 @@ pub enum StallCause {
     /// It is inside of this crate, or blocks the signal, or the kernel does not let go of it, or the
     /// process has taken the signal for itself since.
     NotInterruptible,
-    /// It hardly ran: others have its CPU.
+    /// It hardly ran since: others have its CPU, or it sleeps in the kernel and is not let go of.
     NoCpu,
     /// It sleeps in the kernel for a lock (pthread_mutex_t) which that thread holds, and that thread has
     /// no core. It was not necessarily asked to leave, so that only the policy can end this.
@@ -76,7 +80,7 @@ impl fmt::Display for Stall {
             StallCause::NoCpu => {
                 write!(
                     f,
-                    "has been asked to leave for {ms:.1} ms and hardly ran meanwhile: others use its CPU"
+                    "has been asked to leave for {ms:.1} ms and hardly ran meanwhile: others use its CPU, or it sleeps in the kernel"
                 )?;
             }
             StallCause::NotInterruptible => {
@@ -351,7 +355,13 @@ impl Detector {
         let holder = holder.map(|holder| self.shared.table.thread(holder));
         let (cause, lasted) = match (holder, lasted) {
             (Some(holder), _) => (StallCause::LockedOut(holder), run),
-            (None, Some(lasted)) if ran.0 < lasted.0 / 2 => (StallCause::NoCpu, lasted),
+            (None, Some(lasted)) if ran < self.patience => {
+                // It would have left, for all that is known.
+                if lasted.0 < HARDLY * self.patience.0 {
+                    return;
+                }
+                (StallCause::NoCpu, lasted)
+            }
             (None, Some(lasted)) if runner != 0 => (StallCause::NotInterruptible, lasted),
             (None, Some(lasted)) => (StallCause::NoSafePoint, lasted),
             (None, None) => return,
