@@ -37,3 +37,11 @@ fn an_agent_whose_decisions_are_all_refused_is_turned_out() {
 fn threads_that_starve_beside_many_that_do_not_are_found() {
     plans::kicks_that_get_lost_beside_many_threads().iter().for_each(is_clean);
 }
+
+/// Found by `wave fuzz --seed 1578`. A read of a core that parks overtook a decision that a stalled link
+/// held back for longer than the model believed a peer's store to be under way: the core slept on top of
+/// it. The plan is the seed's, as the stall has to meet the core on its way to sleep.
+#[test]
+fn a_read_pushes_what_a_stalled_link_holds_back() {
+    is_clean(&Plan::new(1578, &[]));
+}

@@ -358,7 +358,7 @@ impl<T: Timebase> Context<T> {
         self.sample(home, line, first, words, horizon);
         let pushed = self.stamps.arrival(other(self.side));
         let mut done = served.saturating_add(self.prices.back);
-        if pushed <= horizon.saturating_add(self.prices.wait_max) {
+        if pushed <= self.believable(horizon) {
             done = done.max(pushed);
         }
         self.time.spend_until(Nanos(done));
@@ -468,11 +468,16 @@ impl<T: Timebase> Context<T> {
         state.last_visible
     }
 
+    /// Until when a store can be under way of which the peer says so: it may lie, and nobody waits for ever.
+    fn believable(&self, now: u64) -> u64 {
+        now.saturating_add(self.prices.wait_max).saturating_add(self.time.held_up().0)
+    }
+
     /// Waits until the last stores to the named words of a line have arrived.
     fn wait_for_words(&self, state: &mut State, home: Home, line: u32, mask: u8) {
         let now = self.tick(state);
         let stamps = words_of(mask).map(|word| self.stamps.stamp(home, line, word));
-        let honest = stamps.filter(|stamp| *stamp <= now.saturating_add(self.prices.wait_max));
+        let honest = stamps.filter(|stamp| *stamp <= self.believable(now));
         let last = honest.max().unwrap_or(0);
         if last > now {
             self.time.spend_until(Nanos(last));
