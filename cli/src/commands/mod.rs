@@ -66,7 +66,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Measure what this machine's links cost.
     Link(link::LinkArgs),
-    /// Measure queues, agent and switches against their peers.
+    /// Measure queues, agent, switches and preemption against their peers.
     Bench(bench::BenchArgs),
     /// The other process of a bench.
     #[command(hide = true)]

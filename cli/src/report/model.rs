@@ -15,7 +15,7 @@ pub struct RunResult {
     pub scenario: String,
     /// What enforced decisions: `user`, a runtime on this machine, or `sim`, a simulated one.
     pub host: String,
-    /// `load`, `ladder`, `crash` or `enclaves`.
+    /// `load`, `ladder`, `crash`, `enclaves` or `chaos`.
     pub kind: String,
     /// The scenario's description.
     pub description: String,

@@ -148,7 +148,7 @@ pub struct Host {
     pub max_threads: u32,
     /// An idle core spins this long, then parks.
     pub spin_us: u64,
-    /// What threads are scheduled as. A simulated host has one kind only.
+    /// What threads are scheduled as. A simulated host has user-level ones only.
     pub threads: Threads,
 }
 

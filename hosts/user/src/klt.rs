@@ -193,8 +193,10 @@ impl Klt {
             }
             self.inside.store(inside, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
+            // In this order: a signal in between changes neither, and one after it both.
+            let since = self.pending_since_ns.load(Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
             self.pending.store(false, Ordering::Relaxed);
-            let since = self.pending_since_ns.swap(0, Ordering::Relaxed);
             self.look(Some(Nanos(since)));
         }
     }

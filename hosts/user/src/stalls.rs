@@ -349,13 +349,13 @@ impl Detector {
         if run < self.patience {
             return;
         }
-        let ran = cpu_time(pthread).since(seen.cpu_then);
+        let cpu_then = seen.cpu_then;
         let holder =
             holder_of_wanted_lock(pthread).and_then(|holder| self.shared.klts.stopped(holder));
         let holder = holder.map(|holder| self.shared.table.thread(holder));
         let (cause, lasted) = match (holder, lasted) {
             (Some(holder), _) => (StallCause::LockedOut(holder), run),
-            (None, Some(lasted)) if ran < self.patience => {
+            (None, Some(lasted)) if cpu_time(pthread).since(cpu_then) < self.patience => {
                 // It would have left, for all that is known.
                 if lasted.0 < HARDLY * self.patience.0 {
                     return;

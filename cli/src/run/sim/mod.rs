@@ -19,7 +19,7 @@ pub use setup::Simulated;
 use super::recording::Recording;
 use super::{Failure, Finished, Found, kind_name, machine};
 use crate::report::{Progress, RunResult};
-use crate::scenario::{Kind, Scenario, Variant};
+use crate::scenario::{Kind, Scenario, Threads, Variant};
 
 /// What every kind of scenario stands on.
 struct Ground<'a> {
@@ -34,17 +34,17 @@ struct Ground<'a> {
 pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Finished, Failure> {
     let started = machine::now();
     let mut scenario = scenario.clone();
-    let (with_agent, without): (Vec<Variant>, Vec<Variant>) =
-        scenario.variants.into_iter().partition(|variant| variant.agent().is_some());
-    scenario.variants = with_agent;
-    if scenario.variants.is_empty() {
-        let why = "no variant is left: the simulator has no model of the kernel's scheduler, \
-                   expected placement = \"onhost\" or \"offload\"";
-        return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
-    }
     if let Kind::Chaos(_) = scenario.kind {
         let why = "kind = \"chaos\" is about real code that is preempted, there is nothing to simulate: \
                    run it without --host sim";
+        return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
+    }
+    let (modelled, others): (Vec<Variant>, Vec<Variant>) =
+        scenario.variants.into_iter().partition(|variant| not_modelled(variant).is_none());
+    scenario.variants = modelled;
+    if scenario.variants.is_empty() {
+        let why = "no variant is left: the simulator has no model of the kernel's scheduler, nor of \
+                   kernel-level threads; expected placement = \"onhost\" or \"offload\", and threads = \"user\"";
         return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
     }
     // What cannot be simulated is refused before anything has run.
@@ -60,7 +60,7 @@ pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Fi
         Kind::Chaos(_) => 0,
     };
     let progress = Progress::new(steps, quiet);
-    let skipped: Vec<(String, String)> = without.iter().map(skipped).collect();
+    let skipped: Vec<(String, String)> = others.iter().map(skipped).collect();
     for (what, why) in &skipped {
         progress.say(&format!("{what}: {why}"));
     }
@@ -101,9 +101,18 @@ pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Fi
 }
 
 /// What has to be said about a variant that cannot be simulated.
+/// What of a variant the simulator has no model of.
+fn not_modelled(variant: &Variant) -> Option<&'static str> {
+    match (variant.agent(), variant.host.threads) {
+        (None, _) => Some("the kernel's scheduler"),
+        (_, Threads::Kernel) => Some("kernel-level threads"),
+        (Some(_), Threads::User) => None,
+    }
+}
+
 fn skipped(variant: &Variant) -> (String, String) {
-    let why = "skipped: the simulator has no model of the kernel's scheduler";
-    (variant.name.clone(), why.to_owned())
+    let what = not_modelled(variant).unwrap_or_default();
+    (variant.name.clone(), format!("skipped: the simulator has no model of {what}"))
 }
 
 #[cfg(test)]

@@ -56,14 +56,20 @@ fn a_run_follows_from_its_scenario_and_seed() {
 }
 
 #[test]
-fn what_linux_schedules_is_left_out_and_said() {
-    let linux = "[[variant]]\nname = \"threads\"\nplacement = \"linux\"\n";
-    let mut loads = scenario("load", "loads_per_second = [50_000]", linux);
+fn what_there_is_no_model_of_is_left_out_and_said() {
+    let others = "[[variant]]\nname = \"threads\"\nplacement = \"linux\"\n\
+                  [[variant]]\nname = \"pthreads\"\nplacement = \"offload\"\npolicy = \"fifo\"\nthreads = \"kernel\"\n";
+    let mut loads = scenario("load", "loads_per_second = [50_000]", others);
     let result = result(&loads);
     // Equal cores are simulated as well.
     let names: Vec<&str> = result.variants.iter().map(|variant| &variant.name[..]).collect();
     assert_eq!(names, ["shared memory", "over PCIe", "over PCIe, equal cores"]);
-    assert!(result.facts.iter().any(|(what, why)| what == "threads" && why.contains("skipped")));
+    for (name, reason) in
+        [("threads", "the kernel's scheduler"), ("pthreads", "kernel-level threads")]
+    {
+        let told = |(what, why): &(String, String)| what == name && why.contains(reason);
+        assert!(result.facts.iter().any(told), "{name}: {:?}", result.facts);
+    }
     loads.variants.drain(..2);
     let refused = run(&loads, true, None).unwrap_err();
     assert_eq!(refused.exit_code(), 2);
