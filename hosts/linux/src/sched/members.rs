@@ -7,12 +7,16 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::SCHED_EXT;
 use super::process::{self, Stat};
 
 /// Passes over processes that may fork meanwhile.
 const PASSES_MAX: usize = 32;
+/// How long after a pass that found somebody the next one waits: a child that was being made while its parent
+/// joined is of its parent's class of before, and is in no list yet.
+const BIRTH: Duration = Duration::from_millis(5);
 
 /// Why running threads could not be put under an agent.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +83,7 @@ pub(super) struct Members {
     enclaves: usize,
     /// What they were.
     before: HashMap<Lifetime, libc::sched_attr>,
-    /// Processes of cgroups, all of whose threads have joined.
+    /// Processes of cgroups of which a call found no thread that had not joined before it.
     processes: HashSet<Lifetime>,
     /// Of this class without us.
     others: HashSet<Lifetime>,
@@ -108,6 +112,8 @@ impl Members {
     ) -> Result<usize, JoinError> {
         let mut came = 0;
         let mut real_time = false;
+        // Those of whom a thread came now may be starting another.
+        let mut moved = HashSet::new();
         match group {
             Group::Process(pid) => check_process(*pid)?,
             Group::Cgroup(_) => {}
@@ -118,22 +124,26 @@ impl Members {
                 Group::Cgroup(path) => self.new_in(path)?,
             };
             let before = came;
-            for (pid, _) in processes.iter().filter(|(pid, _)| !spared.contains(pid)) {
-                for thread in process::threads_of(*pid) {
+            for process in processes.iter().filter(|(pid, _)| !spared.contains(pid)) {
+                for thread in process::threads_of(process.0) {
                     match self.join(thread, assign)? {
-                        Came::Now => came += 1,
+                        Came::Now => {
+                            came += 1;
+                            moved.insert(*process);
+                        }
                         Came::Not => real_time = true,
                         Came::Before | Came::Gone => {}
                     }
                 }
             }
-            // One that was born before its parent had joined is found by the next pass.
             if came == before {
                 if matches!(group, Group::Cgroup(_)) {
-                    self.processes.extend(processes);
+                    self.processes.extend(processes.difference(&moved));
                 }
                 break;
             }
+            // One that was born before its parent had joined is found by the next pass.
+            std::thread::sleep(BIRTH);
         }
         match group {
             Group::Process(pid) if came == 0 && real_time => Err(JoinError::RealTime(*pid)),
