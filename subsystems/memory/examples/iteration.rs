@@ -74,7 +74,7 @@ impl Ours {
         while self.policy.next(self.now).is_some() {
             decisions += 1;
         }
-        self.policy.on_readings(self.now, extent).expect("the readings are well-formed");
+        self.policy.on_bulk(self.now, extent).expect("the readings are well-formed");
         let took = start.elapsed();
         assert!(decisions >= STRIPS, "{decisions} decisions, and every batch was due");
         self.now = self.now + PERIOD;

@@ -17,7 +17,7 @@
 use alloc::vec::Vec;
 
 use wave_core::message::{Message, Sequence, Subject};
-use wave_core::policy::Choice;
+use wave_core::policy::{BadBulk, Choice};
 
 /// Pages in a batch.
 pub const BATCH_PAGES: u32 = 64;
@@ -153,39 +153,6 @@ impl Reading<'_> {
     }
 }
 
-/// Readings that make no sense: the peer is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadReading {
-    /// The extent ends within a reading.
-    #[error(
-        "peer's fault: the reading at word {at} wants {wanted} words, the extent has {left} left"
-    )]
-    Short {
-        /// Where the reading begins.
-        at: usize,
-        /// How many words it has by its header.
-        wanted: usize,
-        /// How many there are.
-        left: usize,
-    },
-    /// A strip that the enclave does not have.
-    #[error("peer's fault: a reading on strip {strip}, of {strips} that the enclave has")]
-    Strip {
-        /// Which.
-        strip: u32,
-        /// How many there are.
-        strips: u32,
-    },
-    /// Pages that are young and not present.
-    #[error("peer's fault: batch {batch} of strip {strip} has young pages that are not present")]
-    Young {
-        /// Of which strip.
-        strip: u32,
-        /// Which batch.
-        batch: u32,
-    },
-}
-
 /// The readings of an extent. Ends after the first one that makes no sense.
 #[derive(Clone, Debug)]
 pub struct Readings<'a> {
@@ -199,20 +166,24 @@ impl<'a> Readings<'a> {
         Readings { words, at: 0 }
     }
 
-    fn reading(&mut self) -> Result<Reading<'a>, BadReading> {
-        let at = self.at;
+    /// The word at which the next one begins.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    fn reading(&mut self) -> Result<Reading<'a>, BadBulk> {
+        let (words, at) = (self.words.len(), self.at);
         let rest = &self.words[at..];
-        let short = |wanted| BadReading::Short { at, wanted, left: rest.len() };
-        let (header, rest) = rest.split_first_chunk::<HEADER_WORDS>().ok_or(short(HEADER_WORDS))?;
+        let bad = |what| BadBulk { words, at, what };
+        let short = || bad("a reading that is cut off");
+        let (header, rest) = rest.split_first_chunk::<HEADER_WORDS>().ok_or_else(short)?;
         let [strip, batches, third] = *header;
         let (pairs, _) = rest.as_chunks::<2>();
         let count = batches.count_ones() as usize;
-        let words = pairs.get(..count).ok_or(short(HEADER_WORDS + 2 * count))?;
+        let words = pairs.get(..count).ok_or_else(short)?;
         let strip = Subject::from_word(strip);
-        let lies = |pair: &[u64; 2]| pair[0] & !pair[1] != 0;
-        if let Some(liar) = words.iter().position(lies) {
-            let batch = bits(batches).nth(liar).unwrap_or_default();
-            return Err(BadReading::Young { strip: strip.id, batch });
+        if words.iter().any(|[young, present]| young & !present != 0) {
+            return Err(bad("a reading with young pages that are not present"));
         }
         self.at += HEADER_WORDS + 2 * count;
         let sequence = Sequence((third >> 32) as u32);
@@ -221,7 +192,7 @@ impl<'a> Readings<'a> {
 }
 
 impl<'a> Iterator for Readings<'a> {
-    type Item = Result<Reading<'a>, BadReading>;
+    type Item = Result<Reading<'a>, BadBulk>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.words.len() {
@@ -282,14 +253,14 @@ mod tests {
         let last = Readings::new(cut).last().unwrap().unwrap_err();
         assert_eq!(
             last.to_string(),
-            "peer's fault: the reading at word 12 wants 9 words, the extent has 8 left"
+            "peer's fault: bulk data of 20 words, at word 12: a reading that is cut off"
         );
         assert_eq!(Readings::new(cut).count(), 3, "it ends there");
         extent[3 + 2] = 4;
         let first = Readings::new(&extent).next().unwrap().unwrap_err();
         assert_eq!(
             first.to_string(),
-            "peer's fault: batch 5 of strip 3 has young pages that are not present"
+            "peer's fault: bulk data of 21 words, at word 0: a reading with young pages that are not present"
         );
     }
 }

@@ -48,7 +48,7 @@ impl World {
                 self.made.push((self.now, choice));
             }
             let readings = self.space.take_readings();
-            self.policy.on_readings(self.now, &readings).unwrap();
+            self.policy.on_bulk(self.now, &readings).unwrap();
             self.now = self.now + STEP;
         }
     }
