@@ -61,7 +61,14 @@ impl Ours {
         for id in 0..STRIPS {
             let strip = Subject { id, generation: 1 };
             let all = u64::MAX;
-            let strip = Strip { strip, sequence: Sequence(1), mapped: all, void: all, huge: 0 };
+            let strip = Strip {
+                strip,
+                sequence: Sequence(1),
+                mapped: all,
+                void: all,
+                huge: 0,
+                place: Default::default(),
+            };
             policy.on_message(Nanos(0), &strip.to_message());
         }
         Ours { policy, now: Nanos(0) }

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! message   STRIP   subject   the strip
-//!                   payload   mapped, void, huge      (a bit per batch; huge: a bit per unit of eight)
+//!                   argument  address / 16 MiB
+//!                   payload   mapped, void, space << 32 | huge
+//!                             (a bit per batch; huge: a bit per unit of eight)
 //! decision          subject   the strip
 //!                   argument  batches                 (a bit each)
 //! extent    readings, one after the other, each:
@@ -58,6 +60,18 @@ impl Action {
     }
 }
 
+/// Bytes of a strip where a page has 4 KiB.
+pub const STRIP_BYTES: u64 = 1 << 24;
+
+/// Where a strip is: for people, and for policies that look at neighbours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Whose address space: a process.
+    pub space: u32,
+    /// Where it begins: a multiple of [`STRIP_BYTES`], below 2^56.
+    pub address: u64,
+}
+
 /// What is mapped in a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strip {
@@ -71,6 +85,8 @@ pub struct Strip {
     pub void: u64,
     /// Units of eight batches that are one huge page.
     pub huge: u8,
+    /// Where it is.
+    pub place: Place,
 }
 
 impl Strip {
@@ -80,8 +96,8 @@ impl Strip {
             kind: MESSAGE_STRIP,
             subject: self.strip,
             sequence: self.sequence,
-            argument: 0,
-            payload: [self.mapped, self.void, self.huge as u64],
+            argument: (self.place.address / STRIP_BYTES) as u32,
+            payload: [self.mapped, self.void, (self.place.space as u64) << 32 | self.huge as u64],
         }
     }
 
@@ -95,6 +111,10 @@ impl Strip {
                 mapped,
                 void,
                 huge: huge as u8,
+                place: Place {
+                    space: (huge >> 32) as u32,
+                    address: message.argument as u64 * STRIP_BYTES,
+                },
             }),
             _ => None,
         }
@@ -216,8 +236,14 @@ mod tests {
 
     #[test]
     fn a_strip_crosses_as_a_message() {
-        let strip =
-            Strip { strip: STRIP, sequence: Sequence(7), mapped: u64::MAX, void: 6, huge: 0x81 };
+        let strip = Strip {
+            strip: STRIP,
+            sequence: Sequence(7),
+            mapped: u64::MAX,
+            void: 6,
+            huge: 0x81,
+            place: Place { space: 4711, address: 0x7fff_ff00_0000 },
+        };
         assert_eq!(Strip::from_message(&strip.to_message()), Some(strip));
         assert_eq!(Strip::from_message(&Message { kind: 2, ..strip.to_message() }), None);
     }

@@ -14,7 +14,7 @@ use wave_core::policy::{BadBulk, Choice, Decisions};
 use wave_core::snapshot::Snapshot;
 use wave_memory::policies::{NAMES, Tiering, by_name};
 use wave_memory::space::{Pattern, Space};
-use wave_memory::wire::{Action, Reading, Strip};
+use wave_memory::wire::{Action, Place, Reading, Strip};
 
 const ALL: u64 = u64::MAX;
 
@@ -27,7 +27,15 @@ fn subject(id: u32) -> Subject {
 }
 
 fn told(sequence: u32, mapped: u64, void: u64, huge: u8) -> Message {
-    Strip { strip: subject(0), sequence: Sequence(sequence), mapped, void, huge }.to_message()
+    Strip {
+        strip: subject(0),
+        sequence: Sequence(sequence),
+        mapped,
+        void,
+        huge,
+        place: Place::default(),
+    }
+    .to_message()
 }
 
 fn all(policy: &mut dyn Tiering, now: Nanos) -> Vec<Choice> {
@@ -99,7 +107,14 @@ fn what_is_mapped_anew_has_no_past() {
     assert!(policy.explain(0, 4).unwrap().slow, "the others are as they were");
     // Another program in the same place.
     let strip = Subject { id: 0, generation: 2 };
-    let strip = Strip { strip, sequence: Sequence(3), mapped: 1, void: 0, huge: 0 };
+    let strip = Strip {
+        strip,
+        sequence: Sequence(3),
+        mapped: 1,
+        void: 0,
+        huge: 0,
+        place: Place::default(),
+    };
     policy.on_message(now, &strip.to_message());
     assert_eq!(policy.explain(0, 0).map(|batch| batch.slow), Some(false));
     assert_eq!(policy.explain(0, 4), None);
@@ -213,8 +228,14 @@ fn a_brain_scans_what_its_host_has_mapped() {
         brain.on_entry(at(0), 0, &asks);
         assert_eq!(brain.next_deadline(), None, "there is nothing to scan");
         for id in 0..4 {
-            let strip =
-                Strip { strip: subject(id), sequence: Sequence(1), mapped: ALL, void: 0, huge: 0 };
+            let strip = Strip {
+                strip: subject(id),
+                sequence: Sequence(1),
+                mapped: ALL,
+                void: 0,
+                huge: 0,
+                place: Place::default(),
+            };
             let message = Some(strip.to_message());
             brain.on_entry(at(0), 1, &Upstream { message, outcome: None, asks: false });
         }
@@ -252,8 +273,14 @@ fn a_host_that_lies_harms_no_policy() {
                 let strip = Subject { id: number(rng) as u32, generation: number(rng) as u32 & 1 };
                 let sequence = Sequence(number(rng) as u32 & 3);
                 let mapped = number(rng) | number(rng);
-                let said =
-                    Strip { strip, sequence, mapped, void: number(rng), huge: number(rng) as u8 };
+                let said = Strip {
+                    strip,
+                    sequence,
+                    mapped,
+                    void: number(rng),
+                    huge: number(rng) as u8,
+                    place: Place::default(),
+                };
                 policy.on_message(
                     now,
                     &Message { kind: rng.random_range(1..3), ..said.to_message() },
