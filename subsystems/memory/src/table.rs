@@ -349,3 +349,131 @@ impl Table {
 
 /// Pages of a strip.
 pub const STRIP_PAGES: u64 = (STRIP_BATCHES * BATCH_PAGES) as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    const SPACE: u32 = 7;
+    const FIRST: u64 = 3 * wire::STRIP_BYTES;
+
+    fn at(ms: u64) -> Nanos {
+        Nanos::from_millis(ms)
+    }
+
+    fn mapped(strips: &[(u64, u64)]) -> BTreeMap<u64, u64> {
+        strips
+            .iter()
+            .map(|(number, batches)| (FIRST + number * wire::STRIP_BYTES, *batches))
+            .collect()
+    }
+
+    fn told(table: &mut Table, room: usize) -> Vec<wire::Strip> {
+        let mut messages = vec![];
+        table.tell(|message| {
+            let fits = messages.len() < room;
+            if fits {
+                messages.push(wire::Strip::from_message(message).unwrap());
+            }
+            fits
+        });
+        messages
+    }
+
+    #[test]
+    fn changes_that_were_not_told_are_one_change() {
+        let mut table = Table::new(2);
+        table.update(SPACE, &mapped(&[(0, 0b0011), (1, 1)]));
+        table.update(SPACE, &mapped(&[(0, 0b0110), (1, 1)]));
+        let first = told(&mut table, 1);
+        let strip = first[0];
+        assert_eq!((strip.sequence, strip.mapped, strip.void), (Sequence(1), 0b0110, 0b0111));
+        assert_eq!(strip.place, Place { space: SPACE, address: FIRST });
+        assert_eq!(told(&mut table, 9).len(), 1, "the other waited for room");
+        assert_eq!(told(&mut table, 9), [], "nothing changed since");
+
+        table.update(SPACE, &mapped(&[(1, 1)]));
+        table.update(SPACE, &mapped(&[(1, 1), (2, 1)]));
+        let again = told(&mut table, 9);
+        let strip = again[0];
+        assert_eq!((strip.strip.id, strip.strip.generation), (0, 2), "its id has another life");
+        assert_eq!((strip.sequence, strip.void), (Sequence(2), u64::MAX));
+        table.update(SPACE, &mapped(&[(1, 1), (2, 1), (3, 1)]));
+        assert_eq!(table.left_out(), 1);
+        table.update(SPACE + 1, &BTreeMap::new());
+        assert_eq!(table.strips().count(), 2, "another space is not touched");
+        table.update(SPACE, &BTreeMap::new());
+        assert!(table.is_empty());
+        assert!(told(&mut table, 9).iter().all(|strip| strip.mapped == 0));
+    }
+
+    #[test]
+    fn after_a_snapshot_all_is_told_with_the_next_sequence() {
+        let mut table = Table::new(2);
+        table.update(SPACE, &mapped(&[(0, 1), (1, 1)]));
+        told(&mut table, 1);
+        let sequences = |table: &Table| table.records().map(|record| record.sequence).collect();
+        let snapshot: Vec<Sequence> = sequences(&table);
+        table.tell_again();
+        let told: Vec<_> = told(&mut table, 9).iter().map(|strip| strip.sequence).collect();
+        assert!(told.into_iter().eq(snapshot.into_iter().map(Sequence::next)));
+    }
+
+    #[test]
+    fn what_was_cleared_together_is_reported_together() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, 0b1111)]));
+        told(&mut table, 9);
+        let mut bits = Bits { present: [u64::MAX; LANES], ..Bits::default() };
+        bits.young[1] = 5;
+        let mut extent = vec![];
+        table.read(0, 0b0011, &bits, at(1), &mut extent);
+        table.cleared(0, 0b0011, 0b0001, at(1));
+        table.read(0, 0b1111, &bits, at(3), &mut extent);
+        let read: Vec<_> = wire::Readings::new(&extent).map(|reading| reading.unwrap()).collect();
+        let lines: Vec<_> = read.iter().map(|read| (read.batches, read.interval_us)).collect();
+        assert_eq!(lines, [(0b0011, 0), (0b1101, 0), (0b0010, 2_000)]);
+        assert_eq!(read[2].words, [[5, u64::MAX]]);
+        assert_eq!(read[2].sequence, Sequence(1));
+    }
+
+    #[test]
+    fn pages_that_come_back_by_themselves_are_refaults() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, 0b11)]));
+        let (all, none) = (Bits { present: [u64::MAX; LANES], ..Bits::default() }, Bits::default());
+        let mut some = none.clone();
+        (some.present[0], some.young[0]) = (0b111, 0b111);
+        assert_eq!(table.paged_out(0, 0b11, &all, &none), 128);
+        let refaults =
+            |table: &mut Table, bits| table.read(0, 0b11, bits, at(9), &mut vec![]).refaults;
+        assert_eq!(refaults(&mut table, &some), 3);
+        assert_eq!(refaults(&mut table, &some), 0, "each counts once");
+        assert_eq!(table.brought_back(0, 0b01), 61);
+        assert_eq!(refaults(&mut table, &all), 64, "of the other batch only");
+    }
+
+    #[test]
+    fn a_huge_page_that_comes_voids_its_unit_and_is_one_page() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, u64::MAX)]));
+        told(&mut table, 9);
+        let mut bits = Bits { present: [u64::MAX; LANES], young: [u64::MAX; LANES], huge: 2 };
+        let mut extent = vec![];
+        let seen = table.read(0, u64::MAX, &bits, at(1), &mut extent);
+        assert_eq!(seen.batches, 56, "the unit is told first");
+        let strip = told(&mut table, 9)[0];
+        assert_eq!((strip.huge, strip.void), (2, 0xff00));
+        extent.clear();
+        assert_eq!(table.read(0, 0xff00, &bits, at(2), &mut extent).batches, 1);
+        let reading = wire::Readings::new(&extent).next().unwrap().unwrap();
+        assert_eq!((reading.batches, reading.words), (1 << 8, &[[1, 1]][..]));
+        bits.huge = 0;
+        assert_eq!(table.read(0, 0xff00, &bits, at(3), &mut extent).batches, 0);
+        assert_eq!(told(&mut table, 9)[0].void, 0xff00, "it was split");
+        table.leave_out(0, 0b100);
+        table.update(SPACE, &mapped(&[(0, u64::MAX)]));
+        assert_eq!(told(&mut table, 9)[0].mapped, !0b100, "it stays left out");
+    }
+}
