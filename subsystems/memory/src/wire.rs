@@ -122,7 +122,7 @@ impl Strip {
 }
 
 /// The bits of each number's lowest set bit upwards.
-pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
+pub fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
         let bit = (mask != 0).then(|| mask.trailing_zeros())?;
         mask &= mask - 1;
