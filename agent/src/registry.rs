@@ -2,7 +2,6 @@
 
 use wave_core::layout::Config;
 use wave_core::policy::Policy;
-use wave_sched::policies;
 
 /// Makes a policy for an enclave, of the text by which it was asked for.
 pub type Make = Box<dyn Fn(&str, &Config) -> Result<Box<dyn Policy + Send>, String>>;
@@ -18,15 +17,23 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// The policies that Wave ships, with their settings (see [`policies`]).
+    /// The policies that Wave ships, with their settings: those of threads (see [`wave_sched::policies`]),
+    /// then those of memory (see [`wave_memory::policies`]).
     pub fn shipped() -> Registry {
-        policies::NAMES.iter().rev().fold(Registry::default(), |mut registry, &name| {
+        let threads = wave_sched::policies::NAMES.iter().map(|name| {
             let make: Make = Box::new(|text, config| {
-                policies::by_name(text, config).map_err(|error| error.to_string())
+                wave_sched::policies::by_name(text, config).map_err(|error| error.to_string())
             });
-            registry.0.insert(0, (name.to_owned(), make));
-            registry
-        })
+            ((*name).to_owned(), make)
+        });
+        let memory = wave_memory::policies::NAMES.iter().map(|name| {
+            let make: Make = Box::new(|text, config| {
+                let policy = wave_memory::policies::by_name(text, config);
+                policy.map(|policy| policy as _).map_err(|error| error.to_string())
+            });
+            ((*name).to_owned(), make)
+        });
+        Registry(threads.chain(memory).collect())
     }
 
     /// With one more policy, which takes no settings; it hides an earlier one of the same name.
@@ -67,14 +74,17 @@ mod tests {
     #[test]
     fn settings_reach_the_policy_and_wrong_ones_are_named() {
         let config = Config { subjects: 8, ..Config::coherent(1) };
-        let fifo = |config: &Config| policies::by_name("fifo", config).expect("shipped");
+        let fifo =
+            |config: &Config| wave_sched::policies::by_name("fifo", config).expect("shipped");
         let registry = Registry::shipped().with("mine", fifo);
         assert_eq!(registry.names().next(), Some("mine"));
         let made = |text| registry.make(text, &config).map(|policy| policy.name());
         assert_eq!(made("shinjuku:slice_us=20"), Ok("shinjuku"));
+        assert_eq!(made("sol:shortest_ms=600,seed=7"), Ok("sol"));
         assert_eq!(made("mine"), Ok("fifo"));
         assert!(made("mine:x=1").unwrap_err().contains("no settings"));
         assert!(made("shinjuku:slice_us=x").unwrap_err().contains("slice_us=N"));
+        assert!(made("sol:shortest_ms=x").unwrap_err().contains("shortest_ms=N"));
         assert!(made("theirs").unwrap_err().contains("known are: mine, fifo"));
     }
 }

@@ -30,5 +30,6 @@ pub mod planted;
 pub mod policy;
 pub mod queue;
 pub mod replay;
+pub mod settings;
 pub mod snapshot;
 pub mod watchdog;

@@ -8,6 +8,7 @@ mod kernel;
 mod preempt;
 mod queue;
 mod sim;
+mod sol;
 mod switch;
 
 use std::time::Instant;
@@ -19,6 +20,7 @@ pub use kernel::kernel;
 pub use preempt::{Preempted, preempt};
 pub use queue::{peer, queue};
 pub use sim::sim;
+pub use sol::sol;
 pub use switch::switch;
 
 /// Median and spread of chunks.

@@ -46,6 +46,24 @@ p95 are over chunks; where they lie far apart, something else used the CPUs: run
     Preempt(Output),
     /// The simulator's event queue, against nexosim.
     Sim(Output),
+    /// An iteration of SOL over 100 GiB, against the same written plainly with rand_distr.
+    #[command(
+        after_help = "Every one of 409,600 batches of 256 KiB is due. Medians over rounds in which all take turns.
+
+  iteration_ms_100gib        on one core, with draws that are about right and fast (fast_ms: p5, p50, p95)
+  ratio_vs_rand_distr        a plain loop with rand_distr's Beta over that (higher is better)
+  exact_ms, rand_distr_ms    SOL with exact draws; the plain loop
+  two_cores                  the strips divided between two threads, from the first start to the last end
+  identical_however_divided  whether decisions and beliefs are the same for 1, 2 and 3 parts: checked
+  ks_distance                of fast draws from the Beta distribution, at its worst (ks: where; and that of
+                             exact draws, which is what so many draws show anyway)
+  state_bytes_per_batch      what the policy keeps
+
+Examples:
+  wave bench sol
+  wave bench sol --json | jq '.iteration_ms_100gib, .ratio_vs_rand_distr, .ks_distance'"
+    )]
+    Sol(Output),
     /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
     Kernel(KernelArgs),
 }
@@ -105,6 +123,7 @@ pub fn execute(args: &BenchArgs) -> ExitCode {
         Which::Switch(output) => (bench::switch(output.json), output),
         Which::Preempt(output) => (bench::preempt(output.json), output),
         Which::Sim(output) => (bench::sim(output.json), output),
+        Which::Sol(output) => (bench::sol(output.json), output),
         Which::Kernel(args) => {
             let patience = args.patience.map(Nanos::from_millis);
             (bench::kernel(args.chunks, patience), &args.output)
@@ -155,7 +174,11 @@ fn flatten(path: &str, value: &Value, rows: &mut Vec<[String; 2]>) {
         }
         Value::Number(number) if number.is_f64() => {
             let number = number.as_f64().unwrap_or(f64::NAN);
-            if number.abs() < 100.0 { format!("{number:.2}") } else { format!("{number:.0}") }
+            match number.abs() {
+                ..0.1 => format!("{number:.4}"),
+                ..100.0 => format!("{number:.2}"),
+                _ => format!("{number:.0}"),
+            }
         }
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -167,9 +190,10 @@ fn flatten(path: &str, value: &Value, rows: &mut Vec<[String; 2]>) {
 mod tests {
     #[test]
     fn members_of_members_are_rows() {
-        let value = serde_json::json!({ "ratio": 0.5, "chunks": { "p50_ns": 1234.5, "count": 3 } });
+        let value =
+            serde_json::json!({ "ratio": 0.5, "chunks": { "p50_ns": 1234.5, "ks": 0.013 } });
         let text = super::pairs(&value);
-        for part in ["ratio", "0.50", "chunks: p50 ns", "1234", "chunks: count"] {
+        for part in ["ratio", "0.50", "chunks: p50 ns", "1234", "0.0130"] {
             assert!(text.contains(part), "{text}");
         }
     }

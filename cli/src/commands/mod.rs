@@ -69,7 +69,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Measure what this machine's links cost.
     Link(link::LinkArgs),
-    /// Measure queues, agent, switches and preemption against their peers.
+    /// Measure queues, agent, switches, preemption and policies against their peers.
     Bench(bench::BenchArgs),
     /// The other process of a bench.
     #[command(hide = true)]
@@ -151,6 +151,7 @@ mod tests {
             "wave bench agent",
             "wave bench switch",
             "wave bench sim --json",
+            "wave bench sol --json",
             "wave bench kernel --json --patience 5000",
             "wave run x.toml --host sim",
             "wave run --host sim --workload x.workload --policy fifo --policy vm:latency_ms=5 --cores 4",

@@ -19,7 +19,7 @@ use wave_memory::wire::{Action, Place, Reading, Strip};
 const ALL: u64 = u64::MAX;
 
 fn policy(name: &str, strips: u32) -> Box<dyn Tiering> {
-    by_name(name, &Config { subjects: strips, ..Config::coherent(1) }, 1).unwrap()
+    by_name(name, &Config { subjects: strips, ..Config::coherent(1) }).unwrap()
 }
 
 fn subject(id: u32) -> Subject {

@@ -20,7 +20,7 @@ fn history(name: &str) -> String {
     let change = Pattern::Change { at: at(120), patterns };
     let pattern = Pattern::Sum(vec![change, Pattern::Heads { pages: 2, per_second: 1.0 }]);
     let config = Config { subjects: 1, ..Config::coherent(1) };
-    let mut world = World::new(by_name(name, &config, 1).unwrap(), Space::new(1, pattern, 1));
+    let mut world = World::new(by_name(name, &config).unwrap(), Space::new(1, pattern, 1));
     world.run(at(250));
     let mut text = String::new();
     for (time, choice) in &world.made {

@@ -5,9 +5,28 @@
 
 use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
+use wave_core::settings::{Setting, Settings};
 
+use super::SEED;
 use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
 use crate::wire::bits;
+
+/// The settings.
+pub static SETTINGS: [Setting; 3] = [
+    Setting::number(
+        "period_ms",
+        "9600",
+        1..=3_600_000,
+        "how often everything is scanned, in milliseconds; batches are moved every fourth time",
+    ),
+    Setting::number(
+        "idle_ms",
+        "38400",
+        1..=3_600_000,
+        "how long none of a batch's pages was touched until it is cold, in milliseconds",
+    ),
+    SEED,
+];
 
 /// The policy.
 #[derive(Clone, Debug)]
@@ -39,6 +58,15 @@ pub struct Batch {
 }
 
 impl IdleAge {
+    /// With settings of [`SETTINGS`].
+    pub fn from_settings(settings: &Settings<'_>) -> IdleAge {
+        IdleAge {
+            period: Nanos::from_millis(settings.number("period_ms")),
+            idle: Nanos::from_millis(settings.number("idle_ms")),
+            ..IdleAge::default()
+        }
+    }
+
     /// The age as of which a batch is cold. An interval that was cut short by the host's clock still counts.
     fn limit_us(&self) -> f32 {
         (self.idle.since(Nanos(self.period.0 / 2)).0 / 1_000) as f32

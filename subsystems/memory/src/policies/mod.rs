@@ -2,6 +2,17 @@
 //!
 //! All share [`tiered`], which keeps what is mapped, when to scan and what is to be moved; a policy is
 //! what it keeps of a batch, and what it makes of it ([`Classifier`]). [`threshold`] is the one to read first.
+//!
+//! A policy is asked for by its name, and settings after a colon:
+//!
+//! ```text
+//! sol
+//! sol:shortest_ms=600,hot_share=0.3,sampling=exact,seed=7
+//! idle-age:period_ms=2400,idle_ms=60000
+//! threshold:hot_share=0.5
+//! ```
+//!
+//! What is not set has its default; [`SHIPPED`] lists them.
 
 pub mod idle_age;
 pub mod sol;
@@ -9,11 +20,12 @@ pub mod threshold;
 pub mod tiered;
 
 use alloc::boxed::Box;
-use alloc::string::{String, ToString};
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::{Choice, Policy};
+pub use wave_core::settings::PolicyError;
+use wave_core::settings::{Setting, Shipped};
 
 pub use tiered::{Classifier, Tiered};
 
@@ -51,48 +63,115 @@ pub struct Explanation {
     pub weight: f32,
 }
 
-/// Nothing that is shipped answers to this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no memory policy `{0}`; shipped are: sol, idle-age, threshold")]
-pub struct UnknownPolicy(pub String);
+/// Where a policy's randomness comes from.
+pub(crate) const SEED: Setting = Setting::number(
+    "seed",
+    "1",
+    0..=u64::MAX,
+    "where its randomness comes from: the same seed and readings, the same decisions",
+);
 
-/// The shipped policy of this name with its defaults, for address spaces of at most
-/// [`Config::subjects`] strips. Its randomness comes from `seed`.
+/// The shipped policies, and the settings that each takes.
+pub static SHIPPED: Shipped = Shipped(&[
+    ("sol", &sol::SETTINGS),
+    ("idle-age", &idle_age::SETTINGS),
+    ("threshold", &threshold::SETTINGS),
+]);
+
+/// The shipped policy of this name, with its settings, for address spaces of at most
+/// [`Config::subjects`] strips.
 ///
 /// # Errors
-/// No policy has this name.
-pub fn by_name(
-    name: &str,
-    config: &Config,
-    seed: u64,
-) -> Result<Box<dyn Tiering + Send>, UnknownPolicy> {
-    let strips = config.subjects;
-    Ok(match name {
-        "sol" => Box::new(Tiered::new(sol::Sol::default(), strips, seed)),
-        "idle-age" => Box::new(Tiered::new(idle_age::IdleAge::default(), strips, seed)),
-        "threshold" => Box::new(Tiered::new(threshold::Threshold::default(), strips, seed)),
-        _ => return Err(UnknownPolicy(name.to_string())),
+/// Says what is unknown, or no value, and what is allowed.
+pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Tiering + Send>, PolicyError> {
+    let (policy, settings) = SHIPPED.parse(text)?;
+    let (strips, seed) = (config.subjects, settings.number(SEED.key));
+    Ok(match policy {
+        "idle-age" => {
+            Box::new(Tiered::new(idle_age::IdleAge::from_settings(&settings), strips, seed))
+        }
+        "threshold" => {
+            Box::new(Tiered::new(threshold::Threshold::from_settings(&settings), strips, seed))
+        }
+        _ => {
+            let sol = sol::Sol::from_settings(&settings)
+                .map_err(|error| PolicyError::Setting { policy, error })?;
+            Box::new(Tiered::new(sol, strips, seed))
+        }
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::{String, ToString};
+
+    fn config() -> Config {
+        Config { subjects: 100, ..Config::coherent(1) }
+    }
+
+    fn error(text: &str) -> String {
+        by_name(text, &config()).err().expect("it is wrong").to_string()
+    }
 
     #[test]
     fn every_policy_goes_by_its_name_and_keeps_little() {
-        let config = Config { subjects: 100, ..Config::coherent(1) };
-        for name in NAMES {
-            let policy = by_name(name, &config, 0).unwrap();
-            assert_eq!(policy.name(), *name);
-            let bytes = policy.state_bytes_per_batch();
+        assert!(NAMES.iter().eq(SHIPPED.0.iter().map(|(name, _)| name)));
+        for (name, settings) in SHIPPED.0 {
+            for setting in *settings {
+                let text = alloc::format!("{name}:{}={}", setting.key, setting.default);
+                assert_eq!(by_name(&text, &config()).unwrap().name(), *name);
+            }
+            let bytes = by_name(name, &config()).unwrap().state_bytes_per_batch();
             assert!(bytes <= 32, "{name} keeps {bytes} bytes a batch");
         }
-        let error = by_name("lru", &config, 0).err().unwrap();
-        let names = NAMES.join(", ");
+    }
+
+    #[test]
+    fn what_is_set_is_what_is_done() {
+        for (text, deadline_ms) in [
+            ("sol", 300),
+            ("sol:shortest_ms=600,hot_share=0.3,sampling=exact,seed=7", 600),
+            ("idle-age:period_ms=2400", 2_400),
+            ("threshold:hot_share=0.5,period_ms=1200", 1_200),
+        ] {
+            let mut policy = by_name(text, &config()).unwrap();
+            let space = crate::space::Space::new(1, crate::space::Pattern::Sum([].into()), 1);
+            space.messages().for_each(|message| policy.on_message(Nanos(0), &message));
+            while policy.next(Nanos(0)).is_some() {}
+            assert_eq!(policy.next_deadline(), Some(Nanos::from_millis(deadline_ms)), "{text}");
+        }
+        let limit = |text: &str| {
+            let mut policy = by_name(text, &config()).unwrap();
+            let space = crate::space::Space::new(1, crate::space::Pattern::Sum([].into()), 1);
+            space.messages().for_each(|message| policy.on_message(Nanos(0), &message));
+            policy.explain(0, 0).unwrap().limit
+        };
+        assert_eq!(["sol:hot_share=0.3", "threshold:hot_share=0.7"].map(limit), [0.3, 0.7]);
+    }
+
+    #[test]
+    fn whoever_asks_for_something_else_is_told_what_there_is() {
+        assert_eq!(error("lru"), "there is no policy `lru`; shipped are: sol, idle-age, threshold");
         assert_eq!(
-            error.to_string(),
-            alloc::format!("there is no memory policy `lru`; shipped are: {names}")
+            error("idle-age:hot_share=0.5"),
+            "policy `idle-age`: it has no setting `hot_share`; it takes period_ms=N, 1 to 3600000 \
+             (default 9600); idle_ms=N, 1 to 3600000 (default 38400); seed=N, 0 to \
+             18446744073709551615 (default 1)"
+        );
+        assert_eq!(
+            error("sol:hot_share=2"),
+            "policy `sol`: `2` is no value for `hot_share`: write hot_share=SHARE, above 0 and \
+             below 1, such as 0.25"
+        );
+        assert_eq!(
+            error("sol:sampling=normal"),
+            "policy `sol`: `normal` is no value for `sampling`: write sampling=fast|exact"
+        );
+        assert_eq!(
+            error("sol:shortest_ms=10000"),
+            "policy `sol`: `shortest_ms` is 10000, and may not be more than `horizon_ms`, which \
+             is 9600"
         );
     }
 }

@@ -20,14 +20,16 @@
 
 use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
+use wave_core::settings::{self, Setting, SettingError};
 
-use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
+use super::SEED;
+use super::tiered::{Classifier, LANES, LEVELS_MAX, Opinion, Paces, Schedule, Sights, Verdicts};
 use crate::beta::Sampling;
 use crate::wire::{BATCH_PAGES, bits};
 
 /// The limit between hot and cold, unless it is set: a third of the pages in a horizon. RocksDB's batches have
 /// fewer than a quarter or more than three quarters.
-pub const HOT_SHARE: f32 = 1.0 / 3.0;
+pub const HOT_SHARE: f32 = 0.333;
 /// How many trials an observation counts as.
 pub const TRIALS: f32 = 8.0;
 /// How much of what was known an observation leaves: at most `TRIALS / (1 - KEPT)` trials are remembered.
@@ -35,8 +37,37 @@ pub const KEPT: f32 = 0.75;
 /// How often batches are moved, in horizons (Wave 4.2).
 pub const EPOCH_HORIZONS: u32 = 4;
 
+/// The settings as text.
+pub static SETTINGS: [Setting; 5] = [
+    Setting::number(
+        "shortest_ms",
+        "300",
+        1..=3_600_000,
+        "the shortest period between scans of a batch, in milliseconds; further ones are each \
+         twice the one before, six at most and none above the horizon",
+    ),
+    Setting::number(
+        "horizon_ms",
+        "9600",
+        1..=3_600_000,
+        "the time, in milliseconds, in which pages that are touched count as used; batches are \
+         moved after every four",
+    ),
+    Setting::share(
+        "hot_share",
+        "0.333",
+        "a batch is cold where fewer of its pages than this share are touched in a horizon",
+    ),
+    Setting::one_of(
+        "sampling",
+        &["fast", "exact"],
+        "how a share is drawn: about right and fast, or exact",
+    ),
+    SEED,
+];
+
 /// What can be set.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// The shortest period (SOL's 300 ms; 600 ms in Wave 7.4.1).
     pub shortest: Nanos,
@@ -99,6 +130,24 @@ impl Default for Sol {
 }
 
 impl Sol {
+    /// With settings of [`SETTINGS`].
+    ///
+    /// # Errors
+    /// The shortest period is longer than the horizon.
+    pub fn from_settings(settings: &settings::Settings<'_>) -> Result<Sol, SettingError> {
+        let (shortest, horizon) = settings.ascending("shortest_ms", "horizon_ms")?;
+        Ok(Sol::new(Settings {
+            shortest: Nanos::from_millis(shortest),
+            levels: (horizon / shortest).ilog2().min(LEVELS_MAX as u32 - 1) + 1,
+            horizon: Nanos::from_millis(horizon),
+            hot_share: settings.share("hot_share"),
+            sampling: match settings.choice("sampling") {
+                "exact" => Sampling::Exact,
+                _ => Sampling::Fast,
+            },
+        }))
+    }
+
     /// With these settings. Panics if a horizon is shorter than the shortest period, or longer than an hour.
     pub fn new(settings: Settings) -> Sol {
         let Settings { shortest, horizon, .. } = settings;
@@ -213,6 +262,19 @@ impl Classifier for Sol {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_means_what_the_papers_say() {
+        let settings = |text: &'static str| {
+            let parsed = settings::Settings::parse(text, &SETTINGS).unwrap();
+            Sol::from_settings(&parsed).unwrap().settings
+        };
+        assert_eq!(settings(""), Settings::default());
+        let from_600 = Settings { shortest: Nanos::from_millis(600), levels: 5, ..settings("") };
+        assert_eq!(settings("shortest_ms=600"), from_600);
+        assert_eq!(settings("shortest_ms=1").levels, LEVELS_MAX as u32);
+        assert_eq!(settings("sampling=exact").sampling, Sampling::Exact);
+    }
 
     #[test]
     fn a_rate_gives_the_same_share_whatever_the_interval() {

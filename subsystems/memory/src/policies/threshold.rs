@@ -1,11 +1,29 @@
 //! A static threshold: a batch is cold when fewer of its pages than a fixed share were young at its last
 //! scan. Scans everything at one period. The baseline that knows nothing of the past.
 
+use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
+use wave_core::settings::{Setting, Settings};
 
+use super::SEED;
 use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
 use crate::wire::bits;
-use rand_pcg::Pcg64Mcg;
+
+/// The settings.
+pub static SETTINGS: [Setting; 3] = [
+    Setting::number(
+        "period_ms",
+        "9600",
+        1..=3_600_000,
+        "how often everything is scanned, in milliseconds; batches are moved every fourth time",
+    ),
+    Setting::share(
+        "hot_share",
+        "0.333",
+        "a batch is cold where fewer of its pages than this share were touched at its last scan",
+    ),
+    SEED,
+];
 
 /// The policy.
 #[derive(Clone, Debug)]
@@ -24,6 +42,17 @@ impl Default for Threshold {
             period: Nanos::from_millis(9_600),
             epoch_periods: 4,
             hot_share: super::sol::HOT_SHARE,
+        }
+    }
+}
+
+impl Threshold {
+    /// With settings of [`SETTINGS`].
+    pub fn from_settings(settings: &Settings<'_>) -> Threshold {
+        Threshold {
+            period: Nanos::from_millis(settings.number("period_ms")),
+            hot_share: settings.share("hot_share"),
+            ..Threshold::default()
         }
     }
 }

@@ -23,70 +23,33 @@ pub mod shinjuku;
 pub mod vm;
 
 use alloc::boxed::Box;
-use alloc::string::{String, ToString};
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::Policy;
-
-use common::{Setting, SettingError, Settings};
+pub use wave_core::settings::PolicyError;
+use wave_core::settings::{Setting, Settings, Shipped};
 
 /// Names of the shipped policies.
 pub const NAMES: &[&str] = &["fifo", "shinjuku", "multi-queue", "round-robin", "edf", "vm"];
 
-/// Nothing that is shipped answers to this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyError {
-    /// No policy of this name is shipped.
-    #[error("there is no policy `{0}`; shipped are: {names}", names = Names)]
-    Unknown(String),
-    /// The policy's settings make no sense.
-    #[error("policy `{policy}`: {error}")]
-    Setting {
-        /// Which policy.
-        policy: &'static str,
-        /// What is wrong with them.
-        error: SettingError,
-    },
-}
-
-struct Names;
-
-impl core::fmt::Display for Names {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for (at, name) in NAMES.iter().enumerate() {
-            write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
-}
+/// The shipped policies, and the settings that each takes.
+pub static SHIPPED: Shipped = Shipped(&[
+    ("fifo", &[]),
+    ("shinjuku", &shinjuku::SETTINGS),
+    ("multi-queue", &multi_queue::SETTINGS),
+    ("round-robin", &round_robin::SETTINGS),
+    ("edf", &edf::SETTINGS),
+    ("vm", &vm::SETTINGS),
+]);
 
 /// The settings that the shipped policy of this name takes; `None` if there is no such policy.
 pub fn settings(name: &str) -> Option<&'static [Setting]> {
-    match name {
-        "fifo" => Some(&[]),
-        "shinjuku" => Some(&shinjuku::SETTINGS),
-        "multi-queue" => Some(&multi_queue::SETTINGS),
-        "round-robin" => Some(&round_robin::SETTINGS),
-        "edf" => Some(&edf::SETTINGS),
-        "vm" => Some(&vm::SETTINGS),
-        _ => None,
-    }
+    SHIPPED.settings(name)
 }
 
 fn parse(text: &str) -> Result<(&'static str, Settings<'_>), PolicyError> {
-    let (name, given) = match text.split_once(':') {
-        Some((name, given)) => (name, given),
-        None => (text, ""),
-    };
-    let known = NAMES.iter().find(|known| **known == name);
-    let (Some(&policy), Some(allowed)) = (known, settings(name)) else {
-        return Err(PolicyError::Unknown(name.to_string()));
-    };
-    let settings = Settings::parse(given, allowed);
-    settings
-        .map(|settings| (policy, settings))
-        .map_err(|error| PolicyError::Setting { policy, error })
+    SHIPPED.parse(text)
 }
 
 /// Whether [`by_name`] would know this name and these settings; if so, the name alone.
@@ -126,10 +89,12 @@ pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, Po
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn every_policy_goes_by_its_name_and_its_defaults_are_allowed() {
         let config = Config { subjects: 8, ..Config::coherent(2) };
+        assert!(NAMES.iter().eq(SHIPPED.0.iter().map(|(name, _)| name)));
         for name in NAMES {
             assert_eq!(by_name(name, &config).unwrap().name(), *name);
             for setting in settings(name).unwrap() {

@@ -9,10 +9,11 @@
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
+use wave_core::settings::class_index;
 
 use super::common::{
     CLASSES_MAX, Cause, Discipline, PerClass, Preemptive, Queues, Runs, Setting, Settings, Slice,
-    Thread, Timer, class_index,
+    Thread, Timer,
 };
 
 /// The settings. The default objectives suit the papers' mix of GETs of 10 us (class 0) and RANGE

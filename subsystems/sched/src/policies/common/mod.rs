@@ -18,13 +18,11 @@
 
 mod preemptive;
 mod runs;
-mod settings;
 mod slice;
 mod waiting;
 
 pub use preemptive::{Cause, Discipline, Preemptive, Thread};
 pub use runs::{Run, Runs};
-pub(super) use settings::class_index;
-pub use settings::{CLASSES_MAX, PerClass, Setting, SettingError, Settings};
 pub use slice::{Slice, Timer};
 pub use waiting::{Heap, Queues};
+pub use wave_core::settings::{CLASSES_MAX, PerClass, Setting, SettingError, Settings};

@@ -1,11 +1,11 @@
-//! Settings of a policy as text: `NAME:KEY=VALUE,KEY=VALUE`, where a value is a number, numbers per
-//! class (`50/10000`, the last one also for every higher class), a span of numbers (`5..10`), or one of
-//! some words (`core`).
+//! Policies as text: `NAME:KEY=VALUE,KEY=VALUE`, where a value is a number, numbers per class
+//! (`50/10000`, the last one also for every higher class), a span of numbers (`5..10`), a share
+//! (`0.3`), or one of some words (`core`). What a subsystem ships is a [`Shipped`].
 
 use alloc::string::{String, ToString};
 use core::ops::RangeInclusive;
 
-use wave_core::clock::Nanos;
+use crate::clock::Nanos;
 
 /// Classes that a policy tells apart; higher ones count as the last.
 pub const CLASSES_MAX: usize = 16;
@@ -31,7 +31,7 @@ impl<T: Copy> PerClass<T> {
 
 /// The index of a class among those that are told apart.
 #[inline]
-pub(in super::super) fn class_index(class: u16) -> usize {
+pub fn class_index(class: u16) -> usize {
     usize::from(class).min(CLASSES_MAX - 1)
 }
 
@@ -50,6 +50,8 @@ pub struct Setting {
     pub is_span: bool,
     /// What each number may be.
     pub range: (u64, u64),
+    /// Whether its value is a share instead, above 0 and below 1.
+    pub is_share: bool,
     /// The words of which its value is one; none where it is made of numbers.
     pub words: &'static [&'static str],
 }
@@ -62,6 +64,7 @@ impl Setting {
         numbers: 1,
         is_span: false,
         range: (1, 0),
+        is_share: false,
         words: &[],
     };
 
@@ -95,6 +98,11 @@ impl Setting {
         Setting { is_span: true, ..Setting::number(key, default, range, help) }
     }
 
+    /// A share.
+    pub const fn share(key: &'static str, default: &'static str, help: &'static str) -> Setting {
+        Setting { key, help, default, is_share: true, ..Setting::ANY }
+    }
+
     /// One of these words, the first of which is the default.
     pub const fn one_of(
         key: &'static str,
@@ -112,6 +120,9 @@ impl Setting {
     fn check(&self, value: &str) -> bool {
         if !self.words.is_empty() {
             return self.words.contains(&value);
+        }
+        if self.is_share {
+            return share(value).is_some();
         }
         let (least, most) = self.range;
         let most_numbers = if self.is_span { 2 } else { self.numbers };
@@ -136,6 +147,9 @@ impl core::fmt::Display for Setting {
             }
             return Ok(());
         }
+        if self.is_share {
+            return write!(f, "{key}=SHARE, above 0 and below 1, such as 0.25");
+        }
         match (self.is_span, self.numbers) {
             (true, _) => write!(f, "{key}=LEAST..MOST, each {least} to {most}"),
             (false, 1) => write!(f, "{key}=N, {least} to {most}"),
@@ -149,6 +163,13 @@ impl core::fmt::Display for Setting {
 /// Only digits: no sign, no space.
 fn number(text: &str) -> Option<u64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+/// Digits and a point: no sign, no exponent.
+fn share(text: &str) -> Option<f32> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let share: f32 = if plain { text.parse().ok()? } else { return None };
+    (share > 0.0 && share < 1.0).then_some(share)
 }
 
 /// Settings that make no sense: whoever wrote them is at fault.
@@ -181,6 +202,18 @@ pub enum SettingError {
         setting: &'static Setting,
         /// What was written.
         value: String,
+    },
+    /// Two settings that contradict each other.
+    #[error("`{low}` is {least}, and may not be more than `{high}`, which is {most}")]
+    Order {
+        /// The one that may not be more.
+        low: &'static str,
+        /// Its value.
+        least: u64,
+        /// Than this one.
+        high: &'static str,
+        /// Its value.
+        most: u64,
     },
 }
 
@@ -255,6 +288,24 @@ impl<'a> Settings<'a> {
         self.span(key).0
     }
 
+    /// Two numbers, the first of which may not be more than the second.
+    ///
+    /// # Errors
+    /// It is more.
+    pub fn ascending(&self, low: &str, high: &str) -> Result<(u64, u64), SettingError> {
+        let (least, most) = (self.number(low), self.number(high));
+        if least <= most {
+            return Ok((least, most));
+        }
+        let (low, high) = (self.setting(low).0.key, self.setting(high).0.key);
+        Err(SettingError::Order { low, least, high, most })
+    }
+
+    /// A share.
+    pub fn share(&self, key: &str) -> f32 {
+        share(self.setting(key).1).expect(CHECKED)
+    }
+
     /// A number for each class.
     pub fn per_class(&self, key: &str) -> PerClass<u64> {
         let (setting, value) = self.setting(key);
@@ -279,18 +330,84 @@ fn pairs(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn checked(text: &str) -> u64 {
-    number(text).expect("settings are checked when they are parsed")
+    number(text).expect(CHECKED)
+}
+
+const CHECKED: &str = "settings are checked when they are parsed";
+
+/// The policies that a subsystem ships, by name, and the settings that each takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Shipped(pub &'static [(&'static str, &'static [Setting])]);
+
+/// Whoever asked for a policy by this text is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// No policy of this name is shipped.
+    #[error("there is no policy `{name}`; shipped are: {shipped}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        shipped: Shipped,
+    },
+    /// The policy's settings make no sense.
+    #[error("policy `{policy}`: {error}")]
+    Setting {
+        /// Which policy.
+        policy: &'static str,
+        /// What is wrong with them.
+        error: SettingError,
+    },
+}
+
+impl Shipped {
+    /// The settings that the policy of this name takes; `None` if there is no such policy.
+    pub fn settings(&self, name: &str) -> Option<&'static [Setting]> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, settings)| *settings)
+    }
+
+    /// The policy's name and its settings, of a text that has both.
+    ///
+    /// # Errors
+    /// Says what is unknown, or no value, and what is allowed.
+    pub fn parse<'a>(&self, text: &'a str) -> Result<(&'static str, Settings<'a>), PolicyError> {
+        let (name, given) = text.split_once(':').unwrap_or((text, ""));
+        let Some(&(policy, allowed)) = self.0.iter().find(|(known, _)| *known == name) else {
+            return Err(PolicyError::Unknown { name: name.to_string(), shipped: *self });
+        };
+        Settings::parse(given, allowed)
+            .map(|settings| (policy, settings))
+            .map_err(|error| PolicyError::Setting { policy, error })
+    }
+}
+
+impl PartialEq for Shipped {
+    fn eq(&self, other: &Shipped) -> bool {
+        self.0.iter().map(|(name, _)| name).eq(other.0.iter().map(|(name, _)| name))
+    }
+}
+
+impl Eq for Shipped {}
+
+impl core::fmt::Display for Shipped {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (at, (name, _)) in self.0.iter().enumerate() {
+            write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    static ALLOWED: [Setting; 4] = [
+    static ALLOWED: [Setting; 5] = [
         Setting::number("slice_us", "30", 1..=1_000_000, ""),
         Setting::per_class("slo_us", "50/10000", 1..=1000, ""),
         Setting::span("quantum_ms", "5..10", 1..=100, ""),
         Setting::one_of("timer", &["agent", "core"], ""),
+        Setting::share("hot", "0.25", ""),
     ];
 
     #[test]
@@ -303,6 +420,8 @@ mod tests {
         let slo = settings.per_class("slo_us");
         assert_eq!([0, 1, 2, 3, u16::MAX].map(|class| slo.of(class)), [1, 2, 3, 3, 3]);
         assert_eq!(Settings::defaults(&ALLOWED).per_class("slo_us").of(9), 10_000);
+        assert_eq!(settings.share("hot"), 0.25);
+        assert_eq!(Settings::parse("hot=.5", &ALLOWED).unwrap().share("hot"), 0.5);
     }
 
     #[test]
@@ -319,7 +438,8 @@ mod tests {
                 "it has no setting `slice`; it takes slice_us=N, 1 to 1000000 (default 30); \
                  slo_us=N/N/..., at most 16 of them, each 1 to 1000 (default 50/10000); \
                  quantum_ms=LEAST..MOST, each 1 to 100 (default 5..10); \
-                 timer=agent|core (default agent)",
+                 timer=agent|core (default agent); \
+                 hot=SHARE, above 0 and below 1, such as 0.25 (default 0.25)",
             ),
             ("slice_us=0", "`0` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
             ("slice_us=1/2", "`1/2` is no value for `slice_us`: write slice_us=N, 1 to 1000000"),
@@ -332,6 +452,18 @@ mod tests {
             (
                 "quantum_ms=9..3",
                 "`9..3` is no value for `quantum_ms`: write quantum_ms=LEAST..MOST, each 1 to 100",
+            ),
+            (
+                "hot=1",
+                "`1` is no value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
+            ),
+            (
+                "hot=1e-1",
+                "`1e-1` is no value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
+            ),
+            (
+                "hot=.",
+                "`.` is no value for `hot`: write hot=SHARE, above 0 and below 1, such as 0.25",
             ),
             ("timer=nic", "`nic` is no value for `timer`: write timer=agent|core"),
             (
