@@ -86,7 +86,7 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
     let bytes = std::fs::read(log).map_err(|error| bad(&error))?;
     let reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
     let header = reader.header().clone();
-    let policy = policies::by_name(&header.policy, &header.config, 0)
+    let policy = policies::by_name(&header.policy, &header.config)
         .map_err(|error| bad(&format_args!("it is no log of a memory policy: {error}")))?;
     let mut brain = Brain::new(&header.config, policy, ());
     let mut out = Decisions::default();

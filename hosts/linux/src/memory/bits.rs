@@ -32,6 +32,14 @@ pub enum Backend {
 impl Backend {
     /// All, the best first.
     pub const ALL: [Backend; 2] = [Backend::Walk, Backend::Iterator];
+
+    /// How it is asked for.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Walk => "walk",
+            Backend::Iterator => "iterator",
+        }
+    }
 }
 
 impl fmt::Display for Backend {

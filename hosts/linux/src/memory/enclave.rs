@@ -347,7 +347,9 @@ impl Host {
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         self.shared.bell.drain();
         for agent in self.candidates.iter().chain(&self.attached) {
-            agent.bells.iter().for_each(|bell| drop(bell.drain()));
+            for bell in &agent.bells {
+                bell.drain();
+            }
         }
     }
 

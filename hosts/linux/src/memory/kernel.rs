@@ -11,11 +11,11 @@ use wave_memory::table::{Bits, Table};
 use wave_memory::wire::{Place, STRIP_BYTES};
 
 use super::advise::{Advice, Advised, advise};
-use super::areas::{Area, Kind, Map};
+use super::areas::{Area, Areas, Kind, Map};
 use super::bits::{AccessBits, Strip};
-use super::figures::{figures_of, pressure};
+use super::figures::{Figures, Pressure};
 use super::process::{Process, processes_of};
-use super::swap::{swap_state, zram_of};
+use super::swap::{Zram, swap_state};
 use super::{Group, TargetError};
 
 const PAGE: u64 = 4096;
@@ -55,6 +55,7 @@ struct Target {
 }
 
 pub(super) struct Kernel {
+    areas: Areas,
     bits: AccessBits,
     targets: BTreeMap<u32, Target>,
     read: Vec<Strip>,
@@ -63,7 +64,7 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn new(bits: AccessBits) -> Kernel {
-        Kernel { bits, targets: BTreeMap::new(), read: Vec::new(), swap_free: 0 }
+        Kernel { areas: Areas::open(), bits, targets: BTreeMap::new(), read: Vec::new(), swap_free: 0 }
     }
 
     /// Looks who is there and what they have mapped.
@@ -99,12 +100,12 @@ impl Kernel {
         let space = pid as u32;
         if !self.targets.contains_key(&space) {
             let process = Process::open(pid)?;
-            let map = Map::of(&process)?;
+            let map = self.areas.map(&process)?;
             let program = Program { pid, ..Program::default() };
             self.targets.insert(space, Target { process, map, program });
         } else if let Some(target) = self.targets.get_mut(&space) {
             let before = target.map.space;
-            target.map = Map::of(&target.process)?;
+            target.map = self.areas.map(&target.process)?;
             if target.map.space != before {
                 table.update(space, &BTreeMap::new());
             }
@@ -134,20 +135,20 @@ impl Kernel {
     pub(super) fn look(&mut self, guard: &mut Guard) -> Sums {
         let mut sums = Sums::default();
         for target in self.targets.values() {
-            let Some(figures) = figures_of(&target.process) else { continue };
+            let Ok(figures) = Figures::of(&target.process) else { continue };
             sums.resident_bytes += figures.resident_bytes;
             sums.swapped_bytes += figures.swapped_bytes;
         }
         if let Ok(state) = swap_state() {
             sums.swap_free_bytes = state.free_bytes;
             for device in &state.devices {
-                let Some(zram) = zram_of(device) else { continue };
+                let Some(zram) = Zram::of(&device.path) else { continue };
                 sums.zram_bytes += zram.memory_used_bytes;
                 sums.zram_held_bytes += zram.orig_bytes;
             }
         }
         self.swap_free = sums.swap_free_bytes;
-        let percent = pressure(None).map_or(0.0, |pressure| pressure.some_avg10);
+        let percent = Pressure::of_machine().map_or(0.0, |pressure| pressure.some.avg10_percent);
         guard.look(sums.resident_bytes / PAGE, percent);
         sums
     }

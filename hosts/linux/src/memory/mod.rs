@@ -18,3 +18,22 @@ pub use advise::{Advice, AdviseError, Advised, advise};
 pub use areas::{Area, Areas, Kind, Map};
 pub use bits::{AccessBits, Backend, BitsError, STRIP_BYTES, Strip};
 pub use process::{Process, processes_of};
+mod enclave;
+mod figures;
+mod kernel;
+mod own_swap;
+mod swap;
+pub use enclave::{Enclave, Options, StartError, Stats};
+pub use kernel::Program;
+pub use figures::{Figures, Pressure, Stall};
+pub use own_swap::{Swap, SwapError};
+pub use swap::{SwapDevice, SwapKind, SwapState, Zram, swap_state};
+pub use wave_memory::guard::{Held, Limits};
+
+/// The monotonic clock.
+fn now() -> wave_core::clock::Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writes for the duration of the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    wave_core::clock::Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
