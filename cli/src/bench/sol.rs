@@ -86,7 +86,14 @@ impl Agent {
         for id in strips {
             let strip = Subject { id, generation: 1 };
             let all = u64::MAX;
-            let told = Strip { strip, sequence: Sequence(1), mapped: all, void: all, huge: 0, place: Default::default() };
+            let told = Strip {
+                strip,
+                sequence: Sequence(1),
+                mapped: all,
+                void: all,
+                huge: 0,
+                place: Default::default(),
+            };
             policy.on_message(Nanos(0), &told.to_message());
         }
         Agent { policy, readings, now: Nanos(0) }

@@ -107,7 +107,8 @@ struct RunArgs {
 
 /// Which range, and when.
 #[derive(Args, Debug)]
-#[command(after_help = "Replays the log, so that what is told is what the policy knew at that moment.
+#[command(
+    after_help = "Replays the log, so that what is told is what the policy knew at that moment.
 
 Examples:
   sudo wave memory run --pid 1234 --record x.wavelog --seconds 120
@@ -115,7 +116,8 @@ Examples:
   wave memory explain x.wavelog --address 0x7f12a4000000 one batch: history, probabilities
   wave memory explain x.wavelog --at 60 --svg heat.svg   as of 60 s; heat over time and address
 
-Exit codes: 0 it is told; 1 nothing is known of that range; 2 a bad log.")]
+Exit codes: 0 it is told; 1 nothing is known of that range; 2 a bad log."
+)]
 struct ExplainArgs {
     /// What `--record` wrote.
     #[arg(value_name = "LOG")]

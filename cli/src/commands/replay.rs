@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
-use wave_core::log::{Ended, Header, LogReader};
 use wave_agent::Registry;
+use wave_core::log::{Ended, Header, LogReader};
 use wave_core::replay::{Difference, Output, Replay, Tally};
 
 use crate::run::Failure;

@@ -80,9 +80,8 @@ struct Known {
 
 /// Reads a log up to the moment that is asked for.
 pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
-    let bad = |error: &dyn std::fmt::Display| {
-        Failure::Scenario(format!("{}: {error}", log.display()))
-    };
+    let bad =
+        |error: &dyn std::fmt::Display| Failure::Scenario(format!("{}: {error}", log.display()));
     let bytes = std::fs::read(log).map_err(|error| bad(&error))?;
     let reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
     let header = reader.header().clone();
@@ -184,14 +183,8 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
     }
     let ours = |place: &Place| asked.pid.is_none_or(|pid| pid == place.space);
     heat.keep(ours);
-    let mut told = Told {
-        policy: header.policy,
-        seconds,
-        ranges: Vec::new(),
-        batch: None,
-        events,
-        heat,
-    };
+    let mut told =
+        Told { policy: header.policy, seconds, ranges: Vec::new(), batch: None, events, heat };
     for (id, known) in by_place(&strips) {
         for lane in wave_memory::wire::bits(known.mapped) {
             let Some(explanation) = brain.policy().explain(id, lane) else { continue };
@@ -243,7 +236,9 @@ fn answer(action: Action, code: Code) -> String {
     };
     match code {
         Code::Complete => format!("{what}: done"),
-        Code::Held => format!("{what}: held back by the host (a limit on refaults or pressure, or a dry run)"),
+        Code::Held => {
+            format!("{what}: held back by the host (a limit on refaults or pressure, or a dry run)")
+        }
         code => format!("{what}: {}", code.name()),
     }
 }

@@ -152,4 +152,3 @@ fn warm(share: f64) -> RGBColor {
     let ((r, g, b), (r1, g1, b1)) = (STOPS[low], STOPS[low + 1]);
     RGBColor(mix(r, r1), mix(g, g1), mix(b, b1))
 }
-

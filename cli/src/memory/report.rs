@@ -156,7 +156,8 @@ impl Report {
 
     /// Takes what there is to say at the end.
     pub fn finish(&mut self, stats: &Stats) {
-        let name = |(code, count): &(wave_core::outcome::Code, u64)| (code.name().to_owned(), *count);
+        let name =
+            |(code, count): &(wave_core::outcome::Code, u64)| (code.name().to_owned(), *count);
         self.outcomes = stats.outcomes.iter().map(name).collect();
         let totals = &stats.totals;
         self.held_back = [totals.held_for_refaults, totals.held_for_pressure, totals.dry];
@@ -223,7 +224,11 @@ impl Report {
                 ms => format!("{:.1} s {share:.0}%", f64::from(*ms) / 1e3),
             }
         });
-        let _ = write!(text, "  {all} batches, scanned every: {}", shares.collect::<Vec<_>>().join(", "));
+        let _ = write!(
+            text,
+            "  {all} batches, scanned every: {}",
+            shares.collect::<Vec<_>>().join(", ")
+        );
         if let Some(why) = sample.held {
             let _ = write!(text, "\n  nothing is paged out now: {why}");
         }
@@ -246,7 +251,10 @@ impl Report {
         let bytes = [first.resident_bytes, most, last.resident_bytes].map(show);
         table.add_row(row("resident", bytes));
         let most = self.samples.iter().map(|sample| sample.swapped_bytes).max().unwrap_or(0);
-        table.add_row(row("in swap", [show(first.swapped_bytes), show(most), show(last.swapped_bytes)]));
+        table.add_row(row(
+            "in swap",
+            [show(first.swapped_bytes), show(most), show(last.swapped_bytes)],
+        ));
         let most = self.samples.iter().map(|sample| sample.net_saved_bytes).max().unwrap_or(0);
         let net = [zero, show_signed(most), show_signed(last.net_saved_bytes)];
         table.add_row(row("net saved", net));
@@ -269,7 +277,8 @@ impl Report {
             last.agent_cpu_seconds
         );
         if self.dry_run {
-            let _ = write!(text, "\nDry run: {} page-outs were not carried out.", self.held_back[2]);
+            let _ =
+                write!(text, "\nDry run: {} page-outs were not carried out.", self.held_back[2]);
         }
         if self.held_back[0] + self.held_back[1] > 0 {
             let _ = write!(
@@ -286,7 +295,9 @@ impl Report {
             );
         }
         if self.strips_left_out > 0 {
-            text.push_str("\nThe programs have more memory than the table has room for: see --most.");
+            text.push_str(
+                "\nThe programs have more memory than the table has room for: see --most.",
+            );
         }
         for line in &self.left_alone {
             let _ = write!(text, "\n{line}");

@@ -25,7 +25,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
 pub fn show(bytes: u64) -> String {
     let (unit, factor) = UNITS.iter().find(|(_, factor)| bytes >= *factor).unwrap_or(&("B", 1));
     let number = bytes as f64 / *factor as f64;
-    let decimals = if *factor == 1 || number >= 100.0 { 0 } else if number >= 10.0 { 1 } else { 2 };
+    let decimals = if *factor == 1 || number >= 100.0 {
+        0
+    } else if number >= 10.0 {
+        1
+    } else {
+        2
+    };
     format!("{number:.decimals$} {unit}")
 }
 
@@ -58,7 +64,10 @@ mod tests {
 
     #[test]
     fn sizes_are_shown_with_three_digits() {
-        assert_eq!([0, 1023, 5 << 29, 300 << 20].map(show), ["0 B", "1023 B", "2.50 GiB", "300 MiB"]);
+        assert_eq!(
+            [0, 1023, 5 << 29, 300 << 20].map(show),
+            ["0 B", "1023 B", "2.50 GiB", "300 MiB"]
+        );
         assert_eq!(show_signed(-2048), "-2.00 KiB");
     }
 }

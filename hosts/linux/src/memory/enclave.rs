@@ -200,7 +200,8 @@ impl Enclave {
     pub fn start(options: Options) -> Result<Enclave, StartError> {
         let system = |doing| move |error| StartError::System { doing, error };
         let layout = Layout::new(options.config)?;
-        if !options.dry_run && swap_state().map_err(system("reading /proc/swaps"))?.total_bytes == 0 {
+        if !options.dry_run && swap_state().map_err(system("reading /proc/swaps"))?.total_bytes == 0
+        {
             return Err(StartError::NoSwap);
         }
         let bits = match options.backend {

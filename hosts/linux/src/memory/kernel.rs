@@ -64,11 +64,21 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn new(bits: AccessBits) -> Kernel {
-        Kernel { areas: Areas::open(), bits, targets: BTreeMap::new(), read: Vec::new(), swap_free: 0 }
+        Kernel {
+            areas: Areas::open(),
+            bits,
+            targets: BTreeMap::new(),
+            read: Vec::new(),
+            swap_free: 0,
+        }
     }
 
     /// Looks who is there and what they have mapped.
-    pub(super) fn survey(&mut self, groups: &[Group], table: &mut Table) -> Result<(), TargetError> {
+    pub(super) fn survey(
+        &mut self,
+        groups: &[Group],
+        table: &mut Table,
+    ) -> Result<(), TargetError> {
         let mut found = Vec::new();
         let mut first_error = None;
         for group in groups {
@@ -293,10 +303,10 @@ mod tests {
     #[test]
     fn batches_are_those_with_anything_to_manage() {
         let strips = batches_of(&areas());
-        assert_eq!(strips.into_iter().collect::<Vec<_>>(), [
-            (STRIP, 1 | 0b11100 | 1 << 63),
-            (STRIP + STRIP_BYTES, 1)
-        ]);
+        assert_eq!(
+            strips.into_iter().collect::<Vec<_>>(),
+            [(STRIP, 1 | 0b11100 | 1 << 63), (STRIP + STRIP_BYTES, 1)]
+        );
         let whole = [Area { start: STRIP, end: STRIP + STRIP_BYTES, kind: Kind::Movable }];
         assert_eq!(batches_of(&whole), BTreeMap::from([(STRIP, u64::MAX)]));
     }
@@ -305,11 +315,8 @@ mod tests {
     fn ranges_leave_out_what_is_not_to_be_managed() {
         let ranges = ranges_of(&areas(), STRIP, u64::MAX);
         let at = |start, end| STRIP + start..STRIP + end;
-        let expected = [
-            at(PAGE, 3 * PAGE),
-            at(2 * BATCH, 4 * BATCH + PAGE),
-            at(63 * BATCH, STRIP_BYTES),
-        ];
+        let expected =
+            [at(PAGE, 3 * PAGE), at(2 * BATCH, 4 * BATCH + PAGE), at(63 * BATCH, STRIP_BYTES)];
         assert_eq!(ranges, expected);
         assert_eq!(ranges_of(&areas(), STRIP, 0b1010), [at(3 * BATCH, 4 * BATCH)]);
     }
