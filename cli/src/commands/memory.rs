@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 use wave_links::LinkSpec;
 use wave_linux::memory::{Backend, Group, Limits};
+use wave_memory::policies;
 
 use crate::memory::run::Wanted;
 use crate::memory::{explain, run, size};
@@ -139,9 +140,10 @@ struct ExplainArgs {
     json: bool,
 }
 
+/// A page may come back several times in a minute.
 fn percent(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
-    number.ok_or_else(|| "expected percent, 0 to 100".to_owned())
+    let number = text.parse().ok().filter(|number| (0.0..=1e6).contains(number));
+    number.ok_or_else(|| "expected percent, 0 or more".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -187,6 +189,9 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
     let processes = args.pid.iter().map(|pid| Group::Process(*pid));
     let cgroups = args.cgroup.iter().map(|folder| Group::Cgroup(folder.clone()));
     let strips = args.most.div_ceil(wave_memory::wire::STRIP_BYTES);
+    let config = wave_core::layout::Config::coherent(1);
+    policies::by_name(&args.policy, &config)
+        .map_err(|error| Failure::Scenario(error.to_string()))?;
     let wanted = Wanted {
         groups: processes.chain(cgroups).collect(),
         command: args.command.clone(),

@@ -196,7 +196,7 @@ mod tests {
         assert!(refusal("wave memory run").contains("--pid"));
         assert!(refusal("wave memory run --pid 0").contains("--pid"));
         assert!(refusal("wave memory run --pid 1 --zram much").contains("512MiB"));
-        assert!(refusal("wave memory run --pid 1 --refaults 101").contains("percent"));
+        assert!(refusal("wave memory run --pid 1 --refaults=-1").contains("percent"));
         assert!(refusal("wave memory run --pid 1 --link pigeon").contains("pigeon"));
         assert!(refusal("wave memory explain x --address hot").contains("0x7f12a4000000"));
         assert!(refusal("wave linux status --json --live").contains("--live"));

@@ -131,13 +131,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of an enclave that begins.
-    pub fn new(wanted: &Wanted, enclave: &Enclave) -> Report {
-        let stats = enclave.stats();
+    /// Of an enclave that begins; None: the command was over before one could.
+    pub fn new(wanted: &Wanted, enclave: Option<&Enclave>) -> Report {
+        let stats = enclave.map(Enclave::stats).unwrap_or_default();
         Report {
             policy: wanted.policy.clone(),
             link: wanted.link.name().to_owned(),
-            backend: enclave.backend().name(),
+            backend: enclave.map_or("none", |enclave| enclave.backend().name()),
             dry_run: wanted.dry_run,
             left_alone: super::run::about(&stats),
             managed_bytes: 0,

@@ -82,21 +82,32 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;
     options.backend = wanted.backend;
-    let enclave = Enclave::start(options).map_err(|error| match error {
-        StartError::Target(_) | StartError::Nothing { .. } => Failure::Scenario(error.to_string()),
-        error => Failure::cannot(error),
-    })?;
+    let enclave = match Enclave::start(options) {
+        Ok(enclave) => enclave,
+        Err(error @ (StartError::Target(_) | StartError::Nothing { .. })) => {
+            // A command that was over at once has ended well for all that.
+            if let Some(command) = &mut command
+                && command.has_ended()
+            {
+                let mut report = Report::new(wanted, None);
+                report.exit = Some(command.finish()?);
+                return Ok(report);
+            }
+            return Err(Failure::Scenario(error.to_string()));
+        }
+        Err(error) => return Err(Failure::cannot(error)),
+    };
     let mut agent = Agent::start(wanted, enclave.socket(), 0)?;
     agent.wait_until_attached(&enclave)?;
     let view = View::new(wanted.quiet);
     let began = Instant::now();
-    let mut report = Report::new(wanted, &enclave);
+    let mut report = Report::new(wanted, Some(&enclave));
     let mut agents = 1;
     let mut next = began;
     let mut lost: Option<Instant> = None;
     loop {
         let over = match &mut command {
-            Some(Started(child)) => child.try_wait().map_err(Failure::cannot)?.is_some(),
+            Some(command) => command.has_ended(),
             None => enclave.is_over(),
         };
         let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
@@ -132,10 +143,14 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
 struct Started(Child);
 
 impl Started {
+    fn has_ended(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(Some(_)))
+    }
+
     /// Ends it, if it runs still. Its exit code.
     fn finish(&mut self) -> Result<i32, Failure> {
         use std::os::unix::process::ExitStatusExt;
-        if self.0.try_wait().map_err(Failure::cannot)?.is_none() {
+        if !self.has_ended() {
             let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         }
         let status = self.0.wait().map_err(Failure::cannot)?;

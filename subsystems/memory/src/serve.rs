@@ -23,7 +23,7 @@ use wave_core::snapshot::CoreRecord;
 
 use crate::guard::{Guard, Held};
 use crate::table::{Bits, Table};
-use crate::wire::{self, Action, Place};
+use crate::wire::{self, Action, BATCH_PAGES, Place};
 
 /// Words of readings that are gathered before they are sent.
 const ENOUGH_WORDS: usize = 2_048;
@@ -172,7 +172,9 @@ impl State {
         let mut suspects = 0;
         for batch in wire::bits(batches) {
             let lane = batch as usize;
-            let all = bits.present[lane] != 0 && bits.young[lane] == bits.present[lane];
+            // A few pages may well be touched again within microseconds.
+            let many = bits.present[lane].count_ones() >= BATCH_PAGES / 2;
+            let all = many && bits.young[lane] == bits.present[lane];
             let count = &mut self.suspects[at][lane];
             *count = if all { *count + 1 } else { 0 };
             if *count >= SUSPECT_SCANS {

@@ -22,7 +22,7 @@ use wave_memory::serve::{self, Fault, Server, State, Step, Totals};
 
 use super::bits::{AccessBits, Backend, BitsError};
 use super::kernel::{Kernel, Program};
-use super::{Group, TargetError, swap_state};
+use super::{Group, TargetError, processes_of, swap_state};
 
 /// Candidates at once; more are refused.
 const CANDIDATES_MAX: usize = 4;
@@ -200,6 +200,9 @@ impl Enclave {
     pub fn start(options: Options) -> Result<Enclave, StartError> {
         let system = |doing| move |error| StartError::System { doing, error };
         let layout = Layout::new(options.config)?;
+        for group in &options.groups {
+            processes_of(group)?;
+        }
         if !options.dry_run && swap_state().map_err(system("reading /proc/swaps"))?.total_bytes == 0
         {
             return Err(StartError::NoSwap);
@@ -243,6 +246,8 @@ impl Enclave {
             survey_ns: 0,
         };
         host.look_at_figures(now);
+        // Of what the caller's thread has spent nothing was for this.
+        lock(&shared.stats).cpu = Duration::ZERO;
         let socket = host.listener.path().to_owned();
         let thread = std::thread::Builder::new().name("wave-memory".into());
         let thread = thread.spawn(move || host.run()).map_err(system("starting a thread"))?;
