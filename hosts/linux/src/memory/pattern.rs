@@ -13,8 +13,8 @@ use super::process::Process;
 const PAGE_BYTES: usize = 4096;
 /// Pages of a strip that are used.
 const PAGES: usize = 64 * 12;
-/// The kernel may take pages away meanwhile.
-const TRIES: usize = 3;
+/// The kernel may take pages away meanwhile, and its own DAMON clears bits of pages that it draws.
+const TRIES: usize = 8;
 
 /// Anonymous memory of our own.
 struct Mapping {

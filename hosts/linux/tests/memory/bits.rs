@@ -1,5 +1,6 @@
 //! Every page that was accessed is found, and no other.
 
+use std::collections::HashSet;
 use std::process::Command;
 
 use wave_linux::memory::{
@@ -70,15 +71,17 @@ fn every_touched_page_is_found_and_no_other() {
             from = at + bytes;
         }
         parts.push((from, bytes));
-        let mut expected = [Vec::new(), Vec::new(), Vec::new()];
-        for (from, to) in &parts {
-            target.write(start + from, to - from, 1);
-            // Of a page that was never written, the kernel shows one of zeros that is nobody's.
-            target.read(start + from, to - from, 0);
-            let all = (0..(to - from) / PAGE).filter(|page| is_in(1, *page));
-            expected[0].extend(all.map(|page| from / PAGE + page));
-        }
-        assert!(expected[0].len() > 8_000);
+        let in_pattern = |pattern: &dyn Fn(u64) -> bool| -> Vec<u64> {
+            let all = parts.iter().flat_map(|(from, to)| {
+                let pages = (0..(to - from) / PAGE).filter(|page| pattern(*page));
+                pages.map(move |page| from / PAGE + page)
+            });
+            all.collect()
+        };
+        let first = in_pattern(&|page| is_in(1, page));
+        let second = in_pattern(&|page| is_in(2, page));
+        let any = in_pattern(&|page| is_in(1, page) || is_in(2, page));
+        assert!(first.len() + second.len() > 10_000 && any.len() > first.len() + 1_000);
         let map = areas.map(&process).unwrap();
         let addresses: Vec<u64> = (0..5).map(|at| start + at * STRIP_BYTES).collect();
         let mut strips = Vec::new();
@@ -87,27 +90,54 @@ fn every_touched_page_is_found_and_no_other() {
             assert!(strips.iter().all(|strip| strip.huge == 0));
             pages(&strips)
         };
-        assert_eq!(read(&mut bits), (expected[0].clone(), expected[0].clone()));
-
         let whole: Vec<_> = parts.iter().map(|(from, to)| start + from..start + to).collect();
-        let cleared = bits.clear(&process, &whole).unwrap();
-        assert_eq!(cleared.bytes, parts.iter().map(|(from, to)| to - from).sum::<u64>());
-        assert!(cleared.refused.is_none() && cleared.holes == 0, "{cleared:?}");
-        assert_eq!(read(&mut bits), (Vec::new(), expected[0].clone()), "{}", bits.backend());
+        let clear = |bits: &mut AccessBits| {
+            let cleared = bits.clear(&process, &whole).unwrap();
+            assert_eq!(cleared.bytes, parts.iter().map(|(from, to)| to - from).sum::<u64>());
+            assert!(cleared.refused.is_none() && cleared.holes == 0, "{cleared:?}");
+        };
 
-        for (from, to) in &parts {
-            // New ones among them.
-            target.write(start + from, to - from, 2);
-            let touched = (0..(to - from) / PAGE).filter(|page| is_in(2, *page));
-            expected[1].extend(touched.map(|page| from / PAGE + page));
-            let any = (0..(to - from) / PAGE).filter(|page| is_in(1, *page) || is_in(2, *page));
-            expected[2].extend(any.map(|page| from / PAGE + page));
-        }
-        let touched = expected[0].len() + expected[1].len();
-        assert!(touched > 10_000 && expected[2].len() > expected[0].len() + 1_000);
-        assert_eq!(read(&mut bits), (expected[1].clone(), expected[2].clone()));
+        exactly(&first, || {
+            for (from, to) in &parts {
+                target.write(start + from, to - from, 1);
+                // Of a page that was never written, the kernel shows one of zeros that is nobody's.
+                target.read(start + from, to - from, 0);
+            }
+            let (young, present) = read(&mut bits);
+            assert_eq!(present, first);
+            young
+        });
+        clear(&mut bits);
+        assert_eq!(read(&mut bits), (Vec::new(), first.clone()), "{}", bits.backend());
+        exactly(&second, || {
+            clear(&mut bits);
+            for (from, to) in &parts {
+                // New ones among them.
+                target.write(start + from, to - from, 2);
+            }
+            let (young, present) = read(&mut bits);
+            assert_eq!(present, any);
+            young
+        });
+        let touched = first.len() + second.len();
         println!("{}: {touched} touched pages, all found, and no other", bits.backend());
     }
+}
+
+/// What `young` finds is what is expected. The kernel's own DAMON, where it runs, clears bits of pages that it draws:
+/// so some may be missing, now and then, but none may be too many.
+fn exactly(expected: &[u64], mut young: impl FnMut() -> Vec<u64>) {
+    for _ in 0..50 {
+        let found = young();
+        if found == expected {
+            return;
+        }
+        let known: HashSet<&u64> = expected.iter().collect();
+        let strange: Vec<_> = found.iter().filter(|page| !known.contains(page)).collect();
+        assert!(strange.is_empty(), "never touched: {strange:?}");
+        assert!(expected.len() - found.len() <= expected.len() / 100 + 2, "{}", found.len());
+    }
+    panic!("some are missing each time");
 }
 
 #[test]
@@ -129,22 +159,27 @@ fn huge_pages_are_seen_and_kept_whole() {
             println!("skipped: the kernel gives no huge pages (units {:#x})", strip.huge);
             return;
         }
-        assert_eq!(strip.young, [u64::MAX; 64]);
-        // Two units, then all; both begin and end with a unit.
-        let units = start + 2 * MIB..start + 6 * MIB;
-        bits.clear(&process, &[units]).unwrap();
-        let strip = read(&mut bits);
-        let young: [u64; 64] = std::array::from_fn(|at| if (8..24).contains(&at) { 0 } else { !0 });
-        assert_eq!((strip.young, strip.huge), (young, 0xff));
+        // Units, as words that are all ones or zero.
+        let young = |strip: Strip| {
+            assert_eq!((strip.present, strip.huge), ([u64::MAX; 64], 0xff));
+            let units = strip.young.as_chunks::<8>().0.iter().zip(0..);
+            let whole = units.inspect(|(words, _)| assert!([[0; 8], [!0; 8]].contains(words)));
+            whole.filter(|(words, _)| words[0] != 0).map(|(_, unit)| unit).collect::<Vec<u64>>()
+        };
         let whole = start..start + STRIP_BYTES;
-        bits.clear(&process, &[whole]).unwrap();
-        let strip = read(&mut bits);
-        assert_eq!((strip.young, strip.present, strip.huge), ([0; 64], [u64::MAX; 64], 0xff));
+        let two = start + 2 * 2 * MIB..start + 4 * 2 * MIB;
+        exactly(&[0, 1, 4, 5, 6, 7], || {
+            target.read(start, STRIP_BYTES, 0);
+            bits.clear(&process, std::slice::from_ref(&two)).unwrap();
+            young(read(&mut bits))
+        });
+        bits.clear(&process, std::slice::from_ref(&whole)).unwrap();
+        assert!(young(read(&mut bits)).is_empty());
         // One page is enough.
-        target.read(start + 5 * 2 * MIB + 77 * PAGE, PAGE, 0);
-        let strip = read(&mut bits);
-        let young: [u64; 64] = std::array::from_fn(|at| if at / 8 == 5 { !0 } else { 0 });
-        assert_eq!((strip.young, strip.huge), (young, 0xff));
+        exactly(&[5], || {
+            target.read(start + 5 * 2 * MIB + 77 * PAGE, PAGE, 0);
+            young(read(&mut bits))
+        });
         target.is_intact(start, STRIP_BYTES);
     }
 }
@@ -180,7 +215,8 @@ fn another_program_and_the_end_are_noticed() {
         assert!(is_changed(&mut bits, &process, space, start));
         target.child.wait().unwrap();
         assert!(is_changed(&mut bits, &process, space, start));
-        let cleared = bits.clear(&process, &[start..start + STRIP_BYTES]);
+        let range = start..start + STRIP_BYTES;
+        let cleared = bits.clear(&process, std::slice::from_ref(&range));
         assert!(cleared.unwrap_err().to_string().contains("has ended"));
     }
 }

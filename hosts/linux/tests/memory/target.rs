@@ -112,7 +112,7 @@ impl Target {
 
 /// Word `word` of the page at `at`: about half of it can be compressed away.
 fn content(at: u64, word: u64) -> u64 {
-    if word % 2 == 0 { at } else { (at ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
+    if word.is_multiple_of(2) { at } else { (at ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15) }
 }
 
 #[test]
