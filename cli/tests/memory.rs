@@ -128,8 +128,8 @@ fn target_process() {
         let first = rng.random_range(0..words - 4 * MIB / 8);
         let is_time = rng.random_range(0..40) == 0;
         if is_time {
-            for at in first..first + 4 * MIB / 8 {
-                assert_eq!(memory[at], content(at), "word {at}");
+            for (at, word) in memory.iter().enumerate().skip(first).take(4 * MIB / 8) {
+                assert_eq!(*word, content(at), "word {at}");
             }
             checked += 4;
         }
