@@ -8,10 +8,12 @@ use clap::Args;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use serde_json::json;
+use wave_linux::memory::{AccessBits, Pressure, swap_state};
 use wave_linux::record::{Recorder, Scope};
 use wave_workloads::cpu;
 use wave_workloads::rocksdb::Database;
 
+use crate::memory::size;
 use crate::run::{machine, seating};
 
 /// How to say it.
@@ -44,6 +46,10 @@ enum Need {
     Guests,
     /// `wave run --device` needs it.
     Devices,
+    /// `wave memory run` needs it.
+    Memory,
+    /// `wave memory run` is better with it.
+    SaferMemory,
 }
 
 impl Need {
@@ -56,6 +62,8 @@ impl Need {
             Need::Kernel => "wave run --host linux",
             Need::Guests => "scheduling virtual machines",
             Need::Devices => "wave run --device",
+            Need::Memory => "wave memory run",
+            Need::SaferMemory => "holding back in wave memory run",
         }
     }
 }
@@ -160,7 +168,60 @@ fn checks() -> Vec<Check> {
         ),
         check("root", Need::Kernel, root(), "sudo wave run --host linux -- COMMAND"),
         check("recording by BPF", Need::Recordings, recording(), "sudo wave doctor"),
+        check("accessed bits", Need::Memory, accessed_bits(), "sudo wave doctor"),
+        check("swap", Need::Memory, swap(), "sudo wave memory run --zram 1GiB --pid PID"),
+        check(
+            "memory pressure (PSI)",
+            Need::SaferMemory,
+            pressure(),
+            "boot with psi=1 (CONFIG_PSI); refaults hold back without it",
+        ),
     ]
+}
+
+/// Each backend is tried on this process, the first that works is used.
+fn accessed_bits() -> Result<String, String> {
+    let tried = AccessBits::probe();
+    let works: Vec<String> = tried
+        .iter()
+        .filter(|(_, result)| result.is_ok())
+        .map(|(backend, _)| format!("{} ({backend})", backend.name()))
+        .collect();
+    let fails =
+        || tried.iter().filter_map(|(backend, result)| Some((backend, result.as_ref().err()?)));
+    let reasons: Vec<String> =
+        fails().map(|(backend, why)| format!("not {}: {why}", backend.name())).collect();
+    match works.as_slice() {
+        [] => Err(reasons.join("; ")),
+        [first, rest @ ..] => {
+            let others =
+                if rest.is_empty() { String::new() } else { format!("; also {}", rest.join(", ")) };
+            let reasons = if reasons.is_empty() {
+                String::new()
+            } else {
+                format!("; {}", reasons.join("; "))
+            };
+            Ok(format!("{first} will be used{others}{reasons}"))
+        }
+    }
+}
+
+fn swap() -> Result<String, String> {
+    let state = swap_state().map_err(|error| format!("/proc/swaps: {error}"))?;
+    match state.devices.as_slice() {
+        [] => Err("none, so nothing can be paged out".to_owned()),
+        devices => {
+            let names: Vec<String> =
+                devices.iter().map(|device| device.path.display().to_string()).collect();
+            let (free, all) = (size::show(state.free_bytes), size::show(state.total_bytes));
+            Ok(format!("{free} free of {all} ({})", names.join(", ")))
+        }
+    }
+}
+
+fn pressure() -> Result<String, String> {
+    let pressure = Pressure::of_machine().ok_or("the kernel does not tell it")?;
+    Ok(format!("some task waited {:.1}% of the last 10 s", pressure.some.avg10_percent))
 }
 
 fn vfio() -> Result<String, String> {

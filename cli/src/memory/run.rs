@@ -108,7 +108,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     loop {
         let over = match &mut command {
             Some(command) => command.has_ended(),
-            None => enclave.is_over(),
+            None => enclave.is_over() && !may_come(&wanted.groups),
         };
         let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
         if Instant::now() >= next || over || late {
@@ -137,6 +137,11 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     report.exit = command.as_mut().map(Started::finish).transpose()?;
     drop(swap);
     Ok(report)
+}
+
+/// Whether processes may still come: into a cgroup that is there.
+fn may_come(groups: &[Group]) -> bool {
+    groups.iter().any(|group| matches!(group, Group::Cgroup(folder) if folder.exists()))
 }
 
 /// A command of ours.
