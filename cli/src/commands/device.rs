@@ -27,10 +27,22 @@ enum Decisions {
     Nic,
 }
 
+/// How a device is reached.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Way {
+pub enum Way {
+    /// By VFIO.
     Vfio,
+    /// By its files in sysfs.
     Sysfs,
+}
+
+impl From<Way> for Access {
+    fn from(way: Way) -> Access {
+        match way {
+            Way::Vfio => Access::Vfio,
+            Way::Sysfs => Access::Sysfs,
+        }
+    }
 }
 
 impl DeviceArgs {
@@ -41,10 +53,7 @@ impl DeviceArgs {
             Decisions::Host => Home::Host,
             Decisions::Nic => Home::Nic,
         };
-        let access = match self.device_by {
-            Way::Vfio => Access::Vfio,
-            Way::Sysfs => Access::Sysfs,
-        };
+        let access = self.device_by.into();
         Some(DeviceOptions { address, access, decisions })
     }
 }

@@ -5,10 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
+use wave_core::link::Home;
 use wave_links::LinkSpec;
-use wave_linux::memory::{Backend, Group, Limits};
+use wave_linux::memory::{Backend, DeviceOptions, Group, Limits};
 use wave_memory::policies;
 
+use super::device::Way;
 use crate::memory::run::Wanted;
 use crate::memory::{explain, run, size};
 use crate::run::Failure;
@@ -71,6 +73,13 @@ struct RunArgs {
     /// The link: shm, or a file as `wave link measure` writes it.
     #[arg(long, value_name = "NAME", default_value = "shm", value_parser = link)]
     link: LinkSpec,
+    /// Have no agent here: one attaches from the other side of this PCI device, where its policy is chosen, too.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["policy", "link", "record"])]
+    device: Option<String>,
+    /// How the device is reached: by VFIO with interrupts, or by its files in sysfs, where a thread must look
+    /// all the time.
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = Way::Vfio, requires = "device")]
+    device_by: Way,
     /// Hold back above so many refaults in a minute, in percent of the resident pages.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.2, value_parser = percent)]
     refaults: f64,
@@ -197,6 +206,11 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
         command: args.command.clone(),
         policy: args.policy.clone(),
         link: args.link.clone(),
+        device: args.device.clone().map(|address| DeviceOptions {
+            address,
+            access: args.device_by.into(),
+            decisions: Home::Host,
+        }),
         limits: Limits {
             refaults_per_minute: args.refaults / 100.0,
             pressure_percent: args.pressure,

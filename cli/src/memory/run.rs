@@ -10,7 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_links::LinkSpec;
-use wave_linux::memory::{Backend, Enclave, Group, Limits, Options, StartError, Stats, Swap};
+use wave_linux::memory::{
+    Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap,
+};
 
 use super::report::{Report, Sample};
 use crate::run::Failure;
@@ -23,6 +25,8 @@ const SAMPLE: Duration = Duration::from_secs(1);
 const LINE: Duration = Duration::from_secs(10);
 /// How long an agent may take to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// The same from behind a device.
+const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 /// A new agent follows one that was lost after this long.
 const REST: Duration = Duration::from_millis(500);
 
@@ -37,6 +41,8 @@ pub struct Wanted {
     pub policy: String,
     /// Over which link.
     pub link: LinkSpec,
+    /// Agents come from behind this device, and none is started here.
+    pub device: Option<DeviceOptions>,
     /// When to hold back.
     pub limits: Limits,
     /// Nothing is paged out.
@@ -79,6 +85,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     let socket = std::env::temp_dir().join(format!("wave-memory-{}.sock", std::process::id()));
     let mut options = Options::new(socket, groups, wanted.strips);
     options.link = wanted.link.clone();
+    options.device.clone_from(&wanted.device);
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;
     options.backend = wanted.backend;
@@ -97,8 +104,11 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         }
         Err(error) => return Err(Failure::cannot(error)),
     };
-    let mut agent = Agent::start(wanted, enclave.socket(), 0)?;
-    agent.wait_until_attached(&enclave)?;
+    let mut agent = match &wanted.device {
+        None => Some(Agent::start(wanted, enclave.socket(), 0)?),
+        Some(_) => None,
+    };
+    wait_for_agent(agent.as_mut(), &enclave)?;
     let view = View::new(wanted.quiet);
     let began = Instant::now();
     let mut report = Report::new(wanted, Some(&enclave));
@@ -112,7 +122,8 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         };
         let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
         if Instant::now() >= next || over || late {
-            let sample = Sample::of(&enclave.stats(), began.elapsed(), agent.cpu());
+            let cpu = agent.as_ref().map_or(Duration::ZERO, Agent::cpu);
+            let sample = Sample::of(&enclave.stats(), began.elapsed(), cpu);
             view.show(&report, &sample);
             report.samples.push(sample);
             next += SAMPLE;
@@ -120,11 +131,11 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         if over || late || end.load(Ordering::SeqCst) {
             break;
         }
-        if agent.has_left() {
+        if agent.as_mut().is_some_and(Agent::has_left) {
             let since = *lost.get_or_insert_with(Instant::now);
             if since.elapsed() >= REST {
                 view.say("wave memory: the agent is gone; another takes over");
-                agent = Agent::start(wanted, enclave.socket(), agents)?;
+                agent = Some(Agent::start(wanted, enclave.socket(), agents)?);
                 (agents, lost) = (agents + 1, None);
             }
         }
@@ -183,9 +194,29 @@ fn start(words: &[String], json: bool) -> Result<Child, Failure> {
 }
 
 /// An agent in a process of its own. Killed when it is dropped.
-struct Agent {
-    child: Child,
-    socket: PathBuf,
+struct Agent(Child);
+
+/// Until one is attached: that of ours, or one from behind the device.
+fn wait_for_agent(mut ours: Option<&mut Agent>, enclave: &Enclave) -> Result<(), Failure> {
+    let patience = if ours.is_some() { ATTACH_PATIENCE } else { DEVICE_PATIENCE };
+    let start = Instant::now();
+    while enclave.stats().agents == 0 {
+        if let Some(Agent(child)) = &mut ours
+            && let Ok(Some(status)) = child.try_wait()
+        {
+            let text = format!("the agent left before it was attached ({status})");
+            return Err(match status.code() {
+                Some(2) => Failure::Scenario(text),
+                _ => Failure::Cannot(text),
+            });
+        }
+        if start.elapsed() > patience {
+            let text = format!("no agent attached within {} s", patience.as_secs());
+            return Err(Failure::Cannot(text));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 impl Agent {
@@ -208,35 +239,16 @@ impl Agent {
         // An interrupt from the terminal is not the agent's: it leaves when its host does.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().map_err(starting)?;
-        Ok(Agent { child, socket: socket.to_owned() })
-    }
-
-    fn wait_until_attached(&mut self, enclave: &Enclave) -> Result<(), Failure> {
-        let start = Instant::now();
-        while enclave.stats().agents == 0 {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                let text = format!("the agent left before it was attached ({status})");
-                return Err(match status.code() {
-                    Some(2) => Failure::Scenario(text),
-                    _ => Failure::Cannot(text),
-                });
-            }
-            if start.elapsed() > ATTACH_PATIENCE {
-                let text = format!("no agent attached to {}", self.socket.display());
-                return Err(Failure::Cannot(text));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        Ok(Agent(child))
     }
 
     fn has_left(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(_)))
+        matches!(self.0.try_wait(), Ok(Some(_)))
     }
 
     /// What it has spent; in steps of 10 ms, as the kernel tells it.
     fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()));
         let ticks = stat.ok().and_then(|stat| crate::run::agent::cpu_ticks(&stat)).unwrap_or(0);
         Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
     }
@@ -244,8 +256,8 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

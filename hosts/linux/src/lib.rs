@@ -9,8 +9,11 @@
 //! This crate knows the wire types of the subsystems, and no policy.
 
 mod bpf;
+mod device;
+mod line;
 pub mod memory;
 mod process;
 pub mod record;
 pub mod sched;
 mod target;
+mod window;

@@ -15,10 +15,14 @@ use wave_core::layout::{Config, ConfigError, Layout, PROTOCOL_VERSION, write_hea
 use wave_core::link::{Doorbell, Home, Port, Side};
 use wave_core::outcome::Code;
 use wave_links::memory::Memory;
+use wave_links::pci::DeviceError;
 use wave_links::socket::{Connection, Listener, Offer, SocketError};
 use wave_links::{AnyPort, EventFd, LinkSpec, SocketBell};
 use wave_memory::guard::{Guard, Held, Limits};
 use wave_memory::serve::{self, Fault, Server, State, Step, Totals};
+
+use crate::device::{DeviceOptions, Nic};
+use crate::line::Line;
 
 use super::bits::{AccessBits, Backend, BitsError};
 use super::kernel::{Kernel, Program};
@@ -27,7 +31,7 @@ use super::{Group, TargetError, processes_of, swap_state};
 /// Candidates at once; more are refused.
 const CANDIDATES_MAX: usize = 4;
 /// How long a candidate may take to announce itself.
-const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(2_000);
+const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Steps between two looks at who wants to attach.
 const STEPS_PER_LOOK: usize = 64;
 /// How often the figures are read.
@@ -48,8 +52,10 @@ pub struct Options {
     pub groups: Vec<Group>,
     /// What host and agent agree on.
     pub config: Config,
-    /// The link.
+    /// The link, to agents of this machine.
     pub link: LinkSpec,
+    /// A device that agents may be behind, too.
+    pub device: Option<DeviceOptions>,
     /// When nothing is paged out.
     pub limits: Limits,
     /// Nothing is paged out at all: it is only said what would be.
@@ -67,6 +73,7 @@ impl Options {
             groups,
             config: serve::config(strips),
             link: LinkSpec::Shm,
+            device: None,
             limits: Limits::default(),
             dry_run: false,
             backend: None,
@@ -89,6 +96,9 @@ pub enum StartError {
     /// The access bits.
     #[error(transparent)]
     Bits(#[from] BitsError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// Nothing that could be managed.
     #[error(
         "process {pid} has no memory that could be paged out: {shared} bytes are shared, {file} of files, \
@@ -223,6 +233,8 @@ impl Enclave {
             }
         }
         let listener = Listener::bind(&options.socket, &options.allowed_uids)?;
+        let device = options.device.as_ref();
+        let nic = device.map(|device| Nic::open(device, &layout)).transpose()?;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             kill: AtomicBool::new(false),
@@ -240,6 +252,7 @@ impl Enclave {
             kernel,
             candidates: Vec::new(),
             attached: None,
+            nic,
             run: 0,
             figures_at: now,
             survey_at: now,
@@ -294,10 +307,9 @@ impl Drop for Enclave {
 struct Agent {
     port: AnyPort,
     server: Server,
-    connection: Connection,
-    bell: SocketBell,
+    line: Line,
     /// The core's, then the control context's.
-    bells: [EventFd; 2],
+    bells: Vec<EventFd>,
     since: Nanos,
 }
 
@@ -309,8 +321,10 @@ struct Host {
     layout: Layout,
     state: State,
     kernel: Kernel,
+    // Agents before the device that they are behind.
     candidates: Vec<Agent>,
     attached: Option<Agent>,
+    nic: Option<Nic>,
     run: u32,
     figures_at: Nanos,
     survey_at: Nanos,
@@ -319,9 +333,16 @@ struct Host {
 
 impl Host {
     fn run(mut self) {
+        if let Some(nic) = &self.nic {
+            nic.greet();
+        }
         while !self.shared.stop.load(Ordering::SeqCst) {
             let now = super::now();
+            if let Some(nic) = &mut self.nic {
+                nic.look();
+            }
             self.accept(now);
+            self.answer(now);
             self.promote(now);
             let busy = self.serve();
             let now = super::now();
@@ -344,14 +365,25 @@ impl Host {
     fn wait(&self) {
         let mut fds = vec![poll_in(self.listener.as_fd()), poll_in(self.shared.bell.as_fd())];
         for agent in self.candidates.iter().chain(&self.attached) {
-            fds.push(poll_in(agent.connection.as_fd()));
+            if let Line::Socket(connection, _) = &agent.line {
+                fds.push(poll_in(connection.as_fd()));
+            }
             fds.extend(agent.bells.iter().map(|bell| poll_in(bell.as_fd())));
         }
+        if let Some(nic) = &self.nic {
+            fds.push(poll_in(nic.control_bell().as_fd()));
+        }
         let due = self.figures_at.min(self.survey_at).since(super::now());
-        let timeout_ms = (due.0 / 1_000_000 + 1) as i32;
+        let timeout_ms = match &self.nic {
+            Some(nic) if nic.is_polled() => 1,
+            _ => (due.0 / 1_000_000 + 1) as i32,
+        };
         // SAFETY: `fds` is an array of as many valid entries as are said, alive during the call.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         self.shared.bell.drain();
+        if let Some(nic) = &self.nic {
+            nic.control_bell().drain();
+        }
         for agent in self.candidates.iter().chain(&self.attached) {
             for bell in &agent.bells {
                 bell.drain();
@@ -370,11 +402,11 @@ impl Host {
                 let _ = connection.refuse("too many agents are attaching at once; try again");
                 continue;
             }
-            match self.offer(&connection, now) {
+            match self.offer(&connection) {
                 Ok((port, bell, bells)) => {
                     let server = Server::new(&self.layout, self.run, now);
-                    let agent = Agent { port, server, connection, bell, bells, since: now };
-                    self.candidates.push(agent);
+                    let line = Line::Socket(connection, bell);
+                    self.candidates.push(Agent { port, server, line, bells, since: now });
                 }
                 Err(error) => {
                     let _ = connection.refuse(&format!("the host cannot make a window: {error}"));
@@ -384,19 +416,17 @@ impl Host {
     }
 
     /// Makes a window and hands it over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`).
-    #[allow(clippy::type_complexity, reason = "the parts of an agent")]
     fn offer(
         &self,
         connection: &Connection,
-        _now: Nanos,
-    ) -> Result<(AnyPort, SocketBell, [EventFd; 2]), Box<dyn std::error::Error>> {
+    ) -> Result<(AnyPort, SocketBell, Vec<EventFd>), Box<dyn std::error::Error>> {
         let layout = &self.layout;
         let (nic, host) = (layout.nic_lines, layout.host_lines);
         let extra = self.link.extra_lines(nic, host);
         let (memory, memory_fd) = Memory::create("wave-memory", nic, host, extra)?;
         let memory = Arc::new(memory);
         let [agent_bell, agents_end] = SocketBell::pair()?;
-        let bells = [EventFd::new()?, EventFd::new()?];
+        let bells = vec![EventFd::new()?, EventFd::new()?];
         let port = self.link.port(&memory, Side::Host, &layout.mappings(Side::Host))?;
         write_header(layout, port.window(Home::Nic));
         let fds = [bells[0].as_fd(), bells[1].as_fd(), agents_end.as_fd()];
@@ -408,6 +438,35 @@ impl Host {
             link: &self.link.to_text(),
         })?;
         Ok((port, agent_bell, bells))
+    }
+
+    /// Makes a window for an agent behind the device that asks for one.
+    fn answer(&mut self, now: Nanos) {
+        let Some(nic) = &mut self.nic else { return };
+        let Some((request, number)) = nic.asked() else { return };
+        if self.candidates.len() == CANDIDATES_MAX {
+            nic.refuse(request, number, "too many agents are attaching at once; try again");
+            return;
+        }
+        let layout = &self.layout;
+        let mut made = || -> Result<_, Box<dyn std::error::Error>> {
+            let lease = nic.lease(layout, request, number)?;
+            let memory = &lease.window().memory;
+            let port = LinkSpec::Shm.port(memory, Side::Host, &layout.mappings(Side::Host))?;
+            write_header(layout, port.window(Home::Nic));
+            let bells = nic.bells()?;
+            nic.offer(layout, &lease);
+            Ok((port, bells, Line::Device(lease)))
+        };
+        match made() {
+            Ok((port, bells, line)) => {
+                let server = Server::new(layout, self.run, now);
+                self.candidates.push(Agent { port, server, line, bells, since: now });
+            }
+            Err(error) => {
+                nic.refuse(request, number, &format!("the host cannot make a window: {error}"));
+            }
+        }
     }
 
     /// Lets a candidate that has announced itself take over; drops those that never will.
@@ -425,14 +484,14 @@ impl Host {
                     let text = format!(
                         "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
                     );
-                    let _ = candidate.connection.refuse(&text);
+                    candidate.line.refuse(self.nic.as_mut(), &text);
                     self.candidates.swap_remove(at);
                     continue;
                 }
                 AgentState::Absent => {}
             }
             let late = now.since(candidate.since) > CANDIDATE_PATIENCE;
-            if late || candidate.connection.hung_up() {
+            if late || candidate.line.hung_up(self.nic.as_ref()) {
                 self.candidates.swap_remove(at);
                 continue;
             }
@@ -446,7 +505,7 @@ impl Host {
         agent.server = Server::new(&self.layout, self.run, now);
         let mut stats = lock(&self.shared.stats);
         stats.agents += 1;
-        stats.agent_pid = agent.connection.peer_pid();
+        stats.agent_pid = agent.line.pid();
         stats.agent_decides = true;
         drop(stats);
         self.shared.kill.store(false, Ordering::SeqCst);
@@ -467,7 +526,7 @@ impl Host {
         for _ in 0..STEPS_PER_LOOK {
             let step = agent.server.step(&agent.port, &mut self.state, &mut self.kernel);
             if agent.server.take_ring() {
-                agent.bell.ring();
+                agent.line.ring();
             }
             match step {
                 Ok(Step::Progress) => {}
@@ -486,7 +545,7 @@ impl Host {
                 }
             }
         }
-        if agent.connection.hung_up() || self.shared.kill.swap(false, Ordering::SeqCst) {
+        if agent.line.hung_up(self.nic.as_ref()) || self.shared.kill.swap(false, Ordering::SeqCst) {
             lock(&self.shared.stats).lost_agents += 1;
             self.detach();
         }

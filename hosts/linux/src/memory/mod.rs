@@ -19,6 +19,7 @@ mod pattern;
 mod process;
 mod swap;
 
+pub use crate::device::DeviceOptions;
 pub use crate::target::{Group, TargetError};
 pub use advise::{Advice, AdviseError, Advised, advise};
 pub use areas::{Area, Areas, Kind, Map};

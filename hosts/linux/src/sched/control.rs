@@ -15,16 +15,18 @@ use std::sync::atomic::Ordering;
 use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, HostControl};
 use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
-use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::link::{Home, Port, Side};
 use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::CoreRecord;
 use wave_core::watchdog::Watchdog;
 use wave_links::socket::{Connection, Listener, Offer};
 use wave_links::{AnyPort, EventFd, LinkSpec, SocketBell};
 
-use super::device::{Lease, Nic};
-use super::object::{LoadError, Mechanism, Window};
+use super::object::{LoadError, Mechanism};
 use super::{Shared, lock};
+use crate::device::Nic;
+use crate::line::Line;
+use crate::window::Window;
 
 /// Candidates at once; more are refused.
 const CANDIDATES_MAX: usize = 4;
@@ -51,48 +53,6 @@ struct Agent {
     cores_in_snapshot: Option<usize>,
     wants_snapshot: bool,
     last_snapshot: Nanos,
-}
-
-/// How an agent is tied to this host, and is rung.
-enum Line {
-    /// A process of this machine.
-    Socket(Connection, SocketBell),
-    /// Behind the device.
-    Device(Lease),
-}
-
-impl Line {
-    fn ring(&self) {
-        match self {
-            Line::Socket(_, bell) => bell.ring(),
-            Line::Device(lease) => lease.ring(),
-        }
-    }
-
-    /// The agent's process, 0 where it is not of this machine.
-    fn pid(&self) -> i32 {
-        match self {
-            Line::Socket(connection, _) => connection.peer_pid(),
-            Line::Device(_) => 0,
-        }
-    }
-
-    /// Whether the agent has gone.
-    fn hung_up(&self, nic: Option<&Nic>) -> bool {
-        match self {
-            Line::Socket(connection, _) => connection.hung_up(),
-            Line::Device(lease) => nic.is_none_or(|nic| nic.left(lease.request)),
-        }
-    }
-
-    /// Says why it is not wanted.
-    fn refuse(&self, nic: Option<&mut Nic>, why: &str) {
-        match (self, nic) {
-            (Line::Socket(connection, _), _) => drop(connection.refuse(why)),
-            (Line::Device(lease), Some(nic)) => lease.refuse(nic, why),
-            (Line::Device(_), None) => {}
-        }
-    }
 }
 
 pub(super) struct Control {

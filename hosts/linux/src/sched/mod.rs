@@ -13,7 +13,6 @@
 //! this process the kernel takes the threads back to its own default.
 
 mod control;
-mod device;
 mod members;
 mod object;
 mod places;
@@ -36,10 +35,10 @@ pub use wave_links::cpus;
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
 
+pub use crate::device::DeviceOptions;
+use crate::device::Nic;
 pub use crate::target::{Group, TargetError};
 use control::Control;
-pub use device::DeviceOptions;
-use device::Nic;
 use members::Members;
 pub use members::{JoinError, check};
 use object::Mechanism;

@@ -14,7 +14,7 @@ use wave_core::message::{Decision, FLAG_ATOMIC, Message};
 use wave_core::queue::{PushError, Tag};
 use wave_links::shm::ShmPort;
 
-use wave_core::layout::Config;
+use wave_core::layout::{Config, Layout};
 
 use super::super::places::Behind;
 use super::*;

@@ -1,8 +1,7 @@
 //! The loaded BPF program: where its parts lie, and what it shares with this process.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,8 +9,7 @@ use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput, RingBuffer,
     RingBufferBuilder,
 };
-use wave_core::layout::Layout;
-use wave_core::link::{Home, LINE_BYTES, LINE_WORDS};
+use wave_core::link::{Home, LINE_WORDS};
 use wave_core::message::{Sequence, Subject, TxnId};
 use wave_core::outcome::Code;
 use wave_core::snapshot::{CoreRecord, Record, State};
@@ -19,13 +17,12 @@ use wave_links::memory::Memory;
 
 use super::places::{AllPlaces, Part};
 use crate::process;
+use crate::window::{Window, WindowError, array};
 
 /// As in the program.
 const WINDOWS: u64 = 4;
 const CORE_LINES: u32 = 4;
 const CONTROL_LINES: u32 = 2;
-const BPF_F_MMAPABLE: u32 = 1 << 10;
-const BPF_F_INNER_MAP: u32 = 1 << 12;
 const NO_ENCLAVE: u32 = u32::MAX;
 
 /// Why the mechanism could not be loaded.
@@ -70,34 +67,12 @@ pub enum LoadError {
         /// What was said.
         error: wave_links::memory::MapError,
     },
+    /// A window could not be made.
+    #[error(transparent)]
+    Window(#[from] WindowError),
     /// The object is not what this library was built with.
     #[error("the program has no {0}")]
     Missing(&'static str),
-}
-
-/// A window for one agent: a BPF array that both sides map.
-#[derive(Debug)]
-pub(crate) struct Window {
-    pub(crate) memory: Arc<Memory>,
-    map: MapHandle,
-}
-
-impl Window {
-    pub(crate) fn new(layout: &Layout) -> Result<Window, LoadError> {
-        let map = array("wave_window", layout.nic_lines + layout.host_lines)?;
-        let memory = Memory::map(map.as_fd(), layout.nic_lines, layout.host_lines, 0)
-            .map_err(|error| LoadError::Map { what: "a window", error })?;
-        Ok(Window { memory: Arc::new(memory), map })
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.map.as_fd()
-    }
-
-    /// Keeps it in the kernel, whatever becomes of this process, for as long as the file is there.
-    pub(crate) fn pin(&mut self, path: &Path) -> Result<(), LoadError> {
-        self.map.pin(path).map_err(|error| LoadError::Bpf { doing: "pinning a window", error })
-    }
 }
 
 /// Where the program asks for something.
@@ -121,16 +96,6 @@ fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
             _ => Err(io::Error::last_os_error()),
         }
     }
-}
-
-fn array(name: &str, lines: u32) -> Result<MapHandle, LoadError> {
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: BPF_F_MMAPABLE | BPF_F_INNER_MAP,
-        ..Default::default()
-    };
-    MapHandle::create(MapType::Array, Some(name), 4, LINE_BYTES as u32, lines, &options)
-        .map_err(|error| LoadError::Bpf { doing: "making a window", error })
 }
 
 /// The program, loaded and attached; the kernel takes all tasks back when it is dropped.

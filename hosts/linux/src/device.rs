@@ -25,7 +25,7 @@ use wave_links::pci::{Access, Device, DeviceError};
 use wave_links::shm::ShmWindow;
 use wave_links::{EventFd, Memory};
 
-use super::object::Window;
+use crate::window::Window;
 
 /// Windows that are kept: more only while more are in use.
 const WINDOWS_KEPT: usize = 4;
@@ -49,7 +49,7 @@ pub struct DeviceOptions {
 }
 
 /// The device, and what was made for the agents behind it.
-pub(super) struct Nic {
+pub(crate) struct Nic {
     end: HostEnd<ShmWindow>,
     /// Control's, then a bell per core.
     bells: Vec<EventFd>,
@@ -72,27 +72,27 @@ struct NicWindow {
 }
 
 /// A window that an agent behind the device has. With it goes the device's access to its pages.
-pub(super) struct Lease {
+pub(crate) struct Lease {
     made: Arc<NicWindow>,
     device: Arc<Device>,
     pages: Vec<u64>,
     /// What the agent asked with.
-    pub(super) request: u64,
+    pub(crate) request: u64,
     number: u32,
 }
 
 impl Lease {
-    pub(super) fn window(&self) -> &Arc<Window> {
+    pub(crate) fn window(&self) -> &Arc<Window> {
         &self.made.window
     }
 
     /// Rings the agent.
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         self.device.write(REGISTER_DOORBELL, self.number);
     }
 
     /// Says why the agent is not wanted.
-    pub(super) fn refuse(&self, nic: &mut Nic, why: &str) {
+    pub(crate) fn refuse(&self, nic: &mut Nic, why: &str) {
         nic.refuse(self.request, self.number, why);
     }
 }
@@ -105,7 +105,7 @@ impl Drop for Lease {
 
 impl Nic {
     /// Takes the device, and keeps what is behind it waiting until [`Nic::greet`].
-    pub(super) fn open(options: &DeviceOptions, layout: &Layout) -> Result<Nic, DeviceError> {
+    pub(crate) fn open(options: &DeviceOptions, layout: &Layout) -> Result<Nic, DeviceError> {
         let device = Device::open(&options.address, options.access)?;
         let cores = usize::from(layout.config.cores);
         let bar = Arc::new(device.bar(MEMORY_BAR)?);
@@ -161,7 +161,7 @@ impl Nic {
     }
 
     /// Greets whoever is behind the device. From here on somebody must answer soon.
-    pub(super) fn greet(&self) {
+    pub(crate) fn greet(&self) {
         self.end.greet(Greeting {
             version: PROTOCOL_VERSION,
             life: RandomState::new().hash_one(std::process::id()),
@@ -176,27 +176,27 @@ impl Nic {
     }
 
     /// The bells that the device rings: a bell per core, then control's.
-    pub(super) fn bells(&self) -> std::io::Result<Vec<EventFd>> {
+    pub(crate) fn bells(&self) -> std::io::Result<Vec<EventFd>> {
         self.bells[1..].iter().chain(&self.bells[..1]).map(EventFd::try_clone).collect()
     }
 
     /// The bell of the control context.
-    pub(super) fn control_bell(&self) -> &EventFd {
+    pub(crate) fn control_bell(&self) -> &EventFd {
         &self.bells[mailbox::CONTROL_VECTOR]
     }
 
     /// Whether its memory holds the decisions.
-    pub(super) fn has_decisions(&self) -> bool {
+    pub(crate) fn has_decisions(&self) -> bool {
         self.far.is_some()
     }
 
     /// Whether the device does not interrupt, so that somebody must look ([`Nic::look`]).
-    pub(super) fn is_polled(&self) -> bool {
+    pub(crate) fn is_polled(&self) -> bool {
         self.seen.is_some()
     }
 
     /// Rings what was rung since, where the device does not interrupt.
-    pub(super) fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         let Some(seen) = &mut self.seen else { return };
         for (vector, seen) in seen.iter_mut().enumerate() {
             let rings = self.end.rings(vector);
@@ -208,25 +208,25 @@ impl Nic {
     }
 
     /// An agent that asks for a window, and was not answered yet.
-    pub(super) fn asked(&mut self) -> Option<(u64, u32)> {
+    pub(crate) fn asked(&mut self) -> Option<(u64, u32)> {
         let (request, number) = self.end.request();
         (request != 0 && request != self.answered).then_some((request, number))
     }
 
     /// Whether the agent that asked with this has left.
-    pub(super) fn left(&self, request: u64) -> bool {
+    pub(crate) fn left(&self, request: u64) -> bool {
         request == self.answered && self.end.request().0 == 0
     }
 
     /// Says why there is no window.
-    pub(super) fn refuse(&mut self, request: u64, number: u32, why: &str) {
+    pub(crate) fn refuse(&mut self, request: u64, number: u32, why: &str) {
         self.answered = request;
         self.end.refuse(request, why);
         self.device.write(REGISTER_DOORBELL, number);
     }
 
     /// Makes a window for an agent that has asked; to be described ([`Nic::offer`]) when it is ready.
-    pub(super) fn lease(
+    pub(crate) fn lease(
         &mut self,
         layout: &Layout,
         request: u64,
@@ -273,12 +273,12 @@ impl Nic {
     }
 
     /// Where the program in the kernel reads a window's decisions, if not in the window.
-    pub(super) fn far(&self, lease: &Lease) -> Option<u64> {
+    pub(crate) fn far(&self, lease: &Lease) -> Option<u64> {
         Some(self.far? + lease.made.far?)
     }
 
     /// Tells the agent where its window is.
-    pub(super) fn offer(&self, layout: &Layout, lease: &Lease) {
+    pub(crate) fn offer(&self, layout: &Layout, lease: &Lease) {
         let mut pages: Vec<Place> = lease.pages.iter().copied().map(Place::Host).collect();
         if let Some(offset) = lease.made.far {
             let first = first_far_page(layout);
