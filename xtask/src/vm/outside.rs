@@ -132,6 +132,42 @@ pub fn survives(kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
+/// An agent behind the device hears of a program's accessed bits by DMA into the guest's memory, and has what is
+/// cold paged out. All of it comes back.
+pub fn pages_out(kernel: &Kernel) -> Result<(), String> {
+    let wave = wave()?;
+    let cli = "redis-cli -p 6402";
+    let script = format!(
+        "set -e\n\
+         bash -c \"exec -a redis-server /usr/bin/redis-check-rdb --port 6402 --save '' --daemonize no\" > /dev/null &\n\
+         server=$!\n\
+         until {cli} ping > /dev/null 2>&1; do sleep 0.05; done\n\
+         seq 20000 | awk '{{printf \"SET key:%d %01200d\\r\\n\", $1, $1}}' | {cli} --pipe > /dev/null\n\
+         {wave} memory run --device {DEVICE} --zram 128MiB --pid $server --seconds 25 --refaults 100000 \
+         --pressure 100 --quiet --json > /tmp/result\n\
+         echo \"result $(tr -d '\\n' < /tmp/result)\"\n\
+         for key in 1 777 20000; do {cli} get key:$key | sed 's/^0*/value /'; done\n\
+         {cli} dbsize | sed 's/^/keys /'\n\
+         kill $server\n"
+    );
+    let out = with_agents(kernel, &script, &["sol:shortest_ms=200,horizon_ms=1600"], None)?;
+    let of = |what: &'static str| out.lines().filter_map(move |line| line.strip_prefix(what));
+    let result = of("result ").next().and_then(|line| serde_json::from_str::<Value>(line).ok());
+    let result = result.ok_or_else(|| format!("no result in {out}"))?;
+    let pages =
+        result["samples"].as_array().and_then(|samples| samples.last()?["pages_out"].as_u64());
+    let pages = pages.unwrap_or(0);
+    let values: Vec<&str> = of("value ").collect();
+    if pages < 2_000 || values != ["1", "777", "20000"] || of("keys ").next() != Some("20000") {
+        return Err(out);
+    }
+    println!(
+        "        {pages} pages out, by {} agents; access bits by {}",
+        result["agents"][0], result["backend"]
+    );
+    Ok(())
+}
+
 /// Runs a script in a guest that has the device, while agents come to its other side: one policy after the
 /// other, and each killed after a while, if so. What the script wrote.
 fn with_agents(

@@ -20,6 +20,7 @@ const TESTS: &[(&str, Check)] = &[
     ("the kernel patches itself under load", patches_itself),
     ("agents outside the machine schedule programs", outside::schedules),
     ("agents outside the machine come and go", outside::survives),
+    ("an agent outside the machine pages out", outside::pages_out),
     ("a switch costs little more than one that BPF decides", icount::a_switch_is_cheap),
     ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
     ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
