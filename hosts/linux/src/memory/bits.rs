@@ -65,7 +65,8 @@ pub enum BitsError {
     Reading(io::Error),
 }
 
-/// Reads and clears accessed bits.
+/// Reads and clears accessed bits. A page has one, for everybody: the kernel's own aging, and DAMON where it runs, clear
+/// bits too, so a page that was accessed may be told as one that was not.
 #[derive(Debug)]
 pub struct AccessBits {
     backend: Backend,
@@ -141,12 +142,8 @@ impl AccessBits {
         Ok(())
     }
 
-    /// Clears the bits of ranges; of a huge page only as a whole, or the kernel cuts it.
-    pub fn clear(
-        &mut self,
-        process: &Process,
-        ranges: &[Range<u64>],
-    ) -> Result<Advised, AdviseError> {
+    /// Clears the bits of ranges, as [`Advice::Cold`] does; of a huge page only as a whole, or the kernel cuts it.
+    pub fn clear(&self, process: &Process, ranges: &[Range<u64>]) -> Result<Advised, AdviseError> {
         advise(process, Advice::Cold, ranges)
     }
 
