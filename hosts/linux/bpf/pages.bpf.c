@@ -157,9 +157,12 @@ static __always_inline bool is_page(u64 value)
 	return (value & (PRESENT | PROTNONE)) && !(value & SPECIAL);
 }
 
+/* Functions that are not static are verified once, and not once for each call; so each looks after its own limits. */
+
 /* Where one of the entries is none of the usual: each by itself. */
-static __noinline void read_batch_slowly(struct strip *strip, u32 batch)
+__noinline int read_batch_slowly(u32 at, u32 batch)
 {
+	struct strip *strip = &exchange.strips[at % STRIPS_MAX];
 	u64 young = 0, present = 0;
 	u32 first = (batch % UNIT_BATCHES) * BATCH_PAGES;
 
@@ -172,13 +175,16 @@ static __noinline void read_batch_slowly(struct strip *strip, u32 batch)
 		present |= 1ull << page;
 		young |= ((value / ACCESSED) & 1) << page;
 	}
-	strip->young[batch % (UNITS * UNIT_BATCHES)] = young;
-	strip->present[batch % (UNITS * UNIT_BATCHES)] = present;
+	batch %= UNITS * UNIT_BATCHES;
+	strip->young[batch] = young;
+	strip->present[batch] = present;
+	return 0;
 }
 
 /* Four entries at a time: bits 0 to 3 are PRESENT of each, and 5 to 8 are ACCESSED. */
-static __noinline void read_batch(struct strip *strip, u32 batch)
+__noinline int read_batch(u32 at, u32 batch)
 {
+	struct strip *strip = &exchange.strips[at % STRIPS_MAX];
 	u64 *table = &exchange.table[(batch % UNIT_BATCHES) * BATCH_PAGES];
 	u64 young = 0, present = 0, any = 0;
 
@@ -192,64 +198,71 @@ static __noinline void read_batch(struct strip *strip, u32 batch)
 		present |= (four & 15) << page;
 		young |= (four >> 5 & 15) << page;
 	}
-	if (any & (PROTNONE | SPECIAL)) {
-		read_batch_slowly(strip, batch);
-		return;
-	}
+	if (any & (PROTNONE | SPECIAL))
+		return read_batch_slowly(at, batch);
+	batch %= UNITS * UNIT_BATCHES;
 	strip->young[batch] = young & present;
 	strip->present[batch] = present;
+	return 0;
 }
 
-static __noinline void read_unit(struct strip *strip, u32 unit, u64 value)
+static __always_inline void set_unit(struct strip *strip, u32 unit, u64 young, u64 present)
 {
-	u64 table = below(value);
+#pragma clang loop unroll(disable)
+	for (u32 batch = 0; batch < UNIT_BATCHES; batch++) {
+		strip->young[unit * UNIT_BATCHES + batch] = young;
+		strip->present[unit * UNIT_BATCHES + batch] = present;
+	}
+}
 
+__noinline int read_unit(u32 at, u32 unit)
+{
+	struct strip *strip = &exchange.strips[at % STRIPS_MAX];
+	u64 value, table;
+
+	unit %= UNITS;
+	value = exchange.units[unit];
+	table = below(value);
 	if (!table) {
 		bool huge = (value & HUGE) && is_page(value);
-		u64 present = huge ? ~0ull : 0, young = huge && (value & ACCESSED) ? ~0ull : 0;
 
-#pragma clang loop unroll(disable)
-		for (u32 batch = 0; batch < UNIT_BATCHES; batch++) {
-			strip->young[unit * UNIT_BATCHES + batch] = young;
-			strip->present[unit * UNIT_BATCHES + batch] = present;
-		}
+		set_unit(strip, unit, huge && (value & ACCESSED) ? ~0ull : 0, huge ? ~0ull : 0);
 		strip->huge |= (u64)huge << unit;
-		return;
+		return 0;
 	}
 	bpf_probe_read_kernel(exchange.table, TABLE_BYTES, (void *)table);
 #pragma clang loop unroll(disable)
 	for (u32 batch = 0; batch < UNIT_BATCHES; batch++)
-		read_batch(strip, unit * UNIT_BATCHES + batch);
+		read_batch(at, unit * UNIT_BATCHES + batch);
+	return 0;
 }
 
-static __noinline void forget_unit(struct strip *strip, u32 unit)
+__noinline int forget_unit(u32 at, u32 unit)
 {
-#pragma clang loop unroll(disable)
-	for (u32 batch = 0; batch < UNIT_BATCHES; batch++) {
-		strip->young[unit * UNIT_BATCHES + batch] = 0;
-		strip->present[unit * UNIT_BATCHES + batch] = 0;
-	}
+	struct strip *strip = &exchange.strips[at % STRIPS_MAX];
+
+	unit %= UNITS;
+	set_unit(strip, unit, 0, 0);
 	strip->huge &= ~(1ull << unit);
+	return 0;
 }
 
 static long read_strip(u64 at, u64 *top)
 {
-	struct strip *strip;
 	u64 address;
 
 	at %= STRIPS_MAX;
-	strip = &exchange.strips[at];
 	address = exchange.addresses[at];
-	strip->huge = 0;
+	exchange.strips[at].huge = 0;
 	units_of(*top, address, exchange.units);
 #pragma clang loop unroll(disable)
 	for (u32 unit = 0; unit < UNITS; unit++)
-		read_unit(strip, unit, exchange.units[unit]);
+		read_unit(at, unit);
 	units_of(*top, address, exchange.after);
 #pragma clang loop unroll(disable)
 	for (u32 unit = 0; unit < UNITS; unit++)
 		if ((exchange.units[unit] ^ exchange.after[unit]) & (exchange.frames | PRESENT | HUGE))
-			forget_unit(strip, unit);
+			forget_unit(at, unit);
 	return 0;
 }
 

@@ -41,7 +41,9 @@ impl Advice {
     }
 }
 
-/// What became of advice. The kernel does not say which pages it moved: a later look at the page table does.
+/// What became of advice. The kernel does not say which pages it moved: a later look at the page table does. It passes
+/// over pages that other processes have too, and some that are new: up to 31 per CPU, which only that CPU can
+/// move, or from Linux 7.2 on clear.
 #[derive(Debug, Default)]
 pub struct Advised {
     /// Bytes of the pieces that were advised whole.

@@ -94,9 +94,11 @@ impl Marked {
 
 /// Whether pages that are touched are found, and no others; twice, with a clearing between.
 pub(super) fn prove(bits: &mut AccessBits) -> Result<(), String> {
+    let process = Process::ourselves().map_err(|error| error.to_string())?;
+    let space = Areas::open().map(&process).map_err(|error| error.to_string())?.space;
     let mut why = String::new();
     for _ in 0..TRIES {
-        match prove_once(bits) {
+        match prove_once(bits, &process, space) {
             Ok(()) => return Ok(()),
             Err(wrong) => why = wrong,
         }
@@ -104,9 +106,7 @@ pub(super) fn prove(bits: &mut AccessBits) -> Result<(), String> {
     Err(why)
 }
 
-fn prove_once(bits: &mut AccessBits) -> Result<(), String> {
-    let process = Process::ourselves().map_err(|error| error.to_string())?;
-    let map = Areas::open().map(&process).map_err(|error| error.to_string())?;
+fn prove_once(bits: &mut AccessBits, process: &Process, space: u64) -> Result<(), String> {
     // A whole strip lies in it.
     let mapping = Mapping::new(2 * STRIP_BYTES as usize)?;
     let start = (mapping.at.as_ptr() as u64).next_multiple_of(STRIP_BYTES);
@@ -128,7 +128,7 @@ fn prove_once(bits: &mut AccessBits) -> Result<(), String> {
     };
     let mut strips = Vec::new();
     let mut expect = |young: &dyn Fn(usize) -> bool, what: &str| {
-        let read = bits.read(&process, map.space, &[start], &mut strips);
+        let read = bits.read(process, space, &[start], &mut strips);
         read.map_err(|error| format!("this process's own page table: {error}"))?;
         let mut expected = Strip::EMPTY;
         expected.young = words(young);
@@ -141,7 +141,7 @@ fn prove_once(bits: &mut AccessBits) -> Result<(), String> {
     touch(&first);
     expect(&first, "pages present")?;
     let range = start..start + STRIP_BYTES;
-    let cleared = advise(&process, Advice::Cold, &[range]).map_err(|error| error.to_string())?;
+    let cleared = advise(process, Advice::Cold, &[range]).map_err(|error| error.to_string())?;
     if let Some((_, error)) = cleared.refused {
         return Err(format!("MADV_COLD on this process: {error}"));
     }

@@ -6,10 +6,8 @@ use wave_linux::memory::{
     AccessBits, Advice, Areas, Figures, Kind, Process, STRIP_BYTES, Zram, advise,
 };
 
-use wave_linux::sched::cpus;
-
 use crate::swap::own_swap;
-use crate::target::{MIB, PAGE, Target};
+use crate::target::{MIB, PAGE, Target, share_a_cpu};
 
 /// Pages of a range within one strip that are present.
 fn present(bits: &mut AccessBits, process: &Process, range: &Range<u64>) -> u64 {
@@ -35,11 +33,8 @@ fn page_out(bits: &mut AccessBits, process: &Process, range: &Range<u64>) {
     panic!("{} pages stay", present(bits, process, range));
 }
 
-/// The kernel keeps pages that are new in a list of each CPU, from which only that CPU can move them: so
-/// this thread and its target share one.
 fn open_bits() -> Option<AccessBits> {
-    let cpu = cpus::online().unwrap()[0];
-    cpus::pin(&[cpu]).unwrap();
+    share_a_cpu();
     AccessBits::open().inspect_err(|error| println!("skipped: {error}")).ok()
 }
 

@@ -7,10 +7,11 @@ use wave_linux::memory::{
     AccessBits, Areas, Backend, BitsError, Kind, Process, STRIP_BYTES, Strip,
 };
 
-use crate::target::{MIB, PAGE, Target, is_in, is_root, wait_for};
+use crate::target::{MIB, PAGE, Target, is_in, is_root, share_a_cpu, wait_for};
 
 /// Those that work here; why others do not is said. Where there is no reason not to, all must work.
 fn backends() -> Vec<AccessBits> {
+    share_a_cpu();
     let mut works = Vec::new();
     for backend in Backend::ALL {
         match AccessBits::with(backend) {

@@ -30,8 +30,8 @@ fn take(set_up: impl Fn() -> Result<Swap, SwapError>) -> Option<Swap> {
     });
     match result {
         Ok(swap) => Some(swap),
-        // A container's root.
-        Err(error @ SwapError::NotPermitted) => {
+        // A container's root; a virtual machine without a disk.
+        Err(error @ (SwapError::NotPermitted | SwapError::NoRoom { .. })) => {
             println!("skipped: {error}");
             None
         }

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use wave_linux::memory::{Process, TargetError};
+use wave_linux::sched::cpus;
 
 const ROLE: &str = "WAVE_TEST_MEMORY_TARGET";
 const ANSWER: &str = "answer: ";
@@ -25,6 +26,13 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 pub fn is_root() -> bool {
     // SAFETY: takes nothing and touches no memory.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// The kernel keeps up to 31 new pages in a list of each CPU, where only that CPU can clear (Linux 7.2) or move them:
+/// so this thread, and targets that it starts from now on, share one.
+pub fn share_a_cpu() {
+    let cpu = cpus::online().unwrap()[0];
+    cpus::pin(&[cpu]).unwrap();
 }
 
 /// Whether this is page `page` of a pattern; pattern 0 is all pages.
