@@ -4,6 +4,7 @@
 mod bench;
 mod commands;
 mod live;
+mod memory;
 mod record;
 mod report;
 mod reproduce;

@@ -20,13 +20,13 @@ use crate::host::preempt_word;
 use crate::layout::{
     AGENT_PARKED, AGENT_READY, CORE_PARKED, INCARNATION_LIVE, Layout, PROTOCOL_VERSION,
 };
-use crate::link::{Doorbell, Home, Port, Side, Window};
+use crate::link::{Doorbell, Home, LINE_WORDS, Port, Side, Window};
 use crate::message::{
-    BadEntry, KIND_CORE, KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message, Subject,
-    Upstream,
+    BadEntry, KIND_BULK, KIND_BULK_RETURNED, KIND_CORE, KIND_EXTENT_RETURNED, KIND_RESYNC,
+    KIND_SNAPSHOT, Message, Subject, Upstream,
 };
 use crate::planted::{Planted, is_planted};
-use crate::policy::{Decisions, Note, Policy, Progress};
+use crate::policy::{BadBulk, Decisions, Note, Policy, Progress};
 use crate::queue::{Full, Malformed, PushError, Tag};
 use crate::snapshot::{self, SnapshotError};
 
@@ -63,6 +63,9 @@ pub enum AgentError {
     /// A snapshot is none.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// Bulk data means nothing.
+    #[error(transparent)]
+    Bulk(#[from] BadBulk),
     /// A queue's credit is a lie.
     #[error("core {core}: {error}")]
     Decisions {
@@ -95,6 +98,9 @@ pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell> {
     fronts: Vec<alloc::boxed::Box<dyn Front + Send>>,
     notes: Vec<Note>,
     look_after: Vec<u16>,
+    bulk: Vec<u64>,
+    /// Extents of bulk data that were read, and for whose return there was no room yet.
+    returns: Vec<Subject>,
     resync_asked: Option<Nanos>,
     wants_resync: bool,
     synced: bool,
@@ -119,6 +125,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             fronts: Vec::new(),
             notes: Vec::with_capacity(DECISIONS_PER_STEP),
             look_after: Vec::with_capacity(cores * (ENTRIES_PER_TURN + 1) + 2 * DECISIONS_PER_STEP),
+            bulk: Vec::with_capacity(layout.config.bulk.words()),
+            returns: Vec::with_capacity(layout.config.bulk.extents.into()),
             resync_asked: None,
             wants_resync: false,
             synced: false,
@@ -178,6 +186,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         }
         let mut progress = self.poll_messages(now)?;
         progress |= self.poll_fronts(now);
+        self.return_extents();
         if self.synced {
             // What found no room last time counts.
             let budget = DECISIONS_PER_STEP - self.out.staged.len();
@@ -253,6 +262,9 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
 
     /// A message of the core's own. Kinds that this version does not know are passed over.
     fn on_core(&mut self, now: Nanos, message: &Message) -> Result<(), AgentError> {
+        if message.kind == KIND_BULK {
+            return self.on_bulk(now, message);
+        }
         if message.kind == KIND_SNAPSHOT {
             let extent = message.subject;
             let Layout { config, snapshots, .. } = &self.layout;
@@ -277,6 +289,47 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         Ok(())
     }
 
+    /// Copies what lies in an extent, gives that back, and believes only the copy.
+    fn on_bulk(&mut self, now: Nanos, message: &Message) -> Result<(), AgentError> {
+        let Layout { config, bulk: pool, .. } = &self.layout;
+        let (extent, words) = (message.subject, message.payload[0]);
+        let bad = |what| BadBulk { words: words as usize, at: 0, what };
+        if extent.id >= pool.extents {
+            return Err(bad("its extent is not in the pool").into());
+        }
+        if words > config.bulk.words() as u64 {
+            return Err(bad("an extent does not hold as much").into());
+        }
+        if self.returns.len() == self.returns.capacity() {
+            return Err(bad("it came in more extents than there are").into());
+        }
+        let near = self.port.window(home_of(Side::Agent));
+        let first = pool.target + extent.id * pool.lines;
+        self.bulk.clear();
+        for line in 0..(words as usize).div_ceil(LINE_WORDS) {
+            let mut buffer = [0; LINE_WORDS];
+            near.read_line(first + line as u32, &mut buffer);
+            let left = words as usize - self.bulk.len();
+            self.bulk.extend_from_slice(&buffer[..left.min(LINE_WORDS)]);
+        }
+        self.returns.push(extent);
+        self.return_extents();
+        if self.synced {
+            self.brain.on_bulk(now, &self.bulk)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what was read, as far as there is room to say so.
+    fn return_extents(&mut self) {
+        while let Some(&extent) = self.returns.last() {
+            if !self.tell_host(KIND_BULK_RETURNED, extent) {
+                return;
+            }
+            self.returns.pop();
+        }
+    }
+
     /// Asks for a snapshot, unless one that was asked for may still be on its way. That one may be
     /// older than what was lost now, so the wish is kept.
     fn ask_for_snapshot(&mut self, now: Nanos) {
@@ -287,12 +340,15 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         }
     }
 
-    fn tell_host(&mut self, kind: u16, subject: Subject) {
-        // A full control queue means that the host does not listen; it will be asked again.
-        if self.control.push(&self.port, Tag { kind, flags: 0 }, &[subject.to_word()]).is_ok() {
+    /// Whether there was room: a full control queue means that the host does not listen.
+    fn tell_host(&mut self, kind: u16, subject: Subject) -> bool {
+        let told =
+            self.control.push(&self.port, Tag { kind, flags: 0 }, &[subject.to_word()]).is_ok();
+        if told {
             self.control.fence(&self.port);
             self.bells[self.layout.control_vector()].ring();
         }
+        told
     }
 
     fn poll_fronts(&mut self, now: Nanos) -> bool {

@@ -8,7 +8,7 @@ use crate::cores::Cores;
 use crate::layout::Config;
 use crate::message::{Decision, Upstream};
 use crate::order::{Gap, Order};
-use crate::policy::{Decisions, Desk, Note, Policy, Preemption, Progress};
+use crate::policy::{BadBulk, Decisions, Desk, Note, Policy, Preemption, Progress};
 use crate::snapshot::Snapshot;
 
 /// Everything that a policy's state depends on.
@@ -23,6 +23,8 @@ pub enum Input {
     },
     /// A snapshot came.
     Snapshot(Snapshot),
+    /// Bulk data came.
+    Bulk(Vec<u64>),
     /// A note came.
     Note(Note),
     /// The policy was asked for at most `budget` decisions.
@@ -187,6 +189,14 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         }
     }
 
+    /// Takes bulk data.
+    pub fn on_bulk(&mut self, now: Nanos, words: &[u64]) -> Result<(), BadBulk> {
+        if R::ON {
+            self.hear(now, &Input::Bulk(words.to_vec()));
+        }
+        self.policy.on_bulk(now, words)
+    }
+
     /// Takes a note.
     pub fn on_note(&mut self, now: Nanos, note: &Note) {
         if R::ON {
@@ -251,6 +261,8 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
                 self.on_entry(now, *context, entry);
             }
             Input::Snapshot(snapshot) => self.on_snapshot(now, snapshot),
+            // What was wrong with it ended the agent that is replayed.
+            Input::Bulk(words) => drop(self.on_bulk(now, words)),
             Input::Note(note) => self.on_note(now, note),
             Input::Decide { budget, held } => {
                 // Nobody looks at what waits for room, only at how much of it there is.

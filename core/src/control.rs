@@ -1,12 +1,15 @@
 //! The host's control context: what it says to an agent beside messages and decisions.
 
+use alloc::collections::VecDeque;
+
 use crate::endpoint::Receiver;
 use crate::extent::Pool;
 use crate::host::{Context, Signals};
 use crate::layout::{AGENT_READY, INCARNATION_REVOKED, Layout, PROTOCOL_VERSION};
-use crate::link::{Home, Port, Side, Window};
+use crate::link::{Dma, Home, LINE_WORDS, Port, Side, Ticket, Transport, Window};
 use crate::message::{
-    KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message, Sequence, Subject,
+    KIND_BULK, KIND_BULK_RETURNED, KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message,
+    Sequence, Subject,
 };
 use crate::snapshot::{self, CoreRecord, Record};
 
@@ -36,6 +39,10 @@ pub struct HostControl {
     context: Context,
     down: Receiver,
     pool: Pool,
+    bulk: Pool,
+    bulk_transport: Transport,
+    /// Extents of bulk data that the agent was not told of yet, the oldest first: how many words, and the copy.
+    copying: VecDeque<(Subject, u64, Ticket)>,
     incarnation: u32,
     agent: u32,
     budget: u32,
@@ -48,6 +55,9 @@ impl HostControl {
             context: Context::new(layout, &layout.messages[layout.control_context()]),
             down: Receiver::new(&layout.control, Side::Host),
             pool: Pool::new(layout.snapshots),
+            bulk: Pool::new(layout.bulk),
+            bulk_transport: layout.config.bulk.transport,
+            copying: VecDeque::with_capacity(layout.config.bulk.extents.into()),
             incarnation: layout.incarnation,
             agent: layout.agent,
             budget: layout.control.ring.entries,
@@ -82,12 +92,76 @@ impl HostControl {
                     (KIND_EXTENT_RETURNED, [word]) => {
                         requests.fault |= self.pool.returned(Subject::from_word(*word)).is_err();
                     }
+                    (KIND_BULK_RETURNED, [word]) => {
+                        requests.fault |= !self.take_back(Subject::from_word(*word));
+                    }
                     _ => requests.fault = true,
                 },
                 Err(_) => requests.fault = true,
             }
         }
+        self.tell_of_bulk(port);
         requests
+    }
+
+    /// Words that fit in one extent of bulk data.
+    pub fn bulk_words(&self) -> usize {
+        self.bulk.place().lines as usize * LINE_WORDS
+    }
+
+    /// Sends these words, at most [`HostControl::bulk_words`], as bulk data. Returns false where every extent
+    /// is lent, or was not told of yet: poll, and call again later.
+    pub fn send_bulk(&mut self, port: &impl Port, words: &[u64]) -> bool {
+        assert!(words.len() <= self.bulk_words());
+        let Some(extent) = self.bulk.free() else { return false };
+        let near = port.window(Home::Host);
+        let place = self.bulk.place();
+        let first = place.staging + extent * place.lines;
+        for (at, &word) in words.iter().enumerate() {
+            near.store(first + (at / LINE_WORDS) as u32, at % LINE_WORDS, word);
+        }
+        near.publish();
+        let lines = words.len().div_ceil(LINE_WORDS) as u32;
+        let (subject, ticket) = self.bulk.begin(port, extent, lines);
+        self.copying.push_back((subject, words.len() as u64, ticket));
+        while self.bulk_transport == Transport::DmaSync && !port.dma().is_done(ticket) {
+            core::hint::spin_loop();
+        }
+        self.tell_of_bulk(port);
+        true
+    }
+
+    /// Whether bulk data is on its way: poll again soon.
+    pub fn is_copying(&self) -> bool {
+        !self.copying.is_empty()
+    }
+
+    /// Tells the agent of copies that are done, in their order, as far as there is room.
+    fn tell_of_bulk(&mut self, port: &impl Port) {
+        while let Some(&(subject, words, ticket)) = self.copying.front() {
+            let message = Message {
+                kind: KIND_BULK,
+                subject,
+                sequence: Sequence(0),
+                argument: 0,
+                payload: [words, 0, 0],
+            };
+            if !port.dma().is_done(ticket) || !self.context.try_send(port, &message) {
+                return;
+            }
+            self.copying.pop_front();
+        }
+    }
+
+    /// An extent that the agent was not told of is not its to return.
+    fn take_back(&mut self, extent: Subject) -> bool {
+        let told = self.copying.iter().all(|(copying, ..)| *copying != extent);
+        told && self.bulk.returned(extent).is_ok()
+    }
+
+    /// Sends a message that is no context's own, if there is room for it. Returns whether there was.
+    pub fn send(&mut self, port: &impl Port, message: &Message) -> bool {
+        self.context.try_send(port, message)
     }
 
     /// Sends the host's state. Returns false where both extents are lent: the agent has not read

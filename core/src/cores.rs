@@ -114,6 +114,11 @@ impl Cores {
         self.cores.is_empty()
     }
 
+    /// Decisions for `core` that were not answered, the oldest first. Panics if there is no such core.
+    pub fn waiting(&self, core: u16) -> impl Iterator<Item = &Decision> {
+        self.cores[usize::from(core)].outstanding.iter()
+    }
+
     /// Whether every core waits for a decision and none is on its way: nothing can happen that the
     /// host does not have to announce to a sleeping agent.
     pub fn all_quiet(&self) -> bool {

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use crate::layout::PoolPlace;
-use crate::link::{Dma, Home, Port, Span};
+use crate::link::{Dma, Home, Port, Span, Ticket};
 use crate::message::Subject;
 
 /// A return that names no lent extent: the peer is at fault.
@@ -44,18 +44,24 @@ impl Pool {
     /// Copies the first `lines` of an extent's staging to the other side, waits for it, and lends
     /// the extent. The result names it.
     pub fn lend(&mut self, port: &impl Port, extent: u32, lines: u32) -> Subject {
+        let (subject, ticket) = self.begin(port, extent, lines);
+        while !port.dma().is_done(ticket) {
+            core::hint::spin_loop();
+        }
+        subject
+    }
+
+    /// The same without waiting: the other side may be told of it once the copy is done.
+    pub fn begin(&mut self, port: &impl Port, extent: u32, lines: u32) -> (Subject, Ticket) {
         assert!(lines <= self.place.lines && !self.lent[extent as usize]);
         let offset = extent * self.place.lines;
         let from = Span { home: Home::Host, line: self.place.staging + offset, lines };
         let to = Span { home: Home::Nic, line: self.place.target + offset, lines };
         let ticket = port.dma().copy(from, to);
-        while !port.dma().is_done(ticket) {
-            core::hint::spin_loop();
-        }
         let generation = &mut self.generations[extent as usize];
         *generation = generation.wrapping_add(1);
         self.lent[extent as usize] = true;
-        Subject { id: extent, generation: *generation }
+        (Subject { id: extent, generation: *generation }, ticket)
     }
 
     /// Takes an extent back.

@@ -105,6 +105,15 @@ impl Context {
         self.look_for_sleeping_agent(port);
     }
 
+    /// Sends a message if there is room for it. Returns whether there was.
+    pub fn try_send(&mut self, port: &impl Port, message: &Message) -> bool {
+        if self.up.room(port) == 0 {
+            return false;
+        }
+        self.send(port, message);
+        true
+    }
+
     fn publish(&mut self, port: &impl Port) {
         if is_planted(Planted::MissingFence) {
             return;
@@ -160,7 +169,8 @@ pub struct HostCore {
     run: u32,
     txn: TxnId,
     asks: bool,
-    /// It answered that it is offline and has not asked since, so the agent leaves nothing for it.
+    /// It has nothing to do and has not said so: its run ended without a message, or it answered that it is
+    /// offline, so that the agent leaves nothing for it.
     away: bool,
     idle_since: Option<Nanos>,
     parked: bool,
@@ -241,6 +251,13 @@ impl HostCore {
         self.held = Some(message);
     }
 
+    /// The run is over, and there is nothing to tell of its end. The core asks as soon as there turns out to be
+    /// no decision.
+    pub fn finish(&mut self) {
+        debug_assert!(self.held.is_none(), "a run ends once");
+        self.away = true;
+    }
+
     /// Sends a message that ends no run (Wave Table 1, `SEND_MESSAGES`).
     pub fn send(&mut self, port: &impl Port, message: &Message) {
         if let Some(held) = self.held.take() {
@@ -283,7 +300,7 @@ impl HostCore {
         if let Some(held) = self.held.take() {
             self.ask(port, &held);
         } else if self.away {
-            // It was offline for a part of one look only, or its driver would have asked.
+            // Its run is over, or it was offline for a part of one look only.
             self.ask_anew(port);
         }
         let since = *self.idle_since.get_or_insert(now);

@@ -17,12 +17,12 @@ use crate::link::{Home, LINE_WORDS, Mapping, Side, Span, Transport, Window};
 use crate::queue::Ring;
 
 /// Version of everything that crosses a link: layout, entries, handshake.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 /// First word of a header: "WAVEwave".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WAVEwave");
 
 /// Words of a [`Config`] in a header.
-pub const CONFIG_WORDS: usize = 8;
+pub const CONFIG_WORDS: usize = 9;
 
 /// How a direction's queues are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,31 @@ pub struct QueueConfig {
     pub agent: Mapping,
     /// Entries in each queue: a power of two.
     pub entries: u32,
+}
+
+/// How bulk data travels from host to agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BulkConfig {
+    /// Extents in the pool; 0 where the subsystem sends none.
+    pub extents: u16,
+    /// Lines in each.
+    pub lines: u32,
+    /// Whether the host waits for each copy, or goes on and looks later.
+    pub transport: Transport,
+}
+
+impl BulkConfig {
+    /// No bulk data.
+    pub const NONE: BulkConfig = BulkConfig { extents: 0, lines: 0, transport: Transport::DmaSync };
+
+    /// Words in an extent.
+    pub const fn words(&self) -> usize {
+        self.lines as usize * LINE_WORDS
+    }
+
+    const fn to_word(self) -> u64 {
+        (self.extents as u64) << 48 | (self.lines as u64) << 8 | self.transport as u64
+    }
 }
 
 /// Everything both sides must agree on before they speak.
@@ -54,6 +79,8 @@ pub struct Config {
     pub messages: QueueConfig,
     /// Decisions, agent to host.
     pub decisions: QueueConfig,
+    /// Bulk data, host to agent.
+    pub bulk: BulkConfig,
     /// How long a core or an agent without work looks for some before it parks.
     pub spin: Nanos,
     /// The watchdog's limit: work has waited this long for a decision.
@@ -77,6 +104,7 @@ impl Config {
             prestage: 2,
             messages: queue,
             decisions: QueueConfig { entries: 64, ..queue },
+            bulk: BulkConfig::NONE,
             spin: Nanos::from_micros(50),
             patience: Nanos::from_millis(20),
         }
@@ -107,6 +135,7 @@ impl Config {
             self.prestage.into(),
             queue(&self.messages),
             queue(&self.decisions),
+            self.bulk.to_word(),
             self.spin.0,
             self.patience.0,
         ]
@@ -126,8 +155,9 @@ impl Config {
             prestage: small(3)?,
             messages: queue(4)?,
             decisions: queue(5)?,
-            spin: Nanos(words[6]),
-            patience: Nanos(words[7]),
+            bulk: decode_bulk(words[6]).ok_or(6_usize)?,
+            spin: Nanos(words[7]),
+            patience: Nanos(words[8]),
         })
     }
 
@@ -159,6 +189,14 @@ impl Config {
         // Outstanding decisions and credit not yet published (a quarter) must fit in the ring, so
         // that an honest agent never finds it full.
         within("prestage", self.prestage.into(), 0, u64::from(self.decisions.entries) / 2)?;
+        // Each comes back by the control queue, which must not be full of them.
+        within("bulk extents", self.bulk.extents.into(), 0, u64::from(CONTROL_ENTRIES) / 4)?;
+        if self.bulk.extents > 0 {
+            within("lines of a bulk extent", self.bulk.lines.into(), 1, 1 << 12)?;
+            if self.bulk.transport == Transport::Mmio {
+                return Err(ConfigError::BulkTransport);
+            }
+        }
         within("patience", self.patience.0, 1_000_000, u64::MAX)
     }
 }
@@ -195,6 +233,9 @@ pub enum ConfigError {
         /// Who reads them.
         side: &'static str,
     },
+    /// Bulk data whose extents nobody copies.
+    #[error("bulk data is copied: its transport is dma-sync or dma-async, not mmio")]
+    BulkTransport,
     /// A ring's size.
     #[error("{field} have queues of {value} entries, which is no power of two")]
     NotPowerOfTwo {
@@ -272,6 +313,8 @@ pub struct Layout {
     pub control: QueuePlace,
     /// Snapshots.
     pub snapshots: PoolPlace,
+    /// Bulk data.
+    pub bulk: PoolPlace,
 }
 
 /// [`Layout::incarnation`]: the agent may go on.
@@ -327,15 +370,12 @@ impl Layout {
             entries: CONTROL_ENTRIES,
         };
         let control = queues(&mut bumps, &control_config, 1, Side::Agent)[0];
-        let snapshot_lines = crate::snapshot::lines(&config);
-        let mut snapshot_at =
-            |home: Home| bumps[home as usize].take(SNAPSHOT_EXTENTS * snapshot_lines);
-        let snapshots = PoolPlace {
-            target: snapshot_at(Home::Nic),
-            staging: snapshot_at(Home::Host),
-            extents: SNAPSHOT_EXTENTS,
-            lines: snapshot_lines,
+        let mut pool = |extents: u32, lines: u32| {
+            let mut take = |home: Home| bumps[home as usize].take(extents * lines);
+            PoolPlace { target: take(Home::Nic), staging: take(Home::Host), extents, lines }
         };
+        let snapshots = pool(SNAPSHOT_EXTENTS, crate::snapshot::lines(&config));
+        let bulk = pool(config.bulk.extents.into(), config.bulk.lines);
         Ok(Layout {
             config,
             nic_lines: bumps[Home::Nic as usize].0,
@@ -350,6 +390,7 @@ impl Layout {
             decisions,
             control,
             snapshots,
+            bulk,
         })
     }
 
@@ -520,6 +561,22 @@ pub fn read_header(
     Ok(layout)
 }
 
+fn decode_bulk(word: u64) -> Option<BulkConfig> {
+    let [transport, ..] = word.to_le_bytes();
+    Some(BulkConfig {
+        extents: (word >> 48) as u16,
+        lines: (word >> 8) as u32,
+        transport: decode_transport(transport)?,
+    })
+    .filter(|bulk| bulk.to_word() == word)
+}
+
+fn decode_transport(number: u8) -> Option<Transport> {
+    [Transport::Mmio, Transport::DmaSync, Transport::DmaAsync]
+        .into_iter()
+        .find(|&kind| kind as u8 == number)
+}
+
 fn decode_queue(word: u64) -> Option<QueueConfig> {
     let mapping = |number: u8| {
         [Mapping::Uncached, Mapping::WriteCombining, Mapping::WriteThrough, Mapping::WriteBack]
@@ -528,9 +585,7 @@ fn decode_queue(word: u64) -> Option<QueueConfig> {
     };
     let [agent, host, home, transport, ..] = word.to_le_bytes();
     Some(QueueConfig {
-        transport: [Transport::Mmio, Transport::DmaSync, Transport::DmaAsync]
-            .into_iter()
-            .find(|&kind| kind as u8 == transport)?,
+        transport: decode_transport(transport)?,
         home: [Home::Nic, Home::Host].into_iter().find(|&at| at as u8 == home)?,
         host: mapping(host)?,
         agent: mapping(agent)?,

@@ -16,6 +16,10 @@ pub const KIND_SNAPSHOT: u16 = KIND_CORE + 1;
 pub const KIND_RESYNC: u16 = KIND_CORE + 2;
 /// Agent to host: an extent is returned to its producer. Subject: the extent.
 pub const KIND_EXTENT_RETURNED: u16 = KIND_CORE + 3;
+/// Host to agent: bulk data lies in an extent. Subject: the extent; first word: how many words.
+pub const KIND_BULK: u16 = KIND_CORE + 4;
+/// Agent to host: an extent of bulk data is returned to its producer. Subject: the extent.
+pub const KIND_BULK_RETURNED: u16 = KIND_CORE + 5;
 
 /// Flag of an upstream entry: its context has nothing to do until a decision comes.
 pub const FLAG_ASKS: u8 = 1;

@@ -66,6 +66,8 @@ codes! {
     Affinity = 17, "AFFINITY";
     /// The host cannot commit such a group, or end a run as the decision asks.
     Unsupported = 18, "UNSUPPORTED";
+    /// A limit of the host's holds it back: later may do.
+    Held = 19, "HELD";
 }
 
 /// What became of one decision, and the core's run number after it. One word.

@@ -32,6 +32,18 @@ pub struct Note {
     pub words: [u64; 2],
 }
 
+/// Bulk data that means nothing: the peer is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("peer's fault: bulk data of {words} words, at word {at}: {what}")]
+pub struct BadBulk {
+    /// How many words came.
+    pub words: usize,
+    /// Where.
+    pub at: usize,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
 /// What a policy must do. Calls come in the order in which the agent learned of things; each
 /// subject's messages come in the order in which they happened.
 pub trait Policy {
@@ -60,6 +72,14 @@ pub trait Policy {
     /// Forget everything: this is how the host stands.
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot);
 
+    /// The words of an extent came: what they mean is the subsystem's.
+    ///
+    /// # Errors
+    /// They mean nothing: the host is at fault, and the agent leaves.
+    fn on_bulk(&mut self, _now: Nanos, _words: &[u64]) -> Result<(), BadBulk> {
+        Ok(())
+    }
+
     /// A note came from a front or from another policy of this agent.
     fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 }
@@ -82,6 +102,9 @@ impl<P: Policy + ?Sized> Policy for alloc::boxed::Box<P> {
     }
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
         (**self).resync(now, snapshot);
+    }
+    fn on_bulk(&mut self, now: Nanos, words: &[u64]) -> Result<(), BadBulk> {
+        (**self).on_bulk(now, words)
     }
     fn on_note(&mut self, now: Nanos, note: &Note) {
         (**self).on_note(now, note);

@@ -86,8 +86,14 @@ impl Agent {
         for id in strips {
             let strip = Subject { id, generation: 1 };
             let all = u64::MAX;
-            let sequence = Sequence(1);
-            let told = Strip { strip, sequence, mapped: all, void: all, huge: 0 };
+            let told = Strip {
+                strip,
+                sequence: Sequence(1),
+                mapped: all,
+                void: all,
+                huge: 0,
+                place: Default::default(),
+            };
             policy.on_message(Nanos(0), &told.to_message());
         }
         Agent { policy, readings, now: Nanos(0) }
@@ -103,7 +109,7 @@ impl Agent {
         while let Some(choice) = self.policy.next(self.now) {
             made(choice);
         }
-        self.policy.on_readings(self.now, &self.readings).expect("the readings are well-formed");
+        self.policy.on_bulk(self.now, &self.readings).expect("the readings are well-formed");
         self.now = self.now + period;
     }
 

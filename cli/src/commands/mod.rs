@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod fuzz;
 pub mod link;
 pub mod linux;
+pub mod memory;
 pub mod merge;
 pub mod record;
 pub mod replay;
@@ -54,6 +55,8 @@ enum Command {
     Record(record::RecordArgs),
     /// Show what runs under Wave on the real kernel.
     Linux(linux::LinuxArgs),
+    /// Page out what running programs do not use.
+    Memory(memory::MemoryArgs),
     /// Run an agent and attach it to a host.
     Agent(agent::AgentCommand),
     /// Feed an agent's log to a policy again, expecting the same decisions.
@@ -89,6 +92,7 @@ impl Wave {
             Command::Fuzz(args) => fuzz::execute(&args),
             Command::Doctor(args) => doctor::execute(&args),
             Command::Linux(args) => linux::execute(&args),
+            Command::Memory(args) => memory::execute(&args),
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
             Command::BenchPeer(args) => bench::execute_peer(&args),
@@ -158,6 +162,10 @@ mod tests {
             "wave run --host linux --all --policy round-robin --cpus 0-2",
             "wave run --host linux scenarios/kernel/two-enclaves.toml",
             "wave linux status --json",
+            "wave memory run --pid 1234 --pid 77 --zram 4GiB --refaults 1 --out /tmp/memory",
+            "wave memory run --cgroup /sys/fs/cgroup/x --dry-run --json --seconds 60",
+            "wave memory run --policy sol:shortest_ms=600 --record x.wavelog -- sleep 60",
+            "wave memory explain x.wavelog --address 0x7f12a4000000 --at 60 --svg heat.svg --json",
             "wave linux status --live",
             "wave record --pid 1234 --seconds 5 --out x.workload --json",
             "wave record --all --seconds 0.5 --out x.workload --quiet",
@@ -185,6 +193,12 @@ mod tests {
         assert!(refusal("wave run --host linux --pid 0").contains("--pid"));
         assert!(refusal("wave run --host linux --all -- true").contains("--all"));
         assert!(refusal("wave run --host linux --all --out x").contains("--out"));
+        assert!(refusal("wave memory run").contains("--pid"));
+        assert!(refusal("wave memory run --pid 0").contains("--pid"));
+        assert!(refusal("wave memory run --pid 1 --zram much").contains("512MiB"));
+        assert!(refusal("wave memory run --pid 1 --refaults 101").contains("percent"));
+        assert!(refusal("wave memory run --pid 1 --link pigeon").contains("pigeon"));
+        assert!(refusal("wave memory explain x --address hot").contains("0x7f12a4000000"));
         assert!(refusal("wave linux status --json --live").contains("--live"));
         assert!(refusal("wave run a.toml -- true").contains("cannot be used with"));
         assert!(refusal("wave run --workload a --cpus 0").contains("--cpus"));

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
+use wave_agent::Registry;
 use wave_core::log::{Ended, Header, LogReader};
 use wave_core::replay::{Difference, Output, Replay, Tally};
-use wave_sched::policies;
 
 use crate::run::Failure;
 
@@ -55,7 +55,7 @@ fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let mut reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
     let header = reader.header().clone();
     let name = args.policy.as_ref().unwrap_or(&header.policy);
-    let policy = policies::by_name(name, &header.config).map_err(|error| bad(&error))?;
+    let policy = Registry::shipped().make(name, &header.config).map_err(|error| bad(&error))?;
     let mut replay = Replay::new(&header.config, policy);
     for record in reader.by_ref() {
         replay.feed(&record.map_err(|error| bad(&error))?);
@@ -204,7 +204,7 @@ mod tests {
         let log = altered(&logs::log(20));
         let mut reader = LogReader::new(&log).unwrap();
         let header = reader.header().clone();
-        let policy = policies::by_name("fifo", &header.config).unwrap();
+        let policy = wave_sched::policies::by_name("fifo", &header.config).unwrap();
         let mut replay = Replay::new(&header.config, policy);
         reader.by_ref().for_each(|record| replay.feed(&record.unwrap()));
         let tally = replay.finish();

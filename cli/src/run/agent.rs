@@ -108,7 +108,7 @@ impl Drop for AgentProcess {
 }
 
 /// User and system time in a line of `/proc/PID/stat`. The name in it may hold anything.
-fn cpu_ticks(stat: &str) -> Option<u64> {
+pub fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();

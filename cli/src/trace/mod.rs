@@ -110,6 +110,10 @@ impl<W: Write> Trace<W> {
             What::Input(Input::Entry { context, entry }) => self.entry(*context, entry)?,
             What::Input(Input::Snapshot(snapshot)) => self.snapshot(snapshot)?,
             What::Input(Input::Note(note)) => self.note("note in", note)?,
+            What::Input(Input::Bulk(words)) => {
+                let args = json!({ "words": words.len() });
+                self.instant(Track::Policy, "message", "bulk data", args)?;
+            }
             What::Input(Input::Decide { .. }) => {}
             What::Decided { core, decision } => self.decided(*core, decision)?,
             What::Preempted(preemption) => {
@@ -402,5 +406,6 @@ fn reason(code: Code) -> &'static str {
         Code::Unsupported => {
             "the host cannot commit such a group, or end a run as the decision asks"
         }
+        Code::Held => "a limit of the host's holds it back",
     }
 }

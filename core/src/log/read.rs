@@ -213,6 +213,7 @@ fn record(cursor: &mut Cursor<'_>, last: Nanos, config: &Config) -> Result<Recor
     let what = match kind {
         kind::ENTRY => What::Input(entry(cursor, flags, config)?),
         kind::SNAPSHOT => What::Input(Input::Snapshot(snapshot(cursor, config)?)),
+        kind::BULK => What::Input(Input::Bulk(bulk(cursor, config)?)),
         kind::NOTE => What::Input(Input::Note(note(cursor)?)),
         kind::DECIDE => What::Input(Input::Decide {
             budget: cursor.small::<u32>("a budget")? as usize,
@@ -289,6 +290,16 @@ fn snapshot(cursor: &mut Cursor<'_>, config: &Config) -> Result<Snapshot, Stop> 
         });
     }
     Ok(snapshot)
+}
+
+fn bulk(cursor: &mut Cursor<'_>, config: &Config) -> Result<Vec<u64>, Stop> {
+    let most = config.bulk.words() as u64;
+    let count = cursor.below(most + 1, "more bulk data than fits in an extent")? as usize;
+    let mut words = Vec::with_capacity(count.min(cursor.bytes.len() - cursor.at));
+    for _ in 0..count {
+        words.push(cursor.number()?);
+    }
+    Ok(words)
 }
 
 fn note(cursor: &mut Cursor<'_>) -> Result<Note, Stop> {

@@ -17,6 +17,8 @@ use crate::snapshot::Snapshot;
 pub const BUFFER_BYTES: usize = 64 * 1024;
 /// What is put between two looks at the buffer fits in this: at most a dozen numbers.
 const PIECE_BYTES_MAX: usize = 256;
+/// So many numbers do.
+const PIECE_NUMBERS: usize = 16;
 
 /// Records into a log: gathers up to [`BUFFER_BYTES`] and gives them to `sink`, a piece after the
 /// other. The sink cannot fail: one that loses its file must say so itself, for an agent does not
@@ -159,6 +161,14 @@ impl<S: FnMut(&[u8])> Recorder for LogWriter<S> {
         match input {
             Input::Entry { context, entry } => self.entry(now, *context, entry),
             Input::Snapshot(snapshot) => self.snapshot(now, snapshot),
+            Input::Bulk(words) => {
+                self.begin(now, kind::BULK);
+                self.number(words.len() as u64);
+                for piece in words.chunks(PIECE_NUMBERS) {
+                    self.make_room();
+                    self.numbers(piece);
+                }
+            }
             Input::Note(note) => self.note(now, kind::NOTE, note),
             Input::Decide { budget, held } => {
                 let flag = if *held > 0 { TAG_HELD } else { 0 };

@@ -4,7 +4,13 @@
 //! mechanism and nothing else (`bpf/sched.bpf.c`, GPL-2.0). [`record`]: what threads do under Linux's own
 //! scheduler, as a workload that the simulator schedules under any policy.
 //!
+//! [`memory`]: reads and clears the accessed bits of other processes' pages, and moves pages to swap and back.
+//!
 //! This crate knows the wire types of the subsystems, and no policy.
 
+mod bpf;
+pub mod memory;
+mod process;
 pub mod record;
 pub mod sched;
+mod target;

@@ -41,6 +41,9 @@ extern crate alloc;
 extern crate std;
 
 pub mod beta;
+pub mod guard;
 pub mod policies;
+pub mod serve;
 pub mod space;
+pub mod table;
 pub mod wire;

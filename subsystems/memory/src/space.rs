@@ -191,8 +191,9 @@ impl Space {
 
     fn message(&self, id: usize, void: u64) -> Message {
         let strip = Subject { id: id as u32, generation: 1 };
-        wire::Strip { strip, sequence: self.sequences[id], mapped: u64::MAX, void, huge: 0 }
-            .to_message()
+        let place = wire::Place { space: 1, address: id as u64 * wire::STRIP_BYTES };
+        let sequence = self.sequences[id];
+        wire::Strip { strip, sequence, mapped: u64::MAX, void, huge: 0, place }.to_message()
     }
 
     /// What has happened so far.
@@ -319,7 +320,7 @@ pub fn settle(
         }
         if choice.is_none() || count % TAKEN_AFTER == 0 {
             let readings = space.take_readings();
-            policy.on_readings(now, &readings).expect("a modelled space tells the truth");
+            policy.on_bulk(now, &readings).expect("a modelled space tells the truth");
         }
         if choice.is_none() {
             return;

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! message   STRIP   subject   the strip
-//!                   payload   mapped, void, huge      (a bit per batch; huge: a bit per unit of eight)
+//!                   argument  address / 16 MiB
+//!                   payload   mapped, void, space << 32 | huge
+//!                             (a bit per batch; huge: a bit per unit of eight)
 //! decision          subject   the strip
 //!                   argument  batches                 (a bit each)
 //! extent    readings, one after the other, each:
@@ -17,7 +19,7 @@
 use alloc::vec::Vec;
 
 use wave_core::message::{Message, Sequence, Subject};
-use wave_core::policy::Choice;
+use wave_core::policy::{BadBulk, Choice};
 
 /// Pages in a batch.
 pub const BATCH_PAGES: u32 = 64;
@@ -58,6 +60,18 @@ impl Action {
     }
 }
 
+/// Bytes of a strip where a page has 4 KiB.
+pub const STRIP_BYTES: u64 = 1 << 24;
+
+/// Where a strip is: for people, and for policies that look at neighbours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Whose address space: a process.
+    pub space: u32,
+    /// Where it begins: a multiple of [`STRIP_BYTES`], below 2^56.
+    pub address: u64,
+}
+
 /// What is mapped in a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strip {
@@ -71,6 +85,8 @@ pub struct Strip {
     pub void: u64,
     /// Units of eight batches that are one huge page.
     pub huge: u8,
+    /// Where it is.
+    pub place: Place,
 }
 
 impl Strip {
@@ -80,8 +96,8 @@ impl Strip {
             kind: MESSAGE_STRIP,
             subject: self.strip,
             sequence: self.sequence,
-            argument: 0,
-            payload: [self.mapped, self.void, self.huge as u64],
+            argument: (self.place.address / STRIP_BYTES) as u32,
+            payload: [self.mapped, self.void, (self.place.space as u64) << 32 | self.huge as u64],
         }
     }
 
@@ -95,6 +111,10 @@ impl Strip {
                 mapped,
                 void,
                 huge: huge as u8,
+                place: Place {
+                    space: (huge >> 32) as u32,
+                    address: message.argument as u64 * STRIP_BYTES,
+                },
             }),
             _ => None,
         }
@@ -102,7 +122,7 @@ impl Strip {
 }
 
 /// The bits of each number's lowest set bit upwards.
-pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
+pub fn bits(mut mask: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
         let bit = (mask != 0).then(|| mask.trailing_zeros())?;
         mask &= mask - 1;
@@ -153,39 +173,6 @@ impl Reading<'_> {
     }
 }
 
-/// Readings that make no sense: the peer is at fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadReading {
-    /// The extent ends within a reading.
-    #[error(
-        "peer's fault: the reading at word {at} wants {wanted} words, the extent has {left} left"
-    )]
-    Short {
-        /// Where the reading begins.
-        at: usize,
-        /// How many words it has by its header.
-        wanted: usize,
-        /// How many there are.
-        left: usize,
-    },
-    /// A strip that the enclave does not have.
-    #[error("peer's fault: a reading on strip {strip}, of {strips} that the enclave has")]
-    Strip {
-        /// Which.
-        strip: u32,
-        /// How many there are.
-        strips: u32,
-    },
-    /// Pages that are young and not present.
-    #[error("peer's fault: batch {batch} of strip {strip} has young pages that are not present")]
-    Young {
-        /// Of which strip.
-        strip: u32,
-        /// Which batch.
-        batch: u32,
-    },
-}
-
 /// The readings of an extent. Ends after the first one that makes no sense.
 #[derive(Clone, Debug)]
 pub struct Readings<'a> {
@@ -199,20 +186,24 @@ impl<'a> Readings<'a> {
         Readings { words, at: 0 }
     }
 
-    fn reading(&mut self) -> Result<Reading<'a>, BadReading> {
-        let at = self.at;
+    /// The word at which the next one begins.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    fn reading(&mut self) -> Result<Reading<'a>, BadBulk> {
+        let (words, at) = (self.words.len(), self.at);
         let rest = &self.words[at..];
-        let short = |wanted| BadReading::Short { at, wanted, left: rest.len() };
-        let (header, rest) = rest.split_first_chunk::<HEADER_WORDS>().ok_or(short(HEADER_WORDS))?;
+        let bad = |what| BadBulk { words, at, what };
+        let short = || bad("a reading that is cut off");
+        let (header, rest) = rest.split_first_chunk::<HEADER_WORDS>().ok_or_else(short)?;
         let [strip, batches, third] = *header;
         let (pairs, _) = rest.as_chunks::<2>();
         let count = batches.count_ones() as usize;
-        let words = pairs.get(..count).ok_or(short(HEADER_WORDS + 2 * count))?;
+        let words = pairs.get(..count).ok_or_else(short)?;
         let strip = Subject::from_word(strip);
-        let lies = |pair: &[u64; 2]| pair[0] & !pair[1] != 0;
-        if let Some(liar) = words.iter().position(lies) {
-            let batch = bits(batches).nth(liar).unwrap_or_default();
-            return Err(BadReading::Young { strip: strip.id, batch });
+        if words.iter().any(|[young, present]| young & !present != 0) {
+            return Err(bad("a reading with young pages that are not present"));
         }
         self.at += HEADER_WORDS + 2 * count;
         let sequence = Sequence((third >> 32) as u32);
@@ -221,7 +212,7 @@ impl<'a> Readings<'a> {
 }
 
 impl<'a> Iterator for Readings<'a> {
-    type Item = Result<Reading<'a>, BadReading>;
+    type Item = Result<Reading<'a>, BadBulk>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.at >= self.words.len() {
@@ -245,8 +236,14 @@ mod tests {
 
     #[test]
     fn a_strip_crosses_as_a_message() {
-        let strip =
-            Strip { strip: STRIP, sequence: Sequence(7), mapped: u64::MAX, void: 6, huge: 0x81 };
+        let strip = Strip {
+            strip: STRIP,
+            sequence: Sequence(7),
+            mapped: u64::MAX,
+            void: 6,
+            huge: 0x81,
+            place: Place { space: 4711, address: 0x7fff_ff00_0000 },
+        };
         assert_eq!(Strip::from_message(&strip.to_message()), Some(strip));
         assert_eq!(Strip::from_message(&Message { kind: 2, ..strip.to_message() }), None);
     }
@@ -282,14 +279,14 @@ mod tests {
         let last = Readings::new(cut).last().unwrap().unwrap_err();
         assert_eq!(
             last.to_string(),
-            "peer's fault: the reading at word 12 wants 9 words, the extent has 8 left"
+            "peer's fault: bulk data of 20 words, at word 12: a reading that is cut off"
         );
         assert_eq!(Readings::new(cut).count(), 3, "it ends there");
         extent[3 + 2] = 4;
         let first = Readings::new(&extent).next().unwrap().unwrap_err();
         assert_eq!(
             first.to_string(),
-            "peer's fault: batch 5 of strip 3 has young pages that are not present"
+            "peer's fault: bulk data of 21 words, at word 0: a reading with young pages that are not present"
         );
     }
 }

@@ -177,7 +177,7 @@ fn strips_can_be_divided_among_agents() {
                 }
             }
             let readings = space.take_readings();
-            policy.on_readings(now, &readings).unwrap();
+            policy.on_bulk(now, &readings).unwrap();
         }
         let expected: Vec<_> =
             whole.made.iter().filter(|(_, choice)| mine(choice.subject.id)).copied().collect();

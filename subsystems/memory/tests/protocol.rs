@@ -10,11 +10,11 @@ use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::message::{Message, Sequence, Subject, Upstream};
 use wave_core::outcome::Code;
-use wave_core::policy::{Choice, Decisions};
+use wave_core::policy::{BadBulk, Choice, Decisions};
 use wave_core::snapshot::Snapshot;
 use wave_memory::policies::{NAMES, Tiering, by_name};
 use wave_memory::space::{Pattern, Space, answer};
-use wave_memory::wire::{Action, BadReading, Reading, Strip};
+use wave_memory::wire::{Action, Place, Reading, Strip};
 
 const ALL: u64 = u64::MAX;
 
@@ -27,7 +27,15 @@ fn subject(id: u32) -> Subject {
 }
 
 fn told(sequence: u32, mapped: u64, void: u64, huge: u8) -> Message {
-    Strip { strip: subject(0), sequence: Sequence(sequence), mapped, void, huge }.to_message()
+    Strip {
+        strip: subject(0),
+        sequence: Sequence(sequence),
+        mapped,
+        void,
+        huge,
+        place: Place::default(),
+    }
+    .to_message()
 }
 
 fn all(policy: &mut dyn Tiering, now: Nanos) -> Vec<Choice> {
@@ -58,7 +66,7 @@ fn cold_strip(huge: u8, reading: u64) -> (Box<dyn Tiering>, Nanos, Vec<Choice>) 
             };
             let mut extent = Vec::new();
             reading.write(&mut extent);
-            policy.on_readings(now, &extent).unwrap();
+            policy.on_bulk(now, &extent).unwrap();
         }
     }
     panic!("nothing was moved in 100 s");
@@ -99,7 +107,14 @@ fn what_is_mapped_anew_has_no_past() {
     assert!(policy.explain(0, 4).unwrap().slow, "the others are as they were");
     // Another program in the same place.
     let strip = Subject { id: 0, generation: 2 };
-    let strip = Strip { strip, sequence: Sequence(3), mapped: 1, void: 0, huge: 0 };
+    let strip = Strip {
+        strip,
+        sequence: Sequence(3),
+        mapped: 1,
+        void: 0,
+        huge: 0,
+        place: Place::default(),
+    };
     policy.on_message(now, &strip.to_message());
     assert_eq!(policy.explain(0, 0).map(|batch| batch.slow), Some(false));
     assert_eq!(policy.explain(0, 4), None);
@@ -120,13 +135,15 @@ fn reports_of_another_life_say_nothing() {
     for reading in [reading(1, 1), reading(2, 2), reading(1, 3)] {
         let mut extent = Vec::new();
         reading.write(&mut extent);
-        assert_eq!(policy.on_readings(at(1), &extent), Ok(()));
+        assert_eq!(policy.on_bulk(at(1), &extent), Ok(()));
         assert_eq!(pages(&*policy), 0);
     }
     let mut extent = Vec::new();
     reading(1, 2).write(&mut extent);
     extent.extend([subject(7).to_word(), 0, 0]);
-    assert_eq!(policy.on_readings(at(1), &extent), Err(BadReading::Strip { strip: 7, strips: 1 }));
+    let what = "a reading of a strip that the enclave does not have";
+    let bad = BadBulk { words: extent.len(), at: extent.len() - 3, what };
+    assert_eq!(policy.on_bulk(at(1), &extent), Err(bad));
     assert_eq!(pages(&*policy), 1, "what comes before counts");
 }
 
@@ -140,7 +157,7 @@ fn bits_of_unknown_age_say_nothing() {
         Reading { strip, sequence: Sequence(1), interval_us: 0, batches: 1, words: &words };
     let mut extent = Vec::new();
     reading.write(&mut extent);
-    policy.on_readings(at(1), &extent).unwrap();
+    policy.on_bulk(at(1), &extent).unwrap();
     assert_eq!(policy.explain(0, 0).unwrap().weight, 0.0);
 }
 
@@ -211,8 +228,14 @@ fn a_brain_scans_what_its_host_has_mapped() {
         brain.on_entry(at(0), 0, &asks);
         assert_eq!(brain.next_deadline(), None, "there is nothing to scan");
         for id in 0..4 {
-            let strip =
-                Strip { strip: subject(id), sequence: Sequence(1), mapped: ALL, void: 0, huge: 0 };
+            let strip = Strip {
+                strip: subject(id),
+                sequence: Sequence(1),
+                mapped: ALL,
+                void: 0,
+                huge: 0,
+                place: Place::default(),
+            };
             let message = Some(strip.to_message());
             brain.on_entry(at(0), 1, &Upstream { message, outcome: None, asks: false });
         }
@@ -250,8 +273,14 @@ fn a_host_that_lies_harms_no_policy() {
                 let strip = Subject { id: number(rng) as u32, generation: number(rng) as u32 & 1 };
                 let sequence = Sequence(number(rng) as u32 & 3);
                 let mapped = number(rng) | number(rng);
-                let said =
-                    Strip { strip, sequence, mapped, void: number(rng), huge: number(rng) as u8 };
+                let said = Strip {
+                    strip,
+                    sequence,
+                    mapped,
+                    void: number(rng),
+                    huge: number(rng) as u8,
+                    place: Place::default(),
+                };
                 policy.on_message(
                     now,
                     &Message { kind: rng.random_range(1..3), ..said.to_message() },
@@ -267,7 +296,7 @@ fn a_host_that_lies_harms_no_policy() {
                 if rng.random_range(0..8) == 0 {
                     extent.extend((0..rng.random_range(0..20)).map(|_| number(rng)));
                 }
-                readings += usize::from(policy.on_readings(now, &extent).is_ok());
+                readings += usize::from(policy.on_bulk(now, &extent).is_ok());
                 let choices: Vec<_> = std::iter::from_fn(|| policy.next(now)).take(100).collect();
                 assert!(choices.len() <= 9, "{} decisions about three strips", choices.len());
                 assert!(choices.iter().all(|choice| choice.subject.id < 3 && choice.argument != 0));

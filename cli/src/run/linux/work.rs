@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use wave_linux::sched::{self, Enclave, Group, JoinError};
+use wave_linux::sched::{self, Enclave, Group, JoinError, TargetError};
 
 use crate::run::Failure;
 
@@ -97,7 +97,7 @@ fn not_meant(error: JoinError) -> Failure {
 
 /// A process by what stays its own.
 fn hold(pid: i32) -> Result<OwnedFd, Failure> {
-    let gone = || not_meant(JoinError::NoProcess(pid));
+    let gone = || not_meant(TargetError::NoProcess(pid).into());
     let id = Pid::from_raw(pid).ok_or_else(gone)?;
     pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())
 }
@@ -163,7 +163,9 @@ impl Started {
                 *looked = Instant::now();
                 match enclave.adopt(group, agents) {
                     Ok(_) => Ok(None),
-                    Err(JoinError::NoCgroup { .. }) => Ok(Some(Ended::Because("it was removed"))),
+                    Err(JoinError::Target(TargetError::NoCgroup { .. })) => {
+                        Ok(Some(Ended::Because("it was removed")))
+                    }
                     // One thread of many; it is tried again with the next look.
                     Err(_) => Ok(None),
                 }

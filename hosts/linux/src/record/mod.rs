@@ -13,12 +13,12 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Mutex;
 
 use libbpf_rs::{
-    Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, RingBuffer,
-    RingBufferBuilder,
+    Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder,
 };
+
+use crate::bpf::{self, Refusal};
 
 pub use event::{Doing, Event, Kind, Named, Who};
 pub use history::History;
@@ -104,13 +104,9 @@ impl Recorder {
         {
             return Err(RecordError::NoProcess(pid));
         }
-        let before = libbpf_rs::set_print(Some((PrintLevel::Warn, keep_words)));
-        let started = Recorder::load(scope);
-        libbpf_rs::set_print(before);
-        let words = std::mem::take(&mut *WORDS.lock().unwrap_or_else(|held| held.into_inner()));
-        let recorder = started.map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => RecordError::NotPermitted,
-            _ => RecordError::Refused(format!("{error}\n{words}").trim_end().to_owned()),
+        let recorder = bpf::load(|| Recorder::load(scope)).map_err(|refusal| match refusal {
+            Refusal::NotPermitted => RecordError::NotPermitted,
+            Refusal::Other(words) => RecordError::Refused(words),
         })?;
         if let Scope::Process(pid) = scope
             && recorder.count(FOLLOWED) == 0
@@ -240,19 +236,6 @@ fn look(iterator: &Link) -> libbpf_rs::Result<()> {
 
 fn missing(what: &str) -> libbpf_rs::Error {
     io::Error::other(format!("the programs have no `{what}`")).into()
-}
-
-/// What libbpf said while the programs were loaded: the end of it is told where they are refused.
-static WORDS: Mutex<String> = Mutex::new(String::new());
-/// Bytes of it that are kept.
-const WORDS_MAX: usize = 4_000;
-
-fn keep_words(_: PrintLevel, text: String) {
-    let mut words = WORDS.lock().unwrap_or_else(|held| held.into_inner());
-    words.push_str(&text);
-    while words.len() > WORDS_MAX {
-        words.remove(0);
-    }
 }
 
 /// Now, on the clock of the events.

@@ -6,11 +6,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use super::SCHED_EXT;
-use super::process::{self, Stat};
+use crate::process::{self, Lifetime, Stat};
+use crate::target::{self, Group, TargetError};
 
 /// Passes over processes that may fork meanwhile.
 const PASSES_MAX: usize = 32;
@@ -21,23 +22,9 @@ const BIRTH: Duration = Duration::from_millis(5);
 /// Why running threads could not be put under an agent.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Nobody has this id.
-    #[error("there is no process {0}: `ps -e` lists those that run")]
-    NoProcess(i32),
-    /// It is one of the kernel's own.
-    #[error("{0} is a kernel thread; these stay the kernel's")]
-    KernelThread(i32),
-    /// A thread, not a process.
-    #[error("{thread} is a thread of process {process}: name that, all its threads come along")]
-    Thread {
-        /// What was named.
-        thread: i32,
-        /// Its process.
-        process: i32,
-    },
-    /// Who decides cannot wait for a decision.
-    #[error("{0} is this process, which cannot be under the agent that it looks after")]
-    Ourselves(i32),
+    /// It cannot be meant.
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// It had no thread any more.
     #[error("process {0} ended before it could be put under the agent")]
     Ended(i32),
@@ -46,14 +33,6 @@ pub enum JoinError {
         "all threads of process {0} are of a real-time class, which comes before every agent's threads"
     )]
     RealTime(i32),
-    /// No folder of the kernel's.
-    #[error("{}: not a cgroup (v2): {error}; they are folders below /sys/fs/cgroup", path.display())]
-    NoCgroup {
-        /// What was named.
-        path: PathBuf,
-        /// What the kernel said to its list of processes.
-        error: io::Error,
-    },
     /// The kernel said no.
     #[error("thread {thread} cannot be put under the agent: {error}")]
     Refused {
@@ -63,18 +42,6 @@ pub enum JoinError {
         error: io::Error,
     },
 }
-
-/// Whose threads are put under an agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Group {
-    /// A process and its children.
-    Process(i32),
-    /// The processes of a cgroup and of those below it.
-    Cgroup(PathBuf),
-}
-
-/// A thread for as long as it lives: ids are used again.
-type Lifetime = (i32, u64);
 
 /// What became threads of enclaves.
 #[derive(Debug, Default)]
@@ -91,10 +58,7 @@ pub(super) struct Members {
 
 /// Whether there is such a group, and it may join. Changes nothing.
 pub fn check(group: &Group) -> Result<(), JoinError> {
-    match group {
-        Group::Process(pid) => check_process(*pid),
-        Group::Cgroup(path) => cgroup_processes(path).map(|_| ()),
-    }
+    Ok(target::check(group)?)
 }
 
 impl Members {
@@ -115,12 +79,12 @@ impl Members {
         // Those of whom a thread came now may be starting another.
         let mut moved = HashSet::new();
         match group {
-            Group::Process(pid) => check_process(*pid)?,
+            Group::Process(_) => target::check(group)?,
             Group::Cgroup(_) => {}
         }
         for _ in 0..PASSES_MAX {
             let processes = match group {
-                Group::Process(pid) => below(*pid),
+                Group::Process(pid) => target::below(*pid),
                 Group::Cgroup(path) => self.new_in(path)?,
             };
             let before = came;
@@ -154,7 +118,7 @@ impl Members {
 
     /// Processes of a cgroup that have not joined.
     fn new_in(&mut self, path: &Path) -> Result<HashSet<Lifetime>, JoinError> {
-        let listed = cgroup_processes(path)?;
+        let listed = target::cgroup_processes(path)?;
         self.processes.retain(|process| listed.contains(process));
         Ok(listed.difference(&self.processes).copied().collect())
     }
@@ -218,64 +182,6 @@ enum Came {
     Not,
 }
 
-fn check_process(pid: i32) -> Result<(), JoinError> {
-    let stat = Stat::read(pid).ok_or(JoinError::NoProcess(pid))?;
-    if stat.is_kernel_thread() {
-        return Err(JoinError::KernelThread(pid));
-    }
-    match process::process_of(pid) {
-        None => Err(JoinError::NoProcess(pid)),
-        Some(process) if process != pid => Err(JoinError::Thread { thread: pid, process }),
-        Some(_) if pid == std::process::id() as i32 => Err(JoinError::Ourselves(pid)),
-        Some(_) => Ok(()),
-    }
-}
-
-/// A process and its children, and theirs.
-fn below(root: i32) -> HashSet<Lifetime> {
-    let all: Vec<(i32, Stat)> =
-        process::processes().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
-    let mut found: HashSet<Lifetime> = HashSet::new();
-    let mut waiting = vec![root];
-    while let Some(pid) = waiting.pop() {
-        for (child, stat) in &all {
-            let belongs = *child == pid || (stat.parent == pid && !stat.is_kernel_thread());
-            if belongs && found.insert((*child, stat.started)) && *child != pid {
-                waiting.push(*child);
-            }
-        }
-    }
-    found
-}
-
-/// The processes of a cgroup and of those below it.
-fn cgroup_processes(path: &Path) -> Result<HashSet<Lifetime>, JoinError> {
-    let no_cgroup = |error| JoinError::NoCgroup { path: path.to_owned(), error };
-    let mut found = HashSet::new();
-    let mut folders = vec![path.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let list = std::fs::read_to_string(folder.join("cgroup.procs"))
-            // A threaded one lists threads only.
-            .or_else(|_| std::fs::read_to_string(folder.join("cgroup.threads")));
-        let list = match list {
-            Ok(list) => list,
-            // One below that has gone meanwhile.
-            Err(_) if folder != path => continue,
-            Err(error) => return Err(no_cgroup(error)),
-        };
-        let pids = list.lines().filter_map(|line| line.parse().ok());
-        let user = pids.filter_map(|pid: i32| Some((pid, Stat::read(pid)?)));
-        let user = user.filter(|(_, stat)| !stat.is_kernel_thread());
-        found.extend(user.map(|(pid, stat)| (pid, stat.started)));
-        let below = std::fs::read_dir(&folder).map_err(no_cgroup)?;
-        let below = below
-            .filter_map(|entry| entry.ok())
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        folders.extend(below.map(|entry| entry.path()));
-    }
-    Ok(found)
-}
-
 /// Every thread of the machine whose class is SCHED_EXT.
 fn of_our_class() -> impl Iterator<Item = Lifetime> {
     let ours =
@@ -313,38 +219,5 @@ fn set_attributes(tid: i32, attributes: &libc::sched_attr) -> io::Result<()> {
     match unsafe { libc::syscall(libc::SYS_sched_setattr, tid, &raw const attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_cannot_join_is_told_why() {
-        let check = |pid| check(&Group::Process(pid)).unwrap_err().to_string();
-        assert!(check(i32::MAX).starts_with("there is no process 2147483647"));
-        assert!(check(std::process::id() as i32).contains("is this process"));
-        let tid = std::thread::spawn(|| {
-            // SAFETY: takes nothing and touches no memory.
-            let tid = unsafe { libc::gettid() };
-            check_process(tid).unwrap_err().to_string()
-        });
-        let why = tid.join().unwrap();
-        assert!(why.contains(&format!("a thread of process {}", std::process::id())), "{why}");
-        let group = Group::Cgroup(std::env::temp_dir());
-        assert!(super::check(&group).unwrap_err().to_string().contains("not a cgroup (v2)"));
-    }
-
-    #[test]
-    fn a_tree_has_the_children_of_children() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let id = child.id() as i32;
-        let has = |root| below(root).iter().any(|(pid, _)| *pid == id);
-        assert!(has(id) && has(std::process::id() as i32));
-        assert!(has(std::os::unix::process::parent_id() as i32));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!has(id));
     }
 }

@@ -17,7 +17,6 @@ mod device;
 mod members;
 mod object;
 mod places;
-mod process;
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -37,11 +36,12 @@ pub use wave_links::cpus;
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
 
+pub use crate::target::{Group, TargetError};
 use control::Control;
 pub use device::DeviceOptions;
 use device::Nic;
 use members::Members;
-pub use members::{Group, JoinError, check};
+pub use members::{JoinError, check};
 use object::Mechanism;
 pub use object::{LoadError, check_kernel};
 use places::{Behind, ENCLAVES_MAX, Part};

@@ -18,7 +18,7 @@ use wave_core::snapshot::{CoreRecord, Record, State};
 use wave_links::memory::Memory;
 
 use super::places::{AllPlaces, Part};
-use super::process;
+use crate::process;
 
 /// As in the program.
 const WINDOWS: u64 = 4;

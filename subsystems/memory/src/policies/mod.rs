@@ -27,7 +27,6 @@ use wave_core::policy::{Choice, Policy};
 pub use wave_core::settings::PolicyError;
 use wave_core::settings::{Setting, Shipped};
 
-use crate::wire::BadReading;
 pub use tiered::{Classifier, Tiered};
 
 /// Names of the shipped policies.
@@ -35,12 +34,6 @@ pub const NAMES: &[&str] = &["sol", "idle-age", "threshold"];
 
 /// A policy that moves batches between tiers.
 pub trait Tiering: Policy {
-    /// The words of an extent with readings arrived.
-    ///
-    /// # Errors
-    /// What makes no sense in them; the readings before it count.
-    fn on_readings(&mut self, now: Nanos, words: &[u64]) -> Result<(), BadReading>;
-
     /// The next decision, if there is one now.
     fn next(&mut self, now: Nanos) -> Option<Choice>;
 

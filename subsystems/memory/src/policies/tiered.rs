@@ -20,11 +20,11 @@ use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
 use wave_core::message::{Decision, Message, Sequence, Subject};
 use wave_core::outcome::{Code, Outcome};
-use wave_core::policy::{Choice, Desk, Policy, Progress};
+use wave_core::policy::{BadBulk, Choice, Desk, Policy, Progress};
 use wave_core::snapshot::Snapshot;
 
 use super::{Explanation, Tiering};
-use crate::wire::{self, Action, BATCH_PAGES, BadReading, Reading, Readings, STRIP_BATCHES};
+use crate::wire::{self, Action, BATCH_PAGES, Reading, Readings, STRIP_BATCHES};
 
 /// Levels of scan periods at most.
 pub const LEVELS_MAX: usize = 6;
@@ -303,15 +303,13 @@ impl<C: Classifier> Tiered<C> {
         }
     }
 
-    fn on_reading(&mut self, reading: &Reading<'_>) -> Result<(), BadReading> {
+    /// Whether the enclave has such a strip.
+    fn on_reading(&mut self, reading: &Reading<'_>) -> bool {
         let id = reading.strip.id as usize;
-        let strips = self.strips.len() as u32;
-        let Some(strip) = self.strips.get_mut(id) else {
-            return Err(BadReading::Strip { strip: reading.strip.id, strips });
-        };
+        let Some(strip) = self.strips.get_mut(id) else { return false };
         // Of another life, or the message that tells of it is still to come: it says nothing of these.
         if strip.generation != reading.strip.generation || strip.sequence != reading.sequence {
-            return Ok(());
+            return true;
         }
         let managed = strip.managed();
         let most = &mut self.pages[id];
@@ -332,7 +330,7 @@ impl<C: Classifier> Tiered<C> {
         }
         strip.resting = strip.resting & !reading.batches | resting;
         if reading.interval_us == 0 {
-            return Ok(());
+            return true;
         }
         let mut rng = Self::rng(self.seed, id, strip);
         let Paces { faster, slower } =
@@ -348,7 +346,7 @@ impl<C: Classifier> Tiered<C> {
             levels[level - 1] ^= moved;
             levels[level] |= moved;
         }
-        Ok(())
+        true
     }
 
     /// Whether a multiple of `ticks`, a power of two, has come for this strip since the previous tick.
@@ -400,10 +398,6 @@ impl<C: Classifier> Tiered<C> {
 }
 
 impl<C: Classifier> Tiering for Tiered<C> {
-    fn on_readings(&mut self, _now: Nanos, words: &[u64]) -> Result<(), BadReading> {
-        Readings::new(words).try_for_each(|reading| self.on_reading(&reading?))
-    }
-
     fn next(&mut self, now: Nanos) -> Option<Choice> {
         self.look_at(now);
         while self.stage == Stage::Scan {
@@ -481,6 +475,19 @@ impl<C: Classifier> Policy for Tiered<C> {
             // A message will tell, or the next tick finds them as they are.
             _ => {}
         }
+    }
+
+    fn on_bulk(&mut self, _now: Nanos, words: &[u64]) -> Result<(), BadBulk> {
+        let mut readings = Readings::new(words);
+        let mut at = 0;
+        while let Some(reading) = readings.next() {
+            if !self.on_reading(&reading?) {
+                let what = "a reading of a strip that the enclave does not have";
+                return Err(BadBulk { words: words.len(), at, what });
+            }
+            at = readings.at();
+        }
+        Ok(())
     }
 
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {

@@ -1,18 +1,21 @@
 //! What /proc tells of processes and their threads.
 
+/// A process or thread for as long as it lives, by its id and start: ids are used again.
+pub(crate) type Lifetime = (i32, u64);
+
 /// Of `/proc/ID/stat`; a thread has one as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stat {
-    pub(super) parent: i32,
+pub(crate) struct Stat {
+    pub(crate) parent: i32,
     flags: u64,
     /// When it started, in ticks since boot: ids are used again, with another start.
-    pub(super) started: u64,
+    pub(crate) started: u64,
 }
 
 const PF_KTHREAD: u64 = 0x0020_0000;
 
 impl Stat {
-    pub(super) fn read(id: i32) -> Option<Stat> {
+    pub(crate) fn read(id: i32) -> Option<Stat> {
         Stat::parse(&std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
     }
 
@@ -27,30 +30,30 @@ impl Stat {
         })
     }
 
-    pub(super) fn is_kernel_thread(self) -> bool {
+    pub(crate) fn is_kernel_thread(self) -> bool {
         self.flags & PF_KTHREAD != 0
     }
 }
 
 /// The process that a thread belongs to.
-pub(super) fn process_of(tid: i32) -> Option<i32> {
+pub(crate) fn process_of(tid: i32) -> Option<i32> {
     let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
 }
 
 /// Every process.
-pub(super) fn processes() -> impl Iterator<Item = i32> {
+pub(crate) fn processes() -> impl Iterator<Item = i32> {
     numbers("/proc".to_owned())
 }
 
 /// The threads of a process.
-pub(super) fn ids_of(pid: i32) -> impl Iterator<Item = i32> {
+pub(crate) fn ids_of(pid: i32) -> impl Iterator<Item = i32> {
     numbers(format!("/proc/{pid}/task"))
 }
 
 /// The threads of a process, with their starts.
-pub(super) fn threads_of(pid: i32) -> impl Iterator<Item = (i32, u64)> {
+pub(crate) fn threads_of(pid: i32) -> impl Iterator<Item = (i32, u64)> {
     ids_of(pid).filter_map(|tid| Some((tid, Stat::read(tid)?.started)))
 }
 

@@ -1,0 +1,237 @@
+//! `wave memory`: finds cold pages of running programs, and pages them out.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, Subcommand};
+use wave_links::LinkSpec;
+use wave_linux::memory::{Backend, Group, Limits};
+
+use crate::memory::run::Wanted;
+use crate::memory::{explain, run, size};
+use crate::run::Failure;
+
+/// What to do.
+#[derive(Args, Debug)]
+pub struct MemoryArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Page out what running programs do not use, as an agent decides.
+    Run(RunArgs),
+    /// Say why a range is hot or cold, from the log of a run.
+    Explain(ExplainArgs),
+}
+
+/// Whose memory, and how.
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("whose").required(true).multiple(true).args(["pid", "cgroup", "command"]),
+    after_help = "Reads and clears the accessed bits of the programs' pages, sends them to an agent in another process,
+and pages out what it finds cold, through the kernel's own advice (process_madvise). Private,
+anonymous memory only; what is shared, locked or a file's is left alone, and said so. Programs need
+no change; huge pages are kept whole. What is paged out comes back when it is touched, also after this
+command has ended or was killed.
+
+Page-outs are held back while more than --refaults of the resident pages come back in a minute, or
+while tasks wait for memory (--pressure). --dry-run scans and decides, and pages nothing out.
+
+Swap is needed. --zram SIZE adds compressed memory as swap for the run, and takes it down at the end,
+which brings everything back; `swapon` of a file or partition serves as well.
+
+Examples:
+  sudo wave memory run --pid $(pidof my-server) --zram 4GiB
+  sudo wave memory run --cgroup /sys/fs/cgroup/batch --refaults 1 --out /tmp/memory
+  sudo wave memory run --dry-run --seconds 60 --policy idle-age -- my-server --port 80
+  sudo wave memory run --pid 1234 --record x.wavelog; wave memory explain x.wavelog
+
+Policies: sol, idle-age, threshold; each takes settings as in `sol:shortest_ms=600`.
+
+Exit codes: that of a command that ended by itself; else 0; 2 bad arguments, no such process, or
+nothing of it can be paged out; 3 this machine or user cannot (the message says what to type)."
+)]
+struct RunArgs {
+    /// A process and its children; may be repeated.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Vec<i32>,
+    /// The processes of a cgroup and of those below it, also those that come later; may be repeated.
+    #[arg(long, value_name = "FOLDER")]
+    cgroup: Vec<PathBuf>,
+    /// A command, which is started for it, and its children.
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+    /// Who decides.
+    #[arg(long, value_name = "NAME", default_value = "sol")]
+    policy: String,
+    /// The link: shm, or a file as `wave link measure` writes it.
+    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = link)]
+    link: LinkSpec,
+    /// Hold back above so many refaults in a minute, in percent of the resident pages.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.2, value_parser = percent)]
+    refaults: f64,
+    /// Hold back above this share of time in which tasks wait for memory, in percent (PSI, some).
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
+    pressure: f64,
+    /// Scan and decide, but page nothing out.
+    #[arg(long)]
+    dry_run: bool,
+    /// How to read accessed bits [default: the first that works here].
+    #[arg(long, value_name = "NAME", value_parser = backend)]
+    backend: Option<Backend>,
+    /// Add so much compressed memory as swap, for the run.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    zram: Option<u64>,
+    /// For how long [default: until the programs end, or Ctrl-C].
+    #[arg(long, value_name = "N", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Room in the table: the most memory that all programs map.
+    #[arg(long, value_name = "SIZE", default_value = "256GiB", value_parser = size::parse)]
+    most: u64,
+    /// Write a log of what the agent heard and decided, for `wave memory explain` and `wave replay`.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Write report.html, memory.svg, samples.csv and results.json into this folder.
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Print one JSON object; what the command prints goes to standard error.
+    #[arg(long)]
+    json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Which range, and when.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Replays the log, so that what is told is what the policy knew at that moment.
+
+Examples:
+  sudo wave memory run --pid 1234 --record x.wavelog --seconds 120
+  wave memory explain x.wavelog                          all that is managed, in ranges alike
+  wave memory explain x.wavelog --address 0x7f12a4000000 one batch: history, probabilities
+  wave memory explain x.wavelog --at 60 --svg heat.svg   as of 60 s; heat over time and address
+
+Exit codes: 0 it is told; 1 nothing is known of that range; 2 a bad log."
+)]
+struct ExplainArgs {
+    /// What `--record` wrote.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+    /// Of this process.
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// The batch that this address is in.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    address: Option<u64>,
+    /// As of so many seconds after the log's start [default: its end].
+    #[arg(long, value_name = "SECONDS")]
+    at: Option<f64>,
+    /// Draw how hot each batch was, over time and address.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=100.0).contains(number));
+    number.ok_or_else(|| "expected percent, 0 to 100".to_owned())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=1e8).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0.1 or more".to_owned())
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let address = u64::from_str_radix(digits, 16).ok();
+    address.ok_or_else(|| "expected an address such as 0x7f12a4000000".to_owned())
+}
+
+fn link(text: &str) -> Result<LinkSpec, String> {
+    if let Some(link) = LinkSpec::builtin(text) {
+        return Ok(link);
+    }
+    let file = std::fs::read_to_string(text).map_err(|error| format!("{text}: {error}"))?;
+    LinkSpec::parse(&file).map_err(|error| format!("{text}: {error}"))
+}
+
+fn backend(text: &str) -> Result<Backend, String> {
+    let found = Backend::ALL.iter().find(|backend| backend.name() == text);
+    found.copied().ok_or_else(|| {
+        let names: Vec<&str> = Backend::ALL.iter().map(|backend| backend.name()).collect();
+        format!("expected one of: {}", names.join(", "))
+    })
+}
+
+/// Does it.
+pub fn execute(args: &MemoryArgs) -> ExitCode {
+    let done = match &args.what {
+        What::Run(args) => manage(args),
+        What::Explain(args) => tell(args),
+    };
+    done.unwrap_or_else(|failure| {
+        eprintln!("wave memory: {failure}");
+        ExitCode::from(failure.exit_code())
+    })
+}
+
+fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let processes = args.pid.iter().map(|pid| Group::Process(*pid));
+    let cgroups = args.cgroup.iter().map(|folder| Group::Cgroup(folder.clone()));
+    let strips = args.most.div_ceil(wave_memory::wire::STRIP_BYTES);
+    let wanted = Wanted {
+        groups: processes.chain(cgroups).collect(),
+        command: args.command.clone(),
+        policy: args.policy.clone(),
+        link: args.link.clone(),
+        limits: Limits {
+            refaults_per_minute: args.refaults / 100.0,
+            pressure_percent: args.pressure,
+        },
+        dry_run: args.dry_run,
+        backend: args.backend,
+        zram: args.zram,
+        time: args.seconds,
+        strips: u32::try_from(strips).unwrap_or(u32::MAX).clamp(1, 1 << 20),
+        record: args.record.clone(),
+        quiet: args.quiet || args.json,
+        json: args.json,
+    };
+    let report = run::run(&wanted)?;
+    if let Some(out) = &args.out {
+        report.save(out)?;
+    }
+    if args.json {
+        println!("{}", serde_json::to_string(&report).map_err(Failure::cannot)?);
+    } else {
+        println!("{}", report.text());
+        if let Some(out) = &args.out {
+            println!("Report: {}", out.join("report.html").display());
+        }
+    }
+    Ok(ExitCode::from(report.exit.unwrap_or(0) as u8))
+}
+
+fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let asked = explain::Asked { pid: args.pid, address: args.address, at: args.at };
+    let told = explain::explain(&args.log, &asked)?;
+    if let Some(file) = &args.svg {
+        let svg = told.heat().map_err(Failure::cannot)?;
+        std::fs::write(file, svg)
+            .map_err(|error| Failure::Cannot(format!("{}: {error}", file.display())))?;
+    }
+    if args.json {
+        println!("{}", told.json());
+    } else {
+        println!("{}", told.text());
+    }
+    Ok(if told.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,7 @@
+//! `wave memory`: the memory of running programs under an agent.
+
+pub mod explain;
+mod heat;
+pub mod report;
+pub mod run;
+pub mod size;

@@ -1,0 +1,300 @@
+//! Manages the memory of programs until they end, or somebody says so.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wave_links::LinkSpec;
+use wave_linux::memory::{Backend, Enclave, Group, Limits, Options, StartError, Stats, Swap};
+
+use super::report::{Report, Sample};
+use crate::run::Failure;
+
+/// How often it is looked how things are.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often that is kept, and shown.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// A line where there is no terminal.
+const LINE: Duration = Duration::from_secs(10);
+/// How long an agent may take to attach.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// A new agent follows one that was lost after this long.
+const REST: Duration = Duration::from_millis(500);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Whose memory.
+    pub groups: Vec<Group>,
+    /// A command to start, whose memory it is.
+    pub command: Vec<String>,
+    /// Who decides.
+    pub policy: String,
+    /// Over which link.
+    pub link: LinkSpec,
+    /// When to hold back.
+    pub limits: Limits,
+    /// Nothing is paged out.
+    pub dry_run: bool,
+    /// How to read access bits.
+    pub backend: Option<Backend>,
+    /// Compressed swap to add for the run, in bytes.
+    pub zram: Option<u64>,
+    /// For at most so long.
+    pub time: Option<Duration>,
+    /// At most so many strips of 16 MiB.
+    pub strips: u32,
+    /// Where the agent writes its log.
+    pub record: Option<PathBuf>,
+    /// No progress.
+    pub quiet: bool,
+    /// The command's output goes to our standard error.
+    pub json: bool,
+}
+
+/// Runs it.
+pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
+    }
+    // Taken down last.
+    let swap = match wanted.zram {
+        Some(bytes) => Some(Swap::set_up(bytes).map_err(Failure::cannot)?),
+        None => None,
+    };
+    let mut command = match wanted.command.as_slice() {
+        [] => None,
+        words => Some(Started(start(words, wanted.json)?)),
+    };
+    let mut groups = wanted.groups.clone();
+    if let Some(Started(child)) = &command {
+        groups.push(Group::Process(child.id() as i32));
+    }
+    let socket = std::env::temp_dir().join(format!("wave-memory-{}.sock", std::process::id()));
+    let mut options = Options::new(socket, groups, wanted.strips);
+    options.link = wanted.link.clone();
+    options.limits = wanted.limits;
+    options.dry_run = wanted.dry_run;
+    options.backend = wanted.backend;
+    let enclave = Enclave::start(options).map_err(|error| match error {
+        StartError::Target(_) | StartError::Nothing { .. } => Failure::Scenario(error.to_string()),
+        error => Failure::cannot(error),
+    })?;
+    let mut agent = Agent::start(wanted, enclave.socket(), 0)?;
+    agent.wait_until_attached(&enclave)?;
+    let view = View::new(wanted.quiet);
+    let began = Instant::now();
+    let mut report = Report::new(wanted, &enclave);
+    let mut agents = 1;
+    let mut next = began;
+    let mut lost: Option<Instant> = None;
+    loop {
+        let over = match &mut command {
+            Some(Started(child)) => child.try_wait().map_err(Failure::cannot)?.is_some(),
+            None => enclave.is_over(),
+        };
+        let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
+        if Instant::now() >= next || over || late {
+            let sample = Sample::of(&enclave.stats(), began.elapsed(), agent.cpu());
+            view.show(&report, &sample);
+            report.samples.push(sample);
+            next += SAMPLE;
+        }
+        if over || late || end.load(Ordering::SeqCst) {
+            break;
+        }
+        if agent.has_left() {
+            let since = *lost.get_or_insert_with(Instant::now);
+            if since.elapsed() >= REST {
+                view.say("wave memory: the agent is gone; another takes over");
+                agent = Agent::start(wanted, enclave.socket(), agents)?;
+                (agents, lost) = (agents + 1, None);
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+    view.end();
+    report.finish(&enclave.stats());
+    drop(enclave);
+    drop(agent);
+    report.exit = command.as_mut().map(Started::finish).transpose()?;
+    drop(swap);
+    Ok(report)
+}
+
+/// A command of ours.
+struct Started(Child);
+
+impl Started {
+    /// Ends it, if it runs still. Its exit code.
+    fn finish(&mut self) -> Result<i32, Failure> {
+        use std::os::unix::process::ExitStatusExt;
+        if self.0.try_wait().map_err(Failure::cannot)?.is_none() {
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        }
+        let status = self.0.wait().map_err(Failure::cannot)?;
+        Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+fn start(words: &[String], json: bool) -> Result<Child, Failure> {
+    let (program, arguments) = words.split_first().expect("it was looked whether there are words");
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if json {
+        command.stdout(Stdio::from(std::io::stderr()));
+    }
+    command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::Scenario(format!("`{program}`: no such command")),
+        _ => Failure::Cannot(format!("`{program}` cannot be started: {error}")),
+    })
+}
+
+/// An agent in a process of its own. Killed when it is dropped.
+struct Agent {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Agent {
+    fn start(wanted: &Wanted, socket: &Path, number: u32) -> Result<Agent, Failure> {
+        use std::os::unix::process::CommandExt;
+        let starting = |error: std::io::Error| {
+            Failure::Cannot(format!("the agent's process cannot be started: {error}"))
+        };
+        let program = std::env::current_exe().map_err(starting)?;
+        let mut command = Command::new(program);
+        command.args(["agent", "--quiet", "--leave-with-parent", "--share-cpu"]);
+        command.args(["--policy", &wanted.policy]).arg("--attach").arg(socket);
+        if let Some(file) = &wanted.record {
+            let file = match number {
+                0 => file.clone(),
+                number => file.with_extension(format!("{number}.wavelog")),
+            };
+            command.arg("--record").arg(file).args(["--record-about", "memory"]);
+        }
+        // An interrupt from the terminal is not the agent's: it leaves when its host does.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().map_err(starting)?;
+        Ok(Agent { child, socket: socket.to_owned() })
+    }
+
+    fn wait_until_attached(&mut self, enclave: &Enclave) -> Result<(), Failure> {
+        let start = Instant::now();
+        while enclave.stats().agents == 0 {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                let text = format!("the agent left before it was attached ({status})");
+                return Err(match status.code() {
+                    Some(2) => Failure::Scenario(text),
+                    _ => Failure::Cannot(text),
+                });
+            }
+            if start.elapsed() > ATTACH_PATIENCE {
+                let text = format!("no agent attached to {}", self.socket.display());
+                return Err(Failure::Cannot(text));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn has_left(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// What it has spent; in steps of 10 ms, as the kernel tells it.
+    fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        let ticks = stat.ok().and_then(|stat| crate::run::agent::cpu_ticks(&stat)).unwrap_or(0);
+        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How things are, on standard error: a table that is drawn again on a terminal, a line now and then elsewhere.
+enum View {
+    Table(ProgressBar),
+    Lines,
+    Nothing,
+}
+
+impl View {
+    fn new(quiet: bool) -> View {
+        use std::io::IsTerminal;
+        if quiet {
+            return View::Nothing;
+        }
+        if !std::io::stderr().is_terminal() {
+            return View::Lines;
+        }
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is a constant"));
+        View::Table(bar)
+    }
+
+    fn show(&self, report: &Report, sample: &Sample) {
+        match self {
+            View::Table(bar) => bar.set_message(report.live(sample)),
+            View::Lines => {
+                let seconds = sample.seconds.round() as u64;
+                if seconds.is_multiple_of(LINE.as_secs()) {
+                    eprintln!("{}", sample.line());
+                }
+            }
+            View::Nothing => {}
+        }
+    }
+
+    fn say(&self, line: &str) {
+        match self {
+            View::Table(bar) => bar.println(line),
+            View::Lines => eprintln!("{line}"),
+            View::Nothing => {}
+        }
+    }
+
+    fn end(&self) {
+        if let View::Table(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What the enclave tells about itself before it runs.
+pub fn about(stats: &Stats) -> Vec<String> {
+    let mut lines = Vec::new();
+    for program in &stats.programs {
+        let kinds = [
+            ("shared with other processes", program.shared),
+            ("of files", program.file),
+            ("locked", program.locked),
+        ];
+        let left: Vec<String> = kinds
+            .iter()
+            .filter(|(_, bytes)| *bytes >= 1 << 20)
+            .map(|(kind, bytes)| format!("{} {kind}", super::size::show(*bytes)))
+            .collect();
+        if !left.is_empty() {
+            lines.push(format!("process {}: left alone: {}", program.pid, left.join(", ")));
+        }
+    }
+    lines
+}

@@ -1,0 +1,73 @@
+//! Sizes of memory, as people write and read them.
+
+const UNITS: [(&str, u64); 5] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// A size such as `512MiB`, `4G` or `1.5GiB`; a number alone is bytes.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no size: expected one such as 512MiB, 4G or 1.5GiB");
+    let end = text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+    let known = |(name, _): &&(&str, u64)| {
+        let short = &name[..1];
+        [*name, &name.replace('i', ""), short].iter().any(|known| known.eq_ignore_ascii_case(unit))
+    };
+    let factor = match unit {
+        "" => 1,
+        _ => UNITS.iter().find(known).map(|(_, factor)| *factor).ok_or_else(wrong)?,
+    };
+    let bytes = number * factor as f64;
+    if (1.0..=(1_u64 << 50) as f64).contains(&bytes) { Ok(bytes as u64) } else { Err(wrong()) }
+}
+
+/// Three digits and a unit: 1.25 GiB, 300 MiB, 0 B.
+pub fn show(bytes: u64) -> String {
+    let (unit, factor) = UNITS.iter().find(|(_, factor)| bytes >= *factor).unwrap_or(&("B", 1));
+    let number = bytes as f64 / *factor as f64;
+    let decimals = if *factor == 1 || number >= 100.0 {
+        0
+    } else if number >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{number:.decimals$} {unit}")
+}
+
+/// The same of a difference.
+pub fn show_signed(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "" };
+    format!("{sign}{}", show(bytes.unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("1KiB", 1024),
+            ("1.5GiB", 3 << 29),
+            ("4G", 4 << 30),
+            ("512 mb", 512 << 20),
+            ("2tib", 2 << 40),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "GiB", "-1G", "1X", "0", "1e30T", "NaN"] {
+            assert!(parse(text).unwrap_err().contains("512MiB"), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_with_three_digits() {
+        assert_eq!(
+            [0, 1023, 5 << 29, 300 << 20].map(show),
+            ["0 B", "1023 B", "2.50 GiB", "300 MiB"]
+        );
+        assert_eq!(show_signed(-2048), "-2.00 KiB");
+    }
+}

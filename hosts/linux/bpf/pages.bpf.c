@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Pages of another process: what is mapped where, and which pages were accessed. Reads page tables and changes
+ * nothing.
+ *
+ * A page table is read without a lock (`walk`) or under the lock on the mappings (`walk_locked`). The first may read
+ * a table that is being freed and is used for something else. So the way to it is read again afterwards: what
+ * is no longer mapped by the same tables counts as not present. */
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+/* Strips in one call. */
+#define STRIPS_MAX 256
+/* A strip is 16 MiB: 8 units, which one page table or one huge page each maps, of 8 batches of 64 pages. */
+#define UNITS 8
+#define UNIT_BATCHES 8
+#define BATCH_PAGES 64
+#define TABLE_ENTRIES 512
+#define TABLE_BYTES 4096
+/* How many places are tried for where the kernel maps all memory: 1 GiB apart, within 128 TiB. */
+#define TRIES (1 << 17)
+#define MARK_WORDS 4
+
+/* x86: bits of page table entries. PROTNONE pages are present, but trap; SPECIAL ones are nobody's, as the
+ * zero page is. */
+#define PRESENT 0x1ull
+#define ACCESSED 0x20ull
+#define HUGE 0x80ull
+#define PROTNONE 0x100ull
+#define SPECIAL 0x200ull
+
+struct mm_context {
+	u64 ctx_id;
+} WAVE_CO_RE;
+
+struct mm_struct {
+	void *pgd;
+	struct mm_context context;
+} WAVE_CO_RE;
+
+struct task_struct {
+	struct mm_struct *mm;
+} WAVE_CO_RE;
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
+	struct mm_struct *vm_mm;
+	unsigned long vm_flags;
+	void *vm_ops;
+	void *vm_file;
+} WAVE_CO_RE;
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} WAVE_CO_RE;
+
+struct bpf_iter__task_vma {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	struct vm_area_struct *vma;
+} WAVE_CO_RE;
+
+extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
+extern struct task_struct *bpf_task_from_vpid(s32 pid) __ksym __weak;
+extern void bpf_task_release(struct task_struct *task) __ksym __weak;
+
+/* A bit per page, lowest first. Mirrored in src/memory/pages.rs, as are all that follow. */
+struct strip {
+	u64 young[UNITS * UNIT_BATCHES];
+	u64 present[UNITS * UNIT_BATCHES];
+	/* Units that are one huge page. */
+	u64 huge;
+};
+
+enum state { NOT_RUN, DONE, CHANGED };
+
+/* What the programs are asked, and what they answer. */
+struct {
+	/* Where the kernel maps all memory. */
+	u64 direct_map;
+	/* Which bits of an entry are its frame's address. */
+	u64 frames;
+	/* Of page tables. */
+	u32 levels;
+	u32 state;
+	/* Whose pages: the process, and which of its address spaces. */
+	u64 space;
+	s32 pid;
+	/* Strips to be read. */
+	u32 count;
+	/* What is in the page at `marked` is the complement of `mark`: so there is no other page like it. */
+	u64 marked;
+	u64 mark[MARK_WORDS];
+	/* The strip that is being read: its units' entries before and after, and one's pages. */
+	u64 units[UNITS];
+	u64 after[UNITS];
+	u64 table[TABLE_ENTRIES];
+	u64 addresses[STRIPS_MAX];
+	struct strip strips[STRIPS_MAX];
+} exchange = {};
+
+/* Something mapped; written by `areas`. */
+struct area {
+	u64 start;
+	u64 end;
+	u64 flags;
+	u64 space;
+	u32 has_file;
+	u32 has_operations;
+};
+
+/* Names an address space for as long as the machine runs. */
+static __always_inline u64 space_of(struct mm_struct *mm)
+{
+	if (bpf_core_field_exists(mm->context.ctx_id))
+		return BPF_CORE_READ(mm, context.ctx_id);
+	return (u64)mm;
+}
+
+static __always_inline u64 entry(u64 table, u64 address, u32 shift)
+{
+	u64 value = 0;
+
+	bpf_probe_read_kernel(&value, sizeof(value), (void *)(table + ((address >> shift) % TABLE_ENTRIES) * 8));
+	return value;
+}
+
+/* The table that an entry points to; 0 if it does not. */
+static __always_inline u64 below(u64 value)
+{
+	return (value & (PRESENT | HUGE)) == PRESENT ? exchange.direct_map + (value & exchange.frames) : 0;
+}
+
+/* The entries of a strip's units; zeros where there are none. */
+static __noinline void units_of(u64 table, u64 address, u64 *units)
+{
+#pragma clang loop unroll(disable)
+	for (u32 unit = 0; unit < UNITS; unit++)
+		units[unit] = 0;
+	if (exchange.levels == 5)
+		table = below(entry(table, address, 48));
+	if (table)
+		table = below(entry(table, address, 39));
+	if (table)
+		table = below(entry(table, address, 30));
+	if (table)
+		bpf_probe_read_kernel(units, UNITS * sizeof(u64),
+				      (void *)(table + ((address >> 21) % TABLE_ENTRIES) * 8));
+}
+
+static __always_inline bool is_page(u64 value)
+{
+	return (value & (PRESENT | PROTNONE)) && !(value & SPECIAL);
+}
+
+/* Where one of the entries is none of the usual: each by itself. */
+static __noinline void read_batch_slowly(struct strip *strip, u32 batch)
+{
+	u64 young = 0, present = 0;
+	u32 first = (batch % UNIT_BATCHES) * BATCH_PAGES;
+
+#pragma clang loop unroll(disable)
+	for (u32 page = 0; page < BATCH_PAGES; page++) {
+		u64 value = exchange.table[(first + page) % TABLE_ENTRIES];
+
+		if (!is_page(value))
+			continue;
+		present |= 1ull << page;
+		young |= ((value / ACCESSED) & 1) << page;
+	}
+	strip->young[batch % (UNITS * UNIT_BATCHES)] = young;
+	strip->present[batch % (UNITS * UNIT_BATCHES)] = present;
+}
+
+/* Four entries at a time: bits 0 to 3 are PRESENT of each, and 5 to 8 are ACCESSED. */
+static __noinline void read_batch(struct strip *strip, u32 batch)
+{
+	u64 *table = &exchange.table[(batch % UNIT_BATCHES) * BATCH_PAGES];
+	u64 young = 0, present = 0, any = 0;
+
+#pragma clang loop unroll(full)
+	for (u32 page = 0; page < BATCH_PAGES; page += 4) {
+		u64 a = table[page], b = table[page + 1], c = table[page + 2], d = table[page + 3];
+		u64 four = (a & (PRESENT | ACCESSED)) | (b & (PRESENT | ACCESSED)) << 1 |
+			   (c & (PRESENT | ACCESSED)) << 2 | (d & (PRESENT | ACCESSED)) << 3;
+
+		any |= a | b | c | d;
+		present |= (four & 15) << page;
+		young |= (four >> 5 & 15) << page;
+	}
+	if (any & (PROTNONE | SPECIAL)) {
+		read_batch_slowly(strip, batch);
+		return;
+	}
+	strip->young[batch] = young & present;
+	strip->present[batch] = present;
+}
+
+static __noinline void read_unit(struct strip *strip, u32 unit, u64 value)
+{
+	u64 table = below(value);
+
+	if (!table) {
+		bool huge = (value & HUGE) && is_page(value);
+		u64 present = huge ? ~0ull : 0, young = huge && (value & ACCESSED) ? ~0ull : 0;
+
+#pragma clang loop unroll(disable)
+		for (u32 batch = 0; batch < UNIT_BATCHES; batch++) {
+			strip->young[unit * UNIT_BATCHES + batch] = young;
+			strip->present[unit * UNIT_BATCHES + batch] = present;
+		}
+		strip->huge |= (u64)huge << unit;
+		return;
+	}
+	bpf_probe_read_kernel(exchange.table, TABLE_BYTES, (void *)table);
+#pragma clang loop unroll(disable)
+	for (u32 batch = 0; batch < UNIT_BATCHES; batch++)
+		read_batch(strip, unit * UNIT_BATCHES + batch);
+}
+
+static __noinline void forget_unit(struct strip *strip, u32 unit)
+{
+#pragma clang loop unroll(disable)
+	for (u32 batch = 0; batch < UNIT_BATCHES; batch++) {
+		strip->young[unit * UNIT_BATCHES + batch] = 0;
+		strip->present[unit * UNIT_BATCHES + batch] = 0;
+	}
+	strip->huge &= ~(1ull << unit);
+}
+
+static long read_strip(u64 at, u64 *top)
+{
+	struct strip *strip;
+	u64 address;
+
+	at %= STRIPS_MAX;
+	strip = &exchange.strips[at];
+	address = exchange.addresses[at];
+	strip->huge = 0;
+	units_of(*top, address, exchange.units);
+#pragma clang loop unroll(disable)
+	for (u32 unit = 0; unit < UNITS; unit++)
+		read_unit(strip, unit, exchange.units[unit]);
+	units_of(*top, address, exchange.after);
+#pragma clang loop unroll(disable)
+	for (u32 unit = 0; unit < UNITS; unit++)
+		if ((exchange.units[unit] ^ exchange.after[unit]) & (exchange.frames | PRESENT | HUGE))
+			forget_unit(strip, unit);
+	return 0;
+}
+
+static __always_inline void read_strips(struct mm_struct *mm)
+{
+	u64 top = (u64)BPF_CORE_READ(mm, pgd);
+
+	bpf_loop(exchange.count, read_strip, &top, 0);
+}
+
+SEC("syscall")
+int walk(void *context)
+{
+	struct task_struct *task;
+	struct mm_struct *mm;
+
+	exchange.state = CHANGED;
+	/* By the number that the caller knows it by, where the kernel can. */
+	task = bpf_ksym_exists(bpf_task_from_vpid) ? bpf_task_from_vpid(exchange.pid) : bpf_task_from_pid(exchange.pid);
+	if (!task)
+		return 0;
+	mm = BPF_CORE_READ(task, mm);
+	if (mm && space_of(mm) == exchange.space) {
+		read_strips(mm);
+		if (BPF_CORE_READ(task, mm) == mm && space_of(mm) == exchange.space)
+			exchange.state = DONE;
+	}
+	bpf_task_release(task);
+	return 0;
+}
+
+/* The same at the first of a process's mappings, while these are locked. */
+SEC("iter/task_vma")
+int walk_locked(struct bpf_iter__task_vma *context)
+{
+	struct vm_area_struct *vma = context->vma;
+	u64 end = 0;
+
+	if (!vma || exchange.state == DONE)
+		return 0;
+	exchange.state = CHANGED;
+	if (space_of(vma->vm_mm) == exchange.space) {
+		read_strips(vma->vm_mm);
+		exchange.state = DONE;
+	}
+	/* Fills what is asked for, so that the kernel stops. */
+	bpf_seq_write(context->meta->seq, &end, sizeof(end));
+	return 0;
+}
+
+SEC("iter/task_vma")
+int areas(struct bpf_iter__task_vma *context)
+{
+	struct vm_area_struct *vma = context->vma;
+	struct area area = {};
+
+	if (!vma)
+		return 0;
+	area.start = vma->vm_start;
+	area.end = vma->vm_end;
+	area.flags = vma->vm_flags;
+	area.space = space_of(vma->vm_mm);
+	area.has_file = vma->vm_file != 0;
+	area.has_operations = vma->vm_ops != 0;
+	bpf_seq_write(context->meta->seq, &area, sizeof(area));
+	return 0;
+}
+
+static long try_place(u64 at, u64 *highest)
+{
+	u64 place = *highest - (at << 30), found[MARK_WORDS] = {};
+
+	if (bpf_probe_read_kernel(found, sizeof(found), (void *)(place + exchange.marked)))
+		return 0;
+#pragma clang loop unroll(disable)
+	for (u32 word = 0; word < MARK_WORDS; word++)
+		if (found[word] != ~exchange.mark[word])
+			return 0;
+	exchange.direct_map = place;
+	exchange.state = DONE;
+	return 1;
+}
+
+/* Finds where the kernel maps all memory: where the caller's page of a known frame is to be read. The table of the
+ * caller's own address space is in there, so it is not far. */
+SEC("syscall")
+int find_direct_map(void *context)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u64 highest = (u64)BPF_CORE_READ(task, mm, pgd) & ~((1ull << 30) - 1);
+
+	exchange.state = NOT_RUN;
+	bpf_loop(TRIES, try_place, &highest, 0);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,41 @@
+//! Loading BPF programs, and saying why the kernel would not have them.
+
+use std::sync::Mutex;
+
+use libbpf_rs::PrintLevel;
+
+/// Why programs were not loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// This process may not load BPF programs.
+    NotPermitted,
+    /// What the kernel and libbpf said.
+    Other(String),
+}
+
+/// Loads programs. What libbpf says meanwhile is not printed, but told where they are refused.
+pub(crate) fn load<T>(load: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, Refusal> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(|held| held.into_inner());
+    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, keep_words)));
+    let loaded = load();
+    libbpf_rs::set_print(before);
+    let words = std::mem::take(&mut *WORDS.lock().unwrap_or_else(|held| held.into_inner()));
+    loaded.map_err(|error| match error.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => Refusal::NotPermitted,
+        _ => Refusal::Other(format!("{error}\n{words}").trim_end().to_owned()),
+    })
+}
+
+/// What libbpf said while programs were loaded: the end of it.
+static WORDS: Mutex<String> = Mutex::new(String::new());
+/// Bytes of it that are kept.
+const WORDS_MAX: usize = 4_000;
+
+fn keep_words(_: PrintLevel, text: String) {
+    let mut words = WORDS.lock().unwrap_or_else(|held| held.into_inner());
+    words.push_str(&text);
+    while words.len() > WORDS_MAX {
+        words.remove(0);
+    }
+}

@@ -1,0 +1,247 @@
+//! What a process has mapped, and what of it may be moved.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
+
+use super::pages::Pages;
+use super::process::Process;
+use crate::target::TargetError;
+
+/// Of `areas` in the BPF programs.
+const RECORD_BYTES: usize = 40;
+/// How often a process may execute another program while it is looked at.
+const TRIES: usize = 4;
+
+/// What kind of memory is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Private and anonymous: heaps and the like. The only kind that is scanned and moved.
+    Movable,
+    /// A file's, or a private copy of it.
+    File,
+    /// Shared with other processes, or meant to be: as PostgreSQL's buffers are.
+    Shared,
+    /// The program had it locked.
+    Locked,
+    /// Stacks, what only looks like memory, pages of hugetlbfs, and what may not be accessed at all.
+    Special,
+}
+
+/// Something mapped, in whole pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// Its first byte.
+    pub start: u64,
+    /// The first byte after it.
+    pub end: u64,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What a process had mapped at one time, by address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map {
+    /// What is mapped; neighbours of one kind are one.
+    pub areas: Vec<Area>,
+    /// Names the address space: a process that executes another program has another.
+    pub space: u64,
+}
+
+impl Map {
+    /// Bytes of a kind; they need not be in memory.
+    pub fn bytes(&self, kind: Kind) -> u64 {
+        let of_kind = self.areas.iter().filter(|area| area.kind == kind);
+        of_kind.map(|area| area.end - area.start).sum()
+    }
+
+    fn push(&mut self, area: Area) {
+        match self.areas.last_mut() {
+            Some(last) if last.end == area.start && last.kind == area.kind => last.end = area.end,
+            // A thread that has files of its own is told of once more.
+            Some(last) if area.start < last.end => {}
+            _ => self.areas.push(area),
+        }
+    }
+}
+
+/// Tells what processes have mapped: by a BPF program, which walks no page table; where the kernel does
+/// not have that, by /proc.
+#[derive(Debug)]
+pub struct Areas {
+    pages: Result<Mutex<Pages>, String>,
+}
+
+impl Areas {
+    /// Tries the BPF program on this process, and takes /proc if that fails.
+    pub fn open() -> Areas {
+        let tried = Pages::load(&["areas"]).and_then(|pages| {
+            let areas = Areas { pages: Ok(Mutex::new(pages)) };
+            let ourselves = Process::ourselves().and_then(|process| areas.map(&process));
+            let map = ourselves.map_err(|error| error.to_string())?;
+            let here = &raw const map as u64;
+            let found = map.areas.iter().any(|area| (area.start..area.end).contains(&here));
+            match found {
+                true => areas.pages,
+                false => Err("the iterator does not find this process's own stack".to_owned()),
+            }
+        });
+        Areas { pages: tried }
+    }
+
+    /// By /proc, whatever else there is.
+    pub fn by_proc() -> Areas {
+        Areas { pages: Err("not asked for".to_owned()) }
+    }
+
+    /// Why /proc is read, if it is.
+    pub fn falls_back(&self) -> Option<&str> {
+        self.pages.as_ref().err().map(String::as_str)
+    }
+
+    /// What a process has mapped now.
+    pub fn map(&self, process: &Process) -> Result<Map, TargetError> {
+        let pid = process.pid();
+        let map = match &self.pages {
+            Ok(pages) => {
+                let mut pages = pages.lock().unwrap_or_else(PoisonError::into_inner);
+                by_iterator(&mut pages, process)
+            }
+            Err(_) => by_proc(pid),
+        };
+        match map {
+            // Its number was its own up to here.
+            _ if !process.is_alive() => Err(TargetError::Ended(pid)),
+            Ok(map) => Ok(map),
+            Err(what) => Err(TargetError::Unreadable { pid, what }),
+        }
+    }
+}
+
+/// Several at once, as the kernel tells them apart.
+mod flags {
+    pub(super) const ACCESS: u64 = 0x7;
+    pub(super) const SHARED: u64 = 0x8 | 0x80;
+    pub(super) const LOCKED: u64 = 0x2000;
+    /// Grows down, frames without pages (two kinds), devices, hugetlbfs.
+    pub(super) const SPECIAL: u64 = 0x100 | 0x400 | 0x1000_0000 | 0x4000 | 0x40_0000;
+}
+
+fn kind(bits: u64, has_file: bool, has_operations: bool) -> Kind {
+    if bits & flags::SPECIAL != 0 {
+        Kind::Special
+    } else if bits & flags::SHARED != 0 {
+        Kind::Shared
+    } else if bits & flags::LOCKED != 0 {
+        Kind::Locked
+    } else if has_file {
+        Kind::File
+    } else if has_operations || bits & flags::ACCESS == 0 {
+        Kind::Special
+    } else {
+        Kind::Movable
+    }
+}
+
+fn by_iterator(pages: &mut Pages, process: &Process) -> Result<Map, String> {
+    let mut bytes = Vec::new();
+    for _ in 0..TRIES {
+        bytes.clear();
+        let read = pages
+            .iterate("areas", process.as_fd())
+            .and_then(|mut records| records.read_to_end(&mut bytes));
+        read.map_err(|error| format!("the BPF iterator over its mappings: {error}"))?;
+        let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
+        let record = |record: &[u8; RECORD_BYTES]| {
+            let (words, _) = record.as_chunks::<8>();
+            let [start, end, bits, space, has] =
+                [0, 1, 2, 3, 4].map(|at| u64::from_ne_bytes(words[at]));
+            // Two halves: a file, and operations.
+            let [file, operations] = [has as u32, (has >> 32) as u32];
+            (Area { start, end, kind: kind(bits, file != 0, operations != 0) }, space)
+        };
+        let mut map = Map::default();
+        let mut spaces = records.iter().map(|bytes| record(bytes).1);
+        map.space = spaces.next().ok_or("it has nothing mapped any more")?;
+        if spaces.all(|space| space == map.space) {
+            records.iter().for_each(|bytes| map.push(record(bytes).0));
+            return Ok(map);
+        }
+    }
+    Err("it executes one program after the other".to_owned())
+}
+
+fn by_proc(pid: i32) -> Result<Map, String> {
+    for _ in 0..TRIES {
+        let space = space_by_proc(pid)?;
+        let path = format!("/proc/{pid}/smaps");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let mut map = Map { areas: Vec::new(), space };
+        for area in parse(&text) {
+            map.push(area);
+        }
+        if space_by_proc(pid)? == space {
+            return Ok(map);
+        }
+    }
+    Err("it executes one program after the other".to_owned())
+}
+
+/// The numbers of places that are drawn anew with each program: of its code, stack, arguments and environment.
+fn space_by_proc(pid: i32) -> Result<u64, String> {
+    let path = format!("/proc/{pid}/stat");
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let (_, fields) = text.rsplit_once(')').ok_or_else(|| format!("{path} has no name"))?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let mut hasher = DefaultHasher::new();
+    for at in [23, 24, 25, 42, 43, 44, 45, 46, 47, 48] {
+        let field: u64 = fields.get(at).and_then(|field| field.parse().ok()).unwrap_or(0);
+        field.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+/// The areas of an smaps file: a line `start-end access offset device inode path`, and then, among others,
+/// one with flags of two letters each.
+fn parse(text: &str) -> impl Iterator<Item = Area> {
+    let mut header = None;
+    text.lines().filter_map(move |line| {
+        if let Some(names) = line.strip_prefix("VmFlags:") {
+            let (range, path): (&str, Option<&str>) = header.take()?;
+            let (start, end) = range.split_once('-')?;
+            let start = u64::from_str_radix(start, 16).ok()?;
+            let end = u64::from_str_radix(end, 16).ok()?;
+            let bits = names.split_ascii_whitespace().map(flag).fold(0, |all, one| all | one);
+            let has_file = path.is_some_and(|path| path.starts_with('/'));
+            // [vdso] and the like.
+            let has_operations = path.is_some_and(|path| path.starts_with("[v"));
+            // What the kernel shows as everybody's and nobody mapped.
+            if start > i64::MAX as u64 {
+                return None;
+            }
+            return Some(Area { start, end, kind: kind(bits, has_file, has_operations) });
+        }
+        let mut words = line.split_ascii_whitespace();
+        let range = words.next().filter(|word| word.contains('-'))?;
+        header = Some((range, words.nth(4)));
+        None
+    })
+}
+
+fn flag(name: &str) -> u64 {
+    match name {
+        "rd" => 1,
+        "wr" => 2,
+        "ex" => 4,
+        "sh" => 8,
+        "ms" => 0x80,
+        "gd" => 0x100,
+        "pf" => 0x400,
+        "lo" => 0x2000,
+        "io" => 0x4000,
+        "ht" => 0x40_0000,
+        "mm" => 0x1000_0000,
+        _ => 0,
+    }
+}

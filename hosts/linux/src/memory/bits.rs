@@ -1,0 +1,235 @@
+//! Accessed bits of another process's pages, by what this kernel has.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use super::advise::{Advice, AdviseError, Advised, advise};
+pub use super::pages::Strip;
+use super::pages::{DONE, Pages, STRIPS_MAX};
+use super::pattern::{self, Marked};
+use super::process::Process;
+
+/// What a strip covers: 64 batches of 64 pages of 4 KiB.
+pub const STRIP_BYTES: u64 = 16 << 20;
+/// Strips that are read while the process can map nothing: less than a millisecond.
+const LOCKED_STRIPS_MAX: usize = 64;
+/// Addresses of programs end below this, with page tables of five levels too.
+const ADDRESSES_END: u64 = 1 << 56;
+/// Bits of a page table entry that can be its frame's address.
+const FRAMES: u64 = 0x000f_ffff_ffff_f000;
+
+/// How accessed bits are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// A BPF program that is called, and reads the page table without a lock: Linux 6.12 or later.
+    Walk,
+    /// A BPF iterator that reads it while the process's mappings are locked: Linux 6.1 or later.
+    Iterator,
+}
+
+impl Backend {
+    /// All, the best first.
+    pub const ALL: [Backend; 2] = [Backend::Walk, Backend::Iterator];
+
+    /// How it is asked for.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Walk => "walk",
+            Backend::Iterator => "iterator",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Backend::Walk => "page table walk (BPF)",
+            Backend::Iterator => "page table walk under lock (BPF iterator)",
+        })
+    }
+}
+
+/// Why there are no bits.
+#[derive(Debug, thiserror::Error)]
+pub enum BitsError {
+    /// The process has ended, or executes another program: nothing was read.
+    #[error("the process has ended or executes another program: look at what it has mapped anew")]
+    Changed,
+    /// This does not work here.
+    #[error("accessed bits by {backend}: {why}")]
+    NotHere {
+        /// What was tried.
+        backend: Backend,
+        /// Why not.
+        why: String,
+    },
+    /// Nothing works here.
+    #[error("this kernel tells no accessed bits of other processes: {0}")]
+    Nowhere(String),
+    /// It did work before.
+    #[error("reading a page table: {0}; this worked when it was tried first")]
+    Reading(io::Error),
+}
+
+/// Reads and clears accessed bits.
+#[derive(Debug)]
+pub struct AccessBits {
+    backend: Backend,
+    pages: Pages,
+}
+
+impl AccessBits {
+    /// Tries every backend on this process, with pages that are known to have been touched.
+    pub fn probe() -> Vec<(Backend, Result<(), String>)> {
+        let tried = Backend::ALL.map(|backend| (backend, AccessBits::tried(backend).map(|_| ())));
+        tried.into()
+    }
+
+    /// The best that works here.
+    pub fn open() -> Result<AccessBits, BitsError> {
+        let mut reasons = Vec::new();
+        for backend in Backend::ALL {
+            match AccessBits::tried(backend) {
+                Ok(bits) => return Ok(bits),
+                Err(why) => reasons.push(format!("{backend}: {why}")),
+            }
+        }
+        Err(BitsError::Nowhere(reasons.join("; ")))
+    }
+
+    /// This one, if it works here.
+    pub fn with(backend: Backend) -> Result<AccessBits, BitsError> {
+        AccessBits::tried(backend).map_err(|why| BitsError::NotHere { backend, why })
+    }
+
+    /// Which it is.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Reads the strips at these addresses, multiples of [`STRIP_BYTES`], of the address space that
+    /// [`super::Map`] names so. `strips` has one for each afterwards, or none after an error. What is mapped or
+    /// unmapped meanwhile may be told as not present.
+    pub fn read(
+        &mut self,
+        process: &Process,
+        space: u64,
+        addresses: &[u64],
+        strips: &mut Vec<Strip>,
+    ) -> Result<(), BitsError> {
+        strips.clear();
+        let right = |address: &u64| address.is_multiple_of(STRIP_BYTES) && *address < ADDRESSES_END;
+        assert!(addresses.iter().all(right), "not where a strip begins");
+        let at_once = match self.backend {
+            Backend::Walk => STRIPS_MAX,
+            Backend::Iterator => LOCKED_STRIPS_MAX,
+        };
+        for addresses in addresses.chunks(at_once) {
+            let exchange = self.pages.exchange();
+            exchange.pid = process.pid();
+            exchange.space = space;
+            exchange.count = addresses.len() as u32;
+            exchange.addresses[..addresses.len()].copy_from_slice(addresses);
+            let read = self.run(process);
+            let exchange = self.pages.exchange();
+            // Its number was its own as long as it lives.
+            let changed = exchange.state != DONE || !process.is_alive();
+            let result = match read {
+                _ if changed => Err(BitsError::Changed),
+                read => read.map_err(BitsError::Reading),
+            };
+            if result.is_err() {
+                strips.clear();
+                return result;
+            }
+            strips.extend_from_slice(&exchange.strips[..addresses.len()]);
+        }
+        Ok(())
+    }
+
+    /// Clears the bits of ranges; of a huge page only as a whole, or the kernel cuts it.
+    pub fn clear(
+        &mut self,
+        process: &Process,
+        ranges: &[Range<u64>],
+    ) -> Result<Advised, AdviseError> {
+        advise(process, Advice::Cold, ranges)
+    }
+
+    fn run(&mut self, process: &Process) -> io::Result<()> {
+        self.pages.exchange().state = 0;
+        match self.backend {
+            Backend::Walk => self.pages.run("walk"),
+            Backend::Iterator => {
+                let mut answer = [0; 8];
+                // The program fills it at once, and the kernel unlocks.
+                self.pages.iterate("walk_locked", process.as_fd())?.read(&mut answer).map(|_| ())
+            }
+        }
+    }
+
+    fn tried(backend: Backend) -> Result<AccessBits, String> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(format!("page tables of {} are not supported yet", std::env::consts::ARCH));
+        }
+        let program = match backend {
+            Backend::Walk => "walk",
+            Backend::Iterator => "walk_locked",
+        };
+        let pages = Pages::load(&[program, "find_direct_map"])?;
+        let mut bits = AccessBits { backend, pages };
+        bits.find_direct_map()?;
+        let mut why = String::new();
+        for (levels, frames) in page_tables() {
+            let exchange = bits.pages.exchange();
+            (exchange.levels, exchange.frames) = (levels, frames);
+            match pattern::prove(&mut bits) {
+                Ok(()) => return Ok(bits),
+                Err(wrong) => why = wrong,
+            }
+        }
+        Err(why)
+    }
+
+    /// Finds where the kernel maps all memory, by a page of ours whose frame is known.
+    fn find_direct_map(&mut self) -> Result<(), String> {
+        let page = Marked::new()?;
+        let exchange = self.pages.exchange();
+        exchange.mark = page.mark();
+        exchange.marked = page.address_of_frame()?;
+        let ran = self.pages.run("find_direct_map");
+        ran.map_err(|error| format!("finding where the kernel maps memory: {error}"))?;
+        match self.pages.exchange().state {
+            DONE => Ok(()),
+            _ => Err("where the kernel maps memory is not found: it may be locked down \
+                      (/sys/kernel/security/lockdown)"
+                .to_owned()),
+        }
+    }
+}
+
+/// What page tables there are: levels, and the bits of a frame's address. Which is right is tried.
+fn page_tables() -> Vec<(u32, u64)> {
+    let mut frames = vec![FRAMES];
+    frames.extend(encryption_bit().map(|bit| FRAMES & !bit));
+    let with = |levels| frames.iter().map(move |frames| (levels, *frames));
+    [4, 5].into_iter().flat_map(with).collect()
+}
+
+/// AMD: the bit of a frame's address that says that it is encrypted.
+#[cfg(target_arch = "x86_64")]
+fn encryption_bit() -> Option<u64> {
+    const LEAF: u32 = 0x8000_001f;
+    if std::arch::x86_64::__cpuid(0x8000_0000).eax < LEAF {
+        return None;
+    }
+    let leaf = std::arch::x86_64::__cpuid(LEAF);
+    (leaf.eax & 3 != 0).then_some(1 << (leaf.ebx & 63))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn encryption_bit() -> Option<u64> {
+    None
+}

@@ -1,0 +1,124 @@
+//! Figures of the kernel's: how much of a process is in memory, how often it waited for its pages, and how hard
+//! the machine or a cgroup looks for memory.
+
+use std::path::Path;
+
+use super::process::Process;
+use crate::target::TargetError;
+
+/// Of one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// In memory: its own and what it shares. The kernel counts in lots, so it may be some pages off per CPU.
+    pub resident_bytes: u64,
+    /// Private pages in swap. What was read back ahead of its use counts until it is used.
+    pub swapped_bytes: u64,
+    /// How often one of its threads waited until a page was read, since it began.
+    pub major_faults: u64,
+}
+
+impl Figures {
+    /// As they are now.
+    pub fn of(process: &Process) -> Result<Figures, TargetError> {
+        let pid = process.pid();
+        let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+        let texts = read("status").and_then(|status| Ok((status, read("stat")?)));
+        if !process.is_alive() {
+            return Err(TargetError::Ended(pid));
+        }
+        let unreadable = |what| TargetError::Unreadable { pid, what };
+        let (status, stat) = texts.map_err(|error| unreadable(error.to_string()))?;
+        let parsed = Figures::parse(&status, &stat);
+        parsed.ok_or_else(|| unreadable("/proc/PID/status or stat lack what they have".to_owned()))
+    }
+
+    fn parse(status: &str, stat: &str) -> Option<Figures> {
+        let bytes = |name: &str| -> Option<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+            Some(kib * 1024)
+        };
+        let (_, fields) = stat.rsplit_once(')')?;
+        let major_faults = fields.split_ascii_whitespace().nth(9)?.parse().ok()?;
+        let (resident_bytes, swapped_bytes) = (bytes("VmRSS:")?, bytes("VmSwap:")?);
+        Some(Figures { resident_bytes, swapped_bytes, major_faults })
+    }
+}
+
+/// How long threads waited for memory: PSI.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pressure {
+    /// Some waited.
+    pub some: Stall,
+    /// All that were not idle waited.
+    pub full: Stall,
+}
+
+/// One line of PSI.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stall {
+    /// Percent of the last ten seconds.
+    pub avg10_percent: f64,
+    /// Since the machine or the cgroup began.
+    pub total_us: u64,
+}
+
+impl Pressure {
+    /// Of the machine; none where the kernel does not tell.
+    pub fn of_machine() -> Option<Pressure> {
+        Pressure::read(Path::new("/proc/pressure/memory"))
+    }
+
+    /// Of a cgroup (v2), by its folder; none where the kernel does not tell.
+    pub fn of_cgroup(folder: &Path) -> Option<Pressure> {
+        Pressure::read(&folder.join("memory.pressure"))
+    }
+
+    fn read(path: &Path) -> Option<Pressure> {
+        Pressure::parse(&std::fs::read_to_string(path).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Pressure> {
+        let stall = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            let (_, line) = lines.find(|(first, _)| *first == name)?;
+            let field = |name: &str| {
+                line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
+            };
+            let avg10_percent = field("avg10")?.parse().ok()?;
+            Some(Stall { avg10_percent, total_us: field("total")?.parse().ok()? })
+        };
+        Some(Pressure { some: stall("some")?, full: stall("full")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_right() {
+        let status = "Name:\ta)\nVmRSS:\t     120 kB\nVmSwap:\t       8 kB\n";
+        let stat = "7 (a) 1 (b)) S 1 7 7 0 -1 4194304 100 0 42 9 42 58 0 0 20 0 1 0 1000 0";
+        let expected =
+            Figures { resident_bytes: 120 << 10, swapped_bytes: 8 << 10, major_faults: 42 };
+        assert_eq!(Figures::parse(status, stat), Some(expected));
+        // One that is ending has no memory.
+        assert_eq!(Figures::parse("Name:\ta\n", stat), None);
+    }
+
+    #[test]
+    fn pressure_is_read_right() {
+        let text = "some avg10=0.12 avg60=0.00 avg300=0.00 total=3156\n\
+                    full avg10=0.03 avg60=0.00 avg300=0.00 total=777\n";
+        let expected = Pressure {
+            some: Stall { avg10_percent: 0.12, total_us: 3156 },
+            full: Stall { avg10_percent: 0.03, total_us: 777 },
+        };
+        assert_eq!(Pressure::parse(text), Some(expected));
+        assert_eq!(Pressure::parse(""), None);
+        let there = Path::new("/proc/pressure/memory");
+        let told = std::fs::read_to_string(there).is_ok_and(|text| !text.is_empty());
+        assert_eq!(Pressure::of_machine().is_some(), told);
+    }
+}

@@ -1,0 +1,333 @@
+//! The kernel as the tiers of an enclave: programs, what they have mapped, and how pages are read and moved.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use wave_core::clock::Nanos;
+use wave_core::outcome::Code;
+use wave_memory::guard::Guard;
+use wave_memory::serve::Tiers;
+use wave_memory::table::{Bits, Table};
+use wave_memory::wire::{Place, STRIP_BYTES};
+
+use super::advise::{Advice, Advised, advise};
+use super::areas::{Area, Areas, Kind, Map};
+use super::bits::{AccessBits, Strip};
+use super::figures::{Figures, Pressure};
+use super::process::{Process, processes_of};
+use super::swap::{Zram, swap_state};
+use super::{Group, TargetError};
+
+const PAGE: u64 = 4096;
+const BATCH: u64 = STRIP_BYTES / 64;
+/// Swap with less room than this is full.
+const SWAP_ROOM: u64 = 2 * STRIP_BYTES;
+
+/// A program, and how much of its memory is of which kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// Its process.
+    pub pid: i32,
+    /// Bytes mapped that can be managed.
+    pub movable: u64,
+    /// Bytes mapped that are shared with others: left alone.
+    pub shared: u64,
+    /// Bytes mapped of files: left alone.
+    pub file: u64,
+    /// Bytes mapped that are locked: left alone.
+    pub locked: u64,
+}
+
+/// How the programs and the machine stand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    pub resident_bytes: u64,
+    pub swapped_bytes: u64,
+    pub zram_bytes: u64,
+    pub zram_held_bytes: u64,
+    pub swap_free_bytes: u64,
+}
+
+struct Target {
+    process: Process,
+    map: Map,
+    program: Program,
+}
+
+pub(super) struct Kernel {
+    areas: Areas,
+    bits: AccessBits,
+    targets: BTreeMap<u32, Target>,
+    read: Vec<Strip>,
+    swap_free: u64,
+}
+
+impl Kernel {
+    pub(super) fn new(bits: AccessBits) -> Kernel {
+        Kernel {
+            areas: Areas::open(),
+            bits,
+            targets: BTreeMap::new(),
+            read: Vec::new(),
+            swap_free: 0,
+        }
+    }
+
+    /// Looks who is there and what they have mapped.
+    pub(super) fn survey(
+        &mut self,
+        groups: &[Group],
+        table: &mut Table,
+    ) -> Result<(), TargetError> {
+        let mut found = Vec::new();
+        let mut first_error = None;
+        for group in groups {
+            match processes_of(group) {
+                Ok(pids) => found.extend(pids),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        let here = |pid: u32| found.contains(&(pid as i32));
+        self.targets.retain(|&pid, target| {
+            let stays = here(pid) && target.process.is_alive();
+            if !stays {
+                table.update(pid, &BTreeMap::new());
+            }
+            stays
+        });
+        for pid in found {
+            if let Err(error) = self.look_at(pid, table) {
+                first_error = first_error.or(Some(error));
+            }
+        }
+        match first_error {
+            Some(error) if self.targets.is_empty() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn look_at(&mut self, pid: i32, table: &mut Table) -> Result<(), TargetError> {
+        let space = pid as u32;
+        if !self.targets.contains_key(&space) {
+            let process = Process::open(pid)?;
+            let map = self.areas.map(&process)?;
+            let program = Program { pid, ..Program::default() };
+            self.targets.insert(space, Target { process, map, program });
+        } else if let Some(target) = self.targets.get_mut(&space) {
+            let before = target.map.space;
+            target.map = self.areas.map(&target.process)?;
+            if target.map.space != before {
+                table.update(space, &BTreeMap::new());
+            }
+        }
+        let Some(target) = self.targets.get_mut(&space) else { return Ok(()) };
+        let bytes = |kind| target.map.bytes(kind);
+        target.program = Program {
+            pid,
+            movable: bytes(Kind::Movable),
+            shared: bytes(Kind::Shared),
+            file: bytes(Kind::File),
+            locked: bytes(Kind::Locked),
+        };
+        table.update(space, &batches_of(&target.map.areas));
+        Ok(())
+    }
+
+    pub(super) fn programs(&self) -> Vec<Program> {
+        self.targets.values().map(|target| target.program.clone()).collect()
+    }
+
+    pub(super) fn is_swap_full(&self) -> bool {
+        self.swap_free < SWAP_ROOM
+    }
+
+    /// Reads figures, and tells the guard.
+    pub(super) fn look(&mut self, guard: &mut Guard) -> Sums {
+        let mut sums = Sums::default();
+        for target in self.targets.values() {
+            let Ok(figures) = Figures::of(&target.process) else { continue };
+            sums.resident_bytes += figures.resident_bytes;
+            sums.swapped_bytes += figures.swapped_bytes;
+        }
+        if let Ok(state) = swap_state() {
+            sums.swap_free_bytes = state.free_bytes;
+            for device in &state.devices {
+                let Some(zram) = Zram::of(&device.path) else { continue };
+                sums.zram_bytes += zram.memory_used_bytes;
+                sums.zram_held_bytes += zram.orig_bytes;
+            }
+        }
+        self.swap_free = sums.swap_free_bytes;
+        let percent = Pressure::of_machine().map_or(0.0, |pressure| pressure.some.avg10_percent);
+        guard.look(sums.resident_bytes / PAGE, percent);
+        sums
+    }
+
+    fn advise(&self, place: Place, batches: u64, advice: Advice) -> Option<Advised> {
+        let target = self.targets.get(&place.space)?;
+        advise(&target.process, advice, &ranges_of(&target.map.areas, place.address, batches)).ok()
+    }
+}
+
+/// What kernel said to a range that it refused.
+fn code_of(advised: &Advised) -> Result<(), Code> {
+    match &advised.refused {
+        // Something of it went.
+        Some(_) if advised.bytes > 0 => Ok(()),
+        Some((_, error)) => Err(match error.raw_os_error() {
+            Some(libc::EINVAL) => Code::InvalidTarget,
+            Some(libc::EPERM | libc::EACCES) => Code::NotPermitted,
+            _ => Code::Held,
+        }),
+        None => Ok(()),
+    }
+}
+
+impl Tiers for Kernel {
+    fn now(&self) -> Nanos {
+        super::now()
+    }
+
+    fn read(&mut self, place: Place) -> Option<Bits> {
+        let target = self.targets.get(&place.space)?;
+        self.read.clear();
+        let (bits, map) = (&mut self.bits, &target.map);
+        bits.read(&target.process, map.space, &[place.address], &mut self.read).ok()?;
+        let strip = self.read.pop()?;
+        let mut bits = Bits { young: strip.young, present: strip.present, huge: strip.huge };
+        keep_only(&map.areas, place.address, &mut bits);
+        Some(bits)
+    }
+
+    fn clear(&mut self, place: Place, batches: u64) -> u64 {
+        match self.advise(place, batches, Advice::Cold) {
+            Some(advised) if advised.refused.is_none() => 0,
+            _ => batches,
+        }
+    }
+
+    fn page_out(&mut self, place: Place, batches: u64) -> Result<(), Code> {
+        if self.is_swap_full() {
+            return Err(Code::Held);
+        }
+        let advised = self.advise(place, batches, Advice::PageOut).ok_or(Code::TargetNotFound)?;
+        self.swap_free = self.swap_free.saturating_sub(advised.bytes);
+        code_of(&advised)
+    }
+
+    fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code> {
+        code_of(&self.advise(place, batches, Advice::WillNeed).ok_or(Code::TargetNotFound)?)
+    }
+}
+
+/// Strips by address, and their batches that have anything in them that can be managed.
+fn batches_of(areas: &[Area]) -> BTreeMap<u64, u64> {
+    let mut strips = BTreeMap::new();
+    for area in areas.iter().filter(|area| area.kind == Kind::Movable) {
+        let mut strip = area.start & !(STRIP_BYTES - 1);
+        while strip < area.end {
+            let start = area.start.max(strip);
+            let end = area.end.min(strip + STRIP_BYTES);
+            let (first, last) = ((start - strip) / BATCH, (end - 1 - strip) / BATCH);
+            let mask = (u64::MAX >> (63 - (last - first))) << first;
+            *strips.entry(strip).or_default() |= mask;
+            strip += STRIP_BYTES;
+        }
+    }
+    strips
+}
+
+/// The areas that reach into a range, of those that can be managed.
+fn within(areas: &[Area], range: Range<u64>) -> impl Iterator<Item = &Area> {
+    let first = areas.partition_point(|area| area.end <= range.start);
+    let rest = areas[first..].iter().take_while(move |area| area.start < range.end);
+    rest.filter(|area| area.kind == Kind::Movable)
+}
+
+/// What can be managed of these batches of a strip.
+fn ranges_of(areas: &[Area], strip: u64, batches: u64) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut rest = batches;
+    while rest != 0 {
+        let first = rest.trailing_zeros();
+        let count = (rest >> first).trailing_ones();
+        rest &= !((u64::MAX >> (64 - count)) << first);
+        let start = strip + u64::from(first) * BATCH;
+        let end = start + u64::from(count) * BATCH;
+        for area in within(areas, start..end) {
+            ranges.push(area.start.max(start)..area.end.min(end));
+        }
+    }
+    ranges
+}
+
+/// Drops the bits of pages that are not to be managed.
+fn keep_only(areas: &[Area], strip: u64, bits: &mut Bits) {
+    let range = strip..strip + STRIP_BYTES;
+    if within(areas, range.clone()).any(|area| area.start <= range.start && area.end >= range.end) {
+        return;
+    }
+    let mut keep = [0_u64; 64];
+    for area in within(areas, range.clone()) {
+        let mut page = (area.start.max(range.start) - strip) / PAGE;
+        let end = (area.end.min(range.end) - strip) / PAGE;
+        while page < end {
+            let (batch, first) = (page / 64, page % 64);
+            let count = (end - page).min(64 - first);
+            keep[batch as usize] |= (u64::MAX >> (64 - count)) << first;
+            page += count;
+        }
+    }
+    for (at, keep) in keep.into_iter().enumerate() {
+        bits.young[at] &= keep;
+        bits.present[at] &= keep;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STRIP: u64 = 5 * STRIP_BYTES;
+
+    fn areas() -> Vec<Area> {
+        let area = |start, end, kind| Area { start: STRIP + start, end: STRIP + end, kind };
+        vec![
+            area(PAGE, 3 * PAGE, Kind::Movable),
+            area(3 * PAGE, BATCH, Kind::File),
+            area(2 * BATCH, 4 * BATCH + PAGE, Kind::Movable),
+            area(63 * BATCH, STRIP_BYTES + BATCH, Kind::Movable),
+        ]
+    }
+
+    #[test]
+    fn batches_are_those_with_anything_to_manage() {
+        let strips = batches_of(&areas());
+        assert_eq!(
+            strips.into_iter().collect::<Vec<_>>(),
+            [(STRIP, 1 | 0b11100 | 1 << 63), (STRIP + STRIP_BYTES, 1)]
+        );
+        let whole = [Area { start: STRIP, end: STRIP + STRIP_BYTES, kind: Kind::Movable }];
+        assert_eq!(batches_of(&whole), BTreeMap::from([(STRIP, u64::MAX)]));
+    }
+
+    #[test]
+    fn ranges_leave_out_what_is_not_to_be_managed() {
+        let ranges = ranges_of(&areas(), STRIP, u64::MAX);
+        let at = |start, end| STRIP + start..STRIP + end;
+        let expected =
+            [at(PAGE, 3 * PAGE), at(2 * BATCH, 4 * BATCH + PAGE), at(63 * BATCH, STRIP_BYTES)];
+        assert_eq!(ranges, expected);
+        assert_eq!(ranges_of(&areas(), STRIP, 0b1010), [at(3 * BATCH, 4 * BATCH)]);
+    }
+
+    #[test]
+    fn bits_of_other_pages_are_dropped() {
+        let mut bits = Bits { young: [u64::MAX; 64], present: [u64::MAX; 64], huge: 0 };
+        keep_only(&areas(), STRIP, &mut bits);
+        let mut expected = [0; 64];
+        (expected[0], expected[2], expected[3]) = (0b110, u64::MAX, u64::MAX);
+        (expected[4], expected[63]) = (1, u64::MAX);
+        assert_eq!((bits.young, bits.present), (expected, expected));
+    }
+}

@@ -1,0 +1,40 @@
+//! The memory of running programs under an agent: what a process has mapped ([`Areas`]), which of its pages were
+//! accessed ([`AccessBits`]), and moves of its pages to swap and back ([`advise()`]); swap, where the machine has
+//! none ([`Swap`]). [`Enclave`] is the mechanism around them, and decides nothing.
+//!
+//! Nothing here changes what a process computes: bits are read and cleared, and pages are moved by
+//! advice that the kernel is free to pass over. A process is held by a descriptor of its own, so that its number
+//! is never another's, and an address space is named, so that a program which executes another is
+//! noticed.
+
+mod advise;
+mod areas;
+mod bits;
+mod enclave;
+mod figures;
+mod kernel;
+mod own_swap;
+mod pages;
+mod pattern;
+mod process;
+mod swap;
+
+pub use crate::target::{Group, TargetError};
+pub use advise::{Advice, AdviseError, Advised, advise};
+pub use areas::{Area, Areas, Kind, Map};
+pub use bits::{AccessBits, Backend, BitsError, STRIP_BYTES, Strip};
+pub use enclave::{Enclave, Options, StartError, Stats};
+pub use figures::{Figures, Pressure, Stall};
+pub use kernel::Program;
+pub use own_swap::{Swap, SwapError};
+pub use process::{Process, processes_of};
+pub use swap::{SwapDevice, SwapKind, SwapState, Zram, swap_state};
+pub use wave_memory::guard::{Held, Limits};
+
+/// The monotonic clock.
+fn now() -> wave_core::clock::Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writes for the duration of the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    wave_core::clock::Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

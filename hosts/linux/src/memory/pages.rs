@@ -1,0 +1,188 @@
+//! The BPF programs of `bpf/pages.bpf.c`, and the memory that is shared with them.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use libbpf_rs::{MapCore, Object, ObjectBuilder, ProgramInput, libbpf_sys};
+
+use crate::bpf::{self, Refusal};
+
+const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.bpf.o"));
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// Strips in one call.
+pub(super) const STRIPS_MAX: usize = 256;
+pub(super) const MARK_WORDS: usize = 4;
+
+/// Which pages of 16 MiB were accessed, as the page table says: 64 batches of 64 pages, a bit each, lowest
+/// first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Strip {
+    /// Pages that were accessed since they were cleared.
+    pub young: [u64; 64],
+    /// Pages that are in memory.
+    pub present: [u64; 64],
+    /// Units of 2 MiB that are one huge page: all their pages are alike.
+    pub huge: u8,
+    padding: [u8; 7],
+}
+
+impl Strip {
+    /// Nothing is there.
+    pub const EMPTY: Strip = Strip { young: [0; 64], present: [0; 64], huge: 0, padding: [0; 7] };
+}
+
+const _: () = assert!(size_of::<Strip>() == 1032);
+
+pub(super) const DONE: u32 = 1;
+
+/// What the programs are asked, and what they answer. Valid whatever its bytes are.
+#[repr(C)]
+pub(super) struct Exchange {
+    pub(super) direct_map: u64,
+    pub(super) frames: u64,
+    pub(super) levels: u32,
+    pub(super) state: u32,
+    pub(super) space: u64,
+    pub(super) pid: i32,
+    pub(super) count: u32,
+    pub(super) marked: u64,
+    pub(super) mark: [u64; MARK_WORDS],
+    scratch: [u64; 8 + 8 + 512],
+    pub(super) addresses: [u64; STRIPS_MAX],
+    pub(super) strips: [Strip; STRIPS_MAX],
+}
+
+const _: () = assert!(std::mem::offset_of!(Exchange, addresses) == 80 + 528 * 8);
+
+/// Loaded programs.
+pub(super) struct Pages {
+    exchange: NonNull<Exchange>,
+    object: Object,
+}
+
+// SAFETY: the memory at `exchange` belongs to this value alone, and `Object` may be sent.
+unsafe impl Send for Pages {}
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pages").finish_non_exhaustive()
+    }
+}
+
+impl Pages {
+    /// Loads those of the programs that are named. Why not is said in words.
+    pub(super) fn load(programs: &[&str]) -> Result<Pages, String> {
+        if !Path::new(BTF).exists() {
+            return Err(format!(
+                "{BTF} is missing: the kernel must be built with CONFIG_DEBUG_INFO_BTF"
+            ));
+        }
+        let load = || {
+            let mut open = ObjectBuilder::default().name("wave_pages")?.open_memory(PROGRAMS)?;
+            for mut program in open.progs_mut() {
+                let wanted = programs.iter().any(|name| program.name() == *name);
+                program.set_autoload(wanted);
+            }
+            let object = open.load()?;
+            let exchange = map_exchange(&object)?;
+            Ok(Pages { exchange, object })
+        };
+        bpf::load(load).map_err(|refusal| match refusal {
+            Refusal::NotPermitted => {
+                "the kernel does not let this process load BPF programs: run it as root, or \
+                                      give the binary CAP_BPF and CAP_PERFMON"
+                    .to_owned()
+            }
+            Refusal::Other(words) => format!("the kernel refuses the program: {words}"),
+        })
+    }
+
+    /// What is shared with the programs. None of them runs but by [`Pages::run`] and [`Pages::iterate`].
+    pub(super) fn exchange(&mut self) -> &mut Exchange {
+        // SAFETY: mapped for as long as this value lives, as large as `Exchange`, which is valid for all
+        // bytes; the programs write to it only while a call that takes `self` waits for them.
+        unsafe { self.exchange.as_mut() }
+    }
+
+    /// Runs a program once.
+    pub(super) fn run(&mut self, name: &'static str) -> io::Result<()> {
+        let program = self.object.progs_mut().find(|program| program.name() == name);
+        let program = program.ok_or_else(|| missing(name))?;
+        program.test_run(ProgramInput::default()).map(|_| ()).map_err(io::Error::other)
+    }
+
+    /// Begins to iterate over what a process has mapped. The kernel runs the program while the file is
+    /// read.
+    pub(super) fn iterate(
+        &mut self,
+        name: &'static str,
+        process: BorrowedFd<'_>,
+    ) -> io::Result<File> {
+        let program = self.object.progs().find(|program| program.name() == name);
+        let program = program.ok_or_else(|| missing(name))?;
+        let mut whose = libbpf_sys::bpf_iter_link_info::default();
+        whose.task.pid_fd = process.as_raw_fd() as u32;
+        let options = libbpf_sys::bpf_link_create_opts {
+            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+            iter_info: &raw mut whose,
+            iter_info_len: size_of_val(&whose) as u32,
+            ..Default::default()
+        };
+        let kind = libbpf_sys::BPF_TRACE_ITER;
+        // SAFETY: both calls take descriptors and `options`, which lives until they return; what they
+        // return is a descriptor that is nobody else's, or an error.
+        unsafe {
+            let link =
+                owned(libbpf_sys::bpf_link_create(program.as_fd().as_raw_fd(), 0, kind, &options))?;
+            owned(libbpf_sys::bpf_iter_create(link.as_raw_fd())).map(File::from)
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map_exchange` with this size, and not used any more.
+        unsafe { libc::munmap(self.exchange.as_ptr().cast(), size_of::<Exchange>()) };
+    }
+}
+
+/// A descriptor that libbpf returned; negative is an error.
+///
+/// # Safety
+///
+/// It must be nobody else's.
+unsafe fn owned(fd: i32) -> io::Result<OwnedFd> {
+    match fd {
+        // SAFETY: the caller says so.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}
+
+fn map_exchange(object: &Object) -> libbpf_rs::Result<NonNull<Exchange>> {
+    let mut maps = object.maps();
+    let map = maps.find(|map| map.name().to_string_lossy().ends_with(".bss"));
+    let map = map.ok_or_else(|| missing("exchange"))?;
+    if (map.value_size() as usize) < size_of::<Exchange>() {
+        return Err(missing("exchange of this size").into());
+    }
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let fd = map.as_fd().as_raw_fd();
+    // SAFETY: asks for a new mapping of the map, which is as large as was just looked at.
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), size_of::<Exchange>(), access, libc::MAP_SHARED, fd, 0)
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error().into());
+    }
+    NonNull::new(at.cast()).ok_or_else(|| missing("exchange").into())
+}
+
+fn missing(what: &str) -> io::Error {
+    io::Error::other(format!("the programs have no `{what}`"))
+}

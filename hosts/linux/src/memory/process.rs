@@ -1,0 +1,91 @@
+//! A process whose memory is looked after.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::target::{self, Group, TargetError};
+
+/// A process, held so that its number cannot become another's unnoticed.
+#[derive(Debug)]
+pub struct Process {
+    pid: i32,
+    fd: OwnedFd,
+}
+
+impl Process {
+    /// A process that runs, and may be looked into and advised.
+    pub fn open(pid: i32) -> Result<Process, TargetError> {
+        target::check_process(pid)?;
+        Process::hold(pid)
+    }
+
+    /// This process itself: what can be done here is tried on it.
+    pub(super) fn ourselves() -> Result<Process, TargetError> {
+        Process::hold(std::process::id() as i32)
+    }
+
+    fn hold(pid: i32) -> Result<Process, TargetError> {
+        // SAFETY: takes numbers; the descriptor that it returns is nobody else's.
+        let fd = unsafe {
+            match libc::syscall(libc::SYS_pidfd_open, pid, 0) {
+                fd if fd >= 0 => OwnedFd::from_raw_fd(fd as i32),
+                _ => return Err(refused(pid, io::Error::last_os_error())),
+            }
+        };
+        let process = Process { pid, fd };
+        // Advice on nothing: whether any would be taken.
+        process.advise(&[], libc::MADV_COLD).map_err(|error| refused(pid, error))?;
+        Ok(process)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it runs still; one that has ended stays so.
+    pub fn is_alive(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is one entry, and ours to be written to for the call.
+        unsafe { libc::poll(&mut poll, 1, 0) == 0 }
+    }
+
+    /// One `process_madvise`: bytes that were advised.
+    pub(super) fn advise(&self, pieces: &[libc::iovec], advice: i32) -> io::Result<u64> {
+        let fd = self.fd.as_raw_fd();
+        let count = pieces.len();
+        // SAFETY: the kernel reads `count` entries; their addresses are of the other process.
+        let done = unsafe {
+            libc::syscall(libc::SYS_process_madvise, fd, pieces.as_ptr(), count, advice, 0)
+        };
+        u64::try_from(done).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn refused(pid: i32, error: io::Error) -> TargetError {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => TargetError::Ended(pid),
+        Some(libc::EPERM | libc::EACCES) => TargetError::NotPermitted { pid, error },
+        _ => TargetError::Unreadable { pid, what: error.to_string() },
+    }
+}
+
+/// The processes of a group that run, without this one; of a process, itself and its children.
+pub fn processes_of(group: &Group) -> Result<Vec<i32>, TargetError> {
+    target::check(group)?;
+    let found = match group {
+        Group::Process(pid) => target::below(*pid),
+        Group::Cgroup(path) => target::cgroup_processes(path)?,
+    };
+    let own = std::process::id() as i32;
+    let mut pids: Vec<i32> =
+        found.into_iter().map(|(pid, _)| pid).filter(|pid| *pid != own).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}

@@ -1,0 +1,184 @@
+//! Swap: what there is, and some of our own for where there is none.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What the machine has for pages that leave its memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SwapState {
+    /// Of all devices.
+    pub total_bytes: u64,
+    /// That nothing uses.
+    pub free_bytes: u64,
+    /// In the kernel's order.
+    pub devices: Vec<SwapDevice>,
+}
+
+/// Somewhere that pages go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwapDevice {
+    /// A device or a file.
+    pub path: PathBuf,
+    /// Which of these.
+    pub kind: SwapKind,
+    /// Its size.
+    pub size_bytes: u64,
+    /// What of it is in use.
+    pub used_bytes: u64,
+    /// The highest is filled first.
+    pub priority: i32,
+}
+
+/// What swap is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapKind {
+    /// Memory, compressed.
+    Zram,
+    /// A file.
+    File,
+    /// A partition, or another block device.
+    Partition,
+}
+
+/// What swap the machine has now.
+pub fn swap_state() -> io::Result<SwapState> {
+    Ok(SwapState::parse(&std::fs::read_to_string("/proc/swaps")?))
+}
+
+impl SwapState {
+    fn parse(text: &str) -> SwapState {
+        let mut state = SwapState::default();
+        // A line of titles first.
+        for line in text.lines().skip(1) {
+            state.devices.extend(SwapDevice::parse(line));
+        }
+        state.total_bytes = state.devices.iter().map(|device| device.size_bytes).sum();
+        let used: u64 = state.devices.iter().map(|device| device.used_bytes).sum();
+        state.free_bytes = state.total_bytes - used;
+        state
+    }
+
+    /// Whether this is one of its devices.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.devices.iter().any(|device| device.path == path)
+    }
+}
+
+impl SwapDevice {
+    fn parse(line: &str) -> Option<SwapDevice> {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [path, kind, size, used, priority] = fields[..] else { return None };
+        let kib = |text: &str| text.parse::<u64>().ok().map(|kib| kib * 1024);
+        let path = PathBuf::from(path.replace("\\040", " ").replace("\\011", "\t"));
+        let kind = match kind {
+            "file" => SwapKind::File,
+            _ if zram_name(&path).is_some() => SwapKind::Zram,
+            _ => SwapKind::Partition,
+        };
+        let (size_bytes, priority) = (kib(size)?, priority.parse().ok()?);
+        Some(SwapDevice {
+            path,
+            kind,
+            size_bytes,
+            used_bytes: kib(used)?.min(size_bytes),
+            priority,
+        })
+    }
+}
+
+/// What a zram device takes of the memory that it saves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Zram {
+    /// What is in it, before it was compressed. Pages of one repeated word count nothing.
+    pub orig_bytes: u64,
+    /// The same, compressed.
+    pub compressed_bytes: u64,
+    /// Memory that it takes, with what is lost between pieces.
+    pub memory_used_bytes: u64,
+}
+
+impl Zram {
+    /// Of a device, `/dev/zram0`; none if it is no zram device.
+    pub fn of(device: &Path) -> Option<Zram> {
+        let name = zram_name(device)?;
+        let text = std::fs::read_to_string(format!("/sys/block/{name}/mm_stat")).ok()?;
+        let mut fields = text.split_ascii_whitespace().map(|field| field.parse().ok());
+        let (orig_bytes, compressed_bytes) = (fields.next()??, fields.next()??);
+        Some(Zram { orig_bytes, compressed_bytes, memory_used_bytes: fields.next()?? })
+    }
+}
+
+/// `zram0` of `/dev/zram0`.
+pub(super) fn zram_name(device: &Path) -> Option<&str> {
+    let name = device.strip_prefix("/dev").ok()?.to_str()?;
+    let number = name.strip_prefix("zram")?;
+    number.parse::<u32>().is_ok().then_some(name)
+}
+
+/// The first page of swap: what the kernel wants to find there, and whose it is.
+pub(super) mod header {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    const MAGIC: &[u8; 10] = b"SWAPSPACE2";
+    const VERSION_AT: u64 = 1024;
+    const LAST_PAGE_AT: u64 = 1028;
+    const LABEL_AT: u64 = 1052;
+    pub(in super::super) const LABEL_BYTES: usize = 16;
+
+    /// Makes swap of a device or file.
+    pub(in super::super) fn write(
+        file: &File,
+        bytes: u64,
+        label: &[u8; LABEL_BYTES],
+    ) -> io::Result<()> {
+        let page = page_bytes();
+        file.write_all_at(&1_u32.to_ne_bytes(), VERSION_AT)?;
+        file.write_all_at(&((bytes / page - 1) as u32).to_ne_bytes(), LAST_PAGE_AT)?;
+        file.write_all_at(label, LABEL_AT)?;
+        file.write_all_at(MAGIC, page - MAGIC.len() as u64)?;
+        file.sync_all()
+    }
+
+    /// The label of what is swap already.
+    pub(in super::super) fn label(path: &Path) -> io::Result<[u8; LABEL_BYTES]> {
+        let mut label = [0; LABEL_BYTES];
+        File::open(path)?.read_exact_at(&mut label, LABEL_AT)?;
+        Ok(label)
+    }
+
+    pub(in super::super) fn page_bytes() -> u64 {
+        // SAFETY: takes a number and touches no memory.
+        unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_right() {
+        let text = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n\
+                    /dev/zram3                              partition\t1048572\t\t512\t\t100\n\
+                    /var/a\\040file                          file\t\t2044\t\t0\t\t-2\n\
+                    /dev/vdb1                               partition\t4096\t\t0\t\t-3\n";
+        let state = SwapState::parse(text);
+        let kinds: Vec<_> = state.devices.iter().map(|device| device.kind).collect();
+        assert_eq!(kinds, [SwapKind::Zram, SwapKind::File, SwapKind::Partition]);
+        assert_eq!(state.total_bytes, (1_048_572 + 2044 + 4096) << 10);
+        assert_eq!(state.free_bytes, state.total_bytes - (512 << 10));
+        assert!(state.has(Path::new("/var/a file")));
+        assert_eq!(state.devices[1].priority, -2);
+        assert_eq!(SwapState::parse("Filename Type\n"), SwapState::default());
+    }
+
+    #[test]
+    fn only_zram_devices_are_zram() {
+        assert_eq!(zram_name(Path::new("/dev/zram12")), Some("zram12"));
+        for other in ["/dev/zram", "/dev/zramx", "/dev/sda", "/zram0"] {
+            assert_eq!(zram_name(Path::new(other)), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What an operator names for an agent to look after: a process, or a cgroup.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::process::{self, Lifetime, Stat};
+
+/// Whom an agent looks after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// A process and its children.
+    Process(i32),
+    /// The processes of a cgroup and of those below it.
+    Cgroup(PathBuf),
+}
+
+/// Why it cannot be looked after.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// Nobody has this id.
+    #[error("there is no process {0}: `ps -e` lists those that run")]
+    NoProcess(i32),
+    /// It is one of the kernel's own.
+    #[error("{0} is a kernel thread; these stay the kernel's")]
+    KernelThread(i32),
+    /// A thread, not a process.
+    #[error("{thread} is a thread of process {process}: name that, all its threads come along")]
+    Thread {
+        /// What was named.
+        thread: i32,
+        /// Its process.
+        process: i32,
+    },
+    /// Who decides cannot wait for a decision.
+    #[error("{0} is this process, which cannot be under the agent that it looks after")]
+    Ourselves(i32),
+    /// It ended meanwhile.
+    #[error("process {0} has ended")]
+    Ended(i32),
+    /// Another user's, or this process lacks what it takes.
+    #[error(
+        "process {pid} may not be looked into or advised ({error}): run this as root, or give the binary \
+         CAP_SYS_PTRACE and CAP_SYS_NICE"
+    )]
+    NotPermitted {
+        /// Which.
+        pid: i32,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// No folder of the kernel's.
+    #[error("{}: not a cgroup (v2): {error}; they are folders below /sys/fs/cgroup", path.display())]
+    NoCgroup {
+        /// What was named.
+        path: PathBuf,
+        /// What the kernel said to its list of processes.
+        error: io::Error,
+    },
+    /// The kernel does not tell.
+    #[error("looking into process {pid}: {what}")]
+    Unreadable {
+        /// Which.
+        pid: i32,
+        /// What was said.
+        what: String,
+    },
+}
+
+/// Whether there is such a group, and an agent may look after it. Changes nothing.
+pub(crate) fn check(group: &Group) -> Result<(), TargetError> {
+    match group {
+        Group::Process(pid) => check_process(*pid),
+        Group::Cgroup(path) => cgroup_processes(path).map(|_| ()),
+    }
+}
+
+/// Whether this is a process that an agent may look after.
+pub(crate) fn check_process(pid: i32) -> Result<(), TargetError> {
+    let stat = Stat::read(pid).ok_or(TargetError::NoProcess(pid))?;
+    if stat.is_kernel_thread() {
+        return Err(TargetError::KernelThread(pid));
+    }
+    match process::process_of(pid) {
+        None => Err(TargetError::NoProcess(pid)),
+        Some(process) if process != pid => Err(TargetError::Thread { thread: pid, process }),
+        Some(_) if pid == std::process::id() as i32 => Err(TargetError::Ourselves(pid)),
+        Some(_) => Ok(()),
+    }
+}
+
+/// A process and its children, and theirs.
+pub(crate) fn below(root: i32) -> HashSet<Lifetime> {
+    let all: Vec<(i32, Stat)> =
+        process::processes().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
+    let mut found: HashSet<Lifetime> = HashSet::new();
+    let mut waiting = vec![root];
+    while let Some(pid) = waiting.pop() {
+        for (child, stat) in &all {
+            let belongs = *child == pid || (stat.parent == pid && !stat.is_kernel_thread());
+            if belongs && found.insert((*child, stat.started)) && *child != pid {
+                waiting.push(*child);
+            }
+        }
+    }
+    found
+}
+
+/// The processes of a cgroup and of those below it.
+pub(crate) fn cgroup_processes(path: &Path) -> Result<HashSet<Lifetime>, TargetError> {
+    let no_cgroup = |error| TargetError::NoCgroup { path: path.to_owned(), error };
+    let mut found = HashSet::new();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let list = std::fs::read_to_string(folder.join("cgroup.procs"))
+            // A threaded one lists threads only.
+            .or_else(|_| std::fs::read_to_string(folder.join("cgroup.threads")));
+        let list = match list {
+            Ok(list) => list,
+            // One below that has gone meanwhile.
+            Err(_) if folder != path => continue,
+            Err(error) => return Err(no_cgroup(error)),
+        };
+        let pids = list.lines().filter_map(|line| line.parse().ok());
+        let user = pids.filter_map(|pid: i32| Some((pid, Stat::read(pid)?)));
+        let user = user.filter(|(_, stat)| !stat.is_kernel_thread());
+        found.extend(user.map(|(pid, stat)| (pid, stat.started)));
+        let below = std::fs::read_dir(&folder).map_err(no_cgroup)?;
+        let below = below
+            .filter_map(|entry| entry.ok())
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.extend(below.map(|entry| entry.path()));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_join_is_told_why() {
+        let check = |pid| check(&Group::Process(pid)).unwrap_err().to_string();
+        assert!(check(i32::MAX).starts_with("there is no process 2147483647"));
+        assert!(check(std::process::id() as i32).contains("is this process"));
+        let tid = std::thread::spawn(|| {
+            // SAFETY: takes nothing and touches no memory.
+            let tid = unsafe { libc::gettid() };
+            check_process(tid).unwrap_err().to_string()
+        });
+        let why = tid.join().unwrap();
+        assert!(why.contains(&format!("a thread of process {}", std::process::id())), "{why}");
+        let group = Group::Cgroup(std::env::temp_dir());
+        assert!(super::check(&group).unwrap_err().to_string().contains("not a cgroup (v2)"));
+    }
+
+    #[test]
+    fn a_tree_has_the_children_of_children() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let id = child.id() as i32;
+        let has = |root| below(root).iter().any(|(pid, _)| *pid == id);
+        assert!(has(id) && has(std::process::id() as i32));
+        assert!(has(std::os::unix::process::parent_id() as i32));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!has(id));
+    }
+}

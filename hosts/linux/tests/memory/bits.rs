@@ -1,0 +1,217 @@
+//! Every page that was accessed is found, and no other.
+
+use std::process::Command;
+
+use wave_linux::memory::{
+    AccessBits, Areas, Backend, BitsError, Kind, Process, STRIP_BYTES, Strip,
+};
+
+use crate::target::{MIB, PAGE, Target, is_in, is_root, wait_for};
+
+/// Those that work here; why others do not is said. Where there is no reason not to, all must work.
+fn backends() -> Vec<AccessBits> {
+    let mut works = Vec::new();
+    for backend in Backend::ALL {
+        match AccessBits::with(backend) {
+            Ok(bits) => works.push(bits),
+            Err(error) => {
+                println!("skipped: {error}");
+                let btf = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
+                let expected = cfg!(target_arch = "x86_64") && is_root() && btf;
+                assert!(!expected || !is_expected(backend), "{error}");
+            }
+        }
+    }
+    works
+}
+
+fn is_expected(backend: Backend) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap(), numbers.next().unwrap());
+    let lockdown = std::fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    let from = match backend {
+        Backend::Walk => (6, 12),
+        Backend::Iterator => (6, 1),
+    };
+    version >= from && !lockdown.contains("[confidentiality]")
+}
+
+/// Pages from `start` on that a reading calls young, and those that it calls present.
+fn pages(strips: &[Strip]) -> (Vec<u64>, Vec<u64>) {
+    let ones = |word: &dyn Fn(&Strip) -> [u64; 64]| {
+        let words = strips.iter().flat_map(word).enumerate();
+        let bits = words.flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u64 * 64 + bit)
+        });
+        bits.collect::<Vec<u64>>()
+    };
+    (ones(&|strip| strip.young), ones(&|strip| strip.present))
+}
+
+#[test]
+fn every_touched_page_is_found_and_no_other() {
+    let areas = Areas::open();
+    for mut bits in backends() {
+        let mut target = Target::start();
+        let Some(process) = target.open() else { return };
+        let bytes = 5 * STRIP_BYTES;
+        let start = target.map("anonymous", bytes, STRIP_BYTES);
+        // Of two page tables, whole batches, one page, and half a strip.
+        let holes =
+            [(5 * MIB, 3 * MIB), (20 * MIB, MIB / 4), (21 * MIB, PAGE), (40 * MIB, 8 * MIB)];
+        for (at, bytes) in holes {
+            target.unmap(start + at, bytes);
+        }
+        let mut parts = Vec::new();
+        let mut from = 0;
+        for (at, bytes) in holes {
+            parts.push((from, at));
+            from = at + bytes;
+        }
+        parts.push((from, bytes));
+        let mut expected = [Vec::new(), Vec::new(), Vec::new()];
+        for (from, to) in &parts {
+            target.write(start + from, to - from, 1);
+            // Of a page that was never written, the kernel shows one of zeros that is nobody's.
+            target.read(start + from, to - from, 0);
+            let all = (0..(to - from) / PAGE).filter(|page| is_in(1, *page));
+            expected[0].extend(all.map(|page| from / PAGE + page));
+        }
+        assert!(expected[0].len() > 8_000);
+        let map = areas.map(&process).unwrap();
+        let addresses: Vec<u64> = (0..5).map(|at| start + at * STRIP_BYTES).collect();
+        let mut strips = Vec::new();
+        let mut read = |bits: &mut AccessBits| {
+            bits.read(&process, map.space, &addresses, &mut strips).unwrap();
+            assert!(strips.iter().all(|strip| strip.huge == 0));
+            pages(&strips)
+        };
+        assert_eq!(read(&mut bits), (expected[0].clone(), expected[0].clone()));
+
+        let whole: Vec<_> = parts.iter().map(|(from, to)| start + from..start + to).collect();
+        let cleared = bits.clear(&process, &whole).unwrap();
+        assert_eq!(cleared.bytes, parts.iter().map(|(from, to)| to - from).sum::<u64>());
+        assert!(cleared.refused.is_none() && cleared.holes == 0, "{cleared:?}");
+        assert_eq!(read(&mut bits), (Vec::new(), expected[0].clone()), "{}", bits.backend());
+
+        for (from, to) in &parts {
+            // New ones among them.
+            target.write(start + from, to - from, 2);
+            let touched = (0..(to - from) / PAGE).filter(|page| is_in(2, *page));
+            expected[1].extend(touched.map(|page| from / PAGE + page));
+            let any = (0..(to - from) / PAGE).filter(|page| is_in(1, *page) || is_in(2, *page));
+            expected[2].extend(any.map(|page| from / PAGE + page));
+        }
+        let touched = expected[0].len() + expected[1].len();
+        assert!(touched > 10_000 && expected[2].len() > expected[0].len() + 1_000);
+        assert_eq!(read(&mut bits), (expected[1].clone(), expected[2].clone()));
+        println!("{}: {touched} touched pages, all found, and no other", bits.backend());
+    }
+}
+
+#[test]
+fn huge_pages_are_seen_and_kept_whole() {
+    for mut bits in backends() {
+        let mut target = Target::start();
+        let Some(process) = target.open() else { return };
+        let start = target.map("huge", STRIP_BYTES, STRIP_BYTES);
+        target.write(start, STRIP_BYTES, 0);
+        let map = Areas::open().map(&process).unwrap();
+        let mut strips = Vec::new();
+        let mut read = |bits: &mut AccessBits| {
+            bits.read(&process, map.space, &[start], &mut strips).unwrap();
+            strips[0]
+        };
+        let strip = read(&mut bits);
+        assert_eq!(strip.present, [u64::MAX; 64]);
+        if strip.huge != 0xff {
+            println!("skipped: the kernel gives no huge pages (units {:#x})", strip.huge);
+            return;
+        }
+        assert_eq!(strip.young, [u64::MAX; 64]);
+        // Two units, then all; both begin and end with a unit.
+        let units = start + 2 * MIB..start + 6 * MIB;
+        bits.clear(&process, &[units]).unwrap();
+        let strip = read(&mut bits);
+        let young: [u64; 64] = std::array::from_fn(|at| if (8..24).contains(&at) { 0 } else { !0 });
+        assert_eq!((strip.young, strip.huge), (young, 0xff));
+        let whole = start..start + STRIP_BYTES;
+        bits.clear(&process, &[whole]).unwrap();
+        let strip = read(&mut bits);
+        assert_eq!((strip.young, strip.present, strip.huge), ([0; 64], [u64::MAX; 64], 0xff));
+        // One page is enough.
+        target.read(start + 5 * 2 * MIB + 77 * PAGE, PAGE, 0);
+        let strip = read(&mut bits);
+        let young: [u64; 64] = std::array::from_fn(|at| if at / 8 == 5 { !0 } else { 0 });
+        assert_eq!((strip.young, strip.huge), (young, 0xff));
+        target.is_intact(start, STRIP_BYTES);
+    }
+}
+
+/// An error that says so, and no strips.
+fn is_changed(bits: &mut AccessBits, process: &Process, space: u64, at: u64) -> bool {
+    let mut strips = vec![Strip::EMPTY; 3];
+    match bits.read(process, space, &[at], &mut strips) {
+        Err(BitsError::Changed) => strips.is_empty(),
+        Ok(()) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn another_program_and_the_end_are_noticed() {
+    let areas = Areas::open();
+    for mut bits in backends() {
+        let mut target = Target::start();
+        let Some(process) = target.open() else { return };
+        let start = target.map("anonymous", STRIP_BYTES, STRIP_BYTES);
+        let space = areas.map(&process).unwrap().space;
+        assert!(!is_changed(&mut bits, &process, space, start));
+        assert!(is_changed(&mut bits, &process, space + 1, start));
+        target.tell("exec");
+        wait_for("another program", || areas.map(&process).unwrap().space != space);
+        assert!(is_changed(&mut bits, &process, space, start));
+        let space = areas.map(&process).unwrap().space;
+        assert!(!is_changed(&mut bits, &process, space, start));
+        target.child.kill().unwrap();
+        wait_for("its end", || !process.is_alive());
+        // Before it is waited for, and afterwards, when its number may be another's.
+        assert!(is_changed(&mut bits, &process, space, start));
+        target.child.wait().unwrap();
+        assert!(is_changed(&mut bits, &process, space, start));
+        let cleared = bits.clear(&process, &[start..start + STRIP_BYTES]);
+        assert!(cleared.unwrap_err().to_string().contains("has ended"));
+    }
+}
+
+/// Programs that execute one another while they are read: each reading is of the one it names, or of none.
+#[test]
+fn one_program_after_the_other_is_read_or_not() {
+    let areas = Areas::open();
+    for mut bits in backends() {
+        let script = "[ $1 -gt 0 ] && exec sh -c \"$0\" \"$0\" $(($1 - 1)); exec sleep 1000";
+        let mut child = Command::new("sh").args(["-c", script, script, "300"]).spawn().unwrap();
+        let process = Process::open(child.id() as i32);
+        let (mut read, mut changed, mut strips) = (0, 0, Vec::new());
+        if let Ok(process) = &process {
+            let name = format!("/proc/{}/comm", process.pid());
+            while std::fs::read_to_string(&name).unwrap() != "sleep\n" {
+                let Ok(map) = areas.map(process) else { continue };
+                let movable = map.areas.iter().filter(|area| area.kind == Kind::Movable);
+                let address = |start: u64| start - start % STRIP_BYTES;
+                let mut at: Vec<u64> = movable.map(|area| address(area.start)).collect();
+                at.dedup();
+                match bits.read(process, map.space, &at, &mut strips) {
+                    Ok(()) => read += 1,
+                    Err(BitsError::Changed) => changed += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        println!("{}: {read} readings, {changed} refused", bits.backend());
+        assert!(process.is_err() || read > 0);
+    }
+}

@@ -1,0 +1,404 @@
+//! The host's side: tells what is mapped, carries decisions out, sends what was read.
+//!
+//! One thread owns it, with the window's one core and its control context. Sans I/O but for [`Tiers`], which
+//! the Linux host and the simulator implement.
+//!
+//! ```text
+//!  Table ── STRIP messages ──────────────────> agent
+//!  Tiers ── bits ──> Table ── readings (bulk) ─> agent
+//!    ^                                             │
+//!    └── clear, page out, bring back <── apply <── decisions, one queue
+//! ```
+
+use alloc::vec::Vec;
+
+use wave_core::clock::Nanos;
+use wave_core::control::HostControl;
+use wave_core::host::{HostCore, Mechanism, Next};
+use wave_core::layout::{BulkConfig, Config, Layout};
+use wave_core::link::{Port, Transport};
+use wave_core::message::Decision;
+use wave_core::outcome::{Code, Counts};
+use wave_core::snapshot::CoreRecord;
+
+use crate::guard::{Guard, Held};
+use crate::table::{Bits, Table};
+use crate::wire::{self, Action, Place};
+
+/// Words of readings that are gathered before they are sent.
+const ENOUGH_WORDS: usize = 2_048;
+/// Words that one strip's readings may take: each batch on its own.
+const STRIP_WORDS_MAX: usize = 64 * 5;
+/// Looks of this many scans in a row at which all pages of a batch are young make it suspect.
+const SUSPECT_SCANS: u8 = 3;
+
+/// The configuration of an enclave of at most so many strips: one core, decisions in a queue that is pushed
+/// to the host, readings as bulk data.
+pub fn config(strips: u32) -> Config {
+    let mut config = Config::coherent(1);
+    config.contexts = 1;
+    config.subjects = strips;
+    config.prestage = 32;
+    config.bulk = BulkConfig { extents: 8, lines: 512, transport: Transport::DmaAsync };
+    // Two of the longest scan periods, with some time to page out between them.
+    config.patience = Nanos::from_millis(30_000);
+    config
+}
+
+/// What holds the pages: a kernel, or a model.
+pub trait Tiers {
+    /// The host's clock.
+    fn now(&self) -> Nanos;
+
+    /// Reads the access bits of a strip. `None` where its program has gone, or is another.
+    fn read(&mut self, place: Place) -> Option<Bits>;
+
+    /// Clears the access bits of batches. Returns those of which that is not sure.
+    fn clear(&mut self, place: Place, batches: u64) -> u64;
+
+    /// Moves batches to the slow tier, in pieces.
+    ///
+    /// # Errors
+    /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: none of them will ever go. HELD: the slow tier is full.
+    fn page_out(&mut self, place: Place, batches: u64) -> Result<(), Code>;
+
+    /// Moves batches to the fast tier, in pieces.
+    ///
+    /// # Errors
+    /// As for [`Tiers::page_out`].
+    fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code>;
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Decisions of each kind that were carried out.
+    pub scans: u64,
+    /// Batches that were read.
+    pub batches_read: u64,
+    /// Batches that were cleared: of these a page was young.
+    pub batches_cleared: u64,
+    /// Pages that went to the slow tier.
+    pub pages_out: u64,
+    /// Pages that were brought back before they were touched.
+    pub pages_brought_back: u64,
+    /// Pages that came back because they were touched.
+    pub refaults: u64,
+    /// Page-outs that the guard held back for refaults.
+    pub held_for_refaults: u64,
+    /// Page-outs that the guard held back for pressure.
+    pub held_for_pressure: u64,
+    /// Page-outs that were not carried out, as nothing is to be changed.
+    pub dry: u64,
+    /// Batches that were left out because clearing them changes nothing: memory that a fork shares.
+    pub unclearable: u64,
+    /// Words of readings that were sent.
+    pub words_sent: u64,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Step again at once.
+    Progress,
+    /// Nothing until a doorbell rings, or for a moment.
+    Idle,
+}
+
+/// What an agent did that it may not, or did not do that it must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It wrote nonsense.
+    Nonsense,
+    /// It let strips wait for longer than the configuration's patience.
+    Late,
+}
+
+/// State that outlives an agent.
+#[derive(Debug)]
+pub struct State {
+    /// The strips.
+    pub table: Table,
+    /// The limit on refaults.
+    pub guard: Guard,
+    /// What has happened.
+    pub totals: Totals,
+    /// Nothing is paged out: it is only counted what would be.
+    pub dry_run: bool,
+    /// Per strip, and batch of it: scans in a row with every page young.
+    suspects: Vec<[u8; 64]>,
+    extent: Vec<u64>,
+}
+
+impl State {
+    /// For at most so many strips.
+    pub fn new(strips: u32, guard: Guard, dry_run: bool) -> State {
+        let table = Table::new(strips);
+        let (totals, suspects) = (Totals::default(), Vec::new());
+        State { table, guard, totals, dry_run, suspects, extent: Vec::new() }
+    }
+
+    fn scan<T: Tiers>(&mut self, tiers: &mut T, place: Place, id: u32, batches: u64) -> Option<()> {
+        let bits = tiers.read(place)?;
+        let now = tiers.now();
+        let seen = self.table.read(id, batches, &bits, now, &mut self.extent);
+        self.totals.scans += 1;
+        self.totals.batches_read += seen.batches;
+        self.totals.refaults += seen.refaults;
+        self.guard.refaulted(now, seen.refaults);
+        let young = wire::bits(batches)
+            .filter(|batch| bits.young[*batch as usize] != 0)
+            .fold(0, |mask, batch| mask | 1 << batch);
+        let failed = if young != 0 { tiers.clear(place, young) } else { 0 };
+        self.totals.batches_cleared += u64::from(young.count_ones());
+        self.table.cleared(id, batches, failed, now);
+        self.suspect(tiers, place, id, batches, &bits)
+    }
+
+    /// Clearing memory that a fork shares reports success and does nothing: pages that stay young although they
+    /// were cleared a moment ago are left out.
+    fn suspect<T: Tiers>(
+        &mut self,
+        tiers: &mut T,
+        place: Place,
+        id: u32,
+        batches: u64,
+        bits: &Bits,
+    ) -> Option<()> {
+        let at = id as usize;
+        if self.suspects.len() <= at {
+            self.suspects.resize(at + 1, [0; 64]);
+        }
+        let mut suspects = 0;
+        for batch in wire::bits(batches) {
+            let lane = batch as usize;
+            let all = bits.present[lane] != 0 && bits.young[lane] == bits.present[lane];
+            let count = &mut self.suspects[at][lane];
+            *count = if all { *count + 1 } else { 0 };
+            if *count >= SUSPECT_SCANS {
+                *count = 0;
+                suspects |= 1_u64 << batch;
+            }
+        }
+        if suspects == 0 {
+            return Some(());
+        }
+        let after = tiers.read(place)?;
+        let stuck = wire::bits(suspects).filter(|batch| {
+            let (young, present) = (after.young[*batch as usize], after.present[*batch as usize]);
+            // A program touches a few pages meanwhile, but not nearly all of them.
+            let stays = young.count_ones() * 8 > present.count_ones() * 7;
+            stays && bits.huge >> (batch / wire::UNIT_BATCHES) & 1 == 0
+        });
+        let stuck: u64 = stuck.fold(0, |mask, batch| mask | 1 << batch);
+        self.totals.unclearable += u64::from(stuck.count_ones());
+        self.table.leave_out(id, stuck);
+        Some(())
+    }
+
+    fn page_out<T: Tiers>(
+        &mut self,
+        tiers: &mut T,
+        place: Place,
+        id: u32,
+        batches: u64,
+    ) -> Result<(), Code> {
+        if self.dry_run {
+            self.totals.dry += 1;
+            return Err(Code::Held);
+        }
+        match self.guard.held(tiers.now()) {
+            Some(Held::Refaults) => self.totals.held_for_refaults += 1,
+            Some(Held::Pressure) => self.totals.held_for_pressure += 1,
+            None => {
+                let before = tiers.read(place).ok_or(Code::TargetNotFound)?;
+                tiers.page_out(place, batches)?;
+                let after = tiers.read(place).ok_or(Code::TargetNotFound)?;
+                self.totals.pages_out += self.table.paged_out(id, batches, &before, &after);
+                return Ok(());
+            }
+        }
+        Err(Code::Held)
+    }
+}
+
+/// Checks decisions against the table, and carries them out.
+struct Hands<'a, T> {
+    state: &'a mut State,
+    tiers: &'a mut T,
+}
+
+impl<T: Tiers> Mechanism for Hands<'_, T> {
+    type Work = ();
+
+    fn apply(&mut self, decision: &Decision) -> Result<(), Code> {
+        let Hands { state, tiers } = self;
+        let action = Action::from_number(decision.kind).ok_or(Code::UnsupportedVersion)?;
+        let id = decision.subject.id;
+        let (place, mapped, sequence) =
+            state.table.find(decision.subject).ok_or(Code::TargetNotFound)?;
+        if action != Action::Scan && decision.sequence != sequence {
+            return Err(Code::TargetStale);
+        }
+        // A part of a huge page is not moved: that would split it.
+        let huge = state.table.huge(id);
+        let whole = wire::bits(wire::firsts(huge))
+            .map(|first| 0xff << first)
+            .filter(|unit: &u64| decision.argument & unit == *unit)
+            .fold(0, |mask, unit| mask | unit);
+        let batches = decision.argument & mapped & (!wire::whole(huge) | whole);
+        if batches == 0 {
+            return Err(Code::InvalidTarget);
+        }
+        match action {
+            Action::Scan => {
+                state.scan(*tiers, place, id, batches).ok_or(Code::TargetNotFound)?;
+            }
+            Action::PageOut => state.page_out(*tiers, place, id, batches)?,
+            Action::BringBack => {
+                tiers.bring_back(place, batches)?;
+                state.totals.pages_brought_back += state.table.brought_back(id, batches);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The host's ends of one incarnation's window.
+#[derive(Debug)]
+pub struct Server {
+    core: HostCore,
+    control: HostControl,
+    patience: Nanos,
+    wants_snapshot: bool,
+    decided: Nanos,
+    answered: u64,
+    rings: bool,
+}
+
+impl Server {
+    /// The ends of a fresh window. Panics unless it has one core and extents that hold a strip's readings.
+    pub fn new(layout: &Layout, run: u32, now: Nanos) -> Server {
+        let Config { cores, bulk, patience, .. } = layout.config;
+        assert!(cores == 1 && bulk.words() >= STRIP_WORDS_MAX, "{:?}", layout.config);
+        Server {
+            core: HostCore::new(layout, 0, run, true),
+            control: HostControl::new(layout),
+            patience,
+            wants_snapshot: true,
+            decided: now,
+            answered: 0,
+            rings: false,
+        }
+    }
+
+    /// The control context: for whoever lets agents attach.
+    pub fn control(&self) -> &HostControl {
+        &self.control
+    }
+
+    /// The core as a snapshot tells it.
+    pub fn record(&self) -> CoreRecord {
+        self.core.record()
+    }
+
+    /// Outcomes by code.
+    pub fn counts(&self) -> &Counts {
+        self.core.counts()
+    }
+
+    /// Whether the agent sleeps and is to be rung; cleared by reading.
+    pub fn take_ring(&mut self) -> bool {
+        core::mem::take(&mut self.rings)
+    }
+
+    /// A bounded amount of work: at most one decision.
+    ///
+    /// # Errors
+    /// The agent is to be turned out.
+    pub fn step<P: Port, T: Tiers>(
+        &mut self,
+        port: &P,
+        state: &mut State,
+        tiers: &mut T,
+    ) -> Result<Step, Fault> {
+        let requests = self.control.poll(port);
+        self.wants_snapshot |= requests.resync;
+        if self.wants_snapshot {
+            let cores = [self.core.record()];
+            if self.control.send_snapshot(port, &cores, state.table.records()) {
+                self.wants_snapshot = false;
+                // What was read before is of lives that the agent does not know.
+                state.extent.clear();
+                state.table.tell_again();
+            }
+        }
+        let mut step = Step::Idle;
+        if !self.wants_snapshot {
+            state.table.tell(|message| self.control.send(port, message));
+            let held_up = state.extent.len() >= ENOUGH_WORDS && !self.send(port, state);
+            if !held_up {
+                step = self.look(port, state, tiers);
+            }
+        }
+        let signals = [self.core.take_signals(), self.control.take_signals()];
+        self.rings |= signals.iter().any(|signals| signals.ring_agent());
+        self.wants_snapshot |= signals.iter().any(|signals| signals.lost());
+        if requests.fault || signals.iter().any(|signals| signals.fault()) {
+            return Err(Fault::Nonsense);
+        }
+        // Refusals do not make an agent one that decides.
+        let counts = self.core.counts();
+        let answered = counts.get(Code::Complete) + counts.get(Code::Held);
+        let now = tiers.now();
+        if answered != self.answered || state.table.is_empty() {
+            (self.answered, self.decided) = (answered, now);
+        } else if now.since(self.decided) > self.patience {
+            return Err(Fault::Late);
+        }
+        Ok(step)
+    }
+
+    fn look<P: Port, T: Tiers>(&mut self, port: &P, state: &mut State, tiers: &mut T) -> Step {
+        let now = tiers.now();
+        match self.core.poll(port, now, &mut Hands { state, tiers }) {
+            Next::Run(()) => {
+                self.core.finish();
+                Step::Progress
+            }
+            Next::Spin => {
+                self.send(port, state);
+                Step::Progress
+            }
+            Next::Park => {
+                self.send(port, state);
+                let waits = !state.extent.is_empty() || self.control.is_copying();
+                if waits { Step::Progress } else { Step::Idle }
+            }
+        }
+    }
+
+    /// Sends what was read. Returns whether nothing is left.
+    fn send<P: Port>(&mut self, port: &P, state: &mut State) -> bool {
+        let limit = self.control.bulk_words();
+        while !state.extent.is_empty() {
+            let words = whole_readings(&state.extent, limit);
+            if !self.control.send_bulk(port, &state.extent[..words]) {
+                return false;
+            }
+            state.totals.words_sent += words as u64;
+            state.extent.drain(..words);
+        }
+        true
+    }
+}
+
+/// As many words as fit, without a part of a reading.
+fn whole_readings(words: &[u64], limit: usize) -> usize {
+    let mut readings = wire::Readings::new(words);
+    let mut whole = 0;
+    while readings.next().is_some() && readings.at() <= limit {
+        whole = readings.at();
+    }
+    whole
+}

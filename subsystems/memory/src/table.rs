@@ -1,0 +1,479 @@
+//! The host's table of strips: what is mapped where, of which life, and since when access bits count.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use wave_core::clock::Nanos;
+use wave_core::message::{Message, Sequence, Subject};
+use wave_core::snapshot::{Record, State};
+
+use crate::wire::{self, BATCH_PAGES, Place, Reading, STRIP_BATCHES};
+
+const LANES: usize = STRIP_BATCHES as usize;
+
+/// Access bits of a strip, as the page table has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bits {
+    /// Pages of each batch that were touched since they were cleared.
+    pub young: [u64; LANES],
+    /// Pages that are in the fast tier.
+    pub present: [u64; LANES],
+    /// Units of eight batches that one huge page maps. Their batches have all bits or none.
+    pub huge: u8,
+}
+
+impl Default for Bits {
+    fn default() -> Bits {
+        Bits { young: [0; LANES], present: [0; LANES], huge: 0 }
+    }
+}
+
+/// One strip.
+#[derive(Clone, Debug)]
+struct Slot {
+    place: Option<Place>,
+    generation: u32,
+    sequence: Sequence,
+    mapped: u64,
+    /// Batches that are mapped, but cannot be managed.
+    barred: u64,
+    huge: u8,
+    /// Batches whose past is void, of which no message has told yet.
+    void: u64,
+    /// Whether the agent knows this sequence.
+    told: bool,
+    /// When each batch was cleared; zero where that is not known.
+    cleared: [Nanos; LANES],
+    /// How long the last reading of each reached back, in microseconds.
+    interval_us: [u32; LANES],
+    /// Pages of each that were paged out, and have not been seen since.
+    out: [u64; LANES],
+}
+
+impl Slot {
+    fn forget(&mut self, batches: u64) {
+        for batch in wire::bits(batches) {
+            let batch = batch as usize;
+            (self.cleared[batch], self.interval_us[batch], self.out[batch]) = (Nanos(0), 0, 0);
+        }
+    }
+}
+
+/// All strips of an enclave.
+#[derive(Clone, Debug)]
+pub struct Table {
+    slots: Vec<Slot>,
+    places: BTreeMap<Place, u32>,
+    free: Vec<u32>,
+    most: usize,
+    /// Strips that found no room.
+    left_out: u64,
+    /// Where the search for what is untold goes on.
+    cursor: usize,
+}
+
+/// What a reading came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Batches that were read.
+    pub batches: u64,
+    /// Pages that had been paged out and are there again.
+    pub refaults: u64,
+}
+
+impl Table {
+    /// For at most so many strips.
+    pub fn new(strips: u32) -> Table {
+        Table {
+            slots: Vec::new(),
+            places: BTreeMap::new(),
+            free: Vec::new(),
+            most: strips as usize,
+            left_out: 0,
+            cursor: 0,
+        }
+    }
+
+    /// Sets what is mapped in a space: strips by address with their batches. Strips that are not named are gone;
+    /// batches that come are void.
+    pub fn update(&mut self, space: u32, mapped: &BTreeMap<u64, u64>) {
+        let of_space = Place { space, address: 0 }..=Place { space, address: u64::MAX };
+        let known: Vec<(Place, u32)> =
+            self.places.range(of_space).map(|(place, id)| (*place, *id)).collect();
+        for (place, id) in known {
+            if !mapped.contains_key(&place.address) {
+                self.release(place, id);
+            }
+        }
+        for (&address, &batches) in mapped {
+            let place = Place { space, address };
+            let Some(id) = self.places.get(&place).copied().or_else(|| self.take(place)) else {
+                self.left_out += 1;
+                continue;
+            };
+            let slot = &mut self.slots[id as usize];
+            slot.barred &= batches;
+            let managed = batches & !slot.barred;
+            let changed = slot.mapped ^ managed;
+            if changed != 0 {
+                slot.mapped = managed;
+                self.void(id, changed);
+            }
+        }
+    }
+
+    /// What these batches were is void. Changes that no message has told of are one change.
+    fn void(&mut self, id: u32, batches: u64) {
+        let slot = &mut self.slots[id as usize];
+        slot.forget(batches);
+        slot.void |= batches;
+        if slot.told {
+            slot.sequence = slot.sequence.next();
+            slot.told = false;
+        }
+    }
+
+    fn take(&mut self, place: Place) -> Option<u32> {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None if self.slots.len() < self.most => {
+                self.slots.push(Slot {
+                    place: None,
+                    generation: 0,
+                    sequence: Sequence(0),
+                    mapped: 0,
+                    barred: 0,
+                    huge: 0,
+                    void: 0,
+                    told: true,
+                    cleared: [Nanos(0); LANES],
+                    interval_us: [0; LANES],
+                    out: [0; LANES],
+                });
+                self.slots.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let slot = &mut self.slots[id as usize];
+        slot.place = Some(place);
+        slot.generation = slot.generation.wrapping_add(1);
+        (slot.mapped, slot.barred, slot.huge) = (0, 0, 0);
+        self.places.insert(place, id);
+        Some(id)
+    }
+
+    fn release(&mut self, place: Place, id: u32) {
+        self.places.remove(&place);
+        let slot = &mut self.slots[id as usize];
+        (slot.mapped, slot.huge) = (0, 0);
+        self.void(id, u64::MAX);
+        self.slots[id as usize].place = None;
+        self.free.push(id);
+    }
+
+    /// All strips in use: where, and what is mapped.
+    pub fn strips(&self) -> impl Iterator<Item = (Place, u64)> + '_ {
+        self.slots.iter().filter_map(|slot| Some((slot.place?, slot.mapped)))
+    }
+
+    /// How many strips found no room since the start.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Whether there is anything to decide on.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// As a snapshot has it.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.slots.iter().enumerate().map(|(id, slot)| Record {
+            subject: Subject { id: id as u32, generation: slot.generation },
+            sequence: slot.sequence,
+            state: if slot.place.is_some() { State::Blocked } else { State::Free },
+            core: 0,
+            class: 0,
+        })
+    }
+
+    /// An agent was sent a snapshot of what is here: now all is to be told again, and all of it void.
+    pub fn tell_again(&mut self) {
+        for id in 0..self.slots.len() as u32 {
+            // Messages that a snapshot covers are passed over.
+            self.slots[id as usize].told = true;
+            self.void(id, u64::MAX);
+        }
+        self.cursor = 0;
+    }
+
+    /// Tells of strips, one message each, as far as `send` takes them.
+    pub fn tell(&mut self, mut send: impl FnMut(&Message) -> bool) {
+        for _ in 0..self.slots.len() {
+            if self.cursor >= self.slots.len() {
+                self.cursor = 0;
+            }
+            let id = self.cursor;
+            let slot = &mut self.slots[id];
+            if !slot.told {
+                let told = wire::Strip {
+                    strip: Subject { id: id as u32, generation: slot.generation },
+                    sequence: slot.sequence,
+                    mapped: slot.mapped,
+                    void: slot.void,
+                    huge: slot.huge,
+                    place: slot.place.unwrap_or_default(),
+                };
+                if !send(&told.to_message()) {
+                    return;
+                }
+                (slot.told, slot.void) = (true, 0);
+            }
+            self.cursor += 1;
+        }
+    }
+
+    /// The strip of a decision: where it is and what is mapped, if it lives.
+    pub fn find(&self, subject: Subject) -> Option<(Place, u64, Sequence)> {
+        let slot = self.slots.get(subject.id as usize)?;
+        let same = slot.generation == subject.generation;
+        Some((slot.place.filter(|_| same)?, slot.mapped, slot.sequence))
+    }
+
+    /// Units of a strip that are huge, as far as is known.
+    pub fn huge(&self, id: u32) -> u8 {
+        self.slots[id as usize].huge
+    }
+
+    /// Batches that cannot be managed after all: they are told as not mapped.
+    pub fn leave_out(&mut self, id: u32, batches: u64) {
+        let batches = self.slots[id as usize].mapped & batches;
+        if batches != 0 {
+            self.slots[id as usize].mapped &= !batches;
+            self.slots[id as usize].barred |= batches;
+            self.void(id, batches);
+        }
+    }
+
+    /// Takes what was read of some batches of a strip, and appends the readings to `extent`: one for those that
+    /// were cleared together. A huge unit that came or went is void, and not read.
+    pub fn read(
+        &mut self,
+        id: u32,
+        batches: u64,
+        bits: &Bits,
+        now: Nanos,
+        extent: &mut Vec<u64>,
+    ) -> Seen {
+        let slot = &mut self.slots[id as usize];
+        let changed = wire::whole(slot.huge ^ bits.huge);
+        if changed != 0 {
+            slot.huge = bits.huge;
+            self.void(id, changed);
+        }
+        let slot = &mut self.slots[id as usize];
+        let tails = wire::whole(slot.huge) & !wire::firsts(slot.huge);
+        let mut rest = batches & slot.mapped & !changed & !tails;
+        let mut seen = Seen { batches: rest.count_ones().into(), refaults: 0 };
+        let subject = Subject { id, generation: slot.generation };
+        while rest != 0 {
+            let cleared = slot.cleared[rest.trailing_zeros() as usize];
+            let alike = |batch: &u32| slot.cleared[*batch as usize] == cleared;
+            let together = wire::bits(rest).filter(alike).fold(0, |mask, batch| mask | 1 << batch);
+            rest &= !together;
+            let interval_us = match cleared {
+                Nanos(0) => 0,
+                cleared => u32::try_from(now.since(cleared).0 / 1_000).unwrap_or(u32::MAX),
+            };
+            let mut words = [[0; 2]; LANES];
+            let mut count = 0;
+            for batch in wire::bits(together) {
+                let at = batch as usize;
+                let one =
+                    if slot.huge >> (batch / wire::UNIT_BATCHES) & 1 != 0 { 1 } else { u64::MAX };
+                words[count] = [bits.young[at] & bits.present[at] & one, bits.present[at] & one];
+                count += 1;
+                slot.interval_us[at] = interval_us;
+                let back = slot.out[at] & bits.present[at];
+                seen.refaults += u64::from(back.count_ones());
+                slot.out[at] &= !back;
+            }
+            let sequence = slot.sequence;
+            let words = &words[..count];
+            Reading { strip: subject, sequence, interval_us, batches: together, words }
+                .write(extent);
+        }
+        seen
+    }
+
+    /// Batches of a strip were cleared at this moment; of those in `failed` that is not known.
+    pub fn cleared(&mut self, id: u32, batches: u64, failed: u64, now: Nanos) {
+        let slot = &mut self.slots[id as usize];
+        for batch in wire::bits(batches) {
+            let known = failed >> batch & 1 == 0;
+            slot.cleared[batch as usize] = if known { now } else { Nanos(0) };
+        }
+    }
+
+    /// Batches of a strip were paged out; `before` and `after` are its bits. Returns how many pages went.
+    pub fn paged_out(&mut self, id: u32, batches: u64, before: &Bits, after: &Bits) -> u64 {
+        let slot = &mut self.slots[id as usize];
+        let mut pages = 0;
+        for batch in wire::bits(batches) {
+            let batch = batch as usize;
+            let went = before.present[batch] & !after.present[batch];
+            slot.out[batch] |= went;
+            pages += u64::from(went.count_ones());
+        }
+        pages
+    }
+
+    /// Batches of a strip are being brought back: what comes is no refault. Returns how many pages had been out.
+    pub fn brought_back(&mut self, id: u32, batches: u64) -> u64 {
+        let slot = &mut self.slots[id as usize];
+        let out = wire::bits(batches).map(|batch| core::mem::take(&mut slot.out[batch as usize]));
+        out.map(|out| u64::from(out.count_ones())).sum()
+    }
+
+    /// How many batches were last read over how long: `count` is called with each batch's interval in
+    /// microseconds, 0 where none is known yet.
+    pub fn intervals(&self, mut count: impl FnMut(u32)) {
+        for slot in self.slots.iter().filter(|slot| slot.place.is_some()) {
+            let tails = wire::whole(slot.huge) & !wire::firsts(slot.huge);
+            for batch in wire::bits(slot.mapped & !tails) {
+                count(slot.interval_us[batch as usize]);
+            }
+        }
+    }
+}
+
+/// Pages of a strip.
+pub const STRIP_PAGES: u64 = (STRIP_BATCHES * BATCH_PAGES) as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    const SPACE: u32 = 7;
+    const FIRST: u64 = 3 * wire::STRIP_BYTES;
+
+    fn at(ms: u64) -> Nanos {
+        Nanos::from_millis(ms)
+    }
+
+    fn mapped(strips: &[(u64, u64)]) -> BTreeMap<u64, u64> {
+        strips
+            .iter()
+            .map(|(number, batches)| (FIRST + number * wire::STRIP_BYTES, *batches))
+            .collect()
+    }
+
+    fn told(table: &mut Table, room: usize) -> Vec<wire::Strip> {
+        let mut messages = vec![];
+        table.tell(|message| {
+            let fits = messages.len() < room;
+            if fits {
+                messages.push(wire::Strip::from_message(message).unwrap());
+            }
+            fits
+        });
+        messages
+    }
+
+    #[test]
+    fn changes_that_were_not_told_are_one_change() {
+        let mut table = Table::new(2);
+        table.update(SPACE, &mapped(&[(0, 0b0011), (1, 1)]));
+        table.update(SPACE, &mapped(&[(0, 0b0110), (1, 1)]));
+        let first = told(&mut table, 1);
+        let strip = first[0];
+        assert_eq!((strip.sequence, strip.mapped, strip.void), (Sequence(1), 0b0110, 0b0111));
+        assert_eq!(strip.place, Place { space: SPACE, address: FIRST });
+        assert_eq!(told(&mut table, 9).len(), 1, "the other waited for room");
+        assert_eq!(told(&mut table, 9), [], "nothing changed since");
+
+        table.update(SPACE, &mapped(&[(1, 1)]));
+        table.update(SPACE, &mapped(&[(1, 1), (2, 1)]));
+        let again = told(&mut table, 9);
+        let strip = again[0];
+        assert_eq!((strip.strip.id, strip.strip.generation), (0, 2), "its id has another life");
+        assert_eq!((strip.sequence, strip.void), (Sequence(2), u64::MAX));
+        table.update(SPACE, &mapped(&[(1, 1), (2, 1), (3, 1)]));
+        assert_eq!(table.left_out(), 1);
+        table.update(SPACE + 1, &BTreeMap::new());
+        assert_eq!(table.strips().count(), 2, "another space is not touched");
+        table.update(SPACE, &BTreeMap::new());
+        assert!(table.is_empty());
+        assert!(told(&mut table, 9).iter().all(|strip| strip.mapped == 0));
+    }
+
+    #[test]
+    fn after_a_snapshot_all_is_told_with_the_next_sequence() {
+        let mut table = Table::new(2);
+        table.update(SPACE, &mapped(&[(0, 1), (1, 1)]));
+        told(&mut table, 1);
+        let sequences = |table: &Table| table.records().map(|record| record.sequence).collect();
+        let snapshot: Vec<Sequence> = sequences(&table);
+        table.tell_again();
+        let told: Vec<_> = told(&mut table, 9).iter().map(|strip| strip.sequence).collect();
+        assert!(told.into_iter().eq(snapshot.into_iter().map(Sequence::next)));
+    }
+
+    #[test]
+    fn what_was_cleared_together_is_reported_together() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, 0b1111)]));
+        told(&mut table, 9);
+        let mut bits = Bits { present: [u64::MAX; LANES], ..Bits::default() };
+        bits.young[1] = 5;
+        let mut extent = vec![];
+        table.read(0, 0b0011, &bits, at(1), &mut extent);
+        table.cleared(0, 0b0011, 0b0001, at(1));
+        table.read(0, 0b1111, &bits, at(3), &mut extent);
+        let read: Vec<_> = wire::Readings::new(&extent).map(|reading| reading.unwrap()).collect();
+        let lines: Vec<_> = read.iter().map(|read| (read.batches, read.interval_us)).collect();
+        assert_eq!(lines, [(0b0011, 0), (0b1101, 0), (0b0010, 2_000)]);
+        assert_eq!(read[2].words, [[5, u64::MAX]]);
+        assert_eq!(read[2].sequence, Sequence(1));
+    }
+
+    #[test]
+    fn pages_that_come_back_by_themselves_are_refaults() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, 0b11)]));
+        let (all, none) = (Bits { present: [u64::MAX; LANES], ..Bits::default() }, Bits::default());
+        let mut some = none.clone();
+        (some.present[0], some.young[0]) = (0b111, 0b111);
+        assert_eq!(table.paged_out(0, 0b11, &all, &none), 128);
+        let refaults =
+            |table: &mut Table, bits| table.read(0, 0b11, bits, at(9), &mut vec![]).refaults;
+        assert_eq!(refaults(&mut table, &some), 3);
+        assert_eq!(refaults(&mut table, &some), 0, "each counts once");
+        assert_eq!(table.brought_back(0, 0b01), 61);
+        assert_eq!(refaults(&mut table, &all), 64, "of the other batch only");
+    }
+
+    #[test]
+    fn a_huge_page_that_comes_voids_its_unit_and_is_one_page() {
+        let mut table = Table::new(1);
+        table.update(SPACE, &mapped(&[(0, u64::MAX)]));
+        told(&mut table, 9);
+        let mut bits = Bits { present: [u64::MAX; LANES], young: [u64::MAX; LANES], huge: 2 };
+        let mut extent = vec![];
+        let seen = table.read(0, u64::MAX, &bits, at(1), &mut extent);
+        assert_eq!(seen.batches, 56, "the unit is told first");
+        let strip = told(&mut table, 9)[0];
+        assert_eq!((strip.huge, strip.void), (2, 0xff00));
+        extent.clear();
+        assert_eq!(table.read(0, 0xff00, &bits, at(2), &mut extent).batches, 1);
+        let reading = wire::Readings::new(&extent).next().unwrap().unwrap();
+        assert_eq!((reading.batches, reading.words), (1 << 8, &[[1, 1]][..]));
+        bits.huge = 0;
+        assert_eq!(table.read(0, 0xff00, &bits, at(3), &mut extent).batches, 0);
+        assert_eq!(told(&mut table, 9)[0].void, 0xff00, "it was split");
+        table.leave_out(0, 0b100);
+        table.update(SPACE, &mapped(&[(0, u64::MAX)]));
+        assert_eq!(told(&mut table, 9)[0].mapped, !0b100, "it stays left out");
+    }
+}
