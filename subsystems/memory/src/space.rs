@@ -14,6 +14,7 @@ use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Choice, Policy};
 
 use crate::policies::Tiering;
+use crate::table::Bits;
 use crate::wire::{self, Action, BATCH_PAGES, Reading, STRIP_BATCHES};
 
 /// Who touches which page, how often.
@@ -224,18 +225,55 @@ impl Space {
         if choice.sequence != sequence {
             return Code::TargetStale;
         }
-        for batch in wire::bits(choice.argument) {
-            let batch = self.look(now, id * STRIP_BATCHES as usize + batch as usize);
-            let resident = u64::from(batch.present.count_ones());
-            if action == Action::PageOut {
-                (batch.young, batch.present) = (0, 0);
-                self.counts.paged_out += resident;
-            } else {
-                batch.present = u64::MAX;
-                self.counts.brought_back += u64::from(BATCH_PAGES) - resident;
-            }
-        }
+        match action {
+            Action::PageOut => self.page_out(now, choice.subject.id, choice.argument),
+            _ => self.bring_back(now, choice.subject.id, choice.argument),
+        };
         Code::Complete
+    }
+
+    /// The access bits of a strip, as a page table has them; `None` where there is no such strip.
+    pub fn read(&mut self, now: Nanos, strip: u32) -> Option<Bits> {
+        self.sequences.get(strip as usize)?;
+        let mut bits = Bits::default();
+        for (at, (young, present)) in bits.young.iter_mut().zip(&mut bits.present).enumerate() {
+            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + at);
+            (*young, *present) = (batch.young, batch.present);
+        }
+        Some(bits)
+    }
+
+    /// Clears the access bits of batches of a strip.
+    pub fn clear(&mut self, now: Nanos, strip: u32, batches: u64) {
+        self.counts.scans += u64::from(batches.count_ones());
+        for batch in wire::bits(batches) {
+            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            (batch.young, batch.cleared) = (0, Some(now));
+        }
+    }
+
+    /// Moves batches of a strip to the slow tier. Returns how many pages moved.
+    pub fn page_out(&mut self, now: Nanos, strip: u32, batches: u64) -> u64 {
+        let mut moved = 0;
+        for batch in wire::bits(batches) {
+            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            moved += u64::from(batch.present.count_ones());
+            (batch.young, batch.present) = (0, 0);
+        }
+        self.counts.paged_out += moved;
+        moved
+    }
+
+    /// Moves batches of a strip to the fast tier. Returns how many pages moved.
+    pub fn bring_back(&mut self, now: Nanos, strip: u32, batches: u64) -> u64 {
+        let mut moved = 0;
+        for batch in wire::bits(batches) {
+            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            moved += u64::from(batch.present.count_zeros());
+            batch.present = u64::MAX;
+        }
+        self.counts.brought_back += moved;
+        moved
     }
 
     /// The readings since the last time, as an extent's words.
