@@ -20,7 +20,7 @@ pub use kernel::kernel;
 pub use preempt::{Preempted, preempt};
 pub use queue::{peer, queue};
 pub use sim::sim;
-pub use sol::sol;
+pub use sol::{iterations, sol};
 pub use switch::switch;
 
 /// Median and spread of chunks.

@@ -4,8 +4,8 @@
 //! An iteration decides what to scan and to move, and takes in what was scanned; every one of the 409,600
 //! batches is due. Fast draws, exact draws, the plain loop, and both draws with the strips divided between two
 //! threads take turns; the first turns warm up. The plain loop knows neither strips nor wire nor moves, and
-//! both come to the same posterior. Its `rand_distr` has the standard library's logarithms and powers: without
-//! them a draw takes half as long again.
+//! both come to the same posterior. Its `rand_distr` has the standard library's logarithms and powers
+//! (`std_math`): without them the loop takes half as long again.
 //!
 //! That a division changes nothing is checked in a run of its own, with periods that change and batches
 //! that move. How far fast draws are from the distribution is measured over the shapes that SOL can reach.
@@ -192,7 +192,7 @@ fn plain_iteration(batches: &mut [Plain], words: &[[u64; 2]], now: f64, rng: &mu
 }
 
 /// Milliseconds of an iteration.
-struct Iterations {
+pub struct Iterations {
     fast: Chunks,
     exact: Chunks,
     plain: Chunks,
@@ -200,8 +200,15 @@ struct Iterations {
     exact_on_two: Chunks,
 }
 
+impl Iterations {
+    /// Medians with fast draws, on one core and on two.
+    pub fn medians(&self) -> [f64; 2] {
+        [self.fast.median(), self.fast_on_two.median()]
+    }
+}
+
 /// Times iterations. Needs two CPUs.
-fn iterations() -> Result<Iterations, String> {
+pub fn iterations() -> Result<Iterations, String> {
     let cpus = two_cpus()?;
     pin(cpus[0])?;
     let words = access_words();

@@ -1,4 +1,4 @@
-//! `wave reproduce`: the paper's scheduling results in the simulator, beside what it prints.
+//! `wave reproduce`: the paper's results in the simulator, beside what it prints.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,18 +39,20 @@ fn help() -> String {
 {}  {ALL:<11} all of these
 
 Everything is simulated in virtual time, with one seed: this machine's speed changes how long it
-takes, not what comes out. Writes DIR/report.html (one file: tables, plots, and what we think of
+takes, not what comes out. Only how long an iteration of `sol` takes is measured. Writes DIR/report.html (one file: tables, plots, and what we think of
 each difference), DIR/rows.csv, DIR/reproduce.json and DIR/figures/ID.svg. A run that was
 interrupted goes on with the same command.
 
 Each figure of ours is fitted (parameters were chosen to come near the printed one), predicted (it
-follows from parameters fitted to others), measured, or assumed (it went in as it is). A difference
-is in percent of the printed figure, in percentage points where percent are printed, and `within`
+follows from parameters fitted to others), measured, extrapolated (from measured ones, by a rule that
+was not tested), by construction (what was modelled contains it), or assumed (it went in as it is). A
+difference is in percent of the printed figure, in percentage points where percent are printed, and `within`
 if the paper prints a range that ours is in.
 
 Examples:
   wave reproduce table2 table3             seconds
   wave reproduce fig4a ladder --jobs 2
+  wave reproduce sol                       under two minutes
   wave reproduce all --out /tmp/wave
   wave reproduce upi --json | jq '.rows[] | [.id, .paper, .ours]'
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::beyond;
 use super::jobs::Done;
 use super::outstanding;
+use super::sol;
 use super::vms;
 
 /// One curve, or a set of points.
@@ -85,6 +86,9 @@ pub fn of(ids: &[&str], done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
     }
     if wanted("outstanding") {
         figures.push(outstanding::figure(done));
+    }
+    if wanted("sol") {
+        figures.extend(sol::figures(done));
     }
     if wanted("beyond") {
         figures.extend(beyond::figures(done));

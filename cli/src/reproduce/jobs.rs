@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use wave_sim::paper::{self, Rung};
 use wave_sim::requests::Load;
 use wave_workloads::point::{self, Limits, Point};
 
-use super::{beyond, outstanding, vms};
+use super::{beyond, outstanding, sol, vms};
 use crate::report::progress::Progress;
 use crate::run::Failure;
 
@@ -42,6 +43,8 @@ impl Done {
 pub struct Job {
     /// Its name: also its file's.
     pub name: String,
+    /// Whether it measures this machine: then nothing runs beside it, and what it found is not kept.
+    pub alone: bool,
     /// What it does.
     pub work: Box<dyn Fn() -> Done + Send + Sync>,
 }
@@ -51,7 +54,15 @@ impl Job {
         name: impl Into<String>,
         work: impl Fn() -> Done + Send + Sync + 'static,
     ) -> Job {
-        Job { name: name.into(), work: Box::new(work) }
+        Job { name: name.into(), alone: false, work: Box::new(work) }
+    }
+
+    /// One that measures.
+    pub(super) fn alone(
+        name: impl Into<String>,
+        work: impl Fn() -> Done + Send + Sync + 'static,
+    ) -> Job {
+        Job { alone: true, ..Job::new(name, work) }
     }
 }
 
@@ -126,6 +137,9 @@ pub fn of(ids: &[&str]) -> Vec<Job> {
     if wanted("fig5b") {
         jobs.extend(vms::jobs());
     }
+    if wanted("sol") {
+        jobs.extend(sol::jobs());
+    }
     jobs
 }
 
@@ -175,7 +189,8 @@ pub(super) fn saturation(
     Done { values, points }
 }
 
-/// Runs what is not kept in `folder` yet, on so many threads.
+/// Runs what is not kept in `folder` yet: what measures first, one at a time, then the others on so many
+/// threads.
 pub fn run_all(
     jobs: &[Job],
     folder: &Path,
@@ -189,8 +204,17 @@ pub fn run_all(
         }
     };
     fs::create_dir_all(folder).map_err(failed("make this folder"))?;
+    let mut measured = Vec::new();
+    for job in jobs.iter().filter(|job| job.alone) {
+        progress.begin(&job.name);
+        // In a thread of its own: it may pin itself, and the threads that come after it are not to inherit that.
+        let found = std::thread::scope(|scope| scope.spawn(&job.work).join());
+        measured.push((job.name.clone(), found.unwrap_or_else(|panic| resume_unwind(panic))));
+        progress.end();
+    }
+    let jobs: Vec<&Job> = jobs.iter().filter(|job| !job.alone).collect();
     let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
+    let done = Mutex::new(measured);
     let result = std::thread::scope(|scope| {
         let worker = || -> Result<(), Failure> {
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -213,7 +237,7 @@ pub fn run_all(
         let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| match worker.join() {
             Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
+            Err(panic) => resume_unwind(panic),
         })
     });
     result.map(|()| done.into_inner().expect("no job panics while it holds this"))

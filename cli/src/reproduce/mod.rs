@@ -1,5 +1,5 @@
-//! `wave reproduce`: the Wave paper's scheduling results in the simulator, beside what it prints, and
-//! a figure of Mind the Gap; and what neither prints.
+//! `wave reproduce`: the Wave paper's results on scheduling and memory in the simulator, beside what it
+//! prints, and a figure of Mind the Gap; and what neither prints.
 //!
 //! The work is a list of [`jobs::Job`]s, each a simulation or a search of its own, run in parallel
 //! and kept in the output folder, so that an interrupted run goes on where it was.
@@ -11,6 +11,7 @@ mod outstanding;
 mod page;
 mod plots;
 mod rows;
+mod sol;
 mod vms;
 pub mod words;
 
@@ -29,7 +30,7 @@ use crate::report::progress::Progress;
 use crate::run::Failure;
 
 /// What can be reproduced, and in a line what it is.
-pub const IDS: [(&str, &str); 10] = [
+pub const IDS: [(&str, &str); 11] = [
     ("table2", "what single accesses and interrupts cost (the model's inputs, measured in it)"),
     ("table3", "a decision and a context switch, as the optimisations are added"),
     ("ladder", "saturation as the optimisations are added, 16 cores (7.2.2)"),
@@ -39,6 +40,7 @@ pub const IDS: [(&str, &str); 10] = [
     ("fig5b", "virtual machines: what is gained without timer ticks"),
     ("upi", "the agent on another socket, its clock at 3, 2.5 and 2 GHz (7.3.3)"),
     ("outstanding", "Mind the Gap, Figure 3: requests at hand, over 2.56 us one way"),
+    ("sol", "memory (7.4): an iteration of SOL, and what it finds in 100 GiB and 1 TiB"),
     ("beyond", "not in the paper: depth, cores, latency, slices, push and pull"),
 ];
 

@@ -136,15 +136,15 @@ fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "The paper's scheduling results - Wave" }
+                title { "The paper's results - Wave" }
                 style { (PreEscaped(STYLE)) }
             }
             body { main {
-                h1 { "The paper's scheduling results, simulated" }
+                h1 { "The paper's results, simulated" }
                 p.lead {
                     "What the Wave paper prints about scheduling, beside what the same core, policies and "
-                    "queues do on a modelled machine in virtual time; and a figure of Mind the Gap. Nothing is read "
-                    "off the papers' plots."
+                    "queues do on a modelled machine in virtual time; about memory, beside what the same policies do over "
+                    "modelled address spaces; and a figure of Mind the Gap. Nothing is read off the papers' plots."
                 }
                 (kinds(reproduction))
                 @for group in &groups { (section(reproduction, group, plots)) }
@@ -180,6 +180,12 @@ fn meaning(kind: Kind) -> &'static str {
              have come out otherwise."
         }
         Kind::Measured => "It was measured on this machine, without a model.",
+        Kind::Extrapolated => {
+            "It follows from measured figures, by a rule that nothing here tests."
+        }
+        Kind::ByConstruction => {
+            "What was modelled contains it. That it was found says that the policy works there, nothing of live programs."
+        }
         Kind::Assumed => {
             "It goes in as it is: a condition of the experiment, or a cost that the paper prints. That it \
              agrees says nothing, but that the simulator charges what it was told to."

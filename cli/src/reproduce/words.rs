@@ -19,6 +19,7 @@ pub fn title(group: &str) -> &str {
         "fig5b" => "Figure 5b",
         "upi" => "UPI (7.3.3)",
         "outstanding" => "Mind the Gap, Figure 3",
+        "sol" => "SOL (7.4)",
         "beyond" => "Beyond the paper",
         other => other,
     }

@@ -19,6 +19,7 @@ pub mod enclave;
 pub mod experiment;
 pub mod fuzz;
 pub mod machine;
+pub mod memory;
 pub mod paper;
 pub mod queue;
 pub mod random;

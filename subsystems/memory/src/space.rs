@@ -9,10 +9,12 @@ use alloc::vec::Vec;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
-use wave_core::message::{Message, Sequence, Subject};
-use wave_core::outcome::Code;
-use wave_core::policy::Choice;
+use wave_core::message::{Decision, Message, Sequence, Subject, TxnId};
+use wave_core::outcome::{Code, Outcome};
+use wave_core::policy::{Choice, Policy};
 
+use crate::policies::Tiering;
+use crate::table::Bits;
 use crate::wire::{self, Action, BATCH_PAGES, Reading, STRIP_BATCHES};
 
 /// Who touches which page, how often.
@@ -94,6 +96,32 @@ impl Pattern {
             }
             Pattern::Sum(patterns) => {
                 patterns.iter().map(|pattern| pattern.touches(page, from, to)).sum()
+            }
+        }
+    }
+}
+
+impl Pattern {
+    /// How many pages from `page` on are certainly touched alike: at least one.
+    fn alike(&self, page: u64) -> u64 {
+        match self {
+            Pattern::Uniform { .. } => u64::MAX,
+            Pattern::HotSet { first, pages, .. } => {
+                let bounds = [*first, first.saturating_add(*pages)];
+                bounds.into_iter().find(|bound| page < *bound).map_or(u64::MAX, |end| end - page)
+            }
+            Pattern::Heads { pages, .. } => {
+                let (batch, heads) = (u64::from(BATCH_PAGES), u64::from(*pages));
+                let within = page % batch;
+                if within < heads { heads.min(batch) - within } else { batch - within }
+            }
+            Pattern::Zipf { .. } | Pattern::Sweep { .. } => 1,
+            Pattern::Change { patterns, .. } => {
+                let [before, after] = patterns.each_ref().map(|pattern| pattern.alike(page));
+                before.min(after)
+            }
+            Pattern::Sum(patterns) => {
+                patterns.iter().map(|pattern| pattern.alike(page)).min().unwrap_or(u64::MAX)
             }
         }
     }
@@ -197,18 +225,55 @@ impl Space {
         if choice.sequence != sequence {
             return Code::TargetStale;
         }
-        for batch in wire::bits(choice.argument) {
-            let batch = self.look(now, id * STRIP_BATCHES as usize + batch as usize);
-            let resident = u64::from(batch.present.count_ones());
-            if action == Action::PageOut {
-                (batch.young, batch.present) = (0, 0);
-                self.counts.paged_out += resident;
-            } else {
-                batch.present = u64::MAX;
-                self.counts.brought_back += u64::from(BATCH_PAGES) - resident;
-            }
-        }
+        match action {
+            Action::PageOut => self.page_out(now, choice.subject.id, choice.argument),
+            _ => self.bring_back(now, choice.subject.id, choice.argument),
+        };
         Code::Complete
+    }
+
+    /// The access bits of a strip, as a page table has them; `None` where there is no such strip.
+    pub fn read(&mut self, now: Nanos, strip: u32) -> Option<Bits> {
+        self.sequences.get(strip as usize)?;
+        let mut bits = Bits::default();
+        for (at, (young, present)) in bits.young.iter_mut().zip(&mut bits.present).enumerate() {
+            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + at);
+            (*young, *present) = (batch.young, batch.present);
+        }
+        Some(bits)
+    }
+
+    /// Clears the access bits of batches of a strip.
+    pub fn clear(&mut self, now: Nanos, strip: u32, batches: u64) {
+        self.counts.scans += u64::from(batches.count_ones());
+        for batch in wire::bits(batches) {
+            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            (batch.young, batch.cleared) = (0, Some(now));
+        }
+    }
+
+    /// Moves batches of a strip to the slow tier. Returns how many pages moved.
+    pub fn page_out(&mut self, now: Nanos, strip: u32, batches: u64) -> u64 {
+        let mut moved = 0;
+        for batch in wire::bits(batches) {
+            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            moved += u64::from(batch.present.count_ones());
+            (batch.young, batch.present) = (0, 0);
+        }
+        self.counts.paged_out += moved;
+        moved
+    }
+
+    /// Moves batches of a strip to the fast tier. Returns how many pages moved.
+    pub fn bring_back(&mut self, now: Nanos, strip: u32, batches: u64) -> u64 {
+        let mut moved = 0;
+        for batch in wire::bits(batches) {
+            let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
+            moved += u64::from(batch.present.count_zeros());
+            batch.present = u64::MAX;
+        }
+        self.counts.brought_back += moved;
+        moved
     }
 
     /// The readings since the last time, as an extent's words.
@@ -249,11 +314,17 @@ impl Space {
     fn look(&mut self, now: Nanos, at: usize) -> &mut Batch {
         let batch = &mut self.batches[at];
         let mut touched = 0;
-        for page in 0..BATCH_PAGES {
-            let number = at as u64 * u64::from(BATCH_PAGES) + u64::from(page);
+        let (mut page, end) = (0, u64::from(BATCH_PAGES));
+        while page < end {
+            let number = at as u64 * u64::from(BATCH_PAGES) + page;
+            let alike = page..page.saturating_add(self.pattern.alike(number)).min(end);
+            page = alike.end;
             let expected = self.pattern.touches(number, batch.seen, now);
-            if expected > 0.0 && self.rng.random::<f64>() < 1.0 - libm::exp(-expected) {
-                touched |= 1 << page;
+            if expected > 0.0 {
+                let chance = 1.0 - libm::exp(-expected);
+                for page in alike {
+                    touched |= u64::from(self.rng.random::<f64>() < chance) << page;
+                }
             }
         }
         self.counts.refaults += u64::from((touched & !batch.present).count_ones());
@@ -262,6 +333,45 @@ impl Space {
         batch.seen = now;
         batch
     }
+}
+
+/// Decisions after which readings are taken in, so that they never need much memory.
+const TAKEN_AFTER: usize = 1_024;
+
+/// Carries out everything that a policy wants at this moment, and has it read what was scanned; `made` hears of
+/// each decision.
+///
+/// # Panics
+/// If the policy takes the readings for nonsense.
+pub fn settle(
+    policy: &mut (impl Tiering + ?Sized),
+    space: &mut Space,
+    now: Nanos,
+    mut made: impl FnMut(&Choice),
+) {
+    for count in 1.. {
+        let choice = policy.next(now);
+        if let Some(choice) = &choice {
+            let code = space.apply(now, choice);
+            answer(policy, now, choice, code);
+            made(choice);
+        }
+        if choice.is_none() || count % TAKEN_AFTER == 0 {
+            let readings = space.take_readings();
+            policy.on_bulk(now, &readings).expect("a modelled space tells the truth");
+        }
+        if choice.is_none() {
+            return;
+        }
+    }
+}
+
+/// Tells a policy what became of a decision.
+pub fn answer(policy: &mut (impl Policy + ?Sized), now: Nanos, choice: &Choice, code: Code) {
+    let Choice { kind, subject, sequence, argument } = *choice;
+    let txn = TxnId::new(0);
+    let decision = Decision { kind, subject, sequence, txn, flags: 0, argument };
+    policy.on_outcome(now, 0, &decision, Outcome { txn, code, run: 0 });
 }
 
 #[cfg(test)]
@@ -290,6 +400,29 @@ mod tests {
         let change = Pattern::Change { at: at(3), patterns: [Box::new(hot), Box::new(other)] };
         assert_eq!(change.touches(10, at(1), at(5)), 6.0);
         assert_eq!(change.touches(10, at(4), at(5)), 1.0);
+    }
+
+    #[test]
+    fn pages_that_are_said_to_be_alike_are() {
+        let hot = Pattern::HotSet { first: 70, pages: 100, per_second: 2.0 };
+        let heads = Pattern::Heads { pages: 3, per_second: 1.0 };
+        let sweep = Pattern::Sweep { pages: 50, per_second: 10.0 };
+        let change = Pattern::Change { at: at(3), patterns: [hot.clone(), sweep].map(Box::new) };
+        let uniform = Pattern::Uniform { per_second: 3.0 };
+        for pattern in [
+            Pattern::Sum([hot, heads.clone()].into()),
+            heads,
+            change,
+            uniform,
+            Pattern::Sum([].into()),
+        ] {
+            for page in 0..300_u64 {
+                let touches = |page| pattern.touches(page, at(2), at(5));
+                let alike = page..page.saturating_add(pattern.alike(page)).min(300);
+                assert!(!alike.is_empty());
+                assert!(alike.into_iter().all(|other| touches(other) == touches(page)), "{page}");
+            }
+        }
     }
 
     #[test]

@@ -173,7 +173,7 @@ fn strips_can_be_divided_among_agents() {
             while let Some((_, choice)) = whole_made.next_if(|(time, _)| *time == now) {
                 let code = space.apply(now, choice);
                 if mine(choice.subject.id) {
-                    common::answer(&mut policy, now, choice, code);
+                    wave_memory::space::answer(&mut policy, now, choice, code);
                 }
             }
             let readings = space.take_readings();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{World, answer, at};
+use common::{World, at};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use wave_core::brain::Brain;
@@ -13,7 +13,7 @@ use wave_core::outcome::Code;
 use wave_core::policy::{BadBulk, Choice, Decisions};
 use wave_core::snapshot::Snapshot;
 use wave_memory::policies::{NAMES, Tiering, by_name};
-use wave_memory::space::{Pattern, Space};
+use wave_memory::space::{Pattern, Space, answer};
 use wave_memory::wire::{Action, Place, Reading, Strip};
 
 const ALL: u64 = u64::MAX;

@@ -183,20 +183,20 @@ impl Sol {
     /// Draws for each of `lanes`.
     #[inline]
     fn sides(&self, batches: &[Batch; LANES], lanes: &[u8], rng: &mut Pcg64Mcg) -> Sides {
-        let (mut alphas, mut betas, mut draws) = ([1.0; LANES], [1.0; LANES], [0.0; LANES]);
+        let (mut alphas, mut betas, mut below) = ([1.0; LANES], [1.0; LANES], [false; LANES]);
         for ((lane, alpha), beta) in lanes.iter().zip(&mut alphas).zip(&mut betas) {
             let batch = &batches[usize::from(*lane)];
             (*alpha, *beta) = (1.0 + batch.hot, 1.0 + batch.cold);
         }
         let count = lanes.len();
         let (alphas, betas) = (&alphas[..count], &betas[..count]);
-        self.settings.sampling.draw(alphas, betas, rng, &mut draws[..count]);
         let limit = self.settings.hot_share;
+        self.settings.sampling.below(limit, alphas, betas, rng, &mut below[..count]);
         let mut sides = Sides { drawn_cold: 0, mean_cold: 0 };
-        for (lane, (draw, (alpha, beta))) in
-            lanes.iter().zip(draws.iter().zip(alphas.iter().zip(betas)))
+        for (lane, (below, (alpha, beta))) in
+            lanes.iter().zip(below.iter().zip(alphas.iter().zip(betas)))
         {
-            sides.drawn_cold |= u64::from(*draw < limit) << lane;
+            sides.drawn_cold |= u64::from(*below) << lane;
             sides.mean_cold |= u64::from(*alpha < limit * (alpha + beta)) << lane;
         }
         sides

@@ -3,11 +3,9 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use wave_core::clock::Nanos;
-use wave_core::message::{Decision, TxnId};
-use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::Choice;
 use wave_memory::policies::Tiering;
-use wave_memory::space::{Pattern, Space};
+use wave_memory::space::{Pattern, Space, settle};
 use wave_memory::wire::{BATCH_PAGES, STRIP_BATCHES};
 
 /// How often the agent looks.
@@ -16,14 +14,6 @@ const STEP: Nanos = Nanos::from_millis(100);
 /// `seconds` after the start.
 pub const fn at(seconds: u64) -> Nanos {
     Nanos::from_millis(seconds * 1_000)
-}
-
-/// What a policy hears of a choice that it made.
-pub fn answer(policy: &mut dyn Tiering, now: Nanos, choice: &Choice, code: Code) {
-    let Choice { kind, subject, sequence, argument } = *choice;
-    let txn = TxnId::new(0);
-    let decision = Decision { kind, subject, sequence, txn, flags: 0, argument };
-    policy.on_outcome(now, 0, &decision, Outcome { txn, code, run: 0 });
 }
 
 pub struct World {
@@ -42,13 +32,8 @@ impl World {
 
     pub fn run(&mut self, until: Nanos) {
         while self.now < until {
-            while let Some(choice) = self.policy.next(self.now) {
-                let code = self.space.apply(self.now, &choice);
-                answer(&mut *self.policy, self.now, &choice, code);
-                self.made.push((self.now, choice));
-            }
-            let readings = self.space.take_readings();
-            self.policy.on_bulk(self.now, &readings).unwrap();
+            let (now, made) = (self.now, &mut self.made);
+            settle(&mut *self.policy, &mut self.space, now, |choice| made.push((now, *choice)));
             self.now = self.now + STEP;
         }
     }
