@@ -48,6 +48,8 @@ pub const LANES: usize = STRIP_BATCHES as usize;
 pub struct Sights {
     /// How long that was. Not zero.
     pub interval_us: u32,
+    /// A bit for each batch.
+    pub batches: u64,
     count: usize,
     lanes: [u8; LANES],
     young: [u64; LANES],
@@ -57,14 +59,7 @@ pub struct Sights {
 impl Sights {
     fn new(interval_us: u32) -> Sights {
         let (lanes, young, pages) = ([0; LANES], [0; LANES], [0; LANES]);
-        Sights { interval_us, count: 0, lanes, young, pages }
-    }
-
-    #[inline]
-    fn push(&mut self, lane: u32, young: u64, pages: u8) {
-        let at = self.count;
-        (self.lanes[at], self.young[at], self.pages[at]) = (lane as u8, young, pages);
-        self.count += 1;
+        Sights { interval_us, batches: 0, count: 0, lanes, young, pages }
     }
 
     /// Which batches.
@@ -314,20 +309,25 @@ impl<C: Classifier> Tiered<C> {
         let managed = strip.managed();
         let most = &mut self.pages[id];
         let mut sights = Sights::new(reading.interval_us);
-        let mut resting = 0;
+        let (mut resting, mut seen, mut count) = (0, 0, 0);
         for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
             if managed >> batch & 1 == 0 {
                 continue;
             }
-            resting |= u64::from(present & !young != 0) << batch;
             let pages = &mut most[batch as usize];
             if u32::from(*pages) < BATCH_PAGES {
                 *pages = (*pages).max(present.count_ones() as u8);
             }
-            if *pages > 0 {
-                sights.push(batch, *young, *pages);
+            if *pages == 0 {
+                continue;
             }
+            resting |= u64::from(present != young) << batch;
+            seen |= 1 << batch;
+            (sights.lanes[count], sights.young[count], sights.pages[count]) =
+                (batch as u8, *young, *pages);
+            count += 1;
         }
+        (sights.batches, sights.count) = (seen, count);
         strip.resting = strip.resting & !reading.batches | resting;
         if reading.interval_us == 0 {
             return true;
