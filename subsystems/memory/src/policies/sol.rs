@@ -22,8 +22,8 @@ use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
 use wave_core::settings::{self, Setting, SettingError};
 
-use super::SEED;
 use super::tiered::{Classifier, LANES, LEVELS_MAX, Opinion, Paces, Schedule, Sights, Verdicts};
+use super::{PREFETCH, SEED};
 use crate::beta::{CHUNK, Draws, Sampling, mask};
 use crate::wire::{BATCH_PAGES, bits};
 
@@ -38,7 +38,7 @@ pub const KEPT: f32 = 0.75;
 pub const EPOCH_HORIZONS: u32 = 4;
 
 /// The settings as text.
-pub static SETTINGS: [Setting; 5] = [
+pub static SETTINGS: [Setting; 6] = [
     Setting::number(
         "shortest_ms",
         "300",
@@ -63,6 +63,7 @@ pub static SETTINGS: [Setting; 5] = [
         &["fast", "exact"],
         "how a share is drawn: about right and fast, or exact",
     ),
+    PREFETCH,
     SEED,
 ];
 

@@ -23,6 +23,7 @@ use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{BadBulk, Choice, Desk, Policy, Progress};
 use wave_core::snapshot::Snapshot;
 
+use super::prefetch::{FRESH_PERIODS, Prefetch};
 use super::{Explanation, Tiering};
 use crate::wire::{self, Action, BATCH_PAGES, Reading, Readings, STRIP_BATCHES};
 
@@ -230,6 +231,7 @@ pub struct Tiered<C: Classifier> {
     previous_tick: u64,
     stage: Stage,
     cursor: usize,
+    prefetch: Option<Prefetch>,
 }
 
 impl<C: Classifier> Tiered<C> {
@@ -253,7 +255,13 @@ impl<C: Classifier> Tiered<C> {
             previous_tick: 0,
             stage: Stage::Rest,
             cursor: 0,
+            prefetch: None,
         }
+    }
+
+    /// Also brings back what strided access will reach.
+    pub fn with_prefetch(self) -> Tiered<C> {
+        Tiered { prefetch: Some(Prefetch::new(self.strips.len())), ..self }
     }
 
     /// How many batches are scanned at each period, the shortest first.
@@ -290,6 +298,9 @@ impl<C: Classifier> Tiered<C> {
         strip.sequence = told.sequence;
         strip.huge = huge;
         strip.forget(void | !managed);
+        if let Some(prefetch) = &mut self.prefetch {
+            prefetch.on_strip(told.strip.id, told.place, managed & !void);
+        }
         let fresh = managed & !strip.managed();
         strip.levels[0] |= fresh;
         for batch in wire::bits(fresh) {
@@ -309,7 +320,7 @@ impl<C: Classifier> Tiered<C> {
         let managed = strip.managed();
         let most = &mut self.pages[id];
         let mut sights = Sights::new(reading.interval_us);
-        let (mut resting, mut seen, mut count) = (0, 0, 0);
+        let (mut resting, mut touched, mut seen, mut count) = (0, 0, 0, 0);
         for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
             if managed >> batch & 1 == 0 {
                 continue;
@@ -322,6 +333,7 @@ impl<C: Classifier> Tiered<C> {
                 continue;
             }
             resting |= u64::from(present != young) << batch;
+            touched |= u64::from(*young != 0) << batch;
             seen |= 1 << batch;
             (sights.lanes[count], sights.young[count], sights.pages[count]) =
                 (batch as u8, *young, *pages);
@@ -331,6 +343,12 @@ impl<C: Classifier> Tiered<C> {
         strip.resting = strip.resting & !reading.batches | resting;
         if reading.interval_us == 0 {
             return true;
+        }
+        if let Some(prefetch) = &mut self.prefetch {
+            let fresh_us = self.schedule.shortest.0 / 1_000 * FRESH_PERIODS;
+            let fresh = u64::from(reading.interval_us) <= fresh_us;
+            let id = reading.strip.id;
+            prefetch.on_reading(id, seen & strip.slow, touched & strip.slow, fresh, self.tick);
         }
         let mut rng = Self::rng(self.seed, id, strip);
         let Paces { faster, slower } =
@@ -373,6 +391,8 @@ impl<C: Classifier> Tiered<C> {
         let due = (0..self.schedule.levels).filter(|level| self.has_come(id, 1 << level));
         let strip = &self.strips[id];
         let due = due.fold(0, |due, level| due | strip.levels[level as usize]);
+        let watched = self.prefetch.as_ref().map_or(0, |prefetch| prefetch.watched(id as u32));
+        let due = due | watched & strip.slow;
         let named = strip.named(due);
         (due != 0).then(|| Action::Scan.choice(strip.subject(id), strip.sequence, named))
     }
@@ -380,7 +400,10 @@ impl<C: Classifier> Tiered<C> {
     /// The decision to move something in a strip.
     fn displace(&mut self, id: usize) -> Option<Choice> {
         let strip = &mut self.strips[id];
-        let (action, batches) = strip.next_move()?;
+        let coming = self.prefetch.as_mut().map_or(0, |prefetch| prefetch.take_coming(id as u32));
+        let coming = coming & strip.slow & strip.wanted & !(strip.moving | strip.fixed);
+        let (action, batches) =
+            if coming != 0 { (Action::BringBack, coming) } else { strip.next_move()? };
         strip.moving |= batches;
         let named = strip.named(batches);
         Some(action.choice(strip.subject(id), strip.sequence, named))
@@ -393,6 +416,9 @@ impl<C: Classifier> Tiered<C> {
         if self.stage == Stage::Rest && tick > self.tick {
             self.previous_tick = core::mem::replace(&mut self.tick, tick);
             (self.stage, self.cursor) = (Stage::Scan, 0);
+            if let Some(prefetch) = &mut self.prefetch {
+                prefetch.turn(tick);
+            }
         }
     }
 }
@@ -442,7 +468,8 @@ impl<C: Classifier> Tiering for Tiered<C> {
     }
 
     fn state_bytes_per_batch(&self) -> usize {
-        let shared = size_of::<Strip>().div_ceil(LANES);
+        let prefetch = self.prefetch.as_ref().map_or(0, Prefetch::bytes_per_strip);
+        let shared = (size_of::<Strip>() + prefetch).div_ceil(LANES);
         size_of::<C::Batch>() + size_of::<u8>() + shared
     }
 }
@@ -469,8 +496,14 @@ impl<C: Classifier> Policy for Tiered<C> {
         let batches = decision.argument & strip.moving;
         strip.moving &= !batches;
         match outcome.code {
-            Code::Complete if action == Action::PageOut => strip.slow |= batches,
-            Code::Complete => strip.slow &= !batches,
+            Code::Complete if action == Action::PageOut => {
+                strip.slow |= batches;
+                if let Some(prefetch) = &mut self.prefetch {
+                    prefetch.on_page_out(decision.subject.id, batches);
+                }
+            }
+            // What was brought back ahead of an access still belongs in the slow tier.
+            Code::Complete => strip.slow &= !batches | strip.wanted,
             Code::Unsupported | Code::InvalidTarget | Code::NotPermitted => strip.fixed |= batches,
             // A message will tell, or the next tick finds them as they are.
             _ => {}
@@ -511,6 +544,7 @@ impl<C: Classifier> Policy for Tiered<C> {
     fn resync(&mut self, _now: Nanos, _snapshot: &Snapshot) {
         self.strips[..self.known].fill(Strip::default());
         self.known = 0;
+        self.prefetch = self.prefetch.take().map(|_| Prefetch::new(self.strips.len()));
         (self.stage, self.cursor) = (Stage::Rest, 0);
     }
 }
