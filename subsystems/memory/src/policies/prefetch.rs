@@ -11,7 +11,7 @@
 //! in use says nothing of the order in which a program goes.
 //!
 //! What is brought back remains one that belongs in the slow tier, so that it goes out again when it rests at the end
-//! of an epoch, touched or not.
+//! of an epoch, or of the next one where it was not touched yet.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -33,6 +33,8 @@ struct Strip {
     away: u64,
     /// To be brought back.
     coming: u64,
+    /// Brought back since the end of an epoch.
+    came: u64,
 }
 
 /// Follows strided access over paged-out memory.
@@ -70,6 +72,7 @@ impl Prefetch {
         strip.place = place;
         strip.away &= same;
         strip.coming &= same;
+        strip.came &= same;
         self.ids.insert(place, id);
     }
 
@@ -132,6 +135,14 @@ impl Prefetch {
 
     /// What to bring back of a strip, once.
     pub fn take_coming(&mut self, id: u32) -> u64 {
-        core::mem::take(&mut self.strips[id as usize].coming)
+        let strip = &mut self.strips[id as usize];
+        strip.came |= strip.coming;
+        core::mem::take(&mut strip.coming)
+    }
+
+    /// An epoch ends: what came in this one and was not touched yet is not to go out again, once.
+    pub fn take_early(&mut self, id: u32) -> u64 {
+        let strip = &mut self.strips[id as usize];
+        core::mem::take(&mut strip.came) & strip.away
     }
 }

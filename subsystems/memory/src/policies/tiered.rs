@@ -379,8 +379,9 @@ impl<C: Classifier> Tiered<C> {
         let Verdicts { hot, cold } =
             self.classifier.judge(&self.batches[id], strip.managed(), &mut rng);
         strip.wanted = strip.wanted & !hot | cold;
+        let early = self.prefetch.as_mut().map_or(0, |prefetch| prefetch.take_early(id as u32));
         // What came back page by page and rests again, or was left over, goes out again.
-        strip.slow &= !(cold & strip.resting);
+        strip.slow &= !(cold & strip.resting & !early);
     }
 
     /// The decision to scan what is due in a strip.
