@@ -83,6 +83,16 @@ impl Touched {
         found.is_ok_and(|at| !core::mem::replace(&mut self.taken[at], true))
     }
 
+    /// How far it is from one of them to the next that no trail has taken: 0 where that is too far.
+    fn to_next(&self, at: usize) -> u64 {
+        let (space, low) = self.batches[at];
+        let above = self.batches.iter().zip(&self.taken).skip(at + 1);
+        let next = above
+            .take_while(|((other, batch), _)| *other == space && batch - low <= STRIDE_MAX)
+            .find(|(_, taken)| !**taken);
+        next.map_or(0, |((_, batch), _)| batch - low)
+    }
+
     /// Those from `low` to `high`, taken or not.
     fn between(&self, space: u32, low: u64, high: u64) -> &[(u32, u64)] {
         let first = self.batches.partition_point(|touched| *touched < (space, low));
@@ -134,9 +144,7 @@ impl Strides {
             if !self.touched.take(space, low) {
                 continue;
             }
-            let second =
-                self.touched.between(space, low + 1, low.saturating_add(STRIDE_MAX)).first();
-            let gap = second.map_or(0, |(_, second)| second - low);
+            let gap = self.touched.to_next(at);
             let mut high = low;
             while gap > 0 && self.touched.take(space, high + gap) {
                 high += gap;
@@ -149,17 +157,8 @@ impl Strides {
                 self.trails.swap_remove((0..TRAILS_MAX).min_by_key(worth).unwrap_or(0));
             }
             let speed = 0.0;
-            self.trails.push(Trail {
-                space,
-                low,
-                high,
-                gap,
-                up: None,
-                moves: 0,
-                tick,
-                speed,
-                said: 0,
-            });
+            let (up, moves, said) = (None, 0, 0);
+            self.trails.push(Trail { space, low, high, gap, up, moves, tick, speed, said });
         }
     }
 }
@@ -174,7 +173,7 @@ fn go_on(trail: &mut Trail, up: bool, tick: u64, touched: &mut Touched) -> bool 
         let near = if up {
             touched.between(space, high + 1, most).first()
         } else {
-            touched.between(space, least, low.saturating_sub(1)).last()
+            touched.between(space, least, low).iter().rfind(|(_, batch)| *batch < low)
         };
         let Some((_, near)) = near else { return false };
         head.gap = near.abs_diff(low);
@@ -259,6 +258,7 @@ mod tests {
         assert_eq!(strided, [vec![], vec![], vec![], vec![60, 65, 70, 75, 80]]);
         let to_zero = said(&[&[27], &[20], &[13], &[6]]);
         assert_eq!(to_zero[3], [0; 0]);
+        assert_eq!(said(&[&[0], &[0], &[0], &[0], &[0]]).concat(), [0; 0], "it does not go on");
     }
 
     #[test]

@@ -320,7 +320,7 @@ impl<C: Classifier> Tiered<C> {
         let managed = strip.managed();
         let most = &mut self.pages[id];
         let mut sights = Sights::new(reading.interval_us);
-        let (mut resting, mut touched, mut seen, mut count) = (0, 0, 0, 0);
+        let (mut resting, mut seen, mut count) = (0, 0, 0);
         for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
             if managed >> batch & 1 == 0 {
                 continue;
@@ -333,7 +333,6 @@ impl<C: Classifier> Tiered<C> {
                 continue;
             }
             resting |= u64::from(present != young) << batch;
-            touched |= u64::from(*young != 0) << batch;
             seen |= 1 << batch;
             (sights.lanes[count], sights.young[count], sights.pages[count]) =
                 (batch as u8, *young, *pages);
@@ -347,8 +346,10 @@ impl<C: Classifier> Tiered<C> {
         if let Some(prefetch) = &mut self.prefetch {
             let fresh_us = self.schedule.shortest.0 / 1_000 * FRESH_PERIODS;
             let fresh = u64::from(reading.interval_us) <= fresh_us;
-            let id = reading.strip.id;
-            prefetch.on_reading(id, seen & strip.slow, touched & strip.slow, fresh, self.tick);
+            let touched = sights.iter().filter(|(_, young, _)| *young != 0);
+            let touched = touched.fold(0, |all: u64, (batch, ..)| all | 1 << batch);
+            let [read, touched] = [seen, touched].map(|batches| batches & strip.slow);
+            prefetch.on_reading(reading.strip.id, read, touched, fresh, self.tick);
         }
         let mut rng = Self::rng(self.seed, id, strip);
         let Paces { faster, slower } =
