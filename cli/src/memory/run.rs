@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wave_core::clock::Nanos;
 use wave_links::LinkSpec;
 use wave_linux::memory::{
     Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap,
@@ -27,6 +28,8 @@ const LINE: Duration = Duration::from_secs(10);
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// The same from behind a device.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
+/// An agent is late after so many of its longest periods.
+const PERIODS_LATE: u64 = 3;
 /// A new agent follows one that was lost after this long.
 const REST: Duration = Duration::from_millis(500);
 
@@ -39,6 +42,8 @@ pub struct Wanted {
     pub command: Vec<String>,
     /// Who decides.
     pub policy: String,
+    /// How long it may scan nothing at all.
+    pub longest_period: Nanos,
     /// Over which link.
     pub link: LinkSpec,
     /// Agents come from behind this device, and none is started here.
@@ -85,6 +90,8 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     let socket = std::env::temp_dir().join(format!("wave-memory-{}.sock", std::process::id()));
     let mut options = Options::new(socket, groups, wanted.strips);
     options.link = wanted.link.clone();
+    let patience = &mut options.config.patience;
+    *patience = (*patience).max(Nanos(PERIODS_LATE * wanted.longest_period.0));
     options.device.clone_from(&wanted.device);
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;

@@ -38,6 +38,8 @@ const STEPS_PER_LOOK: usize = 64;
 const FIGURES: Nanos = Nanos::from_millis(500);
 /// How often it is looked what is mapped.
 const SURVEY: Nanos = Nanos::from_millis(1_000);
+/// How long memory stays left out whose bits could not be cleared.
+const PARDON: Nanos = Nanos::from_millis(600_000);
 /// A survey may take this share of a core at most.
 const SURVEY_SHARE: u64 = 200;
 
@@ -257,6 +259,7 @@ impl Enclave {
             figures_at: now,
             survey_at: now,
             survey_ns: 0,
+            pardon_at: now + PARDON,
         };
         host.look_at_figures(now);
         // Of what the caller's thread has spent nothing was for this.
@@ -329,6 +332,7 @@ struct Host {
     figures_at: Nanos,
     survey_at: Nanos,
     survey_ns: u64,
+    pardon_at: Nanos,
 }
 
 impl Host {
@@ -553,6 +557,10 @@ impl Host {
     }
 
     fn survey(&mut self, now: Nanos) {
+        if now >= self.pardon_at {
+            self.pardon_at = now + PARDON;
+            self.state.table.pardon();
+        }
         // A group whose last process has ended just has none.
         let _ = self.kernel.survey(&self.groups, &mut self.state.table);
         let took = super::now().since(now).0;
@@ -562,7 +570,7 @@ impl Host {
 
     fn look_at_figures(&mut self, now: Nanos) {
         self.figures_at = now + FIGURES;
-        let figures = self.kernel.look(&mut self.state.guard);
+        let figures = self.kernel.look(&self.groups, &mut self.state.guard);
         let held = self.state.guard.held(now);
         let refaults_per_minute = self.state.guard.refaults(now);
         let mut intervals_ms: Vec<(u32, u64)> = Vec::new();

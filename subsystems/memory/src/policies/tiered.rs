@@ -445,6 +445,10 @@ impl<C: Classifier> Tiering for Tiered<C> {
         let shared = size_of::<Strip>().div_ceil(LANES);
         size_of::<C::Batch>() + size_of::<u8>() + shared
     }
+
+    fn longest_period(&self) -> Nanos {
+        Nanos(self.schedule.shortest.0 << (self.schedule.levels - 1))
+    }
 }
 
 impl<C: Classifier> Policy for Tiered<C> {
