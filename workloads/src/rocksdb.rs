@@ -22,6 +22,19 @@ pub enum Error {
         /// RocksDB's own words.
         text: String,
     },
+    /// It holds a part of the database only.
+    #[error(
+        "a block cache of {cache_bytes} bytes does not hold the database: {held_bytes} bytes are in it, and keys and \
+         values are {data_bytes}: make it larger"
+    )]
+    CacheTooSmall {
+        /// Its size.
+        cache_bytes: u64,
+        /// What is in it once every block was read.
+        held_bytes: u64,
+        /// What there is to hold, at least.
+        data_bytes: u64,
+    },
     /// There was no directory to put the database in.
     #[error("no directory for the database could be made: {0}")]
     Directory(#[from] io::Error),
@@ -36,6 +49,9 @@ pub enum Error {
 ///
 /// The hash index finds single keys only. For scans the index is a sorted one
 /// ([`Database::open_in_order`]), in which a GET takes a little longer.
+///
+/// A third kind ([`Database::open_cached`]) has block-based tables, on disk, and all their blocks in a cache in the
+/// process's own memory, as servers have them.
 pub struct Database {
     // Fields drop in this order: RocksDB has to be closed before its directory goes.
     handle: Handle,
@@ -43,6 +59,7 @@ pub struct Database {
     directory: TempDir,
     version: String,
     is_in_order: bool,
+    cache: Option<Cache>,
     keys: u64,
 }
 
@@ -50,15 +67,31 @@ impl Database {
     /// Opens an empty database in a new directory below `parent`, or where nothing is given,
     /// below `/dev/shm` or else the system's directory for temporary files.
     pub fn open(parent: Option<&Path>) -> Result<Database, Error> {
-        Database::open_with(parent, &Options::for_plain_tables(Index::Hash))
+        Database::open_with(parent, &Options::for_plain_tables(Index::Hash), None)
     }
 
     /// The same, with tables that can be scanned as well.
     pub fn open_in_order(parent: Option<&Path>) -> Result<Database, Error> {
-        Database::open_with(parent, &Options::for_plain_tables(Index::Sorted))
+        Database::open_with(parent, &Options::for_plain_tables(Index::Sorted), None)
     }
 
-    fn open_with(parent: Option<&Path>, options: &Options) -> Result<Database, Error> {
+    /// Opens an empty database in a new directory below `parent`, with blocks of `block_bytes` and a cache of
+    /// `cache_bytes` for them. [`Database::warm`] reads all of them into it.
+    pub fn open_cached(
+        parent: &Path,
+        block_bytes: usize,
+        cache_bytes: usize,
+    ) -> Result<Database, Error> {
+        let cache = Cache::new(cache_bytes);
+        let options = Options::for_blocks(block_bytes, &cache);
+        Database::open_with(Some(parent), &options, Some(cache))
+    }
+
+    fn open_with(
+        parent: Option<&Path>,
+        options: &Options,
+        cache: Option<Cache>,
+    ) -> Result<Database, Error> {
         let directory = make_directory(parent)?;
         let name = CString::new(directory.path().as_os_str().as_bytes())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -74,7 +107,8 @@ impl Database {
             handle: Handle(NonNull::new(handle).expect("RocksDB opens or reports an error")),
             read_options,
             version: running_version(directory.path()),
-            is_in_order: options.index == Index::Sorted,
+            is_in_order: options.index != Index::Hash,
+            cache,
             directory,
             keys: 0,
         })
@@ -112,7 +146,9 @@ impl Database {
         }
         self.settle()?;
         self.keys = self.keys.max(keys);
-        self.touch(keys, value_bytes)?;
+        if self.cache.is_none() {
+            self.touch(keys, value_bytes)?;
+        }
         if keys == 0 {
             progress(0, 0);
         }
@@ -183,6 +219,30 @@ impl Database {
                     iterator.seek_to_first();
                 }
             }
+        }
+    }
+
+    /// Reads every block, so that all are in the cache. How many bytes are in it then.
+    ///
+    /// # Panics
+    ///
+    /// If the database was not opened by [`Database::open_cached`].
+    pub fn warm(&self) -> Result<u64, Error> {
+        let cache = self.cache.as_ref().expect("there is a cache to warm");
+        let (mut left, mut data_bytes) = (self.keys, 0);
+        self.scan(0, |_, value| {
+            data_bytes += (size_of::<u64>() + value.len()) as u64;
+            left = left.saturating_sub(1);
+            left > 0
+        })?;
+        let held_bytes = cache.held_bytes();
+        match held_bytes < data_bytes {
+            true => Err(Error::CacheTooSmall {
+                cache_bytes: cache.bytes as u64,
+                held_bytes,
+                data_bytes,
+            }),
+            false => Ok(held_bytes),
         }
     }
 
@@ -418,6 +478,7 @@ unsafe fn slice<'a>(start: *const c_char, bytes: usize) -> &'a [u8] {
 enum Index {
     Hash,
     Sorted,
+    Blocks,
 }
 
 struct Options {
@@ -470,6 +531,58 @@ impl Options {
             ffi::rocksdb_options_set_stats_persist_period_sec(raw, 0);
         }
         options
+    }
+
+    fn for_blocks(block_bytes: usize, cache: &Cache) -> Options {
+        /// Small, so that what filling leaves behind is little beside the cache.
+        const MEMTABLE_BYTES: usize = 32 << 20;
+        const NO_COMPRESSION: c_int = 0;
+
+        // SAFETY: takes nothing; aborts rather than returning null.
+        let options =
+            Options { raw: unsafe { ffi::rocksdb_options_create() }, index: Index::Blocks };
+        let raw = options.raw;
+        // SAFETY: `raw`, the cache and the block options are alive throughout; each call sets a field. What is
+        // set shares the cache and copies the block options, which are destroyed once.
+        unsafe {
+            let blocks = ffi::rocksdb_block_based_options_create();
+            ffi::rocksdb_block_based_options_set_block_size(blocks, block_bytes);
+            ffi::rocksdb_block_based_options_set_block_cache(blocks, cache.raw.as_ptr());
+            ffi::rocksdb_options_set_block_based_table_factory(raw, blocks);
+            ffi::rocksdb_block_based_options_destroy(blocks);
+            ffi::rocksdb_options_set_create_if_missing(raw, 1);
+            ffi::rocksdb_options_set_compression(raw, NO_COMPRESSION);
+            ffi::rocksdb_options_set_write_buffer_size(raw, MEMTABLE_BYTES);
+            ffi::rocksdb_options_set_stats_dump_period_sec(raw, 0);
+            ffi::rocksdb_options_set_stats_persist_period_sec(raw, 0);
+        }
+        options
+    }
+}
+
+/// Where blocks are kept.
+struct Cache {
+    raw: NonNull<ffi::Cache>,
+    bytes: usize,
+}
+
+impl Cache {
+    fn new(bytes: usize) -> Cache {
+        // SAFETY: takes a number; aborts rather than returning null.
+        let raw = unsafe { ffi::rocksdb_cache_create_lru(bytes) };
+        Cache { raw: NonNull::new(raw).expect("a cache always comes"), bytes }
+    }
+
+    fn held_bytes(&self) -> u64 {
+        // SAFETY: the cache is alive.
+        unsafe { ffi::rocksdb_cache_get_usage(self.raw.as_ptr()) as u64 }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once; an open database shares what it is about.
+        unsafe { ffi::rocksdb_cache_destroy(self.raw.as_ptr()) };
     }
 }
 
@@ -613,6 +726,26 @@ mod tests {
                 prop_assert_eq!(value_of(&database, key), None);
             }
         }
+    }
+
+    #[test]
+    fn a_cache_holds_every_block_or_says_that_it_does_not() {
+        let filled = |cache_bytes| {
+            let parent = tempfile::tempdir().unwrap();
+            let mut database = Database::open_cached(parent.path(), 4096, cache_bytes).unwrap();
+            database.fill(20_000, 256, |_, _| {}).unwrap();
+            (
+                database.warm(),
+                (0..20_000).step_by(37).all(|key| {
+                    value_of(&database, key).is_some_and(|value| is_value_of(key, &value))
+                }),
+            )
+        };
+        let (held, right) = filled(64 << 20);
+        assert!(held.unwrap() >= 20_000 * 264 && right);
+        let (refused, right) = filled(2 << 20);
+        assert!(matches!(refused, Err(Error::CacheTooSmall { .. })), "{refused:?}");
+        assert!(right, "what is not in the cache is read from the tables");
     }
 
     #[test]
