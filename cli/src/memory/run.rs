@@ -86,7 +86,14 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         StartError::Target(_) | StartError::Nothing { .. } => Failure::Scenario(error.to_string()),
         error => Failure::cannot(error),
     })?;
-    let mut agent = Agent::start(wanted, enclave.socket(), 0)?;
+    let start_agent = |socket: &Path, number: u32| {
+        let log = wanted.record.as_ref().map(|file| match number {
+            0 => file.clone(),
+            number => file.with_extension(format!("{number}.wavelog")),
+        });
+        Agent::start(&wanted.policy, socket, log.as_deref())
+    };
+    let mut agent = start_agent(enclave.socket(), 0)?;
     agent.wait_until_attached(&enclave)?;
     let view = View::new(wanted.quiet);
     let began = Instant::now();
@@ -113,7 +120,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             let since = *lost.get_or_insert_with(Instant::now);
             if since.elapsed() >= REST {
                 view.say("wave memory: the agent is gone; another takes over");
-                agent = Agent::start(wanted, enclave.socket(), agents)?;
+                agent = start_agent(enclave.socket(), agents)?;
                 (agents, lost) = (agents + 1, None);
             }
         }
@@ -163,13 +170,15 @@ fn start(words: &[String], json: bool) -> Result<Child, Failure> {
 }
 
 /// An agent in a process of its own. Killed when it is dropped.
-struct Agent {
+pub struct Agent {
     child: Child,
     socket: PathBuf,
 }
 
 impl Agent {
-    fn start(wanted: &Wanted, socket: &Path, number: u32) -> Result<Agent, Failure> {
+    /// Starts an agent that attaches to `socket`, runs `policy`, and writes a log. Must be called on a thread that
+    /// outlives it.
+    pub fn start(policy: &str, socket: &Path, log: Option<&Path>) -> Result<Agent, Failure> {
         use std::os::unix::process::CommandExt;
         let starting = |error: std::io::Error| {
             Failure::Cannot(format!("the agent's process cannot be started: {error}"))
@@ -177,12 +186,8 @@ impl Agent {
         let program = std::env::current_exe().map_err(starting)?;
         let mut command = Command::new(program);
         command.args(["agent", "--quiet", "--leave-with-parent", "--share-cpu"]);
-        command.args(["--policy", &wanted.policy]).arg("--attach").arg(socket);
-        if let Some(file) = &wanted.record {
-            let file = match number {
-                0 => file.clone(),
-                number => file.with_extension(format!("{number}.wavelog")),
-            };
+        command.args(["--policy", policy]).arg("--attach").arg(socket);
+        if let Some(file) = log {
             command.arg("--record").arg(file).args(["--record-about", "memory"]);
         }
         // An interrupt from the terminal is not the agent's: it leaves when its host does.
@@ -191,7 +196,8 @@ impl Agent {
         Ok(Agent { child, socket: socket.to_owned() })
     }
 
-    fn wait_until_attached(&mut self, enclave: &Enclave) -> Result<(), Failure> {
+    /// Waits until an agent decides; `self` is the one that should.
+    pub fn wait_until_attached(&mut self, enclave: &Enclave) -> Result<(), Failure> {
         let start = Instant::now();
         while enclave.stats().agents == 0 {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -210,12 +216,13 @@ impl Agent {
         Ok(())
     }
 
-    fn has_left(&mut self) -> bool {
+    /// Whether it has ended.
+    pub fn has_left(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// What it has spent; in steps of 10 ms, as the kernel tells it.
-    fn cpu(&self) -> Duration {
+    pub fn cpu(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
         let ticks = stat.ok().and_then(|stat| crate::run::agent::cpu_ticks(&stat)).unwrap_or(0);
         Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())

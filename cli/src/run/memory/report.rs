@@ -1,0 +1,590 @@
+//! What came of it: tables, one JSON object, and a folder with a page, plots and a row per second.
+
+use std::path::{Path, PathBuf};
+
+use hdrhistogram::Histogram;
+use maud::{DOCTYPE, PreEscaped, html};
+use serde::Serialize;
+use wave_linux::memory::Stats;
+use wave_workloads::recorder::{self, Latency};
+
+use super::process::Ready;
+use crate::memory::report::Sample;
+use crate::memory::size::{show, show_signed};
+use crate::report::model::Machine;
+use crate::report::number::{micros, short};
+use crate::report::plot::curves::{self, Curve};
+use crate::report::{Directory, STYLE, figure};
+use crate::run::{Failure, machine};
+use crate::scenario::{Managed, Memory};
+
+/// The paper's measure of what managing memory costs.
+const PER_BYTES: f64 = (4_u64 << 30) as f64;
+/// The load was served if so much of it was.
+const SERVED: f64 = 0.99;
+
+/// One second of a variant.
+#[derive(Clone, Debug, Serialize)]
+pub struct Second {
+    /// Whether it is after the warm-up.
+    pub counts: bool,
+    /// GETs that were served.
+    pub gets: u64,
+    /// From when they were due.
+    pub get_p50_ns: u64,
+    /// The same.
+    pub get_p99_ns: u64,
+    /// The GETs alone.
+    pub raw_p50_ns: u64,
+    /// The same.
+    pub raw_p99_ns: u64,
+    /// The longest that mapping took.
+    pub map_max_ns: u64,
+    /// How memory was at its end.
+    pub memory: Sample,
+}
+
+/// What is in compressed swap at the end.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Compressed {
+    /// Before compression.
+    pub held_bytes: u64,
+    /// What it takes itself.
+    pub memory_bytes: u64,
+}
+
+/// One variant.
+#[derive(Debug, Serialize)]
+pub struct Ran {
+    /// As in the scenario.
+    pub name: String,
+    /// As in the scenario; none: nobody decided.
+    pub policy: Option<String>,
+    /// How access bits were read.
+    pub backend: Option<&'static str>,
+    /// The database, before the first GET.
+    pub ready: Ready,
+    /// Before the first GET.
+    pub resident_before_bytes: u64,
+    /// Each second.
+    pub seconds: Vec<Second>,
+    /// GETs, GETs alone, and mapping: after the warm-up.
+    #[serde(skip)]
+    pub histograms: [Histogram<u64>; 3],
+    /// GETs whose key or value was not what was written, also in the warm-up.
+    pub wrong: u64,
+    /// In swap, at the end.
+    pub compressed: Option<Compressed>,
+    /// Outcomes of the agent's decisions.
+    pub outcomes: Vec<(String, u64)>,
+    /// Page-outs held back: for refaults, and for pressure.
+    pub held_back: [u64; 2],
+    /// Agents that were lost.
+    pub lost_agents: u64,
+}
+
+impl Ran {
+    /// Before its first GET.
+    pub fn new(variant: &Managed, ready: Ready, resident_before_bytes: u64) -> Ran {
+        Ran {
+            name: variant.name.clone(),
+            policy: variant.policy.clone(),
+            backend: None,
+            ready,
+            resident_before_bytes,
+            seconds: Vec::new(),
+            histograms: std::array::from_fn(|_| recorder::histogram()),
+            wrong: 0,
+            compressed: None,
+            outcomes: Vec::new(),
+            held_back: [0; 2],
+            lost_agents: 0,
+        }
+    }
+
+    /// Takes what its enclave tells at the end.
+    pub fn finish(&mut self, stats: &Stats, backend: &'static str) {
+        let outcomes = stats.outcomes.iter();
+        self.outcomes = outcomes.map(|(code, count)| (code.name().to_owned(), *count)).collect();
+        self.held_back = [stats.totals.held_for_refaults, stats.totals.held_for_pressure];
+        (self.lost_agents, self.backend) = (stats.lost_agents, Some(backend));
+    }
+
+    fn latency(&self, of: usize) -> Latency {
+        Latency::of(&self.histograms[of])
+    }
+
+    /// After the warm-up.
+    fn counted(&self) -> &[Second] {
+        let from = self.seconds.iter().position(|second| second.counts);
+        &self.seconds[from.unwrap_or(self.seconds.len())..]
+    }
+
+    /// Of what is counted: how long it is, and how much of a sample's counter is in it.
+    fn over(&self, of: impl Fn(&Sample) -> f64) -> Option<(f64, f64)> {
+        let (first, last) = (self.counted().first()?, self.counted().last()?);
+        let seconds = last.memory.seconds - first.memory.seconds;
+        (seconds > 0.0).then(|| (seconds, of(&last.memory) - of(&first.memory)))
+    }
+
+    fn summary(&self) -> Summary {
+        let [gets, raw, maps] = [0, 1, 2].map(|of| self.latency(of));
+        let last = self.seconds.last().map(|second| second.memory.clone()).unwrap_or_default();
+        let counted = self.counted();
+        let (first, end) = (counted.first(), counted.last());
+        let time =
+            first.zip(end).map_or(0.0, |(first, end)| end.memory.seconds - first.memory.seconds);
+        let served: u64 = counted.iter().skip(1).map(|second| second.gets).sum();
+        Summary {
+            gets_per_second: if time > 0.0 { served as f64 / time } else { 0.0 },
+            get: gets,
+            raw_get: raw,
+            map: maps,
+            resident_after_bytes: last.resident_bytes,
+            swapped_after_bytes: last.swapped_bytes,
+        }
+    }
+}
+
+/// A variant in short: latencies after the warm-up, memory at the end.
+#[derive(Clone, Debug, Serialize)]
+struct Summary {
+    gets_per_second: f64,
+    get: Latency,
+    raw_get: Latency,
+    map: Latency,
+    resident_after_bytes: u64,
+    swapped_after_bytes: u64,
+}
+
+/// A variant with a policy, beside the one without.
+#[derive(Clone, Debug, Serialize)]
+struct Compared {
+    /// 1 - resident at the end / before the first GET.
+    resident_reduction: f64,
+    /// GETs from when they were due, with / without.
+    get_p50_ratio: Option<f64>,
+    get_p99_ratio: Option<f64>,
+    /// GETs alone, with / without.
+    raw_get_p50_ratio: Option<f64>,
+    raw_get_p99_ratio: Option<f64>,
+    /// CPU time of host thread and agent after the warm-up, as a share of one core, per 4 GiB of what the process
+    /// has in memory and in swap.
+    daemon_core_share: Option<f64>,
+    /// The same, not per 4 GiB.
+    daemon_core_share_whole: Option<f64>,
+    /// What is in swap at the end, less what compressed swap takes itself for it.
+    net_saved_bytes: i64,
+    /// Pages that came back because they were touched, after the warm-up, and from the first GET on.
+    refaults: f64,
+    refaults_per_second: Option<f64>,
+    refaults_in_all: u64,
+    /// Mapping, touching and unmapping in the process.
+    map_p999_ns: u64,
+    map_p999_ns_without: u64,
+    map_max_ns: u64,
+    map_max_ns_without: u64,
+}
+
+impl Compared {
+    fn new(with: &Ran, without: &Ran) -> Compared {
+        let ratio = |with: u64, without: u64| (without > 0).then(|| with as f64 / without as f64);
+        let (end, other) = (with.summary(), without.summary());
+        let last = with.seconds.last().map(|second| second.memory.clone()).unwrap_or_default();
+        let cpu = with.over(|sample| sample.host_cpu_seconds + sample.agent_cpu_seconds);
+        let share = cpu.map(|(seconds, spent)| spent / seconds);
+        let managed = (end.resident_after_bytes + end.swapped_after_bytes) as f64;
+        let refaults = with.over(|sample| sample.refaults as f64);
+        let before = with.resident_before_bytes.max(1) as f64;
+        Compared {
+            resident_reduction: 1.0 - end.resident_after_bytes as f64 / before,
+            get_p50_ratio: ratio(end.get.p50_ns, other.get.p50_ns),
+            get_p99_ratio: ratio(end.get.p99_ns, other.get.p99_ns),
+            raw_get_p50_ratio: ratio(end.raw_get.p50_ns, other.raw_get.p50_ns),
+            raw_get_p99_ratio: ratio(end.raw_get.p99_ns, other.raw_get.p99_ns),
+            daemon_core_share: share.map(|share| share * PER_BYTES / managed.max(1.0)),
+            daemon_core_share_whole: share,
+            net_saved_bytes: last.net_saved_bytes,
+            refaults: refaults.map_or(0.0, |(_, count)| count),
+            refaults_per_second: refaults.map(|(seconds, count)| count / seconds),
+            refaults_in_all: last.refaults,
+            map_p999_ns: end.map.p999_ns,
+            map_p999_ns_without: other.map.p999_ns,
+            map_max_ns: end.map.max_ns,
+            map_max_ns_without: other.map.max_ns,
+        }
+    }
+
+    /// What stands below the table.
+    fn text(&self) -> String {
+        let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), short);
+        let percent = |share: Option<f64>| {
+            share.map_or("-".to_owned(), |share| format!("{}%", short(share * 100.0)))
+        };
+        [
+            format!("resident reduction: {}", percent(Some(self.resident_reduction))),
+            format!(
+                "GET with / without: p50 {}, p99 {}",
+                ratio(self.get_p50_ratio),
+                ratio(self.get_p99_ratio)
+            ),
+            format!(
+                "bare GET with / without: p50 {}, p99 {}",
+                ratio(self.raw_get_p50_ratio),
+                ratio(self.raw_get_p99_ratio)
+            ),
+            format!(
+                "host thread and agent: {} of one core per 4 GiB, {} in all",
+                percent(self.daemon_core_share),
+                percent(self.daemon_core_share_whole)
+            ),
+            format!("net saved: {}", show_signed(self.net_saved_bytes)),
+            format!(
+                "refaults after the warm-up: {:.0} ({}/s), from the first GET on: {}",
+                self.refaults,
+                ratio(self.refaults_per_second),
+                self.refaults_in_all
+            ),
+        ]
+        .join("\n")
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Variant {
+    #[serde(flatten)]
+    ran: Ran,
+    #[serde(flatten)]
+    summary: Summary,
+    /// None of the first, which the others are compared with.
+    compared: Option<Compared>,
+}
+
+/// A whole run. On top are the figures of the first variant that has a policy.
+#[derive(Debug, Serialize)]
+pub struct MemoryResult {
+    scenario: String,
+    kind: &'static str,
+    description: String,
+    seed: u64,
+    version: &'static str,
+    machine: Machine,
+    seating: String,
+    started: String,
+    #[serde(flatten)]
+    headline: Option<Compared>,
+    variants: Vec<Variant>,
+    facts: Vec<(String, String)>,
+    #[serde(skip)]
+    offered_per_second: f64,
+}
+
+impl MemoryResult {
+    /// Of variants of which the first has no policy.
+    pub fn new(
+        memory: &Memory,
+        started: String,
+        machine: Machine,
+        seating: String,
+        ran: Vec<Ran>,
+        facts: Vec<(String, String)>,
+    ) -> MemoryResult {
+        let compare = |with: &Ran| with.policy.is_some().then(|| Compared::new(with, &ran[0]));
+        let compared: Vec<Option<Compared>> = ran.iter().map(compare).collect();
+        let headline = compared.iter().flatten().next().cloned();
+        let variants = ran.into_iter().zip(compared);
+        let variants =
+            variants.map(|(ran, compared)| Variant { summary: ran.summary(), ran, compared });
+        MemoryResult {
+            scenario: memory.name.clone(),
+            kind: "memory",
+            description: memory.description.clone(),
+            seed: memory.workload.seed,
+            version: machine::version(),
+            machine,
+            seating,
+            started,
+            headline,
+            variants: variants.collect(),
+            facts,
+            offered_per_second: memory.workload.gets_per_second,
+        }
+    }
+
+    /// Checks that failed, in words.
+    pub fn failed(&self) -> Vec<String> {
+        let mut failed = Vec::new();
+        for Variant { ran, summary, .. } in &self.variants {
+            let name = &ran.name;
+            if ran.wrong > 0 {
+                failed.push(format!("{name}: {} GETs did not get what was written", ran.wrong));
+            }
+            if ran.lost_agents > 0 {
+                failed.push(format!("{name}: {} agents were lost", ran.lost_agents));
+            }
+            if summary.gets_per_second < SERVED * self.offered_per_second {
+                failed.push(format!(
+                    "{name}: {:.0} GETs a second were served of {:.0}: latencies are those of a backlog",
+                    summary.gets_per_second, self.offered_per_second
+                ));
+            }
+        }
+        failed
+    }
+
+    /// One object.
+    pub fn to_json(&self) -> Result<String, Failure> {
+        serde_json::to_string(self).map_err(Failure::cannot)
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let (head, rows) = self.table();
+        let mut table = crate::commands::table(&head);
+        rows.into_iter().for_each(|row| {
+            table.add_row(row);
+        });
+        let mut text = format!("{table}\n");
+        for Variant { ran, compared, .. } in &self.variants {
+            if let Some(compared) = compared {
+                text.push_str(&format!("\n{}\n{}\n", ran.name, compared.text()));
+            }
+        }
+        text.push_str(&format!("\nSeating: {}\n", self.seating));
+        for (what, how) in &self.facts {
+            text.push_str(&format!("{what}: {how}\n"));
+        }
+        text
+    }
+
+    /// A row per variant. Times are in microseconds.
+    fn table(&self) -> ([&'static str; 12], Vec<Vec<String>>) {
+        let head = [
+            "variant",
+            "GETs/s",
+            "GET p50 us",
+            "p99 us",
+            "bare p50",
+            "bare p99",
+            "map p99.9",
+            "worst",
+            "resident before",
+            "at the end",
+            "in swap",
+            "compressed to",
+        ];
+        let row = |Variant { ran, summary, .. }: &Variant| {
+            let Summary { get, raw_get, map, .. } = summary;
+            let compressed = ran.compressed.filter(|swap| swap.held_bytes > 0);
+            let compressed = compressed.map_or(String::new(), |swap| {
+                format!("{:.0}%", 100.0 * swap.memory_bytes as f64 / swap.held_bytes as f64)
+            });
+            vec![
+                ran.name.clone(),
+                format!("{:.0}", summary.gets_per_second),
+                micros(get.p50_ns),
+                micros(get.p99_ns),
+                micros(raw_get.p50_ns),
+                micros(raw_get.p99_ns),
+                micros(map.p999_ns),
+                micros(map.max_ns),
+                show(ran.resident_before_bytes),
+                show(summary.resident_after_bytes),
+                show(summary.swapped_after_bytes),
+                compressed,
+            ]
+        };
+        (head, self.variants.iter().map(row).collect())
+    }
+
+    /// Writes everything under `out`, in a directory named after the scenario, which is returned.
+    pub fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
+        let plots = self.plots()?;
+        let json = serde_json::to_vec_pretty(self).map_err(Failure::cannot)?;
+        let rows = self.rows().map_err(Failure::cannot)?;
+        let write = || {
+            let directory = Directory::create(out.join(&self.scenario))?;
+            directory.write("results.json", &json)?;
+            directory.write("seconds.csv", &rows)?;
+            for (name, svg) in &plots {
+                directory.write(name, svg.as_bytes())?;
+            }
+            directory.replace("histograms", &self.histograms())?;
+            directory.write("report.html", self.page(&plots).as_bytes())?;
+            Ok::<_, crate::report::ReportError>(directory.into_path())
+        };
+        write().map_err(Failure::cannot)
+    }
+
+    fn histograms(&self) -> Vec<(String, String)> {
+        let names = ["get", "bare-get", "map"];
+        let of = |Variant { ran, .. }: &Variant| {
+            let slug = crate::scenario::slug(&ran.name);
+            let files = names.iter().zip(&ran.histograms);
+            let files = files.map(move |(name, histogram)| {
+                (format!("{slug}-{name}.b64"), recorder::encode(histogram) + "\n")
+            });
+            files.collect::<Vec<_>>()
+        };
+        self.variants.iter().flat_map(of).collect()
+    }
+
+    fn rows(&self) -> Result<Vec<u8>, csv::Error> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record([
+            "variant",
+            "seconds",
+            "counts",
+            "gets",
+            "get_p50_ns",
+            "get_p99_ns",
+            "raw_p50_ns",
+            "raw_p99_ns",
+            "map_max_ns",
+            "resident_bytes",
+            "swapped_bytes",
+            "net_saved_bytes",
+            "refaults",
+            "pages_out",
+            "host_cpu_seconds",
+            "agent_cpu_seconds",
+            "held",
+        ])?;
+        for Variant { ran, .. } in &self.variants {
+            for second in &ran.seconds {
+                let memory = &second.memory;
+                let numbers = [
+                    second.gets,
+                    second.get_p50_ns,
+                    second.get_p99_ns,
+                    second.raw_p50_ns,
+                    second.raw_p99_ns,
+                    second.map_max_ns,
+                    memory.resident_bytes,
+                    memory.swapped_bytes,
+                ];
+                let mut row = vec![
+                    ran.name.clone(),
+                    format!("{:.3}", memory.seconds),
+                    u8::from(second.counts).to_string(),
+                ];
+                row.extend(numbers.map(|number| number.to_string()));
+                row.push(memory.net_saved_bytes.to_string());
+                row.extend([memory.refaults, memory.pages_out].map(|number| number.to_string()));
+                row.push(format!("{:.3}", memory.host_cpu_seconds));
+                row.push(format!("{:.3}", memory.agent_cpu_seconds));
+                row.push(memory.held.unwrap_or_default().to_owned());
+                writer.write_record(row)?;
+            }
+        }
+        writer.into_inner().map_err(|error| error.into_error().into())
+    }
+
+    fn plots(&self) -> Result<Vec<(&'static str, String)>, Failure> {
+        let curve = |name: String, ran: &Ran, of: &dyn Fn(&Second) -> f64| -> Curve {
+            let points = ran.seconds.iter().map(|second| (second.memory.seconds, of(second)));
+            (name, points.collect())
+        };
+        let us = |ns: u64| ns as f64 / 1e3;
+        let (mut memory, mut gets, mut bare) = (Vec::new(), Vec::new(), Vec::new());
+        for Variant { ran, .. } in &self.variants {
+            let name = &ran.name;
+            let mib = |second: &Second| second.memory.resident_bytes as f64 / f64::from(1 << 20);
+            memory.push(curve(name.clone(), ran, &mib));
+            gets.push(curve(format!("{name}: p50"), ran, &|second| us(second.get_p50_ns)));
+            gets.push(curve(format!("{name}: p99"), ran, &|second| us(second.get_p99_ns)));
+            bare.push(curve(format!("{name}: p50"), ran, &|second| us(second.raw_p50_ns)));
+            bare.push(curve(format!("{name}: p99"), ran, &|second| us(second.raw_p99_ns)));
+        }
+        let mut plots = vec![
+            ("resident.svg", curves::draw("Resident set", "MiB", &memory)),
+            ("gets.svg", curves::draw("GETs, from when they were due", "us", &gets)),
+            ("bare-gets.svg", curves::draw("GETs alone", "us", &bare)),
+        ];
+        if let Some(Variant { ran, .. }) =
+            self.variants.iter().find(|variant| variant.compared.is_some())
+        {
+            let title = format!("{}: batches by the time between their last two scans", ran.name);
+            plots.push(("periods.svg", curves::draw(&title, "% of the batches", &shares(ran))));
+        }
+        let drawn = plots.into_iter().map(|(name, svg)| {
+            svg.map(|svg| (name, svg))
+                .map_err(|error| Failure::Cannot(format!("{name}: cannot be drawn: {error}")))
+        });
+        drawn.collect()
+    }
+
+    fn page(&self, plots: &[(&str, String)]) -> String {
+        let (head, rows) = self.table();
+        let machine = &self.machine;
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    title { (self.scenario) " - Wave" }
+                    style { (PreEscaped(STYLE)) }
+                }
+                body { main {
+                    h1 { (self.scenario) }
+                    p.lead { (self.description) }
+                    dl {
+                        dt { "Started" } dd { (self.started) }
+                        dt { "Version" } dd { (self.version) ", seed " (self.seed) }
+                        dt { "Machine" } dd { (machine.model) ", " (machine.cpus) " CPUs, " (machine.kernel) }
+                        dt { "Seating" } dd { (self.seating) }
+                    }
+                    section {
+                        h2 { "With and without" }
+                        p { "Latencies are those after the warm-up, in microseconds; GETs count from when they were due." }
+                        div.scroll { table {
+                            thead { tr { @for (index, name) in head.iter().enumerate() { th.n[index > 0] { (name) } } } }
+                            tbody { @for row in &rows { tr { @for (index, cell) in row.iter().enumerate() {
+                                td.n[index > 0] { (cell) }
+                            } } } }
+                        } }
+                        @for Variant { ran, compared, .. } in &self.variants {
+                            @if let Some(compared) = compared { h3 { (ran.name) } pre { (compared.text()) } }
+                        }
+                    }
+                    section {
+                        h2 { "Over time" }
+                        @for (_, svg) in plots { (figure(svg)) }
+                    }
+                    section {
+                        h2 { "Fitted, measured, assumed" }
+                        div.scroll { table {
+                            thead { tr { th { "what" } th { "how it is known" } } }
+                            tbody { @for (what, how) in &self.facts { tr { td { (what) } td { (how) } } } }
+                        } }
+                    }
+                } }
+            }
+        };
+        page.into_string()
+    }
+}
+
+/// A curve per time between scans, in percent of the batches.
+fn shares(ran: &Ran) -> Vec<Curve> {
+    let times = || ran.seconds.iter().flat_map(|second| &second.memory.batches_by_interval_ms);
+    let mut classes: Vec<u32> = times().map(|(ms, _)| *ms).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    let share = |second: &Second, class: u32| {
+        let batches = &second.memory.batches_by_interval_ms;
+        let all: u64 = batches.iter().map(|(_, count)| count).sum();
+        let found = batches.iter().find(|(ms, _)| *ms == class).map_or(0, |(_, count)| *count);
+        100.0 * found as f64 / all.max(1) as f64
+    };
+    let curve = |class: u32| {
+        let name = match class {
+            0 => "not yet twice".to_owned(),
+            ms => format!("{} s and more", short(f64::from(ms) / 1e3)),
+        };
+        let points = ran.seconds.iter().map(|second| (second.memory.seconds, share(second, class)));
+        (name, points.collect())
+    };
+    classes.into_iter().map(curve).collect()
+}
