@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tempfile::TempDir;
 use wave_linux::memory::{
     Enclave, Figures, Group, Options, Process, StartError, Stats, Swap, Zram,
 };
@@ -58,9 +57,8 @@ pub fn run(memory: &Memory, quiet: bool, record: Option<&Path>) -> Result<Memory
     progress.say(&format!("{}: cpu {}: GETs; all else elsewhere", memory.name, seating.workers[0]));
     // Taken down last.
     let swap = Swap::set_up(memory.swap_bytes).map_err(Failure::cannot)?;
-    let folder = TempDir::with_prefix("wave-memory-").map_err(Failure::cannot)?;
     let before = Neighbours::now();
-    let ground = Ground { memory, seating, progress, swap, folder, end, record };
+    let ground = Ground { memory, seating, progress, swap, end, record };
     let ran: Result<Vec<Ran>, Failure> =
         memory.variants.iter().map(|variant| ground.variant(variant)).collect();
     let ran = ran?;
@@ -86,8 +84,6 @@ struct Ground<'a> {
     seating: Seating,
     progress: Progress,
     swap: Swap,
-    /// Of the databases' tables.
-    folder: TempDir,
     end: Arc<AtomicBool>,
     record: Option<&'a Path>,
 }
@@ -104,8 +100,7 @@ impl Ground<'_> {
         let workload = self.memory.workload.clone();
         self.progress
             .begin(&format!("{}: filling RocksDB with {} keys", variant.name, workload.keys));
-        let folder = self.folder.path().to_owned();
-        let order = Order { workload, folder, cpu: self.seating.workers[0] };
+        let order = Order { workload, folder: std::env::temp_dir(), cpu: self.seating.workers[0] };
         let mut served = Served::start(&order)?;
         let ready = served.ready(|| self.look_whether_over())?;
         self.progress.end();
@@ -149,7 +144,8 @@ impl Ground<'_> {
     }
 
     fn manage(&self, pid: i32, policy: &str, name: &str) -> Result<Manager, Failure> {
-        let socket = self.folder.path().join(format!("{}.sock", slug(name)));
+        let socket = format!("wave-run-{}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(socket);
         let strips = (ROOM * self.memory.workload.cache_bytes).div_ceil(STRIP_BYTES) as u32;
         let mut options = Options::new(socket, vec![Group::Process(pid)], strips);
         options.limits.refaults_per_minute = self.memory.refaults_per_minute;
