@@ -3,6 +3,7 @@
 //! Each variant is a process of its own ([`process`]) that fills a database, holds all of it in its block cache, and
 //! serves GETs at a fixed rate. Its resident set is read from outside, how long GETs took it tells itself.
 
+mod page;
 pub mod process;
 pub mod report;
 mod served;
@@ -23,7 +24,7 @@ use wave_workloads::recorder;
 
 use self::process::{INTERVAL, Interval, Order, Told};
 use self::report::{Compressed, MemoryResult, Ran, Second};
-use self::served::Served;
+use self::served::{NICE, Served};
 use super::neighbours::{DISTURBING_CPUS, Neighbours};
 use super::seating::{self, Seating};
 use super::{Failure, describe, machine};
@@ -216,6 +217,10 @@ impl Ground<'_> {
                     "measured in \"{}\" before the run, of keys all over; spun out to {} us",
                     ran[0].name, workload.service_us
                 ),
+            ),
+            (
+                format!("RocksDB's process has nice {NICE}"),
+                "so that other programs' work shows less; alike in every variant".to_owned(),
             ),
             (
                 format!("swap on {}", self.swap.path().display()),

@@ -5,11 +5,16 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+
 use super::process::{Order, Ready, Told};
 use crate::run::Failure;
 
 /// How long it may take to end once its input has.
 const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The process goes before others, as far as the kernel lets it.
+pub const NICE: i32 = -20;
 
 /// RocksDB's process. Ends when it is dropped, and when this process does.
 #[derive(Debug)]
@@ -31,6 +36,9 @@ impl Served {
         command.arg("rocksdb-process").stdin(Stdio::piped()).stdout(Stdio::piped());
         // An interrupt from the terminal is not its: it ends when its input does.
         let mut child = command.process_group(0).spawn().map_err(starting)?;
+        // Its threads, which come later, inherit this.
+        let nice = rustix::process::setpriority_process(Some(Pid::from_child(&child)), NICE);
+        nice.map_err(|error| starting(error.into()))?;
         let output = child.stdout.take().expect("it is piped");
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
