@@ -3,6 +3,7 @@
 //! What is wanted comes as a line of JSON on standard input, and a second line when the GETs are to begin; what is told
 //! goes as lines of JSON to standard output. The process ends with its input, and takes its database along.
 
+use std::hint::spin_loop;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ pub struct Order {
     pub folder: PathBuf,
     /// The CPU that serves.
     pub cpu: usize,
+    /// Whether agent and enclave sit on it as well; then it is given away between looks at the clock.
+    pub shares_cpu: bool,
 }
 
 /// What is told.
@@ -110,7 +113,7 @@ fn tell(told: &Told) -> bool {
 fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let line = input.recv().map_err(|_| "nothing was ordered".to_owned())?;
-    let Order { workload, folder, cpu } =
+    let Order { workload, folder, cpu, shares_cpu } =
         serde_json::from_str(&line).map_err(|error| format!("what was ordered: {error}"))?;
     let cache_bytes = workload.cache_bytes as usize;
     let database = Database::open_cached(&folder, workload.block_bytes as usize, cache_bytes);
@@ -140,7 +143,8 @@ fn serve(input: &Receiver<String>, stop: &AtomicBool) -> Result<(), String> {
         let gets = scope.spawn(|| {
             let pinned = cpu::pin_current_thread(cpu).map_err(|error| text(&error));
             let keys = Keys::new(&workload);
-            pinned.and_then(|()| get_all(&calibrated, arrivals, keys, start_ns, &meter, stop))
+            let wait = if shares_cpu { yield_now } else { spin_loop };
+            pinned.and_then(|()| get_all(&calibrated, arrivals, keys, wait, start_ns, &meter, stop))
         });
         let mapper = scope.spawn(|| map_again_and_again(&workload, &maps, stop));
         let (mut served, mut mapped) = (Served::new(), recorder::histogram());
@@ -203,6 +207,7 @@ fn get_all(
     calibrated: &Calibrated,
     arrivals: Arrivals,
     mut keys: Keys,
+    wait: fn(),
     start_ns: u64,
     meter: &Mutex<Served>,
     stop: &AtomicBool,
@@ -213,7 +218,7 @@ fn get_all(
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            yield_now();
+            wait();
         }
         if stop.load(Ordering::Relaxed) {
             return Ok(());
