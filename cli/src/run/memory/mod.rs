@@ -101,7 +101,12 @@ impl Ground<'_> {
         let workload = self.memory.workload.clone();
         self.progress
             .begin(&format!("{}: filling RocksDB with {} keys", variant.name, workload.keys));
-        let order = Order { workload, folder: std::env::temp_dir(), cpu: self.seating.workers[0] };
+        let order = Order {
+            workload,
+            folder: std::env::temp_dir(),
+            cpu: self.seating.workers[0],
+            shares_cpu: self.seating.workers_yield,
+        };
         let mut served = Served::start(&order)?;
         let ready = served.ready(|| self.look_whether_over())?;
         self.progress.end();
