@@ -39,7 +39,7 @@ fn small(directory: &Path, seconds: u32) -> PathBuf {
 fn wave(directory: &Path, file: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
     command.arg("run").arg(file).args(["--json", "--out", "out"]).current_dir(directory);
-    command.stdin(Stdio::null());
+    command.env("TMPDIR", directory).stdin(Stdio::null());
     command
 }
 
@@ -153,7 +153,7 @@ fn started(directory: &Path, file: &Path) -> Option<(Child, Vec<u32>, String)> {
 }
 
 #[test]
-fn a_run_that_is_killed_leaves_no_swap_and_no_process() {
+fn a_run_that_is_killed_leaves_no_swap_no_process_and_no_database() {
     let _one = ONE.lock();
     if !is_root() {
         return;
@@ -168,4 +168,8 @@ fn a_run_that_is_killed_leaves_no_swap_and_no_process() {
     let gone = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
     assert!(wait(Duration::from_secs(30), || children.iter().all(gone)), "{children:?}");
     assert!(!swaps().contains(&swap), "{}", swaps());
+    let names =
+        std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains("rocksdb")).collect();
+    assert!(left.is_empty(), "the database goes with its process: {left:?}");
 }
