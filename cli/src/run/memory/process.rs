@@ -23,6 +23,7 @@ use wave_workloads::recorder::{self, Latency};
 use wave_workloads::rocksdb::Database;
 use wave_workloads::service::Calibrated;
 
+use super::served::NICE;
 use crate::scenario::CachedWorkload;
 
 /// How often it is told how long GETs took.
@@ -83,6 +84,10 @@ pub struct Interval {
 
 /// Serves until its input ends.
 pub fn main() -> ExitCode {
+    // An interrupt from the terminal is not its: it ends when its input does. And where the kernel shares CPUs out by
+    // session, a nice value counts within one only: the session's own is what counts. Not every kernel does.
+    let _ = rustix::process::setsid();
+    let _ = std::fs::write("/proc/self/autogroup", NICE.to_string());
     let (lines, input) = mpsc::channel();
     let stop = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&stop);

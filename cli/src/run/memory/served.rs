@@ -27,15 +27,13 @@ pub struct Served {
 impl Served {
     /// Starts it; it begins to fill its database.
     pub fn start(order: &Order) -> Result<Served, Failure> {
-        use std::os::unix::process::CommandExt;
         let starting = |error: std::io::Error| {
             Failure::Cannot(format!("RocksDB's process cannot be started: {error}"))
         };
         let program = std::env::current_exe().map_err(starting)?;
         let mut command = Command::new(program);
         command.arg("rocksdb-process").stdin(Stdio::piped()).stdout(Stdio::piped());
-        // An interrupt from the terminal is not its: it ends when its input does.
-        let mut child = command.process_group(0).spawn().map_err(starting)?;
+        let mut child = command.spawn().map_err(starting)?;
         // Its threads, which come later, inherit this.
         let nice = rustix::process::setpriority_process(Some(Pid::from_child(&child)), NICE);
         nice.map_err(|error| starting(error.into()))?;
