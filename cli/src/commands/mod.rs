@@ -74,6 +74,9 @@ enum Command {
     /// The other process of a bench.
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
+    /// RocksDB's process of a memory scenario.
+    #[command(hide = true)]
+    RocksdbProcess,
 }
 
 impl Wave {
@@ -96,6 +99,7 @@ impl Wave {
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
             Command::BenchPeer(args) => bench::execute_peer(&args),
+            Command::RocksdbProcess => crate::run::memory::process::main(),
         }
     }
 }
@@ -170,6 +174,7 @@ mod tests {
             "wave record --pid 1234 --seconds 5 --out x.workload --json",
             "wave record --all --seconds 0.5 --out x.workload --quiet",
             "wave bench-peer /tmp/x.sock 1",
+            "wave rocksdb-process",
         ] {
             Wave::try_parse_from(line.split_whitespace())
                 .unwrap_or_else(|error| panic!("{line}: {error}"));

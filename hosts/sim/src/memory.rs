@@ -403,7 +403,7 @@ impl Tiers for Modelled<'_> {
         0
     }
 
-    fn page_out(&mut self, place: Place, batches: u64) -> Result<(), Code> {
+    fn page_out(&mut self, place: Place, batches: u64, _read: &Bits) -> Result<(), Code> {
         let strip = Self::strip(place).ok_or(Code::TargetNotFound)?;
         let moved = self.shared.space.borrow_mut().page_out(self.now(), strip, batches);
         self.spend(self.shared.setup.work.page_out, moved);

@@ -56,11 +56,11 @@ pub trait Tiers {
     /// Clears the access bits of batches. Returns those of which that is not sure.
     fn clear(&mut self, place: Place, batches: u64) -> u64;
 
-    /// Moves batches to the slow tier, in pieces.
+    /// Moves pages of batches to the slow tier, in pieces: those that are there, and not young, as was just read.
     ///
     /// # Errors
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: none of them will ever go. HELD: the slow tier is full.
-    fn page_out(&mut self, place: Place, batches: u64) -> Result<(), Code>;
+    fn page_out(&mut self, place: Place, batches: u64, read: &Bits) -> Result<(), Code>;
 
     /// Moves batches to the fast tier, in pieces.
     ///
@@ -218,7 +218,7 @@ impl State {
                 if self.table.note_huge(id, before.huge) {
                     return Err(Code::TargetStale);
                 }
-                tiers.page_out(place, batches)?;
+                tiers.page_out(place, batches, &before)?;
                 let after = tiers.read(place).ok_or(Code::TargetNotFound)?;
                 self.totals.pages_out += self.table.paged_out(id, batches, &before, &after);
                 return Ok(());

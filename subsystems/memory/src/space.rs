@@ -257,8 +257,8 @@ impl Space {
         let mut moved = 0;
         for batch in wire::bits(batches) {
             let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
-            moved += u64::from(batch.present.count_ones());
-            (batch.young, batch.present) = (0, 0);
+            moved += u64::from((batch.present & !batch.young).count_ones());
+            batch.present &= batch.young;
         }
         self.counts.paged_out += moved;
         moved
@@ -431,9 +431,11 @@ mod tests {
         let mut space = Space::new(1, pattern, 1);
         let strip = Subject { id: 0, generation: 1 };
         let out = Action::PageOut.choice(strip, Sequence(1), 0b11);
-        assert_eq!(space.apply(at(1), &out), Code::Complete);
-        assert_eq!(space.resident_pages(at(1)), 62 * 64);
-        assert_eq!(space.resident_pages(at(2)), 62 * 64 + 32);
+        assert_eq!(space.apply(at(0), &out), Code::Complete);
+        assert_eq!(space.resident_pages(at(0)), 62 * 64);
+        assert_eq!(space.resident_pages(at(1)), 62 * 64 + 32);
+        assert_eq!(space.apply(at(2), &out), Code::Complete);
+        assert_eq!(space.resident_pages(at(2)), 62 * 64 + 32, "what is young stays");
         assert_eq!(space.counts().refaults, 32);
         let back = Action::BringBack.choice(strip, Sequence(1), 0b11);
         assert_eq!(space.apply(at(2), &back), Code::Complete);

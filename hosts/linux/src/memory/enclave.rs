@@ -337,6 +337,9 @@ struct Host {
 
 impl Host {
     fn run(mut self) {
+        // Advice holds the program's mappings: a thread that waits for a CPU meanwhile keeps the program waiting.
+        // SAFETY: takes numbers and touches no memory; 0 is the calling thread. Without the right it stays as it is.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
         if let Some(nic) = &self.nic {
             nic.greet();
         }

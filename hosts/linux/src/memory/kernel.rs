@@ -8,7 +8,7 @@ use wave_core::outcome::Code;
 use wave_memory::guard::Guard;
 use wave_memory::serve::Tiers;
 use wave_memory::table::{Bits, Table};
-use wave_memory::wire::{Place, STRIP_BYTES};
+use wave_memory::wire::{Place, STRIP_BYTES, bits};
 
 use super::advise::{Advice, Advised, advise};
 use super::areas::{Area, Areas, Kind, Map};
@@ -201,9 +201,9 @@ impl Tiers for Kernel {
         let (bits, map) = (&mut self.bits, &target.map);
         bits.read(&target.process, map.space, &[place.address], &mut self.read).ok()?;
         let strip = self.read.pop()?;
-        let mut bits = Bits { young: strip.young, present: strip.present, huge: strip.huge };
-        keep_only(&map.areas, place.address, &mut bits);
-        Some(bits)
+        let mut read = Bits { young: strip.young, present: strip.present, huge: strip.huge };
+        keep_only(&map.areas, place.address, &mut read);
+        Some(read)
     }
 
     fn clear(&mut self, place: Place, batches: u64) -> u64 {
@@ -213,11 +213,14 @@ impl Tiers for Kernel {
         }
     }
 
-    fn page_out(&mut self, place: Place, batches: u64) -> Result<(), Code> {
+    fn page_out(&mut self, place: Place, batches: u64, read: &Bits) -> Result<(), Code> {
         if self.is_swap_full() {
             return Err(Code::Held);
         }
-        let advised = self.advise(place, batches, Advice::PageOut).ok_or(Code::TargetNotFound)?;
+        let target = self.targets.get(&place.space).ok_or(Code::TargetNotFound)?;
+        let ranges = resting(place.address, batches, read);
+        let advised = advise(&target.process, Advice::PageOut, &ranges);
+        let advised = advised.map_err(|_| Code::TargetNotFound)?;
         self.swap_free = self.swap_free.saturating_sub(advised.bytes);
         code_of(&advised)
     }
@@ -263,6 +266,27 @@ fn ranges_of(areas: &[Area], strip: u64, batches: u64) -> Vec<Range<u64>> {
         let end = start + u64::from(count) * BATCH;
         for area in within(areas, start..end) {
             ranges.push(area.start.max(start)..area.end.min(end));
+        }
+    }
+    ranges
+}
+
+/// Pages of batches that are there and were not touched.
+fn resting(strip: u64, batches: u64, read: &Bits) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for batch in bits(batches) {
+        let at = batch as usize;
+        let mut rest = read.present[at] & !read.young[at];
+        while rest != 0 {
+            let first = rest.trailing_zeros();
+            let count = (rest >> first).trailing_ones();
+            rest &= !((u64::MAX >> (64 - count)) << first);
+            let start = strip + u64::from(batch) * BATCH + u64::from(first) * PAGE;
+            let end = start + u64::from(count) * PAGE;
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
         }
     }
     ranges
@@ -326,6 +350,17 @@ mod tests {
             [at(PAGE, 3 * PAGE), at(2 * BATCH, 4 * BATCH + PAGE), at(63 * BATCH, STRIP_BYTES)];
         assert_eq!(ranges, expected);
         assert_eq!(ranges_of(&areas(), STRIP, 0b1010), [at(3 * BATCH, 4 * BATCH)]);
+    }
+
+    #[test]
+    fn what_rests_is_in_whole_runs() {
+        let mut read = Bits { present: [u64::MAX; 64], ..Bits::default() };
+        assert_eq!(resting(STRIP, u64::MAX, &read), [STRIP..STRIP + STRIP_BYTES]);
+        (read.young[1], read.present[2]) = (1 << 63 | 1, 0b110);
+        let page = |batch: u64, page: u64| STRIP + batch * BATCH + page * PAGE;
+        let expected = [page(0, 0)..page(1, 0), page(1, 1)..page(1, 63), page(2, 1)..page(2, 3)];
+        assert_eq!(resting(STRIP, 0b111, &read), expected);
+        assert_eq!(resting(STRIP, 0b10, &read), [page(1, 1)..page(1, 63)]);
     }
 
     #[test]
