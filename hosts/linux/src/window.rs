@@ -38,8 +38,7 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn new(layout: &Layout) -> Result<Window, WindowError> {
         let map = array("wave_window", layout.nic_lines + layout.host_lines)?;
-        let memory = Memory::map(map.as_fd(), layout.nic_lines, layout.host_lines, 0)
-            .map_err(|error| WindowError::Map(error))?;
+        let memory = Memory::map(map.as_fd(), layout.nic_lines, layout.host_lines, 0)?;
         Ok(Window { memory: Arc::new(memory), map })
     }
 

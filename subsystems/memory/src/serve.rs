@@ -214,6 +214,10 @@ impl State {
             Some(Held::Pressure) => self.totals.held_for_pressure += 1,
             None => {
                 let before = tiers.read(place).ok_or(Code::TargetNotFound)?;
+                // A page that has become huge since the last look would be split by a part of it.
+                if self.table.note_huge(id, before.huge) {
+                    return Err(Code::TargetStale);
+                }
                 tiers.page_out(place, batches)?;
                 let after = tiers.read(place).ok_or(Code::TargetNotFound)?;
                 self.totals.pages_out += self.table.paged_out(id, batches, &before, &after);
@@ -244,11 +248,12 @@ impl<T: Tiers> Mechanism for Hands<'_, T> {
         }
         // A part of a huge page is not moved: that would split it.
         let huge = state.table.huge(id);
+        let asked = decision.argument & mapped;
         let whole = wire::bits(wire::firsts(huge))
             .map(|first| 0xff << first)
-            .filter(|unit: &u64| decision.argument & unit == *unit)
+            .filter(|unit: &u64| asked & unit == *unit)
             .fold(0, |mask, unit| mask | unit);
-        let batches = decision.argument & mapped & (!wire::whole(huge) | whole);
+        let batches = asked & (!wire::whole(huge) | whole);
         if batches == 0 {
             return Err(Code::InvalidTarget);
         }
