@@ -61,7 +61,7 @@ fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
         missing.push("the memory controller of cgroups of version 2".to_owned());
     }
     if !missing.is_empty() {
-        return refuse(&format!("this kernel has no {}", missing.join(", and no ")));
+        return refuse(&format!("this kernel lacks {}", missing.join("; ")));
     }
     if let Err(error) = AccessBits::open() {
         return refuse(&error.to_string());
@@ -178,7 +178,8 @@ impl Ground<'_> {
         let mut tool = setting.start(program.pid(), &cgroup)?;
         self.wait(Instant::now() + Duration::from_secs_f64(self.plan.warmup_seconds))?;
         let first = Counters::now(&cgroup, &program, &tool)?;
-        let until = first.at + Duration::from_secs_f64(self.plan.seconds);
+        let seconds = planned.seconds.unwrap_or(self.plan.seconds);
+        let until = first.at + Duration::from_secs_f64(seconds);
         let (mut swapped, mut compressed, mut samples) = (0.0, 0.0, 0.0);
         while Instant::now() < until {
             self.wait((Instant::now() + SAMPLE).min(until))?;

@@ -55,6 +55,17 @@ pub struct Program {
     pub memory: String,
     /// How often it touches a page; of redis, GETs.
     pub accesses_per_second: f64,
+    /// Of phases: how long one lasts.
+    #[serde(default = "Program::phase_seconds")]
+    pub phase_seconds: f64,
+    /// For how long it is measured, where that is not the usual time: whole phases, say.
+    pub seconds: Option<f64>,
+}
+
+impl Program {
+    fn phase_seconds() -> f64 {
+        4.0
+    }
 }
 
 /// A policy of ours.
@@ -93,7 +104,12 @@ impl Plan {
                 self.name
             ));
         }
-        for (field, value) in [("warmup_seconds", self.warmup_seconds), ("seconds", self.seconds)] {
+        let of_programs = self.program.iter().flat_map(|program| {
+            let seconds = program.seconds.map(|seconds| ("program.seconds", seconds));
+            [("program.phase_seconds", program.phase_seconds)].into_iter().chain(seconds)
+        });
+        let of_all = [("warmup_seconds", self.warmup_seconds), ("seconds", self.seconds)];
+        for (field, value) in of_all.into_iter().chain(of_programs) {
             if !(0.1..=3600.0).contains(&value) {
                 return Err(format!("`{field}` is {value}, expected 0.1 to 3600"));
             }

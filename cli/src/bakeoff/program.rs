@@ -37,8 +37,6 @@ const PARTS: usize = 5;
 /// Pages of every batch that are always used, as an allocator's lists are, and the share of accesses to them.
 const BUSY: [usize; 3] = [0, 21, 42];
 const BUSY_ACCESSES: f64 = 0.25;
-/// The hot fifth is another after so long.
-const PHASE: Duration = Duration::from_secs(4);
 /// Bytes of a value in redis.
 const VALUE_BYTES: usize = 2_000;
 /// Commands that are on their way to redis at once.
@@ -54,7 +52,7 @@ pub enum Pattern {
     Metadata,
     /// Zipf of 0.99 over pages in the order of their addresses.
     Zipf,
-    /// A hot fifth, and every 4 s the next one.
+    /// A hot fifth, and every so often the next one.
     Phases,
     /// A redis server, and GETs of the first half of its keys.
     Redis,
@@ -71,7 +69,7 @@ impl Pattern {
                 "as the hot set, and a quarter of the accesses goes to three pages in every 256 KiB"
             }
             Pattern::Zipf => "Zipf of 0.99 over pages in the order of their addresses",
-            Pattern::Phases => "a hot fifth of the pages, and every 4 s the next one",
+            Pattern::Phases => "a hot fifth of the pages, and after each phase the next one",
             Pattern::Redis => "GETs of the first half of redis's keys, which were set in order",
         }
     }
@@ -81,7 +79,7 @@ impl Pattern {
 #[derive(Debug, Deserialize, Serialize)]
 enum Order {
     /// Use memory.
-    Use { cgroup: PathBuf, pattern: Pattern, bytes: u64, rate: f64, seed: u64 },
+    Use { cgroup: PathBuf, pattern: Pattern, bytes: u64, rate: f64, seed: u64, phase: Duration },
     /// Become another program.
     Become { cgroup: PathBuf, words: Vec<String>, name: String },
     /// Ask redis.
@@ -125,7 +123,8 @@ impl Program {
                 program
             }
             pattern => {
-                let target = start(&Order::Use { cgroup, pattern, bytes, rate, seed })?;
+                let phase = Duration::from_secs_f64(planned.phase_seconds);
+                let target = start(&Order::Use { cgroup, pattern, bytes, rate, seed, phase })?;
                 Program { target, client: None, accesses }
             }
         };
@@ -215,9 +214,9 @@ pub fn main(order: &str) -> ExitCode {
 fn obey(order: Order) -> std::io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     match order {
-        Order::Use { cgroup, pattern, bytes, rate, seed } => {
+        Order::Use { cgroup, pattern, bytes, rate, seed, phase } => {
             enter(&cgroup)?;
-            Memory::new(pattern, bytes, seed).use_at(rate)
+            Memory::new(pattern, phase, bytes, seed).use_at(rate)
         }
         Order::Become { cgroup, words, name } => {
             enter(&cgroup)?;
@@ -258,6 +257,7 @@ fn paced(
 /// Memory of our own, and who uses which page of it.
 struct Memory {
     pattern: Pattern,
+    phase: Duration,
     words: Vec<u64>,
     /// The first word of a batch.
     first: usize,
@@ -267,7 +267,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(pattern: Pattern, bytes: u64, seed: u64) -> Memory {
+    fn new(pattern: Pattern, phase: Duration, bytes: u64, seed: u64) -> Memory {
         let pages = (bytes as usize / PAGE).max(PARTS * 64);
         let mut rng = Pcg64Mcg::seed_from_u64(seed);
         let mut words = vec![0_u64; pages * PAGE_WORDS + BATCH_WORDS];
@@ -278,7 +278,7 @@ impl Memory {
             page[PAGE_WORDS / 2..].fill(1);
         }
         let zipf = Zipf::new(pages as f64, 0.99).expect("there are pages, and the exponent is one");
-        Memory { pattern, words, first, pages, rng, zipf }
+        Memory { pattern, phase, words, first, pages, rng, zipf }
     }
 
     /// The page to use next.
@@ -293,7 +293,9 @@ impl Memory {
             return batch * 64 + BUSY[rng.random_range(0..BUSY.len())];
         }
         let begin = match self.pattern {
-            Pattern::Phases => (time.as_millis() / PHASE.as_millis()) as usize % PARTS * part,
+            Pattern::Phases => {
+                (time.as_secs_f64() / self.phase.as_secs_f64()) as usize % PARTS * part
+            }
             _ => 0,
         };
         let offset = match rng.random_bool(HOT_ACCESSES) {
@@ -398,8 +400,10 @@ impl Redis {
 mod tests {
     use super::*;
 
+    const PHASE: Duration = Duration::from_secs(3);
+
     fn shares(pattern: Pattern, time: Duration) -> Vec<f64> {
-        let mut memory = Memory::new(pattern, 4 << 20, 7);
+        let mut memory = Memory::new(pattern, PHASE, 4 << 20, 7);
         let (pages, count) = (memory.pages, 200_000);
         let mut shares = vec![0.0; pages];
         (0..count).for_each(|_| shares[memory.page(time)] += 1.0 / f64::from(count));

@@ -105,7 +105,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         Err(error) => return Err(Failure::cannot(error)),
     };
     let mut agent = match &wanted.device {
-        None => Some(Agent::start(wanted, enclave.socket(), 0)?),
+        None => Some(start_agent(wanted, enclave.socket(), 0)?),
         Some(_) => None,
     };
     wait_for_agent(agent.as_mut(), &enclave)?;
@@ -135,7 +135,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             let since = *lost.get_or_insert_with(Instant::now);
             if since.elapsed() >= REST {
                 view.say("wave memory: the agent is gone; another takes over");
-                agent = Some(Agent::start(wanted, enclave.socket(), agents)?);
+                agent = Some(start_agent(wanted, enclave.socket(), agents)?);
                 (agents, lost) = (agents + 1, None);
             }
         }
@@ -193,11 +193,20 @@ fn start(words: &[String], json: bool) -> Result<Child, Failure> {
     })
 }
 
+/// The agent of this run, or one of those that follow one that was lost.
+fn start_agent(wanted: &Wanted, socket: &Path, number: u32) -> Result<Agent, Failure> {
+    let log = wanted.record.as_ref().map(|file| match number {
+        0 => file.clone(),
+        number => file.with_extension(format!("{number}.wavelog")),
+    });
+    Agent::start(&wanted.policy, socket, log.as_deref())
+}
+
 /// An agent in a process of its own. Killed when it is dropped.
-struct Agent(Child);
+pub struct Agent(Child);
 
 /// Until one is attached: that of ours, or one from behind the device.
-fn wait_for_agent(mut ours: Option<&mut Agent>, enclave: &Enclave) -> Result<(), Failure> {
+pub fn wait_for_agent(mut ours: Option<&mut Agent>, enclave: &Enclave) -> Result<(), Failure> {
     let patience = if ours.is_some() { ATTACH_PATIENCE } else { DEVICE_PATIENCE };
     let start = Instant::now();
     while enclave.stats().agents == 0 {
@@ -220,7 +229,9 @@ fn wait_for_agent(mut ours: Option<&mut Agent>, enclave: &Enclave) -> Result<(),
 }
 
 impl Agent {
-    fn start(wanted: &Wanted, socket: &Path, number: u32) -> Result<Agent, Failure> {
+    /// Starts an agent that attaches to `socket`, runs `policy`, and writes a log. Must be called on a thread that
+    /// outlives it.
+    pub fn start(policy: &str, socket: &Path, log: Option<&Path>) -> Result<Agent, Failure> {
         use std::os::unix::process::CommandExt;
         let starting = |error: std::io::Error| {
             Failure::Cannot(format!("the agent's process cannot be started: {error}"))
@@ -228,12 +239,8 @@ impl Agent {
         let program = std::env::current_exe().map_err(starting)?;
         let mut command = Command::new(program);
         command.args(["agent", "--quiet", "--leave-with-parent", "--share-cpu"]);
-        command.args(["--policy", &wanted.policy]).arg("--attach").arg(socket);
-        if let Some(file) = &wanted.record {
-            let file = match number {
-                0 => file.clone(),
-                number => file.with_extension(format!("{number}.wavelog")),
-            };
+        command.args(["--policy", policy]).arg("--attach").arg(socket);
+        if let Some(file) = log {
             command.arg("--record").arg(file).args(["--record-about", "memory"]);
         }
         // An interrupt from the terminal is not the agent's: it leaves when its host does.
@@ -242,8 +249,14 @@ impl Agent {
         Ok(Agent(child))
     }
 
-    fn has_left(&mut self) -> bool {
+    /// Whether it has ended.
+    pub fn has_left(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)))
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
     }
 
     /// What it has spent; in steps of 10 ms, as the kernel tells it.
