@@ -8,7 +8,7 @@ use wave_core::outcome::Code;
 use wave_memory::guard::Guard;
 use wave_memory::serve::Tiers;
 use wave_memory::table::{Bits, Table};
-use wave_memory::wire::{Place, STRIP_BYTES};
+use wave_memory::wire::{self, Place, STRIP_BYTES};
 
 use super::advise::{Advice, Advised, advise};
 use super::areas::{Area, Areas, Kind, Map};
@@ -20,6 +20,8 @@ use super::{Group, TargetError};
 
 const PAGE: u64 = 4096;
 const BATCH: u64 = STRIP_BYTES / 64;
+/// No page of any batch.
+const NONE: [u64; 64] = [0; 64];
 /// Swap with less room than this is full.
 const SWAP_ROOM: u64 = 2 * STRIP_BYTES;
 
@@ -163,9 +165,16 @@ impl Kernel {
         sums
     }
 
-    fn advise(&self, place: Place, batches: u64, advice: Advice) -> Option<Advised> {
+    fn advise(
+        &self,
+        place: Place,
+        batches: u64,
+        keep: &[u64; 64],
+        advice: Advice,
+    ) -> Option<Advised> {
         let target = self.targets.get(&place.space)?;
-        advise(&target.process, advice, &ranges_of(&target.map.areas, place.address, batches)).ok()
+        let ranges = ranges_of(&target.map.areas, place.address, batches, keep);
+        advise(&target.process, advice, &ranges).ok()
     }
 }
 
@@ -200,23 +209,25 @@ impl Tiers for Kernel {
     }
 
     fn clear(&mut self, place: Place, batches: u64) -> u64 {
-        match self.advise(place, batches, Advice::Cold) {
+        match self.advise(place, batches, &NONE, Advice::Cold) {
             Some(advised) if advised.refused.is_none() => 0,
             _ => batches,
         }
     }
 
-    fn page_out(&mut self, place: Place, batches: u64) -> Result<(), Code> {
+    fn page_out(&mut self, place: Place, batches: u64, keep: &[u64; 64]) -> Result<(), Code> {
         if self.is_swap_full() {
             return Err(Code::Held);
         }
-        let advised = self.advise(place, batches, Advice::PageOut).ok_or(Code::TargetNotFound)?;
+        let advised = self.advise(place, batches, keep, Advice::PageOut);
+        let advised = advised.ok_or(Code::TargetNotFound)?;
         self.swap_free = self.swap_free.saturating_sub(advised.bytes);
         code_of(&advised)
     }
 
     fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code> {
-        code_of(&self.advise(place, batches, Advice::WillNeed).ok_or(Code::TargetNotFound)?)
+        let advised = self.advise(place, batches, &NONE, Advice::WillNeed);
+        code_of(&advised.ok_or(Code::TargetNotFound)?)
     }
 }
 
@@ -244,16 +255,25 @@ fn within(areas: &[Area], range: Range<u64>) -> impl Iterator<Item = &Area> {
     rest.filter(|area| area.kind == Kind::Movable)
 }
 
-/// What can be managed of these batches of a strip.
-fn ranges_of(areas: &[Area], strip: u64, batches: u64) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    let mut rest = batches;
-    while rest != 0 {
-        let first = rest.trailing_zeros();
-        let count = (rest >> first).trailing_ones();
-        rest &= !((u64::MAX >> (64 - count)) << first);
-        let start = strip + u64::from(first) * BATCH;
-        let end = start + u64::from(count) * BATCH;
+/// What can be managed of these batches of a strip, but for the pages of each that `keep` names.
+fn ranges_of(areas: &[Area], strip: u64, batches: u64, keep: &[u64; 64]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for batch in wire::bits(batches) {
+        let mut rest = !keep[batch as usize];
+        while rest != 0 {
+            let first = rest.trailing_zeros();
+            let count = (rest >> first).trailing_ones();
+            rest &= !((u64::MAX >> (64 - count)) << first);
+            let start = strip + u64::from(batch) * BATCH + u64::from(first) * PAGE;
+            let end = start + u64::from(count) * PAGE;
+            match runs.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => runs.push(start..end),
+            }
+        }
+    }
+    let mut ranges = Vec::new();
+    for Range { start, end } in runs {
         for area in within(areas, start..end) {
             ranges.push(area.start.max(start)..area.end.min(end));
         }
@@ -313,12 +333,21 @@ mod tests {
 
     #[test]
     fn ranges_leave_out_what_is_not_to_be_managed() {
-        let ranges = ranges_of(&areas(), STRIP, u64::MAX);
+        let ranges = ranges_of(&areas(), STRIP, u64::MAX, &NONE);
         let at = |start, end| STRIP + start..STRIP + end;
         let expected =
             [at(PAGE, 3 * PAGE), at(2 * BATCH, 4 * BATCH + PAGE), at(63 * BATCH, STRIP_BYTES)];
         assert_eq!(ranges, expected);
-        assert_eq!(ranges_of(&areas(), STRIP, 0b1010), [at(3 * BATCH, 4 * BATCH)]);
+        assert_eq!(ranges_of(&areas(), STRIP, 0b1010, &NONE), [at(3 * BATCH, 4 * BATCH)]);
+        let mut keep = NONE;
+        (keep[0], keep[2], keep[3]) = (0b10, 0b101 << 61, 1);
+        let expected = [
+            at(2 * PAGE, 3 * PAGE),
+            at(2 * BATCH, 3 * BATCH - 3 * PAGE),
+            at(3 * BATCH - 2 * PAGE, 3 * BATCH - PAGE),
+            at(3 * BATCH + PAGE, 4 * BATCH),
+        ];
+        assert_eq!(ranges_of(&areas(), STRIP, 0b1101, &keep), expected);
     }
 
     #[test]
