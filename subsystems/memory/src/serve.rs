@@ -56,11 +56,11 @@ pub trait Tiers {
     /// Clears the access bits of batches. Returns those of which that is not sure.
     fn clear(&mut self, place: Place, batches: u64) -> u64;
 
-    /// Moves batches to the slow tier, in pieces, but for the pages of each that `keep` names.
+    /// Moves batches to the slow tier, in pieces, but for pages that `seen` shows as young.
     ///
     /// # Errors
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: none of them will ever go. HELD: the slow tier is full.
-    fn page_out(&mut self, place: Place, batches: u64, keep: &[u64; 64]) -> Result<(), Code>;
+    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<(), Code>;
 
     /// Moves batches to the fast tier, in pieces.
     ///
@@ -220,7 +220,7 @@ impl State {
                 }
                 // Pages that were touched since they were scanned would be touched again: a batch is cold as a whole,
                 // and a few of its pages may be an allocator's.
-                tiers.page_out(place, batches, &before.young)?;
+                tiers.page_out(place, batches, &before)?;
                 let after = tiers.read(place).ok_or(Code::TargetNotFound)?;
                 self.totals.pages_out += self.table.paged_out(id, batches, &before, &after);
                 return Ok(());
