@@ -9,6 +9,7 @@ use wave_linux::sched::Group;
 use wave_sched::policies;
 
 use super::device::DeviceArgs;
+use crate::bakeoff;
 use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
 use crate::run::linux::{Part, Work};
@@ -161,6 +162,9 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         return run_on_kernel(args, run::linux::load(file)?);
     }
+    if bakeoff::is_meant(file) {
+        return bake_off(args, file);
+    }
     let scenario = scenario::load(file, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
     let scenario = match scenario {
@@ -203,6 +207,25 @@ fn run_memory(args: &RunArgs, memory: &Memory) -> Result<ExitCode, Failure> {
         eprintln!("wave run: check failed: {check}");
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Runs a bake-off of memory's tools, and prints the tables, or the object.
+fn bake_off(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
+    let plan = bakeoff::load(file)?;
+    if args.host != HostName::User || args.live || args.record.is_some() {
+        let why =
+            "a bake-off is of the real kernel's memory: it takes no --host, --live or --record";
+        return Err(Failure::Scenario(format!("{}: {why}", plan.name)));
+    }
+    let results = bakeoff::run(&plan, file, args.quiet)?;
+    let directory = results.write(args.out())?;
+    if args.json {
+        println!("{}", serde_json::to_string(&results).map_err(Failure::cannot)?);
+    } else {
+        println!("{}", results.text());
+        println!("Report: {}", directory.join("report.html").display());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whose threads the real kernel is to run, if that is what was asked for.

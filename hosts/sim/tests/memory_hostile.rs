@@ -66,7 +66,7 @@ impl Tiers for Model {
         batches & 1
     }
 
-    fn page_out(&mut self, place: Place, batches: u64, _read: &Bits) -> Result<(), Code> {
+    fn page_out(&mut self, place: Place, batches: u64, _seen: &Bits) -> Result<(), Code> {
         self.check_mapped(place, batches);
         self.check_whole(place, batches);
         *self.out.entry(place).or_default() |= batches;

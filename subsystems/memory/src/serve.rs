@@ -56,11 +56,11 @@ pub trait Tiers {
     /// Clears the access bits of batches. Returns those of which that is not sure.
     fn clear(&mut self, place: Place, batches: u64) -> u64;
 
-    /// Moves pages of batches to the slow tier, in pieces: those that are there, and not young, as was just read.
+    /// Moves batches to the slow tier, in pieces, but for pages that `seen` shows as young.
     ///
     /// # Errors
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: none of them will ever go. HELD: the slow tier is full.
-    fn page_out(&mut self, place: Place, batches: u64, read: &Bits) -> Result<(), Code>;
+    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<(), Code>;
 
     /// Moves batches to the fast tier, in pieces.
     ///
@@ -218,6 +218,8 @@ impl State {
                 if self.table.note_huge(id, before.huge) {
                     return Err(Code::TargetStale);
                 }
+                // Pages that were touched since they were scanned would be touched again: a batch is cold as a whole,
+                // and a few of its pages may be an allocator's.
                 tiers.page_out(place, batches, &before)?;
                 let after = tiers.read(place).ok_or(Code::TargetNotFound)?;
                 self.totals.pages_out += self.table.paged_out(id, batches, &before, &after);

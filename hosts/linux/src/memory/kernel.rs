@@ -8,7 +8,7 @@ use wave_core::outcome::Code;
 use wave_memory::guard::Guard;
 use wave_memory::serve::Tiers;
 use wave_memory::table::{Bits, Table};
-use wave_memory::wire::{Place, STRIP_BYTES, bits};
+use wave_memory::wire::{self, Place, STRIP_BYTES};
 
 use super::advise::{Advice, Advised, advise};
 use super::areas::{Area, Areas, Kind, Map};
@@ -170,9 +170,10 @@ impl Kernel {
         sums
     }
 
-    fn advise(&self, place: Place, batches: u64, advice: Advice) -> Option<Advised> {
+    fn advise(&self, place: Place, ranges: &[Range<u64>], advice: Advice) -> Option<Advised> {
         let target = self.targets.get(&place.space)?;
-        advise(&target.process, advice, &ranges_of(&target.map.areas, place.address, batches)).ok()
+        let ranges = within_areas(&target.map.areas, place.address, ranges);
+        advise(&target.process, advice, &ranges).ok()
     }
 }
 
@@ -201,32 +202,31 @@ impl Tiers for Kernel {
         let (bits, map) = (&mut self.bits, &target.map);
         bits.read(&target.process, map.space, &[place.address], &mut self.read).ok()?;
         let strip = self.read.pop()?;
-        let mut read = Bits { young: strip.young, present: strip.present, huge: strip.huge };
-        keep_only(&map.areas, place.address, &mut read);
-        Some(read)
+        let mut bits = Bits { young: strip.young, present: strip.present, huge: strip.huge };
+        keep_only(&map.areas, place.address, &mut bits);
+        Some(bits)
     }
 
     fn clear(&mut self, place: Place, batches: u64) -> u64 {
-        match self.advise(place, batches, Advice::Cold) {
+        match self.advise(place, &whole(batches), Advice::Cold) {
             Some(advised) if advised.refused.is_none() => 0,
             _ => batches,
         }
     }
 
-    fn page_out(&mut self, place: Place, batches: u64, read: &Bits) -> Result<(), Code> {
+    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<(), Code> {
         if self.is_swap_full() {
             return Err(Code::Held);
         }
-        let target = self.targets.get(&place.space).ok_or(Code::TargetNotFound)?;
-        let ranges = resting(place.address, batches, read);
-        let advised = advise(&target.process, Advice::PageOut, &ranges);
-        let advised = advised.map_err(|_| Code::TargetNotFound)?;
+        let advised = self.advise(place, &resting(batches, seen), Advice::PageOut);
+        let advised = advised.ok_or(Code::TargetNotFound)?;
         self.swap_free = self.swap_free.saturating_sub(advised.bytes);
         code_of(&advised)
     }
 
     fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code> {
-        code_of(&self.advise(place, batches, Advice::WillNeed).ok_or(Code::TargetNotFound)?)
+        let advised = self.advise(place, &whole(batches), Advice::WillNeed);
+        code_of(&advised.ok_or(Code::TargetNotFound)?)
     }
 }
 
@@ -254,42 +254,53 @@ fn within(areas: &[Area], range: Range<u64>) -> impl Iterator<Item = &Area> {
     rest.filter(|area| area.kind == Kind::Movable)
 }
 
-/// What can be managed of these batches of a strip.
-fn ranges_of(areas: &[Area], strip: u64, batches: u64) -> Vec<Range<u64>> {
+/// Batches of a strip, as ranges of bytes in it.
+fn whole(batches: u64) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
-    let mut rest = batches;
-    while rest != 0 {
-        let first = rest.trailing_zeros();
-        let count = (rest >> first).trailing_ones();
-        rest &= !((u64::MAX >> (64 - count)) << first);
-        let start = strip + u64::from(first) * BATCH;
-        let end = start + u64::from(count) * BATCH;
-        for area in within(areas, start..end) {
-            ranges.push(area.start.max(start)..area.end.min(end));
+    for batch in wire::bits(batches) {
+        let start = u64::from(batch) * BATCH;
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end += BATCH,
+            _ => ranges.push(start..start + BATCH),
         }
     }
     ranges
 }
 
-/// Pages of batches that are there and were not touched.
-fn resting(strip: u64, batches: u64, read: &Bits) -> Vec<Range<u64>> {
+/// The fewest ranges of these batches that have every page in them that is present and not young, and none that is
+/// young: each costs the kernel a flush.
+fn resting(batches: u64, seen: &Bits) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
-    for batch in bits(batches) {
-        let at = batch as usize;
-        let mut rest = read.present[at] & !read.young[at];
-        while rest != 0 {
-            let first = rest.trailing_zeros();
-            let count = (rest >> first).trailing_ones();
-            rest &= !((u64::MAX >> (64 - count)) << first);
-            let start = strip + u64::from(batch) * BATCH + u64::from(first) * PAGE;
-            let end = start + u64::from(count) * PAGE;
+    let mut joins = false;
+    let mut previous = None;
+    for batch in wire::bits(batches) {
+        joins &= previous == Some(batch.wrapping_sub(1));
+        previous = Some(batch);
+        let (young, present) = (seen.young[batch as usize], seen.present[batch as usize]);
+        for page in wire::bits(present | young) {
+            let start = u64::from(batch) * BATCH + u64::from(page) * PAGE;
+            let is_young = young >> page & 1 != 0;
             match ranges.last_mut() {
-                Some(last) if last.end == start => last.end = end,
-                _ => ranges.push(start..end),
+                _ if is_young => {}
+                Some(last) if joins => last.end = start + PAGE,
+                _ => ranges.push(start..start + PAGE),
             }
+            joins = !is_young;
         }
     }
     ranges
+}
+
+/// What of ranges in a strip can be managed, by address.
+fn within_areas(areas: &[Area], strip: u64, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    for range in ranges {
+        let (start, end) = (strip + range.start, strip + range.end);
+        for area in within(areas, start..end) {
+            found.push(area.start.max(start)..area.end.min(end));
+        }
+    }
+    found
 }
 
 /// Drops the bits of pages that are not to be managed.
@@ -344,23 +355,33 @@ mod tests {
 
     #[test]
     fn ranges_leave_out_what_is_not_to_be_managed() {
-        let ranges = ranges_of(&areas(), STRIP, u64::MAX);
+        let ranges = within_areas(&areas(), STRIP, &whole(u64::MAX));
         let at = |start, end| STRIP + start..STRIP + end;
         let expected =
             [at(PAGE, 3 * PAGE), at(2 * BATCH, 4 * BATCH + PAGE), at(63 * BATCH, STRIP_BYTES)];
         assert_eq!(ranges, expected);
-        assert_eq!(ranges_of(&areas(), STRIP, 0b1010), [at(3 * BATCH, 4 * BATCH)]);
+        let ranges = within_areas(&areas(), STRIP, &whole(0b1010));
+        assert_eq!(ranges, [at(3 * BATCH, 4 * BATCH)]);
     }
 
     #[test]
-    fn what_rests_is_in_whole_runs() {
-        let mut read = Bits { present: [u64::MAX; 64], ..Bits::default() };
-        assert_eq!(resting(STRIP, u64::MAX, &read), [STRIP..STRIP + STRIP_BYTES]);
-        (read.young[1], read.present[2]) = (1 << 63 | 1, 0b110);
-        let page = |batch: u64, page: u64| STRIP + batch * BATCH + page * PAGE;
-        let expected = [page(0, 0)..page(1, 0), page(1, 1)..page(1, 63), page(2, 1)..page(2, 3)];
-        assert_eq!(resting(STRIP, 0b111, &read), expected);
-        assert_eq!(resting(STRIP, 0b10, &read), [page(1, 1)..page(1, 63)]);
+    fn what_rests_goes_and_what_is_young_stays() {
+        let mut seen = Bits { young: [0; 64], present: [0; 64], huge: 0 };
+        (seen.present[0], seen.young[0]) = (0b1011_0110, 0b10_0000);
+        (seen.present[1], seen.young[1]) = (u64::MAX, 1 << 63);
+        (seen.present[3], seen.present[5]) = (1, u64::MAX);
+        (seen.present[6], seen.young[6]) = (u64::MAX, u64::MAX);
+        let page = |batch: u64, page: u64| batch * BATCH + page * PAGE;
+        // Pages 3 and 6 are not there, and page 5 is young. The batch after is all there, but for the last page.
+        let ranges = resting(0b110_1011, &seen);
+        let expected = [
+            page(0, 1)..page(0, 5),
+            page(0, 7)..page(1, 63),
+            page(3, 0)..page(3, 1),
+            page(5, 0)..page(6, 0),
+        ];
+        assert_eq!(ranges, expected);
+        assert_eq!(resting(1 << 6, &seen), []);
     }
 
     #[test]
