@@ -37,6 +37,11 @@ impl Agent {
         command.spawn().map(Agent).map_err(starting)
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Whether it has ended.
     pub fn has_left(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)))
