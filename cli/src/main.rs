@@ -1,6 +1,7 @@
 //! Wave's command line.
 #![forbid(unsafe_code)]
 
+mod bakeoff;
 mod bench;
 mod commands;
 mod live;

@@ -226,6 +226,58 @@ fn nothing_is_lost_whoever_is_killed() {
     assert!(most > 16 * MIB as u64, "nothing was paged out: {most}");
 }
 
+/// Forks, execs and exits, all the time, with memory going out and coming back.
+#[test]
+fn programs_that_come_and_go_compute_what_they_would() {
+    let Some(_swap) = swap(1 << 29) else { return };
+    let line = "for round in $(seq 10); do seq 1 60000 | sort -r | sort -n | md5sum; done";
+    let mut run = wave(&["run", "--policy", QUICK, "--quiet", "--refaults", "100000"]);
+    run.args(["--pressure", "100", "--", "sh", "-c", line]);
+    let output = run.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    let sums: Vec<&str> = text.lines().filter(|line| line.ends_with("  -")).collect();
+    assert_eq!(sums.len(), 10, "{text}");
+    assert!(sums.iter().all(|sum| *sum == sums[0]), "{text}");
+}
+
+/// Where cgroups of version 2 are, if here.
+fn cgroups() -> Option<&'static Path> {
+    let folders = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    folders.into_iter().find(|folder| folder.join("cgroup.procs").exists())
+}
+
+#[test]
+fn processes_that_enter_a_cgroup_are_managed_and_others_are_not() {
+    let Some(_swap) = swap(1 << 29) else { return };
+    let Some(root) = cgroups() else {
+        println!("skipped: no cgroup v2");
+        return;
+    };
+    let folder = root.join(format!("wave-memory-test-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let mut run = wave(&["run", "--cgroup", folder.to_str().unwrap(), "--policy", QUICK]);
+    run.args(["--quiet", "--refaults", "100000", "--pressure", "100"]).stdout(Stdio::null());
+    let mut host = run.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(host.try_wait().unwrap().is_none(), "an empty cgroup may get processes");
+    let (inside, outside) = (Target::start(64, 12), Target::start(64, 12));
+    std::fs::write(folder.join("cgroup.procs"), inside.0.id().to_string()).unwrap();
+    let start = Instant::now();
+    while status(inside.0.id(), "VmSwap") < 8 * MIB as u64 {
+        assert!(start.elapsed() < Duration::from_secs(11), "it was not managed");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(status(outside.0.id(), "VmSwap"), 0);
+    assert!(inside.answer().starts_with("intact") && outside.answer().starts_with("intact"));
+    std::fs::remove_dir(&folder).unwrap();
+    let start = Instant::now();
+    while host.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(20), "the cgroup has gone");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 #[test]
 fn a_dry_run_changes_nothing() {
     let Some(swap) = swap(1 << 28) else { return };

@@ -11,6 +11,7 @@ use wave_linux::memory::{Backend, DeviceOptions, Group, Limits};
 use wave_memory::policies;
 
 use super::device::Way;
+use crate::bakeoff::report::Results;
 use crate::memory::run::Wanted;
 use crate::memory::{explain, run, size};
 use crate::run::Failure;
@@ -28,6 +29,8 @@ enum What {
     Run(RunArgs),
     /// Say why a range is hot or cold, from the log of a run.
     Explain(ExplainArgs),
+    /// Write the report of a bake-off from the object that it printed, in a virtual machine, say.
+    Draw(DrawArgs),
 }
 
 /// Whose memory, and how.
@@ -149,6 +152,21 @@ struct ExplainArgs {
     json: bool,
 }
 
+/// Which results, and where to.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  cargo xtask vm run --module zram --cpus 4 --timeout 1500 -- \\
+      target/release/wave run scenarios/memory-bakeoff.toml --json > results.json
+  wave memory draw results.json --out out")]
+struct DrawArgs {
+    /// What `wave run scenarios/memory-bakeoff.toml --json` printed.
+    #[arg(value_name = "FILE")]
+    results: PathBuf,
+    /// A directory named after the scenario is made in it.
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    out: PathBuf,
+}
+
 /// A page may come back several times in a minute.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (0.0..=1e6).contains(number));
@@ -187,6 +205,7 @@ pub fn execute(args: &MemoryArgs) -> ExitCode {
     let done = match &args.what {
         What::Run(args) => manage(args),
         What::Explain(args) => tell(args),
+        What::Draw(args) => draw(args),
     };
     done.unwrap_or_else(|failure| {
         eprintln!("wave memory: {failure}");
@@ -199,12 +218,13 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
     let cgroups = args.cgroup.iter().map(|folder| Group::Cgroup(folder.clone()));
     let strips = args.most.div_ceil(wave_memory::wire::STRIP_BYTES);
     let config = wave_core::layout::Config::coherent(1);
-    policies::by_name(&args.policy, &config)
+    let policy = policies::by_name(&args.policy, &config)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
     let wanted = Wanted {
         groups: processes.chain(cgroups).collect(),
         command: args.command.clone(),
         policy: args.policy.clone(),
+        longest_period: policy.longest_period(),
         link: args.link.clone(),
         device: args.device.clone().map(|address| DeviceOptions {
             address,
@@ -253,4 +273,16 @@ fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         println!("{}", told.text());
     }
     Ok(if told.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn draw(args: &DrawArgs) -> Result<ExitCode, Failure> {
+    let bad = |error: &dyn std::fmt::Display| {
+        Failure::Scenario(format!("{}: {error}", args.results.display()))
+    };
+    let text = std::fs::read_to_string(&args.results).map_err(|error| bad(&error))?;
+    let results: Results = serde_json::from_str(&text).map_err(|error| bad(&error))?;
+    let directory = results.write(&args.out)?;
+    println!("{}", results.text());
+    println!("Report: {}", directory.join("report.html").display());
+    Ok(ExitCode::SUCCESS)
 }

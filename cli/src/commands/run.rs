@@ -9,11 +9,12 @@ use wave_linux::sched::Group;
 use wave_sched::policies;
 
 use super::device::DeviceArgs;
+use crate::bakeoff;
 use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
 use crate::run::linux::{Part, Work};
 use crate::run::{self, Failure, Finished};
-use crate::scenario;
+use crate::scenario::{self, Experiment, Memory};
 use crate::workload;
 
 /// What to run, and how to show it.
@@ -25,6 +26,7 @@ use crate::workload;
   wave run scenarios/ladder.toml --json > ladder.json
   wave run scenarios/agent-crash.toml --out /tmp/results --quiet
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
+  sudo wave run scenarios/rocksdb-sol.toml --json > memory.json
   wave run scenarios/ladder.toml --host sim
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
@@ -160,8 +162,15 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         return run_on_kernel(args, run::linux::load(file)?);
     }
+    if bakeoff::is_meant(file) {
+        return bake_off(args, file);
+    }
     let scenario = scenario::load(file, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
+    let scenario = match scenario {
+        Experiment::Requests(scenario) => scenario,
+        Experiment::Memory(memory) => return run_memory(args, &memory),
+    };
     if args.host == HostName::Sim {
         if args.live {
             let why = "--live watches a native run; a simulated one has no time to watch";
@@ -177,6 +186,46 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     // The terminal must be as before when the first word is printed.
     drop(live);
     show(args, finished?)
+}
+
+/// Runs a process under memory's policies, and prints the table, or the object.
+fn run_memory(args: &RunArgs, memory: &Memory) -> Result<ExitCode, Failure> {
+    if args.host != HostName::User || args.live {
+        let why = "kind = \"memory\" is about a real process's memory: it takes neither --host nor --live";
+        return Err(Failure::Scenario(format!("{}: {why}", memory.name)));
+    }
+    let result = run::memory::run(memory, args.quiet, args.record.as_deref())?;
+    let directory = result.write(args.out())?;
+    if args.json {
+        println!("{}", result.to_json()?);
+    } else {
+        println!("{}", result.text());
+        println!("Report: {}", directory.join("report.html").display());
+    }
+    let failed = result.failed();
+    for check in &failed {
+        eprintln!("wave run: check failed: {check}");
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Runs a bake-off of memory's tools, and prints the tables, or the object.
+fn bake_off(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
+    let plan = bakeoff::load(file)?;
+    if args.host != HostName::User || args.live || args.record.is_some() {
+        let why =
+            "a bake-off is of the real kernel's memory: it takes no --host, --live or --record";
+        return Err(Failure::Scenario(format!("{}: {why}", plan.name)));
+    }
+    let results = bakeoff::run(&plan, file, args.quiet)?;
+    let directory = results.write(args.out())?;
+    if args.json {
+        println!("{}", serde_json::to_string(&results).map_err(Failure::cannot)?);
+    } else {
+        println!("{}", results.text());
+        println!("Report: {}", directory.join("report.html").display());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whose threads the real kernel is to run, if that is what was asked for.

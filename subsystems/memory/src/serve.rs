@@ -56,11 +56,11 @@ pub trait Tiers {
     /// Clears the access bits of batches. Returns those of which that is not sure.
     fn clear(&mut self, place: Place, batches: u64) -> u64;
 
-    /// Moves batches to the slow tier, in pieces.
+    /// Moves batches to the slow tier, in pieces, but for pages that `seen` shows as young.
     ///
     /// # Errors
     /// UNSUPPORTED, INVALID_TARGET, NOT_PERMITTED: none of them will ever go. HELD: the slow tier is full.
-    fn page_out(&mut self, place: Place, batches: u64) -> Result<(), Code>;
+    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<(), Code>;
 
     /// Moves batches to the fast tier, in pieces.
     ///
@@ -214,7 +214,13 @@ impl State {
             Some(Held::Pressure) => self.totals.held_for_pressure += 1,
             None => {
                 let before = tiers.read(place).ok_or(Code::TargetNotFound)?;
-                tiers.page_out(place, batches)?;
+                // A page that has become huge since the last look would be split by a part of it.
+                if self.table.note_huge(id, before.huge) {
+                    return Err(Code::TargetStale);
+                }
+                // Pages that were touched since they were scanned would be touched again: a batch is cold as a whole,
+                // and a few of its pages may be an allocator's.
+                tiers.page_out(place, batches, &before)?;
                 let after = tiers.read(place).ok_or(Code::TargetNotFound)?;
                 self.totals.pages_out += self.table.paged_out(id, batches, &before, &after);
                 return Ok(());
@@ -244,11 +250,12 @@ impl<T: Tiers> Mechanism for Hands<'_, T> {
         }
         // A part of a huge page is not moved: that would split it.
         let huge = state.table.huge(id);
+        let asked = decision.argument & mapped;
         let whole = wire::bits(wire::firsts(huge))
             .map(|first| 0xff << first)
-            .filter(|unit: &u64| decision.argument & unit == *unit)
+            .filter(|unit: &u64| asked & unit == *unit)
             .fold(0, |mask, unit| mask | unit);
-        let batches = decision.argument & mapped & (!wire::whole(huge) | whole);
+        let batches = asked & (!wire::whole(huge) | whole);
         if batches == 0 {
             return Err(Code::InvalidTarget);
         }

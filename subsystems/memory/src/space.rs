@@ -247,7 +247,10 @@ impl Space {
             return Code::TargetStale;
         }
         match action {
-            Action::PageOut => self.page_out(now, choice.subject.id, choice.argument),
+            Action::PageOut => {
+                let keep = self.read(now, choice.subject.id).unwrap_or_default().young;
+                self.page_out(now, choice.subject.id, choice.argument, &keep)
+            }
             _ => self.bring_back(now, choice.subject.id, choice.argument),
         };
         Code::Complete
@@ -273,13 +276,15 @@ impl Space {
         }
     }
 
-    /// Moves batches of a strip to the slow tier. Returns how many pages moved.
-    pub fn page_out(&mut self, now: Nanos, strip: u32, batches: u64) -> u64 {
+    /// Moves batches of a strip to the slow tier, but for the pages of each that `keep` names. Returns how many pages
+    /// moved.
+    pub fn page_out(&mut self, now: Nanos, strip: u32, batches: u64, keep: &[u64; 64]) -> u64 {
         let mut moved = 0;
         for batch in wire::bits(batches) {
+            let keep = keep[batch as usize];
             let batch = self.look(now, strip as usize * STRIP_BATCHES as usize + batch as usize);
-            moved += u64::from(batch.present.count_ones());
-            (batch.young, batch.present) = (0, 0);
+            moved += u64::from((batch.present & !keep).count_ones());
+            (batch.young, batch.present) = (batch.young & keep, batch.present & keep);
         }
         self.counts.paged_out += moved;
         moved
@@ -460,6 +465,8 @@ mod tests {
         let strip = Subject { id: 0, generation: 1 };
         let out = Action::PageOut.choice(strip, Sequence(1), 0b11);
         assert_eq!(space.apply(at(1), &out), Code::Complete);
+        assert_eq!(space.resident_pages(at(1)), 62 * 64 + 32, "what was touched stays");
+        assert_eq!(space.page_out(at(1), 0, 0b11, &[0; 64]), 32);
         assert_eq!(space.resident_pages(at(1)), 62 * 64);
         assert_eq!(space.resident_pages(at(2)), 62 * 64 + 32);
         assert_eq!(space.counts().refaults, 32);

@@ -176,6 +176,13 @@ impl Table {
         self.slots.iter().filter_map(|slot| Some((slot.place?, slot.mapped)))
     }
 
+    /// What was left out may be tried again: a fork's other half has ended, say. It is told with the next update.
+    pub fn pardon(&mut self) {
+        for slot in &mut self.slots {
+            slot.barred = 0;
+        }
+    }
+
     /// How many strips found no room since the start.
     pub fn left_out(&self) -> u64 {
         self.left_out
@@ -245,6 +252,17 @@ impl Table {
         self.slots[id as usize].huge
     }
 
+    /// Units of a strip that are huge now; those that came or went are void. Returns whether any did.
+    pub fn note_huge(&mut self, id: u32, huge: u8) -> bool {
+        let slot = &mut self.slots[id as usize];
+        let changed = wire::whole(slot.huge ^ huge);
+        if changed != 0 {
+            slot.huge = huge;
+            self.void(id, changed);
+        }
+        changed != 0
+    }
+
     /// Batches that cannot be managed after all: they are told as not mapped.
     pub fn leave_out(&mut self, id: u32, batches: u64) {
         let batches = self.slots[id as usize].mapped & batches;
@@ -265,12 +283,8 @@ impl Table {
         now: Nanos,
         extent: &mut Vec<u64>,
     ) -> Seen {
-        let slot = &mut self.slots[id as usize];
-        let changed = wire::whole(slot.huge ^ bits.huge);
-        if changed != 0 {
-            slot.huge = bits.huge;
-            self.void(id, changed);
-        }
+        let changed = wire::whole(self.slots[id as usize].huge ^ bits.huge);
+        self.note_huge(id, bits.huge);
         let slot = &mut self.slots[id as usize];
         let tails = wire::whole(slot.huge) & !wire::firsts(slot.huge);
         let mut rest = batches & slot.mapped & !changed & !tails;
@@ -475,5 +489,9 @@ mod tests {
         table.leave_out(0, 0b100);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
         assert_eq!(told(&mut table, 9)[0].mapped, !0b100, "it stays left out");
+        table.pardon();
+        assert_eq!(told(&mut table, 9), []);
+        table.update(SPACE, &mapped(&[(0, u64::MAX)]));
+        assert_eq!(told(&mut table, 9)[0].mapped, u64::MAX);
     }
 }

@@ -37,7 +37,7 @@ pub const MESSAGE_STRIP: u16 = 1;
 pub enum Action {
     /// Read their access bits, clear them, and send them.
     Scan = 1,
-    /// Move them to the slow tier.
+    /// Move them to the slow tier, but for pages that were touched since they were scanned.
     PageOut = 2,
     /// Move them to the fast tier before they are asked for.
     BringBack = 3,

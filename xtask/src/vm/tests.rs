@@ -21,6 +21,8 @@ const TESTS: &[(&str, Check)] = &[
     ("agents outside the machine schedule programs", outside::schedules),
     ("agents outside the machine come and go", outside::survives),
     ("an agent outside the machine pages out", outside::pages_out),
+    ("access bits, advice and swap on this kernel", memory_works),
+    ("wave run compares memory's tools", bake_off_compares),
     ("a switch costs little more than one that BPF decides", icount::a_switch_is_cheap),
     ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
     ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
@@ -296,6 +298,62 @@ fn exits_wait_for_nobody(kernel: &Kernel) -> Result<(), String> {
         kill -KILL $run"#
     );
     expect(&in_guest(kernel, &line)?, 0, "0\nenabled\n")
+}
+
+/// The memory host's own tests, which elsewhere run on the machine's kernel.
+fn memory_works(kernel: &Kernel) -> Result<(), String> {
+    let program = built("wave-linux", &["test", "--test", "memory", "--no-run"])?;
+    let command = [&program, "--test-threads=1"].map(String::from).to_vec();
+    let modules = vec!["zram".to_owned()];
+    let answer = in_machine(kernel, &Wanted { command, modules, ..Wanted::default() })?;
+    match sums(&answer.out) {
+        Some((passed, 0)) if passed > 0 && answer.exit_code == 0 => Ok(()),
+        _ => Err(format!("exit code {}: {}{}", answer.exit_code, answer.out, answer.err)),
+    }
+}
+
+/// One program, one setting each, and too short for the figures to mean anything: that all tools work, and that nothing
+/// of them is left.
+fn bake_off_compares(kernel: &Kernel) -> Result<(), String> {
+    let wave = built("wave", &["build", "--release"])?;
+    let line = format!(
+        r#"cat >/run/short.toml <<'END'
+name = "short"
+kind = "memory-bakeoff"
+seed = 1
+warmup_seconds = 5
+seconds = 1
+swap = "128MiB"
+program = [{{ name = "hot", pattern = "hot-set", memory = "32MiB", accesses_per_second = 5000 }}]
+wave = [{{ policy = "sol:shortest_ms=100,horizon_ms=400" }}]
+damon = [{{ age_ms = 400 }}]
+mglru = [{{ age_ms = 400, generations = 2 }}]
+END
+        before=$(cat /sys/module/damon_stat/parameters/enabled)
+        {wave} run /run/short.toml --json --out /run/out || exit
+        ls /run/out/short >&2
+        [ "$before" = "$(cat /sys/module/damon_stat/parameters/enabled)" ] || echo damon_stat
+        [ 0 = "$(cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds)" ] || echo kdamonds
+        [ 1 = "$(wc -l </proc/swaps)" ] || echo swap
+        [ -z "$(cat /sys/fs/cgroup/cgroup.subtree_control)" ] || echo controller
+        ls -d /sys/fs/cgroup/wave-* 2>/dev/null; true"#
+    );
+    let command = ["sh", "-c", &line].map(String::from).to_vec();
+    let modules = vec!["zram".to_owned()];
+    let answer = in_machine(kernel, &Wanted { command, modules, cpus: 4, ..Wanted::default() })?;
+    let wrong = |why: &str| Err(format!("{why}: {}{}", answer.out, answer.err));
+    // Whatever was left is a line of its own, and then this is no object.
+    let Ok(json) = serde_json::from_str::<Value>(&answer.out) else {
+        return wrong("not one object, or something was left");
+    };
+    let points = json.pointer("/programs/0/points").and_then(Value::as_array);
+    let swapped = |point: &Value| point["swapped_bytes"].as_f64().is_some_and(|bytes| bytes > 0.0);
+    let has = |key: &str| json[key]["hot"].as_f64().is_some_and(|ratio| ratio > 0.0);
+    let compared = has("net_saved_ratio_vs_damon") && has("net_saved_ratio_vs_mglru");
+    match points.map(|points| points.len() == 3 && points.iter().all(swapped)) {
+        Some(true) if compared && answer.err.contains("report.html") => Ok(()),
+        _ => wrong("a tool paged nothing out, or was not compared"),
+    }
 }
 
 /// Times mean nothing here: that there are any is all.

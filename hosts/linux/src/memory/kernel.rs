@@ -8,7 +8,7 @@ use wave_core::outcome::Code;
 use wave_memory::guard::Guard;
 use wave_memory::serve::Tiers;
 use wave_memory::table::{Bits, Table};
-use wave_memory::wire::{Place, STRIP_BYTES};
+use wave_memory::wire::{self, Place, STRIP_BYTES};
 
 use super::advise::{Advice, Advised, advise};
 use super::areas::{Area, Areas, Kind, Map};
@@ -142,7 +142,7 @@ impl Kernel {
     }
 
     /// Reads figures, and tells the guard.
-    pub(super) fn look(&mut self, guard: &mut Guard) -> Sums {
+    pub(super) fn look(&mut self, groups: &[Group], guard: &mut Guard) -> Sums {
         let mut sums = Sums::default();
         for target in self.targets.values() {
             let Ok(figures) = Figures::of(&target.process) else { continue };
@@ -158,14 +158,22 @@ impl Kernel {
             }
         }
         self.swap_free = sums.swap_free_bytes;
-        let percent = Pressure::of_machine().map_or(0.0, |pressure| pressure.some.avg10_percent);
+        // A cgroup's own is nearer to what its processes feel.
+        let of_cgroups = groups.iter().filter_map(|group| match group {
+            Group::Cgroup(folder) => Pressure::of_cgroup(folder),
+            Group::Process(_) => None,
+        });
+        let worst = of_cgroups.map(|pressure| pressure.some.avg10_percent).reduce(f64::max);
+        let of_machine = || Some(Pressure::of_machine()?.some.avg10_percent);
+        let percent = worst.or_else(of_machine).unwrap_or(0.0);
         guard.look(sums.resident_bytes / PAGE, percent);
         sums
     }
 
-    fn advise(&self, place: Place, batches: u64, advice: Advice) -> Option<Advised> {
+    fn advise(&self, place: Place, ranges: &[Range<u64>], advice: Advice) -> Option<Advised> {
         let target = self.targets.get(&place.space)?;
-        advise(&target.process, advice, &ranges_of(&target.map.areas, place.address, batches)).ok()
+        let ranges = within_areas(&target.map.areas, place.address, ranges);
+        advise(&target.process, advice, &ranges).ok()
     }
 }
 
@@ -200,23 +208,25 @@ impl Tiers for Kernel {
     }
 
     fn clear(&mut self, place: Place, batches: u64) -> u64 {
-        match self.advise(place, batches, Advice::Cold) {
+        match self.advise(place, &whole(batches), Advice::Cold) {
             Some(advised) if advised.refused.is_none() => 0,
             _ => batches,
         }
     }
 
-    fn page_out(&mut self, place: Place, batches: u64) -> Result<(), Code> {
+    fn page_out(&mut self, place: Place, batches: u64, seen: &Bits) -> Result<(), Code> {
         if self.is_swap_full() {
             return Err(Code::Held);
         }
-        let advised = self.advise(place, batches, Advice::PageOut).ok_or(Code::TargetNotFound)?;
+        let advised = self.advise(place, &resting(batches, seen), Advice::PageOut);
+        let advised = advised.ok_or(Code::TargetNotFound)?;
         self.swap_free = self.swap_free.saturating_sub(advised.bytes);
         code_of(&advised)
     }
 
     fn bring_back(&mut self, place: Place, batches: u64) -> Result<(), Code> {
-        code_of(&self.advise(place, batches, Advice::WillNeed).ok_or(Code::TargetNotFound)?)
+        let advised = self.advise(place, &whole(batches), Advice::WillNeed);
+        code_of(&advised.ok_or(Code::TargetNotFound)?)
     }
 }
 
@@ -244,21 +254,53 @@ fn within(areas: &[Area], range: Range<u64>) -> impl Iterator<Item = &Area> {
     rest.filter(|area| area.kind == Kind::Movable)
 }
 
-/// What can be managed of these batches of a strip.
-fn ranges_of(areas: &[Area], strip: u64, batches: u64) -> Vec<Range<u64>> {
+/// Batches of a strip, as ranges of bytes in it.
+fn whole(batches: u64) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
-    let mut rest = batches;
-    while rest != 0 {
-        let first = rest.trailing_zeros();
-        let count = (rest >> first).trailing_ones();
-        rest &= !((u64::MAX >> (64 - count)) << first);
-        let start = strip + u64::from(first) * BATCH;
-        let end = start + u64::from(count) * BATCH;
-        for area in within(areas, start..end) {
-            ranges.push(area.start.max(start)..area.end.min(end));
+    for batch in wire::bits(batches) {
+        let start = u64::from(batch) * BATCH;
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end += BATCH,
+            _ => ranges.push(start..start + BATCH),
         }
     }
     ranges
+}
+
+/// The fewest ranges of these batches that have every page in them that is present and not young, and none that is
+/// young: each costs the kernel a flush.
+fn resting(batches: u64, seen: &Bits) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut joins = false;
+    let mut previous = None;
+    for batch in wire::bits(batches) {
+        joins &= previous == Some(batch.wrapping_sub(1));
+        previous = Some(batch);
+        let (young, present) = (seen.young[batch as usize], seen.present[batch as usize]);
+        for page in wire::bits(present | young) {
+            let start = u64::from(batch) * BATCH + u64::from(page) * PAGE;
+            let is_young = young >> page & 1 != 0;
+            match ranges.last_mut() {
+                _ if is_young => {}
+                Some(last) if joins => last.end = start + PAGE,
+                _ => ranges.push(start..start + PAGE),
+            }
+            joins = !is_young;
+        }
+    }
+    ranges
+}
+
+/// What of ranges in a strip can be managed, by address.
+fn within_areas(areas: &[Area], strip: u64, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    for range in ranges {
+        let (start, end) = (strip + range.start, strip + range.end);
+        for area in within(areas, start..end) {
+            found.push(area.start.max(start)..area.end.min(end));
+        }
+    }
+    found
 }
 
 /// Drops the bits of pages that are not to be managed.
@@ -313,12 +355,33 @@ mod tests {
 
     #[test]
     fn ranges_leave_out_what_is_not_to_be_managed() {
-        let ranges = ranges_of(&areas(), STRIP, u64::MAX);
+        let ranges = within_areas(&areas(), STRIP, &whole(u64::MAX));
         let at = |start, end| STRIP + start..STRIP + end;
         let expected =
             [at(PAGE, 3 * PAGE), at(2 * BATCH, 4 * BATCH + PAGE), at(63 * BATCH, STRIP_BYTES)];
         assert_eq!(ranges, expected);
-        assert_eq!(ranges_of(&areas(), STRIP, 0b1010), [at(3 * BATCH, 4 * BATCH)]);
+        let ranges = within_areas(&areas(), STRIP, &whole(0b1010));
+        assert_eq!(ranges, [at(3 * BATCH, 4 * BATCH)]);
+    }
+
+    #[test]
+    fn what_rests_goes_and_what_is_young_stays() {
+        let mut seen = Bits { young: [0; 64], present: [0; 64], huge: 0 };
+        (seen.present[0], seen.young[0]) = (0b1011_0110, 0b10_0000);
+        (seen.present[1], seen.young[1]) = (u64::MAX, 1 << 63);
+        (seen.present[3], seen.present[5]) = (1, u64::MAX);
+        (seen.present[6], seen.young[6]) = (u64::MAX, u64::MAX);
+        let page = |batch: u64, page: u64| batch * BATCH + page * PAGE;
+        // Pages 3 and 6 are not there, and page 5 is young. The batch after is all there, but for the last page.
+        let ranges = resting(0b110_1011, &seen);
+        let expected = [
+            page(0, 1)..page(0, 5),
+            page(0, 7)..page(1, 63),
+            page(3, 0)..page(3, 1),
+            page(5, 0)..page(6, 0),
+        ];
+        assert_eq!(ranges, expected);
+        assert_eq!(resting(1 << 6, &seen), []);
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub trait Tiering: Policy {
 
     /// Bytes that the policy keeps for each batch.
     fn state_bytes_per_batch(&self) -> usize;
+
+    /// How long it may scan nothing at all.
+    fn longest_period(&self) -> Nanos;
 }
 
 /// Why a batch is where it is.

@@ -209,8 +209,10 @@ impl Strip {
 /// What remains to be looked at in this tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    Scan,
+    /// Before batches are scanned: of what is paged out, the host leaves the pages that were touched since the last
+    /// scan, and a scan forgets them.
     Move,
+    Scan,
     Rest,
 }
 
@@ -231,6 +233,8 @@ pub struct Tiered<C: Classifier> {
     previous_tick: u64,
     stage: Stage,
     cursor: usize,
+    /// Whether the strip at the cursor was judged in this tick.
+    judged: bool,
     prefetch: Option<Prefetch>,
 }
 
@@ -255,6 +259,7 @@ impl<C: Classifier> Tiered<C> {
             previous_tick: 0,
             stage: Stage::Rest,
             cursor: 0,
+            judged: false,
             prefetch: None,
         }
     }
@@ -387,9 +392,6 @@ impl<C: Classifier> Tiered<C> {
 
     /// The decision to scan what is due in a strip.
     fn scan(&mut self, id: usize) -> Option<Choice> {
-        if self.has_come(id, self.schedule.epoch_periods) {
-            self.judge(id);
-        }
         let due = (0..self.schedule.levels).filter(|level| self.has_come(id, 1 << level));
         let strip = &self.strips[id];
         let due = due.fold(0, |due, level| due | strip.levels[level as usize]);
@@ -417,7 +419,7 @@ impl<C: Classifier> Tiered<C> {
         let tick = now.since(start).0 / self.schedule.shortest.0 + 1;
         if self.stage == Stage::Rest && tick > self.tick {
             self.previous_tick = core::mem::replace(&mut self.tick, tick);
-            (self.stage, self.cursor) = (Stage::Scan, 0);
+            (self.stage, self.cursor, self.judged) = (Stage::Move, 0, false);
             if let Some(prefetch) = &mut self.prefetch {
                 prefetch.turn(tick);
             }
@@ -428,25 +430,29 @@ impl<C: Classifier> Tiered<C> {
 impl<C: Classifier> Tiering for Tiered<C> {
     fn next(&mut self, now: Nanos) -> Option<Choice> {
         self.look_at(now);
+        while self.stage == Stage::Move {
+            if self.cursor == self.known {
+                (self.stage, self.cursor) = (Stage::Scan, 0);
+                break;
+            }
+            if !self.judged && self.has_come(self.cursor, self.schedule.epoch_periods) {
+                self.judge(self.cursor);
+            }
+            self.judged = true;
+            if let Some(choice) = self.displace(self.cursor) {
+                return Some(choice);
+            }
+            (self.cursor, self.judged) = (self.cursor + 1, false);
+        }
         while self.stage == Stage::Scan {
             if self.cursor == self.known {
-                (self.stage, self.cursor) = (Stage::Move, 0);
+                self.stage = Stage::Rest;
                 break;
             }
             self.cursor += 1;
             if let Some(choice) = self.scan(self.cursor - 1) {
                 return Some(choice);
             }
-        }
-        while self.stage == Stage::Move {
-            if self.cursor == self.known {
-                self.stage = Stage::Rest;
-                break;
-            }
-            if let Some(choice) = self.displace(self.cursor) {
-                return Some(choice);
-            }
-            self.cursor += 1;
         }
         None
     }
@@ -473,6 +479,10 @@ impl<C: Classifier> Tiering for Tiered<C> {
         let prefetch = self.prefetch.as_ref().map_or(0, Prefetch::bytes_per_strip);
         let shared = (size_of::<Strip>() + prefetch).div_ceil(LANES);
         size_of::<C::Batch>() + size_of::<u8>() + shared
+    }
+
+    fn longest_period(&self) -> Nanos {
+        Nanos(self.schedule.shortest.0 << (self.schedule.levels - 1))
     }
 }
 
