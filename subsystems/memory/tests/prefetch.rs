@@ -87,7 +87,7 @@ fn what_has_no_stride_is_left_as_it_is() {
         ("hot set that moves", change, 0),
         ("uniform", Pattern::Uniform { per_second: 0.002 }, 1),
         // What comes back page by page all the time is found to rest sooner, and goes out more often.
-        ("hot set, heads", heads, 15),
+        ("hot set, heads", heads, 4),
     ] {
         let mut sums = [Counts::default(); 2];
         for seed in 0..2 {
@@ -105,6 +105,6 @@ fn what_has_no_stride_is_left_as_it_is() {
             without.refaults, with.refaults, without.scans, with.scans,
         );
         assert!(with.refaults * 100 <= without.refaults * (100 + percent), "{name}");
-        assert!(vain * 100 <= without.refaults * 3, "{name}");
+        assert!(vain * 100 <= without.refaults, "{name}");
     }
 }

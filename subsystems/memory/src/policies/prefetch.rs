@@ -3,12 +3,12 @@
 //!
 //! **What is looked at** are batches of the slow tier that are touched, as [`Strides`] finds them. A batch that is
 //! scanned every 9.6 s says too late and too roughly when that was. So where one is touched, its strip and the two
-//! beside it in the address space are *watched* for a horizon: those of their batches that are in the slow tier are
+//! beside it in the address space are *watched* for a horizon: those of their batches that are away are
 //! scanned at the shortest period. Reading what is not present costs little, and there is nothing to clear. Only
 //! what was touched within [`FRESH_PERIODS`] counts. A program that is faster than a strip in a period is not followed.
 //!
-//! A batch is *away* when it was paged out and then read without a touched page: what comes right back because it was
-//! in use says nothing of the order in which a program goes.
+//! A batch is *away* when it was paged out and then read without a page that is present: what comes back page by page
+//! because it is in use says nothing of the order in which a program goes.
 //!
 //! What is brought back remains one that belongs in the slow tier, so that it goes out again when it rests at the end
 //! of an epoch, or of the next one where it was not touched yet.
@@ -76,11 +76,12 @@ impl Prefetch {
         self.ids.insert(place, id);
     }
 
-    /// These batches of the slow tier were read; `fresh` says whether it is known in which tick those in `touched` were.
-    pub fn on_reading(&mut self, id: u32, read: u64, touched: u64, fresh: bool, tick: u64) {
+    /// These batches of the slow tier were read: in `absent` nothing is present, and `fresh` says whether it is known in
+    /// which tick those in `touched` were.
+    pub fn on_reading(&mut self, id: u32, absent: u64, touched: u64, fresh: bool, tick: u64) {
         let strip = &mut self.strips[id as usize];
         let came = touched & strip.away;
-        strip.away = strip.away & !touched | read & !touched;
+        strip.away = strip.away & !touched | absent;
         if came == 0 {
             return;
         }

@@ -353,8 +353,9 @@ impl<C: Classifier> Tiered<C> {
             let fresh = u64::from(reading.interval_us) <= fresh_us;
             let touched = sights.iter().filter(|(_, young, _)| *young != 0);
             let touched = touched.fold(0, |all: u64, (batch, ..)| all | 1 << batch);
-            let [read, touched] = [seen, touched].map(|batches| batches & strip.slow);
-            prefetch.on_reading(reading.strip.id, read, touched, fresh, self.tick);
+            let absent = seen & !resting & !touched;
+            let [absent, touched] = [absent, touched].map(|batches| batches & strip.slow);
+            prefetch.on_reading(reading.strip.id, absent, touched, fresh, self.tick);
         }
         let mut rng = Self::rng(self.seed, id, strip);
         let Paces { faster, slower } =
