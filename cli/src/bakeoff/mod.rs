@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod curve;
+mod places;
 mod plan;
 pub mod program;
 pub mod report;
@@ -23,6 +24,7 @@ use wave_linux::memory::{AccessBits, Figures, Process, Swap, Zram};
 pub use plan::{Plan, is_meant, load};
 
 use cgroup::{Cgroup, Controller};
+use places::Places;
 use program::{Pattern, Program, redis_program};
 use report::{Point, ProgramResult, Results};
 use tools::{Running, Setting, Statistics};
@@ -34,8 +36,7 @@ use crate::run::{Failure, machine};
 /// How often it is looked how much is saved.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// The virtual machine that has all of it.
-const IN_VM: &str =
-    "cargo xtask vm run --module zram --cpus 4 --timeout 1500 -- target/release/wave run";
+const IN_VM: &str = "cargo xtask vm run --module zram --timeout 1500 -- target/release/wave run";
 
 /// Writes to a file of the kernel's.
 fn put(file: &Path, value: &str) -> Result<(), Failure> {
@@ -87,9 +88,10 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool) -> Result<Results, Failure> {
     // Undone in the other order: the swap last.
     let swap = Swap::set_up(size::parse(&plan.swap).map_err(Failure::Scenario)?);
     let swap = swap.map_err(Failure::cannot)?;
+    let places = Places::take()?;
     let statistics = Statistics::pause()?;
     let controller = Controller::enable()?;
-    let ground = Ground { plan, end, swap, progress };
+    let ground = Ground { plan, end, swap, places, progress };
     let mut programs = Vec::new();
     for planned in &plan.program {
         let mut points = Vec::new();
@@ -109,6 +111,7 @@ struct Ground<'a> {
     plan: &'a Plan,
     end: Arc<AtomicBool>,
     swap: Swap,
+    places: Places,
     progress: Progress,
 }
 
@@ -170,12 +173,13 @@ impl Ground<'_> {
         ));
         // Removed after its processes have ended.
         let cgroup = Cgroup::make()?;
-        let program =
-            Program::start(planned, self.plan.seed, &cgroup, || self.look_whether_over())?;
+        let program = Program::start(planned, self.plan.seed, &cgroup, self.places, || {
+            self.look_whether_over()
+        })?;
         let process = Process::open(program.pid()).map_err(Failure::cannot)?;
         let figures = || Figures::of(&process).map_err(Failure::cannot);
         let (before, compressed_before) = (figures()?, self.compressed_bytes());
-        let mut tool = setting.start(program.pid(), &cgroup)?;
+        let mut tool = setting.start(program.pid(), &cgroup, self.places)?;
         self.wait(Instant::now() + Duration::from_secs_f64(self.plan.warmup_seconds))?;
         let first = Counters::now(&cgroup, &program, &tool)?;
         let seconds = planned.seconds.unwrap_or(self.plan.seconds);
@@ -225,6 +229,11 @@ impl Ground<'_> {
                  same time",
             ),
         ];
+        let Places { shared, aside } = self.places;
+        facts.push((
+            format!("CPU {shared}: the program and who pages it out; CPU {aside}: our agent, redis's client"),
+            "no CPU has to be interrupted for a page-out, which takes an emulated machine longer than all else".into(),
+        ));
         if Zram::of(self.swap.path()).is_none() {
             facts.push(fact("swap is a file", "it takes no memory: net saved is what is in it"));
         }

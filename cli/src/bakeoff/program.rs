@@ -16,6 +16,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::Cgroup;
+use super::places::Places;
 use super::plan;
 use crate::memory::size;
 use crate::run::Failure;
@@ -108,6 +109,7 @@ impl Program {
         planned: &plan::Program,
         seed: u64,
         cgroup: &Cgroup,
+        places: Places,
         over: impl Fn() -> Result<(), Failure>,
     ) -> Result<Program, Failure> {
         let bytes = size::parse(&planned.memory).map_err(Failure::Scenario)?;
@@ -119,7 +121,8 @@ impl Program {
                 let port = free_port().map_err(Failure::cannot)?;
                 let target = redis(cgroup, port)?;
                 let mut program = Program { target, client: None, accesses };
-                program.client = Some(start(&Order::Ask { port, bytes, rate, seed })?);
+                let order = Order::Ask { port, bytes, rate, seed };
+                program.client = Some(places.beside(|| start(&order))?);
                 program
             }
             pattern => {

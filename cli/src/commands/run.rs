@@ -28,6 +28,7 @@ use crate::workload;
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
   sudo wave run scenarios/rocksdb-sol.toml --json > memory.json
   wave run scenarios/ladder.toml --host sim
+  cargo xtask vm run --module zram --timeout 1500 -- target/release/wave run scenarios/memory-bakeoff.toml
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
   wave run --host linux --pid 1234

@@ -340,7 +340,7 @@ END
     );
     let command = ["sh", "-c", &line].map(String::from).to_vec();
     let modules = vec!["zram".to_owned()];
-    let answer = in_machine(kernel, &Wanted { command, modules, cpus: 4, ..Wanted::default() })?;
+    let answer = in_machine(kernel, &Wanted { command, modules, ..Wanted::default() })?;
     let wrong = |why: &str| Err(format!("{why}: {}{}", answer.out, answer.err));
     // Whatever was left is a line of its own, and then this is no object.
     let Ok(json) = serde_json::from_str::<Value>(&answer.out) else {

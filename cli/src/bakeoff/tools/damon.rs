@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::places::Places;
 use super::super::put;
 use crate::run::Failure;
 
@@ -77,7 +78,7 @@ impl Damon {
         )
     }
 
-    pub fn start(&self, pid: i32) -> Result<Kdamond, Failure> {
+    pub fn start(&self, pid: i32, places: Places) -> Result<Kdamond, Failure> {
         put(&Path::new(ADMIN).join("nr_kdamonds"), "1")?;
         let kdamond = Kdamond { folder: Path::new(ADMIN).join("0") };
         let set = |name: &str, value: &str| put(&kdamond.folder.join(name), value);
@@ -109,6 +110,9 @@ impl Damon {
             set(&format!("{folder}/min"), &min.to_string())?;
         }
         set("state", "on")?;
+        if let Ok(thread) = kdamond.read("pid").parse() {
+            places.share(thread)?;
+        }
         Ok(kdamond)
     }
 }

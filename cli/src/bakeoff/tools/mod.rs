@@ -13,6 +13,7 @@ pub use damon::{Damon, Statistics};
 pub use mglru::Mglru;
 
 use super::cgroup::Cgroup;
+use super::places::Places;
 use crate::run::Failure;
 
 /// A tool, and how eager it is.
@@ -47,10 +48,10 @@ impl Setting {
     }
 
     /// Lets it work on a program.
-    pub fn start(&self, pid: i32, cgroup: &Cgroup) -> Result<Running, Failure> {
+    pub fn start(&self, pid: i32, cgroup: &Cgroup, places: Places) -> Result<Running, Failure> {
         Ok(match self {
-            Setting::Wave(policy) => Running::Ours(ours::Ours::start(policy, pid)?),
-            Setting::Damon(damon) => Running::Damon(damon.start(pid)?),
+            Setting::Wave(policy) => Running::Ours(ours::Ours::start(policy, pid, places)?),
+            Setting::Damon(damon) => Running::Damon(damon.start(pid, places)?),
             Setting::Mglru(mglru) => Running::Mglru(mglru.start(cgroup)?),
         })
     }

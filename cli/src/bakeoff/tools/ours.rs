@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use wave_linux::memory::{Enclave, Group, Limits, Options};
 
+use super::super::places::Places;
 use crate::memory::agent::{self, Agent};
 use crate::run::Failure;
 
@@ -18,13 +19,13 @@ pub struct Ours {
 }
 
 impl Ours {
-    pub fn start(policy: &str, pid: i32) -> Result<Ours, Failure> {
+    pub fn start(policy: &str, pid: i32, places: Places) -> Result<Ours, Failure> {
         let socket = format!("wave-bakeoff-{}.sock", std::process::id());
         let socket = std::env::temp_dir().join(socket);
         let mut options = Options::new(socket, vec![Group::Process(pid)], STRIPS);
         options.limits = Limits { refaults_per_minute: f64::INFINITY, pressure_percent: 100.0 };
         let enclave = Enclave::start(options).map_err(Failure::cannot)?;
-        let mut agent = Agent::start(policy, enclave.socket(), None)?;
+        let mut agent = places.beside(|| Agent::start(policy, enclave.socket(), None))?;
         agent::wait_until_attached(Some(&mut agent), &enclave)?;
         Ok(Ours { agent, enclave })
     }
