@@ -23,7 +23,8 @@ build: setup
 demo: build
 	$(WAVE) run scenarios/rocksdb-fifo.toml
 
-test: setup
+test:
+	@sh xtask/setup.sh test
 	cargo test --workspace --locked
 	cargo test --manifest-path docs/guide/my-policy/Cargo.toml --locked --target-dir target/guide
 	cargo xtask vm test
@@ -44,10 +45,13 @@ bench: build
 	$(WAVE) bench switch
 	$(WAVE) bench preempt
 	$(WAVE) bench sim
+	$(WAVE) bench sol
 
 soak: build
 	$(WAVE) run scenarios/ladder.toml
 	$(WAVE) run scenarios/agent-crash.toml
 	$(WAVE) run scenarios/enclaves.toml
+	$(WAVE) run scenarios/rocksdb-sol.toml
 	$(WAVE) fuzz --seeds 50000
+	WAVE_SECONDS=300 cargo test --release --locked --package wave --test memory -- --nocapture nothing_is_lost
 	WAVE_SEEDS=200000 PROPTEST_CASES=20000 cargo test --workspace --release --locked

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the system packages that the build needs, and says so. Does nothing where they are there.
+# Installs the system packages that the build needs, and with `test` those that tests need as well, and says so.
+# Does nothing where they are there.
 set -eu
 
 missing=""
@@ -9,6 +10,9 @@ command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
 [ -e /usr/include/zlib.h ] || missing="$missing zlib1g-dev"
 command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
 { command -v clang-16 || command -v clang-17 || command -v clang-18 || command -v clang-19; } >/dev/null 2>&1 || missing="$missing clang-16"
+if [ "${1:-}" = test ]; then
+    command -v redis-check-rdb >/dev/null 2>&1 || missing="$missing redis-tools"
+fi
 [ -n "$missing" ] || exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then

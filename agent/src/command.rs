@@ -93,7 +93,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     };
     if !args.quiet {
         eprintln!(
-            "wave agent: `{}` attached to {} ({} cores, up to {} threads, link {})",
+            "wave agent: `{}` attached to {} ({} cores, up to {} subjects, link {})",
             args.policy, place, config.cores, config.subjects, attached.link,
         );
     }

@@ -18,6 +18,7 @@ pub mod arrivals;
 pub mod cpu;
 pub mod generator;
 pub mod linux_threads;
+pub mod mapping;
 pub mod point;
 pub mod recorder;
 pub mod rocksdb;

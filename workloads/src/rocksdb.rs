@@ -1,8 +1,9 @@
 //! A RocksDB database in memory, read by number.
 
 mod ffi;
+mod options;
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -10,6 +11,8 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 
 use tempfile::TempDir;
+
+use self::options::{Cache, Index, Options};
 
 /// Why the database could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +24,19 @@ pub enum Error {
         doing: &'static str,
         /// RocksDB's own words.
         text: String,
+    },
+    /// It holds a part of the database only.
+    #[error(
+        "a block cache of {cache_bytes} bytes does not hold the database: {held_bytes} bytes are in it, and keys and \
+         values are {data_bytes}: make it larger"
+    )]
+    CacheTooSmall {
+        /// Its size.
+        cache_bytes: u64,
+        /// What is in it once every block was read.
+        held_bytes: u64,
+        /// What there is to hold, at least.
+        data_bytes: u64,
     },
     /// There was no directory to put the database in.
     #[error("no directory for the database could be made: {0}")]
@@ -36,6 +52,9 @@ pub enum Error {
 ///
 /// The hash index finds single keys only. For scans the index is a sorted one
 /// ([`Database::open_in_order`]), in which a GET takes a little longer.
+///
+/// A third kind ([`Database::open_cached`]) has block-based tables, on disk, and all their blocks in a cache in the
+/// process's own memory, as servers have them.
 pub struct Database {
     // Fields drop in this order: RocksDB has to be closed before its directory goes.
     handle: Handle,
@@ -43,6 +62,7 @@ pub struct Database {
     directory: TempDir,
     version: String,
     is_in_order: bool,
+    cache: Option<Cache>,
     keys: u64,
 }
 
@@ -50,15 +70,31 @@ impl Database {
     /// Opens an empty database in a new directory below `parent`, or where nothing is given,
     /// below `/dev/shm` or else the system's directory for temporary files.
     pub fn open(parent: Option<&Path>) -> Result<Database, Error> {
-        Database::open_with(parent, &Options::for_plain_tables(Index::Hash))
+        Database::open_with(parent, &Options::for_plain_tables(Index::Hash), None)
     }
 
     /// The same, with tables that can be scanned as well.
     pub fn open_in_order(parent: Option<&Path>) -> Result<Database, Error> {
-        Database::open_with(parent, &Options::for_plain_tables(Index::Sorted))
+        Database::open_with(parent, &Options::for_plain_tables(Index::Sorted), None)
     }
 
-    fn open_with(parent: Option<&Path>, options: &Options) -> Result<Database, Error> {
+    /// Opens an empty database in a new directory below `parent`, with blocks of `block_bytes` and a cache of
+    /// `cache_bytes` for them. [`Database::warm`] reads all of them into it.
+    pub fn open_cached(
+        parent: &Path,
+        block_bytes: usize,
+        cache_bytes: usize,
+    ) -> Result<Database, Error> {
+        let cache = Cache::new(cache_bytes);
+        let options = Options::for_blocks(block_bytes, &cache);
+        Database::open_with(Some(parent), &options, Some(cache))
+    }
+
+    fn open_with(
+        parent: Option<&Path>,
+        options: &Options,
+        cache: Option<Cache>,
+    ) -> Result<Database, Error> {
         let directory = make_directory(parent)?;
         let name = CString::new(directory.path().as_os_str().as_bytes())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -74,7 +110,8 @@ impl Database {
             handle: Handle(NonNull::new(handle).expect("RocksDB opens or reports an error")),
             read_options,
             version: running_version(directory.path()),
-            is_in_order: options.index == Index::Sorted,
+            is_in_order: options.index != Index::Hash,
+            cache,
             directory,
             keys: 0,
         })
@@ -112,7 +149,9 @@ impl Database {
         }
         self.settle()?;
         self.keys = self.keys.max(keys);
-        self.touch(keys, value_bytes)?;
+        if self.cache.is_none() {
+            self.touch(keys, value_bytes)?;
+        }
         if keys == 0 {
             progress(0, 0);
         }
@@ -183,6 +222,30 @@ impl Database {
                     iterator.seek_to_first();
                 }
             }
+        }
+    }
+
+    /// Reads every block, so that all are in the cache. How many bytes are in it then.
+    ///
+    /// # Panics
+    ///
+    /// If the database was not opened by [`Database::open_cached`].
+    pub fn warm(&self) -> Result<u64, Error> {
+        let cache = self.cache.as_ref().expect("there is a cache to warm");
+        let (mut left, mut data_bytes) = (self.keys, 0);
+        self.scan(0, |_, value| {
+            data_bytes += (size_of::<u64>() + value.len()) as u64;
+            left = left.saturating_sub(1);
+            left > 0
+        })?;
+        let held_bytes = cache.held_bytes();
+        match held_bytes < data_bytes {
+            true => Err(Error::CacheTooSmall {
+                cache_bytes: cache.bytes as u64,
+                held_bytes,
+                data_bytes,
+            }),
+            false => Ok(held_bytes),
         }
     }
 
@@ -413,73 +476,6 @@ unsafe fn slice<'a>(start: *const c_char, bytes: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(start.cast(), bytes) }
 }
 
-/// How tables find keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Index {
-    Hash,
-    Sorted,
-}
-
-struct Options {
-    raw: *mut ffi::Options,
-    index: Index,
-}
-
-impl Options {
-    fn for_plain_tables(index: Index) -> Options {
-        /// Keys are a big-endian u64 each.
-        const KEY_BYTES: u32 = 8;
-        /// Every key is its own prefix, so a filter would only repeat what the hash index says.
-        const NO_BLOOM_FILTER: c_int = 0;
-        const KEYS_PER_BUCKET: f64 = 0.75;
-        /// A sorted index has no buckets.
-        const NO_BUCKETS: f64 = 0.0;
-        /// Only counts where several keys share a prefix.
-        const INDEX_SPARSENESS: usize = 16;
-        const MEMTABLE_BYTES: usize = 256 << 20;
-        /// A PlainTable file cannot exceed 2 GiB.
-        const FILE_BYTES: u64 = 1 << 30;
-        const NO_COMPRESSION: c_int = 0;
-
-        // SAFETY: takes nothing; aborts rather than returning null.
-        let options = Options { raw: unsafe { ffi::rocksdb_options_create() }, index };
-        let raw = options.raw;
-        // SAFETY: `raw` is alive throughout; each call sets a field. The transform is made here
-        // and owned by the options from then on.
-        unsafe {
-            ffi::rocksdb_options_set_create_if_missing(raw, 1);
-            if index == Index::Hash {
-                ffi::rocksdb_options_set_prefix_extractor(
-                    raw,
-                    ffi::rocksdb_slicetransform_create_fixed_prefix(KEY_BYTES as usize),
-                );
-            }
-            ffi::rocksdb_options_set_plain_table_factory(
-                raw,
-                KEY_BYTES,
-                NO_BLOOM_FILTER,
-                if index == Index::Hash { KEYS_PER_BUCKET } else { NO_BUCKETS },
-                INDEX_SPARSENESS,
-            );
-            ffi::rocksdb_options_set_allow_mmap_reads(raw, 1);
-            ffi::rocksdb_options_set_compression(raw, NO_COMPRESSION);
-            ffi::rocksdb_options_set_write_buffer_size(raw, MEMTABLE_BYTES);
-            ffi::rocksdb_options_set_target_file_size_base(raw, FILE_BYTES);
-            // Nothing may wake up during a measurement.
-            ffi::rocksdb_options_set_stats_dump_period_sec(raw, 0);
-            ffi::rocksdb_options_set_stats_persist_period_sec(raw, 0);
-        }
-        options
-    }
-}
-
-impl Drop for Options {
-    fn drop(&mut self) {
-        // SAFETY: created once, destroyed once; an open database keeps a copy.
-        unsafe { ffi::rocksdb_options_destroy(self.raw) };
-    }
-}
-
 struct ReadOptions(*mut ffi::ReadOptions);
 
 impl Drop for ReadOptions {
@@ -613,6 +609,26 @@ mod tests {
                 prop_assert_eq!(value_of(&database, key), None);
             }
         }
+    }
+
+    #[test]
+    fn a_cache_holds_every_block_or_says_that_it_does_not() {
+        let filled = |cache_bytes| {
+            let parent = tempfile::tempdir().unwrap();
+            let mut database = Database::open_cached(parent.path(), 4096, cache_bytes).unwrap();
+            database.fill(20_000, 256, |_, _| {}).unwrap();
+            (
+                database.warm(),
+                (0..20_000).step_by(37).all(|key| {
+                    value_of(&database, key).is_some_and(|value| is_value_of(key, &value))
+                }),
+            )
+        };
+        let (held, right) = filled(64 << 20);
+        assert!(held.unwrap() >= 20_000 * 264 && right);
+        let (refused, right) = filled(2 << 20);
+        assert!(matches!(refused, Err(Error::CacheTooSmall { .. })), "{refused:?}");
+        assert!(right, "what is not in the cache is read from the tables");
     }
 
     #[test]

@@ -52,6 +52,17 @@ pub struct Served {
     pub stalled_ns: u64,
 }
 
+/// A GET whose value was compared with what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Whether it was there, and the same.
+    pub right: bool,
+    /// How long the GET alone took, with the comparison.
+    pub read_ns: u64,
+    /// When its service was over, on [`monotonic_ns`]'s clock.
+    pub end_ns: u64,
+}
+
 /// What a service's time is told from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
@@ -108,6 +119,22 @@ impl Calibrated {
     #[inline]
     pub fn get_with(&self, key: u64, preempt_point: impl FnMut() -> bool) -> Result<Served, Error> {
         Ok(get(&self.database, key, self.service_ns, Clock::Wall, preempt_point)?)
+    }
+
+    /// Serves a GET of `key` whose whole value is compared with what was written; returns once the service time
+    /// is over.
+    #[inline]
+    pub fn get_checked(&self, key: u64) -> Result<Checked, rocksdb::Error> {
+        let start_ns = monotonic_ns();
+        let mut right = false;
+        self.database.get(key, |value| right = rocksdb::is_value_of(key, value))?;
+        let mut now_ns = monotonic_ns();
+        let read_ns = now_ns - start_ns;
+        while now_ns - start_ns < self.service_ns {
+            spin_loop();
+            now_ns = monotonic_ns();
+        }
+        Ok(Checked { right, read_ns, end_ns: now_ns })
     }
 
     /// How long a call takes.
@@ -253,6 +280,18 @@ mod tests {
             let served = service.get(key).unwrap();
             assert!(monotonic_ns() - start_ns >= 1_000_000);
             assert_eq!(served.found, key < 1_000);
+        }
+    }
+
+    #[test]
+    fn a_checked_get_takes_its_time_and_notices_what_is_missing() {
+        let service = Calibrated::new(filled(1_000), Duration::from_micros(500)).unwrap();
+        for key in [0, 999, 1_000] {
+            let start_ns = monotonic_ns();
+            let checked = service.get_checked(key).unwrap();
+            assert!(checked.end_ns - start_ns >= 500_000);
+            assert_eq!(checked.right, key < 1_000);
+            assert!(checked.read_ns > 0);
         }
     }
 

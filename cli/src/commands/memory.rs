@@ -218,12 +218,13 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
     let cgroups = args.cgroup.iter().map(|folder| Group::Cgroup(folder.clone()));
     let strips = args.most.div_ceil(wave_memory::wire::STRIP_BYTES);
     let config = wave_core::layout::Config::coherent(1);
-    policies::by_name(&args.policy, &config)
+    let policy = policies::by_name(&args.policy, &config)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
     let wanted = Wanted {
         groups: processes.chain(cgroups).collect(),
         command: args.command.clone(),
         policy: args.policy.clone(),
+        longest_period: policy.longest_period(),
         link: args.link.clone(),
         device: args.device.clone().map(|address| DeviceOptions {
             address,

@@ -74,6 +74,9 @@ enum Command {
     /// The other process of a bench.
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
+    /// RocksDB's process of a memory scenario.
+    #[command(hide = true)]
+    RocksdbProcess,
     /// A program whose memory a bake-off is about.
     #[command(hide = true)]
     MemoryProgram {
@@ -102,6 +105,7 @@ impl Wave {
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
             Command::BenchPeer(args) => bench::execute_peer(&args),
+            Command::RocksdbProcess => crate::run::memory::process::main(),
             Command::MemoryProgram { order } => crate::bakeoff::program::main(&order),
         }
     }
@@ -177,6 +181,7 @@ mod tests {
             "wave record --pid 1234 --seconds 5 --out x.workload --json",
             "wave record --all --seconds 0.5 --out x.workload --quiet",
             "wave bench-peer /tmp/x.sock 1",
+            "wave rocksdb-process",
             "wave memory-program {}",
             "wave memory draw results.json --out /tmp/results",
         ] {

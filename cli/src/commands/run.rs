@@ -14,7 +14,7 @@ use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
 use crate::run::linux::{Part, Work};
 use crate::run::{self, Failure, Finished};
-use crate::scenario;
+use crate::scenario::{self, Experiment, Memory};
 use crate::workload;
 
 /// What to run, and how to show it.
@@ -26,6 +26,7 @@ use crate::workload;
   wave run scenarios/ladder.toml --json > ladder.json
   wave run scenarios/agent-crash.toml --out /tmp/results --quiet
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
+  sudo wave run scenarios/rocksdb-sol.toml --json > memory.json
   wave run scenarios/ladder.toml --host sim
   cargo xtask vm run --module zram --timeout 1500 -- target/release/wave run scenarios/memory-bakeoff.toml
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
@@ -167,6 +168,10 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let scenario = scenario::load(file, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
+    let scenario = match scenario {
+        Experiment::Requests(scenario) => scenario,
+        Experiment::Memory(memory) => return run_memory(args, &memory),
+    };
     if args.host == HostName::Sim {
         if args.live {
             let why = "--live watches a native run; a simulated one has no time to watch";
@@ -182,6 +187,27 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     // The terminal must be as before when the first word is printed.
     drop(live);
     show(args, finished?)
+}
+
+/// Runs a process under memory's policies, and prints the table, or the object.
+fn run_memory(args: &RunArgs, memory: &Memory) -> Result<ExitCode, Failure> {
+    if args.host != HostName::User || args.live {
+        let why = "kind = \"memory\" is about a real process's memory: it takes neither --host nor --live";
+        return Err(Failure::Scenario(format!("{}: {why}", memory.name)));
+    }
+    let result = run::memory::run(memory, args.quiet, args.record.as_deref())?;
+    let directory = result.write(args.out())?;
+    if args.json {
+        println!("{}", result.to_json()?);
+    } else {
+        println!("{}", result.text());
+        println!("Report: {}", directory.join("report.html").display());
+    }
+    let failed = result.failed();
+    for check in &failed {
+        eprintln!("wave run: check failed: {check}");
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// Runs a bake-off of memory's tools, and prints the tables, or the object.

@@ -1,5 +1,6 @@
 //! `wave memory`: the memory of running programs under an agent.
 
+pub mod agent;
 pub mod explain;
 mod heat;
 pub mod report;

@@ -5,14 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use maud::{DOCTYPE, PreEscaped, html};
-use plotters::prelude::*;
 use serde::Serialize;
 use wave_linux::memory::{Enclave, Held, Stats};
 
 use super::run::Wanted;
 use super::size::{show, show_signed};
-use crate::report::plot::chart::{Axis, chart};
-use crate::report::plot::style::{DrawError, Key, axis_number, colour, legend, plot, ticks};
+use crate::report::plot::curves;
+use crate::report::plot::style::DrawError;
 use crate::report::{Directory, STYLE};
 use crate::run::Failure;
 
@@ -380,30 +379,13 @@ fn managed(stats: &Stats) -> u64 {
 
 /// Resident, in swap and net saved, over time.
 fn draw(samples: &[Sample]) -> Result<String, DrawError> {
-    const HEIGHT: u32 = 420;
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
-    let curves: [(&str, Vec<(f64, f64)>); 3] = [
-        ("resident", curve(samples, |sample| mib(sample.resident_bytes as f64))),
-        ("in swap", curve(samples, |sample| mib(sample.swapped_bytes as f64))),
-        ("net saved", curve(samples, |sample| mib(sample.net_saved_bytes as f64))),
+    let curves = [
+        ("resident".to_owned(), curve(samples, |sample| mib(sample.resident_bytes as f64))),
+        ("in swap".to_owned(), curve(samples, |sample| mib(sample.swapped_bytes as f64))),
+        ("net saved".to_owned(), curve(samples, |sample| mib(sample.net_saved_bytes as f64))),
     ];
-    let points = || curves.iter().flat_map(|(_, points)| points);
-    let last = points().map(|(x, _)| *x).fold(1.0, f64::max);
-    let most = points().map(|(_, y)| *y).fold(1.0, f64::max);
-    let (across, up) = (ticks(last, 8), ticks(most, 6));
-    let top = up.last().copied().unwrap_or(most);
-    plot("Memory over time", HEIGHT, |root| {
-        let (upper, lower) = root.split_vertically(HEIGHT - 60);
-        let x = Axis::new(0.0, last, across.clone(), axis_number, "seconds");
-        let y = Axis::new(0.0, top, up.clone(), axis_number, "MiB");
-        let mut chart = chart(&upper, x, y)?;
-        for (index, (_, points)) in curves.iter().enumerate() {
-            let line = colour(index).stroke_width(2);
-            chart.draw_series(LineSeries::new(points.iter().copied(), line))?;
-        }
-        let names: Vec<String> = curves.iter().map(|(name, _)| (*name).to_owned()).collect();
-        legend(&lower, (100, 6), Key::Patch, &names)
-    })
+    curves::draw("Memory over time", "MiB", &curves)
 }
 
 fn curve(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Vec<(f64, f64)> {

@@ -1,6 +1,6 @@
 //! Manages the memory of programs until they end, or somebody says so.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wave_core::clock::Nanos;
 use wave_links::LinkSpec;
 use wave_linux::memory::{
     Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap,
 };
 
+use super::agent::{self, Agent};
 use super::report::{Report, Sample};
 use crate::run::Failure;
 
@@ -23,10 +25,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// A line where there is no terminal.
 const LINE: Duration = Duration::from_secs(10);
-/// How long an agent may take to attach.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-/// The same from behind a device.
-const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
+/// An agent is late after so many of its longest periods.
+const PERIODS_LATE: u64 = 3;
 /// A new agent follows one that was lost after this long.
 const REST: Duration = Duration::from_millis(500);
 
@@ -39,6 +39,8 @@ pub struct Wanted {
     pub command: Vec<String>,
     /// Who decides.
     pub policy: String,
+    /// How long it may scan nothing at all.
+    pub longest_period: Nanos,
     /// Over which link.
     pub link: LinkSpec,
     /// Agents come from behind this device, and none is started here.
@@ -85,6 +87,8 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     let socket = std::env::temp_dir().join(format!("wave-memory-{}.sock", std::process::id()));
     let mut options = Options::new(socket, groups, wanted.strips);
     options.link = wanted.link.clone();
+    let patience = &mut options.config.patience;
+    *patience = (*patience).max(Nanos(PERIODS_LATE * wanted.longest_period.0));
     options.device.clone_from(&wanted.device);
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;
@@ -105,10 +109,10 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         Err(error) => return Err(Failure::cannot(error)),
     };
     let mut agent = match &wanted.device {
-        None => Some(start_agent(wanted, enclave.socket(), 0)?),
+        None => Some(start_agent(wanted, &enclave, 0)?),
         Some(_) => None,
     };
-    wait_for_agent(agent.as_mut(), &enclave)?;
+    agent::wait_until_attached(agent.as_mut(), &enclave)?;
     let view = View::new(wanted.quiet);
     let began = Instant::now();
     let mut report = Report::new(wanted, Some(&enclave));
@@ -135,7 +139,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
             let since = *lost.get_or_insert_with(Instant::now);
             if since.elapsed() >= REST {
                 view.say("wave memory: the agent is gone; another takes over");
-                agent = Some(start_agent(wanted, enclave.socket(), agents)?);
+                agent = Some(start_agent(wanted, &enclave, agents)?);
                 (agents, lost) = (agents + 1, None);
             }
         }
@@ -153,6 +157,15 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
 /// Whether processes may still come: into a cgroup that is there.
 fn may_come(groups: &[Group]) -> bool {
     groups.iter().any(|group| matches!(group, Group::Cgroup(folder) if folder.exists()))
+}
+
+/// The log of an agent that follows another is a file of its own.
+fn start_agent(wanted: &Wanted, enclave: &Enclave, number: u32) -> Result<Agent, Failure> {
+    let log = wanted.record.as_ref().map(|file| match number {
+        0 => file.clone(),
+        number => file.with_extension(format!("{number}.wavelog")),
+    });
+    Agent::start(&wanted.policy, enclave.socket(), log.as_deref())
 }
 
 /// A command of ours.
@@ -191,87 +204,6 @@ fn start(words: &[String], json: bool) -> Result<Child, Failure> {
         std::io::ErrorKind::NotFound => Failure::Scenario(format!("`{program}`: no such command")),
         _ => Failure::Cannot(format!("`{program}` cannot be started: {error}")),
     })
-}
-
-/// The agent of this run, or one of those that follow one that was lost.
-fn start_agent(wanted: &Wanted, socket: &Path, number: u32) -> Result<Agent, Failure> {
-    let log = wanted.record.as_ref().map(|file| match number {
-        0 => file.clone(),
-        number => file.with_extension(format!("{number}.wavelog")),
-    });
-    Agent::start(&wanted.policy, socket, log.as_deref())
-}
-
-/// An agent in a process of its own. Killed when it is dropped.
-pub struct Agent(Child);
-
-/// Until one is attached: that of ours, or one from behind the device.
-pub fn wait_for_agent(mut ours: Option<&mut Agent>, enclave: &Enclave) -> Result<(), Failure> {
-    let patience = if ours.is_some() { ATTACH_PATIENCE } else { DEVICE_PATIENCE };
-    let start = Instant::now();
-    while enclave.stats().agents == 0 {
-        if let Some(Agent(child)) = &mut ours
-            && let Ok(Some(status)) = child.try_wait()
-        {
-            let text = format!("the agent left before it was attached ({status})");
-            return Err(match status.code() {
-                Some(2) => Failure::Scenario(text),
-                _ => Failure::Cannot(text),
-            });
-        }
-        if start.elapsed() > patience {
-            let text = format!("no agent attached within {} s", patience.as_secs());
-            return Err(Failure::Cannot(text));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-impl Agent {
-    /// Starts an agent that attaches to `socket`, runs `policy`, and writes a log. Must be called on a thread that
-    /// outlives it.
-    pub fn start(policy: &str, socket: &Path, log: Option<&Path>) -> Result<Agent, Failure> {
-        use std::os::unix::process::CommandExt;
-        let starting = |error: std::io::Error| {
-            Failure::Cannot(format!("the agent's process cannot be started: {error}"))
-        };
-        let program = std::env::current_exe().map_err(starting)?;
-        let mut command = Command::new(program);
-        command.args(["agent", "--quiet", "--leave-with-parent", "--share-cpu"]);
-        command.args(["--policy", policy]).arg("--attach").arg(socket);
-        if let Some(file) = log {
-            command.arg("--record").arg(file).args(["--record-about", "memory"]);
-        }
-        // An interrupt from the terminal is not the agent's: it leaves when its host does.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.spawn().map_err(starting)?;
-        Ok(Agent(child))
-    }
-
-    /// Whether it has ended.
-    pub fn has_left(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(Some(_)))
-    }
-
-    /// Its process.
-    pub fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// What it has spent; in steps of 10 ms, as the kernel tells it.
-    fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()));
-        let ticks = stat.ok().and_then(|stat| crate::run::agent::cpu_ticks(&stat)).unwrap_or(0);
-        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// How things are, on standard error: a table that is drawn again on a terminal, a line now and then elsewhere.

@@ -14,6 +14,7 @@ mod ladder;
 pub mod linux;
 mod load;
 pub mod machine;
+pub mod memory;
 mod neighbours;
 mod point;
 mod preemptions;

@@ -30,12 +30,12 @@ pub(super) struct Source<'a> {
 
 impl Source<'_> {
     /// Refuses what stands at `span`.
-    fn refuse(&self, span: Range<usize>, message: impl Into<String>) -> ScenarioError {
+    pub(super) fn refuse(&self, span: Range<usize>, message: impl Into<String>) -> ScenarioError {
         ScenarioError::meaning(self.path, line_of(self.text, span.start), message.into())
     }
 
     /// The value, or the default; refused outside of `allowed`.
-    fn within<T: PartialOrd + Display + Copy>(
+    pub(super) fn within<T: PartialOrd + Display + Copy>(
         &self,
         field: &str,
         value: Option<&Spanned<T>>,
@@ -51,6 +51,17 @@ impl Source<'_> {
         let (least, most) = (allowed.start(), allowed.end());
         let message = format!("`{field}` is {}, expected {least} to {most}", value.get_ref());
         Err(self.refuse(value.span(), message))
+    }
+
+    /// A scenario's name.
+    pub(super) fn name(&self, written: &Spanned<String>) -> Result<String, ScenarioError> {
+        let name = written.get_ref();
+        if !name.is_empty() && slug(name) == *name {
+            return Ok(name.clone());
+        }
+        let message =
+            format!("`name` is \"{name}\", expected small letters, digits and single hyphens");
+        Err(self.refuse(written.span(), message))
     }
 
     /// A number above 0.
@@ -69,12 +80,7 @@ pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, Sc
         let message = "[sweep] makes many scenarios of this one: run them with `wave sweep`, or take the table out";
         return Err(source.refuse(sweep.span(), message));
     }
-    let name = raw.name.get_ref().clone();
-    if name.is_empty() || slug(&name) != name {
-        let message =
-            format!("`name` is \"{name}\", expected small letters, digits and single hyphens");
-        return Err(source.refuse(raw.name.span(), message));
-    }
+    let name = source.name(&raw.name)?;
     let kind = kind(&raw, source)?;
     let mut run = run(raw.run.as_ref(), raw.crash.as_ref(), &kind, raw.kind.span(), source)?;
     let compared = raw.run.and_then(|run| run.into_inner().compare);

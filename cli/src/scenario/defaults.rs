@@ -45,6 +45,33 @@ pub const CHAOS_THREADS: u32 = 8;
 /// `enclaves.count`.
 pub const ENCLAVES: u32 = 2;
 
+/// `workload.keys` of a database in a cache: a few GiB.
+pub const CACHED_KEYS: u64 = 8_000_000;
+/// `workload.value_bytes` of it.
+pub const CACHED_VALUE_BYTES: u32 = 256;
+/// `workload.block_bytes`: RocksDB's own default.
+pub const BLOCK_BYTES: u32 = 4096;
+/// `workload.cache`.
+pub const CACHE_BYTES: u64 = 3 << 30;
+/// `workload.gets_per_second`.
+pub const GETS_PER_SECOND: f64 = 40_000.0;
+/// `workload.hot_keys`.
+pub const HOT_KEYS: f64 = 0.2;
+/// `workload.hot_gets`.
+pub const HOT_GETS: f64 = 0.999;
+/// `workload.map_every_us`.
+pub const MAP_EVERY_US: u64 = 200;
+/// Memory that is mapped, touched and unmapped.
+pub const MAP_BYTES: u32 = 64 << 10;
+/// `run.seconds` of a memory scenario.
+pub const MEMORY_SECONDS: f64 = 165.0;
+/// `run.warmup_seconds` of it: three epochs of 38.4 s (Wave 4.2).
+pub const MEMORY_WARMUP_SECONDS: f64 = 120.0;
+/// `memory.refaults_percent`: of the resident pages, in a minute.
+pub const REFAULTS_PERCENT: f64 = 0.2;
+/// `memory.pressure_percent`: of the time in which some task waits for memory.
+pub const PRESSURE_PERCENT: f64 = 10.0;
+
 /// `workload.classes`: GETs only.
 pub fn classes(service_us: f64) -> Vec<Class> {
     vec![Class { name: "GET".to_owned(), weight: 1.0, service_us, operation: Operation::Get }]

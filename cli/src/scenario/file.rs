@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_path_to_error::{Path as FieldPath, Segment};
 use toml::Spanned;
 
@@ -146,7 +146,7 @@ pub(super) struct RawChaos {
 }
 
 /// Reads `text` into its fields.
-pub(super) fn parse(path: &Path, text: &str) -> Result<RawScenario, ScenarioError> {
+pub(super) fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ScenarioError> {
     let refuse = |error: &toml::de::Error, field: String| {
         let line = error.span().map_or(1, |span| line_of(text, span.start));
         let message = error.message();

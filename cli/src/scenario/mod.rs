@@ -8,10 +8,12 @@ mod check;
 pub mod defaults;
 mod error;
 mod file;
+mod memory;
 mod model;
 mod sweep;
 
 pub use error::ScenarioError;
+pub use memory::{CachedWorkload, Managed, Memory};
 pub use model::{
     Agent, Chaos, Class, Compare, Crash, Enclaves, Home, Host, Kind, Link, Load, Machine, Mapping,
     Operation, Placement, Queue, Run, Scenario, Scheduler, Threads, Transport, Variant, Workload,
@@ -21,16 +23,28 @@ pub use sweep::{Sweep, SweepAxis, parse_sweep};
 
 use std::path::Path;
 
+/// What a file is about.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Experiment {
+    /// Requests, and who schedules what serves them.
+    Requests(Box<Scenario>),
+    /// The memory of a process.
+    Memory(Box<Memory>),
+}
+
 /// Reads and checks the scenario in `path`.
 ///
-/// `policies` are the names of the policies that an agent can be asked for; another name is refused.
+/// `policies` are the names of the policies that a scheduling agent can be asked for; another name is refused.
 ///
 /// # Errors
 /// Says which file, which line and why. All of them are the author's of the file, to be answered with exit code 2.
-pub fn load(path: &Path, policies: &[&str]) -> Result<Scenario, ScenarioError> {
+pub fn load(path: &Path, policies: &[&str]) -> Result<Experiment, ScenarioError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ScenarioError::Read { file: path.to_path_buf(), source })?;
-    parse(path, &text, policies)
+    if memory::is_meant(&text) {
+        return Ok(Experiment::Memory(Box::new(memory::parse(path, &text)?)));
+    }
+    Ok(Experiment::Requests(Box::new(parse(path, &text, policies)?)))
 }
 
 /// Checks the scenario in `text`; `path` is where it came from, for messages and for the files that it names.

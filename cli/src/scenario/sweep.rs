@@ -64,7 +64,7 @@ pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, 
         // The ordinary way has the better words for it.
         Err(error) => {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
-            return Err(file::parse(path, text)
+            return Err(file::parse::<file::RawScenario>(path, text)
                 .err()
                 .unwrap_or_else(|| ScenarioError::form(path, line, error.message().to_owned())));
         }
@@ -131,7 +131,7 @@ fn blame(
 ) -> ScenarioError {
     let same = |other: &ScenarioError| other.message() == error.message();
     // The file would be refused without the sweep as well: that has the right line.
-    let unswept = file::parse(source.path, source.text).and_then(|mut raw| {
+    let unswept = file::parse::<file::RawScenario>(source.path, source.text).and_then(|mut raw| {
         raw.sweep = None;
         check::check(raw, source)
     });

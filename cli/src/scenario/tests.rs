@@ -43,19 +43,29 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
     assert!(files.len() >= 4, "only {} scenarios", files.len());
     for file in files {
         let text = std::fs::read_to_string(&file).expect("a file that was listed");
+        let named = |name: &str, description: &str| {
+            assert_eq!(Some(name), file.file_stem().and_then(|stem| stem.to_str()));
+            assert!(!description.is_empty(), "{} has no description", file.display());
+        };
+        if memory::is_meant(&text) {
+            let memory = memory::parse(&file, &text).unwrap_or_else(|error| panic!("{error}"));
+            named(&memory.name, &memory.description);
+            continue;
+        }
         // One with a [sweep] is many; of the others, this is the only one.
         let shipped = wave_sched::policies::NAMES;
         let sweep = parse_sweep(&file, &text, shipped).unwrap_or_else(|error| panic!("{error}"));
         let scenario = &sweep.expansions[0].scenario;
-        assert_eq!(Some(scenario.name.as_str()), file.file_stem().and_then(|stem| stem.to_str()));
-        assert!(!scenario.description.is_empty(), "{} has no description", file.display());
+        named(&scenario.name, &scenario.description);
     }
 }
 
 #[test]
 fn the_demonstration_takes_less_than_a_minute() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/rocksdb-fifo.toml");
-    let scenario = load(&file, POLICIES).unwrap_or_else(|error| panic!("{error}"));
+    let Experiment::Requests(scenario) = load(&file, POLICIES).unwrap() else {
+        panic!("it is about requests")
+    };
     let Load::Each(loads) = scenario.run.load else { panic!("a list of loads") };
     assert!(scenario.run.seconds * (loads.len() * scenario.variants.len()) as f64 <= 45.0);
 }

@@ -4,10 +4,10 @@
 //!
 //! Nobody asks for the draw itself, only whether it is below a limit L, and X / (X + Y) < L where the cube root of
 //! (1 - L) X is less than that of L Y. The fast way takes cube roots of Gammas for normal (Wilson and Hilferty, "The
-//! distribution of chi-square", 1931), so that their difference is normal too, and compares one uniform number
-//! with the chance that it is negative. That has no branch, and is good for a and b of at least 1.
-//! [`ks_distance`] says how good.
+//! distribution of chi-square", 1931), so that their difference is normal too, and compares it with a normal
+//! number out of a table. That has no branch, and is good for a and b of at least 1. [`ks_distance`] says how good.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use rand::RngCore;
@@ -22,55 +22,118 @@ pub const KS_MAX: f64 = 0.015;
 pub enum Sampling {
     /// Two Gamma variates by rejection: the reference.
     Exact,
-    /// A uniform number and a chance.
+    /// A normal number out of a table.
     #[default]
     Fast,
 }
 
-impl Sampling {
-    /// Draws from as many Betas as there are `below`: the first from Beta(`alphas[0]`, `betas[0]`), and so on, and
-    /// says of each draw whether it is below `limit`. Each shape must be at least 1, the limit between 0 and 1.
+/// How many draws [`Draws::below`] takes at most.
+pub const DRAWS: usize = 64;
+/// So many at once are what compilers make vectors of.
+pub const CHUNK: usize = 8;
+
+/// Draws against one limit.
+#[derive(Clone, Debug)]
+pub struct Draws {
+    sampling: Sampling,
+    limit: f32,
+    roots: Roots,
+    normals: Normals,
+}
+
+impl Draws {
+    /// Against a limit between 0 and 1.
+    pub fn new(sampling: Sampling, limit: f32) -> Draws {
+        Draws { sampling, limit, roots: Roots::new(limit), normals: Normals::new() }
+    }
+
+    /// Draws from the first `count` Betas, Beta(`alphas[0]`, `betas[0]`) and so on, and sets a bit for each draw
+    /// that is below the limit. The bits beyond mean nothing. Each shape must be at least 1.
     #[inline]
     pub fn below(
-        self,
-        limit: f32,
-        alphas: &[f32],
-        betas: &[f32],
+        &self,
+        count: usize,
+        alphas: &[f32; DRAWS],
+        betas: &[f32; DRAWS],
         rng: &mut Pcg64Mcg,
-        below: &mut [bool],
-    ) {
+    ) -> u64 {
         debug_assert!(alphas.iter().chain(betas).all(|shape| *shape >= 1.0));
-        match self {
-            Sampling::Exact => {
-                for (below, (&alpha, &beta)) in below.iter_mut().zip(alphas.iter().zip(betas)) {
-                    *below = exact(alpha, beta, rng) < limit;
-                }
-            }
-            Sampling::Fast => {
-                let roots = Roots::new(limit);
-                let chunks = alphas.chunks(LANES).zip(betas.chunks(LANES));
-                for (below, (alphas, betas)) in below.chunks_mut(LANES).zip(chunks) {
-                    // The random numbers first, so that the rest is a loop without branches.
-                    let mut uniforms = [0; LANES];
-                    for pair in uniforms[..below.len()].chunks_mut(2) {
-                        let word = rng.next_u64();
-                        for (uniform, shift) in pair.iter_mut().zip([0, 32]) {
-                            *uniform = (word >> shift) as u32;
-                        }
-                    }
-                    let shapes = alphas.iter().zip(betas);
-                    for ((below, uniform), (&alpha, &beta)) in
-                        below.iter_mut().zip(uniforms).zip(shapes)
-                    {
-                        *below = unit(uniform) * roots.inverse_chance(alpha, beta) < 1.0;
-                    }
-                }
-            }
+        if self.sampling == Sampling::Exact {
+            let shapes = alphas.iter().zip(betas).take(count).enumerate();
+            return shapes.fold(0, |below, (at, (&alpha, &beta))| {
+                below | u64::from(exact(alpha, beta, rng) < self.limit) << at
+            });
         }
+        let chunks = alphas.as_chunks::<CHUNK>().0.iter().zip(betas.as_chunks::<CHUNK>().0);
+        let chunks = chunks.take(count.div_ceil(CHUNK)).enumerate();
+        chunks.fold(0, |below, (at, (alphas, betas))| {
+            // The random numbers first, so that the rest is a loop without branches.
+            let normals = self.normals.draw(rng);
+            let mut chunk = [false; CHUNK];
+            for (at, below) in chunk.iter_mut().enumerate() {
+                let (difference, variance) = self.roots.difference(alphas[at], betas[at]);
+                *below = normals[at] * variance < difference * difference.abs();
+            }
+            below | u64::from(mask(&chunk)) << (at * CHUNK)
+        })
     }
 }
 
-const LANES: usize = 64;
+/// A bit for each that is true.
+#[inline]
+pub fn mask(all: &[bool; CHUNK]) -> u8 {
+    // The product's highest byte has a bit of each byte.
+    (u64::from_le_bytes(all.map(u8::from)).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
+}
+
+/// Normal numbers times their absolute values, in ascending order, each as likely as any other.
+#[derive(Clone, Debug)]
+struct Normals(Box<[f32; NORMALS]>);
+
+const NORMALS: usize = 1 << NORMAL_BITS;
+const NORMAL_BITS: u32 = 12;
+
+impl Normals {
+    fn new() -> Normals {
+        let mut normals = Box::new([0.0; NORMALS]);
+        let half = NORMALS / 2;
+        let mut normal: f64 = 0.0;
+        for at in 0..half {
+            // What is beyond has this chance: found by Newton's steps from the one before.
+            let beyond = 0.5 - (at as f64 + 0.5) / NORMALS as f64;
+            for _ in 0..NEWTONS_STEPS {
+                let density =
+                    libm::exp(-normal * normal / 2.0) / libm::sqrt(core::f64::consts::TAU);
+                let tail = libm::erfc(normal * core::f64::consts::FRAC_1_SQRT_2) / 2.0;
+                normal += (tail - beyond) / density;
+            }
+            let square = (normal * normal) as f32;
+            (normals[half + at], normals[half - 1 - at]) = (square, -square);
+        }
+        Normals(normals)
+    }
+
+    /// Some of them.
+    #[inline]
+    fn draw(&self, rng: &mut Pcg64Mcg) -> [f32; CHUNK] {
+        let mut normals = [0.0; CHUNK];
+        for four in normals.as_chunks_mut::<4>().0 {
+            let word = rng.next_u64();
+            for (normal, shift) in four.iter_mut().zip([0, 16, 32, 48]) {
+                *normal = self.0[(word >> shift) as usize % NORMALS];
+            }
+        }
+        normals
+    }
+
+    /// The chance of one below `square` times its sign.
+    fn chance(&self, square: f32) -> f64 {
+        self.0.partition_point(|normal| *normal < square) as f64 / NORMALS as f64
+    }
+}
+
+/// From one entry of the table to the next, which is close.
+const NEWTONS_STEPS: usize = 4;
 
 fn exact(alpha: f32, beta: f32, rng: &mut Pcg64Mcg) -> f32 {
     let (x, y) = (gamma(alpha, rng), gamma(beta, rng));
@@ -82,76 +145,40 @@ fn gamma(shape: f32, rng: &mut Pcg64Mcg) -> f32 {
     Gamma::new(shape, 1.0).map_or(shape, |gamma| gamma.sample(rng))
 }
 
-/// From 0 up to 1, without 1.
-#[inline]
-fn unit(uniform: u32) -> f32 {
-    // Signed, as that is what vectors convert.
-    (uniform >> 8) as i32 as f32 / (1 << 24) as f32
-}
-
 /// Cube roots of what is above a limit and of the limit.
+#[derive(Clone, Copy, Debug)]
 struct Roots {
     above: f32,
     below: f32,
 }
 
 impl Roots {
-    #[inline]
     fn new(limit: f32) -> Roots {
         let root = |x: f32| x * inverse_cube_root(x) * inverse_cube_root(x);
         Roots { above: root(1.0 - limit), below: root(limit) }
     }
 
-    /// One over the chance that a Beta(`alpha`, `beta`) is below the limit.
+    /// By how much the cube root of what is below the limit is larger in a Beta(`alpha`, `beta`): its mean and its
+    /// variance.
     #[inline]
-    fn inverse_chance(&self, alpha: f32, beta: f32) -> f32 {
+    fn difference(&self, alpha: f32, beta: f32) -> (f32, f32) {
+        const NINTH: f32 = 1.0 / 9.0;
         let Roots { above, below } = self;
         let (a, b) = (inverse_cube_root(alpha), inverse_cube_root(beta));
         // The cube root of a Gamma(s) has the mean s^(1/3) (1 - 1 / 9 s) and the variance s^(-1/3) / 9.
-        let difference = below * b * b * (beta - 1.0 / 9.0) - above * a * a * (alpha - 1.0 / 9.0);
-        let variance = (above * above * a + below * below * b) / 9.0;
-        let deviations = difference * inverse_root(variance);
-        let deviations = if deviations > FAR { FAR } else { deviations };
-        let deviations = if deviations < -FAR { -FAR } else { deviations };
-        // The normal distribution, within 0.00015: Bowling et al., "A logistic approximation to the cumulative
-        // normal distribution", 2009.
-        let exponent = deviations * (1.5976 + 0.070_566 * deviations * deviations);
-        1.0 + power_of_two(-exponent * core::f32::consts::LOG2_E)
+        let mean = below * (b * b) * (beta - NINTH) - above * (a * a) * (alpha - NINTH);
+        let variance = (above * above * NINTH) * a + (below * below * NINTH) * b;
+        (mean, variance)
     }
 }
 
-/// So many standard deviations away, nothing comes any more.
-const FAR: f32 = 8.0;
-
-/// 2^`x` to four digits for an `x` of less than a hundred, in operations that compilers vectorize: a whole number
-/// that goes into the exponent, and a polynomial for the rest.
-#[inline]
-fn power_of_two(x: f32) -> f32 {
-    // Added to this, the whole part of a number is in the lowest bits.
-    const ROUND: f32 = (3 << 22) as f32;
-    let whole = x + ROUND;
-    let rest = x - (whole - ROUND);
-    let power = 1.0
-        + rest
-            * (core::f32::consts::LN_2
-                + rest * (0.240_226_5 + rest * (0.055_504_1 + rest * 0.009_618_1)));
-    f32::from_bits(power.to_bits().wrapping_add(whole.to_bits() << 23))
-}
-
-/// 1 / sqrt(`x`) to five digits, in operations that compilers vectorize: a first guess from halving the
-/// exponent, and two of Newton's steps.
-#[inline]
-fn inverse_root(x: f32) -> f32 {
-    let guess = f32::from_bits(0x5f37_59df - (x.to_bits() >> 1));
-    let step = |root: f32| root * (1.5 - 0.5 * x * root * root);
-    step(step(guess))
-}
-
-/// One over the cube root of `x`, the same way.
+/// One over the cube root of `x` to five digits, in operations that compilers vectorize: a first guess from a
+/// third of the exponent, and two of Newton's steps.
 #[inline]
 fn inverse_cube_root(x: f32) -> f32 {
     let guess = f32::from_bits(0x54a2_fa8c - x.to_bits() / 3);
-    let step = |root: f32| root * (4.0 / 3.0 - x / 3.0 * root * root * root);
+    let third = x * (1.0 / 3.0);
+    let step = |root: f32| root * (4.0 / 3.0 - third * (root * root * root));
     step(step(guess))
 }
 
@@ -172,10 +199,13 @@ pub fn ks_distance(sampling: Sampling, alpha: u32, beta: u32, count: u32, seed: 
             }
         }
         Sampling::Fast => {
+            let normals = Normals::new();
             for limit in (1..count).map(share) {
-                let inverse = Roots::new(limit as f32).inverse_chance(alpha as f32, beta as f32);
+                let (mean, variance) =
+                    Roots::new(limit as f32).difference(alpha as f32, beta as f32);
+                let chance = normals.chance(mean * mean.abs() / variance);
                 let exact = distribution(f64::from(limit as f32), alpha, beta);
-                worst = worst.max((1.0 / f64::from(inverse) - exact).abs());
+                worst = worst.max((chance - exact).abs());
             }
         }
     }
@@ -218,24 +248,31 @@ mod tests {
     }
 
     #[test]
-    fn inverse_roots_have_five_digits() {
-        for at in 0..1000 {
-            let x = 1.0 + at as f32 * 0.37;
-            let error = inverse_root(x) * libm::sqrtf(x) - 1.0;
-            assert!(error.abs() < 1e-5, "{x}: {error}");
-        }
-    }
-
-    #[test]
-    fn cube_roots_and_powers_have_four_digits() {
+    fn cube_roots_have_five_digits() {
         for at in 1..1000 {
             let x = at as f32 * 0.037;
             let error = inverse_cube_root(x) * libm::cbrtf(x) - 1.0;
             assert!(error.abs() < 3e-5, "{x}: {error}");
-            for x in [x, -x] {
-                let error = power_of_two(x) / libm::exp2f(x) - 1.0;
-                assert!(error.abs() < 1e-4, "{x}: {error}");
-            }
+        }
+    }
+
+    #[test]
+    fn normals_are_spread_as_they_should_be() {
+        let normals = Normals::new();
+        // Of a table: half below zero, 84.13% below one standard deviation, 97.72% below two.
+        for (square, chance) in [(0.0, 0.5), (1.0, 0.841_345), (4.0, 0.977_250), (-9.0, 0.001_350)]
+        {
+            let found = normals.chance(square);
+            assert!((found - chance).abs() <= 0.5 / NORMALS as f64 + 1e-6, "{square}: {found}");
+        }
+        assert!(normals.0.is_sorted());
+    }
+
+    #[test]
+    fn masks_have_a_bit_for_each() {
+        for at in 0..CHUNK {
+            assert_eq!(mask(&core::array::from_fn(|other| other == at)), 1 << at);
+            assert_eq!(mask(&core::array::from_fn(|other| other != at)), !(1 << at));
         }
     }
 
@@ -248,13 +285,12 @@ mod tests {
                 let expected = distribution(f64::from(limit), alpha, beta);
                 for sampling in [Sampling::Exact, Sampling::Fast] {
                     let mut rng = Pcg64Mcg::new(5);
-                    let mut below = [false; 64];
+                    let draws = Draws::new(sampling, limit);
                     let mut hits = 0;
                     for _ in 0..COUNT / 64 {
-                        sampling.below(limit, &alphas, &betas, &mut rng, &mut below);
-                        hits += below.iter().filter(|below| **below).count();
+                        hits += draws.below(64, &alphas, &betas, &mut rng).count_ones();
                     }
-                    let share = hits as f64 / (COUNT / 64 * 64) as f64;
+                    let share = f64::from(hits) / (COUNT / 64 * 64) as f64;
                     let far = if sampling == Sampling::Fast { KS_MAX } else { 0.0 };
                     // Five standard deviations.
                     let chance = 5.0 * libm::sqrt(0.25 / COUNT as f64);

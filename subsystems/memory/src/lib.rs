@@ -26,7 +26,8 @@
 //!    part), it is zero, and the bits say nothing. A reading names the strip's generation and sequence as of
 //!    the reading; what was read of another life is not sent.
 //! 6. **PAGE_OUT and BRING_BACK** are refused with TARGET_STALE unless generation and sequence are the
-//!    decision's. They are carried out in pieces, so that the program's own mappings never wait for long.
+//!    decision's. PAGE_OUT leaves pages that were touched since they were cleared: they would come back at once, and
+//!    the batch is asked for again when they rest. Both are carried out in pieces, so that the program's own mappings never wait for long.
 //!    Partial progress (a hole, a page that is in use, swap that is full) is COMPLETE: the next reading shows
 //!    what is left. UNSUPPORTED, INVALID_TARGET and NOT_PERMITTED say that trying again is of no use
 //!    for any of the batches; where that holds for some, these are told as not mapped.

@@ -55,6 +55,15 @@ pub enum Pattern {
         /// Pages in a second.
         per_second: f64,
     },
+    /// One batch in so many, page after page, round and round.
+    Strides {
+        /// How many batches further each next one is; downwards from the end where that is negative. Not 0.
+        stride: i64,
+        /// Batches of which it goes through one in so many.
+        batches: u64,
+        /// Pages in a second.
+        per_second: f64,
+    },
     /// One pattern until a moment, then another.
     Change {
         /// When.
@@ -90,6 +99,18 @@ impl Pattern {
                     |time| libm::ceil((seconds(time) * per_second - page as f64) / *pages as f64);
                 if rounds(to) > rounds(from) { f64::INFINITY } else { 0.0 }
             }
+            Pattern::Strides { stride, batches, per_second } => {
+                let size = u64::from(BATCH_PAGES);
+                let (batch, steps) = (page / size, stride.unsigned_abs());
+                let rounds = batches.div_ceil(steps);
+                if batch >= *batches || batch % steps != 0 {
+                    return 0.0;
+                }
+                let turn = batch / steps;
+                let turn = if *stride < 0 { rounds - 1 - turn } else { turn };
+                let sweep = Pattern::Sweep { pages: rounds * size, per_second: *per_second };
+                sweep.touches(turn * size + page % size, from, to)
+            }
             Pattern::Change { at, patterns: [before, after] } => {
                 before.touches(page, from.min(*at), to.min(*at))
                     + after.touches(page, from.max(*at), to.max(*at))
@@ -115,7 +136,7 @@ impl Pattern {
                 let within = page % batch;
                 if within < heads { heads.min(batch) - within } else { batch - within }
             }
-            Pattern::Zipf { .. } | Pattern::Sweep { .. } => 1,
+            Pattern::Zipf { .. } | Pattern::Sweep { .. } | Pattern::Strides { .. } => 1,
             Pattern::Change { patterns, .. } => {
                 let [before, after] = patterns.each_ref().map(|pattern| pattern.alike(page));
                 before.min(after)
@@ -399,6 +420,13 @@ mod tests {
         assert!(swept(2, 4).into_iter().eq(20..40));
         assert!(swept(9, 11).into_iter().eq((0..10).chain(90..100)));
         assert_eq!(swept(3, 13).len(), 100);
+        let strided = |stride, page| {
+            let strides = Pattern::Strides { stride, batches: 9, per_second: 64.0 };
+            strides.touches(page, at(1), at(2)) > 0.0
+        };
+        let second = |stride| (0..700).filter(move |page| strided(stride, *page));
+        assert!(second(4).eq(256..320), "the second of batches 0, 4 and 8");
+        assert!(second(-2).eq(384..448), "the second of batches 8, 6, ... 0");
         let zipf = Pattern::Zipf { exponent: 1.0, first_per_second: 8.0 };
         assert_eq!([0, 1, 3].map(|page| zipf.touches(page, at(0), at(1))), [8., 4., 2.]);
         let other = Pattern::Uniform { per_second: 1.0 };

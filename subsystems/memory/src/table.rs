@@ -176,6 +176,13 @@ impl Table {
         self.slots.iter().filter_map(|slot| Some((slot.place?, slot.mapped)))
     }
 
+    /// What was left out may be tried again: a fork's other half has ended, say. It is told with the next update.
+    pub fn pardon(&mut self) {
+        for slot in &mut self.slots {
+            slot.barred = 0;
+        }
+    }
+
     /// How many strips found no room since the start.
     pub fn left_out(&self) -> u64 {
         self.left_out
@@ -482,5 +489,9 @@ mod tests {
         table.leave_out(0, 0b100);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));
         assert_eq!(told(&mut table, 9)[0].mapped, !0b100, "it stays left out");
+        table.pardon();
+        assert_eq!(told(&mut table, 9), []);
+        table.update(SPACE, &mapped(&[(0, u64::MAX)]));
+        assert_eq!(told(&mut table, 9)[0].mapped, u64::MAX);
     }
 }

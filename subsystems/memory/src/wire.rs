@@ -202,7 +202,7 @@ impl<'a> Readings<'a> {
         let count = batches.count_ones() as usize;
         let words = pairs.get(..count).ok_or_else(short)?;
         let strip = Subject::from_word(strip);
-        if words.iter().any(|[young, present]| young & !present != 0) {
+        if words.iter().fold(0, |bad, [young, present]| bad | young & !present) != 0 {
             return Err(bad("a reading with young pages that are not present"));
         }
         self.at += HEADER_WORDS + 2 * count;

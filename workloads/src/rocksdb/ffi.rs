@@ -24,7 +24,9 @@ opaque!(
     FlushOptions,
     WriteBatch,
     PinnableSlice,
-    SliceTransform
+    SliceTransform,
+    Cache,
+    BlockOptions
 );
 
 #[link(name = "rocksdb")]
@@ -92,6 +94,20 @@ unsafe extern "C" {
         hash_table_ratio: f64,
         index_sparseness: usize,
     );
+    pub fn rocksdb_options_set_block_based_table_factory(
+        options: *mut Options,
+        blocks: *mut BlockOptions,
+    );
+    pub fn rocksdb_block_based_options_create() -> *mut BlockOptions;
+    pub fn rocksdb_block_based_options_destroy(options: *mut BlockOptions);
+    pub fn rocksdb_block_based_options_set_block_size(options: *mut BlockOptions, bytes: usize);
+    pub fn rocksdb_block_based_options_set_block_cache(
+        options: *mut BlockOptions,
+        cache: *mut Cache,
+    );
+    pub fn rocksdb_cache_create_lru(bytes: usize) -> *mut Cache;
+    pub fn rocksdb_cache_get_usage(cache: *mut Cache) -> usize;
+    pub fn rocksdb_cache_destroy(cache: *mut Cache);
     pub fn rocksdb_slicetransform_create_fixed_prefix(bytes: usize) -> *mut SliceTransform;
 
     pub fn rocksdb_readoptions_create() -> *mut ReadOptions;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wave_linux::memory::{Enclave, Group, Limits, Options};
 
 use super::super::places::Places;
-use crate::memory::run::{Agent, wait_for_agent};
+use crate::memory::agent::{self, Agent};
 use crate::run::Failure;
 
 /// Room for a program and what it maps besides: 8 GiB.
@@ -26,7 +26,7 @@ impl Ours {
         options.limits = Limits { refaults_per_minute: f64::INFINITY, pressure_percent: 100.0 };
         let enclave = Enclave::start(options).map_err(Failure::cannot)?;
         let mut agent = places.beside(|| Agent::start(policy, enclave.socket(), None))?;
-        wait_for_agent(Some(&mut agent), &enclave)?;
+        agent::wait_until_attached(Some(&mut agent), &enclave)?;
         Ok(Ours { agent, enclave })
     }
 

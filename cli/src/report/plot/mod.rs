@@ -2,6 +2,7 @@
 
 pub mod bars;
 pub mod chart;
+pub mod curves;
 mod percentiles;
 pub mod style;
 mod throughput;

@@ -142,7 +142,7 @@ impl Kernel {
     }
 
     /// Reads figures, and tells the guard.
-    pub(super) fn look(&mut self, guard: &mut Guard) -> Sums {
+    pub(super) fn look(&mut self, groups: &[Group], guard: &mut Guard) -> Sums {
         let mut sums = Sums::default();
         for target in self.targets.values() {
             let Ok(figures) = Figures::of(&target.process) else { continue };
@@ -158,7 +158,14 @@ impl Kernel {
             }
         }
         self.swap_free = sums.swap_free_bytes;
-        let percent = Pressure::of_machine().map_or(0.0, |pressure| pressure.some.avg10_percent);
+        // A cgroup's own is nearer to what its processes feel.
+        let of_cgroups = groups.iter().filter_map(|group| match group {
+            Group::Cgroup(folder) => Pressure::of_cgroup(folder),
+            Group::Process(_) => None,
+        });
+        let worst = of_cgroups.map(|pressure| pressure.some.avg10_percent).reduce(f64::max);
+        let of_machine = || Some(Pressure::of_machine()?.some.avg10_percent);
+        let percent = worst.or_else(of_machine).unwrap_or(0.0);
         guard.look(sums.resident_bytes / PAGE, percent);
         sums
     }

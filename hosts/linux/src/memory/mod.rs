@@ -12,6 +12,7 @@ mod areas;
 mod bits;
 mod enclave;
 mod figures;
+mod host;
 mod kernel;
 mod own_swap;
 mod pages;

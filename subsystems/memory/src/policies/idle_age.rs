@@ -7,12 +7,12 @@ use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
 use wave_core::settings::{Setting, Settings};
 
-use super::SEED;
 use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
+use super::{PREFETCH, SEED};
 use crate::wire::bits;
 
 /// The settings.
-pub static SETTINGS: [Setting; 3] = [
+pub static SETTINGS: [Setting; 4] = [
     Setting::number(
         "period_ms",
         "9600",
@@ -25,6 +25,7 @@ pub static SETTINGS: [Setting; 3] = [
         1..=3_600_000,
         "how long none of a batch's pages was touched until it is cold, in milliseconds",
     ),
+    PREFETCH,
     SEED,
 ];
 

@@ -15,7 +15,9 @@
 //! What is not set has its default; [`SHIPPED`] lists them.
 
 pub mod idle_age;
+pub mod prefetch;
 pub mod sol;
+pub mod strides;
 pub mod threshold;
 pub mod tiered;
 
@@ -25,7 +27,7 @@ use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::{Choice, Policy};
 pub use wave_core::settings::PolicyError;
-use wave_core::settings::{Setting, Shipped};
+use wave_core::settings::{Setting, Settings, Shipped};
 
 pub use tiered::{Classifier, Tiered};
 
@@ -42,6 +44,9 @@ pub trait Tiering: Policy {
 
     /// Bytes that the policy keeps for each batch.
     fn state_bytes_per_batch(&self) -> usize;
+
+    /// How long it may scan nothing at all.
+    fn longest_period(&self) -> Nanos;
 }
 
 /// Why a batch is where it is.
@@ -71,6 +76,13 @@ pub(crate) const SEED: Setting = Setting::number(
     "where its randomness comes from: the same seed and readings, the same decisions",
 );
 
+/// Whether to bring back what strided access will reach.
+pub(crate) const PREFETCH: Setting = Setting::one_of(
+    "prefetch",
+    &["off", "on"],
+    "whether paged-out memory that a program goes through at a stride is brought back ahead of it",
+);
+
 /// The shipped policies, and the settings that each takes.
 pub static SHIPPED: Shipped = Shipped(&[
     ("sol", &sol::SETTINGS),
@@ -85,20 +97,28 @@ pub static SHIPPED: Shipped = Shipped(&[
 /// Says what is unknown, or no value, and what is allowed.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Tiering + Send>, PolicyError> {
     let (policy, settings) = SHIPPED.parse(text)?;
-    let (strips, seed) = (config.subjects, settings.number(SEED.key));
     Ok(match policy {
-        "idle-age" => {
-            Box::new(Tiered::new(idle_age::IdleAge::from_settings(&settings), strips, seed))
-        }
-        "threshold" => {
-            Box::new(Tiered::new(threshold::Threshold::from_settings(&settings), strips, seed))
-        }
+        "idle-age" => tiered(idle_age::IdleAge::from_settings(&settings), &settings, config),
+        "threshold" => tiered(threshold::Threshold::from_settings(&settings), &settings, config),
         _ => {
             let sol = sol::Sol::from_settings(&settings)
                 .map_err(|error| PolicyError::Setting { policy, error })?;
-            Box::new(Tiered::new(sol, strips, seed))
+            tiered(sol, &settings, config)
         }
     })
+}
+
+/// A policy of two tiers, with the settings that all share.
+fn tiered<C: Classifier<Batch: Send> + Send + 'static>(
+    classifier: C,
+    settings: &Settings<'_>,
+    config: &Config,
+) -> Box<dyn Tiering + Send> {
+    let policy = Tiered::new(classifier, config.subjects, settings.number(SEED.key));
+    match settings.choice(PREFETCH.key) {
+        "on" => Box::new(policy.with_prefetch()),
+        _ => Box::new(policy),
+    }
 }
 
 #[cfg(test)]
@@ -122,8 +142,10 @@ mod tests {
                 let text = alloc::format!("{name}:{}={}", setting.key, setting.default);
                 assert_eq!(by_name(&text, &config()).unwrap().name(), *name);
             }
-            let bytes = by_name(name, &config()).unwrap().state_bytes_per_batch();
-            assert!(bytes <= 32, "{name} keeps {bytes} bytes a batch");
+            for text in [String::from(*name), alloc::format!("{name}:prefetch=on")] {
+                let bytes = by_name(&text, &config()).unwrap().state_bytes_per_batch();
+                assert!(bytes <= 32, "{text} keeps {bytes} bytes a batch");
+            }
         }
     }
 
@@ -156,8 +178,8 @@ mod tests {
         assert_eq!(
             error("idle-age:hot_share=0.5"),
             "policy `idle-age`: it has no setting `hot_share`; it takes period_ms=N, 1 to 3600000 \
-             (default 9600); idle_ms=N, 1 to 3600000 (default 38400); seed=N, 0 to \
-             18446744073709551615 (default 1)"
+             (default 9600); idle_ms=N, 1 to 3600000 (default 38400); prefetch=off|on (default \
+             off); seed=N, 0 to 18446744073709551615 (default 1)"
         );
         assert_eq!(
             error("sol:hot_share=2"),

@@ -22,9 +22,9 @@ use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
 use wave_core::settings::{self, Setting, SettingError};
 
-use super::SEED;
 use super::tiered::{Classifier, LANES, LEVELS_MAX, Opinion, Paces, Schedule, Sights, Verdicts};
-use crate::beta::Sampling;
+use super::{PREFETCH, SEED};
+use crate::beta::{CHUNK, Draws, Sampling, mask};
 use crate::wire::{BATCH_PAGES, bits};
 
 /// The limit between hot and cold, unless it is set: a third of the pages in a horizon. RocksDB's batches have
@@ -38,7 +38,7 @@ pub const KEPT: f32 = 0.75;
 pub const EPOCH_HORIZONS: u32 = 4;
 
 /// The settings as text.
-pub static SETTINGS: [Setting; 5] = [
+pub static SETTINGS: [Setting; 6] = [
     Setting::number(
         "shortest_ms",
         "300",
@@ -63,6 +63,7 @@ pub static SETTINGS: [Setting; 5] = [
         &["fast", "exact"],
         "how a share is drawn: about right and fast, or exact",
     ),
+    PREFETCH,
     SEED,
 ];
 
@@ -102,6 +103,9 @@ pub struct Sol {
     enough_us: u32,
     /// Logarithms of the numbers of pages.
     ln: [f32; BATCH_PAGES as usize + 1],
+    /// As many touched pages are a hot share of so many.
+    hot_from: [u8; BATCH_PAGES as usize + 1],
+    draws: Draws,
 }
 
 /// What is kept of a batch.
@@ -158,6 +162,10 @@ impl Sol {
             horizon_us: (horizon.0 / 1_000) as f32,
             enough_us: (horizon.since(Nanos(shortest.0 / 2)).0 / 1_000) as u32,
             ln: core::array::from_fn(|pages| libm::logf(pages as f32)),
+            hot_from: core::array::from_fn(|pages| {
+                libm::ceilf(settings.hot_share * pages as f32) as u8
+            }),
+            draws: Draws::new(settings.sampling, settings.hot_share),
         }
     }
 
@@ -171,6 +179,23 @@ impl Sol {
     }
 }
 
+/// What is thought of some batches: the shapes of their posteriors, and 1 beyond.
+struct Posteriors {
+    alphas: [f32; LANES],
+    betas: [f32; LANES],
+}
+
+impl Posteriors {
+    fn new() -> Posteriors {
+        Posteriors { alphas: [1.0; LANES], betas: [1.0; LANES] }
+    }
+
+    #[inline]
+    fn set(&mut self, at: usize, batch: &Batch) {
+        (self.alphas[at], self.betas[at]) = (1.0 + batch.hot, 1.0 + batch.cold);
+    }
+}
+
 /// On which side of the limit batches are.
 struct Sides {
     /// Those whose draw is cold.
@@ -180,27 +205,32 @@ struct Sides {
 }
 
 impl Sol {
-    /// Draws for each of `lanes`.
+    /// Draws for each of `lanes`, which are ascending.
     #[inline]
-    fn sides(&self, batches: &[Batch; LANES], lanes: &[u8], rng: &mut Pcg64Mcg) -> Sides {
-        let (mut alphas, mut betas, mut below) = ([1.0; LANES], [1.0; LANES], [false; LANES]);
-        for ((lane, alpha), beta) in lanes.iter().zip(&mut alphas).zip(&mut betas) {
-            let batch = &batches[usize::from(*lane)];
-            (*alpha, *beta) = (1.0 + batch.hot, 1.0 + batch.cold);
-        }
-        let count = lanes.len();
-        let (alphas, betas) = (&alphas[..count], &betas[..count]);
+    fn sides(&self, posteriors: &Posteriors, lanes: &[u8], rng: &mut Pcg64Mcg) -> Sides {
+        let Posteriors { alphas, betas } = posteriors;
+        let drawn_cold = self.draws.below(lanes.len(), alphas, betas, rng);
         let limit = self.settings.hot_share;
-        self.settings.sampling.below(limit, alphas, betas, rng, &mut below[..count]);
-        let mut sides = Sides { drawn_cold: 0, mean_cold: 0 };
-        for (lane, (below, (alpha, beta))) in
-            lanes.iter().zip(below.iter().zip(alphas.iter().zip(betas)))
-        {
-            sides.drawn_cold |= u64::from(*below) << lane;
-            sides.mean_cold |= u64::from(*alpha < limit * (alpha + beta)) << lane;
-        }
-        sides
+        let chunks = alphas.as_chunks::<CHUNK>().0.iter().zip(betas.as_chunks::<CHUNK>().0);
+        let mean_cold = chunks.enumerate().fold(0, |cold, (chunk, (alphas, betas))| {
+            let mut is_cold = [false; CHUNK];
+            for (is_cold, (alpha, beta)) in is_cold.iter_mut().zip(alphas.iter().zip(betas)) {
+                *is_cold = *alpha < limit * (alpha + beta);
+            }
+            cold | u64::from(mask(&is_cold)) << (chunk * CHUNK)
+        });
+        let [drawn_cold, mean_cold] = [drawn_cold, mean_cold].map(|mask| spread(mask, lanes));
+        Sides { drawn_cold, mean_cold }
     }
+}
+
+/// The lowest bits of a mask, each where its lane is.
+#[inline]
+fn spread(mask: u64, lanes: &[u8]) -> u64 {
+    if lanes.len() == LANES {
+        return mask;
+    }
+    (0..).zip(lanes).fold(0, |all, (at, lane): (u32, _)| all | (mask >> at & 1) << lane)
 }
 
 impl Classifier for Sol {
@@ -217,15 +247,14 @@ impl Classifier for Sol {
     }
 
     fn observe(&self, batches: &mut [Batch; LANES], sights: &Sights, rng: &mut Pcg64Mcg) -> Paces {
-        let limit = self.settings.hot_share;
-        for (batch, young, pages) in sights.iter() {
+        let mut posteriors = Posteriors::new();
+        for (at, (batch, young, pages)) in sights.iter().enumerate() {
             let batch = &mut batches[batch];
             batch.touched |= young;
             batch.elapsed_us = batch.elapsed_us.saturating_add(sights.interval_us);
-            let pages = u32::from(pages);
+            let (least, pages) = (self.hot_from[usize::from(pages)], u32::from(pages));
             let touched = batch.touched.count_ones().min(pages);
-            let is_hot = touched as f32 >= limit * pages as f32;
-            if is_hot || batch.elapsed_us >= self.enough_us {
+            if touched >= u32::from(least) || batch.elapsed_us >= self.enough_us {
                 let share = self.share_in_horizon(touched, pages, batch.elapsed_us);
                 *batch = Batch {
                     touched: 0,
@@ -234,22 +263,22 @@ impl Classifier for Sol {
                     cold: KEPT * batch.cold + TRIALS * (1.0 - share),
                 };
             }
+            posteriors.set(at, batch);
         }
-        let lanes = sights.lanes();
-        let Sides { drawn_cold, mean_cold } = self.sides(batches, lanes, rng);
+        let Sides { drawn_cold, mean_cold } = self.sides(&posteriors, sights.lanes(), rng);
         let agree = !(drawn_cold ^ mean_cold);
-        let seen = lanes.iter().fold(0, |seen, lane| seen | 1 << lane);
-        Paces { faster: seen & !agree, slower: seen & agree }
+        Paces { faster: sights.batches & !agree, slower: sights.batches & agree }
     }
 
     fn judge(&self, batches: &[Batch; LANES], managed: u64, rng: &mut Pcg64Mcg) -> Verdicts {
-        let mut lanes = [0; LANES];
+        let (mut lanes, mut posteriors) = ([0; LANES], Posteriors::new());
         let mut count = 0;
         for batch in bits(managed) {
             lanes[count] = batch as u8;
+            posteriors.set(count, &batches[batch as usize]);
             count += 1;
         }
-        let Sides { drawn_cold, mean_cold } = self.sides(batches, &lanes[..count], rng);
+        let Sides { drawn_cold, mean_cold } = self.sides(&posteriors, &lanes[..count], rng);
         Verdicts { hot: managed & !drawn_cold & !mean_cold, cold: drawn_cold & mean_cold }
     }
 
@@ -295,5 +324,24 @@ mod tests {
             .map(|(touched, share)| sol.share_in_horizon(touched, 64, 300_000) - share);
         assert_eq!(ends, [0.0, 0.0]);
         assert_eq!(sol.share_in_horizon(16, 64, 9_600_000), 0.25);
+    }
+
+    #[test]
+    fn a_hot_share_is_the_limit_or_more() {
+        for hot_share in [0.25, 0.3, HOT_SHARE, 0.999] {
+            let sol = Sol::new(Settings { hot_share, ..Settings::default() });
+            for (pages, from) in sol.hot_from.into_iter().enumerate() {
+                let is_hot = |touched: u8| f32::from(touched) >= hot_share * pages as f32;
+                assert!((0..=64).all(|touched| (touched >= from) == is_hot(touched)), "{pages}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mask_is_spread_to_its_lanes() {
+        assert_eq!(spread(0b101, &[3, 9, 63]), 1 << 3 | 1 << 63);
+        assert_eq!(spread(!0b101, &[3, 9, 63]), 1 << 9, "what is beyond means nothing");
+        let all = core::array::from_fn::<u8, LANES, _>(|lane| lane as u8);
+        assert_eq!(spread(0x8000_0000_0000_0005, &all), 0x8000_0000_0000_0005);
     }
 }

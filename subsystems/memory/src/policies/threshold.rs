@@ -5,12 +5,12 @@ use rand_pcg::Pcg64Mcg;
 use wave_core::clock::Nanos;
 use wave_core::settings::{Setting, Settings};
 
-use super::SEED;
 use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdicts};
+use super::{PREFETCH, SEED};
 use crate::wire::bits;
 
 /// The settings.
-pub static SETTINGS: [Setting; 3] = [
+pub static SETTINGS: [Setting; 4] = [
     Setting::number(
         "period_ms",
         "9600",
@@ -22,6 +22,7 @@ pub static SETTINGS: [Setting; 3] = [
         "0.333",
         "a batch is cold where fewer of its pages than this share were touched at its last scan",
     ),
+    PREFETCH,
     SEED,
 ];
 

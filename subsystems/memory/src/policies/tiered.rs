@@ -23,6 +23,7 @@ use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{BadBulk, Choice, Desk, Policy, Progress};
 use wave_core::snapshot::Snapshot;
 
+use super::prefetch::{FRESH_PERIODS, Prefetch};
 use super::{Explanation, Tiering};
 use crate::wire::{self, Action, BATCH_PAGES, Reading, Readings, STRIP_BATCHES};
 
@@ -48,6 +49,8 @@ pub const LANES: usize = STRIP_BATCHES as usize;
 pub struct Sights {
     /// How long that was. Not zero.
     pub interval_us: u32,
+    /// A bit for each batch.
+    pub batches: u64,
     count: usize,
     lanes: [u8; LANES],
     young: [u64; LANES],
@@ -57,14 +60,7 @@ pub struct Sights {
 impl Sights {
     fn new(interval_us: u32) -> Sights {
         let (lanes, young, pages) = ([0; LANES], [0; LANES], [0; LANES]);
-        Sights { interval_us, count: 0, lanes, young, pages }
-    }
-
-    #[inline]
-    fn push(&mut self, lane: u32, young: u64, pages: u8) {
-        let at = self.count;
-        (self.lanes[at], self.young[at], self.pages[at]) = (lane as u8, young, pages);
-        self.count += 1;
+        Sights { interval_us, batches: 0, count: 0, lanes, young, pages }
     }
 
     /// Which batches.
@@ -239,6 +235,7 @@ pub struct Tiered<C: Classifier> {
     cursor: usize,
     /// Whether the strip at the cursor was judged in this tick.
     judged: bool,
+    prefetch: Option<Prefetch>,
 }
 
 impl<C: Classifier> Tiered<C> {
@@ -263,7 +260,13 @@ impl<C: Classifier> Tiered<C> {
             stage: Stage::Rest,
             cursor: 0,
             judged: false,
+            prefetch: None,
         }
+    }
+
+    /// Also brings back what strided access will reach.
+    pub fn with_prefetch(self) -> Tiered<C> {
+        Tiered { prefetch: Some(Prefetch::new(self.strips.len())), ..self }
     }
 
     /// How many batches are scanned at each period, the shortest first.
@@ -300,6 +303,9 @@ impl<C: Classifier> Tiered<C> {
         strip.sequence = told.sequence;
         strip.huge = huge;
         strip.forget(void | !managed);
+        if let Some(prefetch) = &mut self.prefetch {
+            prefetch.on_strip(told.strip.id, told.place, managed & !void);
+        }
         let fresh = managed & !strip.managed();
         strip.levels[0] |= fresh;
         for batch in wire::bits(fresh) {
@@ -319,23 +325,37 @@ impl<C: Classifier> Tiered<C> {
         let managed = strip.managed();
         let most = &mut self.pages[id];
         let mut sights = Sights::new(reading.interval_us);
-        let mut resting = 0;
+        let (mut resting, mut seen, mut count) = (0, 0, 0);
         for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
             if managed >> batch & 1 == 0 {
                 continue;
             }
-            resting |= u64::from(present & !young != 0) << batch;
             let pages = &mut most[batch as usize];
             if u32::from(*pages) < BATCH_PAGES {
                 *pages = (*pages).max(present.count_ones() as u8);
             }
-            if *pages > 0 {
-                sights.push(batch, *young, *pages);
+            if *pages == 0 {
+                continue;
             }
+            resting |= u64::from(present != young) << batch;
+            seen |= 1 << batch;
+            (sights.lanes[count], sights.young[count], sights.pages[count]) =
+                (batch as u8, *young, *pages);
+            count += 1;
         }
+        (sights.batches, sights.count) = (seen, count);
         strip.resting = strip.resting & !reading.batches | resting;
         if reading.interval_us == 0 {
             return true;
+        }
+        if let Some(prefetch) = &mut self.prefetch {
+            let fresh_us = self.schedule.shortest.0 / 1_000 * FRESH_PERIODS;
+            let fresh = u64::from(reading.interval_us) <= fresh_us;
+            let touched = sights.iter().filter(|(_, young, _)| *young != 0);
+            let touched = touched.fold(0, |all: u64, (batch, ..)| all | 1 << batch);
+            let absent = seen & !resting & !touched;
+            let [absent, touched] = [absent, touched].map(|batches| batches & strip.slow);
+            prefetch.on_reading(reading.strip.id, absent, touched, fresh, self.tick);
         }
         let mut rng = Self::rng(self.seed, id, strip);
         let Paces { faster, slower } =
@@ -366,8 +386,9 @@ impl<C: Classifier> Tiered<C> {
         let Verdicts { hot, cold } =
             self.classifier.judge(&self.batches[id], strip.managed(), &mut rng);
         strip.wanted = strip.wanted & !hot | cold;
+        let early = self.prefetch.as_mut().map_or(0, |prefetch| prefetch.take_early(id as u32));
         // What came back page by page and rests again, or was left over, goes out again.
-        strip.slow &= !(cold & strip.resting);
+        strip.slow &= !(cold & strip.resting & !early);
     }
 
     /// The decision to scan what is due in a strip.
@@ -375,6 +396,8 @@ impl<C: Classifier> Tiered<C> {
         let due = (0..self.schedule.levels).filter(|level| self.has_come(id, 1 << level));
         let strip = &self.strips[id];
         let due = due.fold(0, |due, level| due | strip.levels[level as usize]);
+        let watched = self.prefetch.as_ref().map_or(0, |prefetch| prefetch.watched(id as u32));
+        let due = due | watched & strip.slow;
         let named = strip.named(due);
         (due != 0).then(|| Action::Scan.choice(strip.subject(id), strip.sequence, named))
     }
@@ -382,7 +405,10 @@ impl<C: Classifier> Tiered<C> {
     /// The decision to move something in a strip.
     fn displace(&mut self, id: usize) -> Option<Choice> {
         let strip = &mut self.strips[id];
-        let (action, batches) = strip.next_move()?;
+        let coming = self.prefetch.as_mut().map_or(0, |prefetch| prefetch.take_coming(id as u32));
+        let coming = coming & strip.slow & strip.wanted & !(strip.moving | strip.fixed);
+        let (action, batches) =
+            if coming != 0 { (Action::BringBack, coming) } else { strip.next_move()? };
         strip.moving |= batches;
         let named = strip.named(batches);
         Some(action.choice(strip.subject(id), strip.sequence, named))
@@ -395,6 +421,9 @@ impl<C: Classifier> Tiered<C> {
         if self.stage == Stage::Rest && tick > self.tick {
             self.previous_tick = core::mem::replace(&mut self.tick, tick);
             (self.stage, self.cursor, self.judged) = (Stage::Move, 0, false);
+            if let Some(prefetch) = &mut self.prefetch {
+                prefetch.turn(tick);
+            }
         }
     }
 }
@@ -448,8 +477,13 @@ impl<C: Classifier> Tiering for Tiered<C> {
     }
 
     fn state_bytes_per_batch(&self) -> usize {
-        let shared = size_of::<Strip>().div_ceil(LANES);
+        let prefetch = self.prefetch.as_ref().map_or(0, Prefetch::bytes_per_strip);
+        let shared = (size_of::<Strip>() + prefetch).div_ceil(LANES);
         size_of::<C::Batch>() + size_of::<u8>() + shared
+    }
+
+    fn longest_period(&self) -> Nanos {
+        Nanos(self.schedule.shortest.0 << (self.schedule.levels - 1))
     }
 }
 
@@ -475,8 +509,14 @@ impl<C: Classifier> Policy for Tiered<C> {
         let batches = decision.argument & strip.moving;
         strip.moving &= !batches;
         match outcome.code {
-            Code::Complete if action == Action::PageOut => strip.slow |= batches,
-            Code::Complete => strip.slow &= !batches,
+            Code::Complete if action == Action::PageOut => {
+                strip.slow |= batches;
+                if let Some(prefetch) = &mut self.prefetch {
+                    prefetch.on_page_out(decision.subject.id, batches);
+                }
+            }
+            // What was brought back ahead of an access still belongs in the slow tier.
+            Code::Complete => strip.slow &= !batches | strip.wanted,
             Code::Unsupported | Code::InvalidTarget | Code::NotPermitted => strip.fixed |= batches,
             // A message will tell, or the next tick finds them as they are.
             _ => {}
@@ -517,6 +557,7 @@ impl<C: Classifier> Policy for Tiered<C> {
     fn resync(&mut self, _now: Nanos, _snapshot: &Snapshot) {
         self.strips[..self.known].fill(Strip::default());
         self.known = 0;
+        self.prefetch = self.prefetch.take().map(|_| Prefetch::new(self.strips.len()));
         (self.stage, self.cursor) = (Stage::Rest, 0);
     }
 }

@@ -1,0 +1,175 @@
+//! A small RocksDB under SOL, as a user runs it, and what is left when that is killed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Only one at a time may set up swap.
+static ONE: Mutex<()> = Mutex::new(());
+/// Others on this machine may have some.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The scenario that ships, with a database of 50 MiB, epochs of two seconds, and a load that every machine serves.
+fn small(directory: &Path, seconds: u32) -> PathBuf {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/rocksdb-sol.toml");
+    let mut text = std::fs::read_to_string(shipped).unwrap();
+    for (from, to) in [
+        ("keys = 8_000_000", "keys = 200_000".to_owned()),
+        ("\"3GiB\"", "\"128MiB\"".to_owned()),
+        ("\"4GiB\"", "\"256MiB\"".to_owned()),
+        ("gets_per_second = 40_000", "gets_per_second = 2_000".to_owned()),
+        ("service_us = 10", "service_us = 100".to_owned()),
+        ("hot_keys = 0.2", "hot_keys = 0.05".to_owned()),
+        ("\nseconds = 165", format!("\nseconds = {seconds}")),
+        ("warmup_seconds = 120", "warmup_seconds = 5".to_owned()),
+        ("shortest_ms=600", "shortest_ms=125,horizon_ms=500".to_owned()),
+    ] {
+        assert!(text.contains(from), "{from}");
+        text = text.replacen(from, &to, 1);
+    }
+    let path = directory.join("small.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn wave(directory: &Path, file: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.arg("run").arg(file).args(["--json", "--out", "out"]).current_dir(directory);
+    command.env("TMPDIR", directory).stdin(Stdio::null());
+    command
+}
+
+fn is_root() -> bool {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
+        use std::os::unix::fs::MetadataExt;
+        own.uid() == 0
+    });
+    if !is_root {
+        eprintln!("skipped: setting up swap and reading access bits is root's");
+    }
+    is_root
+}
+
+/// None where this machine cannot, which is said.
+fn output(directory: &Path, file: &Path) -> Option<Output> {
+    let start = Instant::now();
+    loop {
+        let output = wave(directory, file).output().expect("the program can be run");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let taken = errors.contains("another wave has set up swap");
+        match output.status.code() {
+            Some(3) if taken && start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            Some(3) => {
+                eprintln!("skipped: {errors}");
+                return None;
+            }
+            _ => return Some(output),
+        }
+    }
+}
+
+fn swaps() -> String {
+    std::fs::read_to_string("/proc/swaps").unwrap_or_default()
+}
+
+#[test]
+fn a_small_database_shrinks_and_every_value_stays_what_it_was() {
+    let _one = ONE.lock();
+    if !is_root() {
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let file = small(directory.path(), 8);
+    let Some(output) = output(directory.path(), &file) else { return };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    let number = |name: &str| found[name].as_f64().unwrap_or_else(|| panic!("{name}: {errors}"));
+    for name in ["get_p50_ratio", "get_p99_ratio", "raw_get_p50_ratio", "daemon_core_share"] {
+        assert!(number(name) > 0.0, "{name}");
+    }
+    assert!(number("refaults_in_all") >= number("refaults"));
+    let [without, with] = [&found["variants"][0], &found["variants"][1]];
+    assert_eq!([&without["wrong"], &with["wrong"]], [0, 0]);
+    let bytes = |of: &Value, name: &str| of[name].as_u64().unwrap();
+    for variant in [without, with] {
+        assert!(bytes(variant, "resident_before_bytes") > 50 << 20);
+        assert!(variant["get"]["count"].as_u64().unwrap() > 0);
+        assert!(variant["map"]["count"].as_u64().unwrap() > 0);
+    }
+    assert!(bytes(without, "resident_after_bytes") > 50 << 20);
+    assert_eq!(bytes(without, "swapped_after_bytes"), 0);
+    // Nineteen of twenty keys are as good as never asked for.
+    assert!(number("resident_reduction") > 0.3, "{}", number("resident_reduction"));
+    assert!(bytes(with, "swapped_after_bytes") > 20 << 20);
+    assert!(directory.path().join("out/rocksdb-sol/report.html").exists());
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let text = text.unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Waits until `is_so`; says whether it came to that.
+fn wait(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < patience {
+        if is_so() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+/// A run whose agent and database are there, and its swap.
+fn started(directory: &Path, file: &Path) -> Option<(Child, Vec<u32>, String)> {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        let before = swaps();
+        let mut command = wave(directory, file);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // Sentinel, database and agent, once the second variant runs.
+        let pid = child.id();
+        wait(PATIENCE, || children(pid).len() == 3 || child.try_wait().unwrap().is_some());
+        if child.try_wait().unwrap().is_none() {
+            let after = swaps();
+            let ours = after.lines().find(|line| !before.contains(*line)).unwrap_or_default();
+            let ours = ours.split_ascii_whitespace().next().unwrap_or_default().to_owned();
+            return Some((child, children(pid), ours));
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    eprintln!("skipped: it does not run here");
+    None
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_no_swap_no_process_and_no_database() {
+    let _one = ONE.lock();
+    if !is_root() {
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let file = small(directory.path(), 6);
+    let Some((mut child, children, swap)) = started(directory.path(), &file) else { return };
+    assert_eq!(children.len(), 3);
+    assert!(swap.starts_with('/'), "{swap}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gone = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
+    assert!(wait(Duration::from_secs(30), || children.iter().all(gone)), "{children:?}");
+    assert!(!swaps().contains(&swap), "{}", swaps());
+    let names =
+        std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains("rocksdb")).collect();
+    assert!(left.is_empty(), "the database goes with its process: {left:?}");
+}

@@ -1,0 +1,306 @@
+//! Finds strided access in the order in which batches are touched, and says which batches come next.
+//!
+//! Batches go by their number in their address space. What is known is only in which tick a batch was touched, not
+//! in which order within it, so that a direction shows between ticks and not within one:
+//!
+//! ```text
+//!   tick 1   40 41 42            a run: 1 apart, in some direction
+//!   tick 2            43 44 45   it goes on above: upwards, once
+//!   tick 3                     46 47 48   twice
+//!   tick 4                              49 50   a stream: 51, 52, ... come next
+//! ```
+//!
+//! A run that goes on [`CONFIRMED`] times at the same stride, in the same direction, is a stream, unless as much is
+//! touched beside it: among many touches in no order some are always in line. What is said to come next is what
+//! the stream will reach in the next [`LEAD_TICKS`], at first no more than a few batches, and twice as many with each
+//! tick in which it does go on. A stream that has not gone on for [`PATIENCE`] ticks is forgotten.
+
+use alloc::vec::Vec;
+
+/// Further apart than this, in batches, nothing is taken to belong together.
+const STRIDE_MAX: u64 = 64;
+/// Streams and runs that may become some: of more, the one that has not gone on for longest is forgotten, runs first.
+const TRAILS_MAX: usize = 32;
+/// How often a run has to go on until it is a stream.
+const CONFIRMED: u32 = 3;
+/// Batches of a stream that may be missing in a row: what is in the fast tier is not heard of.
+const MISSING_MAX: u64 = 3;
+/// How far ahead to look: a touch is heard of up to two ticks late, and what is decided takes time.
+const LEAD_TICKS: f32 = 4.0;
+/// How many batches are ahead of a stream at most: 32 MiB where a page has 4 KiB.
+pub const AHEAD_MAX: u64 = 128;
+/// How many ticks a stream may rest.
+const PATIENCE: u64 = 32;
+
+/// Batches that were touched at a stride.
+#[derive(Clone, Copy, Debug)]
+struct Trail {
+    space: u32,
+    /// The lowest and the highest of those of the tick in which it last went on.
+    low: u64,
+    high: u64,
+    /// How far they are apart; 0 until there are two.
+    gap: u64,
+    /// Whether it goes up; not known until it went on.
+    up: Option<bool>,
+    /// How often it went on.
+    moves: u32,
+    tick: u64,
+    /// Strides in a tick.
+    speed: f32,
+    /// What was said to come next ends before this many strides from the head.
+    said: u64,
+}
+
+impl Trail {
+    /// So many strides from where it was last, in this direction.
+    fn after(&self, up: bool, strides: u64) -> Option<u64> {
+        let distance = strides * self.gap;
+        if up { self.high.checked_add(distance) } else { self.low.checked_sub(distance) }
+    }
+}
+
+/// Batches that were touched in a tick.
+#[derive(Clone, Debug, Default)]
+struct Touched {
+    /// In ascending order, each once, by space.
+    batches: Vec<(u32, u64)>,
+    /// Those that belong to a trail.
+    taken: Vec<bool>,
+}
+
+impl Touched {
+    fn sort(&mut self) {
+        self.batches.sort_unstable();
+        self.batches.dedup();
+        self.taken.clear();
+        self.taken.resize(self.batches.len(), false);
+    }
+
+    /// Whether there was such a batch that no trail has taken. It is taken.
+    fn take(&mut self, space: u32, batch: u64) -> bool {
+        let found = self.batches.binary_search(&(space, batch));
+        found.is_ok_and(|at| !core::mem::replace(&mut self.taken[at], true))
+    }
+
+    /// How far it is from one of them to the next that no trail has taken: 0 where that is too far.
+    fn to_next(&self, at: usize) -> u64 {
+        let (space, low) = self.batches[at];
+        let above = self.batches.iter().zip(&self.taken).skip(at + 1);
+        let next = above
+            .take_while(|((other, batch), _)| *other == space && batch - low <= STRIDE_MAX)
+            .find(|(_, taken)| !**taken);
+        next.map_or(0, |((_, batch), _)| batch - low)
+    }
+
+    /// Those from `low` to `high`, taken or not.
+    fn between(&self, space: u32, low: u64, high: u64) -> &[(u32, u64)] {
+        let first = self.batches.partition_point(|touched| *touched < (space, low));
+        let end = self.batches.partition_point(|touched| *touched <= (space, high));
+        &self.batches[first..end]
+    }
+}
+
+/// What was touched in this tick, and what it goes on from.
+#[derive(Clone, Debug, Default)]
+pub struct Strides {
+    trails: Vec<Trail>,
+    touched: Touched,
+}
+
+impl Strides {
+    /// That knows nothing.
+    pub fn new() -> Strides {
+        Strides { trails: Vec::with_capacity(TRAILS_MAX), touched: Touched::default() }
+    }
+
+    /// A batch of this space was touched in this tick.
+    pub fn touch(&mut self, space: u32, batch: u64) {
+        self.touched.batches.push((space, batch));
+    }
+
+    /// The tick is over: `next` hears of each batch that a stream will reach, once.
+    pub fn turn(&mut self, tick: u64, mut next: impl FnMut(u32, u64)) {
+        self.touched.sort();
+        self.trails.retain(|trail| tick.saturating_sub(trail.tick) <= PATIENCE);
+        // Streams first, so that no run takes what is theirs.
+        self.trails.sort_by_key(|trail| core::cmp::Reverse(trail.moves));
+        for trail in &mut self.trails {
+            let ways =
+                trail.up.map_or(&[true, false][..], |up| if up { &[true] } else { &[false] });
+            let went = ways.iter().any(|up| go_on(trail, *up, tick, &mut self.touched));
+            if went && trail.moves >= CONFIRMED {
+                say(trail, &mut next);
+            }
+        }
+        self.begin(tick);
+        self.touched.batches.clear();
+    }
+
+    /// What is left may be the beginning of something.
+    fn begin(&mut self, tick: u64) {
+        for at in 0..self.touched.batches.len() {
+            let (space, low) = self.touched.batches[at];
+            if !self.touched.take(space, low) {
+                continue;
+            }
+            let gap = self.touched.to_next(at);
+            let mut high = low;
+            while gap > 0 && self.touched.take(space, high + gap) {
+                high += gap;
+            }
+            if self.trails.len() == TRAILS_MAX {
+                let worth = |at: &usize| {
+                    let trail = &self.trails[*at];
+                    (trail.moves >= CONFIRMED, trail.tick)
+                };
+                self.trails.swap_remove((0..TRAILS_MAX).min_by_key(worth).unwrap_or(0));
+            }
+            let speed = 0.0;
+            let (up, moves, said) = (None, 0, 0);
+            self.trails.push(Trail { space, low, high, gap, up, moves, tick, speed, said });
+        }
+    }
+}
+
+/// Takes from `touched` what goes on from a trail in one direction. Returns whether anything does.
+fn go_on(trail: &mut Trail, up: bool, tick: u64, touched: &mut Touched) -> bool {
+    let Trail { space, low, high, .. } = *trail;
+    let (least, most) = (low.saturating_sub(STRIDE_MAX), high.saturating_add(STRIDE_MAX));
+    let mut head = *trail;
+    if head.gap == 0 {
+        // The nearest one gives the stride.
+        let near = if up {
+            touched.between(space, high + 1, most).first()
+        } else {
+            touched.between(space, least, low).iter().rfind(|(_, batch)| *batch < low)
+        };
+        let Some((_, near)) = near else { return false };
+        head.gap = near.abs_diff(low);
+    }
+    let (mut own, mut strides, mut first) = (0, 0, None);
+    while let Some((batch, more)) = (1..=MISSING_MAX + 1).find_map(|more| {
+        let batch = head.after(up, more)?;
+        touched.take(space, batch).then_some((batch, more))
+    }) {
+        (own, strides) = (own + 1, strides + more);
+        first = first.or(Some(batch));
+        (head.low, head.high) = (batch, batch);
+    }
+    let Some(first) = first else { return false };
+    let last = head.low;
+    (head.low, head.high) = (first.min(last), first.max(last));
+    // Whoever goes through memory does little else there: among many touches some are always in line.
+    let (least, most) = (least.min(head.low), most.max(head.high));
+    if 2 * own <= touched.between(space, least, most).len() {
+        (head.moves, head.up) = (0, None);
+    } else {
+        let ticks = tick.saturating_sub(trail.tick).max(1);
+        let speed = strides as f32 / ticks as f32;
+        head.speed = if trail.moves == 0 { speed } else { (trail.speed + speed) / 2.0 };
+        (head.moves, head.up) = (trail.moves + 1, Some(up));
+    }
+    (head.tick, head.said) = (tick, trail.said.saturating_sub(strides));
+    *trail = head;
+    true
+}
+
+/// Tells what a stream will reach.
+fn say(trail: &mut Trail, next: &mut impl FnMut(u32, u64)) {
+    let ramp = 1_u64.checked_shl(trail.moves).unwrap_or(AHEAD_MAX);
+    let lead = libm::ceilf(trail.speed * LEAD_TICKS) as u64 + 1;
+    let ahead = lead.min(ramp).min(AHEAD_MAX);
+    let up = trail.up.unwrap_or_default();
+    for strides in trail.said + 1..=ahead {
+        if let Some(batch) = trail.after(up, strides) {
+            next(trail.space, batch);
+        }
+    }
+    trail.said = trail.said.max(ahead);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use rand::{Rng, SeedableRng};
+    use rand_pcg::Pcg64Mcg;
+
+    /// What is said to come next, tick by tick.
+    fn said(ticks: &[&[u64]]) -> Vec<Vec<u64>> {
+        let mut strides = Strides::new();
+        let mut all = Vec::new();
+        for (tick, touched) in (0..).zip(ticks) {
+            touched.iter().for_each(|batch| strides.touch(1, *batch));
+            let mut next = Vec::new();
+            strides.turn(tick, |space, batch| {
+                assert_eq!(space, 1);
+                next.push(batch);
+            });
+            all.push(next);
+        }
+        all
+    }
+
+    #[test]
+    fn a_run_that_goes_on_is_a_stream() {
+        let up = said(&[&[40, 41], &[42, 43], &[44, 45], &[46, 47], &[], &[48], &[49, 50, 51]]);
+        assert_eq!(up[..3], [[0; 0]; 3]);
+        assert_eq!(up[3..5], [(48..56).collect(), vec![]]);
+        let more = up[5..].concat();
+        assert!(
+            !more.is_empty() && more.iter().copied().eq(56..56 + more.len() as u64),
+            "{more:?}"
+        );
+        let down = said(&[&[40, 41, 42], &[37, 38, 39], &[34, 35, 36], &[33]]);
+        assert_eq!(down[3], (25..=32).rev().collect::<Vec<_>>());
+        let strided = said(&[&[40], &[45], &[50], &[55]]);
+        assert_eq!(strided, [vec![], vec![], vec![], vec![60, 65, 70, 75, 80]]);
+        let to_zero = said(&[&[27], &[20], &[13], &[6]]);
+        assert_eq!(to_zero[3], [0; 0]);
+        assert_eq!(said(&[&[0], &[0], &[0], &[0], &[0]]).concat(), [0; 0], "it does not go on");
+    }
+
+    #[test]
+    fn a_stream_goes_on_over_what_is_missing_and_beside_others() {
+        let missing = said(&[&[10, 11], &[12, 13], &[16, 17], &[18, 20]]);
+        assert_eq!(missing[3].first(), Some(&21));
+        let two = said(&[&[10, 500], &[11, 498], &[12, 496], &[13, 494]]);
+        assert!(two[3].contains(&14) && two[3].contains(&492), "{two:?}");
+        let crowded = said(&[&[10, 13, 17], &[11, 30, 34], &[12, 19, 28], &[13, 25, 31]]);
+        assert_eq!(crowded.concat(), [0; 0]);
+    }
+
+    #[test]
+    fn a_stream_that_rests_too_long_is_forgotten() {
+        let go = |rest: u64| {
+            let mut strides = Strides::new();
+            let mut next = 0;
+            for (tick, batch) in [(0, 7), (1, 8), (2, 9), (3 + rest, 10)] {
+                strides.touch(1, batch);
+                strides.turn(tick, |_, _| next += 1);
+            }
+            next
+        };
+        assert!(go(PATIENCE - 1) > 0);
+        assert_eq!(go(PATIENCE), 0);
+    }
+
+    /// Without order there is little to see, and it is bounded what is made of that.
+    #[test]
+    fn touches_at_random_are_seldom_a_stream() {
+        let mut rng = Pcg64Mcg::seed_from_u64(1);
+        let mut strides = Strides::new();
+        let (mut touched, mut next) = (0, 0);
+        for tick in 0..10_000 {
+            for _ in 0..rng.random_range(0..4) {
+                strides.touch(1, rng.random_range(0..4_096));
+                touched += 1;
+            }
+            strides.turn(tick, |_, _| next += 1);
+            assert!(strides.trails.len() <= TRAILS_MAX);
+        }
+        std::println!("{next} batches said to come next, {touched} touched");
+        assert!(next * 100 < touched, "{next} of {touched}");
+    }
+}

@@ -1,0 +1,36 @@
+//! Maps, touches and unmaps memory: whoever holds this process's address space for long is noticed here.
+
+use std::io;
+
+use crate::cpu::monotonic_ns;
+
+/// Maps so many bytes, touches the first, and unmaps them. How long that took, in nanoseconds.
+pub fn map_touch_unmap(bytes: usize) -> io::Result<u64> {
+    let start_ns = monotonic_ns();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: asks for a new mapping.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is new, ours, and not empty: the kernel refuses to map nothing.
+    unsafe { at.cast::<u8>().write_volatile(1) };
+    // SAFETY: mapped above with this size, and used by nobody.
+    let status = unsafe { libc::munmap(at, bytes) };
+    match status {
+        0 => Ok(monotonic_ns() - start_ns),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::map_touch_unmap;
+
+    #[test]
+    fn it_takes_some_time_and_what_is_no_size_is_refused() {
+        assert!(map_touch_unmap(1 << 16).unwrap() > 0);
+        assert!(map_touch_unmap(0).is_err());
+    }
+}
