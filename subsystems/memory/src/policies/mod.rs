@@ -1,6 +1,6 @@
 //! Policies, each in a file of its own, pure, with its source.
 //!
-//! All share [`tiered`], which keeps what is mapped, when to scan and what is to be moved; a policy is
+//! All share [`mod@tiered`], which keeps what is mapped, when to scan and what is to be moved; a policy is
 //! what it keeps of a batch, and what it makes of it ([`Classifier`]). [`threshold`] is the one to read first.
 //!
 //! A policy is asked for by its name, and settings after a colon:

@@ -10,10 +10,10 @@
 //!   tick 4                              49 50   a stream: 51, 52, ... come next
 //! ```
 //!
-//! A run that goes on [`CONFIRMED`] times at the same stride, in the same direction, is a stream, unless as much is
+//! A run that goes on `CONFIRMED` times at the same stride, in the same direction, is a stream, unless as much is
 //! touched beside it: among many touches in no order some are always in line. What is said to come next is what
-//! the stream will reach in the next [`LEAD_TICKS`], at first no more than a few batches, and twice as many with each
-//! tick in which it does go on. A stream that has not gone on for [`PATIENCE`] ticks is forgotten.
+//! the stream will reach in the next `LEAD_TICKS`, at first no more than a few batches, and twice as many with each
+//! tick in which it does go on. A stream that has not gone on for `PATIENCE` ticks is forgotten.
 
 use alloc::vec::Vec;
 
