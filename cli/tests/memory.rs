@@ -286,7 +286,7 @@ fn a_dry_run_changes_nothing() {
     let pid = target.0.id();
     let arguments = ["run", "--dry-run", "--policy", QUICK, "--seconds", "4", "--json"];
     let found = object(&wave(&arguments).args(["--pid", &pid.to_string()]).output().unwrap());
-    assert!(found["held_back"][2].as_u64().unwrap() > 0, "it would have: {found}");
+    assert!(found["would_be_paged_out_bytes"].as_u64().unwrap() > 0, "it would have: {found}");
     assert_eq!((status(pid, "VmSwap"), found["net_saved_bytes"].as_i64()), (0, Some(0)));
     assert!(target.answer().starts_with("intact"));
 }

@@ -1,5 +1,6 @@
 //! `wave memory`: finds cold pages of running programs, and pages them out.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -61,8 +62,8 @@ Exit codes: that of a command that ended by itself; else 0; 2 bad arguments, no 
 nothing of it can be paged out; 3 this machine or user cannot (the message says what to type)."
 )]
 struct RunArgs {
-    /// A process and its children; may be repeated.
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    /// Processes and their children.
+    #[arg(long, value_name = "PID", num_args = 1.., value_parser = clap::value_parser!(i32).range(1..))]
     pid: Vec<i32>,
     /// The processes of a cgroup and of those below it, also those that come later; may be repeated.
     #[arg(long, value_name = "FOLDER")]
@@ -244,6 +245,11 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
         quiet: args.quiet || args.json,
         json: args.json,
     };
+    if let Some(out) = &args.out {
+        // Not after an hour.
+        std::fs::create_dir_all(out)
+            .map_err(|error| Failure::Cannot(format!("{}: {error}", out.display())))?;
+    }
     let report = run::run(&wanted)?;
     if let Some(out) = &args.out {
         report.save(out)?;
@@ -270,7 +276,8 @@ fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     if args.json {
         println!("{}", told.json());
     } else {
-        println!("{}", told.text());
+        // Whoever reads the first lines only closes the pipe.
+        let _ = writeln!(std::io::stdout(), "{}", told.text());
     }
     Ok(if told.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }

@@ -66,6 +66,8 @@ pub struct Told {
     seconds: f64,
     ranges: Vec<Range>,
     batch: Option<(Place, Explanation)>,
+    /// A batch was asked for.
+    of_one: bool,
     events: Vec<Event>,
     heat: Heat,
 }
@@ -183,8 +185,9 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
     }
     let ours = |place: &Place| asked.pid.is_none_or(|pid| pid == place.space);
     heat.keep(ours);
-    let mut told =
-        Told { policy: header.policy, seconds, ranges: Vec::new(), batch: None, events, heat };
+    let of_one = asked.address.is_some();
+    let (policy, ranges) = (header.policy, Vec::new());
+    let mut told = Told { policy, seconds, ranges, batch: None, of_one, events, heat };
     for (id, known) in by_place(&strips) {
         for lane in wave_memory::wire::bits(known.mapped) {
             let Some(explanation) = brain.policy().explain(id, lane) else { continue };
@@ -290,7 +293,7 @@ impl Told {
 
     /// Whether nothing is known of what was asked for.
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty() || (self.batch.is_none() && !self.events.is_empty())
+        self.ranges.is_empty() || (self.of_one && self.batch.is_none())
     }
 
     /// Warmth over time and address.
@@ -323,8 +326,8 @@ impl Told {
             }
             return text;
         }
-        if self.ranges.is_empty() {
-            text.push_str("Nothing that was managed.");
+        if self.is_empty() {
+            text.push_str("nothing that was managed; without --address, all that was is listed.");
             return text;
         }
         let head = ["process", "from", "size", "tier", "verdict", "warmth", "scanned every"];

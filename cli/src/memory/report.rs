@@ -15,6 +15,8 @@ use crate::report::plot::style::DrawError;
 use crate::report::{Directory, STYLE};
 use crate::run::Failure;
 
+const PAGE_BYTES: u64 = 4096;
+
 /// How things were at one moment.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
@@ -85,6 +87,7 @@ impl Sample {
 
 fn held(stats: &Stats) -> Option<&'static str> {
     match stats.held {
+        _ if stats.swap_bytes == 0 => Some("there is no swap"),
         _ if stats.swap_full => Some("swap is full"),
         Some(Held::Refaults) => Some("pages come back too often"),
         Some(Held::Pressure) => Some("tasks wait for memory"),
@@ -117,8 +120,10 @@ pub struct Report {
     pub daemon_core_share: f64,
     /// Outcomes of the last agent's decisions.
     pub outcomes: Vec<(String, u64)>,
-    /// Page-outs held back: for refaults, for pressure, because nothing was to be changed.
-    pub held_back: [u64; 3],
+    /// Page-outs held back: for refaults, for pressure.
+    pub held_back: [u64; 2],
+    /// Of a dry run: what would have been paged out at some time.
+    pub would_be_paged_out_bytes: u64,
     /// Batches that were left out because clearing them changes nothing: a fork shares them.
     pub unclearable_batches: u64,
     /// Strips that found no room in the table.
@@ -145,7 +150,8 @@ impl Report {
             net_saved_bytes: 0,
             daemon_core_share: 0.0,
             outcomes: Vec::new(),
-            held_back: [0; 3],
+            held_back: [0; 2],
+            would_be_paged_out_bytes: 0,
             unclearable_batches: 0,
             strips_left_out: 0,
             agents: [0; 2],
@@ -159,7 +165,8 @@ impl Report {
             |(code, count): &(wave_core::outcome::Code, u64)| (code.name().to_owned(), *count);
         self.outcomes = stats.outcomes.iter().map(name).collect();
         let totals = &stats.totals;
-        self.held_back = [totals.held_for_refaults, totals.held_for_pressure, totals.dry];
+        self.held_back = [totals.held_for_refaults, totals.held_for_pressure];
+        self.would_be_paged_out_bytes = totals.dry_pages * PAGE_BYTES;
         self.unclearable_batches = totals.unclearable;
         self.strips_left_out = stats.left_out;
         self.agents = [stats.agents, stats.lost_agents];
@@ -240,7 +247,7 @@ impl Report {
     /// For a terminal, at the end.
     pub fn text(&self) -> String {
         let Some(last) = self.samples.iter().rev().find(|sample| sample.resident_bytes > 0) else {
-            return "The program ended before anything could be seen of it.".to_owned();
+            return "No process was there for long enough to be seen.".to_owned();
         };
         let first = &self.samples[0];
         let most = self.samples.iter().map(|sample| sample.resident_bytes).max().unwrap_or(0);
@@ -276,8 +283,8 @@ impl Report {
             last.agent_cpu_seconds
         );
         if self.dry_run {
-            let _ =
-                write!(text, "\nDry run: {} page-outs were not carried out.", self.held_back[2]);
+            let bytes = show(self.would_be_paged_out_bytes);
+            let _ = write!(text, "\nDry run: {bytes} would have been paged out.");
         }
         if self.held_back[0] + self.held_back[1] > 0 {
             let _ = write!(

@@ -27,6 +27,8 @@ const SAMPLE: Duration = Duration::from_secs(1);
 const LINE: Duration = Duration::from_secs(10);
 /// An agent is late after so many of its longest periods.
 const PERIODS_LATE: u64 = 3;
+/// Processes that are told of one by one.
+const LINES_MAX: usize = 3;
 /// A new agent follows one that was lost after this long.
 const REST: Duration = Duration::from_millis(500);
 
@@ -272,6 +274,11 @@ pub fn about(stats: &Stats) -> Vec<String> {
         if !left.is_empty() {
             lines.push(format!("process {}: left alone: {}", program.pid, left.join(", ")));
         }
+    }
+    let more = lines.len().saturating_sub(LINES_MAX);
+    if more > 0 {
+        lines.truncate(LINES_MAX);
+        lines.push(format!("and of {more} more processes"));
     }
     lines
 }

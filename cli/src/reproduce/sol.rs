@@ -454,11 +454,12 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_are_waited_for_take_the_host_more() {
+    fn whether_copies_are_waited_for_hardly_matters() {
         let [sync, asynchronous] = COPIES.map(|(copies, ..)| manage_across(4, copies));
         let host = |done: &Done| done.value("host").unwrap();
-        assert!(host(&sync) > host(&asynchronous), "{sync:?} {asynchronous:?}");
         assert!(host(&asynchronous) > 0.0);
+        let more = host(&sync) / host(&asynchronous) - 1.0;
+        assert!(more.abs() < 0.05, "{sync:?} {asynchronous:?}");
     }
 
     #[test]

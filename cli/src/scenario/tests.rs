@@ -52,6 +52,11 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
             named(&memory.name, &memory.description);
             continue;
         }
+        if crate::bakeoff::is_meant(&file) {
+            let plan = crate::bakeoff::load(&file).unwrap_or_else(|error| panic!("{error}"));
+            named(&plan.name, &plan.description);
+            continue;
+        }
         // One with a [sweep] is many; of the others, this is the only one.
         let shipped = wave_sched::policies::NAMES;
         let sweep = parse_sweep(&file, &text, shipped).unwrap_or_else(|error| panic!("{error}"));

@@ -109,6 +109,10 @@ pub(crate) fn below(root: i32) -> HashSet<Lifetime> {
 /// The processes of a cgroup and of those below it.
 pub(crate) fn cgroup_processes(path: &Path) -> Result<HashSet<Lifetime>, TargetError> {
     let no_cgroup = |error| TargetError::NoCgroup { path: path.to_owned(), error };
+    // One of version 1 has processes as well, and its root all of the machine's.
+    if let Err(error) = std::fs::metadata(path.join("cgroup.controllers")) {
+        return Err(no_cgroup(error));
+    }
     let mut found = HashSet::new();
     let mut folders = vec![path.to_owned()];
     while let Some(folder) = folders.pop() {

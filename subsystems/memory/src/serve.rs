@@ -88,8 +88,8 @@ pub struct Totals {
     pub held_for_refaults: u64,
     /// Page-outs that the guard held back for pressure.
     pub held_for_pressure: u64,
-    /// Page-outs that were not carried out, as nothing is to be changed.
-    pub dry: u64,
+    /// Pages that would have been paged out, if anything were to be changed.
+    pub dry_pages: u64,
     /// Batches that were left out because clearing them changes nothing: memory that a fork shares.
     pub unclearable: u64,
     /// Words of readings that were sent.
@@ -206,7 +206,8 @@ impl State {
         batches: u64,
     ) -> Result<(), Code> {
         if self.dry_run {
-            self.totals.dry += 1;
+            let bits = tiers.read(place).ok_or(Code::TargetNotFound)?;
+            self.totals.dry_pages += self.table.would_page_out(id, batches, &bits);
             return Err(Code::Held);
         }
         match self.guard.held(tiers.now()) {
@@ -215,7 +216,7 @@ impl State {
             None => {
                 let before = tiers.read(place).ok_or(Code::TargetNotFound)?;
                 // A page that has become huge since the last look would be split by a part of it.
-                if self.table.note_huge(id, before.huge) {
+                if self.table.note_huge(id, &before) {
                     return Err(Code::TargetStale);
                 }
                 // Pages that were touched since they were scanned would be touched again: a batch is cold as a whole,

@@ -48,14 +48,36 @@ struct Slot {
     interval_us: [u32; LANES],
     /// Pages of each that were paged out, and have not been seen since.
     out: [u64; LANES],
+    /// Batches that would have been paged out, if anything were.
+    dry: u64,
 }
 
 impl Slot {
     fn forget(&mut self, batches: u64) {
         for batch in wire::bits(batches) {
             let batch = batch as usize;
-            (self.cleared[batch], self.interval_us[batch], self.out[batch]) = (Nanos(0), 0, 0);
+            (self.cleared[batch], self.interval_us[batch]) = (Nanos(0), 0);
         }
+    }
+
+    /// What is mapped there now is something else: nothing of it was paged out.
+    fn forget_mapping(&mut self, batches: u64) {
+        self.dry &= !batches;
+        for batch in wire::bits(batches) {
+            self.out[batch as usize] = 0;
+        }
+    }
+
+    /// Batches of units that have become huge, or are no longer. One that is wholly out is what it was: a page is
+    /// paged out in small ones, and comes back so.
+    fn changed(&self, bits: &Bits) -> u64 {
+        let is_out = |unit: &u32| {
+            let first = (unit * wire::UNIT_BATCHES) as usize;
+            bits.present[first..][..wire::UNIT_BATCHES as usize].iter().all(|pages| *pages == 0)
+        };
+        let units = (0..u8::BITS).filter(|unit| (self.huge ^ bits.huge) >> unit & 1 != 0);
+        let units = units.filter(|unit| self.huge >> unit & 1 == 0 || !is_out(unit));
+        wire::whole(units.fold(0, |units, unit| units | 1 << unit))
     }
 }
 
@@ -117,6 +139,7 @@ impl Table {
             let changed = slot.mapped ^ managed;
             if changed != 0 {
                 slot.mapped = managed;
+                slot.forget_mapping(changed);
                 self.void(id, changed);
             }
         }
@@ -149,6 +172,7 @@ impl Table {
                     cleared: [Nanos(0); LANES],
                     interval_us: [0; LANES],
                     out: [0; LANES],
+                    dry: 0,
                 });
                 self.slots.len() as u32 - 1
             }
@@ -166,6 +190,7 @@ impl Table {
         self.places.remove(&place);
         let slot = &mut self.slots[id as usize];
         (slot.mapped, slot.huge) = (0, 0);
+        slot.forget_mapping(u64::MAX);
         self.void(id, u64::MAX);
         self.slots[id as usize].place = None;
         self.free.push(id);
@@ -253,14 +278,26 @@ impl Table {
     }
 
     /// Units of a strip that are huge now; those that came or went are void. Returns whether any did.
-    pub fn note_huge(&mut self, id: u32, huge: u8) -> bool {
+    pub fn note_huge(&mut self, id: u32, bits: &Bits) -> bool {
         let slot = &mut self.slots[id as usize];
-        let changed = wire::whole(slot.huge ^ huge);
+        let changed = slot.changed(bits);
         if changed != 0 {
-            slot.huge = huge;
+            for unit in (0..u8::BITS).filter(|unit| changed & wire::whole(1 << unit) != 0) {
+                slot.huge ^= 1 << unit;
+            }
             self.void(id, changed);
         }
         changed != 0
+    }
+
+    /// Batches would have been paged out, if anything were. Returns how many pages of those of which that was not
+    /// said before.
+    pub fn would_page_out(&mut self, id: u32, batches: u64, bits: &Bits) -> u64 {
+        let slot = &mut self.slots[id as usize];
+        let fresh = batches & !slot.dry;
+        slot.dry |= fresh;
+        let pages = |batch: usize| bits.present[batch] & !bits.young[batch];
+        wire::bits(fresh).map(|batch| u64::from(pages(batch as usize).count_ones())).sum()
     }
 
     /// Batches that cannot be managed after all: they are told as not mapped.
@@ -283,12 +320,19 @@ impl Table {
         now: Nanos,
         extent: &mut Vec<u64>,
     ) -> Seen {
-        let changed = wire::whole(self.slots[id as usize].huge ^ bits.huge);
-        self.note_huge(id, bits.huge);
+        let changed = self.slots[id as usize].changed(bits);
+        self.note_huge(id, bits);
         let slot = &mut self.slots[id as usize];
         let tails = wire::whole(slot.huge) & !wire::firsts(slot.huge);
         let mut rest = batches & slot.mapped & !changed & !tails;
         let mut seen = Seen { batches: rest.count_ones().into(), refaults: 0 };
+        // Also of those that are told first, and of the rest of a huge unit.
+        for batch in wire::bits(batches & slot.mapped) {
+            let at = batch as usize;
+            let back = slot.out[at] & bits.present[at];
+            seen.refaults += u64::from(back.count_ones());
+            slot.out[at] &= !back;
+        }
         let subject = Subject { id, generation: slot.generation };
         while rest != 0 {
             let cleared = slot.cleared[rest.trailing_zeros() as usize];
@@ -308,9 +352,6 @@ impl Table {
                 words[count] = [bits.young[at] & bits.present[at] & one, bits.present[at] & one];
                 count += 1;
                 slot.interval_us[at] = interval_us;
-                let back = slot.out[at] & bits.present[at];
-                seen.refaults += u64::from(back.count_ones());
-                slot.out[at] &= !back;
             }
             let sequence = slot.sequence;
             let words = &words[..count];
@@ -483,8 +524,24 @@ mod tests {
         assert_eq!(table.read(0, 0xff00, &bits, at(2), &mut extent).batches, 1);
         let reading = wire::Readings::new(&extent).next().unwrap().unwrap();
         assert_eq!((reading.batches, reading.words), (1 << 8, &[[1, 1]][..]));
+        // Paged out, it is in small pages, and what it was.
+        let (before, mut out) = (bits.clone(), bits.clone());
+        out.huge = 0;
+        (8..16).for_each(|batch| (out.present[batch], out.young[batch]) = (0, 0));
+        assert_eq!(table.paged_out(0, 0xff00, &before, &out), 512);
+        assert_eq!(table.read(0, 0xff00, &out, at(3), &mut extent).batches, 1);
+        assert_eq!(told(&mut table, 9), []);
+        (out.present[9], out.young[9]) = (0b111, 0b111);
+        let seen = table.read(0, 0xff00, &out, at(3), &mut extent);
+        assert_eq!((seen.batches, seen.refaults), (0, 3), "it was split, and is told first");
+        assert_eq!(told(&mut table, 9)[0].huge, 0);
+        out.present[10] = u64::MAX;
+        assert_eq!(table.read(0, 0xff00, &out, at(4), &mut extent).refaults, 64, "the rest counts");
+        bits.huge = 2;
+        table.read(0, 0xff00, &bits, at(5), &mut extent);
+        told(&mut table, 9);
         bits.huge = 0;
-        assert_eq!(table.read(0, 0xff00, &bits, at(3), &mut extent).batches, 0);
+        assert_eq!(table.read(0, 0xff00, &bits, at(5), &mut extent).batches, 0);
         assert_eq!(told(&mut table, 9)[0].void, 0xff00, "it was split");
         table.leave_out(0, 0b100);
         table.update(SPACE, &mapped(&[(0, u64::MAX)]));

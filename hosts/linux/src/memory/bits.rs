@@ -67,7 +67,10 @@ pub enum BitsError {
         why: String,
     },
     /// Nothing works here.
-    #[error("this kernel tells no accessed bits of other processes: {0}")]
+    #[error(
+        "accessed bits of other processes cannot be read; it takes root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, \
+         CAP_SYS_NICE and CAP_SYS_ADMIN: {0}"
+    )]
     Nowhere(String),
     /// It did work before.
     #[error("reading a page table: {0}; this worked when it was tried first")]

@@ -129,6 +129,8 @@ pub struct Stats {
     pub zram_bytes: u64,
     /// Bytes that lie in compressed swap, before compression.
     pub zram_held_bytes: u64,
+    /// Bytes of swap.
+    pub swap_bytes: u64,
     /// Bytes of swap that are free.
     pub swap_free_bytes: u64,
     /// Refaults in the last minute, in pages.

@@ -355,6 +355,7 @@ impl Host {
         stats.swapped_bytes = figures.swapped_bytes;
         stats.zram_bytes = figures.zram_bytes;
         stats.zram_held_bytes = figures.zram_held_bytes;
+        stats.swap_bytes = figures.swap_bytes;
         stats.swap_free_bytes = figures.swap_free_bytes;
         stats.swap_full = self.kernel.is_swap_full();
         (stats.held, stats.refaults_per_minute) = (held, refaults_per_minute);

@@ -45,6 +45,7 @@ pub(super) struct Sums {
     pub swapped_bytes: u64,
     pub zram_bytes: u64,
     pub zram_held_bytes: u64,
+    pub swap_bytes: u64,
     pub swap_free_bytes: u64,
 }
 
@@ -151,6 +152,7 @@ impl Kernel {
         }
         if let Ok(state) = swap_state() {
             sums.swap_free_bytes = state.free_bytes;
+            sums.swap_bytes = state.total_bytes;
             for device in &state.devices {
                 let Some(zram) = Zram::of(&device.path) else { continue };
                 sums.zram_bytes += zram.memory_used_bytes;

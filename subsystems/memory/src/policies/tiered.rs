@@ -326,6 +326,8 @@ impl<C: Classifier> Tiered<C> {
         let most = &mut self.pages[id];
         let mut sights = Sights::new(reading.interval_us);
         let (mut resting, mut seen, mut count) = (0, 0, 0);
+        // Mapped, and no page in it yet.
+        let mut empty = 0;
         for (batch, [young, present]) in wire::bits(reading.batches).zip(reading.words) {
             if managed >> batch & 1 == 0 {
                 continue;
@@ -335,6 +337,7 @@ impl<C: Classifier> Tiered<C> {
                 *pages = (*pages).max(present.count_ones() as u8);
             }
             if *pages == 0 {
+                empty |= 1 << batch;
                 continue;
             }
             resting |= u64::from(present != young) << batch;
@@ -360,6 +363,7 @@ impl<C: Classifier> Tiered<C> {
         let mut rng = Self::rng(self.seed, id, strip);
         let Paces { faster, slower } =
             self.classifier.observe(&mut self.batches[id], &sights, &mut rng);
+        let slower = slower | empty;
         let levels = &mut strip.levels[..self.schedule.levels as usize];
         for level in 1..levels.len() {
             let moved = levels[level] & faster;
