@@ -26,7 +26,7 @@ pub use plan::{Plan, is_meant, load};
 use cgroup::{Cgroup, Controller};
 use places::Places;
 use program::{Pattern, Program, redis_program};
-use report::{Point, ProgramResult, Results};
+use report::{KEPT_UP, Point, ProgramResult, Results};
 use tools::{Running, Setting, Statistics};
 
 use crate::memory::size;
@@ -196,6 +196,7 @@ impl Ground<'_> {
         let seconds = last.at.duration_since(first.at).as_secs_f64();
         let rate = |of: fn(&Counters) -> u64| (of(&last) - of(&first)) as f64 / seconds;
         self.progress.end();
+        let accesses_per_second = rate(|counters| counters.accesses);
         Ok(Point {
             tool: setting.tool().to_owned(),
             setting: setting.describe(),
@@ -206,7 +207,8 @@ impl Ground<'_> {
             refaults_per_second: rate(|counters| counters.pages_in),
             pages_out_per_second: rate(|counters| counters.pages_out),
             major_faults_per_second: rate(|counters| counters.major_faults),
-            accesses_per_second: rate(|counters| counters.accesses),
+            accesses_per_second,
+            kept_up: accesses_per_second >= KEPT_UP * planned.accesses_per_second,
             core_share: last.cpu.saturating_sub(first.cpu).as_secs_f64() / seconds,
         })
     }
