@@ -144,8 +144,8 @@ impl ProgramResult {
             .collect();
         let all = || curves.iter().flatten();
         let logs = || all().map(|spot| spot.refaults.log10());
-        let low = logs().fold(f64::MAX, f64::min).floor();
-        let high = logs().fold(f64::MIN, f64::max).ceil().max(low + 1.0);
+        let low = logs().reduce(f64::min).unwrap_or(0.0).floor();
+        let high = logs().reduce(f64::max).unwrap_or(1.0).ceil().max(low + 1.0);
         let most = all().map(|spot| spot.saved).fold(1.0, f64::max);
         let up = ticks(most, 6);
         let top = up.last().copied().unwrap_or(most);
