@@ -28,7 +28,7 @@ const BATCH_WORDS: usize = 64 * PAGE_WORDS;
 /// Accesses come in groups, one every so often.
 const TICK: Duration = Duration::from_millis(2);
 /// How often it is told how many there were.
-const TELL: Duration = Duration::from_millis(200);
+const TELL: Duration = Duration::from_millis(20);
 /// How long a program may take until its memory is filled.
 const FILL_PATIENCE: Duration = Duration::from_secs(120);
 /// Share of the accesses that go to the hot fifth.

@@ -19,6 +19,8 @@ use crate::run::{Failure, machine};
 use crate::scenario::slug;
 
 const OURS: &str = "sol";
+/// Who does this share of the accesses has kept up.
+pub const KEPT_UP: f64 = 0.95;
 
 /// One setting of one tool, on one program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -43,6 +45,8 @@ pub struct Point {
     pub major_faults_per_second: f64,
     /// What the program came to.
     pub accesses_per_second: f64,
+    /// Whether that is what it was to do, or nearly. If not, its refaults are of other accesses, and nothing is compared.
+    pub kept_up: bool,
     /// CPU time of the tool, compressing included, as a share of one core.
     pub core_share: f64,
 }
@@ -108,7 +112,7 @@ impl ProgramResult {
     /// On a logarithm's axis nothing is 0: fewer than one refault in ten seconds counts as that.
     fn spots(&self, tool: &str) -> Vec<Spot> {
         const LEAST: f64 = 0.1;
-        let of = self.points.iter().filter(|point| point.tool == tool);
+        let of = self.points.iter().filter(|point| point.tool == tool && point.kept_up);
         of.map(|point| Spot {
             refaults: point.refaults_per_second.max(LEAST),
             saved: point.net_saved_bytes,
@@ -140,8 +144,8 @@ impl ProgramResult {
             .collect();
         let all = || curves.iter().flatten();
         let logs = || all().map(|spot| spot.refaults.log10());
-        let low = logs().fold(f64::MAX, f64::min).floor();
-        let high = logs().fold(f64::MIN, f64::max).ceil().max(low + 1.0);
+        let low = logs().reduce(f64::min).unwrap_or(0.0).floor();
+        let high = logs().reduce(f64::max).unwrap_or(1.0).ceil().max(low + 1.0);
         let most = all().map(|spot| spot.saved).fold(1.0, f64::max);
         let up = ticks(most, 6);
         let top = up.last().copied().unwrap_or(most);
@@ -175,7 +179,7 @@ fn show(ratio: Option<&Ratio>) -> String {
     let Some(Ratio { ratio: Some(ratio), least, most, overlap, refaults_per_second: [a, b] }) =
         ratio
     else {
-        return "no comparison: one of the two saves nothing".to_owned();
+        return "no comparison: one of the two saves nothing, or the program kept up with none of its settings".to_owned();
     };
     let [least, most] = [least, most].map(|end| end.unwrap_or(*ratio));
     match overlap {
@@ -211,7 +215,8 @@ impl Results {
             net_saved_ratio_vs_mglru: ratios(|result| result.vs_mglru.as_ref()),
             comparison: "sol's net savings over the other tool's at equal refaults: of each tool the settings that no \
                          other of its settings beats, linear between them in the logarithm of refaults, as a \
-                         geometric mean over the refaults that both curves have; without such, at their nearest ends"
+                         geometric mean over the refaults that both curves have; without such, at their nearest ends. \
+                         Settings under which the program fell behind its accesses count for nothing"
                 .to_owned(),
             programs,
             facts,
@@ -300,6 +305,7 @@ impl Results {
 
 fn row(point: &Point) -> [String; 7] {
     let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
+    let behind = if point.kept_up { "" } else { " (behind)" };
     [
         point.tool.clone(),
         point.setting.clone(),
@@ -307,7 +313,7 @@ fn row(point: &Point) -> [String; 7] {
         mib(point.swapped_bytes),
         format!("{:.1}", point.refaults_per_second),
         format!("{:.1}", 100.0 * point.core_share),
-        format!("{:.0}", point.accesses_per_second),
+        format!("{:.0}{behind}", point.accesses_per_second),
     ]
 }
 
