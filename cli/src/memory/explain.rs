@@ -143,14 +143,17 @@ pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
                             let lanes = wave_memory::wire::bits(reading.batches);
                             for (lane, [young, present]) in lanes.zip(reading.words) {
                                 let pages = if is_huge(known, lane) { 1 } else { BATCH_PAGES };
-                                heat.push(heat::Look {
-                                    seconds,
-                                    place: known.place,
-                                    lane,
-                                    touched: young.count_ones(),
-                                    present: present.count_ones(),
-                                    pages,
-                                    interval_us: reading.interval_us,
+                                let units = if pages == 1 { UNIT_BATCHES } else { 1 };
+                                (lane..lane + units).for_each(|lane| {
+                                    heat.push(heat::Look {
+                                        seconds,
+                                        place: known.place,
+                                        lane,
+                                        touched: young.count_ones(),
+                                        present: present.count_ones(),
+                                        pages,
+                                        interval_us: reading.interval_us,
+                                    })
                                 });
                                 if meant(&known.place, 1 << lane).is_some() {
                                     let what = looked(*young, *present, reading.interval_us);

@@ -55,7 +55,8 @@ impl Heat {
         self.0.retain(|look| of(&look.place));
     }
 
-    /// Draws it: time to the right, addresses upwards, without the gaps between what is managed.
+    /// Draws it: time to the right, addresses upwards, without the gaps between what is managed. What is touched in
+    /// another time than 9.6 s is made comparable by its rate.
     pub fn draw(&self) -> Result<String, DrawError> {
         let last = self.0.iter().map(|look| look.seconds).fold(1.0, f64::max);
         let batch = |look: &Look| {
@@ -72,14 +73,33 @@ impl Heat {
             *row = at / per_row;
         }
         let height = count.div_ceil(per_row);
-        // Each row's looks hold until the next one.
         let mut cells = vec![Cell::default(); COLUMNS * height];
-        for look in self.0.iter().filter(|look| look.interval_us > 0) {
-            let column = |seconds: f64| (seconds.max(0.0) / last * COLUMNS as f64) as usize;
-            let end = column(look.seconds).min(COLUMNS - 1);
+        let column =
+            |seconds: f64| ((seconds.max(0.0) / last * COLUMNS as f64) as usize).min(COLUMNS - 1);
+        // Of each batch: the most pages that it had, and its last look.
+        let mut seen: BTreeMap<(u32, u64), (u32, Cell)> = BTreeMap::new();
+        let mut until: BTreeMap<(u32, u64), usize> = BTreeMap::new();
+        for look in &self.0 {
+            let key = batch(look);
+            let (most, before) = seen.entry(key).or_default();
+            *most = look.present.max(*most);
+            let now = Cell::of(look, *most);
+            // What was seen of the time since it was cleared; whether it was away then was seen at its begin.
+            let away = if look.touched > 0 { now.away } else { before.away };
+            let end = column(look.seconds);
             let begin = column(look.seconds - f64::from(look.interval_us) / 1e6).min(end);
-            for column in begin..=end {
-                cells[rows[&batch(look)] * COLUMNS + column].add(look);
+            if look.interval_us > 0 {
+                for column in begin..=end {
+                    cells[rows[&key] * COLUMNS + column].add(&Cell { away, ..now });
+                }
+            }
+            *before = now;
+            until.insert(key, end);
+        }
+        // From its last look on a batch is shown as it was then.
+        for (key, (_, last)) in &seen {
+            for column in until[key] + 1..COLUMNS {
+                cells[rows[key] * COLUMNS + column].add(last);
             }
         }
         let bytes = count as u64 * BATCH_BYTES;
@@ -123,13 +143,19 @@ struct Cell {
 }
 
 impl Cell {
-    fn add(&mut self, look: &Look) {
-        let pages = f64::from(look.pages);
-        let share = (f64::from(look.touched) / pages).min(0.999);
-        let rate = -(1.0 - share).ln() / f64::from(look.interval_us);
-        self.warmth += 1.0 - (-rate * HORIZON_US).exp();
-        self.away += 1.0 - f64::from(look.present) / pages;
-        self.looks += 1.0;
+    /// One look at a batch that has had so many pages: those that are not there now are in the slow tier.
+    fn of(look: &Look, most: u32) -> Cell {
+        let share = (f64::from(look.touched) / f64::from(look.pages)).min(0.999);
+        let rate = -(1.0 - share).ln() / f64::from(look.interval_us.max(1));
+        let away = 1.0 - f64::from(look.present) / f64::from(most.max(1));
+        let away = if most == 0 { 0.0 } else { away };
+        Cell { warmth: 1.0 - (-rate * HORIZON_US).exp(), away, looks: 1.0 }
+    }
+
+    fn add(&mut self, other: &Cell) {
+        self.warmth += other.warmth;
+        self.away += other.away;
+        self.looks += other.looks;
     }
 
     fn colour(&self) -> Option<RGBColor> {
