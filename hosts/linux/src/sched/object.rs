@@ -24,6 +24,8 @@ const WINDOWS: u64 = 4;
 const CORE_LINES: u32 = 4;
 const CONTROL_LINES: u32 = 2;
 const NO_ENCLAVE: u32 = u32::MAX;
+/// Codes from here up are not the program's to answer, and have no counter.
+const CODES: usize = 19;
 
 /// Why the mechanism could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -419,7 +421,12 @@ impl Mechanism {
         super::CoreStats {
             switches: get(CoreField::Outcomes as usize + Code::Complete as usize),
             fallback_switches: get(CoreField::FallbackSwitches as usize),
-            outcomes: Code::ALL.iter().map(outcome).filter(|(_, count)| *count > 0).collect(),
+            outcomes: Code::ALL
+                .iter()
+                .filter(|code| (**code as usize) < CODES)
+                .map(outcome)
+                .filter(|(_, count)| *count > 0)
+                .collect(),
             early: get(CoreField::Early as usize),
         }
     }
