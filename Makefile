@@ -34,6 +34,7 @@ lint: setup
 	cargo fmt --manifest-path docs/guide/my-policy/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
+	cargo metadata --format-version 1 --manifest-path docs/guide/my-policy/Cargo.toml --locked >/dev/null
 	cargo xtask tidy
 
 fuzz: build
@@ -46,12 +47,14 @@ bench: build
 	$(WAVE) bench preempt
 	$(WAVE) bench sim
 	$(WAVE) bench sol
+	$(WAVE) bench payload
 
 soak: build
 	$(WAVE) run scenarios/ladder.toml
 	$(WAVE) run scenarios/agent-crash.toml
 	$(WAVE) run scenarios/enclaves.toml
 	$(WAVE) run scenarios/rocksdb-sol.toml
+	$(WAVE) run scenarios/rpc-rocksdb.toml
 	$(WAVE) fuzz --seeds 50000
 	WAVE_SECONDS=300 cargo test --release --locked --package wave --test memory -- --nocapture nothing_is_lost
 	WAVE_SEEDS=200000 PROPTEST_CASES=20000 cargo test --workspace --release --locked

@@ -1,13 +1,40 @@
-//! Finds librocksdb before the linker does, so that its absence is told in one line.
+//! Finds librocksdb before the linker does, so that its absence is told in one line, and makes the
+//! code of the gRPC services. The compiler of `.proto` files is a crate: no protoc is needed.
 
 use std::env;
+use std::error::Error;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use prost::Message as _;
+
 const LIBRARY: &str = "librocksdb.so";
 
-fn main() {
+const SERVICES: [&str; 2] = ["kv.proto", "echo.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    find_rocksdb();
+    make_services()
+}
+
+/// Messages, traits of servers, and the descriptors of all of it for reflection.
+fn make_services() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let descriptors = protox::compile(SERVICES, ["proto"])?;
+    let out = env::var("OUT_DIR")?;
+    fs::write(Path::new(&out).join("descriptors.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .build_transport(false)
+        .bytes(".")
+        .type_attribute(".", "#[allow(missing_docs)]")
+        .compile_fds(descriptors)?;
+    Ok(())
+}
+
+fn find_rocksdb() {
     println!("cargo::rerun-if-env-changed=ROCKSDB_LIB_DIR");
 
     if let Some(directory) = env::var_os("ROCKSDB_LIB_DIR") {

@@ -1,16 +1,19 @@
 //! Attaching: from a socket's path to a checked window.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use wave_core::layout::{HeaderError, Layout, PROTOCOL_VERSION, read_header};
 use wave_core::link::{Doorbell, Home, Port, Side, Waiter};
+use wave_core::note::queue::NOTES_VERSION;
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Connection, ReceivedOffer, SocketError};
 use wave_links::{
     AnyBell, AnyPort, DeviceBell, EventFd, LinkError, LinkSpec, MapError, Memory, SocketBell,
 };
+use wave_rpc::wire::RPC_VERSION;
 
 use crate::device::{DeviceError, DeviceLine};
 
@@ -45,6 +48,14 @@ pub enum AttachError {
         vector: usize,
         /// What is wrong with it.
         error: std::io::Error,
+    },
+    /// Somebody else's socket.
+    #[error("{who} listens at this socket: it is one for {option}")]
+    Other {
+        /// Whose.
+        who: &'static str,
+        /// Of `wave agent`.
+        option: &'static str,
     },
     /// Through a device.
     #[error(transparent)]
@@ -103,6 +114,15 @@ pub enum OwnBell {
     Event(EventFd),
 }
 
+impl AsFd for OwnBell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            OwnBell::Socket(bell) => bell.as_fd(),
+            OwnBell::Event(bell) => bell.as_fd(),
+        }
+    }
+}
+
 impl Waiter for OwnBell {
     fn wait(&self, timeout: Option<Duration>) -> bool {
         match self {
@@ -131,25 +151,26 @@ impl HostLine {
     }
 }
 
-/// Attaches to the host that listens at `socket`. Nothing the host sent is believed unchecked.
+/// Attaches to the host that listens at `socket`, of threads or of memory. Nothing the host sent is believed unchecked.
 pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
-    let connection = Connection::connect(socket)?;
-    let offer = connection.receive_offer(PROTOCOL_VERSION, Some(OFFER_PATIENCE))?;
-    let ReceivedOffer { lines: [nic, host, extra], memory, doorbells, link } = offer;
-    let link = LinkSpec::parse(&link)?;
-    let memory = Arc::new(Memory::map(std::os::fd::AsFd::as_fd(&memory), nic, host, extra)?);
+    attach_as(socket, PROTOCOL_VERSION)
+}
+
+/// Attaches to the server of RPCs that listens at `socket`, as [`attach`] does.
+pub fn attach_rpc(socket: &Path) -> Result<Attached, AttachError> {
+    attach_as(socket, RPC_VERSION)
+}
+
+fn attach_as(socket: &Path, version: u32) -> Result<Attached, AttachError> {
+    let opened = open(socket, version, Side::Agent)?;
+    let Opened { connection, link, memory, layout, port, mut doorbells } = opened;
     if memory.is_kernels() {
         stay_resident().map_err(AttachError::Resident)?;
     }
-    // The header is read through a port without page types: each word on its own.
-    let port = link.port(&memory, Side::Agent, &[])?;
-    let layout = read_header(port.window(Home::Nic), nic, host)?;
-    let port = link.port(&memory, Side::Agent, &layout.mappings(Side::Agent))?;
     let (have, need) = (doorbells.len(), layout.doorbells());
     if have != need {
         return Err(AttachError::Doorbells { have, need });
     }
-    let mut doorbells = doorbells;
     let own_bell = doorbells.pop().map(SocketBell::from_fd);
     let own_bell = own_bell.ok_or(AttachError::Doorbells { have, need })?;
     let mut bells = Vec::with_capacity(need);
@@ -165,4 +186,43 @@ pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
         link: link.name().to_owned(),
         connection: HostLine::Socket(connection),
     })
+}
+
+/// A window whose header was checked, and what came with it.
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    pub(crate) link: LinkSpec,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) layout: Layout,
+    pub(crate) port: AnyPort,
+    pub(crate) doorbells: Vec<OwnedFd>,
+}
+
+/// Whose offers have another version because they are of another kind.
+fn of_others(version: u32) -> Option<AttachError> {
+    let (who, option) = match version {
+        NOTES_VERSION => ("a front that offers notes", "--notes-from"),
+        RPC_VERSION => ("a server of RPCs", "--rpc"),
+        PROTOCOL_VERSION => ("a host of threads or memory", "--attach"),
+        _ => return None,
+    };
+    Some(AttachError::Other { who, option })
+}
+
+/// Connects to whoever listens at `socket`, and opens the window of this version that it offers.
+pub(crate) fn open(socket: &Path, version: u32, side: Side) -> Result<Opened, AttachError> {
+    let connection = Connection::connect(socket)?;
+    let offer =
+        connection.receive_offer(version, Some(OFFER_PATIENCE)).map_err(|error| match error {
+            SocketError::Version { theirs, .. } => of_others(theirs).unwrap_or(error.into()),
+            other => AttachError::Socket(other),
+        })?;
+    let ReceivedOffer { lines: [nic, host, extra], memory, doorbells, link } = offer;
+    let link = LinkSpec::parse(&link)?;
+    let memory = Arc::new(Memory::map(memory.as_fd(), nic, host, extra)?);
+    // The header is read through a port without page types: each word on its own.
+    let port = link.port(&memory, side, &[])?;
+    let layout = read_header(port.window(Home::Nic), nic, host)?;
+    let port = link.port(&memory, side, &layout.mappings(side))?;
+    Ok(Opened { connection, link, memory, layout, port, doorbells })
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{ArgGroup, Args, Parser};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -10,13 +11,15 @@ use wave_core::log::Header;
 
 use crate::attach::attach;
 use crate::device::attach_device;
+use crate::notes::NotesFrom;
 use crate::record::record_to;
 use crate::registry::Registry;
-use crate::run::{Exit, Seat, run};
+use crate::rpc::{FrontError, NotesTo, RpcArgs, RpcFront, Source, serve_with};
+use crate::run::{Exit, Seat, run_with};
 
 /// What an agent is told.
 #[derive(Args, Clone, Debug)]
-#[command(group = ArgGroup::new("where").required(true))]
+#[command(group = ArgGroup::new("where").required(true).multiple(true))]
 pub struct AgentArgs {
     /// The host's socket. If another agent is attached there, this one replaces it without
     /// stopping the workload.
@@ -24,7 +27,7 @@ pub struct AgentArgs {
     pub attach: Option<PathBuf>,
     /// Attach through a device instead: the folder with its other side, as `cargo xtask vm run
     /// --nic FOLDER` makes it. Waits until there is a host, and replaces another agent there.
-    #[arg(long, value_name = "FOLDER", group = "where")]
+    #[arg(long, value_name = "FOLDER", group = "where", conflicts_with = "attach")]
     pub device: Option<PathBuf>,
     /// The policy to run.
     #[arg(long, value_name = "NAME", default_value = "fifo")]
@@ -45,10 +48,15 @@ pub struct AgentArgs {
     /// Say nothing but errors.
     #[arg(long, short)]
     pub quiet: bool,
+    /// RPCs.
+    #[command(flatten)]
+    pub rpc: RpcArgs,
 }
 
 #[derive(Parser)]
-#[command(about = "A Wave agent: attaches to a host and decides which thread runs next.")]
+#[command(
+    about = "A Wave agent: attaches to a host and decides which thread runs next; terminates gRPC for one."
+)]
 struct Command {
     #[command(flatten)]
     args: AgentArgs,
@@ -76,10 +84,23 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     {
         return fail(3, error);
     }
-    let (place, attached) = match (&args.attach, &args.device) {
-        (_, Some(folder)) => (folder, attach_device(folder)),
-        (Some(socket), None) => (socket, attach(socket)),
-        (None, None) => return fail(2, "neither a socket nor a device is named".into()),
+    let seat = if args.share_cpu { Seat::Shared } else { Seat::Own };
+    let mut front = match make_front(args) {
+        Ok(front) => front,
+        Err((code, text)) => return fail(code, text),
+    };
+    let (place, attached) = match (&args.attach, &args.device, &mut front) {
+        (_, Some(folder), _) => (folder, attach_device(folder)),
+        (Some(socket), None, _) => (socket, attach(socket)),
+        (None, None, Some(front)) => {
+            let mut notes = match make_notes(args) {
+                Ok(notes) => notes,
+                Err(text) => return fail(3, text),
+            };
+            serve_with(front, seat, notes.as_mut());
+            return ExitCode::SUCCESS;
+        }
+        (None, None, None) => return fail(2, "neither a socket nor a device is named".into()),
     };
     let place = place.display();
     let attached = match attached {
@@ -97,9 +118,20 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
             args.policy, place, config.cores, config.subjects, attached.link,
         );
     }
-    let seat = if args.share_cpu { Seat::Shared } else { Seat::Own };
+    let mut link = match args.rpc.notes_from.clone() {
+        None => None,
+        Some(socket) => match NotesFrom::new(socket, args.quiet) {
+            Ok(link) => Some(link),
+            Err(error) => return fail(3, format!("cannot make a doorbell: {error}")),
+        },
+    };
+    let source = match (&mut front, &mut link) {
+        (Some(front), _) => Source::Front(front),
+        (None, Some(link)) => Source::Link(link),
+        (None, None) => Source::None,
+    };
     let left = match &args.record {
-        None => run(attached, policy, (), seat),
+        None => run_with(attached, policy, (), seat, source),
         Some(file) => {
             let link = &attached.link;
             let about = match &args.record_about {
@@ -108,7 +140,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
             };
             let header = Header { config, policy: args.policy.clone(), about };
             match record_to(file, &header) {
-                Ok(log) => run(attached, policy, log, seat),
+                Ok(log) => run_with(attached, policy, log, seat, source),
                 Err(error) => {
                     return fail(3, format!("cannot write the log {}: {error}", file.display()));
                 }
@@ -121,6 +153,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
                 let why = match exit {
                     Exit::Revoked => "the host has ended, or has turned to another agent",
                     Exit::HostGone => "the host has gone",
+                    Exit::FrontEnded => "asked to end",
                 };
                 eprintln!("wave agent: {why}; leaving");
             }
@@ -128,6 +161,31 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         }
         Err(error) => fail(4, error.to_string()),
     }
+}
+
+/// The front for RPCs, if one is asked for; or an exit code, and why there is none.
+fn make_front(args: &AgentArgs) -> Result<Option<RpcFront>, (u8, String)> {
+    let Some(options) = args.rpc.options(args.quiet) else { return Ok(None) };
+    let front = RpcFront::new(options, Instant::now()).map_err(|error| {
+        (if matches!(error, FrontError::Steer(_)) { 2 } else { 3 }, error.to_string())
+    })?;
+    if !args.quiet {
+        for address in front.addresses() {
+            eprintln!("wave agent: gRPC at {address}");
+        }
+    }
+    Ok(Some(front))
+}
+
+/// Where a scheduler in another agent gets notes, if one is to.
+fn make_notes(args: &AgentArgs) -> Result<Option<NotesTo>, String> {
+    let Some(socket) = &args.rpc.notes else { return Ok(None) };
+    let notes = NotesTo::new(socket, args.rpc.notes_link.clone(), args.quiet)
+        .map_err(|error| error.to_string())?;
+    if !args.quiet {
+        eprintln!("wave agent: notes at {}, link {}", socket.display(), args.rpc.notes_link.name());
+    }
+    Ok(Some(notes))
 }
 
 fn pin(cpu: usize) -> Result<(), String> {

@@ -16,15 +16,19 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod attacher;
 mod command;
 mod device;
+mod notes;
 mod record;
 mod registry;
+pub mod rpc;
 mod run;
 
-pub use attach::{AttachError, Attached, HostBell, HostLine, OwnBell, attach};
+pub use attach::{AttachError, Attached, HostBell, HostLine, OwnBell, attach, attach_rpc};
 pub use command::{AgentArgs, execute, main_with};
 pub use device::{DeviceError, DeviceLine, attach_device};
+pub use notes::NotesFrom;
 pub use record::{FileLog, record_to};
 pub use registry::Registry;
-pub use run::{Exit, RunError, Seat, run};
+pub use run::{Exit, RunError, Seat, run, run_with};

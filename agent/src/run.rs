@@ -1,14 +1,14 @@
 //! The thread around the agent's loop: steps, spins, parks, leaves.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wave_core::agent::{Agent, AgentError, Step};
 use wave_core::brain::Recorder;
 use wave_core::clock::Nanos;
-use wave_core::link::Waiter;
 use wave_core::policy::Policy;
 
 use crate::attach::Attached;
+use crate::rpc::{Beside, Source, both};
 
 /// How often an agent that finds nothing to do looks whether its host has gone.
 const LIFE_CHECK: Duration = Duration::from_millis(50);
@@ -34,6 +34,8 @@ pub enum Exit {
     Revoked,
     /// The host has gone.
     HostGone,
+    /// The front for RPCs was told to end, and has.
+    FrontEnded,
 }
 
 /// The host wrote nonsense.
@@ -49,17 +51,35 @@ pub fn run<P: Policy, R: Recorder>(
     recorder: R,
     seat: Seat,
 ) -> Result<Exit, RunError> {
+    run_with(attached, policy, recorder, seat, Source::None)
+}
+
+/// [`run`] with notes: the policy hears of each request that a front for RPCs hands to a thread
+/// ([`wave_core::note::Request`]). Also returns when a front that shares the agent's core was told to end, and has.
+pub fn run_with<P: Policy, R: Recorder>(
+    attached: Attached,
+    policy: P,
+    recorder: R,
+    seat: Seat,
+    source: Source<'_>,
+) -> Result<Exit, RunError> {
     let Attached { layout, port, host_bells, own_bell, connection, .. } = attached;
     let mut agent = Agent::new(layout, port, host_bells, policy, recorder);
+    let mut beside = Beside::new(source, &own_bell);
+    if let Some(notes) = beside.notes() {
+        agent.add_front(notes);
+    }
     agent.announce();
-    let start = Instant::now();
-    let now = || Nanos(start.elapsed().as_nanos() as u64);
     let mut idle_since: Option<Nanos> = None;
     let mut flushed = false;
     let mut looked_for_host = Nanos(0);
     loop {
-        let time = now();
-        let until = match agent.step(time)? {
+        if beside.has_ended() {
+            return Ok(Exit::FrontEnded);
+        }
+        let stepped = beside.poll();
+        let time = beside.now();
+        let until = match both(agent.step(time)?, stepped) {
             Step::Revoked => return Ok(Exit::Revoked),
             Step::Progress => {
                 (idle_since, flushed) = (None, false);
@@ -87,25 +107,27 @@ pub fn run<P: Policy, R: Recorder>(
                 Seat::Own => std::hint::spin_loop(),
                 // A host that allows no spinning may have its threads in a class that never runs beside one
                 // that is ready: giving way is not enough for them.
-                Seat::Shared if agent.spin() == Nanos(0) => drop(own_bell.wait(Some(NAP))),
+                Seat::Shared if agent.spin() == Nanos(0) => beside.wait(&own_bell, NAP),
                 Seat::Shared => std::thread::yield_now(),
             }
             continue;
         }
         // The word that says "asleep" has arrived; what came before it must be seen first.
-        match agent.step(now())? {
+        let stepped = beside.prepare_park();
+        match both(agent.step(beside.now())?, stepped) {
             Step::Revoked => return Ok(Exit::Revoked),
             Step::Progress => flushed = false,
             Step::Idle(_) => {
                 let wait = until.map_or(LIFE_CHECK, |at| {
-                    Duration::from_nanos(at.since(now()).0).min(LIFE_CHECK)
+                    Duration::from_nanos(at.since(beside.now()).0).min(LIFE_CHECK)
                 });
                 // An agent that sleeps may be killed, and its log should be whole then.
                 let wait =
                     if R::ON && !flushed { wait.min(Duration::from_nanos(REST.0)) } else { wait };
-                own_bell.wait(Some(wait));
+                beside.wait(&own_bell, wait);
             }
         }
         agent.unpark();
+        beside.unpark();
     }
 }

@@ -4,6 +4,8 @@
 mod bakeoff;
 mod bench;
 mod commands;
+mod cpu_time;
+mod interop;
 mod live;
 mod memory;
 mod record;
@@ -11,6 +13,7 @@ mod report;
 mod reproduce;
 mod run;
 mod scenario;
+mod store;
 mod sweep;
 mod trace;
 mod validate;

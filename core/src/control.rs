@@ -5,7 +5,9 @@ use alloc::collections::VecDeque;
 use crate::endpoint::Receiver;
 use crate::extent::Pool;
 use crate::host::{Context, Signals};
-use crate::layout::{AGENT_READY, INCARNATION_REVOKED, Layout, PROTOCOL_VERSION};
+use crate::layout::{
+    AGENT_READY, INCARNATION_REPLACED, INCARNATION_REVOKED, Layout, PROTOCOL_VERSION,
+};
 use crate::link::{Dma, Home, LINE_WORDS, Port, Side, Ticket, Transport, Window};
 use crate::message::{
     KIND_BULK, KIND_BULK_RETURNED, KIND_EXTENT_RETURNED, KIND_RESYNC, KIND_SNAPSHOT, Message,
@@ -78,6 +80,11 @@ impl HostControl {
     /// Tells the agent to leave. What it does from now on reaches nobody, whether it obeys or not.
     pub fn revoke(&self, port: &impl Port) {
         port.window(Home::Nic).store(self.incarnation, 0, INCARNATION_REVOKED);
+    }
+
+    /// The same, because another agent has taken over.
+    pub fn replace(&self, port: &impl Port) {
+        port.window(Home::Nic).store(self.incarnation, 0, INCARNATION_REPLACED);
         port.window(Home::Nic).publish();
     }
 

@@ -5,7 +5,7 @@
 //! A line arrives whole and carries its own lap word, so copies may complete in any order. The
 //! credit goes back the same way. Copies progress in publish and poll, never in a thread.
 
-use crate::link::{Dma, Home, Mapping, Port, Span, Ticket};
+use crate::link::{Dma, Home, Mapping, Port, Span, Ticket, Window};
 use crate::queue::{Consumer, Entry, Malformed, Producer, PushError, Ring, Tag};
 
 /// Copies under way at once, per queue. Beyond that, entries wait for the next publish.
@@ -56,6 +56,14 @@ impl DmaProducer {
         self.ring.room(port.window(self.near))
     }
 
+    /// Whether so many entries can be pushed now.
+    ///
+    /// # Errors
+    /// As [`Producer::has_room`].
+    pub fn has_room(&mut self, port: &impl Port, wanted: u32) -> Result<bool, PushError> {
+        self.ring.has_room(port.window(self.near), wanted)
+    }
+
     /// Sends what was pushed since the last time, as far as there are free copies.
     pub fn publish(&mut self, port: &impl Port) {
         self.poll(port);
@@ -77,6 +85,17 @@ impl DmaProducer {
                 *slot = Some(ticket);
             }
         }
+    }
+
+    /// Publishes, waits until all has arrived, and orders that before later loads of this context.
+    pub fn fence(&mut self, port: &impl Port) {
+        self.publish(port);
+        while !self.poll(port) {
+            self.publish(port);
+            core::hint::spin_loop();
+        }
+        // A copy may have been this CPU's own stores.
+        port.window(self.near).fence();
     }
 
     /// Retires completed copies. Returns whether nothing is under way or waiting.

@@ -59,13 +59,7 @@ impl Sender {
     pub fn fence(&mut self, port: &impl Port) {
         match self {
             Sender::Mmio(_, home) => port.window(*home).fence(),
-            Sender::Dma(ring) => {
-                ring.publish(port);
-                while !ring.poll(port) {
-                    ring.publish(port);
-                    core::hint::spin_loop();
-                }
-            }
+            Sender::Dma(ring) => ring.fence(port),
         }
     }
 
@@ -86,6 +80,17 @@ impl Sender {
         match self {
             Sender::Mmio(ring, home) => ring.room(port.window(*home)),
             Sender::Dma(ring) => ring.room(port),
+        }
+    }
+
+    /// Whether so many entries can be pushed now.
+    ///
+    /// # Errors
+    /// As [`Producer::has_room`].
+    pub fn has_room(&mut self, port: &impl Port, wanted: u32) -> Result<bool, PushError> {
+        match self {
+            Sender::Mmio(ring, home) => ring.has_room(port.window(*home), wanted),
+            Sender::Dma(ring) => ring.has_room(port, wanted),
         }
     }
 }

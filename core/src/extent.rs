@@ -3,18 +3,24 @@
 //! An extent belongs to its producer until it is lent, then to the consumer until that returns it
 //! by index and generation. A return that names another generation, or an extent that is not lent,
 //! is the peer's fault and changes nothing. The consumer copies an extent once before it believes
-//! any of it.
+//! any of it. [`Pool`] is the producer's account, [`Borrowed`] the consumer's.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::layout::PoolPlace;
-use crate::link::{Dma, Home, Port, Span, Ticket};
+use crate::link::{Dma, Port, Ticket};
 use crate::message::Subject;
 
 /// A return that names no lent extent: the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: extent {}.{} was not lent", .0.id, .0.generation)]
 pub struct NotLent(pub Subject);
+
+/// An extent that is not there, or was not lent anew since it was returned: the peer is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("peer's fault: extent {}.{} is not one that it can lend", .0.id, .0.generation)]
+pub struct NotItsOwn(pub Subject);
 
 /// The producer's account of a pool.
 #[derive(Debug)]
@@ -54,14 +60,18 @@ impl Pool {
     /// The same without waiting: the other side may be told of it once the copy is done.
     pub fn begin(&mut self, port: &impl Port, extent: u32, lines: u32) -> (Subject, Ticket) {
         assert!(lines <= self.place.lines && !self.lent[extent as usize]);
-        let offset = extent * self.place.lines;
-        let from = Span { home: Home::Host, line: self.place.staging + offset, lines };
-        let to = Span { home: Home::Nic, line: self.place.target + offset, lines };
+        let (from, to) =
+            (self.place.staging_of(extent, lines), self.place.target_of(extent, lines));
         let ticket = port.dma().copy(from, to);
         let generation = &mut self.generations[extent as usize];
         *generation = generation.wrapping_add(1);
         self.lent[extent as usize] = true;
         (Subject { id: extent, generation: *generation }, ticket)
+    }
+
+    /// Whether some are lent.
+    pub fn lends(&self) -> bool {
+        self.lent.contains(&true)
     }
 
     /// Takes an extent back.
@@ -74,5 +84,54 @@ impl Pool {
             }
             _ => Err(NotLent(extent)),
         }
+    }
+}
+
+/// The consumer's account of a pool.
+#[derive(Debug)]
+pub struct Borrowed {
+    place: PoolPlace,
+    /// How often each was lent.
+    generations: Vec<u32>,
+    /// What was read, and is still to be returned.
+    owed: VecDeque<Subject>,
+}
+
+impl Borrowed {
+    /// Of a pool of which nothing was lent yet.
+    pub fn new(place: PoolPlace) -> Borrowed {
+        let count = place.extents as usize;
+        Borrowed { place, generations: alloc::vec![0; count], owed: VecDeque::with_capacity(count) }
+    }
+
+    /// Where it lies.
+    pub fn place(&self) -> &PoolPlace {
+        &self.place
+    }
+
+    /// Takes an extent that the peer says to have lent. From now on it is owed: copy it before it is returned.
+    ///
+    /// # Errors
+    /// The peer cannot have lent it.
+    pub fn take(&mut self, extent: Subject) -> Result<(), NotItsOwn> {
+        let is_owed = self.owed.iter().any(|owed| owed.id == extent.id);
+        match self.generations.get_mut(extent.id as usize) {
+            Some(last) if !is_owed && last.wrapping_add(1) == extent.generation => {
+                *last = extent.generation;
+                self.owed.push_back(extent);
+                Ok(())
+            }
+            _ => Err(NotItsOwn(extent)),
+        }
+    }
+
+    /// What is to be returned, in the order in which it was taken.
+    pub fn owed(&self) -> impl ExactSizeIterator<Item = Subject> + '_ {
+        self.owed.iter().copied()
+    }
+
+    /// So many of [`Borrowed::owed`] were returned.
+    pub fn give_back(&mut self, count: usize) {
+        self.owed.drain(..count);
     }
 }

@@ -3,248 +3,30 @@
 //!
 //! ```text
 //! NIC memory   header | agent line | core status lines | credits | rings | extents
-//! host memory  agent's parking word | preemption words | credits | rings | extents' staging
+//! host memory  agent's parking word | preemption words | credits | rings | extents
 //! ```
 //!
 //! Rings lie at power-of-two strides behind one base per direction, so that a program that can only
 //! add and shift (BPF) can address them; and that base begins a page, so that a direction may lie in
 //! memory of its own.
 
+mod config;
+
 use alloc::vec::Vec;
 
-use crate::clock::Nanos;
+use crate::endpoint::home_of;
 use crate::link::{Home, LINE_WORDS, Mapping, Side, Span, Transport, Window};
 use crate::queue::Ring;
 
 /// Version of everything that crosses a link: layout, entries, handshake.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 /// First word of a header: "WAVEwave".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WAVEwave");
 
-/// Words of a [`Config`] in a header.
-pub const CONFIG_WORDS: usize = 9;
-
-/// How a direction's queues are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueConfig {
-    /// What moves the entries.
-    pub transport: Transport,
-    /// Where an MMIO queue lives. A DMA queue lives with its consumer.
-    pub home: Home,
-    /// How the host maps it.
-    pub host: Mapping,
-    /// How the agent maps it.
-    pub agent: Mapping,
-    /// Entries in each queue: a power of two.
-    pub entries: u32,
-}
-
-/// How bulk data travels from host to agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BulkConfig {
-    /// Extents in the pool; 0 where the subsystem sends none.
-    pub extents: u16,
-    /// Lines in each.
-    pub lines: u32,
-    /// Whether the host waits for each copy, or goes on and looks later.
-    pub transport: Transport,
-}
-
-impl BulkConfig {
-    /// No bulk data.
-    pub const NONE: BulkConfig = BulkConfig { extents: 0, lines: 0, transport: Transport::DmaSync };
-
-    /// Words in an extent.
-    pub const fn words(&self) -> usize {
-        self.lines as usize * LINE_WORDS
-    }
-
-    const fn to_word(self) -> u64 {
-        (self.extents as u64) << 48 | (self.lines as u64) << 8 | self.transport as u64
-    }
-}
-
-/// Everything both sides must agree on before they speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Host cores of the enclave.
-    pub cores: u16,
-    /// Producing contexts that are not cores: outside threads and the control context (the last).
-    pub contexts: u16,
-    /// Subjects at once: ids are below this.
-    pub subjects: u32,
-    /// Decisions that an agent leaves in a core's queue before the core asks; 0 is none.
-    pub prestage: u16,
-    /// Messages and outcomes, host to agent.
-    pub messages: QueueConfig,
-    /// Decisions, agent to host.
-    pub decisions: QueueConfig,
-    /// Bulk data, host to agent.
-    pub bulk: BulkConfig,
-    /// How long a core or an agent without work looks for some before it parks.
-    pub spin: Nanos,
-    /// The watchdog's limit: work has waited this long for a decision.
-    pub patience: Nanos,
-}
-
-impl Config {
-    /// Everything in near memory and mapped coherently: for links of shared memory.
-    pub const fn coherent(cores: u16) -> Config {
-        let queue = QueueConfig {
-            transport: Transport::Mmio,
-            home: Home::Nic,
-            host: Mapping::WriteBack,
-            agent: Mapping::WriteBack,
-            entries: 1024,
-        };
-        Config {
-            cores,
-            contexts: 2,
-            subjects: 4096,
-            prestage: 2,
-            messages: queue,
-            decisions: QueueConfig { entries: 64, ..queue },
-            bulk: BulkConfig::NONE,
-            spin: Nanos::from_micros(50),
-            patience: Nanos::from_millis(20),
-        }
-    }
-
-    /// Everything in NIC memory across a link that is not coherent, mapped as Wave 5.3.1 has it:
-    /// messages are write-combined, decisions are read through the cache.
-    pub const fn pcie(cores: u16) -> Config {
-        let mut config = Config::coherent(cores);
-        config.messages.host = Mapping::WriteCombining;
-        config.decisions.host = Mapping::WriteThrough;
-        config
-    }
-
-    /// As words, for a header.
-    pub fn to_words(&self) -> [u64; CONFIG_WORDS] {
-        let queue = |queue: &QueueConfig| {
-            u64::from(queue.entries) << 32
-                | (queue.transport as u64) << 24
-                | (queue.home as u64) << 16
-                | (queue.host as u64) << 8
-                | queue.agent as u64
-        };
-        [
-            self.cores.into(),
-            self.contexts.into(),
-            self.subjects.into(),
-            self.prestage.into(),
-            queue(&self.messages),
-            queue(&self.decisions),
-            self.bulk.to_word(),
-            self.spin.0,
-            self.patience.0,
-        ]
-    }
-
-    /// From words that [`Config::to_words`] gave; still to be checked ([`Config::check`]).
-    ///
-    /// # Errors
-    /// The index of the first word that means nothing.
-    pub fn from_words(words: &[u64; CONFIG_WORDS]) -> Result<Config, usize> {
-        let small = |at: usize| u16::try_from(words[at]).map_err(|_| at);
-        let queue = |at: usize| decode_queue(words[at]).ok_or(at);
-        Ok(Config {
-            cores: small(0)?,
-            contexts: small(1)?,
-            subjects: u32::try_from(words[2]).map_err(|_| 2_usize)?,
-            prestage: small(3)?,
-            messages: queue(4)?,
-            decisions: queue(5)?,
-            bulk: decode_bulk(words[6]).ok_or(6_usize)?,
-            spin: Nanos(words[7]),
-            patience: Nanos(words[8]),
-        })
-    }
-
-    /// Checks every field.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let within = |field, value: u64, min: u64, max: u64| {
-            if (min..=max).contains(&value) {
-                Ok(())
-            } else {
-                Err(ConfigError::OutOfRange { field, value, min, max })
-            }
-        };
-        within("cores", self.cores.into(), 1, CORES_MAX as u64)?;
-        within("contexts", self.contexts.into(), 1, CONTEXTS_MAX as u64)?;
-        within("subjects", self.subjects.into(), 1, 1 << 20)?;
-        for (field, queue) in [("messages", &self.messages), ("decisions", &self.decisions)] {
-            within(field, queue.entries.into(), Ring::ENTRIES_MIN.into(), 1 << 16)?;
-            if !queue.entries.is_power_of_two() {
-                return Err(ConfigError::NotPowerOfTwo { field, value: queue.entries });
-            }
-        }
-        // A reader's credit is a store that nobody publishes.
-        if self.decisions.host == Mapping::WriteCombining {
-            return Err(ConfigError::WriteCombiningReader { field: "decisions", side: "host" });
-        }
-        if self.messages.agent == Mapping::WriteCombining {
-            return Err(ConfigError::WriteCombiningReader { field: "messages", side: "agent" });
-        }
-        // Outstanding decisions and credit not yet published (a quarter) must fit in the ring, so
-        // that an honest agent never finds it full.
-        within("prestage", self.prestage.into(), 0, u64::from(self.decisions.entries) / 2)?;
-        // Each comes back by the control queue, which must not be full of them.
-        within("bulk extents", self.bulk.extents.into(), 0, u64::from(CONTROL_ENTRIES) / 4)?;
-        if self.bulk.extents > 0 {
-            within("lines of a bulk extent", self.bulk.lines.into(), 1, 1 << 12)?;
-            if self.bulk.transport == Transport::Mmio {
-                return Err(ConfigError::BulkTransport);
-            }
-        }
-        within("patience", self.patience.0, 1_000_000, u64::MAX)
-    }
-}
-
-/// Cores in one enclave. An enclave is scheduled by one agent; more cores want more enclaves
-/// (one agent's prestaging collapses between 24 and 32 cores in the fitted model). A doorbell per
-/// core and two more must fit in one message of a Unix socket, which carries 253 descriptors.
-pub const CORES_MAX: usize = 240;
-
-/// Producing contexts of one enclave that are not cores: a CPU outside for each, as many as a Linux kernel
-/// commonly knows, and the control context. Each has a queue of messages: 64 KiB by default.
-pub const CONTEXTS_MAX: usize = 1025;
-
-/// A configuration that cannot be laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// A number is too small or too large.
-    #[error("{field} is {value}, allowed is {min} to {max}")]
-    OutOfRange {
-        /// Which.
-        field: &'static str,
-        /// What it is.
-        value: u64,
-        /// Smallest allowed.
-        min: u64,
-        /// Largest allowed.
-        max: u64,
-    },
-    /// A mapping that holds stores back, for the side that reads.
-    #[error("{field} are read by the {side}, which cannot map them write-combining")]
-    WriteCombiningReader {
-        /// Which queues.
-        field: &'static str,
-        /// Who reads them.
-        side: &'static str,
-    },
-    /// Bulk data whose extents nobody copies.
-    #[error("bulk data is copied: its transport is dma-sync or dma-async, not mmio")]
-    BulkTransport,
-    /// A ring's size.
-    #[error("{field} have queues of {value} entries, which is no power of two")]
-    NotPowerOfTwo {
-        /// Which queues.
-        field: &'static str,
-        /// What was asked for.
-        value: u32,
-    },
-}
+pub use config::{
+    BulkConfig, CONFIG_WORDS, CONTEXTS_MAX, CORES_MAX, Config, ConfigError, PAYLOAD_EXTENTS_MAX,
+    PayloadConfig, QueueConfig,
+};
 
 /// One queue's place, of whatever transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,17 +53,33 @@ impl QueuePlace {
     }
 }
 
-/// Pool of extents for bulk data from host to agent.
+/// A pool of extents, which one side fills and the other reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPlace {
-    /// First line in NIC memory.
+    /// Who fills them.
+    pub producer: Side,
+    /// First line in the consumer's memory.
     pub target: u32,
-    /// First line of the staging copy in host memory.
+    /// First line of the staging copy in the producer's memory.
     pub staging: u32,
     /// How many extents.
     pub extents: u32,
     /// Lines in each.
     pub lines: u32,
+}
+
+impl PoolPlace {
+    /// The first lines of an extent, where its producer writes them.
+    pub const fn staging_of(&self, extent: u32, lines: u32) -> Span {
+        let home = home_of(self.producer);
+        Span { home, line: self.staging + extent * self.lines, lines }
+    }
+
+    /// The first lines of an extent, where its consumer reads them.
+    pub const fn target_of(&self, extent: u32, lines: u32) -> Span {
+        let home = home_of(self.producer.other());
+        Span { home, line: self.target + extent * self.lines, lines }
+    }
 }
 
 /// The places of everything, for one configuration.
@@ -315,12 +113,19 @@ pub struct Layout {
     pub snapshots: PoolPlace,
     /// Bulk data.
     pub bulk: PoolPlace,
+    /// What is too large for a core's queue of messages: a pool per core.
+    pub large_messages: Vec<PoolPlace>,
+    /// What is too large for a core's queue of decisions: a pool per core.
+    pub large_decisions: Vec<PoolPlace>,
 }
 
 /// [`Layout::incarnation`]: the agent may go on.
 pub const INCARNATION_LIVE: u64 = 1;
 /// [`Layout::incarnation`]: the host has turned its back on this window; the agent must leave.
 pub const INCARNATION_REVOKED: u64 = 2;
+/// [`Layout::incarnation`]: as [`INCARNATION_REVOKED`], because another agent has taken over: coming back would only turn that one
+/// out.
+pub const INCARNATION_REPLACED: u64 = 3;
 /// [`Layout::core_status`]: the core waits for its doorbell.
 pub const CORE_PARKED: u64 = 1;
 /// [`Layout::agent_parked`]: the agent waits for its doorbell.
@@ -370,12 +175,19 @@ impl Layout {
             entries: CONTROL_ENTRIES,
         };
         let control = queues(&mut bumps, &control_config, 1, Side::Agent)[0];
-        let mut pool = |extents: u32, lines: u32| {
-            let mut take = |home: Home| bumps[home as usize].take(extents * lines);
-            PoolPlace { target: take(Home::Nic), staging: take(Home::Host), extents, lines }
+        let mut pool = |producer: Side, extents: u32, lines: u32| {
+            let mut take = |side| bumps[home_of(side) as usize].take(extents * lines);
+            let (target, staging) = (take(producer.other()), take(producer));
+            PoolPlace { producer, target, staging, extents, lines }
         };
-        let snapshots = pool(SNAPSHOT_EXTENTS, crate::snapshot::lines(&config));
-        let bulk = pool(config.bulk.extents.into(), config.bulk.lines);
+        let snapshots = pool(Side::Host, SNAPSHOT_EXTENTS, crate::snapshot::lines(&config));
+        let bulk = pool(Side::Host, config.bulk.extents.into(), config.bulk.lines);
+        let PayloadConfig { extents, lines, .. } = config.payloads;
+        let mut pools = |producer| {
+            let per_core = (0..config.cores).map(|_| pool(producer, extents.into(), lines.into()));
+            per_core.collect::<Vec<_>>()
+        };
+        let (large_messages, large_decisions) = (pools(Side::Host), pools(Side::Agent));
         Ok(Layout {
             config,
             nic_lines: bumps[Home::Nic as usize].0,
@@ -391,6 +203,8 @@ impl Layout {
             control,
             snapshots,
             bulk,
+            large_messages,
+            large_decisions,
         })
     }
 
@@ -436,10 +250,7 @@ fn queues(
     count: u32,
     producer: Side,
 ) -> Vec<QueuePlace> {
-    let (source, sink) = match producer {
-        Side::Host => (Home::Host, Home::Nic),
-        Side::Agent => (Home::Nic, Home::Host),
-    };
+    let (source, sink) = (home_of(producer), home_of(producer.other()));
     let home = if config.transport == Transport::Mmio { config.home } else { sink };
     let mut rings = |home: Home| {
         let bump = &mut bumps[home as usize];
@@ -561,38 +372,6 @@ pub fn read_header(
     Ok(layout)
 }
 
-fn decode_bulk(word: u64) -> Option<BulkConfig> {
-    let [transport, ..] = word.to_le_bytes();
-    Some(BulkConfig {
-        extents: (word >> 48) as u16,
-        lines: (word >> 8) as u32,
-        transport: decode_transport(transport)?,
-    })
-    .filter(|bulk| bulk.to_word() == word)
-}
-
-fn decode_transport(number: u8) -> Option<Transport> {
-    [Transport::Mmio, Transport::DmaSync, Transport::DmaAsync]
-        .into_iter()
-        .find(|&kind| kind as u8 == number)
-}
-
-fn decode_queue(word: u64) -> Option<QueueConfig> {
-    let mapping = |number: u8| {
-        [Mapping::Uncached, Mapping::WriteCombining, Mapping::WriteThrough, Mapping::WriteBack]
-            .into_iter()
-            .find(|&mapping| mapping as u8 == number)
-    };
-    let [agent, host, home, transport, ..] = word.to_le_bytes();
-    Some(QueueConfig {
-        transport: decode_transport(transport)?,
-        home: [Home::Nic, Home::Host].into_iter().find(|&at| at as u8 == home)?,
-        host: mapping(host)?,
-        agent: mapping(agent)?,
-        entries: (word >> 32) as u32,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -613,6 +392,13 @@ mod tests {
         for two in layout.messages.windows(2) {
             assert_eq!(two[0].ring.first + two[0].ring.entries, two[1].ring.first);
         }
+        let payloads =
+            PayloadConfig { extents: PAYLOAD_EXTENTS_MAX, lines: 1 << 12, inline_max: 0 };
+        config.payloads = payloads;
+        let with = Layout::new(config).unwrap();
+        let pools = 2 * u64::from(PAYLOAD_EXTENTS_MAX) * u64::from(payloads.lines);
+        let lines = u64::from(layout.nic_lines) + CORES_MAX as u64 * pools;
+        assert_eq!(u64::from(with.nic_lines), lines);
         config.contexts += 1;
         assert!(Layout::new(config).is_err());
     }

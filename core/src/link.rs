@@ -47,6 +47,16 @@ pub enum Side {
     Agent = 1,
 }
 
+impl Side {
+    /// The one across the link.
+    pub const fn other(self) -> Side {
+        match self {
+            Side::Host => Side::Agent,
+            Side::Agent => Side::Host,
+        }
+    }
+}
+
 /// How one side maps the memory of a queue (Wave 5.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -40,8 +40,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The smallest ring: the credit is published every quarter.
-    pub const ENTRIES_MIN: u32 = 4;
+    /// The smallest ring. The credit is published every quarter, but at least with every entry.
+    pub const ENTRIES_MIN: u32 = 2;
 
     fn line(&self, index: u64) -> u32 {
         self.first + (index as u32 & (self.entries - 1))
@@ -177,6 +177,21 @@ impl Producer {
         let _ = self.produced - self.credit < u64::from(self.ring.entries)
             || self.refresh(window).is_ok();
         self.ring.entries - (self.produced - self.credit) as u32
+    }
+
+    /// Whether so many entries can be pushed now. Looks across the link only if it believes not.
+    ///
+    /// # Errors
+    /// As [`Producer::push`], except that a full queue is no error.
+    pub fn has_room(&mut self, window: &impl Window, wanted: u32) -> Result<bool, PushError> {
+        let entries = u64::from(self.ring.entries);
+        if self.produced - self.credit + u64::from(wanted) > entries {
+            match self.refresh(window) {
+                Ok(()) | Err(PushError::Full(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.produced - self.credit + u64::from(wanted) <= entries)
     }
 
     #[cold]

@@ -67,6 +67,14 @@ impl LinkSpec {
         }
     }
 
+    /// Whether each side's caches see what the other stores.
+    pub const fn is_coherent(&self) -> bool {
+        match self {
+            LinkSpec::Shm => true,
+            LinkSpec::Model(costs) => costs.coherent,
+        }
+    }
+
     /// Lines of the extra region that this link needs beside regions of so many lines.
     pub fn extra_lines(&self, lines_nic: u32, lines_host: u32) -> u32 {
         match self {

@@ -63,6 +63,8 @@ pub struct Settings {
     pub last_lag_limit_ns: u64,
     /// A request as late as this ends the run, as the generator will not catch up.
     pub give_up_lag_ns: u64,
+    /// A lag above this says that the CPU was taken away: see [`STALL_NS`].
+    pub stall_ns: u64,
 }
 
 impl Settings {
@@ -75,6 +77,7 @@ impl Settings {
             lag_p99_limit_ns: 50_000,
             last_lag_limit_ns: 1_000_000,
             give_up_lag_ns: 1_000_000_000,
+            stall_ns: STALL_NS,
         }
     }
 }
@@ -185,7 +188,7 @@ pub fn run(
             gave_up = Some(Invalid::GaveUp { lag_ns });
             break;
         }
-        if lag_ns > STALL_NS && lag_ns > last_lag_ns {
+        if lag_ns > settings.stall_ns && lag_ns > last_lag_ns {
             recorder.stalled();
         }
         let refused = server.submit(request).is_err();

@@ -17,6 +17,7 @@
 pub mod arrivals;
 pub mod cpu;
 pub mod generator;
+pub mod grpc;
 pub mod linux_threads;
 pub mod mapping;
 pub mod point;

@@ -250,6 +250,12 @@ impl Recorder {
         self.stalled.load(Relaxed)
     }
 
+    /// Whether a request that was due then counts: whether it was after the warm-up.
+    #[inline]
+    pub fn counts(&self, intended_ns: u64) -> bool {
+        intended_ns >= self.from_ns.load(Relaxed)
+    }
+
     /// Counts a request that the generator submitted. Called by one thread.
     #[inline]
     pub fn submitted(&self, request: &Request, refused: bool) {

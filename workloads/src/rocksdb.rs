@@ -59,6 +59,7 @@ pub struct Database {
     // Fields drop in this order: RocksDB has to be closed before its directory goes.
     handle: Handle,
     read_options: ReadOptions,
+    write_options: WriteOptions,
     directory: TempDir,
     version: String,
     is_in_order: bool,
@@ -109,6 +110,7 @@ impl Database {
         Ok(Database {
             handle: Handle(NonNull::new(handle).expect("RocksDB opens or reports an error")),
             read_options,
+            write_options: WriteOptions::without_log(),
             version: running_version(directory.path()),
             is_in_order: options.index != Index::Hash,
             cache,
@@ -129,7 +131,6 @@ impl Database {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), Error> {
         const KEYS_PER_BATCH: u64 = 1024;
-        let write_options = WriteOptions::without_log();
         let batch = WriteBatch::new();
         let mut value = vec![0; value_bytes];
         let mut done = 0;
@@ -141,7 +142,9 @@ impl Database {
             }
             checked("write", |error| {
                 // SAFETY: all three are alive, and the batch is used by this thread only.
-                unsafe { ffi::rocksdb_write(self.handle.get(), write_options.0, batch.0, error) }
+                unsafe {
+                    ffi::rocksdb_write(self.handle.get(), self.write_options.0, batch.0, error)
+                }
             })?;
             batch.clear();
             done = end;
@@ -186,6 +189,25 @@ impl Database {
         let pinned = Pinned(slice);
         f(pinned.bytes());
         Ok(true)
+    }
+
+    /// Sets the value of `key`, in memory: there is no log, and the database goes away with this process anyway.
+    pub fn put(&self, key: u64, value: &[u8]) -> Result<(), Error> {
+        let key = key.to_be_bytes();
+        checked("put a key", |error| {
+            // SAFETY: handle and options are alive, key and value are as long as said, and are copied.
+            unsafe {
+                ffi::rocksdb_put(
+                    self.handle.get(),
+                    self.write_options.0,
+                    key.as_ptr().cast(),
+                    key.len(),
+                    value.as_ptr().cast(),
+                    value.len(),
+                    error,
+                )
+            }
+        })
     }
 
     /// Calls `f` with one key and value after the other, in order from key `first` on, and again from
@@ -249,6 +271,11 @@ impl Database {
         }
     }
 
+    /// Whether it can be scanned.
+    pub fn is_in_order(&self) -> bool {
+        self.is_in_order
+    }
+
     /// How many keys [`fill`](Database::fill) has written: `0..keys()` are there.
     pub fn keys(&self) -> u64 {
         self.keys
@@ -295,10 +322,10 @@ impl Database {
     }
 }
 
-// SAFETY: RocksDB's interface is thread-safe for reads and writes on one handle, and reading
-// options that nobody changes may be shared; all the rest is ordinary data.
+// SAFETY: RocksDB's interface is thread-safe for reads and writes on one handle, and options that
+// nobody changes may be shared; all the rest is ordinary data.
 unsafe impl Send for Database {}
-// SAFETY: as above; `&self` offers reads only.
+// SAFETY: as above; what takes `&self` needs no more than that.
 unsafe impl Sync for Database {}
 
 impl std::fmt::Debug for Database {
@@ -321,8 +348,8 @@ fn word_of(key: u64, index: u64) -> u64 {
     key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// The bytes of key `key`'s value.
-fn write_value(key: u64, value: &mut [u8]) {
+/// What [`Database::fill`] writes for `key`, in all of `value`.
+pub fn write_value(key: u64, value: &mut [u8]) {
     for (index, chunk) in (0..).zip(value.chunks_mut(8)) {
         chunk.copy_from_slice(&word_of(key, index).to_le_bytes()[..chunk.len()]);
     }
@@ -645,6 +672,23 @@ mod tests {
         assert_eq!(value_of(&database, 7), Some(7u64.to_le_bytes().to_vec()));
         assert_eq!(value_of(&database, 99).map(|value| value.len()), Some(40));
         assert_eq!(database.keys(), 100);
+    }
+
+    #[test]
+    fn what_is_put_is_found_by_gets_and_scans() {
+        let mut database = Database::open_in_order(None).unwrap();
+        database.fill(10, 8, |_, _| {}).unwrap();
+        database.put(3, b"three").unwrap();
+        database.put(10, b"").unwrap();
+        assert_eq!(value_of(&database, 3), Some(b"three".to_vec()));
+        assert_eq!(value_of(&database, 10), Some(Vec::new()));
+        let mut lengths = Vec::new();
+        let count = |_, value: &[u8]| {
+            lengths.push(value.len());
+            lengths.len() < 11
+        };
+        database.scan(0, count).unwrap();
+        assert_eq!(lengths, [8, 8, 8, 5, 8, 8, 8, 8, 8, 8, 0]);
     }
 
     #[test]

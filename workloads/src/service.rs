@@ -161,10 +161,23 @@ pub fn get(
     key: u64,
     service_ns: u64,
     clock: Clock,
+    preempt_point: impl FnMut() -> bool,
+) -> Result<Served, rocksdb::Error> {
+    get_value(database, key, service_ns, clock, touch, preempt_point)
+}
+
+/// The same, with a look at the value.
+#[inline]
+pub fn get_value(
+    database: &Database,
+    key: u64,
+    service_ns: u64,
+    clock: Clock,
+    value: impl FnOnce(&[u8]),
     mut preempt_point: impl FnMut() -> bool,
 ) -> Result<Served, rocksdb::Error> {
     let mut work = Work::begin(service_ns, clock);
-    let found = read(database, key)?;
+    let found = database.get(key, value)?;
     while work.step(&mut preempt_point) {
         spin_loop();
     }
@@ -257,9 +270,11 @@ fn bare_get(database: &Database) -> Result<Latency, Error> {
 
 #[inline]
 fn read(database: &Database, key: u64) -> Result<bool, rocksdb::Error> {
-    database.get(key, |value| {
-        black_box(value.first());
-    })
+    database.get(key, touch)
+}
+
+fn touch(value: &[u8]) {
+    black_box(value.first());
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@
 
 mod agent;
 mod kernel;
+mod payload;
 mod preempt;
 mod queue;
+mod rpc;
 mod sim;
 mod sol;
 mod switch;
@@ -17,8 +19,10 @@ use wave_workloads::cpu;
 
 pub use agent::agent;
 pub use kernel::kernel;
+pub use payload::payload;
 pub use preempt::{Preempted, preempt};
 pub use queue::{peer, queue};
+pub use rpc::{Plan as RpcPlan, host as rpc_host, rpc};
 pub use sim::sim;
 pub use sol::{iterations, sol};
 pub use switch::switch;

@@ -16,16 +16,17 @@ use wave_agent::{AgentArgs, Registry};
   wave agent --attach /tmp/my.sock --policy fifo --cpu 2
   wave agent replace --attach /tmp/my.sock     upgrade without stopping the workload
   wave agent --device /dev/shm/nic             as a NIC, for cargo xtask vm run --nic /dev/shm/nic
+  wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host that serves there
 
 The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
-Exit codes: 0 the host went or turned the agent out; 2 bad arguments; 3 it could not attach or
-pin; 4 the host wrote nonsense."
+Exit codes: 0 the host went or turned the agent out, or SIGTERM ended one for RPCs; 2 bad arguments; 3 it could
+not attach, pin or listen, or TLS cannot be made of the files; 4 the host wrote nonsense."
 )]
 pub struct AgentCommand {
     #[command(subcommand)]
     replace: Option<Replace>,
     #[command(flatten)]
-    agent: Option<AgentArgs>,
+    agent: AgentArgs,
     /// End with the process that started this one.
     #[arg(long, hide = true)]
     leave_with_parent: bool,
@@ -48,18 +49,10 @@ pub fn execute(command: AgentCommand) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = match command.replace {
-        Some(Replace::Replace(args)) => Some(args),
+        Some(Replace::Replace(args)) => args,
         None => command.agent,
     };
-    match args {
-        Some(args) => wave_agent::execute(&Registry::shipped(), &args),
-        None => {
-            eprintln!(
-                "wave agent: say where to attach: wave agent --attach SOCKET, or --device FOLDER"
-            );
-            ExitCode::from(2)
-        }
-    }
+    wave_agent::execute(&Registry::shipped(), &args)
 }
 
 /// Has the kernel end this process with its parent; returns whether the parent is still there.

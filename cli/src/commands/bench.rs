@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -64,6 +65,10 @@ Examples:
   wave bench sol --json | jq '.iteration_ms_100gib, .ratio_vs_rand_distr, .ks_distance'"
     )]
     Sol(Output),
+    /// The host's and the agent's CPU time per gRPC call, against tonic on the host.
+    Rpc(RpcArgs),
+    /// Large messages of RPCs in extents, against the same in entries of a queue.
+    Payload(PayloadArgs),
     /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
     Kernel(KernelArgs),
 }
@@ -101,6 +106,90 @@ struct KernelArgs {
     patience: Option<u64>,
 }
 
+/// How payloads are to be measured.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A call's message goes from the agent's dispatcher to a worker and back, of 64 bytes to 1 MiB: in entries
+of 56 bytes, and in extents that the link's engine copies. Host and agent have a CPU each and take turns; nobody is
+charged for waiting. Over shm a cost is time on the clock, and the copying is the sender's. Over mount-evans, queues
+homed on the NIC, it is what the modelled link charges the side's CPU, without its software.
+
+  SIZE: host, agent, both      nanoseconds per message there and back, medians over chunks; ratio is entries by extents
+                               (above 1: extents are cheaper)
+  host_pays_from_bytes         from this size on extents are cheaper for the host; null where they never are
+
+Examples:
+  wave bench payload
+  wave bench payload --json | jq '.\"mount-evans\".\"65536\".host'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct PayloadArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+}
+
+/// How RPCs are to be measured.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Calls of an echo of 64 bytes, from one load generator to servers in processes of their own, in turns:
+tonic on one single-threaded runtime, and a host whose RPCs an agent's front terminates. Medians over chunks of
+each chunk's CPU time by its calls.
+
+  host_cpu_ratio_vs_tonic        CPU time of tonic's thread by that of the worker, at --rate calls a second; batched (replies
+                                 are sent when nothing more waits, or after 64) and unbatched (each at once). Of both, what
+                                 decoding, echo and encoding take is subtracted (handler_ns). The worker's is the time from
+                                 the look that found a call until the one that found no other
+  host_cpu_ratio_with_polling    the same with all CPU time of the worker's thread, its looking for work included
+  front_ratio_vs_tonic           CPU time of the agent by tonic's: a closed loop of 4 connections with 16 streams; and 8 with 1
+  total_cpu_ratio                agent and worker together by tonic's, in the closed loop of 4x16
+
+Where the worker is measured, it and the agent look for work between two calls and never sleep. Where the agent is,
+it sleeps as soon as there is nothing to do, as tonic does: its CPU time has no polling in it.
+
+Two CPUs do, three are better: with two the worker shares the generator's where it is measured, and the agent's where
+that is, and what it uses to look for work says little.
+
+Examples:
+  wave bench rpc
+  wave bench rpc --json | jq '.host_cpu_ratio_vs_tonic, .front_ratio_vs_tonic'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct RpcArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// How long a chunk lasts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    chunk_seconds: f64,
+    /// Calls a second where servers are compared at the same rate.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+}
+
+fn chunk_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=60.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds, 0.01 to 60".to_owned())
+}
+
+/// What the host's process of a bench of RPCs is told.
+#[derive(Args, Debug)]
+pub struct RpcHostArgs {
+    socket: PathBuf,
+    cpu: usize,
+    batch: u32,
+    #[arg(long)]
+    yields: bool,
+    #[arg(long)]
+    awake: bool,
+}
+
 #[derive(Args, Debug)]
 struct Output {
     /// Print one JSON object instead of a table.
@@ -124,6 +213,15 @@ pub fn execute(args: &BenchArgs) -> ExitCode {
         Which::Preempt(output) => (bench::preempt(output.json), output),
         Which::Sim(output) => (bench::sim(output.json), output),
         Which::Sol(output) => (bench::sol(output.json), output),
+        Which::Rpc(args) => {
+            let plan = bench::RpcPlan {
+                chunks: args.chunks,
+                chunk: Duration::from_secs_f64(args.chunk_seconds),
+                rate: args.rate.into(),
+            };
+            (bench::rpc(&plan, args.output.json), &args.output)
+        }
+        Which::Payload(args) => (bench::payload(args.chunks, args.output.json), &args.output),
         Which::Kernel(args) => {
             let patience = args.patience.map(Nanos::from_millis);
             (bench::kernel(args.chunks, patience), &args.output)
@@ -143,6 +241,17 @@ pub fn execute(args: &BenchArgs) -> ExitCode {
 /// The other process of a bench; started by the bench itself.
 pub fn execute_peer(args: &PeerArgs) -> ExitCode {
     match bench::peer(&args.socket, args.cpu) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The host's process; started by the bench itself.
+pub fn execute_rpc_host(args: &RpcHostArgs) -> ExitCode {
+    match bench::rpc_host(&args.socket, args.cpu, args.batch, args.yields, args.awake) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

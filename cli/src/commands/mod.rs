@@ -7,12 +7,14 @@ pub mod doctor;
 pub mod fuzz;
 pub mod link;
 pub mod linux;
+pub mod load;
 pub mod memory;
 pub mod merge;
 pub mod record;
 pub mod replay;
 pub mod reproduce;
 pub mod run;
+pub mod serve;
 pub mod sweep;
 pub mod trace;
 pub mod validate;
@@ -21,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Schedules the threads of a host from an agent elsewhere, over the queues of the Wave paper.
+/// Schedules threads, pages memory out and steers gRPC calls by an agent elsewhere, over the queues of the Wave paper.
 #[derive(Debug, Parser)]
 #[command(
     name = "wave",
@@ -30,6 +32,8 @@ use clap::{Parser, Subcommand};
   wave doctor                              what this machine can run, and why not
   wave run scenarios/rocksdb-fifo.toml     the demonstration, under a minute
   wave agent --attach /tmp/my.sock         an agent by hand, for a host that listens there
+  wave memory run --pid 1234 --zram 1GiB   page out what a running program does not use
+  wave serve kv --offload /tmp/kv.sock     gRPC without sockets; docs/guide/rpc.md
 
 Exit codes: 0 all is well; 1 a check of the run failed; 2 bad arguments or a bad scenario;
 3 this machine cannot run it (the message says what to type)."
@@ -57,8 +61,12 @@ enum Command {
     Linux(linux::LinuxArgs),
     /// Page out what running programs do not use.
     Memory(memory::MemoryArgs),
+    /// Serve RocksDB, or the interop service, by gRPC.
+    Serve(serve::ServeArgs),
+    /// Put a load on a server.
+    Load(load::LoadArgs),
     /// Run an agent and attach it to a host.
-    Agent(agent::AgentCommand),
+    Agent(Box<agent::AgentCommand>),
     /// Feed an agent's log to a policy again, expecting the same decisions.
     Replay(replay::ReplayArgs),
     /// Write an agent's log as a trace that Perfetto opens.
@@ -74,6 +82,9 @@ enum Command {
     /// The other process of a bench.
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
+    /// The host's process of a bench of RPCs.
+    #[command(hide = true)]
+    BenchRpcHost(bench::RpcHostArgs),
     /// RocksDB's process of a memory scenario.
     #[command(hide = true)]
     RocksdbProcess,
@@ -95,7 +106,9 @@ impl Wave {
             Command::Reproduce(args) => reproduce::execute(&args),
             Command::Validate(args) => validate::execute(&args),
             Command::Record(args) => record::execute(&args),
-            Command::Agent(args) => agent::execute(args),
+            Command::Serve(args) => serve::execute(&args),
+            Command::Load(args) => load::execute(&args),
+            Command::Agent(args) => agent::execute(*args),
             Command::Replay(args) => replay::execute(&args),
             Command::Trace(args) => trace::execute(&args),
             Command::Fuzz(args) => fuzz::execute(&args),
@@ -105,6 +118,7 @@ impl Wave {
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
             Command::BenchPeer(args) => bench::execute_peer(&args),
+            Command::BenchRpcHost(args) => bench::execute_rpc_host(&args),
             Command::RocksdbProcess => crate::run::memory::process::main(),
             Command::MemoryProgram { order } => crate::bakeoff::program::main(&order),
         }
@@ -178,6 +192,12 @@ mod tests {
             "wave memory run --policy sol:shortest_ms=600 --record x.wavelog -- sleep 60",
             "wave memory explain x.wavelog --address 0x7f12a4000000 --at 60 --svg heat.svg --json",
             "wave linux status --live",
+            "wave serve kv --on-host --listen 127.0.0.1:50051",
+            "wave serve kv --on-host --listen 0.0.0.0:50051 --cpus 0-3 --keys 1000000",
+            "wave serve kv --offload /tmp/kv.sock --cpus 0-1",
+            "wave bench rpc --json --chunks 3 --chunk-seconds 0.2 --rate 5000",
+            "wave load grpc --target 127.0.0.1:50051 --rate 20000 --mix get=99.5,range=0.5 --slo get=100,range=10000",
+            "wave load grpc --target 127.0.0.1:50051 --closed --connections 4 --streams 16 --mix echo=1 --json",
             "wave record --pid 1234 --seconds 5 --out x.workload --json",
             "wave record --all --seconds 0.5 --out x.workload --quiet",
             "wave bench-peer /tmp/x.sock 1",
@@ -226,6 +246,10 @@ mod tests {
         assert!(refusal("wave sweep x.toml --out o --shard 4").contains("as 0/4"));
         assert!(refusal("wave sweep x.toml --out o --jobs 0").contains("--jobs"));
         assert!(refusal("wave reproduce").contains("<ID>"));
+        assert!(refusal("wave serve kv").contains("--on-host"));
+        assert!(refusal("wave load grpc --target x").contains("--closed"));
+        assert!(refusal("wave load grpc --target x --rate 0").contains("above 0"));
+        assert!(refusal("wave load grpc --target x --rate 9 --mix scan=1").contains("`scan`"));
         assert!(refusal("wave agent replace").contains("--attach"));
         assert!(refusal("wave agent --attach x --cpu one").contains("one"));
         assert!(refusal("wave link measure --pci x").contains("--offset"));

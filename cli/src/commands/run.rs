@@ -14,7 +14,7 @@ use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
 use crate::run::linux::{Part, Work};
 use crate::run::{self, Failure, Finished};
-use crate::scenario::{self, Experiment, Memory};
+use crate::scenario::{self, Experiment, Memory, Rpc};
 use crate::workload;
 
 /// What to run, and how to show it.
@@ -27,6 +27,7 @@ use crate::workload;
   wave run scenarios/agent-crash.toml --out /tmp/results --quiet
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
   sudo wave run scenarios/rocksdb-sol.toml --json > memory.json
+  wave run scenarios/rpc-rocksdb.toml
   wave run scenarios/ladder.toml --host sim
   cargo xtask vm run --module zram --timeout 1500 -- target/release/wave run scenarios/memory-bakeoff.toml
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
@@ -171,6 +172,7 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     let scenario = match scenario {
         Experiment::Requests(scenario) => scenario,
         Experiment::Memory(memory) => return run_memory(args, &memory),
+        Experiment::Rpc(rpc) => return run_rpc(args, &rpc),
     };
     if args.host == HostName::Sim {
         if args.live {
@@ -208,6 +210,20 @@ fn run_memory(args: &RunArgs, memory: &Memory) -> Result<ExitCode, Failure> {
         eprintln!("wave run: check failed: {check}");
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Runs RPCs with their stack in several places, and prints the tables, or the object.
+fn run_rpc(args: &RunArgs, rpc: &Rpc) -> Result<ExitCode, Failure> {
+    if args.host != HostName::User || args.live || args.record.is_some() {
+        let why = "kind = \"rpc\" is about real sockets: it takes no --host, --live or --record; `wave reproduce \
+                   fig6a fig6b` has the same placements, simulated";
+        return Err(Failure::Scenario(format!("{}: {why}", rpc.name)));
+    }
+    let finished = run::rpc::run(rpc, args.quiet)?;
+    if !args.json {
+        println!("{}\n", run::rpc::table(&finished.result));
+    }
+    show(args, finished)
 }
 
 /// Runs a bake-off of memory's tools, and prints the tables, or the object.

@@ -67,7 +67,7 @@ fn saturation(result: &RunResult, plots: &Plots) -> Markup {
     html! {
         section {
             h2 { "Saturation" }
-            p { "Saturation is " (definition()) " The columns to the right say how it moves with that limit." }
+            p { "Saturation is " (definition(result)) " The columns to the right say how it moves with that limit." }
             @if let Some(svg) = &plots.ladder { (figure(svg)) }
             div.scroll { table {
                 thead { tr {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The limit on p99 latency that saturation is defined by.
+/// The limit on p99 latency that saturation is defined by, unless a scenario has its own.
 pub const SATURATION_LIMIT_US: u32 = 300;
 
 /// The least part of the offered requests that must be served up to saturation.
@@ -15,12 +15,14 @@ pub struct RunResult {
     pub scenario: String,
     /// What enforced decisions: `user`, a runtime on this machine, or `sim`, a simulated one.
     pub host: String,
-    /// `load`, `ladder`, `crash`, `enclaves` or `chaos`.
+    /// `load`, `ladder`, `crash`, `enclaves`, `chaos` or `rpc`.
     pub kind: String,
     /// The scenario's description.
     pub description: String,
     /// Of every random stream.
     pub seed: u64,
+    /// The limit on p99 latency that saturation is meant by, in microseconds.
+    pub limit_us: u32,
     /// Version of the program.
     pub version: String,
     /// Where it ran.
@@ -63,7 +65,7 @@ pub struct VariantResult {
     pub workers: u32,
     /// A point per load.
     pub points: Vec<Point>,
-    /// Highest load with at least 99% served and a p99 within [`SATURATION_LIMIT_US`]; none if no load was.
+    /// Highest load with at least 99% served and a p99 within [`RunResult::limit_us`]; none if no load was.
     pub saturation_per_second: Option<f64>,
     /// The same for other limits: limit in microseconds, load. A limit that no load was within is left out.
     pub saturation_by_limit: Vec<(u32, f64)>,

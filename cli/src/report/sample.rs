@@ -4,7 +4,8 @@ use hdrhistogram::Histogram;
 
 use super::histograms::encode;
 use super::model::{
-    ClassLatency, Cpu, Generator, Latency, Machine, Point, RunResult, VariantResult,
+    ClassLatency, Cpu, Generator, Latency, Machine, Point, RunResult, SATURATION_LIMIT_US,
+    VariantResult,
 };
 
 /// Four variants under six loads, like a demonstration; the third's last point is invalid.
@@ -59,6 +60,7 @@ fn run(scenario: &str, kind: &str) -> RunResult {
         host: "user".into(),
         kind: kind.into(),
         description: "RocksDB GETs under FIFO scheduling, decided in several places.".into(),
+        limit_us: SATURATION_LIMIT_US,
         seed: 1,
         version: "0.1.0".into(),
         machine: Machine { cpus: 4, model: "Example CPU".into(), kernel: "6.12.0".into() },

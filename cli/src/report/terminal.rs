@@ -4,7 +4,7 @@ use comfy_table::{
     CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets,
 };
 
-use super::model::{RunResult, SATURATION_LIMIT_US, VariantResult};
+use super::model::{RunResult, VariantResult};
 use super::number::{difference, micros, thousands};
 
 /// Columns of the terminal that a table takes at most.
@@ -116,13 +116,14 @@ pub fn saturation(result: &RunResult) -> Option<String> {
         row.extend(limits.iter().map(|limit| at_limit(variant, *limit)));
         table.add_row(row);
     }
-    Some(format!("{table}\nSaturation: {}", definition()))
+    Some(format!("{table}\nSaturation: {}", definition(result)))
 }
 
 /// What saturation means.
-pub fn definition() -> String {
+pub fn definition(result: &RunResult) -> String {
     format!(
-        "the highest offered load with at least 99% served and a GET p99 of at most {SATURATION_LIMIT_US} us."
+        "the highest offered load with at least 99% served and a GET p99 of at most {} us.",
+        result.limit_us
     )
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::beyond;
 use super::jobs::Done;
 use super::outstanding;
+use super::placements;
 use super::sol;
 use super::vms;
 
@@ -80,6 +81,11 @@ pub fn of(ids: &[&str], done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
     }
     if wanted("fig5b") {
         figures.push(virtual_machines(done));
+    }
+    for group in ["fig6a", "fig6b"] {
+        if wanted(group) {
+            figures.push(placements::figure(group, done));
+        }
     }
     if wanted("upi") {
         figures.push(upi(done));

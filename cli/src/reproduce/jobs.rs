@@ -14,7 +14,7 @@ use wave_sim::paper::{self, Rung};
 use wave_sim::requests::Load;
 use wave_workloads::point::{self, Limits, Point};
 
-use super::{beyond, outstanding, sol, vms};
+use super::{beyond, outstanding, placements, sol, vms};
 use crate::report::progress::Progress;
 use crate::run::Failure;
 
@@ -83,6 +83,7 @@ pub fn of(ids: &[&str]) -> Vec<Job> {
             jobs.push(Job::new(name, move || saturation(&setup, paper::gets_and_ranges, 200e3)));
         }
     }
+    jobs.extend(placements::jobs(wanted("fig6a"), wanted("fig6b")));
     if wanted("upi") {
         let on_host = paper::on_host(15, true, SHINJUKU);
         jobs.push(Job::new("upi-on-host", move || {
@@ -170,8 +171,12 @@ pub(super) fn saturation(
     low: f64,
 ) -> Done {
     let overhead = paper::overhead(setup);
-    let run = |per_second| probe(setup, &load(per_second, overhead));
-    let found = point::search(run, low, 16.0 * low, PROBES, &Limits::default());
+    search(|per_second| probe(setup, &load(per_second, overhead)), low)
+}
+
+/// The saturation of what `run` runs at a load, from `low` up, and how long GETs take below it.
+pub(super) fn search(mut run: impl FnMut(f64) -> Point, low: f64) -> Done {
+    let found = point::search(&mut run, low, 16.0 * low, PROBES, &Limits::default());
     let saturation = found.saturation_per_second.unwrap_or(f64::NAN);
     let mut points: Vec<Point> = found.points;
     for share in [0.25, 0.5, 0.7, 0.9] {

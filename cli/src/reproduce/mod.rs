@@ -9,6 +9,7 @@ mod figures;
 mod jobs;
 mod outstanding;
 mod page;
+mod placements;
 mod plots;
 mod rows;
 mod sol;
@@ -30,7 +31,7 @@ use crate::report::progress::Progress;
 use crate::run::Failure;
 
 /// What can be reproduced, and in a line what it is.
-pub const IDS: [(&str, &str); 11] = [
+pub const IDS: [(&str, &str); 13] = [
     ("table2", "what single accesses and interrupts cost (the model's inputs, measured in it)"),
     ("table3", "a decision and a context switch, as the optimisations are added"),
     ("ladder", "saturation as the optimisations are added, 16 cores (7.2.2)"),
@@ -38,6 +39,8 @@ pub const IDS: [(&str, &str); 11] = [
     ("fig4b", "Shinjuku: the same, with 0.5% scans of 10 ms and slices of 30 us"),
     ("fig5a", "the conditions of the virtual machines' experiment"),
     ("fig5b", "virtual machines: what is gained without timer ticks"),
+    ("fig6a", "RPCs: stack and scheduler on the host or on the NIC, single-queue Shinjuku (7.3.1)"),
+    ("fig6b", "RPCs: the same, multi-queue Shinjuku by the requests' SLO (7.3.2)"),
     ("upi", "the agent on another socket, its clock at 3, 2.5 and 2 GHz (7.3.3)"),
     ("outstanding", "Mind the Gap, Figure 3: requests at hand, over 2.56 us one way"),
     ("sol", "memory (7.4): an iteration of SOL, and what it finds in 100 GiB and 1 TiB"),

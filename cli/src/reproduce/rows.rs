@@ -14,6 +14,7 @@ use wave_sim::world::{Cause, SimBell, World};
 
 use super::jobs::Done;
 use super::outstanding;
+use super::placements;
 use super::sol;
 
 /// What one of our figures is.
@@ -125,7 +126,9 @@ fn kind(printed: &Printed) -> Kind {
         "table3" | "ladder" => Kind::Fitted,
         "table2" | "fig5a" => Kind::Assumed,
         // A condition, and plain arithmetic.
-        _ if ["upi-host-frequency", "fig4a-wave16-expected"].contains(&printed.id.as_str()) => {
+        _ if ["upi-host-frequency", "fig4a-wave16-expected", "fig6-cores-freed"]
+            .contains(&printed.id.as_str()) =>
+        {
             Kind::Assumed
         }
         "sol" => match printed.id.as_str() {
@@ -201,13 +204,14 @@ fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
         "outstanding-4-level" => outstanding::level(4, done),
         "outstanding-16-gain" => outstanding::gain(16, 3, done),
         "outstanding-16-level" => outstanding::level(16, done),
+        id if id.starts_with("fig6") => placements::ours(id, done),
         id if id.starts_with("sol-") => sol::ours(id, done),
         _ => value("table2", id),
     }
 }
 
 /// The tail at a load, on the line between the points beside it.
-fn p99_at(done: &Done, load: f64) -> Option<f64> {
+pub(super) fn p99_at(done: &Done, load: f64) -> Option<f64> {
     let after = done.points.iter().position(|point| point[0] >= load)?;
     let [high_load, _, high] = done.points[after];
     let Some([low_load, _, low]) = after.checked_sub(1).map(|before| done.points[before]) else {
@@ -271,7 +275,7 @@ fn why(id: &str) -> Option<&'static str> {
         "sol-reduction" => {
             "A fifth of the modelled 100 GiB is hot because the paper leaves as much in DRAM. That SOL finds it, and nothing else, is ours."
         }
-        _ => return None,
+        id => return placements::why(id),
     })
 }
 

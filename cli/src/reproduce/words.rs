@@ -17,6 +17,8 @@ pub fn title(group: &str) -> &str {
         "fig4b" => "Figure 4b",
         "fig5a" => "Figure 5a",
         "fig5b" => "Figure 5b",
+        "fig6a" => "Figure 6a",
+        "fig6b" => "Figure 6b",
         "upi" => "UPI (7.3.3)",
         "outstanding" => "Mind the Gap, Figure 3",
         "sol" => "SOL (7.4)",

@@ -1,5 +1,6 @@
 //! An agent in a process of its own: the same binary, as `wave agent`.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -32,18 +33,30 @@ impl AgentProcess {
         shares_cpu: bool,
         log: Option<Log>,
     ) -> Result<AgentProcess, Failure> {
+        let mut words: Vec<OsString> = vec!["--policy".into(), policy.into()];
+        words.extend(["--attach".into(), socket.into()]);
+        if let Some(Log { path, about }) = log {
+            words.extend(["--record".into(), path.into(), "--record-about".into(), about.into()]);
+        }
+        AgentProcess::start_with(&words, cpu, shares_cpu)
+    }
+
+    /// Starts an agent with these arguments of `wave agent`, on `cpu`. Must be called on a thread that
+    /// outlives the agent.
+    pub fn start_with(
+        words: &[OsString],
+        cpu: usize,
+        shares_cpu: bool,
+    ) -> Result<AgentProcess, Failure> {
         let starting = |error: std::io::Error| {
             Failure::Cannot(format!("the agent's process cannot be started: {error}"))
         };
         let program = std::env::current_exe().map_err(starting)?;
         let mut command = Command::new(program);
-        command.args(["agent", "--quiet", "--leave-with-parent", "--policy", policy]);
-        command.args(["--cpu", &cpu.to_string()]).arg("--attach").arg(socket);
+        command.args(["agent", "--quiet", "--leave-with-parent"]).args(words);
+        command.args(["--cpu", &cpu.to_string()]);
         if shares_cpu {
             command.arg("--share-cpu");
-        }
-        if let Some(Log { path, about }) = log {
-            command.arg("--record").arg(path).args(["--record-about", &about]);
         }
         // An interrupt from the terminal is not the agent's: it leaves when its host does.
         command.process_group(0);

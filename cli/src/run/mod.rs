@@ -20,6 +20,7 @@ mod point;
 mod preemptions;
 pub mod probe;
 mod recording;
+pub mod rpc;
 pub mod seating;
 mod service;
 mod session;
@@ -41,7 +42,7 @@ pub use service::Work;
 pub use session::failed_point;
 
 use crate::live::Feed;
-use crate::report::model::{SATURATION_SERVED, VariantResult};
+use crate::report::model::{SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
 use crate::report::{Progress, RunResult};
 use crate::scenario::{Kind, Scenario, Variant, Workload};
 use neighbours::{DISTURBING_CPUS, Neighbours, patience};
@@ -178,6 +179,7 @@ pub fn run(
         host: "user".to_owned(),
         kind: kind_name(&scenario.kind).to_owned(),
         description: scenario.description.clone(),
+        limit_us: SATURATION_LIMIT_US,
         seed: scenario.run.seed,
         version: machine::version().to_owned(),
         machine: machine::machine(ground.cpus.len()),

@@ -172,13 +172,14 @@ fn cannot_start(error: &StartError, host: Host) -> Failure {
 }
 
 /// A path that nobody else uses.
-fn socket() -> PathBuf {
+pub(super) fn socket() -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("wave-{}-{count}.sock", std::process::id()))
 }
 
-fn link(link: &Link) -> Result<LinkSpec, Failure> {
+/// What it is made of.
+pub(super) fn link(link: &Link) -> Result<LinkSpec, Failure> {
     let builtin = |name| LinkSpec::builtin(name).expect("these are built in");
     match link {
         Link::Shm => Ok(builtin("shm")),
@@ -207,7 +208,8 @@ pub(super) fn config(host: Host, agent: &Agent) -> Config {
     config
 }
 
-fn queue(queue: &Queue, size: QueueConfig) -> QueueConfig {
+/// The same in the host's words.
+pub(super) fn queue(queue: &Queue, size: QueueConfig) -> QueueConfig {
     let mapping = |mapping| match mapping {
         Mapping::Uncached => core_link::Mapping::Uncached,
         Mapping::WriteCombining => core_link::Mapping::WriteCombining,

@@ -20,6 +20,8 @@ use super::model::{
 #[path = "variants.rs"]
 mod variants;
 
+pub(super) use variants::link;
+
 /// Where the fields came from, and what a policy may be called.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {

@@ -72,6 +72,25 @@ pub const REFAULTS_PERCENT: f64 = 0.2;
 /// `memory.pressure_percent`: of the time in which some task waits for memory.
 pub const PRESSURE_PERCENT: f64 = 10.0;
 
+/// `workload.range_us` of a scenario of RPCs (Wave 7.3).
+pub const RANGE_US: f64 = 10_000.0;
+/// `workload.range_percent` of it.
+pub const RANGE_PERCENT: f64 = 0.5;
+/// `workload.get_slo_us` and `workload.range_slo_us`: what the requests say.
+pub const SLO_US: [u32; 2] = [50, 10_000];
+/// `workload.range_pairs`: a reply of some hundred bytes.
+pub const RANGE_PAIRS: u32 = 10;
+/// `run.get_p99_us`.
+pub const GET_P99_US: u32 = 300;
+/// `workload.connections`.
+pub const CONNECTIONS: u32 = 4;
+/// `host.threads`: workers of a scenario of RPCs that are threads; calls that are served at once.
+pub const RPC_THREADS: u32 = 128;
+/// `variant.steer`: a thread has one call.
+pub const STEER: &str = "jbsq:k=1";
+/// `variant.steer` of workers that have cores: the next call is there when one ends.
+pub const STEER_TO_CORES: &str = "jbsq:k=2";
+
 /// `workload.classes`: GETs only.
 pub fn classes(service_us: f64) -> Vec<Class> {
     vec![Class { name: "GET".to_owned(), weight: 1.0, service_us, operation: Operation::Get }]

@@ -123,16 +123,6 @@ struct RawVariant {
     policy: Option<Spanned<String>>,
 }
 
-#[derive(Deserialize)]
-struct Kind {
-    kind: Option<String>,
-}
-
-/// Whether the text is about memory. What cannot be read is not.
-pub(super) fn is_meant(text: &str) -> bool {
-    toml::from_str::<Kind>(text).is_ok_and(|found| found.kind.as_deref() == Some("memory"))
-}
-
 /// Reads and checks it.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Memory, ScenarioError> {
     let raw: Raw = file::parse(path, text)?;
@@ -286,7 +276,6 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_filled_in() {
-        assert!(is_meant(GOOD) && !is_meant("kind = \"load\"") && !is_meant("kind = "));
         let memory = parse(Path::new("m.toml"), GOOD).unwrap();
         assert_eq!(memory.workload.cache_bytes, 1 << 30);
         assert_eq!(memory.swap_bytes, (1 << 30) + (1 << 28));

@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod memory;
 mod model;
+mod rpc;
 mod sweep;
 
 pub use error::ScenarioError;
@@ -19,6 +20,7 @@ pub use model::{
     Operation, Placement, Queue, Run, Scenario, Scheduler, Threads, Transport, Variant, Workload,
     slug,
 };
+pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack};
 pub use sweep::{Sweep, SweepAxis, parse_sweep};
 
 use std::path::Path;
@@ -30,6 +32,18 @@ pub enum Experiment {
     Requests(Box<Scenario>),
     /// The memory of a process.
     Memory(Box<Memory>),
+    /// Where gRPC is terminated, and who schedules its calls.
+    Rpc(Box<Rpc>),
+}
+
+#[derive(serde::Deserialize)]
+struct Kinds {
+    kind: Option<String>,
+}
+
+/// What kind of scenario the text says it is. What cannot be read is of none.
+fn kind_of(text: &str) -> Option<String> {
+    toml::from_str::<Kinds>(text).ok()?.kind
 }
 
 /// Reads and checks the scenario in `path`.
@@ -41,10 +55,11 @@ pub enum Experiment {
 pub fn load(path: &Path, policies: &[&str]) -> Result<Experiment, ScenarioError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ScenarioError::Read { file: path.to_path_buf(), source })?;
-    if memory::is_meant(&text) {
-        return Ok(Experiment::Memory(Box::new(memory::parse(path, &text)?)));
-    }
-    Ok(Experiment::Requests(Box::new(parse(path, &text, policies)?)))
+    Ok(match kind_of(&text).as_deref() {
+        Some("memory") => Experiment::Memory(Box::new(memory::parse(path, &text)?)),
+        Some("rpc") => Experiment::Rpc(Box::new(rpc::parse(path, &text)?)),
+        _ => Experiment::Requests(Box::new(parse(path, &text, policies)?)),
+    })
 }
 
 /// Checks the scenario in `text`; `path` is where it came from, for messages and for the files that it names.

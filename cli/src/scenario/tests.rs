@@ -47,10 +47,18 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
             assert_eq!(Some(name), file.file_stem().and_then(|stem| stem.to_str()));
             assert!(!description.is_empty(), "{} has no description", file.display());
         };
-        if memory::is_meant(&text) {
-            let memory = memory::parse(&file, &text).unwrap_or_else(|error| panic!("{error}"));
-            named(&memory.name, &memory.description);
-            continue;
+        match kind_of(&text).as_deref() {
+            Some("memory") => {
+                let memory = memory::parse(&file, &text).unwrap_or_else(|error| panic!("{error}"));
+                named(&memory.name, &memory.description);
+                continue;
+            }
+            Some("rpc") => {
+                let rpc = rpc::parse(&file, &text).unwrap_or_else(|error| panic!("{error}"));
+                named(&rpc.name, &rpc.description);
+                continue;
+            }
+            _ => {}
         }
         if crate::bakeoff::is_meant(&file) {
             let plan = crate::bakeoff::load(&file).unwrap_or_else(|error| panic!("{error}"));

@@ -204,7 +204,7 @@ fn agent(
 }
 
 /// A path is taken from the scenario's directory.
-fn link(written: &Spanned<String>, source: Source<'_>) -> Result<Link, ScenarioError> {
+pub fn link(written: &Spanned<String>, source: Source<'_>) -> Result<Link, ScenarioError> {
     match written.get_ref().as_str() {
         "shm" => Ok(Link::Shm),
         other => match other.strip_prefix("model:") {

@@ -380,7 +380,7 @@ fn kind_name(kind: Kind) -> String {
 }
 
 fn ends_a_run(kind: Kind) -> bool {
-    matches!(kind, Kind::Blocked | Kind::Yield | Kind::Preempt | Kind::Dead | Kind::Departed)
+    !matches!(kind, Kind::New | Kind::Wakeup)
 }
 
 /// Why a decision failed, in words.

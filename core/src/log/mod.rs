@@ -47,7 +47,7 @@ pub use write::{BUFFER_BYTES, LogWriter};
 /// First bytes of a log.
 pub const MAGIC: [u8; 8] = *b"WAVElog\n";
 /// Version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of a text in a header, at most; a longer one is cut.
 pub const TEXT_BYTES_MAX: usize = 4096;
 

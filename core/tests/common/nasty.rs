@@ -372,6 +372,11 @@ impl Link {
         }
     }
 
+    /// How many copies were begun.
+    pub fn copies(&self) -> u64 {
+        self.0.borrow().tickets
+    }
+
     /// A word as it is, whoever asks.
     pub fn peek(&self, home: Home, line: u32, word: usize) -> u64 {
         self.0.borrow().memory[home as usize][line as usize][word]

@@ -1,10 +1,11 @@
 //! The modelled machine's other side: the real agent loop, whose own work costs time.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use wave_core::agent::{Agent, Step};
+use wave_core::agent::{Agent, Front, Step};
 use wave_core::brain::{Input, Recorder};
 use wave_core::clock::Nanos;
 use wave_core::layout::{Layout, write_header};
@@ -44,10 +45,42 @@ struct Work {
     message: Nanos,
     decision: Nanos,
     poll: Nanos,
+    /// One note, and a look whether there is one.
+    note: Nanos,
+    note_look: Nanos,
+}
+
+/// Notes of a front that is not the agent's own task, on their way to it, and what they cost the agent.
+#[derive(Clone, Debug)]
+pub(crate) struct Notes {
+    pub(crate) queue: Arc<Mutex<VecDeque<(Nanos, Note)>>>,
+    /// Reading one, and what the policy does with it.
+    pub(crate) read: Nanos,
+    /// A look whether there is one, in each round of the loop.
+    pub(crate) look: Nanos,
+}
+
+/// Notes that a front passes on in one round, at most.
+const NOTES_PER_TURN: usize = 16;
+
+impl Front for Notes {
+    fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
+        let mut queue = self.queue.lock().expect("nobody panics while holding it");
+        for _ in 0..NOTES_PER_TURN {
+            match queue.front() {
+                Some((at, note)) if *at <= now => notes.push(*note),
+                _ => return Progress::Done,
+            }
+            queue.pop_front();
+        }
+        Progress::More
+    }
+
+    fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 }
 
 impl Work {
-    fn of(setup: &Setup) -> Work {
+    fn of(setup: &Setup, notes: Option<&Notes>) -> Work {
         let (machine, costs) = (&setup.machine, &setup.costs);
         let pace = machine.agent_ghz.value / setup.agent.ghz;
         let at_pace = |ns: f64| Nanos((ns * pace).round() as u64);
@@ -63,6 +96,8 @@ impl Work {
             decision: at_pace(machine.agent_decision.value)
                 + Nanos(decision_words_ns.round() as u64),
             poll: at_pace(machine.agent_poll.value),
+            note: notes.map_or(Nanos(0), |notes| notes.read),
+            note_look: notes.map_or(Nanos(0), |notes| notes.look),
         }
     }
 }
@@ -119,6 +154,7 @@ impl<P: Policy> Policy for Working<P> {
         self.policy.on_outcome(now, core, decision, outcome);
     }
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
+        self.world.spend(self.work.note_look);
         let (before, began) = (desk.made(), self.world.now());
         let progress = self.policy.decide(now, desk);
         let made = (desk.made() - before) as u64;
@@ -135,6 +171,7 @@ impl<P: Policy> Policy for Working<P> {
         self.policy.resync(now, snapshot);
     }
     fn on_note(&mut self, now: Nanos, note: &Note) {
+        self.world.spend(self.work.note);
         self.policy.on_note(now, note);
     }
 }
@@ -310,9 +347,13 @@ fn live<R: Recorder>(
     };
     let cores = incarnation.core_bells.iter().zip(0..).map(|(bell, core)| timed(bell, Some(core)));
     let bells = cores.chain([timed(&incarnation.control_bell, None)]).collect();
-    let work = Work::of(setup);
+    let notes = enclave.notes.borrow().clone();
+    let work = Work::of(setup, notes.as_ref());
     let policy = Working { policy, world: world.clone(), work, began: Rc::clone(&began) };
     let mut agent = Agent::new(layout, port, bells, policy, recorder);
+    if let Some(notes) = notes {
+        agent.add_front(Box::new(notes));
+    }
     agent.announce();
     let told = Told::default();
     let mut idle_since = None;

@@ -17,6 +17,9 @@ pub enum After {
     Again(Nanos),
     /// It blocks until it is woken.
     Block,
+    /// It gives way, and has nothing to do before a front has told the agent of a request for it. Then, or
+    /// before, it looks for so long.
+    Await(Nanos),
     /// It ends.
     Exit,
 }
@@ -40,7 +43,8 @@ impl Pace {
     }
 }
 
-/// An application of one enclave. Its methods take no time of their own.
+/// An application of one enclave. Its methods take no time, unless they say so to the world: they run on the core
+/// that they are about.
 pub trait Application {
     /// Makes its threads, and starts what wakes them.
     fn start(self: Rc<Self>, enclave: &Rc<Enclave>);
@@ -49,6 +53,9 @@ pub trait Application {
     fn pace(&self, _now: Nanos, _core: u16) -> (Pace, Option<Nanos>) {
         (Pace::NOMINAL, None)
     }
+
+    /// Thread `id` is about to run on `core`: what is done here goes on while the core switches to it.
+    fn before(&self, _enclave: &Enclave, _core: u16, _id: u32) {}
 
     /// Thread `id` has run on `core` for so long, up to now.
     fn ran(&self, _now: Nanos, _core: u16, _id: u32, _time: Nanos) {}

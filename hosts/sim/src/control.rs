@@ -7,7 +7,7 @@ use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, HostControl};
 use wave_core::link::Doorbell;
 use wave_core::message::TxnId;
-use wave_core::snapshot::{CoreRecord, State};
+use wave_core::snapshot::CoreRecord;
 use wave_core::watchdog::Watchdog;
 
 use crate::enclave::{CoreShared, Enclave, HostEvent, Incarnation, Mode, SimPort};
@@ -176,12 +176,8 @@ impl Control {
         }
         let bark = {
             let table = enclave.table.borrow();
-            let waits = |subject: wave_core::message::Subject, sequence| {
-                table.subject(subject.id) == subject
-                    && table.sequence(subject.id) == sequence
-                    && table.state(subject.id) == State::Runnable
-            };
-            let waiting = |from| table.runnable_from(from);
+            let waits = |subject, sequence| table.waits(subject, sequence);
+            let waiting = |from| table.waiting_from(from);
             self.watchdog.look(now, idle && enclave.mode.get() == Mode::Agent, waits, waiting)
         };
         let alive = is_alive(&enclave, &agent.incarnation);

@@ -228,6 +228,7 @@ impl Core {
         let (world, machine) = (&enclave.world, &enclave.setup.machine);
         let shared = &enclave.cores[usize::from(self.index)];
         shared.running.set(Some(id));
+        enclave.app.before(&enclave, self.index, id);
         world.spend(machine.switch_after.nanos());
         if slice != Nanos(0) {
             world.spend(machine.timer_set.nanos());
@@ -291,6 +292,10 @@ impl Core {
                     After::Again(work) => {
                         enclave.table.borrow_mut().thread(id).remaining = work;
                         return Kind::Yield;
+                    }
+                    After::Await(work) => {
+                        enclave.table.borrow_mut().thread(id).remaining = work;
+                        return Kind::Awaits;
                     }
                     After::Block => return Kind::Blocked,
                     After::Exit => return Kind::Dead,

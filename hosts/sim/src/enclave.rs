@@ -19,7 +19,7 @@ use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, VirtualTime};
 use wave_sched::wire::{Event, Kind};
 
-use crate::agent::{AgentSetup, Logs};
+use crate::agent::{AgentSetup, Logs, Notes};
 use crate::app::Application;
 use crate::control::Candidate;
 use crate::cpu::Cpu;
@@ -204,6 +204,8 @@ pub struct Enclave {
     pub(crate) agents_started: Cell<u64>,
     pub(crate) keeps_times: Cell<bool>,
     pub(crate) logs: RefCell<Option<(String, Box<Logs>)>>,
+    /// Where an RPC stack tells the agents that start from now on of requests.
+    pub(crate) notes: RefCell<Option<Notes>>,
 }
 
 impl std::fmt::Debug for Enclave {
@@ -251,6 +253,7 @@ impl Enclave {
             agents_started: Cell::new(0),
             keeps_times: Cell::new(false),
             logs: RefCell::default(),
+            notes: RefCell::default(),
             setup,
         });
         crate::control::start(&enclave);

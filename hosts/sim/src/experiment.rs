@@ -14,7 +14,7 @@ use crate::usage::Usage;
 use crate::world::World;
 
 /// How long requests that arrived in time may take to be done.
-const GRACE: Nanos = Nanos::from_millis(20);
+pub(crate) const GRACE: Nanos = Nanos::from_millis(20);
 
 /// What a run of requests came to.
 #[derive(Clone, Debug)]

@@ -25,6 +25,7 @@ pub mod queue;
 pub mod random;
 pub mod recorded;
 pub mod requests;
+pub mod rpc;
 pub mod table;
 pub mod usage;
 pub mod vcpus;

@@ -11,6 +11,8 @@ use crate::enclave::Setup;
 use crate::experiment::{self, Switches};
 use crate::machine::Machine;
 use crate::requests::{Class, Load, Service, Threads};
+use crate::rpc::RpcSetup;
+use crate::rpc::costs::RpcCosts;
 
 const PRINTED: &str = include_str!("../data/paper.toml");
 
@@ -118,6 +120,76 @@ pub fn over_upi(workers: u16, ghz: f64, policy: &str) -> Setup {
     setup.agent.ghz = ghz;
     setup
 }
+
+/// Where the RPC stack and the scheduler are (7.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Both on the host.
+    OnHostAll,
+    /// The RPC stack on the NIC, the scheduler on a core of the host.
+    OnHostScheduler,
+    /// Both on the NIC.
+    OffloadAll,
+}
+
+impl Placement {
+    /// All of them, in the paper's order.
+    pub const ALL: [Placement; 3] =
+        [Placement::OnHostAll, Placement::OnHostScheduler, Placement::OffloadAll];
+
+    /// The paper's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Placement::OnHostAll => "OnHost-All",
+            Placement::OnHostScheduler => "OnHost-Scheduler",
+            Placement::OffloadAll => "Offload-All",
+        }
+    }
+}
+
+/// What a GET and a RANGE of 7.3 may wait: their SLOs, as a multi-queue policy's default objectives.
+const SLO: [Nanos; 2] = [Nanos::from_micros(50), Nanos::from_millis(10)];
+
+/// RocksDB on so many cores behind an RPC stack (7.3). `policy` schedules; if it tells classes apart, requests carry
+/// their SLOs.
+pub fn rpc(placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSetup {
+    let costs = RpcCosts::builtin();
+    let nic = Costs::builtin("mount-evans").expect("built in");
+    let scheduler = match placement {
+        Placement::OffloadAll => wave(workers, Rung::Prestaged, policy),
+        _ => on_host(workers, true, policy),
+    };
+    let (link, stack) = match placement {
+        Placement::OnHostAll => (scheduler.costs.clone(), costs.host),
+        _ => (nic.clone(), costs.nic),
+    };
+    let read = nic.host_read.ns;
+    let words =
+        costs.across.header_words.value + if slo { costs.across.slo_words.value } else { 0.0 };
+    let note = match placement {
+        Placement::OnHostScheduler => {
+            let policy = scheduler.machine.agent_message.nanos();
+            (Nanos((read * words) as u64) + policy, nic.host_read.nanos())
+        }
+        _ => (stack.note.nanos(), Nanos(0)),
+    };
+    let slo = if slo { SLO.to_vec() } else { Vec::new() };
+    let mut setup = RpcSetup {
+        scheduler,
+        link,
+        stack,
+        note,
+        workers: RPC_WORKERS,
+        steering: "jbsq:k=1".into(),
+        prefetch: false,
+        slo,
+    };
+    setup.scheduler.config.subjects = RPC_WORKERS.into();
+    setup
+}
+
+/// Threads of RocksDB: as many as a window has workers. The paper does not print how many it has.
+pub const RPC_WORKERS: u16 = 240;
 
 /// Table 3, rows 2 and 4: threads on one core that run and give way.
 ///

@@ -101,6 +101,11 @@ impl Load {
     pub fn end(&self) -> Nanos {
         self.warmup + self.measure
     }
+
+    /// Whether what arrives then is counted.
+    pub fn counts(&self, at: Nanos) -> bool {
+        (self.warmup..self.end()).contains(&at)
+    }
 }
 
 /// A request of a load that is given one by one, instead of by its rate.
@@ -134,6 +139,23 @@ pub struct Served {
     pub lag_max: Nanos,
     /// How late the last request was.
     pub lag_last: Nanos,
+}
+
+impl Served {
+    /// Nothing yet, of so many classes.
+    pub(crate) fn none(classes: usize) -> Served {
+        let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
+        Served {
+            sent: 0,
+            done: 0,
+            refused: 0,
+            finished_within: 0,
+            latencies: (0..classes).map(|_| histogram()).collect(),
+            lags: histogram(),
+            lag_max: Nanos(0),
+            lag_last: Nanos(0),
+        }
+    }
 }
 
 struct State {
@@ -171,17 +193,7 @@ impl Requests {
     }
 
     fn with(load: Load, given: Option<Rc<[Arrival]>>, seed: u64) -> Rc<Requests> {
-        let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds");
-        let served = Served {
-            sent: 0,
-            done: 0,
-            refused: 0,
-            finished_within: 0,
-            latencies: load.classes.iter().map(|_| histogram()).collect(),
-            lags: histogram(),
-            lag_max: Nanos(0),
-            lag_last: Nanos(0),
-        };
+        let served = Served::none(load.classes.len());
         let state = State { idle: Vec::new(), backlog: VecDeque::new(), served };
         let (state, generators) = (RefCell::new(state), RefCell::default());
         Rc::new(Requests { load, given, seed, state, generators })
@@ -198,7 +210,7 @@ impl Requests {
     }
 
     fn in_window(&self, at: u64) -> bool {
-        (self.load.warmup.0..self.load.end().0).contains(&at)
+        self.load.counts(Nanos(at))
     }
 
     fn generate(&self, enclave: &Rc<Enclave>, index: usize) {
@@ -280,7 +292,7 @@ impl Requests {
 }
 
 /// The requests that are still to come of one generator.
-enum Upcoming<'a> {
+pub(crate) enum Upcoming<'a> {
     /// Of a Poisson process.
     Drawn {
         gaps: Exp<f64>,
@@ -295,10 +307,14 @@ enum Upcoming<'a> {
 
 impl<'a> Upcoming<'a> {
     fn new(requests: &'a Requests, index: usize, random: &mut random::Stream) -> Upcoming<'a> {
-        let load = &requests.load;
-        if let Some(given) = &requests.given {
-            return Upcoming::Given { arrivals: if index == 0 { given } else { &[] } };
+        match &requests.given {
+            Some(given) => Upcoming::Given { arrivals: if index == 0 { given } else { &[] } },
+            None => Upcoming::drawn(&requests.load, random),
         }
+    }
+
+    /// Those of one of the load's generators.
+    pub(crate) fn drawn(load: &'a Load, random: &mut random::Stream) -> Upcoming<'a> {
         let rate = load.per_second / load.generators as f64 / 1e9;
         let gaps = Exp::new(rate.max(1e-18)).expect("a rate above zero");
         let next = gaps.sample(random);
@@ -307,7 +323,7 @@ impl<'a> Upcoming<'a> {
     }
 
     /// When the next is due.
-    fn at(&self) -> Nanos {
+    pub(crate) fn at(&self) -> Nanos {
         match self {
             Upcoming::Drawn { next, .. } => Nanos(*next as u64),
             Upcoming::Given { arrivals } => arrivals.first().map_or(Nanos::MAX, |first| first.at),
@@ -315,7 +331,7 @@ impl<'a> Upcoming<'a> {
     }
 
     /// The class of the next, which is now past.
-    fn take(&mut self, random: &mut random::Stream) -> u16 {
+    pub(crate) fn take(&mut self, random: &mut random::Stream) -> u16 {
         match self {
             Upcoming::Drawn { gaps, next, classes, total } => {
                 *next += gaps.sample(random);

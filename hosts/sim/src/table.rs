@@ -17,6 +17,8 @@ pub struct Thread {
     state: State,
     core: u16,
     used: bool,
+    /// Runnable, with nothing to do before a request comes.
+    awaits: bool,
     /// The class that its application gave it.
     pub class: u16,
     /// What it has still to run before it stops by itself.
@@ -42,6 +44,7 @@ impl Table {
             state: State::Free,
             core: 0,
             used: false,
+            awaits: false,
             class: 0,
             remaining: Nanos(0),
             tag: 0,
@@ -78,10 +81,18 @@ impl Table {
         self.runnable.iter().copied()
     }
 
-    /// Those of them from the id `from` on, then the others.
-    pub fn runnable_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
+    /// Whether a thread waits for a decision at this sequence.
+    pub fn waits(&self, subject: Subject, at: Sequence) -> bool {
+        let thread = &self.threads[subject.id as usize];
+        let same = thread.generation == subject.generation && thread.sequence == at;
+        same && thread.state == State::Runnable && !thread.awaits
+    }
+
+    /// Those that wait for a decision, from the id `from` on, then the others.
+    pub fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
         let ids = self.runnable.range(from..).chain(self.runnable.range(..from));
-        ids.map(|id| (self.subject(*id), self.sequence(*id)))
+        let waiting = ids.filter(|id| !self.threads[**id as usize].awaits);
+        waiting.map(|id| (self.subject(*id), self.sequence(*id)))
     }
 
     /// Creates a thread, or blocks one that will be woken: `None` where every id is taken.
@@ -125,6 +136,7 @@ impl Table {
         let thread = &mut self.threads[id as usize];
         thread.sequence = thread.sequence.next();
         thread.state = state;
+        thread.awaits = kind == Kind::Awaits;
         match state {
             State::Runnable => {
                 self.runnable.insert(id);

@@ -17,11 +17,12 @@ use wave_links::{AnyBell, AnyPort};
 use wave_sched::wire::{DECISION_RUN, Event, Kind};
 
 use crate::clock::MonotonicClock;
+use crate::door::Incarnation;
 use crate::fiber::Suspend;
 use crate::futex;
 use crate::klt;
 use crate::safe_points::SafePoints;
-use crate::shared::{CoreShared, Incarnation, Shared, lock};
+use crate::shared::{CoreShared, Shared, lock};
 use crate::stats::{Mode, PUBLISH_EVERY, bump};
 use crate::table::{Left, Slot, Thread};
 use crate::timers::Timers;
@@ -376,6 +377,7 @@ impl Core {
         let (kind, sequence) = match reason {
             Suspend::Yield => (Kind::Yield, table.leave_runnable(id)),
             Suspend::Preempt => (Kind::Preempt, table.leave_runnable(id)),
+            Suspend::Await => (Kind::Awaits, blocked(table.leave_awaiting(id))),
             Suspend::Park => (Kind::Blocked, blocked(table.leave_parked(id))),
             Suspend::Wait => (Kind::Blocked, blocked(table.leave_waiting(id))),
             Suspend::Exit => (Kind::Dead, table.leave_dead(id)),
@@ -386,15 +388,16 @@ impl Core {
             link.protocol.hold(event.to_message());
         }
         match kind {
-            Kind::Yield | Kind::Preempt => self.shared.became_runnable(thread, sequence),
+            Kind::Yield | Kind::Preempt | Kind::Awaits => {
+                self.shared.became_runnable(thread, sequence)
+            }
             Kind::Dead => {
                 let _ = self.shared.free.push(id);
             }
-            _ => {
-                if let Some(sequence) = woken {
-                    self.woken(thread, sequence);
-                }
-            }
+            _ => {}
+        }
+        if let Some(sequence) = woken {
+            self.woken(thread, sequence);
         }
     }
 

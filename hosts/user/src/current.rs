@@ -78,6 +78,16 @@ pub fn yield_now() {
     suspend(Suspend::Yield);
 }
 
+/// Lets others run until a front has told the agent of a request for this thread: a
+/// [note](wave_core::note::Request) that names its [subject](Thread::subject). Sends AWAITS. Returns now and then
+/// without one, and at once in turn with others where no agent decides: look, and await again.
+///
+/// A front notes a request after it has left it where the thread looks, and the thread awaits after it has looked. A
+/// note that comes in between counts. Panics if the caller is no thread of an enclave.
+pub fn await_note() {
+    suspend(Suspend::Await);
+}
+
 /// A safe point: if the agent has asked for the end of this run, lets others run, sends PREEMPT, and
 /// returns true when the thread runs again, perhaps on another core. Otherwise returns false, after one
 /// load of a word that is mostly in the cache. To be called now and then by threads that run for long;

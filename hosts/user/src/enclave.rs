@@ -323,10 +323,16 @@ impl Enclave {
         Spawner { shared: Arc::clone(&self.shared), at: at + 1 }
     }
 
-    /// Ends a park of one of this enclave's threads, or the next one. Does nothing for a thread
-    /// that has ended.
+    /// Ends a park or an await of one of this enclave's threads, or the next one. Does nothing for a
+    /// thread that has ended.
     pub fn unpark(&self, thread: Thread) {
         Waker { shared: Arc::clone(&self.shared), thread }.unpark();
+    }
+
+    /// The right to [`Enclave::unpark`] one thread, again and again.
+    pub(crate) fn unparker(&self, thread: Thread) -> Box<dyn Fn() + Send> {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move || Waker { shared: Arc::clone(&shared), thread }.unpark())
     }
 
     /// The counters.

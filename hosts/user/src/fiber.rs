@@ -23,11 +23,14 @@ pub(crate) enum Suspend {
     Wait,
     /// The thread has ended; the fiber is free.
     Exit,
+    /// The thread is runnable, and has nothing to do before a request comes.
+    Await,
 }
 
 impl Suspend {
     pub(crate) fn from_number(number: u8) -> Suspend {
-        let all = [Suspend::Yield, Suspend::Preempt, Suspend::Park, Suspend::Wait, Suspend::Exit];
+        use Suspend::{Await, Exit, Park, Preempt, Wait, Yield};
+        let all = [Yield, Preempt, Park, Wait, Exit, Await];
         all[usize::from(number)]
     }
 }

@@ -2,7 +2,7 @@
 //! made elsewhere.
 //!
 //! *Host cores* are pinned pthreads. *Threads* are stackful user-level threads or have a pthread each: [`spawn`],
-//! [`yield_now`], [`park`] and [`Thread::unpark`], [`sleep`], [`JoinHandle::join`], [`Mutex`],
+//! [`yield_now`], [`await_note`], [`park`] and [`Thread::unpark`], [`sleep`], [`JoinHandle::join`], [`Mutex`],
 //! [`Condvar`]. Each event sends its message to the enclave's agent, each switch takes a decision,
 //! checks it against the thread table, and reports the outcome. Without an agent, a first-in
 //! first-out queue inside the host serves; a new agent takes over from a snapshot of the table.
@@ -23,6 +23,7 @@ mod clock;
 mod control;
 mod core_loop;
 mod current;
+mod door;
 mod enclave;
 mod fiber;
 mod futex;
@@ -30,6 +31,7 @@ mod inline_fn;
 mod join;
 mod klt;
 mod region;
+pub mod rpc;
 mod safe_points;
 mod shared;
 mod stalls;
@@ -39,7 +41,7 @@ mod table;
 mod timers;
 
 pub use clock::MonotonicClock;
-pub use current::{class, core_index, current, park, preempt_point, sleep, yield_now};
+pub use current::{await_note, class, core_index, current, park, preempt_point, sleep, yield_now};
 pub use enclave::{
     Attributes, Enclave, Options, SpawnError, Spawner, StartError, ThreadKind, spawn,
 };

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_queue::ArrayQueue;
 use wave_core::clock::Nanos;
 use wave_core::host::{Context, Signals};
-use wave_core::layout::{Config, Layout};
-use wave_core::link::{Doorbell, Side};
+use wave_core::layout::Config;
+use wave_core::link::Doorbell;
 use wave_core::message::{Sequence, Subject, TxnId};
 use wave_core::snapshot::CoreRecord;
-use wave_links::memory::Memory;
-use wave_links::{AnyBell, AnyPort, EventFd, LinkSpec, SocketBell};
+use wave_links::{AnyPort, EventFd};
 use wave_sched::wire::{Event, Kind, NO_CORE};
 
 use crate::barrier;
+use crate::door::Incarnation;
 use crate::enclave::Options;
 use crate::fiber::Fibers;
 use crate::klt::{self, Klts};
@@ -26,31 +26,6 @@ use crate::table::{Table, Thread};
 /// Locks; a panic elsewhere while the lock was held leaves nothing half done in these structures.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One life of an agent, as the host sees it: a window of its own, and doorbells of its own, so
-/// that nothing an earlier agent still holds reaches anybody.
-pub(crate) struct Incarnation {
-    pub(crate) layout: Layout,
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) link: LinkSpec,
-    /// A bell per core.
-    pub(crate) core_bells: Vec<AnyBell>,
-    pub(crate) control_bell: AnyBell,
-    pub(crate) agent_bell: SocketBell,
-    /// Something went missing on the way to this agent.
-    pub(crate) lost: AtomicBool,
-    /// This agent wrote nonsense.
-    pub(crate) fault: AtomicBool,
-}
-
-impl Incarnation {
-    /// A port for one more context of the host.
-    pub(crate) fn port(&self) -> AnyPort {
-        self.link
-            .port(&self.memory, Side::Host, &self.layout.mappings(Side::Host))
-            .expect("the control thread made one over the same memory")
-    }
 }
 
 /// What a core shares.

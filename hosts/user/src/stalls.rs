@@ -15,8 +15,9 @@ use wave_core::link::{Home, Port, Waiter, Window};
 use wave_links::{AnyPort, EventFd};
 
 use crate::clock::MonotonicClock;
+use crate::door::Incarnation;
 use crate::klt;
-use crate::shared::{Incarnation, Shared, lock};
+use crate::shared::{Shared, lock};
 use crate::table::Thread;
 
 /// Frames of a stack that are kept.
@@ -223,7 +224,7 @@ fn tell_stack() {
 }
 
 /// The stack of another thread of this process, if it tells it.
-fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Vec<String> {
+fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Frames {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = lock(&ONE_AT_A_TIME);
     TOLD.store(0, Ordering::Relaxed);
@@ -237,14 +238,14 @@ fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Vec<String> {
                     .compare_exchange(thread, 0, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok() =>
             {
-                return Vec::new();
+                return Frames { addresses: [0; FRAMES_MAX], count: 0 };
             }
             0 => std::thread::sleep(Duration::from_micros(50)),
             told => break told,
         }
     };
     let addresses = std::array::from_fn(|at| ADDRESSES[at].load(Ordering::Relaxed));
-    Frames { addresses, count: told as usize - 1 }.names()
+    Frames { addresses, count: told as usize - 1 }
 }
 
 /// What was found, for whoever asks.
@@ -372,6 +373,8 @@ impl Detector {
         if core.record().run != record.run {
             return;
         }
+        // Names take long: a fifth of a second in a large program.
+        let stack = stack.names();
         let class = self.shared.table.slot(thread.0.id).class();
         let stall = Stall { core: at as u16, thread, class, cause, lasted, stack };
         self.shared.stalls.count.fetch_add(1, Ordering::Relaxed);

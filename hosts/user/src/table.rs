@@ -27,6 +27,8 @@ use crate::region::Where;
 const NO_KLT: u32 = u32::MAX;
 const FREE: u64 = 0;
 const RUNNABLE: u64 = 1;
+/// As runnable to whoever decides, but it has nothing to do before a request comes, so it waits for no decision.
+const AWAITING: u64 = 5;
 const RUNNING: u64 = 2;
 /// Until [`Thread::unpark`].
 const PARKED: u64 = 3;
@@ -54,9 +56,20 @@ fn moved(word: u64, state: u64) -> u64 {
     (word.wrapping_add(SEQUENCE_ONE) & !STATE) | state
 }
 
+const fn is_runnable(word: u64) -> bool {
+    matches!(word & STATE, RUNNABLE | AWAITING)
+}
+
 /// A thread's identity: an id and which use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Thread(pub(crate) Subject);
+
+impl Thread {
+    /// As messages, decisions and notes name it: whoever tells a front where requests are served says this.
+    pub fn subject(self) -> Subject {
+        self.0
+    }
+}
 
 /// What lies behind an id.
 #[repr(align(128))]
@@ -247,7 +260,7 @@ impl Table {
                 return Err(Code::TargetStale);
             }
             match word & STATE {
-                RUNNABLE => {}
+                RUNNABLE | AWAITING => {}
                 RUNNING => return Err(Code::TargetOnCpu),
                 _ => return Err(Code::TargetNotRunnable),
             }
@@ -273,6 +286,11 @@ impl Table {
     #[inline]
     pub(crate) fn leave_runnable(&self, id: u32) -> Sequence {
         self.leave(id, RUNNABLE)
+    }
+
+    /// The running thread stays runnable, and has nothing to do before a request comes, unless it was unparked before.
+    pub(crate) fn leave_awaiting(&self, id: u32) -> Left {
+        self.block(id, AWAITING, NOTIFIED)
     }
 
     /// The running thread has ended. The id may be given out again after this.
@@ -324,15 +342,19 @@ impl Table {
     }
 
     /// Makes a thread that blocked in `from` runnable, or leaves `token` for it. Returns its new
-    /// version if it became runnable.
+    /// version if it became runnable. An unpark also ends an await.
     fn rouse(&self, subject: Subject, from: u64, token: u8) -> Option<Sequence> {
         let slot = self.slots.get(subject.id as usize)?;
+        let ends = |word: u64| match word & STATE {
+            AWAITING => from == PARKED,
+            state => state == from,
+        };
         loop {
             let old = slot.word.load(Ordering::SeqCst);
             if generation(old) != subject.generation || old & STATE == FREE {
                 return None;
             }
-            if old & STATE == from {
+            if ends(old) {
                 let new = moved(old, RUNNABLE);
                 let exchange =
                     slot.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
@@ -343,7 +365,7 @@ impl Table {
             }
             slot.tokens.fetch_or(token, Ordering::SeqCst);
             // If it has blocked in between, one of the two takes the token back and wakes it.
-            if slot.word.load(Ordering::SeqCst) & STATE != from || !slot.take_token(token) {
+            if !ends(slot.word.load(Ordering::SeqCst)) || !slot.take_token(token) {
                 return None;
             }
         }
@@ -364,28 +386,30 @@ impl Table {
         self.slot(id).take_token(NOTIFIED)
     }
 
-    /// Whether a thread is runnable at just this sequence.
+    /// Whether a thread waits for a decision at just this sequence.
     pub(crate) fn waits(&self, subject: Subject, at: Sequence) -> bool {
         let word = self.slot(subject.id).word.load(Ordering::Relaxed);
         generation(word) == subject.generation && sequence(word) == at && word & STATE == RUNNABLE
     }
 
-    /// Every runnable thread.
+    /// Every runnable thread, those that await requests included.
     pub(crate) fn runnable(&self) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
-        self.runnable_from(0)
+        self.find(0, is_runnable)
     }
 
-    /// Every runnable thread, from the id `from` on, then from 0.
-    pub(crate) fn runnable_from(
-        &self,
-        from: u32,
-    ) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
+    /// Every thread that waits for a decision, from the id `from` on, then from 0.
+    pub(crate) fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
+        self.find(from, |word| word & STATE == RUNNABLE)
+    }
+
+    /// Those whose words are so, from the id `from` on, then from 0.
+    fn find(&self, from: u32, is_so: fn(u64) -> bool) -> impl Iterator<Item = (Subject, Sequence)> {
         let (before, after) = self.slots.split_at(self.slots.len().min(from as usize));
         let ids = (from as usize..self.slots.len()).chain(0..before.len());
-        ids.zip(after.iter().chain(before)).filter_map(|(id, slot)| {
+        ids.zip(after.iter().chain(before)).filter_map(move |(id, slot)| {
             let word = slot.word.load(Ordering::SeqCst);
             let subject = Subject { id: id as u32, generation: generation(word) };
-            (word & STATE == RUNNABLE).then(|| (subject, sequence(word)))
+            is_so(word).then(|| (subject, sequence(word)))
         })
     }
 
@@ -395,7 +419,7 @@ impl Table {
             let word = slot.word.load(Ordering::SeqCst);
             let state = match word & STATE {
                 FREE => State::Free,
-                RUNNABLE => State::Runnable,
+                RUNNABLE | AWAITING => State::Runnable,
                 RUNNING => State::Running,
                 _ => State::Blocked,
             };
@@ -405,5 +429,26 @@ impl Table {
             let record = Record { subject, sequence: sequence(word), state, core, class };
             (word != 0).then_some(record)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_awaits_is_runnable_and_waits_for_nothing() {
+        let table = Table::new(2);
+        let (thread, sequence) = table.create(1, 0, None, InlineFn::new(|| {}));
+        table.commit(0, thread.0, sequence).unwrap();
+        let Left::Blocked(sequence) = table.leave_awaiting(1) else { panic!("nobody unparked it") };
+        assert_eq!(table.runnable().collect::<Vec<_>>(), [(thread.0, sequence)]);
+        assert_eq!(table.records().next().unwrap().state, State::Runnable);
+        // The watchdog would bark at an agent without requests.
+        assert_eq!(table.waiting_from(0).count(), 0);
+        assert!(!table.waits(thread.0, sequence));
+        assert_eq!(table.commit(0, thread.0, sequence), Ok(1));
+        let sequence = table.leave_runnable(1);
+        assert!(table.waits(thread.0, sequence));
     }
 }

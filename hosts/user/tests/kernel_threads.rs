@@ -461,9 +461,9 @@ fn who_waits_for_a_lock_of_a_thread_without_a_core_is_named() {
     let thread = holder.thread();
     waits.unwrap().join().unwrap();
     holder.join().unwrap();
-    let (_, stalls) = enclave.stalls();
     let locked_out = wave_user::StallCause::LockedOut(thread);
-    assert!(stalls.iter().any(|stall| stall.cause == locked_out), "{stalls:?}");
+    // It is told when the names of its stack are found, which takes long in a large program.
+    wait_for("the stall", || enclave.stalls().1.iter().any(|stall| stall.cause == locked_out));
     drop(enclave);
     agent.join().unwrap().unwrap();
 }

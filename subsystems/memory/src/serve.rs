@@ -92,8 +92,6 @@ pub struct Totals {
     pub dry_pages: u64,
     /// Batches that were left out because clearing them changes nothing: memory that a fork shares.
     pub unclearable: u64,
-    /// Words of readings that were sent.
-    pub words_sent: u64,
 }
 
 /// What a step came to.
@@ -382,8 +380,8 @@ impl Server {
             }
             Next::Park => {
                 self.send(port, state);
-                let waits = !state.extent.is_empty() || self.control.is_copying();
-                if waits { Step::Progress } else { Step::Idle }
+                // Where no extent is free, the agent rings as it gives one back.
+                if self.control.is_copying() { Step::Progress } else { Step::Idle }
             }
         }
     }
@@ -396,7 +394,6 @@ impl Server {
             if !self.control.send_bulk(port, &state.extent[..words]) {
                 return false;
             }
-            state.totals.words_sent += words as u64;
             state.extent.drain(..words);
         }
         true

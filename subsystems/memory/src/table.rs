@@ -7,7 +7,7 @@ use wave_core::clock::Nanos;
 use wave_core::message::{Message, Sequence, Subject};
 use wave_core::snapshot::{Record, State};
 
-use crate::wire::{self, BATCH_PAGES, Place, Reading, STRIP_BATCHES};
+use crate::wire::{self, Place, Reading, STRIP_BATCHES};
 
 const LANES: usize = STRIP_BATCHES as usize;
 
@@ -401,9 +401,6 @@ impl Table {
         }
     }
 }
-
-/// Pages of a strip.
-pub const STRIP_PAGES: u64 = (STRIP_BATCHES * BATCH_PAGES) as u64;
 
 #[cfg(test)]
 mod tests {

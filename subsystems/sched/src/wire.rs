@@ -14,6 +14,13 @@
 //! `ran_ns` of such a PREEMPT is at least the slice. Whatever ends the run first ends the slice with it; the next run has
 //! its own. The agent may still preempt before. A host that has no such timer answers UNSUPPORTED and
 //! commits nothing, so that nobody runs without the end that was asked for.
+//!
+//! # Threads that await requests
+//!
+//! AWAITS says that a thread found no request and left its core by itself. To the host it is as runnable as after
+//! YIELD. A policy need not run it before a front's note ([`wave_core::note::Request`]) names it. Notes and messages
+//! overtake each other, so a note about a thread that does not await counts for the AWAITS that follows: the thread
+//! may have looked before the request was there. Running it for nothing does no harm.
 
 use wave_core::clock::Nanos;
 use wave_core::message::{Message, Sequence, Subject};
@@ -43,11 +50,13 @@ pub enum Kind {
     Dead = 6,
     /// It left the enclave.
     Departed = 7,
+    /// It left its core by itself, and is runnable, but has nothing to do before a request's note.
+    Awaits = 8,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::New,
         Kind::Wakeup,
         Kind::Blocked,
@@ -55,6 +64,7 @@ impl Kind {
         Kind::Preempt,
         Kind::Dead,
         Kind::Departed,
+        Kind::Awaits,
     ];
 
     /// The kind with this number.
@@ -62,9 +72,9 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
     }
 
-    /// Whether a thread waits for a decision after this.
+    /// Whether the host accepts a decision for a thread after this.
     pub const fn leaves_runnable(self) -> bool {
-        matches!(self, Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt)
+        matches!(self, Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt | Kind::Awaits)
     }
 }
 

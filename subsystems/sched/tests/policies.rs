@@ -14,11 +14,13 @@ use wave_core::brain::Brain;
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::message::{Message, Sequence, Subject, TxnId, Upstream};
+use wave_core::note::Request;
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::Decisions;
 use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
 use wave_sched::policies;
 use wave_sched::policies::NAMES;
+use wave_sched::wire::{Event, Kind};
 
 /// Settings under which every rule of a policy comes into play.
 const BUSY: [&str; 7] = [
@@ -63,6 +65,80 @@ fn no_thread_is_decided_twice_or_forgotten() {
     }
 }
 
+/// Threads that await requests: each that has one runs, whatever overtakes or gets lost.
+#[test]
+fn no_request_is_forgotten() {
+    let seeds = seeds(300);
+    let many = seeds.end - seeds.start >= 300;
+    for policy in NAMES.iter().chain(&BUSY) {
+        let (mut commits, mut awaited) = (0, 0);
+        for seed in seeds.clone() {
+            let _replay = Replay(seed, "-p wave-sched --test policies");
+            let shape = Shape { requests: true, ..Shape::random(&mut common::rng(seed)) };
+            println!("{seed}: {policy} {shape:?}");
+            let mut world = World::new(policy, seed, shape);
+            world.busy(2000);
+            world.fair(300);
+            world.finish();
+            commits += world.commits;
+            awaited += world.awaited;
+        }
+        println!("{policy}: {commits} commits, {awaited} threads awaited requests");
+        assert!(!many || commits.min(awaited) > 10_000, "{policy}: {commits}, {awaited}");
+    }
+}
+
+/// One that awaits is not run for nothing, which a policy that knows no notes would do.
+#[test]
+fn who_awaits_is_left_alone() {
+    for policy in NAMES.iter().chain(&BUSY) {
+        let config = Config { subjects: 2, ..Config::coherent(1) };
+        let mut brain = Brain::new(&config, policies::by_name(policy, &config).unwrap(), ());
+        let thread = Subject { id: 1, generation: 1 };
+        let asks = CoreRecord { asks: true, ..CoreRecord::default() };
+        brain.on_snapshot(Nanos(0), &Snapshot { records: vec![], cores: vec![asks] });
+        let hears = |brain: &mut Brain<_>, kind, sequence, outcome| {
+            let (sequence, ran) = (Sequence(sequence), Nanos(1));
+            let event = Event { kind, thread, sequence, core: 0, class: 0, ran };
+            let message = Some(event.to_message());
+            let entry = Upstream { message, outcome, asks: kind == Kind::Awaits };
+            brain.on_entry(Nanos(0), if entry.asks { 0 } else { 1 }, &entry);
+        };
+        let mut now = 0;
+        let mut decided = |brain: &mut Brain<_>| {
+            let mut out = Decisions::default();
+            now += 100_000_000;
+            brain.decide(Nanos(now), 8, &mut out);
+            out.staged.first().map(|(_, decision)| decision.txn)
+        };
+        hears(&mut brain, Kind::New, 1, None);
+        let runs = |brain: &mut Brain<_>, txn, run| {
+            let outcome = Some(Outcome { txn, code: Code::Complete, run });
+            brain.on_entry(Nanos(0), 0, &Upstream { message: None, outcome, asks: false });
+        };
+        let txn = decided(&mut brain).unwrap();
+        runs(&mut brain, txn, 1);
+        let note = Request { thread, class: 1, slo: None }.to_note();
+        brain.on_note(Nanos(0), &note);
+        hears(&mut brain, Kind::Awaits, 2, None);
+        let txn = decided(&mut brain).expect("the note came before, and may be of a newer request");
+        runs(&mut brain, txn, 2);
+        hears(&mut brain, Kind::Awaits, 3, None);
+        assert_eq!(decided(&mut brain), None, "{policy}");
+        brain.on_note(
+            Nanos(0),
+            &Request {
+                thread: Subject { generation: 2, ..thread },
+                ..Request::from_note(&note).unwrap()
+            }
+            .to_note(),
+        );
+        assert_eq!(decided(&mut brain), None, "{policy}: it was about another life");
+        brain.on_note(Nanos(0), &note);
+        assert!(decided(&mut brain).is_some(), "{policy}");
+    }
+}
+
 #[test]
 fn no_thread_starves() {
     for policy in NAMES.iter().chain(&BUSY) {
@@ -95,7 +171,7 @@ fn nonsense(rng: &mut Pcg32, next: &mut [u32]) -> Upstream {
         None => number(rng) as u32,
     };
     let message = Message {
-        kind: rng.random_range(1..9),
+        kind: rng.random_range(1..10),
         subject: Subject { id, generation: number(rng) as u32 },
         sequence: Sequence(sequence),
         argument: (number(rng) as u32) << 16 | u32::from(number(rng) as u16),
@@ -155,6 +231,11 @@ fn a_host_that_lies_harms_no_policy() {
                 }
                 let context = rng.random_range(0..=cores);
                 brain.on_entry(now, context, &nonsense(&mut rng, &mut next));
+                let thread =
+                    Subject { id: number(&mut rng) as u32, generation: number(&mut rng) as u32 };
+                let slo = rng.random::<bool>().then(|| Nanos(number(&mut rng)));
+                let class = number(&mut rng) as u8;
+                brain.on_note(now, &Request { thread, class, slo }.to_note());
                 let mut out = Decisions::default();
                 brain.decide(now, 8, &mut out);
                 assert!(out.staged.len() <= 8 && out.preemptions.len() <= 8);

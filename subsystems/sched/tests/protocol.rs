@@ -8,20 +8,21 @@ mod common;
 #[path = "protocol/host.rs"]
 mod host;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use common::nasty::{Bell, NastyPort};
 use common::{Replay, SHAPES, seeds, shape};
 use host::{Doing, Host, Incarnation};
 use rand::Rng;
 use rand_pcg::Pcg32;
-use wave_core::agent::{Agent, Step};
+use wave_core::agent::{Agent, Front, Step};
 use wave_core::brain::Input;
 use wave_core::clock::Nanos;
 use wave_core::layout::{Config, Layout, read_header};
-use wave_core::link::{Home, Port, Side};
-use wave_core::policy::Policy;
+use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::policy::{Note, Policy, Progress};
 use wave_core::snapshot::State;
 use wave_sched::policies;
 
@@ -36,12 +37,27 @@ enum Loop {
 
 type Shipped = Box<dyn Policy + Send>;
 
+/// A front whose requests come from the test.
+struct Requests(Arc<Mutex<VecDeque<Note>>>);
+
+impl Front for Requests {
+    fn poll(&mut self, _now: Nanos, notes: &mut Vec<Note>) -> Progress {
+        notes.extend(self.0.lock().unwrap().pop_front());
+        Progress::Done
+    }
+
+    fn on_note(&mut self, _now: Nanos, note: &Note) {
+        panic!("no policy of ours sends {note:?}");
+    }
+}
+
 struct Life {
     agent: Agent<Shipped, Vec<(Nanos, Input)>, NastyPort, Bell>,
     incarnation: Rc<Incarnation>,
     at: Loop,
     announced: bool,
     parks: u64,
+    notes: Arc<Mutex<VecDeque<Note>>>,
 }
 
 impl Life {
@@ -52,13 +68,16 @@ impl Life {
         assert_eq!(layout.config, incarnation.layout.config);
         let port = incarnation.link.port(Side::Agent, &layout);
         let policy = policies::by_name(policy, &layout.config).unwrap();
-        let agent = Agent::new(layout, port, incarnation.bells.clone(), policy, Vec::new());
+        let mut agent = Agent::new(layout, port, incarnation.bells.clone(), policy, Vec::new());
+        let notes = Arc::default();
+        agent.add_front(Box::new(Requests(Arc::clone(&notes))));
         Life {
             agent,
             incarnation: Rc::clone(incarnation),
             at: Loop::Stepping,
             announced: false,
             parks: 0,
+            notes,
         }
     }
 
@@ -111,18 +130,22 @@ struct World {
     policy: &'static str,
     layout: Layout,
     host: Host,
+    requests: u64,
     lives: Vec<Life>,
 }
 
 /// Policies, and the slice that each gives a run.
 const POLICIES: [(&str, Nanos); 2] =
     [("shinjuku:timer=core,slice_us=7", Nanos::from_micros(7)), ("fifo", Nanos(0))];
+/// Those of the runs with requests.
+const POLICIES_WITH_REQUESTS: [(&str, Nanos); 2] =
+    [("multi-queue:timer=core,slice_us=7", Nanos::from_micros(7)), ("fifo", Nanos(0))];
 const OUTSIDE: usize = 2;
 /// Steps of a run's busy part; seeds mean something only together with it.
 const STEPS: u32 = 2000;
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, with_requests: bool) -> World {
         let mut rng = common::rng(seed);
         let shape_name = SHAPES[rng.random_range(0..SHAPES.len())];
         let messages = 4 << rng.random_range(0..3);
@@ -140,9 +163,12 @@ impl World {
         };
         let layout = Layout::new(config).unwrap();
         // Whose runs end by themselves, or by the core's own timer.
-        let (policy, slice) = POLICIES[(seed % 2) as usize];
+        let policies = if with_requests { POLICIES_WITH_REQUESTS } else { POLICIES };
+        let (policy, slice) = policies[(seed % 2) as usize];
         let host = Host::new(cores, config.subjects, OUTSIDE, slice);
-        World { rng, now: Nanos(0), shape: shape_name, policy, layout, host, lives: Vec::new() }
+        host.table.borrow_mut().with_requests = with_requests;
+        let (now, lives) = (Nanos(0), Vec::new());
+        World { rng, now, shape: shape_name, policy, layout, host, requests: 0, lives }
     }
 
     fn new_agent(&mut self) {
@@ -171,6 +197,20 @@ impl World {
         }
     }
 
+    /// A request comes, one time in `seldom`, and wakes the agent if it sleeps. Returns whether one did.
+    fn request(&mut self, seldom: u32) -> bool {
+        let with_requests = self.host.table.borrow().with_requests;
+        if !with_requests || self.rng.random_range(0..seldom) > 0 {
+            return false;
+        }
+        let Some((to, request)) = self.host.step_front(&mut self.rng) else { return false };
+        self.requests += 1;
+        let life = self.lives.iter().find(|life| Rc::ptr_eq(&life.incarnation, &to));
+        life.expect("it lives").notes.lock().unwrap().push_back(request.to_note());
+        to.bells[to.layout.agent_vector()].ring();
+        true
+    }
+
     fn let_time_pass(&mut self, at_most: u64, ticks: u32) {
         self.now = self.now + Nanos(self.rng.random_range(0..=at_most));
         for life in &self.lives {
@@ -191,6 +231,7 @@ impl World {
                 ticks = self.rng.random_range(0..4);
                 calm = self.rng.random_range(0..3) == 0;
             }
+            self.request(8);
             match self.rng.random_range(0..1000) {
                 0 => self.new_agent(),
                 more if more < churn => self.new_agent(),
@@ -218,7 +259,7 @@ impl World {
         }
         let mut idle_rounds = 0;
         for _ in 0..200_000 {
-            let mut happened = false;
+            let mut happened = self.request(1);
             for actor in 0..self.actors() {
                 happened |= self.step(actor, false);
                 self.let_time_pass(20_000, 1);
@@ -259,12 +300,12 @@ impl World {
     }
 }
 
-fn run(seed: u64, steps: u32) -> BTreeMap<&'static str, u64> {
+fn run(seed: u64, with_requests: bool) -> BTreeMap<&'static str, u64> {
     let _replay = Replay(seed, "-p wave-sched --test protocol");
-    let mut world = World::new(seed);
+    let mut world = World::new(seed, with_requests);
     println!("{seed}: {} {:?}", world.shape, world.layout.config);
     world.new_agent();
-    world.busy_part(steps);
+    world.busy_part(STEPS);
     world.finish();
     let host = &world.host;
     let counts = [
@@ -275,6 +316,8 @@ fn run(seed: u64, steps: u32) -> BTreeMap<&'static str, u64> {
         ("core parks", host.parks),
         ("agent parks", world.lives.iter().map(|life| life.parks).sum()),
         ("agents", world.lives.len() as u64),
+        ("requests", world.requests),
+        ("found", host.table.borrow().found),
     ];
     counts.into()
 }
@@ -289,21 +332,33 @@ const REGRESSIONS: [(u64, &str); 2] = [
 fn what_was_found_once_stays_found() {
     for (seed, what) in REGRESSIONS {
         println!("{what}");
-        run(seed, STEPS);
+        run(seed, false);
     }
 }
 
-#[test]
-fn every_thread_runs_whatever_happens() {
+fn run_all(seeds: std::ops::Range<u64>, with_requests: bool) {
     let mut total: BTreeMap<&str, u64> = BTreeMap::new();
-    let seeds = seeds(5000);
-    let many = seeds.end - seeds.start >= 5000;
+    let many = seeds.end - seeds.start >= 2000;
     for seed in seeds {
-        for (name, count) in run(seed, STEPS) {
+        for (name, count) in run(seed, with_requests) {
             *total.entry(name).or_default() += count;
         }
     }
     println!("{total:?}");
     // A simulation in which nothing happens would find nothing.
-    assert!(!many || total.values().all(|count| *count > 500), "{total:?}");
+    let enough = |(name, count): (&&str, &u64)| {
+        *count > 200 || (!with_requests && ["requests", "found"].contains(name))
+    };
+    assert!(!many || total.iter().all(enough), "{total:?}");
+}
+
+#[test]
+fn every_thread_runs_whatever_happens() {
+    run_all(seeds(5000), false);
+}
+
+/// Threads that await requests run when one has come, of which only a front's note tells.
+#[test]
+fn every_request_is_found_whatever_happens() {
+    run_all(seeds(2000), true);
 }

@@ -59,6 +59,15 @@ unsafe extern "C" {
     pub fn rocksdb_iter_key(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
     pub fn rocksdb_iter_value(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
     pub fn rocksdb_iter_get_error(iterator: *const Iterator, error: *mut *mut c_char);
+    pub fn rocksdb_put(
+        db: *mut Db,
+        options: *const WriteOptions,
+        key: *const c_char,
+        key_bytes: usize,
+        value: *const c_char,
+        value_bytes: usize,
+        error: *mut *mut c_char,
+    );
     pub fn rocksdb_write(
         db: *mut Db,
         options: *const WriteOptions,

@@ -1,6 +1,7 @@
 //! The multi-generational LRU of one cgroup: aging at an interval, and eviction of old generations
 //! (Documentation/admin-guide/mm/multigen_lru.rst, "proactive reclaim").
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -70,23 +71,26 @@ impl Mglru {
 
     /// Begins a generation, then evicts the old ones.
     fn step(&self, name: &str) -> Result<(), String> {
-        let order = |order: String| {
-            std::fs::write(COMMANDS, &order)
-                .map_err(|error| format!("{COMMANDS}: {order}: {error}"))
+        let read = || {
+            let text = std::fs::read_to_string(COMMANDS).map_err(|error| error.to_string())?;
+            Ok::<_, String>(nodes(&text, name))
         };
-        let read = || std::fs::read_to_string(COMMANDS).map_err(|error| error.to_string());
-        for Node { group, node, newest, .. } in nodes(&read()?, name) {
-            // Reclaim may have begun one meanwhile.
-            match order(format!("+ {group} {node} {newest} {SWAPPINESS} 1")) {
-                Ok(()) => {}
-                Err(why) if why.contains("os error 22") => {}
-                Err(why) => return Err(why),
+        let order = |of: &Node, order: String| match std::fs::write(COMMANDS, &order) {
+            // Reclaim may have moved on since the generations were read, and the group may have gone.
+            Err(error) if error.kind() == ErrorKind::InvalidInput && !read()?.contains(of) => {
+                Ok(())
             }
+            result => result.map_err(|error| format!("{COMMANDS}: {order}: {error}")),
+        };
+        for of in read()? {
+            let Node { group, node, newest, .. } = of;
+            order(&of, format!("+ {group} {node} {newest} {SWAPPINESS} 1"))?;
         }
-        for Node { group, node, oldest, newest } in nodes(&read()?, name) {
+        for of in read()? {
+            let Node { group, node, oldest, newest } = of;
             let Some(last) = newest.checked_sub(self.generations) else { continue };
             if last >= oldest {
-                order(format!("- {group} {node} {last} {SWAPPINESS}"))?;
+                order(&of, format!("- {group} {node} {last} {SWAPPINESS}"))?;
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use super::style::{
     DrawError, GRID, INK, Key, MUTED, PAPER, axis_number, colour, legend, legend_height, plot,
     text, ticks,
 };
-use crate::report::model::{RunResult, SATURATION_LIMIT_US};
+use crate::report::model::RunResult;
 use crate::report::number::{difference, thousands};
 
 const LEFT: i32 = 24;
@@ -48,10 +48,8 @@ pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
         }
     };
     let bars: Vec<Bar> = result.variants.iter().enumerate().map(bar).collect();
-    let title = format!(
-        "{}: saturation (99% served, p99 within {SATURATION_LIMIT_US} µs)",
-        result.scenario
-    );
+    let title =
+        format!("{}: saturation (99% served, p99 within {} µs)", result.scenario, result.limit_us);
     draw(
         &title,
         "saturation (thousand requests per second); differences are from the first row",

@@ -8,7 +8,7 @@ use super::style::{
     DrawError, Key, MUTED, axis_number, colour, legend, legend_height, log_number, log_ticks,
     marker, plot, text, ticks,
 };
-use crate::report::model::{Point, RunResult, SATURATION_LIMIT_US};
+use crate::report::model::{Point, RunResult};
 
 const HEIGHT: u32 = 480;
 
@@ -23,7 +23,7 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
     if dots().next().is_none() {
         return Ok(None);
     }
-    let limit = f64::from(SATURATION_LIMIT_US).log10();
+    let limit = f64::from(result.limit_us).log10();
     let low = dots().map(|dot| dot.1).fold(limit, f64::min) - 0.15;
     let high = dots().map(|dot| dot.1).fold(limit, f64::max) + 0.15;
     let x_ticks = ticks(dots().map(|dot| dot.0).fold(0.0, f64::max) * 1.02, 8);
@@ -48,7 +48,7 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
                 MUTED.stroke_width(1),
             ))?;
             let (x, y) = chart.backend_coord(&(0.0, limit));
-            let label = format!("limit for saturation: {SATURATION_LIMIT_US} µs");
+            let label = format!("limit for saturation: {} µs", result.limit_us);
             root.draw(&Text::new(label, (x + 8, y - 10), text(12.0, MUTED, HPos::Left)))?;
             for (index, curve) in curves.iter().enumerate() {
                 let line = curve.iter().map(|(x, y, _)| (*x, *y));

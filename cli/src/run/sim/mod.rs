@@ -18,6 +18,7 @@ pub use setup::Simulated;
 
 use super::recording::Recording;
 use super::{Failure, Finished, Found, kind_name, machine};
+use crate::report::model::SATURATION_LIMIT_US;
 use crate::report::{Progress, RunResult};
 use crate::scenario::{Kind, Scenario, Threads, Variant};
 
@@ -88,6 +89,7 @@ pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Fi
         host: "sim".to_owned(),
         kind: kind_name(&scenario.kind).to_owned(),
         description: scenario.description.clone(),
+        limit_us: SATURATION_LIMIT_US,
         seed: scenario.run.seed,
         version: super::machine::version().to_owned(),
         machine,

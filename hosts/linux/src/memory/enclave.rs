@@ -166,7 +166,6 @@ pub struct Stats {
 /// What the enclave and its thread share.
 pub(super) struct Shared {
     pub(super) stop: AtomicBool,
-    pub(super) kill: AtomicBool,
     pub(super) bell: EventFd,
     pub(super) stats: Mutex<Stats>,
 }
@@ -223,7 +222,6 @@ impl Enclave {
         let nic = device.map(|device| Nic::open(device, &layout)).transpose()?;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
-            kill: AtomicBool::new(false),
             bell: EventFd::new().map_err(system("making a doorbell"))?,
             stats: Mutex::new(Stats::default()),
         });
@@ -255,12 +253,6 @@ impl Enclave {
     /// Whether every program has ended.
     pub fn is_over(&self) -> bool {
         lock(&self.shared.stats).programs.is_empty()
-    }
-
-    /// Turns the agent out, if there is one (Wave Table 1, `KILL_WAVE_AGENT`).
-    pub fn kill_agent(&self) {
-        self.shared.kill.store(true, Ordering::SeqCst);
-        self.shared.bell.ring();
     }
 }
 

@@ -272,7 +272,6 @@ impl Host {
         stats.agent_pid = agent.line.pid();
         stats.agent_decides = true;
         drop(stats);
-        self.shared.kill.store(false, Ordering::SeqCst);
         self.attached = Some(agent);
     }
 
@@ -309,7 +308,7 @@ impl Host {
                 }
             }
         }
-        if agent.line.hung_up(self.nic.as_ref()) || self.shared.kill.swap(false, Ordering::SeqCst) {
+        if agent.line.hung_up(self.nic.as_ref()) {
             lock(&self.shared.stats).lost_agents += 1;
             self.detach();
         }

@@ -25,7 +25,7 @@ const CORE_LINES: u32 = 4;
 const CONTROL_LINES: u32 = 2;
 const NO_ENCLAVE: u32 = u32::MAX;
 /// Codes from here up are not the program's to answer, and have no counter.
-const CODES: usize = 19;
+const CODES: usize = CoreField::Early as usize - CoreField::Outcomes as usize;
 
 /// Why the mechanism could not be loaded.
 #[derive(Debug, thiserror::Error)]

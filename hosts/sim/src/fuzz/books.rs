@@ -247,7 +247,9 @@ impl Books {
             return broken("thread", format!("{event:?} after {before:?}"));
         }
         let state = match kind {
-            Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt => State::Waits { since: now },
+            Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt | Kind::Awaits => {
+                State::Waits { since: now }
+            }
             Kind::Blocked => State::Blocked,
             Kind::Dead | Kind::Departed => State::Gone,
         };

@@ -34,11 +34,11 @@ pub const HOT_SHARE: f32 = 0.333;
 pub const TRIALS: f32 = 8.0;
 /// How much of what was known an observation leaves: at most `TRIALS / (1 - KEPT)` trials are remembered.
 pub const KEPT: f32 = 0.75;
-/// How often batches are moved, in horizons (Wave 4.2).
+/// How often batches are moved, in horizons, unless it is set (Wave 4.2).
 pub const EPOCH_HORIZONS: u32 = 4;
 
 /// The settings as text.
-pub static SETTINGS: [Setting; 6] = [
+pub static SETTINGS: [Setting; 7] = [
     Setting::number(
         "shortest_ms",
         "300",
@@ -50,8 +50,14 @@ pub static SETTINGS: [Setting; 6] = [
         "horizon_ms",
         "9600",
         1..=3_600_000,
-        "the time, in milliseconds, in which pages that are touched count as used; batches are \
-         moved after every four",
+        "the time, in milliseconds, in which pages that are touched count as used",
+    ),
+    Setting::number(
+        "epoch_horizons",
+        "4",
+        1..=64,
+        "batches are moved after every so many horizons: fewer follow a program sooner, and page out \
+         sooner again what came back",
     ),
     Setting::share(
         "hot_share",
@@ -76,6 +82,8 @@ pub struct Settings {
     pub levels: u32,
     /// How long a horizon is: the longest period.
     pub horizon: Nanos,
+    /// After how many horizons batches are moved.
+    pub epoch_horizons: u32,
     /// Cold below this share of pages that are touched in a horizon.
     pub hot_share: f32,
     /// How to draw.
@@ -88,6 +96,7 @@ impl Default for Settings {
             shortest: Nanos::from_millis(300),
             levels: 6,
             horizon: Nanos::from_millis(9_600),
+            epoch_horizons: EPOCH_HORIZONS,
             hot_share: HOT_SHARE,
             sampling: Sampling::Fast,
         }
@@ -144,6 +153,7 @@ impl Sol {
             shortest: Nanos::from_millis(shortest),
             levels: (horizon / shortest).ilog2().min(LEVELS_MAX as u32 - 1) + 1,
             horizon: Nanos::from_millis(horizon),
+            epoch_horizons: settings.number("epoch_horizons") as u32,
             hot_share: settings.share("hot_share"),
             sampling: match settings.choice("sampling") {
                 "exact" => Sampling::Exact,
@@ -241,8 +251,8 @@ impl Classifier for Sol {
     }
 
     fn schedule(&self) -> Schedule {
-        let Settings { shortest, levels, horizon, .. } = self.settings;
-        let periods = horizon.0 / shortest.0 * u64::from(EPOCH_HORIZONS);
+        let Settings { shortest, levels, horizon, epoch_horizons, .. } = self.settings;
+        let periods = horizon.0 / shortest.0 * u64::from(epoch_horizons);
         Schedule { shortest, levels, epoch_periods: (periods as u32).next_power_of_two() }
     }
 

@@ -1,6 +1,6 @@
 //! Earliest deadline first: a thread's deadline is the time at which it became runnable, and its
-//! class's relative deadline. A thread that waits takes the core of the running one with the latest
-//! deadline, if its own is earlier.
+//! class's relative deadline, or the SLO of the request that it serves. A thread that waits takes the
+//! core of the running one with the latest deadline, if its own is earlier.
 //!
 //! Source: Liu and Layland (1973), on several cores without partitions (global EDF). A preempted
 //! thread keeps its deadline; one that yields has done what the deadline was for, and gets a new one.
@@ -61,7 +61,8 @@ impl Discipline for ByDeadline {
 
     fn enter(&mut self, now: Nanos, id: u32, thread: &mut Thread, cause: Cause) {
         if cause != Cause::Preempted {
-            thread.mark = (now + self.deadlines.of(thread.class)).0;
+            let deadline = thread.slo().unwrap_or(self.deadlines.of(thread.class));
+            thread.mark = (now + deadline).0;
         }
         self.waiting.push(id, thread.mark);
     }

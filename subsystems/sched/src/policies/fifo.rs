@@ -11,11 +11,12 @@ use alloc::vec::Vec;
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::message::{Decision, Message, Sequence, Subject};
+use wave_core::note::Request;
 use wave_core::outcome::{Code, Outcome};
-use wave_core::policy::{Desk, Policy, Progress};
+use wave_core::policy::{Desk, Note, Policy, Progress};
 use wave_core::snapshot::{Snapshot, State};
 
-use crate::wire::{self, Event};
+use crate::wire::{self, Event, Kind};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
@@ -25,6 +26,8 @@ enum Place {
     Queued,
     Staged,
     Running,
+    /// Runnable, with nothing to do before a request's note.
+    Awaiting,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +37,11 @@ struct Thread {
     place: Place,
     /// Whether its id stands in the queue, be it that the thread has moved on since.
     listed: bool,
+    /// Whether a request came, or may have, since it awaited one last.
+    noted: bool,
+    /// After a snapshot: the next AWAITS may be one that was heard before, or end a run that began before a note. So
+    /// it leaves `noted` for the one after it.
+    unsure: bool,
 }
 
 /// The run-to-completion policy.
@@ -93,12 +101,33 @@ impl Policy for Fifo {
     fn on_message(&mut self, _now: Nanos, message: &Message) {
         let Some(event) = Event::from_message(message) else { return };
         let Some(thread) = self.threads.get_mut(event.thread.id as usize) else { return };
+        thread.noted &= thread.generation == event.thread.generation;
         thread.generation = event.thread.generation;
         thread.sequence = event.sequence;
-        if event.kind.leaves_runnable() {
+        let noted = thread.noted;
+        if event.kind == Kind::Awaits && !core::mem::take(&mut thread.unsure) {
+            thread.noted = false;
+        }
+        if event.kind == Kind::Awaits && !noted {
+            thread.place = Place::Awaiting;
+        } else if event.kind.leaves_runnable() {
             self.enqueue(event.thread.id);
         } else {
             thread.place = Place::Away;
+        }
+    }
+
+    fn on_note(&mut self, _now: Nanos, note: &Note) {
+        let Some(Request { thread: subject, .. }) = Request::from_note(note) else { return };
+        let Some(thread) = self.threads.get_mut(subject.id as usize) else { return };
+        if thread.generation != subject.generation {
+            return;
+        }
+        if thread.place == Place::Awaiting {
+            self.enqueue(subject.id);
+        } else {
+            // Also where it only waits: a decision that a snapshot made us forget may have run it already.
+            thread.noted = true;
         }
     }
 
@@ -142,6 +171,7 @@ impl Policy for Fifo {
             let Some(thread) = self.threads.get_mut(record.subject.id as usize) else { continue };
             thread.generation = record.subject.generation;
             thread.sequence = record.sequence;
+            (thread.noted, thread.unsure) = (true, true);
             match record.state {
                 State::Runnable => self.enqueue(record.subject.id),
                 State::Running => thread.place = Place::Running,

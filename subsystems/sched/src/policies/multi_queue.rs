@@ -4,8 +4,9 @@
 //!
 //! Source: Wave 7.3.2 (a run queue per SLO class, a slice of 30 us), after the multi-queue policy of
 //! Shinjuku (NSDI 2019), which picks a queue by the same ratio. A thread's class comes with its
-//! messages: whoever spawned it, or an RPC stack, chose it. No class starves: a head's ratio grows
-//! for as long as it waits.
+//! messages: whoever spawned it chose it. One that awaits requests has the class of each: a front's note tells it, or
+//! an SLO, to which belongs the queue with the longest objective that meets it. No class starves: a head's ratio
+//! grows for as long as it waits.
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
@@ -60,6 +61,18 @@ pub struct QueuePerClass {
 }
 
 impl QueuePerClass {
+    /// In which queue a thread waits.
+    fn queue_of(&self, thread: &Thread) -> usize {
+        let Some(slo) = thread.slo() else { return class_index(thread.class) };
+        let objective = |class: usize| self.slo.of(class as u16);
+        // Where none meets it, the tightest. Of equal ones the lowest class, as their queues are one.
+        let key = |class: usize| match objective(class) {
+            longest if longest <= slo => (0, Nanos::MAX - longest),
+            tightest => (1, tightest),
+        };
+        (0..CLASSES_MAX).min_by_key(|class| key(*class)).unwrap_or(0)
+    }
+
     /// The head that has waited longest by the measure of its class; of equal ones that of the lower
     /// class.
     fn first(&self, now: Nanos, threads: &[Thread]) -> Option<u32> {
@@ -88,7 +101,7 @@ impl Discipline for QueuePerClass {
     }
 
     fn enter(&mut self, _now: Nanos, id: u32, thread: &mut Thread, _cause: Cause) {
-        self.queues.push(class_index(thread.class), id);
+        self.queues.push(self.queue_of(thread), id);
     }
 
     fn leave(&mut self, id: u32) {

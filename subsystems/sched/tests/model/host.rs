@@ -15,6 +15,10 @@ pub struct Thread {
     pub state: State,
     pub core: u16,
     pub class: u16,
+    /// It awaits requests, and found none when it looked last.
+    pub awaits: bool,
+    /// There are requests for it that it has not seen.
+    pub requested: bool,
 }
 
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub struct Core {
     pub word: Option<u32>,
     /// Its own timer will end the run.
     pub has_slice: bool,
+    /// Something of its was lost, and nothing has told the agent since where it stands.
+    pub unsure: bool,
     /// Decisions that it has not read.
     pub down: VecDeque<Decision>,
     /// Decisions whose outcomes the agent has not heard.
@@ -56,6 +62,7 @@ impl Host {
             txn: TxnId::new(0),
             word: None,
             has_slice: false,
+            unsure: false,
             down: VecDeque::new(),
             sent: VecDeque::new(),
         };
@@ -65,6 +72,8 @@ impl Host {
             state: State::Free,
             core: 0,
             class: 0,
+            awaits: false,
+            requested: false,
         };
         Host {
             threads: (0..subjects).map(thread).collect(),
@@ -89,7 +98,9 @@ impl Host {
         };
         if kind == Kind::New {
             thread.subject.generation += 1;
+            thread.requested = false;
         }
+        thread.awaits = kind == Kind::Awaits;
         let Thread { subject, sequence, class, .. } = *thread;
         Event { kind, thread: subject, sequence, core, class, ran: Nanos(0) }
     }

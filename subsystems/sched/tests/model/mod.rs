@@ -12,13 +12,14 @@ mod host;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{Display, Write};
 
-use host::{Core, Host};
+use host::{Core, Host, Thread};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use wave_core::brain::Brain;
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::message::{Sequence, Subject, Upstream};
+use wave_core::note::Request;
 use wave_core::policy::{Decisions, Policy, Preemption, Progress};
 use wave_core::snapshot::{Snapshot, State};
 use wave_sched::policies;
@@ -36,6 +37,8 @@ pub struct Shape {
     pub lost: u32,
     /// Of a hundred decisions.
     pub refused: u32,
+    /// Whether threads await requests, of which a front tells.
+    pub requests: bool,
 }
 
 impl Shape {
@@ -47,6 +50,7 @@ impl Shape {
             step_us: [1, 20, 500][rng.random_range(0..3)],
             lost: [0, 0, 5][rng.random_range(0..3)],
             refused: [0, 10, 40][rng.random_range(0..3)],
+            requests: false,
         }
     }
 }
@@ -59,6 +63,8 @@ pub struct World {
     host: Host,
     brain: Brain<Box<dyn Policy + Send>>,
     snapshots: VecDeque<Snapshot>,
+    /// Of a front, not heard yet.
+    notes: VecDeque<Request>,
     wants_snapshot: bool,
     /// Decided, and neither answered nor forgotten.
     unanswered: BTreeMap<(Subject, u32), u16>,
@@ -70,6 +76,8 @@ pub struct World {
     pub preemptions: u64,
     /// Runs that a core's own timer ended.
     pub slices: u64,
+    /// Threads that awaited a request.
+    pub awaited: u64,
 }
 
 /// Rounds that a thread may wait for a decision. Longest waits who has an objective 200 times that of
@@ -90,6 +98,7 @@ impl World {
             host: Host::new(cores, subjects),
             brain: Brain::new(&config, policy, ()),
             snapshots: VecDeque::new(),
+            notes: VecDeque::new(),
             wants_snapshot: true,
             unanswered: BTreeMap::new(),
             ended: BTreeSet::new(),
@@ -97,12 +106,14 @@ impl World {
             commits: 0,
             preemptions: 0,
             slices: 0,
+            awaited: 0,
         }
     }
 
     /// Everybody has a turn, in random order and number, while threads come and go.
     pub fn busy(&mut self, steps: u32) {
         for _ in 0..steps {
+            self.front(3);
             match self.rng.random_range(0..8) {
                 0 => self.wake_or_spawn(true),
                 1 => self.control(5),
@@ -124,7 +135,8 @@ impl World {
         for round in 0..rounds {
             self.round(true);
             for (thread, since) in self.host.threads.iter().zip(&mut since) {
-                if thread.state != State::Runnable {
+                let needs_a_run = !thread.awaits || thread.requested;
+                if thread.state != State::Runnable || !needs_a_run {
                     *since = round;
                 }
                 assert!(round - *since < PATIENCE_ROUNDS, "{thread:?} is forgotten");
@@ -145,6 +157,7 @@ impl World {
 
     fn round(&mut self, stay: bool) {
         self.control(0);
+        self.front(if stay { 10 } else { 1 });
         self.wake_or_spawn(false);
         self.agent(false);
         for core in 0..self.host.cores.len() {
@@ -160,6 +173,9 @@ impl World {
     fn send(&mut self, context: usize, entry: Upstream) {
         if self.rng.random_range(0..1000) < self.shape.lost {
             self.wants_snapshot = true;
+            if let Some(core) = self.host.cores.get_mut(context) {
+                core.unsure = true;
+            }
         } else {
             self.host.up[context].push_back(entry);
         }
@@ -184,6 +200,27 @@ impl World {
         );
     }
 
+    /// A request comes for a thread, one time in `seldom`; then the note.
+    fn front(&mut self, seldom: u32) {
+        if !self.shape.requests || self.rng.random_range(0..seldom) > 0 {
+            return;
+        }
+        // Another request, whose note would make up for one that was missed, comes later.
+        let free = |thread: &Thread| thread.state != State::Free && !thread.requested;
+        let some = self.host.threads.iter_mut().filter(|thread| free(thread));
+        let mut some: Vec<_> = some.collect();
+        if some.is_empty() {
+            return;
+        }
+        let at = self.rng.random_range(0..some.len());
+        let thread = &mut *some[at];
+        thread.requested = true;
+        let slo = self.rng.random_range(0..4) * 10_000;
+        let slo = (slo > 0).then_some(Nanos(slo));
+        let class = self.rng.random_range(0..3);
+        self.notes.push_back(Request { thread: thread.subject, class, slo });
+    }
+
     /// `percent`: how often a snapshot is taken that nobody needs.
     fn control(&mut self, percent: u32) {
         let wants = std::mem::take(&mut self.wants_snapshot);
@@ -196,14 +233,20 @@ impl World {
         let core = &self.host.cores[at];
         let mut held = None;
         if let Some(id) = core.running {
+            let looks = self.shape.requests && self.rng.random_range(0..2) == 0;
+            if looks && std::mem::take(&mut self.host.threads[id as usize].requested) {
+                return;
+            }
             let kind = match self.rng.random_range(0..12) {
                 0 | 1 => Kind::Blocked,
                 2 => Kind::Yield,
                 3 if !stay => Kind::Dead,
+                _ if looks => Kind::Awaits,
                 3 if self.shape.cores.is_multiple_of(2) => Kind::Departed,
                 4..9 if core.is_preempted() => Kind::Preempt,
                 _ => return,
             };
+            self.awaited += u64::from(kind == Kind::Awaits);
             self.slices += u64::from(kind == Kind::Preempt && core.has_slice);
             let kind = if stay && kind == Kind::Departed { Kind::Yield } else { kind };
             held = Some(self.host.change(id, kind, at as u16).to_message());
@@ -222,11 +265,19 @@ impl World {
         if held.is_some() {
             self.send(at, Upstream { message: held, outcome: None, asks: true });
             self.host.cores[at].asks = true;
+        } else if std::mem::take(&mut self.host.cores[at].unsure) {
+            // As `HostCore` does before it parks: a snapshot may hide what it asked.
+            self.send(at, Upstream { message: None, outcome: None, asks: true });
         }
     }
 
     /// The agent hears some or all, then decides.
     fn agent(&mut self, lazy: bool) {
+        // Notes overtake messages, and messages notes.
+        let notes_first = !self.notes.is_empty() && self.rng.random();
+        if notes_first {
+            self.hear_notes(lazy);
+        }
         for context in 0..self.host.up.len() {
             let ready = self.host.up[context].len();
             let count = if lazy { self.rng.random_range(0..=ready) } else { ready };
@@ -234,6 +285,9 @@ impl World {
                 let Some(entry) = self.host.up[context].pop_front() else { break };
                 self.hear(context as u16, &entry);
             }
+        }
+        if !notes_first && !self.notes.is_empty() {
+            self.hear_notes(lazy);
         }
         if (!lazy || self.rng.random())
             && let Some(snapshot) = self.snapshots.pop_front()
@@ -258,6 +312,14 @@ impl World {
             }
         }
         panic!("decide has no end");
+    }
+
+    fn hear_notes(&mut self, lazy: bool) {
+        let ready = self.notes.len();
+        let count = if lazy { self.rng.random_range(0..=ready) } else { ready };
+        for request in self.notes.drain(..count) {
+            self.brain.on_note(self.now, &request.to_note());
+        }
     }
 
     fn hear(&mut self, context: u16, entry: &Upstream) {
@@ -316,7 +378,15 @@ fn told(context: u16, entry: &Upstream) -> String {
 
 /// A seeded history of this policy, as text.
 pub fn history(policy: &str) -> String {
-    let shape = Shape { cores: 3, subjects: 8, prestage: 1, step_us: 0, lost: 0, refused: 10 };
+    let shape = Shape {
+        cores: 3,
+        subjects: 8,
+        prestage: 1,
+        step_us: 0,
+        lost: 0,
+        refused: 10,
+        requests: false,
+    };
     let step_us = if policy == "vm" { 2000 } else { 20 };
     let mut world = World::new(policy, 7, Shape { step_us, ..shape });
     world.log = Some(String::from("# a host of three cores, seeded\n"));

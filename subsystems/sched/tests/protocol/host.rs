@@ -13,6 +13,7 @@ use wave_core::host::{Context, HostCore, Mechanism, Next, Signals};
 use wave_core::layout::{Layout, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
 use wave_core::message::{Decision, Sequence, Subject, TxnId};
+use wave_core::note::Request;
 use wave_core::outcome::Code;
 use wave_core::snapshot::{CoreRecord, Record, State};
 use wave_sched::wire::{DECISION_RUN, Event, Kind, NO_CORE};
@@ -28,6 +29,10 @@ pub struct Slot {
     pub core: u16,
     /// Runs that the thread has left.
     pub runs: u32,
+    /// It found no request when it looked last, and awaits one.
+    pub awaits: bool,
+    /// There is a request that it has not seen.
+    pub requested: bool,
 }
 
 /// The truth, and what is checked from outside.
@@ -41,6 +46,10 @@ pub struct Table {
     slice: Nanos,
     /// Runs that the core's own timer ended.
     pub slices: u64,
+    /// Whether threads await requests.
+    pub with_requests: bool,
+    /// Requests that their threads found.
+    pub found: u64,
 }
 
 impl Table {
@@ -51,6 +60,8 @@ impl Table {
             state: State::Free,
             core: 0,
             runs: 0,
+            awaits: false,
+            requested: false,
         };
         Table {
             slots: (0..subjects).map(slot).collect(),
@@ -59,6 +70,8 @@ impl Table {
             commits: 0,
             slice,
             slices: 0,
+            with_requests: false,
+            found: 0,
         }
     }
 
@@ -98,7 +111,9 @@ impl Table {
         };
         if kind == Kind::New {
             slot.subject.generation += 1;
+            slot.requested = false;
         }
+        slot.awaits = kind == Kind::Awaits;
         let (thread, sequence) = (slot.subject, slot.sequence);
         if slot.state == State::Free {
             self.free.push(id);
@@ -253,6 +268,21 @@ impl Host {
 
     pub fn has_agent(&self) -> bool {
         self.attached.is_some()
+    }
+
+    /// A request comes for a thread that has none, through the agent that decides: its note.
+    pub fn step_front(&mut self, rng: &mut Pcg32) -> Option<(Rc<Incarnation>, Request)> {
+        let incarnation = &self.attached.as_ref()?.incarnation;
+        let table = &mut *self.table.borrow_mut();
+        let waits = |slot: &&mut Slot| slot.state != State::Free && !slot.requested;
+        let mut some: Vec<_> = table.slots.iter_mut().filter(waits).collect();
+        if some.is_empty() {
+            return None;
+        }
+        let slot = some.swap_remove(rng.random_range(0..some.len()));
+        slot.requested = true;
+        let (thread, class) = (slot.subject, rng.random_range(0..3));
+        Some((Rc::clone(incarnation), Request { thread, class, slo: None }))
     }
 
     /// Makes a window for a new agent; it takes over when it announces itself.
@@ -430,6 +460,11 @@ impl Host {
             assert_eq!(here, other as u32 == id, "core {at} runs {id}, the table says {slot:?}");
         }
         let left = table.slots[id as usize].runs;
+        let looks = table.with_requests && rng.random();
+        if looks && std::mem::take(&mut table.slots[id as usize].requested) {
+            table.found += 1;
+            return;
+        }
         let kind = match rng.random_range(0..8) {
             _ if left == 0 => Kind::Dead,
             0 | 1 if busy => {
@@ -438,6 +473,7 @@ impl Host {
                 return;
             }
             2 | 3 if busy => return,
+            _ if looks => Kind::Awaits,
             4 => Kind::Yield,
             5 if table.slice != Nanos(0) => {
                 table.slices += 1;

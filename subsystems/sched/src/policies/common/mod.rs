@@ -19,10 +19,9 @@
 mod preemptive;
 mod runs;
 mod slice;
-mod waiting;
 
 pub use preemptive::{Cause, Discipline, Preemptive, Thread};
 pub use runs::{Run, Runs};
 pub use slice::{Slice, Timer};
-pub use waiting::{Heap, Queues};
 pub use wave_core::settings::{CLASSES_MAX, PerClass, Setting, SettingError, Settings};
+pub use wave_core::waiting::{Heap, Queues};

@@ -6,8 +6,9 @@ use core::fmt::Debug;
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::message::{Decision, Message, Sequence, Subject};
+use wave_core::note::Request;
 use wave_core::outcome::{Code, Outcome};
-use wave_core::policy::{Desk, Policy, Preemption, Progress};
+use wave_core::policy::{Desk, Note, Policy, Preemption, Progress};
 use wave_core::snapshot::{Snapshot, State};
 
 use super::{Run, Runs};
@@ -21,6 +22,15 @@ enum Place {
     Waiting,
     Staged,
     Running,
+    /// Runnable, with nothing to do before a request's note.
+    Awaiting,
+}
+
+/// What a request's note says of how it is to be served.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    class: u16,
+    slo: Option<Nanos>,
 }
 
 /// What is known of a thread.
@@ -29,7 +39,14 @@ pub struct Thread {
     generation: u32,
     sequence: Sequence,
     place: Place,
-    /// Its class.
+    /// The request whose note placed it, until it awaits another.
+    serves: Option<Asked>,
+    /// A request that came, or may have, since it awaited one last.
+    noted: Option<Asked>,
+    /// After a snapshot: the next AWAITS may be one that was heard before, or end a run that began before a note. So
+    /// it leaves `noted` for the one after it.
+    unsure: bool,
+    /// Its class, or that of the request that it serves.
     pub class: u16,
     /// The core that it ran on last, or [`NO_CORE`]. Always a core of the enclave.
     pub core: u16,
@@ -43,16 +60,31 @@ const UNKNOWN: Thread = Thread {
     generation: 0,
     sequence: Sequence(0),
     place: Place::Away,
+    serves: None,
+    noted: None,
+    unsure: false,
     class: 0,
     core: NO_CORE,
     since: Nanos(0),
     mark: 0,
 };
 
+impl Thread {
+    /// How long the request may wait that it serves, where that says so itself.
+    pub fn slo(&self) -> Option<Nanos> {
+        self.serves.and_then(|asked| asked.slo)
+    }
+
+    fn serve(&mut self, asked: Asked) {
+        self.serves = Some(asked);
+        self.class = asked.class;
+    }
+}
+
 /// Why a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It was created, or woke up.
+    /// It was created, woke up, or a request came for it.
     Woken,
     /// It let others go first.
     Yielded,
@@ -155,7 +187,7 @@ impl<D: Discipline> Preemptive<D> {
                 None
             }
             Place::Running => self.runs.end_of(thread.core, id),
-            Place::Away | Place::Staged => None,
+            Place::Away | Place::Staged | Place::Awaiting => None,
         }
     }
 
@@ -265,7 +297,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
         }
         thread.generation = event.thread.generation;
         thread.sequence = event.sequence;
-        thread.class = event.class;
+        thread.class = thread.serves.map_or(event.class, |asked| asked.class);
         if ran != Nanos(0) {
             self.discipline.charge(thread, ran);
         }
@@ -273,6 +305,19 @@ impl<D: Discipline> Policy for Preemptive<D> {
             Kind::New | Kind::Wakeup => Cause::Woken,
             Kind::Yield => Cause::Yielded,
             Kind::Preempt => Cause::Preempted,
+            Kind::Awaits => {
+                (thread.serves, thread.class) = (None, event.class);
+                let noted = thread.noted;
+                if !core::mem::take(&mut thread.unsure) {
+                    thread.noted = None;
+                }
+                let Some(asked) = noted else {
+                    thread.place = Place::Awaiting;
+                    return;
+                };
+                thread.serve(asked);
+                Cause::Woken
+            }
             Kind::Blocked | Kind::Dead | Kind::Departed => return,
         };
         self.enter(now, id, cause);
@@ -315,10 +360,31 @@ impl<D: Discipline> Policy for Preemptive<D> {
         self.deadline
     }
 
+    fn on_note(&mut self, now: Nanos, note: &Note) {
+        let Some(request) = Request::from_note(note) else { return };
+        let Subject { id, generation } = request.thread;
+        let Some(thread) = self.threads.get_mut(id as usize) else { return };
+        if thread.generation != generation {
+            return;
+        }
+        let asked = Asked { class: request.class.into(), slo: request.slo };
+        if thread.place == Place::Awaiting {
+            thread.serve(asked);
+            self.enter(now, id, Cause::Woken);
+        } else {
+            // Also where it only waits: a decision that a snapshot made us forget may have run it already.
+            thread.noted = Some(asked);
+        }
+    }
+
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
         self.discipline.clear();
         self.runs.clear();
-        self.threads.fill(UNKNOWN);
+        for thread in &mut self.threads {
+            // No snapshot tells what the host does not know.
+            let Thread { generation, serves, noted, .. } = *thread;
+            *thread = Thread { generation, serves, noted, ..UNKNOWN };
+        }
         self.deadline = None;
         for record in &snapshot.records {
             let id = record.subject.id;
@@ -328,9 +394,14 @@ impl<D: Discipline> Policy for Preemptive<D> {
             // A lying host may name one twice.
             self.withdraw(id);
             let thread = &mut self.threads[id as usize];
+            if thread.generation != record.subject.generation {
+                *thread = UNKNOWN;
+            }
             thread.generation = record.subject.generation;
             thread.sequence = record.sequence;
-            thread.class = record.class;
+            thread.class = thread.serves.map_or(record.class, |asked| asked.class);
+            thread.unsure = true;
+            thread.noted.get_or_insert(Asked { class: thread.class, slo: None });
             match record.state {
                 State::Runnable => self.enter(now, id, Cause::Found),
                 State::Running => {

@@ -51,6 +51,13 @@ impl Queues {
         Some(self.ends[queue].first).filter(|id| *id != NONE)
     }
 
+    /// Takes out the id that has waited longest in this queue.
+    pub fn pop(&mut self, queue: usize) -> Option<u32> {
+        let first = self.first(queue)?;
+        self.remove(first);
+        Some(first)
+    }
+
     /// Puts an id that waits in none at the end of this queue.
     pub fn push(&mut self, queue: usize, id: u32) {
         debug_assert_eq!(self.nodes[id as usize].queue, NONE, "{id} waits already");
@@ -228,6 +235,11 @@ mod tests {
             if lists.iter().any(|list| list.contains(&id)) || rng.random_range(0..4) == 0 {
                 queues.remove(id);
                 lists.iter_mut().for_each(|list| list.retain(|other| *other != id));
+            } else if rng.random_range(0..4) == 0 {
+                let queue = rng.random_range(0..3);
+                let first = lists[queue].first().copied();
+                lists[queue].retain(|other| Some(*other) != first);
+                assert_eq!(queues.pop(queue), first);
             } else {
                 let queue = rng.random_range(0..3);
                 queues.push(queue, id);

@@ -1,0 +1,86 @@
+//! Attaching beside the loop: a host that answers slowly must not hold anybody else up.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::attach::AttachError;
+
+/// How often a host is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A thread that looks for a host, or for whatever else listens at a socket, while there is none.
+pub struct Attacher<T> {
+    socket: PathBuf,
+    attach: fn(&Path) -> Result<T, AttachError>,
+    ring: Arc<dyn Fn() + Send + Sync>,
+    quiet: bool,
+    sender: Sender<T>,
+    receiver: Receiver<T>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl<T: Send + 'static> Attacher<T> {
+    /// Begins to look for the host that listens at `socket`. `ring` wakes whoever takes it.
+    pub fn new(
+        socket: PathBuf,
+        attach: fn(&Path) -> Result<T, AttachError>,
+        ring: impl Fn() + Send + Sync + 'static,
+        quiet: bool,
+    ) -> Attacher<T> {
+        let (sender, receiver) = channel();
+        let (ring, is_over) = (Arc::new(ring), Arc::default());
+        let attacher = Attacher { socket, attach, ring, quiet, sender, receiver, is_over };
+        attacher.begin();
+        attacher
+    }
+
+    /// Looks for a host again. Only after the last one was taken, and lost.
+    pub fn begin(&self) {
+        let (socket, ring, sender) =
+            (self.socket.clone(), Arc::clone(&self.ring), self.sender.clone());
+        let (is_over, mut quiet) = (Arc::clone(&self.is_over), self.quiet);
+        let attach = self.attach;
+        thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                match attach(&socket) {
+                    Ok(attached) => {
+                        // Where nobody takes it, the one who looked for it has ended.
+                        let _ = sender.send(attached);
+                        ring();
+                        return;
+                    }
+                    Err(error) if !quiet => {
+                        quiet = true;
+                        eprintln!(
+                            "wave agent: cannot attach to {} yet: {error}; trying every {} ms",
+                            socket.display(),
+                            LOOK_EVERY.as_millis(),
+                        );
+                    }
+                    Err(_) => {}
+                }
+                thread::sleep(LOOK_EVERY);
+            }
+        });
+    }
+
+    /// The host that was found.
+    pub fn take(&self) -> Option<T> {
+        self.receiver.try_recv().ok()
+    }
+
+    /// Where it is looked for.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+impl<T> Drop for Attacher<T> {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}

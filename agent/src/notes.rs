@@ -1,0 +1,139 @@
+//! Notes from a front in another agent: the link to it, which is found, lost and found again while the policy goes on.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wave_core::clock::Nanos;
+use wave_core::link::{Doorbell, Side, Waiter};
+use wave_core::note::queue::{NOTES_VERSION, NoteReceiver};
+use wave_core::policy::Note;
+use wave_links::socket::Connection;
+use wave_links::{AnyPort, EventFd, SocketBell};
+
+use crate::attach::{AttachError, Opened, open};
+use crate::attacher::Attacher;
+
+/// How often it is looked whether the front has gone.
+const LIFE_CHECK: Nanos = Nanos::from_millis(50);
+
+/// One life of the link.
+struct Line {
+    notes: NoteReceiver<AnyPort>,
+    bell: SocketBell,
+    connection: Connection,
+    link: String,
+    looked: Nanos,
+}
+
+/// The policy's end of a link to a front's agent.
+pub struct NotesFrom {
+    attacher: Attacher<Line>,
+    /// Rung when there is a link.
+    found: Arc<EventFd>,
+    line: Option<Line>,
+    quiet: bool,
+}
+
+impl NotesFrom {
+    /// Begins to look for the front that offers its notes at `socket`.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new(socket: PathBuf, quiet: bool) -> std::io::Result<NotesFrom> {
+        let found = Arc::new(EventFd::new()?);
+        let ring = Arc::clone(&found);
+        let attacher = Attacher::new(socket, attach, move || ring.ring(), quiet);
+        Ok(NotesFrom { attacher, found, line: None, quiet })
+    }
+
+    /// Takes notes, a bounded number. Returns whether there were some.
+    pub(crate) fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> bool {
+        let Some(line) = &mut self.line else {
+            self.line = self.attacher.take().map(|line| Line { looked: now, ..line });
+            if let (Some(line), false) = (&self.line, self.quiet) {
+                let socket = self.attacher.socket().display();
+                eprintln!("wave agent: notes come from {socket}, link {}", line.link);
+            }
+            return self.line.is_some();
+        };
+        match line.notes.poll(notes) {
+            Ok(came) => {
+                let is_late = now.since(line.looked) >= LIFE_CHECK;
+                if is_late {
+                    line.looked = now;
+                    self.look_after_front();
+                }
+                came
+            }
+            Err(error) => {
+                let socket = self.attacher.socket().display();
+                eprintln!(
+                    "wave agent: turning away from the front at {socket}, because its notes make no sense: {error}"
+                );
+                self.lose();
+                true
+            }
+        }
+    }
+
+    fn look_after_front(&mut self) {
+        let Some(line) = &self.line else { return };
+        let (gone, replaced) = (line.connection.hung_up(), line.notes.is_replaced());
+        let socket = self.attacher.socket().display();
+        if replaced {
+            // Coming back would only turn the other one out.
+            eprintln!("wave agent: the front at {socket} sends its notes to another agent now");
+            self.line = None;
+        } else if gone {
+            if !self.quiet {
+                eprintln!("wave agent: the front at {socket} has gone; looking for it again");
+            }
+            self.lose();
+        }
+    }
+
+    fn lose(&mut self) {
+        self.line = None;
+        self.attacher.begin();
+    }
+
+    /// Says that the agent is about to sleep.
+    pub(crate) fn prepare_park(&mut self) {
+        if let Some(line) = &mut self.line {
+            line.notes.prepare_park();
+        }
+    }
+
+    /// Takes that back.
+    pub(crate) fn unpark(&mut self) {
+        if let Some(line) = &mut self.line {
+            line.notes.unpark();
+        }
+    }
+
+    /// What ends a sleep.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.found.as_fd()].into_iter().chain(self.line.iter().map(|line| line.bell.as_fd()))
+    }
+
+    /// Forgets rings.
+    pub(crate) fn drain(&self) {
+        self.found.wait(Some(Duration::ZERO));
+        if let Some(line) = &self.line {
+            line.bell.wait(Some(Duration::ZERO));
+        }
+    }
+}
+
+/// Opens the window of notes that a front offers. Nothing that it sent is believed unchecked.
+fn attach(socket: &Path) -> Result<Line, AttachError> {
+    let opened = open(socket, NOTES_VERSION, Side::Host)?;
+    let Opened { connection, link, layout, port, mut doorbells, .. } = opened;
+    let have = doorbells.len();
+    let bell = doorbells.pop().filter(|_| have == 1);
+    let bell = bell.map(SocketBell::from_fd).ok_or(AttachError::Doorbells { have, need: 1 })?;
+    let notes = NoteReceiver::new(&layout, port);
+    Ok(Line { notes, bell, connection, link: link.name().to_owned(), looked: Nanos(0) })
+}

@@ -1,0 +1,338 @@
+//! All calls of a front, between their connections and the dispatcher.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+use std::time::Instant;
+
+use http::request::Parts;
+use wave_core::agent::Step;
+use wave_core::clock::Nanos;
+use wave_core::message::Subject;
+use wave_rpc::dispatch::{DispatchError, Event};
+use wave_rpc::service::Service;
+use wave_rpc::status::{Code, Status};
+use wave_rpc::window::Load;
+
+use super::call::{Call, Fate, Route, no_host};
+use super::http2_stream::Stream;
+use super::limits::{Limits, RESET_SOON};
+use super::methods::Methods;
+use super::peer::Peer;
+use super::reflection;
+use super::reply;
+use super::request::{self, Refusal};
+use super::shared::{Host, Shared};
+use super::slots::{Ready, Slots};
+
+/// Calls whose time is up that one step ends, at most.
+const EXPIRED_PER_STEP: usize = 64;
+
+/// Why a host is one no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostGone {
+    /// It ended, or turned this agent out.
+    #[error("the host has ended")]
+    Revoked,
+    /// Coming back would only turn the other one out.
+    #[error("the host has turned to another agent")]
+    Replaced,
+    /// It hung up.
+    #[error("the host has gone")]
+    HungUp,
+    /// It writes nonsense.
+    #[error("turning away from the host, because its window makes no sense: {0}")]
+    Nonsense(#[from] DispatchError),
+}
+
+/// All calls.
+pub struct Engine {
+    /// What they share.
+    pub shared: Shared,
+    /// Connections at once.
+    pub peers: Vec<Rc<Peer>>,
+    calls: Slots<Call>,
+    ready: Arc<Ready>,
+    woken: Vec<u32>,
+    events: Vec<Event>,
+    was_serving: bool,
+}
+
+impl Engine {
+    /// Without calls and without a host. `ready` is rung when there is something to do.
+    pub fn new(limits: Limits, start: Instant, ready: Arc<Ready>) -> Engine {
+        Engine {
+            shared: Shared::new(limits, start),
+            peers: Vec::new(),
+            calls: Slots::new(Arc::clone(&ready)),
+            ready,
+            woken: Vec::new(),
+            events: Vec::new(),
+            was_serving: false,
+        }
+    }
+
+    /// Calls at once.
+    pub fn open(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// A request has come.
+    pub fn accept(&mut self, parts: &Parts, mut stream: Stream, peer: &Rc<Peer>) {
+        self.shared.counts.calls += 1;
+        peer.opened.set(peer.opened.get() + 1);
+        let request = request::read(parts);
+        let accepted = request.and_then(|request| Ok((self.route(parts.uri.path())?, request)));
+        let (route, request) = match accepted {
+            Ok(accepted) => accepted,
+            Err(refusal) => {
+                peer.ended.set(peer.ended.get() + 1);
+                self.shared.counts.ended += 1;
+                let templates = &self.shared.templates;
+                let answer = match refusal {
+                    Refusal::Http(code) => reply::not_grpc(code),
+                    Refusal::Grpc(status) => templates.refusal(&status, false),
+                    Refusal::Encoding(status) => templates.refusal(&status, true),
+                };
+                // A client that has gone meanwhile needs no answer.
+                let _ = stream.respond(answer, true);
+                return;
+            }
+        };
+        let came = self.shared.stepped;
+        let deadline = request.timeout.map(|timeout| self.shared.now() + timeout);
+        let max = self.shared.limits.message_bytes;
+        let call = Call::new(stream, Rc::clone(peer), route, request, (came, deadline), max);
+        let slot = self.calls.insert(call);
+        self.advance(slot);
+        // What was begun is handed over in the next step.
+        self.ready.ring();
+    }
+
+    fn route(&self, path: &str) -> Result<Route, Refusal> {
+        match path {
+            "/grpc.health.v1.Health/Check" => return Ok(Route::Check),
+            "/grpc.health.v1.Health/Watch" => return Ok(Route::Watch(None, None)),
+            path if reflection::PATHS.contains(&path) => return Ok(Route::Reflection),
+            _ => {}
+        }
+        let Shared { host: Some(_), methods: Some(methods), .. } = &self.shared else {
+            return Err(Refusal::Grpc(no_host()));
+        };
+        methods.find(path).map(Route::Host).ok_or_else(|| {
+            let shown: String = path.chars().take(200).collect();
+            let text = format!("the host has no method {shown}");
+            Refusal::Grpc(Status::new(Code::Unimplemented, text))
+        })
+    }
+
+    /// A host has been attached.
+    pub fn attach(&mut self, host: Host) {
+        self.shared.host = Some(host);
+    }
+
+    /// Why the host has gone, where it is not known to have turned to another agent.
+    pub fn why(&self, gone: HostGone) -> HostGone {
+        match &self.shared.host {
+            Some(host) if host.dispatch.is_replaced() => HostGone::Replaced,
+            _ => gone,
+        }
+    }
+
+    /// The host is no more: its calls are answered at once.
+    pub fn detach(&mut self) {
+        self.shared.host = None;
+        for slot in self.calls.used() {
+            let Some((call, _)) = self.calls.get(slot) else { continue };
+            // Those that are not begun yet were meant for its methods, too.
+            if call.is_hosts() {
+                call.on_host_gone(&mut self.shared);
+                self.advance(slot);
+            }
+        }
+    }
+
+    /// No more calls are taken; those that are open may end.
+    pub fn drain(&mut self) {
+        self.shared.is_draining = true;
+        for peer in &self.peers {
+            peer.end();
+        }
+    }
+
+    /// One round: what the host answered, who was woken, whose time is up.
+    ///
+    /// # Errors
+    /// The host is one no more; it was detached.
+    pub fn step(&mut self, now: Nanos) -> Result<Step, HostGone> {
+        self.shared.stepped = now;
+        let mut progress = self.ready.take_rung();
+        progress |= self.attend();
+        progress |= self.expire(now);
+        let mut until = self.shared.deadlines.first().map(|(at, _)| *at);
+        if let Some(host) = &mut self.shared.host {
+            let mut events = std::mem::take(&mut self.events);
+            let stepped = host.dispatch.step(now, &mut events);
+            for event in events.drain(..) {
+                self.on_event(event);
+            }
+            self.events = events;
+            match stepped {
+                Ok(Step::Progress) => progress = true,
+                Ok(Step::Idle(at)) => until = until.into_iter().chain(at).min(),
+                Ok(Step::Revoked) => {
+                    let gone = self.why(HostGone::Revoked);
+                    self.detach();
+                    return Err(gone);
+                }
+                Err(error) => {
+                    self.detach();
+                    return Err(error.into());
+                }
+            }
+        }
+        self.tell_health();
+        Ok(if progress { Step::Progress } else { Step::Idle(until) })
+    }
+
+    /// Whether the next step has something to do that a connection left.
+    pub fn is_rung(&self) -> bool {
+        self.ready.is_rung()
+    }
+
+    /// Looks at the calls that were woken.
+    fn attend(&mut self) -> bool {
+        let mut woken = std::mem::take(&mut self.woken);
+        self.ready.take(&mut woken);
+        let any = !woken.is_empty();
+        for slot in woken.drain(..) {
+            self.calls.attend(slot);
+            self.advance(slot);
+        }
+        self.woken = woken;
+        any
+    }
+
+    fn expire(&mut self, now: Nanos) -> bool {
+        for ended in 0..EXPIRED_PER_STEP {
+            let first = self.shared.deadlines.first().copied();
+            let Some((at, slot)) = first.filter(|(at, _)| *at <= now) else { return ended > 0 };
+            self.shared.deadlines.remove(&(at, slot));
+            if let Some((call, _)) = self.calls.get(slot) {
+                call.expire(&mut self.shared);
+                self.advance(slot);
+            }
+        }
+        true
+    }
+
+    fn tell_health(&mut self) {
+        let is_serving = self.shared.is_serving();
+        if std::mem::replace(&mut self.was_serving, is_serving) != is_serving {
+            for slot in self.calls.used() {
+                self.advance(slot);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        let call = match &event {
+            Event::Service(_) => None,
+            Event::Headers { call, .. }
+            | Event::Message { call, .. }
+            | Event::Status { call, .. }
+            | Event::Taken { call, .. } => Some(*call),
+        };
+        match (event, call) {
+            (Event::Service(service), _) => self.on_service(service),
+            (event, Some(subject)) => self.on_call(subject, event),
+            (_, None) => {}
+        }
+    }
+
+    fn on_service(&mut self, service: Service) {
+        self.shared.methods = Some(Rc::new(Methods::new(service)));
+    }
+
+    fn on_call(&mut self, subject: Subject, event: Event) {
+        let Some(slot) = self.shared.host.as_ref().and_then(|host| host.slot(subject)) else {
+            return;
+        };
+        let Some((call, _)) = self.calls.get(slot) else { return };
+        // What was given up may still be spoken of in the step that it was given up in.
+        if call.subject() != Some(subject) {
+            return;
+        }
+        let shared = &mut self.shared;
+        let went = match event {
+            Event::Headers { metadata, .. } => call.on_headers(shared, &metadata),
+            Event::Message { message, end, compress, .. } => {
+                call.on_reply(shared, message, compress, end)
+            }
+            Event::Status { status, trailers, .. } => {
+                call.on_status(shared, &status, &trailers);
+                Ok(())
+            }
+            Event::Taken { bytes, messages, .. } => {
+                call.on_taken(Load { bytes, messages });
+                Ok(())
+            }
+            Event::Service(_) => Ok(()),
+        };
+        match went {
+            Ok(()) => self.advance(slot),
+            Err(_) => self.settle(slot, Fate::Gone),
+        }
+    }
+
+    fn advance(&mut self, slot: u32) {
+        let Some((call, waker)) = self.calls.get(slot) else { return };
+        let fate = call.advance(&mut self.shared, slot, &mut Context::from_waker(waker));
+        self.settle(slot, fate);
+    }
+
+    /// Keeps the books.
+    fn settle(&mut self, slot: u32, fate: Fate) {
+        let Some((call, _)) = self.calls.get(slot) else { return };
+        let shared = &mut self.shared;
+        let (holds, due) = match fate {
+            Fate::Open => (call.holds(), call.due()),
+            Fate::Ended | Fate::Gone => (0, None),
+        };
+        shared.held = shared.held - call.held + holds;
+        call.held = holds;
+        if call.timed != due {
+            set_deadline(&mut shared.deadlines, call.timed, due, slot);
+            call.timed = due;
+        }
+        if fate == Fate::Open {
+            return;
+        }
+        call.give_up(shared, Code::Cancelled);
+        let peer = call.peer();
+        let is_reset = fate == Fate::Gone;
+        *(if is_reset { &mut shared.counts.gone } else { &mut shared.counts.ended }) += 1;
+        let is_soon = is_reset && shared.stepped.since(call.came()) < RESET_SOON;
+        let of_peer = if is_soon { &peer.resets } else { &peer.ended };
+        of_peer.set(of_peer.get() + 1);
+        if peer.floods() {
+            peer.wake();
+        }
+        self.calls.remove(slot);
+    }
+}
+
+fn set_deadline(
+    deadlines: &mut BTreeSet<(Nanos, u32)>,
+    was: Option<Nanos>,
+    is: Option<Nanos>,
+    slot: u32,
+) {
+    if let Some(at) = was {
+        deadlines.remove(&(at, slot));
+    }
+    if let Some(at) = is {
+        deadlines.insert((at, slot));
+    }
+}

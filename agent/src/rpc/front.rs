@@ -1,0 +1,512 @@
+//! The front: sockets, connections, and the host that it finds, loses and finds again.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{LocalSet, yield_now};
+use tokio_rustls::TlsAcceptor;
+use wave_core::agent::Step;
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::link::Waiter;
+use wave_core::note;
+use wave_core::settings::PolicyError;
+use wave_rpc::dispatch::{Counts, Dispatch};
+use wave_rpc::steer;
+
+use super::engine::{Engine, HostGone};
+use super::http2;
+use super::limits::{HANDSHAKE_PATIENCE, Limits};
+use super::peer::Peer;
+use super::shared::{FrontCounts, Host};
+use super::slots::Ready;
+use super::tls::{self, TlsError};
+use crate::attach::{Attached, HostLine, OwnBell, attach_rpc};
+use crate::attacher::Attacher;
+
+/// How often it is looked whether the host has gone.
+const LIFE_CHECK: Nanos = Nanos::from_millis(50);
+/// How often the sockets are looked at, which is a call of the system: while nothing else happens, and while it does.
+const TURN_IDLE: Nanos = Nanos::from_micros(2);
+const TURN_BUSY: Nanos = Nanos::from_micros(100);
+/// So often calls and connections have their turns in one poll, at most.
+const ROUNDS_PER_POLL: usize = 8;
+/// How long a listener rests after an error of its socket's, as where there are too many open files.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// What a front is made of.
+#[derive(Clone, Debug)]
+pub struct RpcOptions {
+    /// The socket of the host that serves RPCs.
+    pub host: PathBuf,
+    /// Where clients connect.
+    pub listen: Vec<SocketAddr>,
+    /// The steering policy, as text ([`steer`]).
+    pub steer: String,
+    /// Certificate and key: with them, clients speak TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Limits.
+    pub limits: Limits,
+    /// Say nothing but errors.
+    pub quiet: bool,
+}
+
+/// Why there is no front.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    /// The steering policy.
+    #[error(transparent)]
+    Steer(#[from] PolicyError),
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The runtime.
+    #[error("cannot make a runtime: {0}")]
+    Runtime(#[source] io::Error),
+    /// An address.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// What is wrong with it.
+        error: io::Error,
+    },
+}
+
+/// Ends a front.
+#[derive(Clone, Debug)]
+pub struct Ender(Arc<Ready>);
+
+impl Ender {
+    /// Asks it to end.
+    pub fn end(&self) {
+        self.0.end();
+    }
+}
+
+/// A host that is attached, but for its dispatcher.
+struct Line {
+    line: HostLine,
+    bell: OwnBell,
+    /// The bell's, where the runtime can wait for it.
+    rung: Option<AsyncFd<OwnedFd>>,
+    looked: Nanos,
+}
+
+/// gRPC on this agent's core.
+pub struct RpcFront {
+    // Before the runtime: tasks and descriptors end while it is there.
+    tasks: LocalSet,
+    line: Option<Line>,
+    /// Another bell or socket that ends a sleep: of an agent that shares the core, or for one that wants notes.
+    other: Option<AsyncFd<OwnedFd>>,
+    runtime: Runtime,
+    engine: Rc<RefCell<Engine>>,
+    ready: Arc<Ready>,
+    attacher: Attacher<Attached>,
+    /// When the sockets were looked at last.
+    turned: Nanos,
+    polled: Nanos,
+    progressed: bool,
+    parks: bool,
+    addresses: Vec<SocketAddr>,
+    options: RpcOptions,
+    start: Instant,
+    drains_until: Option<Nanos>,
+}
+
+impl RpcFront {
+    /// Listens, and begins to look for the host. `start` is where the agent's clock began.
+    pub fn new(options: RpcOptions, start: Instant) -> Result<RpcFront, FrontError> {
+        // Before anything else is touched: the smallest window tells whether the name can be meant.
+        steer::by_name(&options.steer, &Config { subjects: 1, ..Config::coherent(1) })?;
+        let tls = options.tls.as_ref();
+        let tls = tls.map(|(certificate, key)| tls::acceptor(certificate, key)).transpose()?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(FrontError::Runtime)?;
+        let ready = Arc::new(Ready::default());
+        let engine = Engine::new(options.limits, start, Arc::clone(&ready));
+        let engine = Rc::new(RefCell::new(engine));
+        let tasks = LocalSet::new();
+        let mut addresses = Vec::new();
+        for &address in &options.listen {
+            let failed = |error| FrontError::Listen { address, error };
+            let listener = runtime.block_on(TcpListener::bind(address)).map_err(failed)?;
+            addresses.push(listener.local_addr().map_err(failed)?);
+            let (engine, ready) = (Rc::clone(&engine), Arc::clone(&ready));
+            tasks.spawn_local(listen(listener, engine, ready, tls.clone()));
+        }
+        for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+            let _inside = runtime.enter();
+            let mut signals = signal(kind).map_err(FrontError::Runtime)?;
+            let ready = Arc::clone(&ready);
+            tasks.spawn_local(async move {
+                while signals.recv().await.is_some() {
+                    ready.end();
+                }
+            });
+        }
+        let attacher = {
+            let ready = Arc::clone(&ready);
+            Attacher::new(options.host.clone(), attach_rpc, move || ready.ring(), options.quiet)
+        };
+        Ok(RpcFront {
+            tasks,
+            line: None,
+            runtime,
+            engine,
+            ready,
+            attacher,
+            other: None,
+            turned: Nanos(0),
+            polled: Nanos(0),
+            progressed: false,
+            parks: false,
+            addresses,
+            options,
+            start,
+            drains_until: None,
+        })
+    }
+
+    /// Where clients connect.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// By which another thread ends it, as SIGTERM does: no new calls, and those that are open may end.
+    pub fn ender(&self) -> Ender {
+        Ender(Arc::clone(&self.ready))
+    }
+
+    /// Whether it was told to end, and has.
+    pub fn has_ended(&mut self) -> bool {
+        if !self.ready.is_to_end() {
+            return false;
+        }
+        let mut engine = self.engine.borrow_mut();
+        let now = engine.shared.now();
+        let patience = Nanos(self.options.limits.drain.as_nanos() as u64);
+        let until = *self.drains_until.get_or_insert_with(|| {
+            engine.drain();
+            now + patience
+        });
+        engine.peers.is_empty() || now >= until
+    }
+
+    /// A bounded amount of work: the host's answers, connections, calls. It is idle when there is no more to do now.
+    pub fn poll(&mut self) -> Step {
+        let now = self.now();
+        self.look_after_host(now);
+        let RpcFront { engine, tasks, turned, progressed, parks, .. } = self;
+        // Inside of the runtime: waking a task is then no call of the system.
+        let stepped = self.runtime.block_on(async {
+            let mut any = false;
+            let stepped = rounds(engine, tasks, &mut any).await?;
+            *progressed |= any;
+            // Parking looks at the sockets, too.
+            let turn_every = if any { TURN_BUSY } else { TURN_IDLE };
+            if *parks || now.since(*turned) < turn_every {
+                return Ok(stepped);
+            }
+            *turned = now;
+            yield_now().await;
+            rounds(engine, tasks, progressed).await
+        });
+        self.polled = now;
+        stepped.unwrap_or_else(|gone| {
+            self.lose_host(gone);
+            Step::Progress
+        })
+    }
+
+    /// Whether polls have done something since the last time.
+    pub fn take_progress(&mut self) -> bool {
+        std::mem::take(&mut self.progressed)
+    }
+
+    /// The time of the last poll.
+    pub fn polled(&self) -> Nanos {
+        self.polled
+    }
+
+    /// The requests that were handed to threads since the last time: for a scheduler.
+    pub fn take_notes(&mut self, mut what: impl FnMut(note::Request)) {
+        if let Some(host) = &mut self.engine.borrow_mut().shared.host {
+            host.dispatch.take_notes().for_each(&mut what);
+        }
+    }
+
+    /// One for each thread that was handed calls and has not ended them: for a scheduler that may not have heard of them.
+    pub fn open_notes(&self, what: impl FnMut(note::Request)) {
+        if let Some(host) = &self.engine.borrow().shared.host {
+            host.dispatch.open_notes().for_each(what);
+        }
+    }
+
+    /// Where the agent's clock began.
+    pub(super) fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// Ends sleeps by this bell or socket, too. Whoever it belongs to looks at it.
+    pub(super) fn watch(&mut self, other: &impl AsFd) {
+        self.other = self.make_watch(other);
+    }
+
+    /// `None` if the runtime cannot wait for it: then sleeps end by time.
+    fn make_watch(&self, fd: &impl AsFd) -> Option<AsyncFd<OwnedFd>> {
+        let _inside = self.runtime.enter();
+        wait_for(fd.as_fd().try_clone_to_owned().ok()?).ok()
+    }
+
+    /// The time, by the agent's clock.
+    pub fn now(&self) -> Nanos {
+        self.engine.borrow().shared.now()
+    }
+
+    /// How long to look for work before parking.
+    pub fn spin(&self) -> Nanos {
+        let engine = self.engine.borrow();
+        engine.shared.host.as_ref().map_or(Nanos(0), |host| host.dispatch.spin())
+    }
+
+    /// Says that the agent is about to sleep. Poll once more after it, and if that finds nothing, [`RpcFront::park`]; then
+    /// [`RpcFront::unpark`].
+    pub fn prepare_park(&mut self) {
+        if let Some(host) = &mut self.engine.borrow_mut().shared.host {
+            host.dispatch.prepare_park();
+        }
+        self.parks = true;
+    }
+
+    /// Takes that back.
+    pub fn unpark(&mut self) {
+        if let Some(host) = &mut self.engine.borrow_mut().shared.host {
+            host.dispatch.unpark();
+        }
+        self.parks = false;
+    }
+
+    /// Sleeps until something happens to a socket, the host rings, or it is `until`.
+    pub fn park(&mut self, until: Option<Nanos>) {
+        let now = self.engine.borrow().shared.now();
+        let wait = until.map_or(LIFE_CHECK, |until| until.since(now)).min(LIFE_CHECK);
+        let (ready, line, other) = (&self.ready, &self.line, &self.other);
+        self.tasks.block_on(&self.runtime, async {
+            let timer = tokio::time::sleep(Duration::from_nanos(wait.0));
+            tokio::pin!(timer);
+            poll_fn(|cx| {
+                let mut is_over = ready.sleep(cx.waker());
+                if let Some(Line { bell, rung: Some(rung), .. }) = line
+                    && let Poll::Ready(guard) = rung.poll_read_ready(cx)
+                {
+                    bell.wait(Some(Duration::ZERO));
+                    if let Ok(mut guard) = guard {
+                        guard.clear_ready();
+                    }
+                    is_over = true;
+                }
+                if let Some(other) = other
+                    && let Poll::Ready(guard) = other.poll_read_ready(cx)
+                {
+                    if let Ok(mut guard) = guard {
+                        guard.clear_ready();
+                    }
+                    is_over = true;
+                }
+                if is_over { Poll::Ready(()) } else { timer.as_mut().poll(cx) }
+            })
+            .await;
+        });
+        self.ready.awake();
+        self.turned = self.now();
+    }
+
+    fn look_after_host(&mut self, now: Nanos) {
+        if let Some(line) = &mut self.line {
+            if now.since(line.looked) >= LIFE_CHECK {
+                line.looked = now;
+                if line.line.hung_up() {
+                    let gone = self.engine.borrow().why(HostGone::HungUp);
+                    self.engine.borrow_mut().detach();
+                    self.lose_host(gone);
+                }
+            }
+        } else if let Some(attached) = self.attacher.take() {
+            self.attach(attached);
+        }
+    }
+
+    fn attach(&mut self, attached: Attached) {
+        let Attached { layout, port, host_bells, own_bell, link, connection } = attached;
+        let config = layout.config;
+        let Ok(steering) = steer::by_name(&self.options.steer, &config) else { return };
+        let mut dispatch = Dispatch::new(layout, port, host_bells, steering);
+        dispatch.announce();
+        let rung = self.make_watch(&own_bell);
+        let mut engine = self.engine.borrow_mut();
+        let looked = engine.shared.now();
+        engine.attach(Host::new(dispatch, config.subjects));
+        self.line = Some(Line { line: connection, bell: own_bell, rung, looked });
+        if !self.options.quiet {
+            eprintln!(
+                "wave agent: `{}` steers to {} workers of {}, up to {} calls, link {link}",
+                self.options.steer,
+                config.cores,
+                self.options.host.display(),
+                config.subjects,
+            );
+        }
+    }
+
+    fn lose_host(&mut self, gone: HostGone) {
+        self.line = None;
+        if matches!(gone, HostGone::Replaced) {
+            if !self.options.quiet {
+                eprintln!("wave agent: {gone}; leaving");
+            }
+            // As SIGTERM does: clients are told to go.
+            return self.ready.end();
+        }
+        if !self.options.quiet || matches!(gone, HostGone::Nonsense(_)) {
+            eprintln!(
+                "wave agent: {gone}; calls are answered UNAVAILABLE until there is one again"
+            );
+        }
+        self.attacher.begin();
+    }
+
+    /// How many calls came to what in the front.
+    pub fn front_counts(&self) -> FrontCounts {
+        self.engine.borrow().shared.counts
+    }
+
+    /// How many came to what with the host that is attached, and how many of them are open there.
+    pub fn host_counts(&self) -> Option<(Counts, u32)> {
+        let engine = self.engine.borrow();
+        engine.shared.host.as_ref().map(|host| (*host.dispatch.counts(), host.dispatch.open()))
+    }
+
+    /// Calls that are open in the front, and bytes of messages that it holds.
+    pub fn open(&self) -> (usize, usize) {
+        let engine = self.engine.borrow();
+        (engine.open(), engine.shared.held)
+    }
+
+    /// The host's socket.
+    pub fn host(&self) -> &Path {
+        &self.options.host
+    }
+}
+
+/// Calls and connections in turns, as long as one finds something to do that the other left: a bounded number of times.
+async fn rounds(
+    engine: &RefCell<Engine>,
+    tasks: &mut LocalSet,
+    any: &mut bool,
+) -> Result<Step, HostGone> {
+    poll_fn(|cx| {
+        for _ in 0..ROUNDS_PER_POLL {
+            let stepped = {
+                let mut engine = engine.borrow_mut();
+                let now = engine.shared.now();
+                engine.step(now)?
+            };
+            // It never ends: the tasks that listen do not.
+            let _ = Pin::new(&mut *tasks).poll(cx);
+            if stepped == Step::Progress {
+                *any = true;
+            } else if !engine.borrow().is_rung() {
+                return Poll::Ready(Ok(stepped));
+            }
+        }
+        Poll::Ready(Ok(Step::Progress))
+    })
+    .await
+}
+
+/// The descriptor as something that the runtime can wait for.
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for what descriptors that we own cannot do"
+)]
+fn wait_for(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+async fn listen(
+    listener: TcpListener,
+    engine: Rc<RefCell<Engine>>,
+    ready: Arc<Ready>,
+    tls: Option<TlsAcceptor>,
+) {
+    loop {
+        let Ok((socket, address)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_REST).await;
+            continue;
+        };
+        let mut own = engine.borrow_mut();
+        if own.shared.is_draining {
+            return;
+        }
+        if own.peers.len() >= own.shared.limits.connections as usize {
+            own.shared.counts.turned_away += 1;
+            continue;
+        }
+        own.shared.counts.connections += 1;
+        let peer = Rc::new(Peer::new(address));
+        own.peers.push(Rc::clone(&peer));
+        drop(own);
+        let (engine, ready, tls) = (Rc::clone(&engine), Arc::clone(&ready), tls.clone());
+        tokio::task::spawn_local(async move {
+            connect(socket, &engine, &peer, tls).await;
+            engine.borrow_mut().peers.retain(|other| !Rc::ptr_eq(other, &peer));
+            ready.ring();
+        });
+    }
+}
+
+/// Greets a client and serves it until it goes.
+async fn connect(
+    socket: TcpStream,
+    engine: &Rc<RefCell<Engine>>,
+    peer: &Rc<Peer>,
+    tls: Option<TlsAcceptor>,
+) {
+    // Without it small replies wait for acknowledgements; a socket that cannot have it still serves.
+    let _ = socket.set_nodelay(true);
+    let limits = engine.borrow().shared.limits;
+    let deadline = tokio::time::Instant::now() + HANDSHAKE_PATIENCE;
+    match tls {
+        None => {
+            let greeted = tokio::time::timeout_at(deadline, http2::shake_hands(socket, &limits));
+            if let Ok(Some(connection)) = greeted.await {
+                http2::serve(connection, Rc::clone(engine), Rc::clone(peer)).await;
+            }
+        }
+        Some(tls) => {
+            let greeted = tokio::time::timeout_at(deadline, async {
+                let socket = tls.accept(socket).await.ok()?;
+                http2::shake_hands(socket, &limits).await
+            });
+            if let Ok(Some(connection)) = greeted.await {
+                http2::serve(connection, Rc::clone(engine), Rc::clone(peer)).await;
+            }
+        }
+    }
+}

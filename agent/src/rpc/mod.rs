@@ -1,0 +1,47 @@
+//! The front for RPCs: gRPC over HTTP/2 (and TLS), around a [`Dispatch`](wave_rpc::dispatch::Dispatch).
+//!
+//! ```text
+//!  clients ──> http2 ──────> engine ─────> Dispatch ══> workers on the host
+//!              h2, tokio     calls, time     queues
+//!              tls           health, reflection
+//! ```
+//! What gRPC says (`timeout`, `percent`, `metadata`, `request`, `reply`, `frames`, `gzip`, `class`, `health`, `reflection`) does no
+//! I/O. Only `http2` and `http2_stream` know h2. There is no task for a call: a call is a slot in a table with a waker of its own, and
+//! goes on when its stream or its host has something for it.
+
+mod args;
+mod beside;
+mod call;
+mod class;
+mod engine;
+mod frames;
+mod front;
+mod gzip;
+mod health;
+mod http2;
+mod http2_stream;
+mod limits;
+mod metadata;
+mod methods;
+mod notes;
+mod peer;
+mod percent;
+mod reflection;
+mod reply;
+mod request;
+mod serve;
+mod shared;
+mod slots;
+mod timeout;
+mod tls;
+
+pub use args::RpcArgs;
+pub use beside::Source;
+pub(crate) use beside::{Beside, both};
+pub use engine::HostGone;
+pub use front::{Ender, FrontError, RpcFront, RpcOptions};
+pub use limits::Limits;
+pub use notes::NotesTo;
+pub use serve::{serve, serve_with};
+pub use shared::FrontCounts;
+pub use tls::TlsError;

@@ -1,0 +1,72 @@
+//! Percent-encoding of `grpc-message`.
+
+use http::HeaderValue;
+
+/// Bytes of a status message that are passed on; clients take headers of 8 KiB by default.
+pub const TEXT_MAX: usize = 2048;
+
+/// A status message as a header's value. What is longer than [`TEXT_MAX`] is cut off.
+pub fn encode(text: &str) -> HeaderValue {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let mut end = text.len().min(TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut encoded = Vec::with_capacity(end);
+    for &byte in &text.as_bytes()[..end] {
+        if (0x20..0x7f).contains(&byte) && byte != b'%' {
+            encoded.push(byte);
+        } else {
+            let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
+            encoded.extend_from_slice(&[b'%', high, low]);
+        }
+    }
+    HeaderValue::from_bytes(&encoded).expect("only printable ASCII is left")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As a client decodes.
+    fn decode(encoded: &[u8]) -> Vec<u8> {
+        let mut rest = encoded;
+        let mut bytes = Vec::new();
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            if byte == b'%' {
+                let digits = std::str::from_utf8(&rest[..2]).unwrap();
+                bytes.push(u8::from_str_radix(digits, 16).unwrap());
+                rest = &rest[2..];
+            } else {
+                bytes.push(byte);
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_specifications_special_message() {
+        let text = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n";
+        let encoded = encode(text);
+        assert!(encoded.as_bytes().starts_with(b"%09%0Atest with whitespace%0D%0Aand "));
+        assert_eq!(decode(encoded.as_bytes()), text.as_bytes());
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_a_character() {
+        let text = "a".to_owned() + &"😈".repeat(TEXT_MAX);
+        let decoded = decode(encode(&text).as_bytes());
+        assert!(decoded.len() <= TEXT_MAX && decoded.len() > TEXT_MAX - 4);
+        assert!(text.starts_with(std::str::from_utf8(&decoded).unwrap()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(text in "\\PC{0,100}|[\\x00-\\x7f]{0,100}") {
+            prop_assert_eq!(decode(encode(&text).as_bytes()), text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! A table of calls, each with a waker of its own, and the list of those that were woken: what an executor would do with a task for
+//! each call, without the tasks. A slot's waker is made once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+
+/// Who was woken, and who sleeps meanwhile.
+#[derive(Debug, Default)]
+pub struct Ready {
+    woken: Mutex<Woken>,
+    is_to_end: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Woken {
+    slots: Vec<u32>,
+    rung: bool,
+    sleeper: Option<Waker>,
+}
+
+impl Ready {
+    fn with<R>(&self, what: impl FnOnce(&mut Woken) -> R) -> R {
+        what(&mut self.woken.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Wakes who sleeps, or keeps it from falling asleep.
+    pub fn ring(&self) {
+        self.ring_for(None);
+    }
+
+    fn ring_for(&self, slot: Option<u32>) {
+        let sleeper = self.with(|woken| {
+            woken.slots.extend(slot);
+            woken.rung = true;
+            woken.sleeper.take()
+        });
+        if let Some(sleeper) = sleeper {
+            sleeper.wake();
+        }
+    }
+
+    /// Asks whoever it belongs to to end.
+    pub fn end(&self) {
+        self.is_to_end.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Whether that was asked.
+    pub fn is_to_end(&self) -> bool {
+        self.is_to_end.load(Ordering::Acquire)
+    }
+
+    /// Whether something was rung since the last time.
+    pub fn take_rung(&self) -> bool {
+        self.with(|woken| std::mem::take(&mut woken.rung))
+    }
+
+    /// The same, and it stays so.
+    pub fn is_rung(&self) -> bool {
+        self.with(|woken| woken.rung)
+    }
+
+    /// Says whom to wake. Returns whether there is no need to sleep.
+    pub fn sleep(&self, waker: &Waker) -> bool {
+        self.with(|woken| {
+            woken.sleeper = Some(waker.clone());
+            woken.rung
+        })
+    }
+
+    /// Who slept is awake, and need not be woken.
+    pub fn awake(&self) {
+        self.with(|woken| woken.sleeper = None);
+    }
+
+    /// Moves the slots that were woken to `slots`.
+    pub fn take(&self, slots: &mut Vec<u32>) {
+        self.with(|woken| slots.append(&mut woken.slots));
+    }
+}
+
+#[derive(Debug)]
+struct SlotWaker {
+    slot: u32,
+    is_queued: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_queued.swap(true, Ordering::AcqRel) {
+            self.ready.ring_for(Some(self.slot));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    value: Option<T>,
+    waker: Waker,
+    own: Arc<SlotWaker>,
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    ready: Arc<Ready>,
+}
+
+impl<T> Slots<T> {
+    /// An empty table whose slots, when woken, are put on `ready`.
+    pub fn new(ready: Arc<Ready>) -> Slots<T> {
+        Slots { slots: Vec::new(), free: Vec::new(), ready }
+    }
+
+    /// Adds one. The table grows with the number at once.
+    pub fn insert(&mut self, value: T) -> u32 {
+        if let Some(at) = self.free.pop() {
+            self.slots[at as usize].value = Some(value);
+            return at;
+        }
+        let slot = self.slots.len() as u32;
+        let is_queued = AtomicBool::new(false);
+        let own = Arc::new(SlotWaker { slot, is_queued, ready: Arc::clone(&self.ready) });
+        let waker = Waker::from(Arc::clone(&own));
+        self.slots.push(Slot { value: Some(value), waker, own });
+        slot
+    }
+
+    /// Drops one. Returns whether it was there.
+    pub fn remove(&mut self, at: u32) -> bool {
+        let Some(slot) = self.slots.get_mut(at as usize) else { return false };
+        let was_there = slot.value.is_some();
+        if was_there {
+            slot.value = None;
+            self.free.push(at);
+        }
+        was_there
+    }
+
+    /// One, and its waker.
+    pub fn get(&mut self, at: u32) -> Option<(&mut T, &Waker)> {
+        let slot = self.slots.get_mut(at as usize)?;
+        Some((slot.value.as_mut()?, &slot.waker))
+    }
+
+    /// Says that a slot that was woken is looked at now: it may be woken again.
+    pub fn attend(&mut self, at: u32) {
+        if let Some(slot) = self.slots.get(at as usize) {
+            slot.own.is_queued.store(false, Ordering::Release);
+        }
+    }
+
+    /// Those in use.
+    pub fn used(&self) -> Vec<u32> {
+        (0u32..)
+            .zip(&self.slots)
+            .filter(|(_, slot)| slot.value.is_some())
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_is_woken_is_listed_once_until_it_is_looked_at() {
+        let ready = Arc::new(Ready::default());
+        let mut slots = Slots::new(Arc::clone(&ready));
+        let (a, b) = (slots.insert('a'), slots.insert('b'));
+        let mut woken = Vec::new();
+        for at in [b, a, b] {
+            slots.get(at).unwrap().1.wake_by_ref();
+        }
+        assert!(ready.take_rung());
+        ready.take(&mut woken);
+        assert_eq!(woken, [b, a]);
+        slots.get(a).unwrap().1.wake_by_ref();
+        ready.take(&mut woken);
+        assert_eq!(woken, [b, a]);
+        slots.attend(a);
+        slots.get(a).unwrap().1.wake_by_ref();
+        ready.take(&mut woken);
+        assert_eq!(woken, [b, a, a]);
+    }
+
+    #[test]
+    fn slots_are_used_anew() {
+        let mut slots = Slots::new(Arc::default());
+        let a = slots.insert('a');
+        assert!(slots.remove(a));
+        assert!(!slots.remove(a));
+        assert_eq!(slots.insert('b'), a);
+        assert_eq!((slots.len(), slots.used()), (1, vec![a]));
+    }
+}

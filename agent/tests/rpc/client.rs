@@ -1,0 +1,229 @@
+//! A client that speaks HTTP/2 frame by frame, so that it can do what no gRPC client would.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+
+use bytes::{Buf, Bytes};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request, StatusCode};
+use tokio::net::TcpStream;
+
+/// Runs a client.
+pub fn run<T>(client: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let limit = std::time::Duration::from_secs(60);
+        tokio::time::timeout(limit, client).await.expect("an answer within a minute")
+    })
+}
+
+#[derive(Clone)]
+pub struct Client {
+    send: SendRequest<Bytes>,
+}
+
+/// A call that is open.
+pub struct Open {
+    response: Option<ResponseFuture>,
+    pub send: SendStream<Bytes>,
+    pub headers: HeaderMap,
+    body: Option<RecvStream>,
+    rest: Vec<u8>,
+}
+
+/// All that came.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub messages: Vec<(bool, Vec<u8>)>,
+    pub trailers: HeaderMap,
+}
+
+impl Answer {
+    /// gRPC's status code, wherever it is.
+    pub fn code(&self) -> i32 {
+        let at = self.trailers.get("grpc-status").or(self.headers.get("grpc-status"));
+        at.expect("a status").to_str().unwrap().parse().unwrap()
+    }
+
+    pub fn text(&self) -> &str {
+        let at = self.trailers.get("grpc-message").or(self.headers.get("grpc-message"));
+        at.map_or("", |text| text.to_str().unwrap())
+    }
+
+    /// The messages of a call that went well.
+    pub fn ok(self) -> Vec<Vec<u8>> {
+        assert_eq!(self.code(), 0, "{self:?}");
+        self.messages.into_iter().map(|(_, message)| message).collect()
+    }
+}
+
+/// With its prefix.
+pub fn frame(compressed: bool, message: &[u8]) -> Bytes {
+    let length = (message.len() as u32).to_be_bytes();
+    [&[u8::from(compressed)], &length[..], message].concat().into()
+}
+
+impl Client {
+    pub async fn connect(address: SocketAddr) -> Client {
+        Client::over(TcpStream::connect(address).await.unwrap()).await
+    }
+
+    pub async fn over<T>(io: T) -> Client
+    where
+        T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
+        Client::try_over(io).await.unwrap()
+    }
+
+    /// Where there may be no server.
+    pub async fn try_connect(address: SocketAddr) -> Option<Client> {
+        let socket = TcpStream::connect(address).await.ok()?;
+        // Without it each call waits for an acknowledgement that the server sends late.
+        socket.set_nodelay(true).ok()?;
+        Client::try_over(socket).await.ok()
+    }
+
+    async fn try_over<T>(io: T) -> Result<Client, h2::Error>
+    where
+        T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(1 << 20).initial_connection_window_size(8 << 20);
+        let (send, connection) = builder.handshake(io).await?;
+        tokio::spawn(connection);
+        Ok(Client { send })
+    }
+
+    /// A call of one message over a connection that may break.
+    pub async fn try_call(&mut self, path: &str, message: &[u8]) -> Result<Answer, h2::Error> {
+        self.send = self.send.clone().ready().await?;
+        let request = Request::post(format!("http://test{path}")).header("te", "trailers");
+        let request = request.header("content-type", "application/grpc").body(()).unwrap();
+        let (response, send) = self.send.send_request(request, false)?;
+        let headers = HeaderMap::new();
+        let mut open =
+            Open { response: Some(response), send, headers, body: None, rest: Vec::new() };
+        open.send(message, true).await;
+        open.try_finish().await
+    }
+
+    /// Whether the server takes new calls.
+    pub async fn is_open(&self) -> bool {
+        self.send.clone().ready().await.is_ok()
+    }
+
+    /// Begins a call with these headers beside gRPC's own.
+    pub async fn open(&mut self, path: &str, headers: &[(&str, &str)], end: bool) -> Open {
+        let mut request = Request::post(format!("http://test{path}")).header("te", "trailers");
+        if !headers.iter().any(|(name, _)| *name == "content-type") {
+            request = request.header("content-type", "application/grpc");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send = self.send.clone().ready().await.unwrap();
+        let (response, send) = self.send.send_request(request.body(()).unwrap(), end).unwrap();
+        let headers = HeaderMap::new();
+        Open { response: Some(response), send, headers, body: None, rest: Vec::new() }
+    }
+
+    /// A whole call with these messages.
+    pub async fn call(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+        messages: &[&[u8]],
+    ) -> Answer {
+        let frames: Vec<_> = messages.iter().map(|message| frame(false, message)).collect();
+        self.call_with(path, headers, frames.concat().into()).await
+    }
+
+    /// A whole call with these bytes.
+    pub async fn call_with(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+        bytes: Bytes,
+    ) -> Answer {
+        let mut open = self.open(path, headers, bytes.is_empty()).await;
+        if !bytes.is_empty() {
+            open.write(bytes, true).await;
+        }
+        open.finish().await
+    }
+}
+
+impl Open {
+    /// Sends bytes, as far as the server lets. One that has answered already takes no more.
+    pub async fn write(&mut self, mut bytes: Bytes, end: bool) {
+        while !bytes.is_empty() {
+            self.send.reserve_capacity(bytes.len());
+            let Some(Ok(room)) = poll_fn(|cx| self.send.poll_capacity(cx)).await else { return };
+            let piece = bytes.split_to(room.min(bytes.len()));
+            let is_last = end && bytes.is_empty();
+            if self.send.send_data(piece, is_last).is_err() {
+                return;
+            }
+        }
+    }
+
+    pub async fn send(&mut self, message: &[u8], end: bool) {
+        self.write(frame(false, message), end).await;
+    }
+
+    pub fn half_close(&mut self) {
+        self.send.send_data(Bytes::new(), true).unwrap();
+    }
+
+    async fn respond(&mut self) -> Result<StatusCode, h2::Error> {
+        let Some(response) = self.response.take() else { return Ok(StatusCode::OK) };
+        let (parts, body) = response.await?.into_parts();
+        (self.headers, self.body) = (parts.headers, Some(body));
+        Ok(parts.status)
+    }
+
+    /// The next message.
+    pub async fn next(&mut self) -> Result<Option<(bool, Vec<u8>)>, h2::Error> {
+        self.respond().await?;
+        let body = self.body.as_mut().unwrap();
+        loop {
+            if let Some((&[flag, a, b, c, d], after)) = self.rest.split_first_chunk() {
+                let length = u32::from_be_bytes([a, b, c, d]) as usize;
+                if after.len() >= length {
+                    let message = after[..length].to_vec();
+                    self.rest.drain(..5 + length);
+                    return Ok(Some((flag == 1, message)));
+                }
+            }
+            let Some(piece) = body.data().await else { return Ok(None) };
+            let piece = piece?;
+            body.flow_control().release_capacity(piece.len()).unwrap();
+            self.rest.extend_from_slice(piece.chunk());
+        }
+    }
+
+    pub async fn finish(self) -> Answer {
+        self.try_finish().await.unwrap()
+    }
+
+    pub async fn try_finish(mut self) -> Result<Answer, h2::Error> {
+        let status = self.respond().await?;
+        let mut messages = Vec::new();
+        while let Some(message) = self.next().await? {
+            messages.push(message);
+        }
+        assert!(self.rest.is_empty());
+        let trailers = self.body.as_mut().unwrap().trailers().await?.unwrap_or_default();
+        Ok(Answer { status, headers: self.headers, messages, trailers })
+    }
+}
+
+/// Waits until it is so.
+pub async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,12 @@
+//! The front between real clients and a real host: HTTP/2 on one side, a server's workers on the other.
+
+mod calls;
+mod client;
+mod compressed;
+mod fixture;
+mod hosts;
+mod killed;
+mod limits;
+mod notes;
+mod refused;
+mod tls;

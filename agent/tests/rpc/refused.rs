@@ -1,0 +1,99 @@
+//! Requests that are answered without a handler, or are none.
+
+use http::StatusCode;
+use prost::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use wave_rpc::status::Code;
+
+use crate::calls::client;
+use crate::client::{frame, run};
+use crate::fixture::Fixture;
+
+#[test]
+fn each_wrong_request_has_its_answer_and_the_connection_goes_on() {
+    let fixture = Fixture::new();
+    run(async {
+        let mut client = client(&fixture).await;
+        let echo = "/test.Test/Echo";
+        let answer = client.call(echo, &[("content-type", "application/json")], &[b"{}"]).await;
+        assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        for (path, code) in [
+            ("/test.Test/No", Code::Unimplemented),
+            ("/no.Such/Echo", Code::Unimplemented),
+            ("/", Code::Unimplemented),
+        ] {
+            assert_eq!(client.call(path, &[], &[b"x"]).await.code(), code as i32, "{path}");
+        }
+        for (header, value, code) in [
+            ("grpc-timeout", "1", Code::Internal),
+            ("grpc-timeout", "999999999S", Code::Internal),
+            ("x-bin", "***", Code::Internal),
+        ] {
+            let answer = client.call(echo, &[(header, value)], &[b"x"]).await;
+            assert_eq!((answer.status, answer.code()), (StatusCode::OK, code as i32), "{value}");
+        }
+        for (bytes, code) in [
+            (frame(false, b""), Code::Ok),
+            ([frame(false, b"1"), frame(false, b"2")].concat().into(), Code::Unimplemented),
+            (bytes::Bytes::new(), Code::Unimplemented),
+            (bytes::Bytes::from_static(&[0, 0, 0]), Code::Internal),
+            (bytes::Bytes::from_static(&[0, 0, 0, 0, 2, 1]), Code::Internal),
+            (bytes::Bytes::from_static(&[7, 0, 0, 0, 0]), Code::Internal),
+        ] {
+            let shown = format!("{bytes:?}");
+            assert_eq!(client.call_with(echo, &[], bytes).await.code(), code as i32, "{shown}");
+        }
+        assert_eq!(client.call(echo, &[("k", "a\tb")], &[b"x"]).await.ok(), [b"x"]);
+    });
+}
+
+#[test]
+fn a_message_above_the_limit_is_refused_before_it_is_there() {
+    let fixture = Fixture::new();
+    run(async {
+        let mut client = client(&fixture).await;
+        let at_limit = vec![1; 4 << 20];
+        assert!(client.call("/test.Test/Echo", &[], &[&at_limit]).await.ok() == [&at_limit[..]]);
+        let mut open = client.open("/test.Test/Echo", &[], false).await;
+        open.write(bytes::Bytes::from_static(&[0, 0, 0x40, 0, 1]), false).await;
+        let answer = open.finish().await;
+        assert_eq!(answer.code(), Code::ResourceExhausted as i32);
+        assert!(answer.text().contains("4194305"), "{}", answer.text());
+    });
+}
+
+#[test]
+fn what_is_no_http2_is_dropped() {
+    let fixture = Fixture::new();
+    run(async {
+        let mut socket = TcpStream::connect(fixture.address).await.unwrap();
+        socket.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut rest = Vec::new();
+        // Whatever it says, it ends.
+        let _ = socket.read_to_end(&mut rest).await;
+        assert_eq!(client(&fixture).await.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
+    });
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Named {
+    #[prost(string, tag = "7")]
+    list: String,
+}
+
+#[test]
+fn reflection_lists_what_the_host_serves() {
+    let fixture = Fixture::new();
+    run(async {
+        let mut client = client(&fixture).await;
+        for version in ["v1", "v1alpha"] {
+            let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");
+            let ask = Named { list: "*".into() }.encode_to_vec();
+            let replies = client.call(&path, &[], &[&ask, &ask]).await.ok();
+            assert_eq!(replies.len(), 2);
+            let name = b"test.Test";
+            assert!(replies[0].windows(name.len()).any(|window| window == name));
+        }
+    });
+}

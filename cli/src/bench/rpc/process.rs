@@ -1,0 +1,216 @@
+//! The processes that are measured, and their CPU time.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use wave_core::clock::Nanos;
+use wave_user::rpc::{Options, Server};
+use wave_workloads::grpc::onhost;
+
+use crate::{cpu_time, store};
+
+/// Who has which CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Seats {
+    pub host: usize,
+    pub agent: usize,
+    pub load: usize,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// tonic, on the host's core.
+    OnHost,
+    /// A worker, which sends replies after so many, and an agent's front. Awake ones look for work between two
+    /// calls; the others' agent sleeps at once.
+    Offload { batch: u32, is_awake: bool },
+}
+
+/// CPU time so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    /// Of the host's serving thread, looking for work included.
+    pub host_ns: u64,
+    /// Of the agent.
+    pub agent_ns: u64,
+    /// The worker's time with calls.
+    pub busy_ns: u64,
+    /// Calls that it served in that.
+    pub calls: u64,
+}
+
+impl Used {
+    pub fn since(self, earlier: Used) -> Used {
+        Used {
+            host_ns: self.host_ns - earlier.host_ns,
+            agent_ns: self.agent_ns - earlier.agent_ns,
+            busy_ns: self.busy_ns - earlier.busy_ns,
+            calls: self.calls - earlier.calls,
+        }
+    }
+}
+
+/// A server under test. Killed when it is dropped.
+pub struct Measured {
+    pub address: String,
+    host: Process,
+    /// What the serving thread is called.
+    thread: &'static str,
+    agent: Option<Process>,
+    socket: Option<PathBuf>,
+}
+
+/// What the host's process calls its workers.
+const WORKERS: &str = "wave-worker-";
+
+impl Measured {
+    pub fn start(kind: Kind, seats: Seats) -> Result<Measured, String> {
+        match kind {
+            Kind::OnHost => {
+                let cpu = seats.host.to_string();
+                let words = ["serve", "kv", "--on-host", "--listen", "127.0.0.1:0"];
+                let more = ["--cpus", &cpu, "--keys", "1", "--json"];
+                let mut host = Process::start(&[&words[..], &more].concat())?;
+                let told: Value =
+                    serde_json::from_str(&host.line()?).map_err(|error| error.to_string())?;
+                let address = told["address"].as_str().ok_or("no address")?.to_owned();
+                let (thread, agent, socket) = (onhost::THREADS, None, None);
+                Ok(Measured { address, host, thread, agent, socket })
+            }
+            Kind::Offload { batch, is_awake } => {
+                let unique =
+                    format!("wave-bench-rpc-{}-{batch}-{is_awake}.sock", std::process::id());
+                let socket = std::env::temp_dir().join(unique);
+                let place = socket.to_str().ok_or("the folder for temporary files has no name")?;
+                let [host_cpu, agent_cpu] = [seats.host, seats.agent].map(|cpu| cpu.to_string());
+                let batch = batch.to_string();
+                let mut words = vec!["bench-rpc-host", place, &host_cpu, &batch];
+                let shares = [seats.load, seats.agent].contains(&seats.host);
+                words.extend(shares.then_some("--yields"));
+                words.extend(is_awake.then_some("--awake"));
+                let mut host = Process::start(&words)?;
+                host.line()?;
+                let address = free_address().map_err(|error| format!("a free port: {error}"))?;
+                let mut words = vec!["agent", "--rpc", place, "--listen", &address];
+                words.extend(["--cpu", &agent_cpu, "--quiet", "--leave-with-parent"]);
+                // One worker: it may have all calls, and then finds several at a look.
+                words.extend(["--steer", "round-robin:ahead=1024"]);
+                words.extend((!is_awake).then_some("--share-cpu"));
+                let agent = Some(Process::start(&words)?);
+                let socket = Some(socket);
+                Ok(Measured { address: address.clone(), host, thread: WORKERS, agent, socket })
+            }
+        }
+    }
+
+    /// CPU time so far of what sleeps by now, or spins.
+    pub fn used(&mut self) -> Result<Used, String> {
+        // The kernel adds a run up when it ends.
+        std::thread::sleep(Duration::from_millis(2));
+        let mut used = Used { host_ns: self.host.cpu_ns(self.thread)?, ..Used::default() };
+        if let Some(agent) = &self.agent {
+            used.agent_ns = agent.cpu_ns("")?;
+            let told = self.host.ask()?;
+            let numbers: Vec<u64> =
+                told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            let [calls, busy_ns] = numbers[..] else {
+                return Err(format!("the bench's host said `{told}`"));
+            };
+            (used.calls, used.busy_ns) = (calls, busy_ns);
+        }
+        Ok(used)
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.socket {
+            let _ = fs::remove_file(socket);
+        }
+    }
+}
+
+/// How long host and agent look for work that stay awake: longer than between two calls.
+const AWAKE: Nanos = Nanos::from_millis(5);
+
+/// The host's process: `wave bench-rpc-host SOCKET CPU BATCH`. It says when it serves, and for each line on its
+/// standard input how many calls it has served and how long that took.
+pub fn host(
+    socket: &Path,
+    cpu: usize,
+    batch: u32,
+    yields_cpu: bool,
+    is_awake: bool,
+) -> Result<(), String> {
+    let mut options = Options { cpus: vec![cpu], batch, yields_cpu, ..Options::new(socket) };
+    if is_awake {
+        options.config.spin = AWAKE;
+    }
+    let server = Server::start(options, store::echo_method()).map_err(|error| error.to_string())?;
+    println!("serving");
+    for line in std::io::stdin().lines() {
+        line.map_err(|error| error.to_string())?;
+        let work = server.work();
+        let calls: u64 = work.iter().map(|work| work.calls).sum();
+        let busy_ns: u64 = work.iter().map(|work| work.busy.0).sum();
+        println!("{calls} {busy_ns}");
+    }
+    Ok(())
+}
+
+fn free_address() -> std::io::Result<String> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
+/// A process of this program.
+struct Process {
+    child: Child,
+    told: ChildStdin,
+    says: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(words: &[&str]) -> Result<Process, String> {
+        let text = |error: &dyn std::fmt::Display| format!("starting `wave {}`: {error}", words[0]);
+        let mut child = Command::new(std::env::current_exe().map_err(|error| text(&error))?)
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| text(&error))?;
+        let told = child.stdin.take().ok_or_else(|| text(&"no standard input"))?;
+        let says = child.stdout.take().ok_or_else(|| text(&"no standard output"))?;
+        Ok(Process { child, told, says: BufReader::new(says) })
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        match self.says.read_line(&mut line) {
+            Ok(bytes) if bytes > 0 => Ok(line),
+            _ => Err("a process of the bench ended; it says why above".to_owned()),
+        }
+    }
+
+    fn ask(&mut self) -> Result<String, String> {
+        self.told.write_all(b"\n").map_err(|error| format!("a process of the bench: {error}"))?;
+        self.line()
+    }
+
+    /// CPU time of the threads whose names begin so.
+    fn cpu_ns(&self, name: &str) -> Result<u64, String> {
+        cpu_time::cpu_ns(self.child.id(), name)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,306 @@
+//! `wave load`: puts a load on a server, and tells how it bears it.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, Subcommand};
+use comfy_table::CellAlignment;
+use serde_json::json;
+use wave_workloads::cpu;
+use wave_workloads::grpc::load::{
+    Answers, ByKind, CallSettings, Closed, Error, Generator, Open, Target,
+};
+use wave_workloads::point::ClassLatency;
+
+use super::table;
+use crate::report::Progress;
+use crate::report::number::{micros, short};
+use crate::run::Failure;
+
+/// What kind of load.
+#[derive(Args, Debug)]
+pub struct LoadArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Calls of a gRPC server.
+    Grpc(GrpcArgs),
+}
+
+/// Whom to call, how often, and what.
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("loop").required(true).args(["rate", "closed"]),
+    after_help = "Calls a server of workloads/proto/kv.proto or echo.proto, such as `wave serve kv`. With --rate the loop is
+open: calls are due at random times (Poisson), and are sent then whatever became of those before; latency
+counts from when a call was due. A server that stops for half a second shows in every call of that half
+second. With --closed each stream calls again once it has its reply: for costs, not for latency.
+
+No call is sent twice. Replies are compared with what was asked for. A run in which the generator itself
+was late is invalid, and says so. docs/guide/load.md
+
+Examples:
+  wave load grpc --target 127.0.0.1:50051 --rate 10000
+  wave load grpc --target 127.0.0.1:50051 --rate 20000 --mix get=99.5,range=0.5 --slo get=100,range=10000
+  wave load grpc --target 127.0.0.1:50051 --closed --connections 4 --streams 16 --mix echo=1 --json
+
+Exit codes: 0 it was measured; 1 the generator fell behind, a reply was wrong, or no call ended with OK; 2 bad
+arguments; 3 the server cannot be reached, or the CPU cannot be had."
+)]
+struct GrpcArgs {
+    /// The server's host and port.
+    #[arg(long, value_name = "ADDR")]
+    target: String,
+    /// Calls a second.
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: Option<f64>,
+    /// As many calls as there are streams, all the time.
+    #[arg(long)]
+    closed: bool,
+    /// For how long.
+    #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
+    seconds: Duration,
+    /// For how long before that, uncounted.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = seconds)]
+    warm_up: Duration,
+    /// How long answers are waited for after the last call.
+    #[arg(long, value_name = "N", default_value = "5", value_parser = seconds)]
+    drain: Duration,
+    /// Kinds of calls and how often each occurs: get, put, range, echo.
+    #[arg(long, value_name = "KIND=N,..", default_value = "get=1")]
+    mix: ByKind,
+    /// Within how many microseconds each kind's replies are wanted, told to the server.
+    #[arg(long, value_name = "KIND=US,..")]
+    slo: Option<ByKind>,
+    /// The deadline of each call, told to the server.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=99_999_999))]
+    timeout: Option<u32>,
+    /// TCP connections.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    connections: u16,
+    /// The most calls under way on a connection; others wait.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    streams: u32,
+    /// Keys are drawn from so many, which the server has.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// Pairs of a range.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    range_limit: u32,
+    /// Bytes of an echo, and of a value that is put.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=4_000_000))]
+    value_bytes: u32,
+    /// Of times, kinds and keys: the same number is the same load.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The CPU to generate from [default: any].
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0 or more".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
+    rate.ok_or_else(|| "expected calls a second, above 0".to_owned())
+}
+
+enum Outcome {
+    Open(Open),
+    Closed(Closed),
+}
+
+/// Loads.
+pub fn execute(args: &LoadArgs) -> ExitCode {
+    let What::Grpc(args) = &args.what;
+    let done = load(args).and_then(|outcome| {
+        show(args, &outcome);
+        judge(&outcome)
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("wave load: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn load(args: &GrpcArgs) -> Result<Outcome, Failure> {
+    let target = Target {
+        address: args.target.clone(),
+        connections: args.connections.into(),
+        streams: args.streams as usize,
+    };
+    let calls = CallSettings {
+        mix: args.mix.clone(),
+        slo_us: args.slo.clone().unwrap_or(ByKind(Vec::new())),
+        timeout_ms: args.timeout,
+        keys: args.keys,
+        range_limit: args.range_limit,
+        value_bytes: args.value_bytes as usize,
+    };
+    let (rate, times) = (args.rate, [args.warm_up, args.seconds, args.drain]);
+    let (seed, cpu) = (args.seed, args.cpu);
+    let generate = move || -> Result<Outcome, Failure> {
+        if let Some(cpu) = cpu {
+            cpu::pin_current_thread(cpu).map_err(Failure::cannot)?;
+        }
+        let mut generator = Generator::connect(&target, &calls, seed).map_err(failed)?;
+        let [warm_up, seconds, drain] = times;
+        match rate {
+            Some(rate) => generator.open(rate, warm_up, seconds, drain).map(Outcome::Open),
+            None => {
+                generator.closed(warm_up, drain).map_err(failed)?;
+                generator.closed(seconds, drain).map(Outcome::Closed)
+            }
+        }
+        .map_err(failed)
+    };
+    let whole = (args.warm_up + args.seconds).as_secs_f64();
+    let quiet = args.quiet || args.json;
+    // A bar moves on by the second; where there is none, one line says it.
+    let progress = match std::io::stderr().is_terminal() {
+        true => Progress::new(whole.ceil() as u64, quiet),
+        false => Progress::open_ended(quiet),
+    };
+    progress.begin(&format!("{} calls {}", args.mix, describe(args)));
+    let (sender, over) = mpsc::channel();
+    let generator = thread::spawn(move || {
+        let outcome = generate();
+        drop(sender);
+        outcome
+    });
+    while let Err::<(), _>(RecvTimeoutError::Timeout) = over.recv_timeout(Duration::from_secs(1)) {
+        progress.end();
+    }
+    generator.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn describe(args: &GrpcArgs) -> String {
+    let connections = args.connections;
+    let how = match args.rate {
+        Some(rate) => format!("{}/s, open loop", short(rate)),
+        None => format!("closed loop of {} streams", args.streams),
+    };
+    format!("{} by {connections} connections, {how}, {} s", args.target, args.seconds.as_secs_f64())
+}
+
+fn failed(error: Error) -> Failure {
+    match error {
+        Error::Target { .. } | Error::Load(_) => Failure::Scenario(error.to_string()),
+        Error::Connect { .. } | Error::Runtime(_) => Failure::cannot(error),
+    }
+}
+
+/// Whether it is a measurement.
+fn judge(outcome: &Outcome) -> Result<(), Failure> {
+    let (answers, done) = match outcome {
+        Outcome::Open(open) => (&open.answers, open.point.done),
+        Outcome::Closed(closed) => (&closed.answers, closed.done),
+    };
+    if answers.wrong > 0 {
+        return Err(Failure::Check(format!("{} replies were not the right ones", answers.wrong)));
+    }
+    if done == 0 {
+        return Err(Failure::Check("no call ended with OK".to_owned()));
+    }
+    match outcome {
+        Outcome::Open(Open { point, .. }) if !point.generator.valid => {
+            let why = point.generator.why_invalid.as_deref().unwrap_or_default();
+            Err(Failure::Check(format!(
+                "not a measurement: {why}; give it a CPU of its own (--cpu), or a lower --rate"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn show(args: &GrpcArgs, outcome: &Outcome) {
+    if args.json {
+        let mut value = match outcome {
+            Outcome::Open(open) => json!({ "loop": "open", "result": open }),
+            Outcome::Closed(closed) => json!({ "loop": "closed", "result": closed }),
+        };
+        value["load"] = "grpc".into();
+        value["version"] = crate::run::machine::version().into();
+        value["target"] = args.target.clone().into();
+        value["mix"] = args.mix.to_string().into();
+        value["connections"] = args.connections.into();
+        value["streams"] = args.streams.into();
+        value["seed"] = args.seed.into();
+        println!("{value}");
+        return;
+    }
+    println!("{}\n", describe(args));
+    match outcome {
+        Outcome::Open(Open { point, answers }) => {
+            println!("{}\n", latencies(&point.classes));
+            let achieved = short(point.achieved_per_second);
+            println!(
+                "Sent {}, {achieved}/s ended with OK; {}",
+                point.sent,
+                ends(answers, point.refused)
+            );
+            let lag = &point.generator;
+            println!(
+                "Latency counts from when a call was due. The generator's own lag: p50 {} us, p99 {} us, longest {} us",
+                micros(lag.lag_p50_ns),
+                micros(lag.lag_p99_ns),
+                micros(lag.lag_max_ns)
+            );
+        }
+        Outcome::Closed(closed) => {
+            println!("{}\n", latencies(&closed.classes));
+            let achieved = short(closed.achieved_per_second);
+            println!(
+                "Sent {}, {achieved}/s ended with OK; {}",
+                closed.sent,
+                ends(&closed.answers, 0)
+            );
+            println!(
+                "Latency counts from when a call was sent: it does not show what waited behind it."
+            );
+        }
+    }
+}
+
+fn latencies(classes: &[ClassLatency]) -> comfy_table::Table {
+    let mut table = table(&["kind", "OK", "p50\nus", "p90\nus", "p99\nus", "p99.9\nus", "max\nus"]);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for ClassLatency { name, latency, .. } in classes {
+        let quantiles =
+            [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns, latency.max_ns];
+        let row = [name.clone(), latency.count.to_string()];
+        table.add_row(row.into_iter().chain(quantiles.map(micros)));
+    }
+    table
+}
+
+/// How the calls ended.
+fn ends(answers: &Answers, refused: u64) -> String {
+    let named =
+        answers.statuses.iter().chain(&answers.failures).map(|(name, count)| (&**name, *count));
+    let others =
+        [("unanswered", answers.unanswered), ("never sent", refused), ("wrong", answers.wrong)];
+    let all = named.chain(others.into_iter().filter(|(_, count)| *count > 0));
+    let all: Vec<String> = all.map(|(name, count)| format!("{name} {count}")).collect();
+    all.join(", ")
+}

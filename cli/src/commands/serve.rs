@@ -1,0 +1,222 @@
+//! `wave serve`: servers to put a load on.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{ArgGroup, Args, Subcommand};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use wave_user::rpc::{Options, Server};
+use wave_workloads::grpc::onhost::OnHost;
+use wave_workloads::grpc::store::Store;
+use wave_workloads::rocksdb::Database;
+
+use crate::interop;
+use crate::report::Progress;
+use crate::run::{self, Failure};
+use crate::store;
+
+/// Which server.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// RocksDB, in memory, by gRPC.
+    Kv(KvArgs),
+    /// The services that gRPC's implementations test each other with.
+    Interop(InteropArgs),
+}
+
+/// How.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Serves grpc.testing.TestService (grpc/doc/interop-test-descriptions.md) behind an agent's front, until Ctrl-C or
+SIGTERM: point any implementation's interop client at the agent.
+
+Examples:
+  wave serve interop --offload /tmp/interop.sock
+  wave serve interop --offload /tmp/interop.sock --workers 4 --ring 2     the smallest queues there are
+  wave agent --rpc /tmp/interop.sock --listen 127.0.0.1:50051             in another terminal
+
+Exit codes: 0 it was ended; 2 bad arguments; 3 the socket cannot be had."
+)]
+struct InteropArgs {
+    /// Serve what an agent hands over, that attaches to this socket.
+    #[arg(long, value_name = "SOCKET")]
+    offload: PathBuf,
+    /// Workers: calls that are served at once.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=240))]
+    workers: u16,
+    /// Entries of 56 bytes in each queue: a power of two.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    ring: u32,
+}
+
+/// Where, and on what.
+#[derive(Args, Debug)]
+#[command(
+    group = ArgGroup::new("placement").required(true).args(["on_host", "offload"]),
+    after_help = "Serves workloads/proto/kv.proto (Get, Put, Range) and echo.proto, until Ctrl-C or SIGTERM. The store is
+filled with keys 0 to --keys, eight bytes each, big-endian. It is gone when the server ends.
+
+--offload has an agent's front terminate TCP, HTTP/2 and gRPC, and hand requests over in queues: start it beside
+this, or before. --cpus then are the workers'.
+
+--on-host has the host's own cores do everything: tonic, one single-threaded runtime on each of --cpus. That is
+what an offloaded server is compared with. Connections are dealt out by the kernel (SO_REUSEPORT), so have
+several for each core.
+
+Examples:
+  wave serve kv --on-host --listen 127.0.0.1:50051
+  wave serve kv --on-host --listen 0.0.0.0:50051 --cpus 0-3 --keys 1000000
+  wave serve kv --offload /tmp/kv.sock --cpus 0-1
+  wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       in another terminal, for the one above
+  wave load grpc --target 127.0.0.1:50051 --rate 10000         in yet another
+
+Exit codes: 0 it was ended; 2 bad arguments; 3 the address, the socket, a CPU or the database cannot be had."
+)]
+struct KvArgs {
+    /// Serve from the host's own cores.
+    #[arg(long)]
+    on_host: bool,
+    /// Serve what an agent hands over, that attaches to this socket.
+    #[arg(long, value_name = "SOCKET")]
+    offload: Option<PathBuf>,
+    /// Where to listen; port 0 is any free one.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:50051",
+        conflicts_with = "offload"
+    )]
+    listen: SocketAddr,
+    /// The CPUs that serve, a thread on each, such as 0-3,8 [default: one thread, anywhere].
+    #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
+    cpus: Option<Cpus>,
+    /// Keys in the store.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    keys: u64,
+    /// Bytes of each value.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    value_bytes: usize,
+    /// Print one JSON object once it listens, instead of a line.
+    #[arg(long)]
+    json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Cpus(Vec<usize>);
+
+impl Cpus {
+    fn parse(text: &str) -> Result<Cpus, String> {
+        run::linux::parse_cpus(text).map(Cpus)
+    }
+}
+
+/// Serves.
+pub fn execute(args: &ServeArgs) -> ExitCode {
+    let done = match &args.what {
+        What::Kv(args) => kv(args),
+        What::Interop(args) => interop(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("wave serve: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn kv(args: &KvArgs) -> Result<(), Failure> {
+    // From here on, so that none is lost.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
+    let store = fill(args)?;
+    let cpus = args.cpus.clone().map_or(Vec::new(), |Cpus(cpus)| cpus);
+    match &args.offload {
+        None => {
+            let server = OnHost::start(args.listen, &cpus, &store).map_err(Failure::cannot)?;
+            tell(args, "address", &server.address().to_string(), cpus.len().max(1));
+            signals.forever().next();
+            server.stop().map_err(Failure::cannot)
+        }
+        Some(socket) => {
+            let server = offloaded(socket, cpus.clone(), store)?;
+            tell(args, "socket", &socket.display().to_string(), cpus.len().max(1));
+            signals.forever().next();
+            drop(server);
+            Ok(())
+        }
+    }
+}
+
+fn interop(args: &InteropArgs) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::cannot)?;
+    let mut options = Options::new(&args.offload).workers(args.workers);
+    // Workers that wait for each other's clients share few CPUs.
+    options.yields_cpu = true;
+    (options.config.messages.entries, options.config.decisions.entries) = (args.ring, args.ring);
+    options.config.prestage = options.config.prestage.min((args.ring / 2) as u16);
+    let server = Server::start(options, interop::methods()).map_err(Failure::cannot)?;
+    let socket = args.offload.display();
+    // Whoever started this may have stopped listening.
+    let _ = writeln!(
+        std::io::stdout(),
+        "Serving grpc.testing.TestService at {socket}; Ctrl-C ends it\n\
+         Next: wave agent --rpc {socket} --listen 127.0.0.1:50051"
+    );
+    signals.forever().next();
+    drop(server);
+    Ok(())
+}
+
+fn offloaded(socket: &Path, cpus: Vec<usize>, store: Store) -> Result<Server, Failure> {
+    let workers = u16::try_from(cpus.len().max(1)).map_err(Failure::cannot)?;
+    let options = Options { cpus, ..Options::new(socket).workers(workers) };
+    Server::start(options, store::methods(store)).map_err(Failure::cannot)
+}
+
+/// Says that it serves, and where.
+fn tell(args: &KvArgs, place: &str, name: &str, threads: usize) {
+    let placement = if args.on_host { "on-host" } else { "offload" };
+    if args.json {
+        let mut told = json!({
+            "serves": "kv",
+            "placement": placement,
+            "pid": std::process::id(),
+            "threads": threads,
+            "keys": args.keys,
+            "value_bytes": args.value_bytes,
+        });
+        told[place] = name.into();
+        println!("{told}");
+    } else {
+        println!(
+            "Serving {} keys at {name} ({placement}, threads: {threads}); Ctrl-C ends it",
+            args.keys
+        );
+        if !args.on_host {
+            println!("Next: wave agent --rpc {name} --listen {}", args.listen);
+        }
+    }
+    let _ = std::io::stdout().flush();
+}
+
+fn fill(args: &KvArgs) -> Result<Store, Failure> {
+    let progress = Progress::new(1, args.quiet || args.json);
+    progress.begin("filling the store");
+    let mut database = Database::open_in_order(None).map_err(Failure::cannot)?;
+    database.fill(args.keys, args.value_bytes, |_, _| {}).map_err(Failure::cannot)?;
+    progress.end();
+    Ok(Store::new(database))
+}

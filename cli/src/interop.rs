@@ -1,0 +1,168 @@
+//! The services that gRPC's implementations test each other with, behind an agent's front.
+
+use std::time::{Duration, Instant};
+
+use wave_user::rpc::typed::Stream;
+use wave_user::rpc::{Call, Code, Methods, Status};
+
+use proto::{
+    BoolValue, EchoStatus, Empty, Payload, SimpleRequest, SimpleResponse,
+    StreamingInputCallRequest, StreamingInputCallResponse, StreamingOutputCallRequest,
+    StreamingOutputCallResponse, test_service_methods,
+};
+
+#[allow(missing_docs, clippy::all)]
+mod proto {
+    include!(concat!(env!("OUT_DIR"), "/grpc.testing.rs"));
+}
+
+/// The service and its descriptors.
+pub fn methods() -> Methods {
+    let descriptors = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+    test_service_methods(Interop).descriptors(descriptors)
+}
+
+/// Metadata that a call sends back: the first with the headers, the second with the trailers.
+const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
+const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
+/// The largest reply that is made.
+const REPLY_BYTES_MAX: i32 = 64 << 20;
+
+struct Interop;
+
+impl proto::TestService for Interop {
+    fn empty_call(&self, call: &mut Call<'_>, _: Empty) -> Result<Empty, Status> {
+        echo_metadata(call)?;
+        Ok(Empty {})
+    }
+
+    fn unary_call(
+        &self,
+        call: &mut Call<'_>,
+        request: SimpleRequest,
+    ) -> Result<SimpleResponse, Status> {
+        expect(request.expect_compressed.as_ref(), call.came_compressed())?;
+        echo_metadata(call)?;
+        asked(request.response_status)?;
+        call.compress(is_set(request.response_compressed.as_ref()));
+        Ok(SimpleResponse { payload: Some(payload(request.response_size)?) })
+    }
+
+    fn streaming_output_call(
+        &self,
+        request: StreamingOutputCallRequest,
+        stream: &mut Stream<'_, '_, StreamingOutputCallRequest, StreamingOutputCallResponse>,
+    ) -> Result<(), Status> {
+        answer(request, stream)
+    }
+
+    fn streaming_input_call(
+        &self,
+        stream: &mut Stream<'_, '_, StreamingInputCallRequest, StreamingInputCallResponse>,
+    ) -> Result<StreamingInputCallResponse, Status> {
+        let mut aggregated_payload_size = 0;
+        while let Some(request) = stream.receive()? {
+            expect(request.expect_compressed.as_ref(), stream.call().came_compressed())?;
+            aggregated_payload_size +=
+                request.payload.map_or(0, |payload| payload.body.len()) as i32;
+        }
+        Ok(StreamingInputCallResponse { aggregated_payload_size })
+    }
+
+    fn full_duplex_call(
+        &self,
+        stream: &mut Stream<'_, '_, StreamingOutputCallRequest, StreamingOutputCallResponse>,
+    ) -> Result<(), Status> {
+        echo_metadata(stream.call())?;
+        while let Some(request) = stream.receive()? {
+            answer(request, stream)?;
+        }
+        Ok(())
+    }
+
+    fn half_duplex_call(
+        &self,
+        stream: &mut Stream<'_, '_, StreamingOutputCallRequest, StreamingOutputCallResponse>,
+    ) -> Result<(), Status> {
+        let mut requests = Vec::new();
+        while let Some(request) = stream.receive()? {
+            if requests.len() == 1_000 {
+                return Err(Status::new(Code::ResourceExhausted, "at most 1000 requests are kept"));
+            }
+            requests.push(request);
+        }
+        requests.into_iter().try_for_each(|request| answer(request, stream))
+    }
+}
+
+fn answer(
+    request: StreamingOutputCallRequest,
+    stream: &mut Stream<'_, '_, StreamingOutputCallRequest, StreamingOutputCallResponse>,
+) -> Result<(), Status> {
+    asked(request.response_status)?;
+    for wanted in request.response_parameters {
+        if let Ok(micros @ 1..) = u64::try_from(wanted.interval_us) {
+            rest(stream.call(), Duration::from_micros(micros))?;
+        }
+        stream.call().compress(is_set(wanted.compressed.as_ref()));
+        stream.send(&StreamingOutputCallResponse { payload: Some(payload(wanted.size)?) })?;
+    }
+    Ok(())
+}
+
+/// Waits, as long as somebody waits for the call.
+fn rest(call: &mut Call<'_>, time: Duration) -> Result<(), Status> {
+    let end = Instant::now() + time;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        call.check_cancelled()?;
+        std::thread::sleep(left.min(Duration::from_millis(1)));
+    }
+}
+
+fn echo_metadata(call: &mut Call<'_>) -> Result<(), Status> {
+    let of = |key| call.metadata().get(key).map(<[u8]>::to_vec);
+    let (initial, trailing) = (of(ECHO_INITIAL), of(ECHO_TRAILING));
+    if let Some(value) = initial {
+        call.headers(&[(ECHO_INITIAL, &value)])?;
+    }
+    if let Some(value) = trailing {
+        let pushed = call.trailer(ECHO_TRAILING, &value);
+        pushed.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// The status that a client asks for.
+fn asked(status: Option<EchoStatus>) -> Result<(), Status> {
+    match status {
+        Some(EchoStatus { code, message }) if code != 0 => {
+            Err(Status::new(Code::from_number(code), message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn expect(compressed: Option<&BoolValue>, came: bool) -> Result<(), Status> {
+    match compressed {
+        Some(expected) if expected.value != came => {
+            let text = format!("compressed is {came}, expected {}", expected.value);
+            Err(Status::new(Code::InvalidArgument, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_set(value: Option<&BoolValue>) -> bool {
+    value.is_some_and(|value| value.value)
+}
+
+fn payload(bytes: i32) -> Result<Payload, Status> {
+    if !(0..=REPLY_BYTES_MAX).contains(&bytes) {
+        return Err(Status::new(Code::InvalidArgument, format!("a reply of {bytes} bytes")));
+    }
+    Ok(Payload { r#type: 0, body: vec![0; bytes as usize] })
+}

@@ -1,0 +1,214 @@
+//! Where gRPC is terminated and its calls are scheduled: the paper's placements (Wave 7.3), a sidecar and tonic.
+//!
+//! All variants are up at once, and asleep but for the one under load. Loads rise, and each is offered to one variant
+//! after the other before the next: what the machine does meanwhile hits all of them alike. Arrivals are the same for
+//! all. Then each is looked at more closely where its saturation lies.
+
+mod found;
+mod seats;
+mod serving;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wave_workloads::cpu;
+use wave_workloads::point::{self as measured, Limits, Verdict};
+use wave_workloads::rocksdb::Database;
+
+use self::found::Row;
+pub use self::found::table;
+use self::seats::{Equal, Seats, twin};
+use self::serving::{Measured, Serving, Wanted};
+use super::neighbours::{DISTURBING_CPUS, Neighbours};
+use super::session::TRIES;
+use super::{Failure, Finished, machine};
+use crate::report::model::SATURATION_SERVED;
+use crate::report::{Progress, RunResult};
+use crate::scenario::{Rpc, Stack};
+
+/// How much time a run spends at most on repeating points that other processes disturbed, as a share of its own.
+const PATIENCE: f64 = 0.25;
+/// A neighbour that is at it now may be done a little later.
+const PAUSE: Duration = Duration::from_millis(300);
+/// After so many loads in a row that it did not serve, a variant is offered no higher ones.
+const SATURATED_LOADS: usize = 2;
+
+/// Runs `scenario` from the calling thread, which becomes the generator.
+pub fn run(scenario: &Rpc, quiet: bool) -> Result<Finished, Failure> {
+    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let started = machine::now();
+    let equal = Equal::of(scenario, cpus.len());
+    let (twins, stacks): (Vec<&Stack>, Vec<&Stack>) =
+        scenario.variants.iter().partition(|stack| twin(scenario, stack, equal).is_some());
+    let loads = scenario.loads_per_second.len() as u64 + u64::from(scenario.refine);
+    let progress = Progress::new(1 + stacks.len() as u64 * (loads + 1), quiet);
+    progress.begin(&format!("filling RocksDB with {} keys", scenario.workload.keys));
+    let database = Arc::new(fill(scenario)?);
+    progress.end();
+    let before = Neighbours::now();
+    let all_seats: Vec<Seats> =
+        stacks.iter().map(|stack| Seats::new(scenario, stack, equal, &cpus)).collect();
+    let planned = scenario.seconds * (stacks.len() as u64 * loads) as f64;
+    let patience = Cell::new(Duration::from_secs_f64(PATIENCE * planned));
+    let mut systems = Vec::new();
+    for (stack, seats) in stacks.iter().zip(&all_seats) {
+        progress.begin(&format!("starting {}", stack.name));
+        let wanted = Wanted { scenario, stack, seats, cpus: &cpus, database: &database };
+        let serving = Some(Serving::start(&wanted)?);
+        systems.push(System {
+            row: Row::new(stack, seats),
+            wanted,
+            serving,
+            restarts: 0,
+            patience: &patience,
+        });
+        progress.end();
+    }
+    let limits = limits(scenario);
+    for &load in &scenario.loads_per_second {
+        for system in &mut systems {
+            progress.begin(&format!("{}: {:.1} k/s", system.row.stack.name, load / 1e3));
+            if load == scenario.compare_at || !system.is_saturated(&limits) {
+                system.tries(load, &limits)?;
+            }
+            progress.end();
+        }
+    }
+    for _ in 0..scenario.refine {
+        for system in &mut systems {
+            progress.begin(&format!("{}: saturation between these", system.row.stack.name));
+            if let Some(load) = measured::next_probe(&system.row.measured(), &limits) {
+                system.tries(load, &limits)?;
+            }
+            progress.end();
+        }
+    }
+    let mut facts = found::facts(scenario, &database, equal, &twins);
+    let mut rows = Vec::new();
+    for System { row, serving, restarts, .. } in systems {
+        if restarts > 0 {
+            let what = format!("{} was started again {restarts} times", row.stack.name);
+            facts.push((what, "its points then are invalid".to_owned()));
+        }
+        serving.map_or(Ok(()), Serving::stop)?;
+        rows.push(row);
+    }
+    let disturbed = rows.iter().flat_map(|row| &row.points).filter(|point| point.disturbed).count();
+    if disturbed > 0 {
+        let how =
+            "other processes took CPU time from them; run again on a quiet machine".to_owned();
+        facts.push((format!("{disturbed} points are disturbed"), how));
+    }
+    if let Some((before, after)) = before.zip(Neighbours::now()) {
+        let others = after.cpus_since(&before);
+        let disturbed = if others > DISTURBING_CPUS { "; the figures are disturbed" } else { "" };
+        let how = format!("measured over the whole run, after its end{disturbed}");
+        facts.push((format!("other processes used {others:.2} CPUs"), how));
+    }
+    let most_agents = all_seats.iter().max_by_key(|seats| seats.seating.agents.len());
+    let seating = most_agents.map_or_else(String::new, |seats| {
+        format!("{}. Equal in all placements: {}.", seats.seating, equal.name())
+    });
+    let result = RunResult {
+        scenario: scenario.name.clone(),
+        host: "user".to_owned(),
+        kind: "rpc".to_owned(),
+        description: scenario.description.clone(),
+        limit_us: scenario.get_p99_us,
+        seed: scenario.seed,
+        version: machine::version().to_owned(),
+        machine: machine::machine(cpus.len()),
+        seating,
+        started,
+        variants: rows.iter().map(|row| row.variant(scenario, &limits)).collect(),
+        facts,
+        extra: found::extra(scenario, &rows, equal, &twins, &limits),
+    };
+    let failed = rows.iter().filter(|row| row.measured().iter().all(|point| point.done == 0));
+    let failed = failed.map(|row| format!("{} answered no call", row.stack.name)).collect();
+    Ok(Finished { result, failed })
+}
+
+fn limits(scenario: &Rpc) -> Limits {
+    let p99_ns = u64::from(scenario.get_p99_us) * 1_000;
+    Limits { served: SATURATION_SERVED, p99_ns, ..Limits::default() }
+}
+
+fn fill(scenario: &Rpc) -> Result<Database, Failure> {
+    let workload = &scenario.workload;
+    let mut database = Database::open_in_order(None).map_err(Failure::cannot)?;
+    let filled = database.fill(workload.keys, workload.value_bytes as usize, |_, _| {});
+    filled.map_err(Failure::cannot)?;
+    Ok(database)
+}
+
+/// A variant that is up, and what was found of it.
+struct System<'a> {
+    row: Row<'a>,
+    wanted: Wanted<'a>,
+    serving: Option<Serving>,
+    restarts: u32,
+    /// What is left of the time for repeating points, of all variants.
+    patience: &'a Cell<Duration>,
+}
+
+impl System<'_> {
+    /// Runs a point; again if it was served too slowly, unless a lower load was served no better.
+    fn tries(&mut self, load: f64, limits: &Limits) -> Result<(), Failure> {
+        let points = self.row.points.iter();
+        let lower = points.filter(|point| point.open.point.offered_per_second < load);
+        let fails =
+            lower.clone().any(|point| point.open.point.verdict(limits) == Verdict::Saturated);
+        let most = if fails { 1 } else { TRIES };
+        for tried in 1..=most {
+            let measured = self.undisturbed_point(load)?;
+            let point = &measured.open.point;
+            let is_slow = match point.verdict(limits) {
+                Verdict::Sustained => false,
+                Verdict::Saturated => point.served() >= limits.served,
+                Verdict::Invalid => true,
+            };
+            if !is_slow || tried == most {
+                self.row.points.push(measured);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn undisturbed_point(&mut self, load: f64) -> Result<Measured, Failure> {
+        loop {
+            let start = Instant::now();
+            let measured = self.point(load)?;
+            let left = self.patience.get();
+            if !measured.disturbed || left.is_zero() {
+                return Ok(measured);
+            }
+            std::thread::sleep(PAUSE);
+            self.patience.set(left.saturating_sub(start.elapsed()));
+        }
+    }
+
+    fn point(&mut self, load: f64) -> Result<Measured, Failure> {
+        let serving = match &mut self.serving {
+            Some(serving) => serving,
+            none => none.insert(Serving::start(&self.wanted)?),
+        };
+        let mut measured = serving.load(load, self.wanted.scenario.times())?;
+        if let Some(why) = &measured.broken {
+            let lag = &mut measured.open.point.generator;
+            (lag.valid, lag.why_invalid) = (false, Some(why.clone()));
+            self.serving = None;
+            self.restarts += 1;
+        }
+        Ok(measured)
+    }
+
+    fn is_saturated(&self, limits: &Limits) -> bool {
+        let last =
+            self.row.points.iter().filter(|point| !point.disturbed).rev().take(SATURATED_LOADS);
+        let saturated = last.filter(|point| point.open.point.verdict(limits) == Verdict::Saturated);
+        saturated.count() == SATURATED_LOADS
+    }
+}

@@ -1,0 +1,72 @@
+//! Which cores each variant has: the host's for its workers, and where its agents run.
+
+use crate::run::seating::{self, Seating};
+use crate::scenario::{Rpc, Stack};
+
+/// What is the same in all variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Equal {
+    /// The host's cores: what runs on the host besides workers takes some of them.
+    Cores,
+    /// The workers: there are too few CPUs for more.
+    Workers,
+}
+
+impl Equal {
+    /// What `cpus` CPUs allow.
+    pub fn of(scenario: &Rpc, cpus: usize) -> Equal {
+        let cores = scenario.cores as usize;
+        let agents = scenario.variants.iter().map(|stack| stack.placement.agents()).max();
+        match cores > 1 && cpus > cores + agents.unwrap_or(0) {
+            true => Equal::Cores,
+            false => Equal::Workers,
+        }
+    }
+
+    /// As in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Equal::Cores => "cores",
+            Equal::Workers => "workers",
+        }
+    }
+}
+
+/// A variant's cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seats {
+    /// Who sits where.
+    pub seating: Seating,
+    /// Cores of the host: workers, and agents that are on the host.
+    pub host_cores: u32,
+    /// Cores of agents that are not.
+    pub agent_cores: u32,
+}
+
+impl Seats {
+    /// Of `stack`, from these CPUs.
+    pub fn new(scenario: &Rpc, stack: &Stack, equal: Equal, cpus: &[usize]) -> Seats {
+        let (agents, taken) = (stack.placement.agents(), stack.placement.cores_taken());
+        let workers = match equal {
+            Equal::Cores => scenario.cores - taken,
+            Equal::Workers => scenario.cores,
+        };
+        Seats {
+            seating: seating::seat(cpus, workers as usize, agents),
+            host_cores: workers + taken,
+            agent_cores: agents as u32 - taken,
+        }
+    }
+}
+
+/// The variant that is the same system as `stack` by another name, if there is one: with equal workers an agent on
+/// the host is one that is not, over the same link.
+pub fn twin<'a>(scenario: &'a Rpc, stack: &Stack, equal: Equal) -> Option<&'a Stack> {
+    use crate::scenario::RpcPlacement::{OffloadAll, OnhostAll};
+    let is_same = |other: &&Stack| {
+        (other.placement, &other.policy, &other.steer, &other.link)
+            == (OffloadAll, &stack.policy, &stack.steer, &stack.link)
+    };
+    let may_have = equal == Equal::Workers && stack.placement == OnhostAll;
+    scenario.variants.iter().find(|other| may_have && is_same(other))
+}

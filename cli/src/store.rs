@@ -1,0 +1,55 @@
+//! The store and the echo, for clients that an agent's front serves: the same functions as on the host.
+
+use wave_user::rpc::{Code, Methods, Status, typed};
+use wave_workloads::grpc::proto::DESCRIPTORS;
+use wave_workloads::grpc::proto::echo::Payload;
+use wave_workloads::grpc::proto::kv::{GetRequest, PutRequest, RangeReply, RangeRequest};
+use wave_workloads::grpc::store::{Refusal, Store, echo};
+
+/// The field of every request that says within how many microseconds its reply is wanted.
+const SLO_FIELD: u16 = 1;
+/// The store's methods.
+const PATHS: [&str; 3] =
+    ["/wave.kv.v1.Store/Get", "/wave.kv.v1.Store/Put", "/wave.kv.v1.Store/Range"];
+
+/// The class of a RANGE; all others are of class 0.
+const RANGE_CLASS: u8 = 1;
+
+/// All methods of `proto/kv.proto` and `proto/echo.proto`.
+pub fn methods(store: Store) -> Methods {
+    let [get, put, range] = [store.clone(), store.clone(), store];
+    let methods = echo_method();
+    let methods = typed::unary(methods, PATHS[0], move |_, request: GetRequest| {
+        get.get(&request, wave_user::preempt_point).map_err(status)
+    });
+    let methods = typed::unary(methods, PATHS[1], move |_, request: PutRequest| {
+        put.put(&request).map_err(status)
+    });
+    let methods = typed::server_streaming(
+        methods,
+        PATHS[2],
+        move |request: RangeRequest, stream: &mut typed::Stream<'_, '_, _, RangeReply>| {
+            for reply in range.range(&request, wave_user::preempt_point).map_err(status)? {
+                stream.send(&reply.map_err(status)?)?;
+            }
+            Ok(())
+        },
+    );
+    let methods = PATHS
+        .iter()
+        .fold(methods, |methods, path| methods.tuned(path, |method| method.slo_field = SLO_FIELD));
+    let methods = methods.tuned(PATHS[2], |method| {
+        (method.class, method.class_max) = (RANGE_CLASS, RANGE_CLASS);
+    });
+    methods.descriptors(DESCRIPTORS)
+}
+
+/// The echo alone.
+pub fn echo_method() -> Methods {
+    let path = "/wave.echo.v1.Echo/Unary";
+    typed::unary(Methods::new(), path, |_, payload: Payload| Ok(echo(payload)))
+}
+
+fn status(refusal: Refusal) -> Status {
+    Status::new(Code::from_number(refusal.code() as i32), refusal.to_string())
+}

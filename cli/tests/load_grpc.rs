@@ -1,0 +1,122 @@
+//! `wave load grpc` against `wave serve kv`, as a user runs them.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use wave_workloads::recorder::decode;
+
+fn wave(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(line.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// A server that is ended with the test.
+struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Served {
+    fn start() -> Served {
+        let mut child = wave("serve kv --on-host --listen 127.0.0.1:0 --keys 1000 --json")
+            .spawn()
+            .expect("wave can be run");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let told: Value = serde_json::from_str(&line).unwrap();
+        Served { child, address: told["address"].as_str().unwrap().to_owned() }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn load(&self, line: &str) -> Command {
+        wave(&format!("load grpc --target {} --keys 1000 --json {line}", self.address))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn object(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
+    })
+}
+
+/// Generators that wait for a reply before they send the next call, or count from when they sent it, show ten
+/// or so: one per connection or stream.
+#[test]
+fn a_server_that_stops_shows_in_every_call_that_was_due_meanwhile() {
+    const RATE: f64 = 1_000.0;
+    const SLOW: Duration = Duration::from_millis(50);
+    let served = Served::start();
+    let load = served.load("--rate 1000 --seconds 5 --warm-up 1").spawn().unwrap();
+    // Well within the part that counts.
+    thread::sleep(Duration::from_secs(3));
+    let stopped = Instant::now();
+    served.signal(Signal::STOP);
+    thread::sleep(Duration::from_millis(500));
+    served.signal(Signal::CONT);
+    let stopped = stopped.elapsed();
+    let told = object(&load.wait_with_output().unwrap());
+    let result = &told["result"];
+    let class = &result["point"]["classes"][0];
+    let latencies = decode(class["histogram"].as_str().unwrap()).unwrap();
+    let sent = result["point"]["sent"].as_u64().unwrap();
+    assert_eq!(result["answers"]["statuses"], serde_json::json!([["OK", sent]]));
+    assert!((4_500..5_500).contains(&sent), "{sent} of a Poisson process of 5,000");
+    let slow = latencies.count_between(SLOW.as_nanos() as u64, u64::MAX / 2) as f64;
+    // Those due until SLOW before the server goes on: some 450. Five standard deviations less, as it is a Poisson
+    // process; what a busy machine makes slow besides is no fault.
+    let expected = RATE * (stopped - SLOW).as_secs_f64();
+    assert!(slow > expected - 5.0 * expected.sqrt(), "{slow} of {sent}, expected {expected}");
+    assert!(slow < sent as f64 / 2.0, "{slow} of {sent}, expected {expected}");
+    assert!(latencies.max() as u128 > stopped.as_nanos() * 9 / 10, "{}", latencies.max());
+}
+
+#[test]
+fn a_closed_loop_and_a_server_that_is_told_to_end() {
+    let mut served = Served::start();
+    let line = "--closed --connections 2 --streams 4 --seconds 0.3 --warm-up 0 --mix echo=3,get=1";
+    let output = served.load(line).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told = object(&output);
+    assert_eq!(told["loop"], "closed");
+    let done = told["result"]["done"].as_u64().unwrap();
+    assert!(done >= 8);
+    assert_eq!(told["result"]["answers"]["statuses"], serde_json::json!([["OK", done]]));
+    served.signal(Signal::TERM);
+    assert!(served.child.wait().unwrap().success());
+    let output = served.load("--rate 10 --seconds 1").output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout.is_empty() && text.contains("is a server listening there?"), "{text}");
+}
+
+#[test]
+fn wrong_replies_and_no_replies_are_failures() {
+    let served = Served::start();
+    for (line, why) in [
+        ("--keys 1000000000000 --mix get=1", "no call ended with OK"),
+        ("--keys 2000 --mix range=1", "not the right ones"),
+    ] {
+        let address = &served.address;
+        let line = format!("load grpc --target {address} --rate 100 --seconds 0.5 --json {line}");
+        let output = wave(&line).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains(why), "{text}");
+        assert_eq!(object(&output)["load"], "grpc");
+    }
+}

@@ -1,0 +1,73 @@
+//! gRPC through an agent's front to workers, as clients of other implementations see it.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+/// Debian's own, which has python3-grpcio.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// A process that is ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(line: &str) -> Running {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(line.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::piped());
+    Running(command.spawn().expect("wave can be run"))
+}
+
+/// The interop service, an agent in front of it, and where that listens.
+fn interop(name: &str, ring: u32) -> ([Running; 2], String) {
+    let socket =
+        std::env::temp_dir().join(format!("wave-interop-{}-{name}.sock", std::process::id()));
+    let socket = socket.display();
+    let mut server = start(&format!("serve interop --offload {socket} --ring {ring}"));
+    let mut line = String::new();
+    let out = server.0.stdout.take().expect("it is piped");
+    BufReader::new(out).read_line(&mut line).expect("it says that it serves");
+    assert!(line.starts_with("Serving"), "{line}");
+    // A port that is free now; the agent says so if it is not any more.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let agent = start(&format!("agent --rpc {socket} --listen {address} --share-cpu --quiet"));
+    ([server, agent], address.to_string())
+}
+
+fn has_grpcio() -> bool {
+    let mut command = Command::new(PYTHON);
+    let found = command.args(["-c", "import grpc, grpc_tools"]).stderr(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
+}
+
+fn passes(name: &str, ring: u32) {
+    if !has_grpcio() {
+        println!(
+            "skipped: no client of another implementation (apt-get install python3-grpcio python3-grpc-tools)"
+        );
+        return;
+    }
+    let (_running, address) = interop(name, ring);
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rpc_programs/interop.py");
+    let proto = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/interop.proto");
+    let output = Command::new(PYTHON).args([folder, &address, proto]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "a test of the client failed");
+    assert_eq!(text.lines().filter(|line| line.starts_with("passed")).count(), 18);
+}
+
+#[test]
+fn the_interop_tests_of_another_implementation_pass() {
+    passes("default", 1024);
+}
+
+#[test]
+fn they_pass_over_the_smallest_queues() {
+    passes("smallest", 2);
+}

@@ -1,0 +1,88 @@
+//! A small version of `scenarios/rpc-rocksdb.toml`, as a user runs it: every placement starts, serves and ends.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The scenario that ships, with one low load, short points and few keys.
+fn small(directory: &Path) -> PathBuf {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/rpc-rocksdb.toml");
+    let text = std::fs::read_to_string(shipped).unwrap();
+    let changed = [
+        ("keys", "1_000"),
+        ("seconds", "0.4"),
+        ("warmup_seconds", "0.1"),
+        ("loads_per_second", "[200]"),
+        ("compare_at", "200"),
+        ("refine", "0"),
+        ("threads", "8"),
+    ];
+    let line = |line: &str| {
+        let field = line.split(" = ").next().unwrap_or_default();
+        match changed.iter().find(|(name, _)| *name == field) {
+            Some((name, value)) => format!("{name} = {value}\n"),
+            None => format!("{line}\n"),
+        }
+    };
+    let text: String = text.lines().map(line).collect();
+    for (name, value) in changed {
+        assert!(text.contains(&format!("\n{name} = {value}\n")), "{name}");
+    }
+    let path = directory.join("small.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn run(directory: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.arg("run").args(words).args(["--out", "out"]).current_dir(directory);
+    command.stdin(Stdio::null()).output().expect("the program can be run")
+}
+
+#[test]
+fn every_placement_starts_serves_and_ends() {
+    let directory = TempDir::new().unwrap();
+    let file = small(directory.path());
+    let output = run(directory.path(), &[file.to_str().unwrap(), "--json"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let result: Value =
+        serde_json::from_slice(&output.stdout).expect("one object and nothing else");
+    for name in [
+        "multi_queue_gain",
+        "offload_vs_onhost_all",
+        "throughput_vs_tonic",
+        "throughput_vs_sidecar",
+        "limits_us",
+        "equal",
+    ] {
+        assert!(result.get(name).is_some(), "{name}");
+    }
+    let placements = result["placements"].as_array().unwrap();
+    for wanted in ["offload-all", "onhost-all", "onhost-scheduler", "sidecar", "tonic"] {
+        let mut of = placements.iter().filter(|placed| placed["placement"] == wanted);
+        let placed = of.next().unwrap_or_else(|| panic!("no {wanted}"));
+        // With few CPUs it may be another one by another name.
+        if placed["same_system_as"].is_null() {
+            let figures = &placed["compared"];
+            assert_eq!(figures["offered_per_second"], 200.0, "{placed}");
+            assert!(figures["served"].as_f64().unwrap() > 0.0, "{placed}");
+            assert!(figures["host_us_per_rpc"].as_f64().unwrap() > 0.0, "{placed}");
+        }
+    }
+    for file in ["report.html", "points.csv", "points.jsonl"] {
+        assert!(directory.path().join("out/rpc-rocksdb").join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn what_it_does_not_take_is_refused_with_what_does() {
+    let directory = TempDir::new().unwrap();
+    let file = small(directory.path());
+    let output = run(directory.path(), &[file.to_str().unwrap(), "--host", "sim"]);
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("wave reproduce fig6a fig6b"), "{errors}");
+}

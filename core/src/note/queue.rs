@@ -1,0 +1,232 @@
+//! Notes in a queue: where a front and a policy are in two agents that a link lies between.
+//!
+//! The window is a [`Layout`] of one core. Its agent's side is the front, its host's side the policy's agent; decision queue 0
+//! carries the notes, status line 0 says that the policy's agent sleeps. Nothing flows back but the queue's credit.
+//!
+//! # No note is kept
+//!
+//! A note that finds no room is dropped, and the sender is *behind*, as it is when nobody has heard anything yet. When there is
+//! room again it is told of everything that is open ([`NoteSender::catch_up`]): a note too many is harmless, one too few is not.
+
+use alloc::vec::Vec;
+
+use super::NOTE_REQUEST;
+use crate::agent::ENTRIES_PER_TURN;
+use crate::endpoint::{Receiver, Sender, home_of};
+use crate::layout::{
+    CORE_PARKED, CORES_MAX, Config, INCARNATION_REPLACED, Layout, PROTOCOL_VERSION, QueuePlace,
+};
+use crate::link::{Doorbell, Home, Port, Side, Window};
+use crate::message::Subject;
+use crate::policy::Note;
+use crate::queue::{Entry, Malformed, PushError, Ring, Tag};
+
+/// The version in the offer of such a window: no host of threads, or of anything else, has it.
+pub const NOTES_VERSION: u32 = 1 << 31 | PROTOCOL_VERSION;
+
+/// Entries of the queue by default.
+const ENTRIES: u32 = 1024;
+// Whoever is behind has room for a note about each worker once three quarters were taken.
+const _: () = assert!(CORES_MAX as u32 <= ENTRIES / 4 * 3);
+
+/// What both sides agree on, given how decisions travel on their link ([`Config::coherent`], [`Config::pcie`]).
+pub fn config(link: Config) -> Config {
+    let mut config = Config { cores: 1, contexts: 1, subjects: 1, prestage: 0, ..link };
+    config.decisions.entries = ENTRIES;
+    config.messages.entries = Ring::ENTRIES_MIN;
+    config
+}
+
+/// The peer is at fault: the link is to be given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoteError {
+    /// An entry that is none.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// An entry that is no note.
+    #[error(
+        "peer's fault: an entry of kind {kind:#x} with flags {flags:#x} and {words} words is no note: those have kinds from \
+         {NOTE_REQUEST:#x}, no flags, 3 words"
+    )]
+    NoNote {
+        /// Its kind.
+        kind: u16,
+        /// Its flags.
+        flags: u8,
+        /// How many words it has.
+        words: usize,
+    },
+    /// A credit that cannot be.
+    #[error(transparent)]
+    Credit(PushError),
+}
+
+fn encode(note: &Note) -> (Tag, [u64; 3]) {
+    let [first, second] = note.words;
+    (Tag { kind: note.kind, flags: 0 }, [note.subject.to_word(), first, second])
+}
+
+/// The one way from bytes that a peer wrote to a note.
+fn decode(entry: &Entry) -> Result<Note, NoteError> {
+    let Tag { kind, flags } = entry.tag;
+    match *entry.words() {
+        // Kinds below are between those who share an agent.
+        [subject, first, second] if flags == 0 && kind >= NOTE_REQUEST => {
+            Ok(Note { kind, subject: Subject::from_word(subject), words: [first, second] })
+        }
+        ref words => Err(NoteError::NoNote { kind, flags, words: words.len() }),
+    }
+}
+
+fn queue(layout: &Layout) -> &QueuePlace {
+    &layout.decisions[0]
+}
+
+/// The front's end.
+#[derive(Debug)]
+pub struct NoteSender<L: Port, B: Doorbell> {
+    port: L,
+    bell: B,
+    queue: Sender,
+    incarnation: u32,
+    status: u32,
+    is_behind: bool,
+}
+
+impl<L: Port, B: Doorbell> NoteSender<L, B> {
+    /// Of a window that nobody has written notes to. `bell` wakes the policy's agent.
+    pub fn new(layout: &Layout, port: L, bell: B) -> NoteSender<L, B> {
+        NoteSender {
+            port,
+            bell,
+            queue: Sender::new(queue(layout), Side::Agent),
+            incarnation: layout.incarnation,
+            status: layout.core_status,
+            is_behind: true,
+        }
+    }
+
+    /// Whether the other side may not have heard of something that is open: [`NoteSender::catch_up`].
+    pub fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Sends notes. While it is behind they are dropped: what they are about is open, and will be told again.
+    ///
+    /// # Errors
+    /// The peer is at fault.
+    pub fn send(&mut self, notes: &[Note]) -> Result<(), NoteError> {
+        let mut sent = false;
+        for note in notes {
+            if self.is_behind {
+                break;
+            }
+            let (tag, words) = encode(note);
+            match self.queue.push(&self.port, tag, &words) {
+                Ok(()) => sent = true,
+                Err(PushError::Full(_)) => self.is_behind = true,
+                Err(error) => return Err(NoteError::Credit(error)),
+            }
+        }
+        if sent {
+            self.publish();
+        }
+        Ok(())
+    }
+
+    /// Sends a note for all that is open, if there is room for them. There is once the other side has taken what was sent before, for
+    /// up to three quarters of the queue.
+    ///
+    /// # Errors
+    /// The peer is at fault.
+    pub fn catch_up(&mut self, open: &[Note]) -> Result<(), NoteError> {
+        if self.queue.has_room(&self.port, open.len() as u32).map_err(NoteError::Credit)? {
+            self.is_behind = false;
+            self.send(open)?;
+        }
+        Ok(())
+    }
+
+    /// Says that another one gets the notes from now on.
+    pub fn replace(&mut self) {
+        let nic = self.port.window(home_of(Side::Agent));
+        nic.store(self.incarnation, 0, INCARNATION_REPLACED);
+        nic.fence();
+        self.bell.ring();
+    }
+
+    fn publish(&mut self) {
+        self.queue.publish(&self.port);
+        // A copy that arrives after the look at the status would be missed by both sides.
+        while !self.queue.poll(&self.port) {
+            core::hint::spin_loop();
+        }
+        self.queue.fence(&self.port);
+        let nic = self.port.window(home_of(Side::Agent));
+        nic.fence();
+        if nic.load(self.status, 0) == CORE_PARKED {
+            self.bell.ring();
+        }
+    }
+}
+
+/// The policy's end.
+#[derive(Debug)]
+pub struct NoteReceiver<L: Port> {
+    port: L,
+    queue: Receiver,
+    incarnation: u32,
+    status: u32,
+}
+
+impl<L: Port> NoteReceiver<L> {
+    /// Of a window whose header was checked.
+    pub fn new(layout: &Layout, port: L) -> NoteReceiver<L> {
+        NoteReceiver {
+            port,
+            queue: Receiver::new(queue(layout), Side::Host),
+            incarnation: layout.incarnation,
+            status: layout.core_status,
+        }
+    }
+
+    /// Takes notes, a bounded number. Returns whether there were some. The next entry's line is asked for at once, so that a
+    /// look costs less than the way across the link; what comes after that is seen one look later.
+    ///
+    /// # Errors
+    /// The peer is at fault.
+    pub fn poll(&mut self, notes: &mut Vec<Note>) -> Result<bool, NoteError> {
+        let before = notes.len();
+        while notes.len() - before < ENTRIES_PER_TURN {
+            let Some(entry) = self.queue.pop(&self.port)? else { break };
+            notes.push(decode(&entry)?);
+        }
+        self.queue.poll(&self.port);
+        self.queue.prefetch(&self.port);
+        Ok(notes.len() > before)
+    }
+
+    /// Says that the agent is about to sleep: poll once more, and if that finds nothing, wait for the bell; then
+    /// [`NoteReceiver::unpark`].
+    pub fn prepare_park(&mut self) {
+        let nic = self.port.window(Home::Nic);
+        nic.store(self.status, 0, CORE_PARKED);
+        nic.fence();
+        // Comes back when the word has arrived.
+        nic.load(self.status, 0);
+        // What was asked for before may be older.
+        self.queue.prefetch(&self.port);
+    }
+
+    /// Takes the word back.
+    pub fn unpark(&mut self) {
+        let nic = self.port.window(Home::Nic);
+        nic.store(self.status, 0, 0);
+        nic.publish();
+    }
+
+    /// Whether the front has turned to another one: this one is not to come back.
+    pub fn is_replaced(&self) -> bool {
+        self.port.window(Home::Nic).load(self.incarnation, 0) == INCARNATION_REPLACED
+    }
+}

@@ -1,0 +1,158 @@
+//! Makes the code of protobuf services that `wave_user::rpc` serves: for a `build.rs`. No protoc is needed.
+//!
+//! ```no_run
+//! // build.rs
+//! wave_codegen::compile(&["proto/greeter.proto"], &["proto"])?;
+//! # Ok::<(), wave_codegen::CodegenError>(())
+//! ```
+//!
+//! For a service `Greeter` in `package hello` this makes, in `$OUT_DIR/hello.rs`, the messages (by prost), a trait `Greeter` with a
+//! method per rpc, and `greeter_methods(service)`, whose result a server takes. The crate needs `prost` and `wave-user`.
+//!
+//! | rpc | method of the trait |
+//! | --- | --- |
+//! | `(A) returns (B)` | `fn m(&self, call: &mut Call<'_>, request: A) -> Result<B, Status>` |
+//! | `(A) returns (stream B)` | `fn m(&self, request: A, stream: &mut Stream<'_, '_, A, B>) -> Result<(), Status>` |
+//! | `(stream A) returns (B)` | `fn m(&self, stream: &mut Stream<'_, '_, A, B>) -> Result<B, Status>` |
+//! | `(stream A) returns (stream B)` | `fn m(&self, stream: &mut Stream<'_, '_, A, B>) -> Result<(), Status>` |
+//!
+//! A method that is not written answers UNIMPLEMENTED.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use prost::Message as _;
+use prost_build::{Method, Service, ServiceGenerator};
+
+/// Why no code could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CodegenError {
+    /// The `.proto` files.
+    #[error(transparent)]
+    Proto(#[from] protox::Error),
+    /// Reading or writing.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// What was read or written.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// No `build.rs` runs this.
+    #[error("OUT_DIR is not set: this is to be called by a build.rs")]
+    NoOutDir,
+}
+
+/// Compiles `.proto` files, which may import what lies below `includes`, into `OUT_DIR`: a file for each package, and
+/// `descriptors.bin`, which is what reflection tells (`Methods::descriptors`).
+///
+/// # Errors
+/// They are not found, or not protobuf; or files cannot be written.
+pub fn compile(
+    protos: &[impl AsRef<Path>],
+    includes: &[impl AsRef<Path>],
+) -> Result<(), CodegenError> {
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or(CodegenError::NoOutDir)?);
+    for folder in includes {
+        println!("cargo::rerun-if-changed={}", folder.as_ref().display());
+    }
+    let set = protox::compile(protos, includes)?;
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |error| CodegenError::File { path, error }
+    };
+    let path = out.join("descriptors.bin");
+    std::fs::write(&path, set.encode_to_vec()).map_err(failed(&path))?;
+    let mut config = prost_build::Config::new();
+    config.out_dir(&out).service_generator(Box::new(Generator));
+    config.type_attribute(".", "#[allow(missing_docs)]");
+    config.compile_fds(set).map_err(failed(&out))
+}
+
+#[derive(Debug)]
+struct Generator;
+
+impl ServiceGenerator for Generator {
+    fn generate(&mut self, service: Service, buffer: &mut String) {
+        // Writing to a string does not fail.
+        let _ = write_service(&service, buffer);
+    }
+}
+
+fn write_service(service: &Service, out: &mut String) -> std::fmt::Result {
+    let Service { name, package, proto_name, .. } = service;
+    let full =
+        if package.is_empty() { proto_name.clone() } else { format!("{package}.{proto_name}") };
+    service.comments.append_with_indent(0, out);
+    writeln!(out, "#[allow(missing_docs, unused_variables)]")?;
+    writeln!(out, "pub trait {name}: Send + Sync + 'static {{")?;
+    for method in &service.methods {
+        method.comments.append_with_indent(1, out);
+        writeln!(
+            out,
+            "    fn {}(&self, {}) -> ::core::result::Result<{}, {RPC}::Status> {{",
+            method.name,
+            arguments(method),
+            result(method)
+        )?;
+        writeln!(
+            out,
+            "        Err({RPC}::typed::unimplemented(\"/{full}/{}\"))",
+            method.proto_name
+        )?;
+        writeln!(out, "    }}")?;
+    }
+    writeln!(out, "}}\n")?;
+    writeln!(out, "/// The methods of `{full}`, served by `service`.")?;
+    writeln!(out, "pub fn {}_methods(service: impl {name}) -> {RPC}::Methods {{", snake(name))?;
+    writeln!(out, "    let service = ::std::sync::Arc::new(service);")?;
+    writeln!(out, "    let methods = {RPC}::Methods::new();")?;
+    for method in &service.methods {
+        let adapter = match (method.client_streaming, method.server_streaming) {
+            (false, false) => "unary",
+            (false, true) => "server_streaming",
+            (true, false) => "client_streaming",
+            (true, true) => "streaming",
+        };
+        writeln!(out, "    let own = ::std::sync::Arc::clone(&service);")?;
+        writeln!(out, "    let methods = {RPC}::typed::{adapter}(")?;
+        writeln!(out, "        methods,\n        \"/{full}/{}\",", method.proto_name)?;
+        let call = match (method.client_streaming, method.server_streaming) {
+            (false, false) => format!("move |call, request| own.{}(call, request)", method.name),
+            (false, true) => format!("move |request, stream| own.{}(request, stream)", method.name),
+            (true, _) => format!("move |stream| own.{}(stream)", method.name),
+        };
+        writeln!(out, "        {call},\n    );")?;
+    }
+    writeln!(out, "    methods\n}}\n")
+}
+
+/// Where the stub is.
+const RPC: &str = "::wave_user::rpc";
+
+fn arguments(method: &Method) -> String {
+    let Method { input_type, output_type, .. } = method;
+    let stream = format!("stream: &mut {RPC}::typed::Stream<'_, '_, {input_type}, {output_type}>");
+    match (method.client_streaming, method.server_streaming) {
+        (false, false) => format!("call: &mut {RPC}::Call<'_>, request: {input_type}"),
+        (false, true) => format!("request: {input_type}, {stream}"),
+        (true, _) => stream,
+    }
+}
+
+fn result(method: &Method) -> &str {
+    if method.server_streaming { "()" } else { &method.output_type }
+}
+
+fn snake(name: &str) -> String {
+    let mut snake = String::new();
+    for (at, letter) in name.char_indices() {
+        if letter.is_uppercase() && at > 0 {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+    }
+    snake
+}

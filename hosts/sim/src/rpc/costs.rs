@@ -1,0 +1,52 @@
+//! What an RPC stack's own work costs, each figure with where it comes from.
+
+use serde::Deserialize;
+
+use crate::machine::Figure;
+
+const COSTS: &str = include_str!("../../data/rpc.toml");
+
+/// An RPC stack on one kind of core.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StackCosts {
+    /// Cores that process RPCs side by side (a count).
+    pub cores: Figure,
+    /// From a request's arrival until it can be steered.
+    pub request: Figure,
+    /// From a reply's arrival at the stack until it leaves.
+    pub reply: Figure,
+    /// Choosing a worker, on the one core that does.
+    pub steer: Figure,
+    /// What a note costs a scheduler beside the stack.
+    pub note: Figure,
+}
+
+/// What a scheduler loads that the stack is not beside.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcrossCosts {
+    /// Words of a request's header (a count).
+    pub header_words: Figure,
+    /// Words in which the SLO is (a count).
+    pub slo_words: Figure,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RpcCosts {
+    /// On the host.
+    pub host: StackCosts,
+    /// On the NIC.
+    pub nic: StackCosts,
+    /// Between the two.
+    pub across: AcrossCosts,
+}
+
+impl RpcCosts {
+    /// Those that come with this crate.
+    pub fn builtin() -> RpcCosts {
+        toml::from_str(COSTS).expect("the file is tested")
+    }
+}

@@ -1,0 +1,244 @@
+//! The RPC stack: its cores as figures, and the real dispatcher, in a task of its own.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use wave_core::agent::Step;
+use wave_core::clock::Nanos;
+use wave_core::layout::read_header;
+use wave_core::link::{Home, LINE_WORDS, Port, Side, Span};
+use wave_core::policy::Note;
+use wave_rpc::dispatch::{Arrival, Dispatch, Event, Refused};
+use wave_rpc::steer;
+
+use super::{CALLS, RpcSetup, RpcWindow};
+use crate::enclave::{Enclave, SimPort};
+use crate::random;
+use crate::requests::{Load, Served, Upcoming};
+use crate::world::{Cause, SimBell, TaskId, World};
+
+/// Calls that begin in one round, at most.
+const CALLS_PER_ROUND: usize = 16;
+
+/// What the stack's task leaves for others to see.
+pub(super) struct Stack {
+    served: RefCell<Served>,
+    busy: Cell<Nanos>,
+    task: Cell<Option<TaskId>>,
+}
+
+/// Cores that work side by side: when each of them is free.
+struct Pool(BinaryHeap<Reverse<Nanos>>);
+
+impl Pool {
+    /// When work that comes at `at` is done.
+    fn run(&mut self, at: Nanos, work: Nanos) -> Nanos {
+        let Reverse(free) = self.0.pop().expect("a stack has cores");
+        let end = free.max(at) + work;
+        self.0.push(Reverse(end));
+        end
+    }
+}
+
+/// A request on its way through the stack's cores.
+struct Coming {
+    at: Nanos,
+    ready: Nanos,
+    class: u16,
+    work: Nanos,
+}
+
+/// What the task works with.
+struct Running {
+    world: World,
+    enclave: Weak<Enclave>,
+    stack: Rc<Stack>,
+    setup: RpcSetup,
+    load: Load,
+    pool: Pool,
+    dispatch: Dispatch<SimPort, SimBell>,
+    /// Of each call: when it arrived, and its class.
+    calls: Vec<(Nanos, u16)>,
+    coming: VecDeque<Coming>,
+    notes: Arc<Mutex<VecDeque<(Nanos, Note)>>>,
+    events: Vec<Event>,
+}
+
+impl Stack {
+    /// Starts the task.
+    pub(super) fn start(
+        world: &World,
+        window: &RpcWindow,
+        setup: &RpcSetup,
+        load: &Load,
+        enclave: &Rc<Enclave>,
+        notes: Arc<Mutex<VecDeque<(Nanos, Note)>>>,
+    ) -> Rc<Stack> {
+        let stack = Rc::new(Stack {
+            served: RefCell::new(Served::none(load.classes.len())),
+            busy: Cell::new(Nanos(0)),
+            task: Cell::new(None),
+        });
+        let port = window.port(Side::Agent, 2);
+        let (nic, host) = (window.layout.nic_lines, window.layout.host_lines);
+        let layout = read_header(port.window(Home::Nic), nic, host).expect("it was just written");
+        let bell = || SimBell::new(world, Cause::KICK, Nanos(0), Nanos(0));
+        // Nobody sleeps: workers are threads, which their scheduler wakes.
+        let bells = (0..layout.doorbells()).map(|_| bell()).collect();
+        let steering = steer::by_name(&setup.steering, &layout.config);
+        let steering = steering.unwrap_or_else(|error| panic!("the setup's steering: {error}"));
+        let watched: Vec<_> =
+            layout.messages.iter().map(|place| (place.home, place.ring)).collect();
+        let cores = setup.stack.cores.value as usize;
+        // A task's closure has to be small.
+        let running = Box::new(Running {
+            world: world.clone(),
+            enclave: Rc::downgrade(enclave),
+            stack: Rc::clone(&stack),
+            setup: setup.clone(),
+            // One task brings all.
+            load: Load { generators: 1, ..load.clone() },
+            pool: Pool((0..cores).map(|_| Reverse(Nanos(0))).collect()),
+            dispatch: Dispatch::new(layout, port, bells, steering),
+            calls: vec![(Nanos(0), 0); CALLS as usize],
+            coming: VecDeque::new(),
+            notes,
+            events: Vec::new(),
+        });
+        let task = world.spawn(move || running.main());
+        stack.task.set(Some(task));
+        for (home, ring) in watched {
+            let span = Span { home, line: ring.first, lines: ring.entries };
+            world.watch(window.index, span, LINE_WORDS - 1, task, Cause::STORE);
+        }
+        stack
+    }
+
+    /// What became of the requests so far.
+    pub(super) fn served(&self) -> Served {
+        self.served.borrow().clone()
+    }
+
+    /// How long the stack's cores have worked, in all.
+    pub(super) fn busy(&self) -> Nanos {
+        self.busy.get()
+    }
+}
+
+impl Running {
+    fn main(mut self) {
+        let task = self.stack.task.get().expect("set before it runs");
+        let load = self.load.clone();
+        let mut random = random::stream(self.setup.scheduler.seed, "arrivals", 0);
+        let mut upcoming = Upcoming::drawn(&load, &mut random);
+        let look = self.setup.scheduler.machine.agent_poll.nanos();
+        self.dispatch.announce();
+        loop {
+            let now = self.world.now();
+            while upcoming.at() <= now.min(load.end()) {
+                let at = upcoming.at();
+                let class = upcoming.take(&mut random);
+                let service = load.classes[usize::from(class)].service;
+                let work = service.draw(&mut random) + load.overhead;
+                self.arrive(at, class, work);
+            }
+            self.begin();
+            match self.dispatch.step(self.world.now(), &mut self.events) {
+                Ok(Step::Progress) => {
+                    self.answer();
+                    self.tell();
+                    self.world.spend(look);
+                }
+                Ok(_) => {
+                    let ready = self.coming.front().map(|coming| coming.ready);
+                    let next = Some(upcoming.at()).filter(|at| *at < load.end());
+                    let until = [ready, next].into_iter().flatten().min();
+                    let until = until.map(|at| at.max(self.world.now()));
+                    self.world.wait(task, Cause::STORE, until);
+                }
+                Err(error) => panic!("the host is ours: {error}"),
+            }
+        }
+    }
+
+    /// A request has arrived: one of the stack's cores takes it up.
+    fn arrive(&mut self, at: Nanos, class: u16, work: Nanos) {
+        if self.load.counts(at) {
+            let served = &mut *self.stack.served.borrow_mut();
+            served.sent += 1;
+            // An open loop that is never late.
+            served.lags.saturating_record(0);
+        }
+        let ready = self.work(at, self.setup.stack.request.nanos());
+        self.coming.push_back(Coming { at, ready, class, work });
+    }
+
+    fn work(&mut self, at: Nanos, work: Nanos) -> Nanos {
+        self.stack.busy.set(self.stack.busy.get() + work);
+        self.pool.run(at, work)
+    }
+
+    /// Steers what the stack's cores are done with.
+    fn begin(&mut self) {
+        for _ in 0..CALLS_PER_ROUND {
+            if self.coming.front().is_none_or(|coming| coming.ready > self.world.now()) {
+                return;
+            }
+            let Some(Coming { at, class, work, .. }) = self.coming.pop_front() else { return };
+            self.world.spend(self.setup.stack.steer.nanos());
+            let arrival = Arrival {
+                class: class as u8,
+                slo: self.setup.slo.get(usize::from(class)).copied(),
+                message: Some(Bytes::copy_from_slice(&work.0.to_le_bytes())),
+                end: true,
+                ..Arrival::default()
+            };
+            match self.dispatch.begin(self.world.now(), arrival) {
+                Ok(call) => self.calls[call.id as usize] = (at, class),
+                Err(Refused::Full | Refused::NoHost) => {
+                    let refused = u64::from(self.load.counts(at));
+                    self.stack.served.borrow_mut().refused += refused;
+                }
+            }
+        }
+    }
+
+    /// Passes replies on to the clients.
+    fn answer(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            let Event::Message { call, end: true, .. } = event else { continue };
+            let (at, class) = self.calls[call.id as usize];
+            let done = self.work(self.world.now(), self.setup.stack.reply.nanos());
+            let served = &mut *self.stack.served.borrow_mut();
+            served.finished_within += u64::from(self.load.counts(done));
+            if self.load.counts(at) {
+                served.done += 1;
+                let latency = done.since(at).0.max(1);
+                served.latencies[usize::from(class)].saturating_record(latency);
+            }
+        }
+        self.events = events;
+    }
+
+    /// Tells the scheduler whose threads have requests now.
+    fn tell(&mut self) {
+        let now = self.world.now();
+        let mut any = false;
+        {
+            let mut notes = self.notes.lock().expect("nobody panics while holding it");
+            for request in self.dispatch.take_notes() {
+                notes.push_back((now, request.to_note()));
+                any = true;
+            }
+        }
+        let agent = self.enclave.upgrade().and_then(|enclave| enclave.agent_task());
+        if let Some(agent) = agent.filter(|_| any) {
+            self.world.wake(agent, now, Cause::STORE);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! RPCs in virtual time: the three placements of the stack and the scheduler.
+
+use wave_core::clock::Nanos;
+use wave_sim::paper::{self, Placement};
+use wave_sim::requests::Load;
+use wave_sim::rpc::{self, RpcOutcome, RpcSetup};
+
+const POLICIES: [(&str, bool); 3] =
+    [("fifo", false), ("shinjuku:slice_us=30", false), ("multi-queue:slice_us=30", true)];
+
+fn load(setup: &RpcSetup, per_second: f64) -> Load {
+    let mut load = paper::gets_and_ranges(per_second, paper::overhead(&setup.scheduler));
+    (load.warmup, load.measure) = (Nanos::from_millis(5), Nanos::from_millis(10));
+    load
+}
+
+fn serve(setup: &RpcSetup, per_second: f64) -> RpcOutcome {
+    rpc::serve(setup, &load(setup, per_second)).unwrap()
+}
+
+#[test]
+fn every_request_is_answered_wherever_stack_and_scheduler_are() {
+    for placement in Placement::ALL {
+        for (policy, slo) in POLICIES {
+            let setup = paper::rpc(placement, 4, policy, slo);
+            let found = serve(&setup, 20e3);
+            let (served, counters) = (&found.outcome.served, &found.outcome.counters);
+            assert!(served.sent > 100, "{placement:?} {policy}: {served:?}");
+            assert_eq!((served.done, served.refused), (served.sent, 0), "{placement:?} {policy}");
+            assert_eq!(counters.lost_agents, 0, "{placement:?} {policy}: {counters:?}");
+            assert!(counters.agent_errors.is_empty(), "{:?}", counters.agent_errors);
+            // A request's run, and those that its slices make of it; at the start each worker looks in vain.
+            let runs = counters.switches + counters.fallback_switches;
+            let most = served.sent * 2 + counters.preempted + found.looks;
+            assert!(runs <= most, "{placement:?} {policy}: {runs} runs, {}", found.looks);
+            assert!(found.looks < 20 * u64::from(setup.workers), "{} looks", found.looks);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_history() {
+    let setup = paper::rpc(Placement::OffloadAll, 4, POLICIES[2].0, true);
+    let [first, second] = [serve(&setup, 30e3), serve(&setup, 30e3)];
+    assert_eq!(first.outcome.trace_hash, second.outcome.trace_hash);
+    let mut other = setup.clone();
+    other.scheduler.seed = 2;
+    assert_ne!(serve(&other, 30e3).outcome.trace_hash, first.outcome.trace_hash);
+}
+
+#[test]
+fn a_request_that_is_fetched_during_the_switch_is_served_sooner() {
+    let mut setup = paper::rpc(Placement::OffloadAll, 4, "shinjuku:slice_us=30", false);
+    let median = |setup: &RpcSetup| {
+        let found = serve(setup, 10e3);
+        assert_eq!(found.outcome.served.done, found.outcome.served.sent);
+        found.outcome.served.latencies[0].value_at_quantile(0.5)
+    };
+    let without = median(&setup);
+    setup.prefetch = true;
+    let with = median(&setup);
+    // A read across the link, of 750 ns, is what there is to hide.
+    assert!((400..=1_000).contains(&(without - with)), "{without} ns, prefetched {with} ns");
+}
+
+#[test]
+fn who_reads_headers_across_the_link_pays_for_each_request() {
+    let busy = |placement, slo| {
+        let policy = if slo { "multi-queue" } else { "shinjuku" };
+        let setup = paper::rpc(placement, 4, policy, slo);
+        serve(&setup, 20e3).outcome.agent_busy()
+    };
+    let beside = busy(Placement::OnHostAll, false);
+    let across = busy(Placement::OnHostScheduler, false);
+    assert!(across > 2.0 * beside, "{across} against {beside} of the agent's time");
+    assert!(busy(Placement::OnHostScheduler, true) > across, "the SLO is another word");
+}

@@ -1,0 +1,262 @@
+//! One call, as its handler sees it.
+
+use std::time::Duration;
+
+use wave_core::clock::{Clock, Nanos};
+use wave_core::message::Subject;
+use wave_rpc::metadata::{self, BadPair, Metadata};
+use wave_rpc::status::{Code, Status};
+use wave_rpc::stub::{Event, SendError};
+use wave_rpc::wire::{Begin, COMPRESSED, END, message_flags};
+
+use super::worker::{Lost, Worker};
+use crate::clock::MonotonicClock;
+
+/// The call has been ended already: a last reply was sent, or its agent is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the call has ended")]
+pub struct EndedError;
+
+impl From<EndedError> for Status {
+    fn from(error: EndedError) -> Status {
+        Status::new(Code::Unavailable, error.to_string())
+    }
+}
+
+/// A call that is being served.
+#[derive(Debug)]
+pub struct Call<'a> {
+    worker: &'a mut Worker,
+    call: Subject,
+    begin: Begin,
+    begun: Nanos,
+    metadata: Vec<u8>,
+    /// The next message, if it has come.
+    next: Option<Vec<u8>>,
+    /// The client sends nothing more.
+    half_closed: bool,
+    /// The last message that was received came compressed.
+    came_compressed: bool,
+    compress: bool,
+    cancelled: Option<Code>,
+    trailers: Vec<u8>,
+    ended: bool,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(
+        worker: &'a mut Worker,
+        call: Subject,
+        begin: Begin,
+        metadata: Vec<u8>,
+        next: Option<Vec<u8>>,
+        flags: u8,
+    ) -> Call<'a> {
+        let begun = if begin.left.is_some() { MonotonicClock.now() } else { Nanos(0) };
+        Call {
+            worker,
+            call,
+            begin,
+            begun,
+            metadata,
+            next,
+            half_closed: flags & END != 0,
+            came_compressed: flags & COMPRESSED != 0,
+            compress: false,
+            cancelled: None,
+            trailers: Vec::new(),
+            ended: false,
+        }
+    }
+
+    /// Index of the method, as it was added.
+    pub fn method(&self) -> u16 {
+        self.begin.method
+    }
+
+    /// The class under which it was steered.
+    pub fn class(&self) -> u8 {
+        self.begin.class
+    }
+
+    /// What the client sent beside its messages.
+    pub fn metadata(&self) -> Metadata<'_> {
+        // Checked as it came.
+        Metadata::new(&self.metadata).unwrap_or_default()
+    }
+
+    /// How long the client still waits; `None` where it said nothing of that.
+    pub fn left(&self) -> Option<Duration> {
+        let left = self.begin.left?;
+        let passed = MonotonicClock.now().since(self.begun);
+        Some(Duration::from_nanos(left.since(passed).0))
+    }
+
+    /// Whether nobody waits for it any more. Cheap enough for every few microseconds of a long handler.
+    pub fn is_cancelled(&mut self) -> bool {
+        self.check_cancelled().is_err()
+    }
+
+    /// The status with which a handler should return because nobody waits for the call any more.
+    ///
+    /// # Errors
+    /// Nobody does.
+    pub fn check_cancelled(&mut self) -> Result<(), Status> {
+        if self.cancelled.is_none() {
+            self.cancelled = match self.worker.is_cancelled(self.call) {
+                Ok(why) => why,
+                Err(Lost) => Some(Code::Unavailable),
+            };
+        }
+        match self.cancelled {
+            None => Ok(()),
+            Some(code) => Err(Status::new(code, "nobody waits for the call any more")),
+        }
+    }
+
+    /// The next message of the client, as soon as it has come; `None` after the last.
+    ///
+    /// # Errors
+    /// Nobody waits for the call any more.
+    pub fn receive(&mut self) -> Result<Option<Vec<u8>>, Status> {
+        loop {
+            if let Some(message) = self.next.take() {
+                return Ok(Some(message));
+            }
+            if self.half_closed {
+                return Ok(None);
+            }
+            self.check_cancelled()?;
+            match self.worker.poll_call(self.call) {
+                Ok(Some(Event::Message { message, compressed, end, .. })) => {
+                    let message = message.to_vec();
+                    (self.half_closed, self.came_compressed) = (end, compressed);
+                    return Ok(Some(message));
+                }
+                Ok(Some(Event::HalfClose { .. })) => self.half_closed = true,
+                Ok(Some(Event::Cancel { why, .. })) => self.cancelled = Some(why),
+                Ok(Some(Event::Begin { .. })) => {}
+                Ok(None) => self.worker.pause(),
+                Err(Lost) => self.cancelled = Some(Code::Unavailable),
+            }
+        }
+    }
+
+    /// Whether the last message that was received came compressed.
+    pub fn came_compressed(&self) -> bool {
+        self.came_compressed
+    }
+
+    /// Whether the replies from here on are to be compressed, for clients that take that.
+    pub fn compress(&mut self, compress: bool) {
+        self.compress = compress;
+    }
+
+    /// The one message of a call in which the client sends one.
+    pub(super) fn only_message(&mut self) -> Result<Vec<u8>, Status> {
+        let missing =
+            || Status::new(Code::Unimplemented, "the method takes one message, and none came");
+        let message = self.receive()?.ok_or_else(missing)?;
+        if !self.half_closed && self.receive()?.is_some() {
+            return Err(Status::new(
+                Code::Unimplemented,
+                "the method takes one message, and more came",
+            ));
+        }
+        Ok(message)
+    }
+
+    /// Memory for a reply.
+    pub(super) fn memory(&mut self) -> Vec<u8> {
+        self.worker.memory()
+    }
+
+    /// Memory for the next call.
+    pub(super) fn give_back(&mut self, message: Vec<u8>) {
+        self.worker.keep(message);
+    }
+
+    /// Sends metadata before the first reply.
+    ///
+    /// # Errors
+    /// The call has ended. A pair that is none is left out, and the error says so.
+    pub fn headers(&mut self, pairs: &[(&str, &[u8])]) -> Result<(), Status> {
+        let mut encoded = Vec::new();
+        for (key, value) in pairs {
+            metadata::push(&mut encoded, key, value).map_err(not_sent)?;
+        }
+        match self.worker.headers(self.call, &encoded) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(EndedError.into()),
+        }
+    }
+
+    /// Adds to what is sent with the status.
+    ///
+    /// # Errors
+    /// It is no pair.
+    pub fn trailer(&mut self, key: &str, value: &[u8]) -> Result<(), BadPair> {
+        metadata::push(&mut self.trailers, key, value)
+    }
+
+    /// Sends a reply, as soon as the client has read enough of the earlier ones.
+    ///
+    /// # Errors
+    /// Nobody waits for the call any more.
+    pub fn send(&mut self, reply: &[u8]) -> Result<(), Status> {
+        self.send_as(reply, false)
+    }
+
+    /// Sends the last reply: the call ends with OK. With trailers, or after this, the status is what the handler returns.
+    ///
+    /// # Errors
+    /// Nobody waits for the call any more.
+    pub fn reply(&mut self, reply: &[u8]) -> Result<(), Status> {
+        let is_last = self.trailers.is_empty();
+        self.send_as(reply, is_last)?;
+        self.ended |= is_last;
+        Ok(())
+    }
+
+    fn send_as(&mut self, reply: &[u8], end: bool) -> Result<(), Status> {
+        if self.ended {
+            return Err(EndedError.into());
+        }
+        loop {
+            match self.worker.message(self.call, reply, message_flags(end, self.compress)) {
+                Ok(()) => return Ok(()),
+                Err(SendError::Blocked) => {
+                    self.check_cancelled()?;
+                    self.worker.attend();
+                    self.worker.pause();
+                }
+                Err(SendError::NotOpen | SendError::Fault(_)) => {
+                    self.cancelled = self.cancelled.or(Some(Code::Unavailable));
+                    return Err(EndedError.into());
+                }
+                Err(error @ (SendError::TooLong(_) | SendError::TooLate)) => {
+                    return Err(Status::new(Code::Internal, error.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Ends the call with what its handler returned.
+    pub(super) fn end(mut self, result: Result<(), Status>) {
+        if !self.ended {
+            let status = result.err().unwrap_or_default();
+            let trailers = std::mem::take(&mut self.trailers);
+            let sent = self.worker.finish(self.call, &status, &trailers);
+            if let Err(SendError::TooLong(_)) = sent {
+                let status = Status::new(Code::Internal, "its status and trailers are too long");
+                let _ = self.worker.finish(self.call, &status, &[]);
+            }
+        }
+        let metadata = std::mem::take(&mut self.metadata);
+        self.worker.keep(metadata);
+    }
+}
+
+fn not_sent(error: BadPair) -> Status {
+    Status::new(Code::Internal, error.to_string())
+}

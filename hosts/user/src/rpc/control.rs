@@ -1,0 +1,122 @@
+//! The server's control thread: lets agents attach, tells them what is served, and turns them out.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use wave_core::clock::Clock;
+use wave_core::endpoint::Sender;
+use wave_core::link::{Doorbell, Side};
+use wave_core::message::Subject;
+use wave_rpc::boxes::Outbox;
+use wave_rpc::extents::Extents;
+use wave_rpc::wire::{Head, SERVICE};
+
+use super::server::Shared;
+use crate::clock::MonotonicClock;
+use crate::door::{Door, Guest, wait_for_any};
+use crate::shared::lock;
+
+/// How often this thread looks at an agent that has not taken what it is told, in milliseconds.
+const TELL_EVERY_MS: i32 = 1;
+/// How often it looks at candidates.
+const CANDIDATES_EVERY_MS: i32 = 100;
+
+struct Agent {
+    guest: Guest,
+    /// What is served, as it goes out.
+    outbox: Outbox,
+    told: bool,
+}
+
+impl Agent {
+    /// Its window is over: it hears of that also where it sleeps.
+    fn revoke(&self) {
+        self.guest.control.revoke(&self.guest.port);
+        self.guest.incarnation.agent_bell.ring();
+    }
+}
+
+pub(super) struct Control {
+    shared: Arc<Shared>,
+    door: Door,
+    attached: Option<Agent>,
+}
+
+impl Control {
+    pub(super) fn new(shared: Arc<Shared>, door: Door) -> Control {
+        Control { shared, door, attached: None }
+    }
+
+    /// Until the server stops.
+    pub(super) fn run(mut self) {
+        while !self.shared.stop.load(Ordering::SeqCst) {
+            self.wait();
+            while let Some(guest) = self.door.answer(MonotonicClock.now()) {
+                self.attach(guest);
+            }
+            self.serve();
+        }
+        self.detach();
+    }
+
+    fn wait(&mut self) {
+        let fds = self.door.fds().chain([self.shared.control_bell.as_fd()]);
+        let fds = fds.chain(self.attached.iter().flat_map(|agent| agent.guest.fds()));
+        let timeout_ms = match &self.attached {
+            Some(agent) if !agent.told => TELL_EVERY_MS,
+            _ if !self.door.is_empty() => CANDIDATES_EVERY_MS,
+            _ => -1,
+        };
+        wait_for_any(fds, timeout_ms);
+        self.shared.control_bell.drain();
+        self.door.drain();
+        if let Some(agent) = &self.attached {
+            agent.guest.incarnation.control_bell.event_fd().drain();
+        }
+    }
+
+    /// A new incarnation begins. Calls of the one before are gone: whoever waited for them waited there.
+    fn attach(&mut self, guest: Guest) {
+        if let Some(old) = self.attached.take() {
+            old.guest.control.replace(&old.guest.port);
+            old.guest.incarnation.agent_bell.ring();
+        }
+        let layout = &guest.incarnation.layout;
+        let place = &layout.messages[layout.control_context()];
+        let mut outbox = Outbox::new(Sender::new(place, Side::Host), Extents::none());
+        let service = self.shared.methods.service().encode();
+        let head =
+            Head { lengths: [service.len() as u32, 0], ..Head::new(SERVICE, Subject::default()) };
+        // A window that nobody has written to has room, or waits for it.
+        let sent = outbox.send(&guest.port, &head, &service, &[]);
+        guest.incarnation.fault.fetch_or(sent.is_err(), Ordering::SeqCst);
+        lock(&self.shared.stats).attached += 1;
+        self.shared.switch(Some(Arc::clone(&guest.incarnation)));
+        self.attached = Some(Agent { guest, outbox, told: false });
+    }
+
+    fn serve(&mut self) {
+        let Some(Agent { guest, outbox, told }) = &mut self.attached else { return };
+        let mut fault = guest.incarnation.fault.load(Ordering::SeqCst);
+        if !*told {
+            fault |= outbox.flush(&guest.port).is_err();
+            outbox.publish(&guest.port);
+            *told = outbox.poll(&guest.port);
+            guest.incarnation.agent_bell.ring();
+        }
+        if fault || guest.connection.hung_up() {
+            let mut stats = lock(&self.shared.stats);
+            stats.lost += 1;
+            stats.faults += u64::from(fault);
+            drop(stats);
+            self.detach();
+        }
+    }
+
+    fn detach(&mut self) {
+        let Some(agent) = self.attached.take() else { return };
+        agent.revoke();
+        self.shared.switch(None);
+    }
+}

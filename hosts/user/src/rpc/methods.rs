@@ -1,0 +1,98 @@
+//! What a server serves: a handler for each method.
+
+use wave_rpc::service::{BadService, Method, Service};
+use wave_rpc::status::Status;
+
+use super::call::Call;
+
+/// Serves a call. What it returns is the call's status, unless it has sent a last reply.
+pub type Handler = Box<dyn Fn(&mut Call<'_>) -> Result<(), Status> + Send + Sync>;
+
+/// Methods and their handlers.
+#[derive(Default)]
+pub struct Methods {
+    service: Service,
+    handlers: Vec<Handler>,
+}
+
+impl std::fmt::Debug for Methods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Methods").field("methods", &self.service.methods).finish_non_exhaustive()
+    }
+}
+
+impl Methods {
+    /// None yet.
+    pub fn new() -> Methods {
+        Methods::default()
+    }
+
+    /// With a method of one message each way. `handler` gets the request's bytes and returns the reply's.
+    pub fn unary(
+        self,
+        path: &str,
+        handler: impl Fn(&mut Call<'_>, &[u8]) -> Result<Vec<u8>, Status> + Send + Sync + 'static,
+    ) -> Methods {
+        self.method(Method { path: path.into(), ..Method::default() }, unary(handler))
+    }
+
+    /// With any method.
+    pub fn method(
+        mut self,
+        method: Method,
+        handler: impl Fn(&mut Call<'_>) -> Result<(), Status> + Send + Sync + 'static,
+    ) -> Methods {
+        self.service.methods.push(method);
+        self.handlers.push(Box::new(handler));
+        self
+    }
+
+    /// With a `google.protobuf.FileDescriptorSet`, serialized: what reflection tells of the methods.
+    pub fn descriptors(mut self, set: &[u8]) -> Methods {
+        // Fields of concatenated messages are concatenated, and the set has one repeated field.
+        self.service.descriptors.extend_from_slice(set);
+        self
+    }
+
+    /// With the methods of another service as well.
+    pub fn and(mut self, other: Methods) -> Methods {
+        self.service.methods.extend(other.service.methods);
+        self.handlers.extend(other.handlers);
+        self.descriptors(&other.service.descriptors)
+    }
+
+    /// With one method's class, objective or field of the objective changed.
+    ///
+    /// # Panics
+    /// There is no method of this path.
+    pub fn tuned(mut self, path: &str, tune: impl FnOnce(&mut Method)) -> Methods {
+        let method = self.service.methods.iter_mut().find(|method| method.path == path);
+        tune(method.unwrap_or_else(|| panic!("there is no method {path}")));
+        self
+    }
+
+    /// What an agent is told.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
+    pub(super) fn handler(&self, method: u16) -> Option<&Handler> {
+        self.handlers.get(usize::from(method))
+    }
+
+    pub(super) fn check(&self) -> Result<(), BadService> {
+        self.service.check()
+    }
+}
+
+/// A handler of a call with one message each way. A client that sends none, or more, is told so.
+pub fn unary(
+    handler: impl Fn(&mut Call<'_>, &[u8]) -> Result<Vec<u8>, Status> + Send + Sync + 'static,
+) -> impl Fn(&mut Call<'_>) -> Result<(), Status> + Send + Sync + 'static {
+    move |call| {
+        let request = call.only_message()?;
+        let reply = handler(call, &request);
+        call.give_back(request);
+        call.reply(&reply?)
+    }
+}

@@ -1,0 +1,341 @@
+//! A worker: its queues in the window of whichever agent is attached.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use wave_core::clock::Clock;
+use wave_core::link::Doorbell;
+use wave_core::message::Subject;
+use wave_links::{AnyPort, EventFd};
+use wave_rpc::metadata::Metadata;
+use wave_rpc::status::{Code, Status};
+use wave_rpc::stub::{Event, SendError, Stub, Wait};
+use wave_rpc::wire::message_flags;
+
+use super::call::Call;
+use super::server::Shared;
+use crate::clock::MonotonicClock;
+use crate::door::Incarnation;
+use crate::shared::lock;
+
+/// The longest sleep of a worker: after it, it looks whether another agent has come.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// Memory of messages that a worker keeps for the next ones: so many pieces, and so large.
+const KEPT: usize = 4;
+const KEPT_BYTES_MAX: usize = 256 * 1024;
+
+/// The agent that knew of the call is gone, and with it whoever waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the agent is gone, and its calls with it")]
+pub struct Lost;
+
+/// How a worker passes the time until something comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// It has its CPU: it spins, then sleeps until its doorbell.
+    Pthread,
+    /// It is a thread of an enclave: others run meanwhile.
+    Thread,
+}
+
+#[derive(Debug)]
+struct Link {
+    port: AnyPort,
+    stub: Stub,
+    incarnation: Arc<Incarnation>,
+}
+
+/// One worker of a server. For whoever polls: requests come by [`Worker::poll`], and each call that began is ended by
+/// [`Worker::finish`] or by a last [`Worker::message`]. After answering, [`Worker::publish`].
+#[derive(Debug)]
+pub struct Worker {
+    shared: Arc<Shared>,
+    index: u16,
+    bell: Arc<EventFd>,
+    epoch: u64,
+    link: Option<Link>,
+    patience: Patience,
+    kept: Vec<Vec<u8>>,
+    unpublished: u32,
+}
+
+impl Worker {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        index: u16,
+        bell: Arc<EventFd>,
+        patience: Patience,
+    ) -> Worker {
+        Worker {
+            shared,
+            index,
+            bell,
+            epoch: 0,
+            link: None,
+            patience,
+            kept: Vec::new(),
+            unpublished: 0,
+        }
+    }
+
+    /// Which worker of the server it is.
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Counts the windows that it has turned to. Where a [`Worker::poll`] changes it, all calls that came before are gone, and
+    /// others of the same number may come.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Turns to the window of the agent that is attached now, if that is another.
+    fn adopt(&mut self) {
+        if self.epoch == self.shared.epoch.load(Ordering::Acquire) {
+            return;
+        }
+        let incarnation = lock(&self.shared.incarnation);
+        self.epoch = self.shared.epoch.load(Ordering::Acquire);
+        self.link = incarnation.as_ref().map(|incarnation| Link {
+            port: incarnation.port(),
+            stub: Stub::new(&incarnation.layout, self.index),
+            incarnation: Arc::clone(incarnation),
+        });
+        drop(incarnation);
+        let thread = match self.patience {
+            Patience::Thread => crate::current::current().map(|thread| thread.0),
+            Patience::Pthread => None,
+        };
+        if let Some(Link { port, stub, .. }) = &mut self.link {
+            let announced = stub.announce(port, thread);
+            self.unpublished += 1;
+            self.publish();
+            if announced.is_err() {
+                self.fault();
+            }
+        }
+    }
+
+    /// The next thing that came, of whichever agent. When another agent has come since the last time, all calls of the one before
+    /// are gone.
+    pub fn poll(&mut self) -> Option<Event<'_>> {
+        self.adopt();
+        if self.link.as_ref().is_some_and(|link| link.stub.is_behind()) {
+            self.publish();
+        }
+        let Link { port, stub, incarnation } = self.link.as_mut()?;
+        match stub.poll(port, MonotonicClock.now()) {
+            Ok(event) => event,
+            Err(_) => {
+                self.shared.fault(incarnation);
+                None
+            }
+        }
+    }
+
+    /// Sends the metadata that precedes the replies of a call.
+    ///
+    /// # Errors
+    /// The call is not open.
+    pub fn headers(&mut self, call: Subject, encoded: &[u8]) -> Result<(), SendError> {
+        let metadata = Metadata::new(encoded).map_err(|_| SendError::NotOpen)?;
+        let Link { port, stub, .. } = self.live()?;
+        stub.headers(port, call, metadata)?;
+        self.unpublished += 1;
+        Ok(())
+    }
+
+    /// Sends a reply. Its flags: with [`END`](wave_rpc::wire::END) it is the last, and the call has ended with OK; with [`COMPRESSED`](wave_rpc::wire::COMPRESSED) the client gets it
+    /// compressed, if it takes that.
+    ///
+    /// # Errors
+    /// The call is not open, or its client has not read enough yet: poll, and try again.
+    pub fn message(&mut self, call: Subject, reply: &[u8], flags: u8) -> Result<(), SendError> {
+        let Link { port, stub, .. } = self.live()?;
+        stub.message(port, call, reply, flags)?;
+        self.unpublished += 1;
+        Ok(())
+    }
+
+    /// Ends a call.
+    ///
+    /// # Errors
+    /// It is not open: its agent is gone. Or status and trailers are too long, and it goes on.
+    pub fn finish(
+        &mut self,
+        call: Subject,
+        status: &Status,
+        trailers: &[u8],
+    ) -> Result<(), SendError> {
+        let Link { port, stub, .. } = self.live()?;
+        let trailers = Metadata::new(trailers).unwrap_or_default();
+        stub.finish(port, call, status, trailers)?;
+        self.unpublished += 1;
+        Ok(())
+    }
+
+    /// Makes replies travel.
+    pub fn publish(&mut self) {
+        self.unpublished = 0;
+        let Some(Link { port, stub, incarnation }) = &mut self.link else { return };
+        match stub.publish(port) {
+            Ok(true) => incarnation.agent_bell.ring(),
+            Ok(false) => {}
+            Err(_) => self.fault(),
+        }
+    }
+
+    /// Waits for something to come, after [`Worker::poll`] found nothing.
+    pub fn wait(&mut self) {
+        self.publish();
+        if self.patience == Patience::Thread {
+            return match &mut self.link {
+                Some(Link { port, stub, .. }) => match stub.is_flushed(port) {
+                    true => crate::await_note(),
+                    // Nobody wakes it for what its own replies wait for.
+                    false => crate::yield_now(),
+                },
+                // Whoever attaches an agent ends this.
+                None => crate::park(),
+            };
+        }
+        let index = usize::from(self.index);
+        let Some(Link { port, stub, incarnation }) = &mut self.link else {
+            wave_core::link::Waiter::wait(&*self.bell, Some(SLEEP_MAX));
+            return;
+        };
+        match stub.wait(port, MonotonicClock.now()) {
+            Ok(Wait::Spin) if self.shared.yields_cpu => std::thread::yield_now(),
+            Ok(Wait::Spin) => std::hint::spin_loop(),
+            Ok(Wait::Park) => {
+                incarnation.core_bells[index].wait_with(&self.bell, Some(SLEEP_MAX));
+            }
+            Err(_) => self.fault(),
+        }
+    }
+
+    /// Lets a little time pass in the middle of a call.
+    pub(super) fn pause(&mut self) {
+        self.publish();
+        match self.patience {
+            // Whom it waits for may share its CPU.
+            Patience::Pthread => std::thread::yield_now(),
+            Patience::Thread => crate::yield_now(),
+        }
+    }
+
+    /// Whether nobody waits for a call any more, and why. Without a look across the link: for a call that takes long.
+    ///
+    /// # Errors
+    /// Its agent is gone.
+    pub fn is_cancelled(&mut self, call: Subject) -> Result<Option<Code>, Lost> {
+        let Link { port, stub, incarnation } = self.live().map_err(|_| Lost)?;
+        let incarnation = Arc::clone(incarnation);
+        let result = stub.is_cancelled(port, MonotonicClock.now(), call);
+        result.map_err(|_| self.lose(&incarnation))
+    }
+
+    pub(super) fn poll_call(&mut self, call: Subject) -> Result<Option<Event<'_>>, Lost> {
+        let shared = Arc::clone(&self.shared);
+        let Link { port, stub, incarnation } = self.live().map_err(|_| Lost)?;
+        stub.poll_call(port, MonotonicClock.now(), call).map_err(|_| {
+            shared.fault(incarnation);
+            Lost
+        })
+    }
+
+    pub(super) fn attend(&mut self) {
+        let Ok(Link { port, stub, .. }) = self.live() else { return };
+        if stub.attend(port, MonotonicClock.now()).is_err() {
+            self.fault();
+        }
+    }
+
+    fn lose(&self, incarnation: &Incarnation) -> Lost {
+        self.shared.fault(incarnation);
+        Lost
+    }
+
+    /// The window of the agent that is attached still, if it is the one that this worker knows.
+    fn live(&mut self) -> Result<&mut Link, SendError> {
+        let is_current = self.epoch == self.shared.epoch.load(Ordering::Acquire);
+        self.link.as_mut().filter(|_| is_current).ok_or(SendError::NotOpen)
+    }
+
+    fn fault(&self) {
+        if let Some(link) = &self.link {
+            self.shared.fault(&link.incarnation);
+        }
+    }
+
+    /// Memory for a message: empty.
+    pub(super) fn memory(&mut self) -> Vec<u8> {
+        let mut memory = self.kept.pop().unwrap_or_default();
+        memory.clear();
+        memory
+    }
+
+    pub(super) fn keep(&mut self, memory: Vec<u8>) {
+        if self.kept.len() < KEPT && memory.capacity() <= KEPT_BYTES_MAX {
+            self.kept.push(memory);
+        }
+    }
+
+    /// Calls handlers until the server stops.
+    pub(super) fn serve(mut self) {
+        let (mut calls, mut looked) = (0, MonotonicClock.now());
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            // Memory first: what comes is borrowed.
+            let (first, second) = (self.memory(), self.memory());
+            match self.poll() {
+                Some(Event::Begin { call, begin, metadata, message, compressed, end }) => {
+                    let (mut bytes, mut next) = (first, second);
+                    bytes.extend_from_slice(metadata.as_bytes());
+                    let next = message.map(|message| {
+                        next.extend_from_slice(message);
+                        next
+                    });
+                    self.handle(call, begin, bytes, next, message_flags(end, compressed));
+                    calls += 1;
+                    if self.unpublished >= self.shared.batch {
+                        self.publish();
+                    }
+                }
+                // Of a call that is over.
+                Some(_) => {}
+                None => {
+                    self.keep(first);
+                    self.keep(second);
+                    if calls > 0 {
+                        self.publish();
+                        let busy = MonotonicClock.now().since(looked);
+                        self.shared.tallies[usize::from(self.index)].add(calls, busy);
+                        calls = 0;
+                    }
+                    self.wait();
+                    looked = MonotonicClock.now();
+                }
+            }
+        }
+    }
+
+    fn handle(
+        &mut self,
+        call: Subject,
+        begin: wave_rpc::wire::Begin,
+        metadata: Vec<u8>,
+        next: Option<Vec<u8>>,
+        flags: u8,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let mut call = Call::new(self, call, begin, metadata, next, flags);
+        let Some(handler) = shared.methods.handler(begin.method) else {
+            return call.end(Err(Status::new(Code::Unimplemented, "the host has no such method")));
+        };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(&mut call)));
+        call.end(
+            result.unwrap_or_else(|_| Err(Status::new(Code::Internal, "the handler panicked"))),
+        );
+    }
+}

@@ -1,0 +1,375 @@
+//! A server of RPCs and an agent's dispatcher, over real windows.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use wave_agent::{Attached, HostBell, attach, attach_rpc};
+use wave_core::agent::{Front, Step};
+use wave_core::clock::Nanos;
+use wave_core::layout::PayloadConfig;
+use wave_core::message::Subject;
+use wave_core::policy::{Note, Progress};
+use wave_links::{AnyPort, LinkSpec};
+use wave_rpc::dispatch::{Arrival, Dispatch, Event, Refused};
+use wave_rpc::steer;
+use wave_sched::policies::by_name;
+use wave_user::Enclave;
+use wave_user::rpc::{Call, Code, END, Event as Came, Method, Methods, Options, Server, Status};
+
+fn socket(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("wave-rpc-{}-{name}.sock", std::process::id()))
+}
+
+/// An agent without a front.
+struct Agent {
+    dispatch: Dispatch<AnyPort, HostBell>,
+    // Hanging up ends it.
+    _attached: wave_agent::HostLine,
+    start: Instant,
+    /// What came for each call.
+    replies: HashMap<Subject, Vec<Vec<u8>>>,
+    ended: HashMap<Subject, Status>,
+    /// For a scheduler, if there is one.
+    notes: Arc<Mutex<Vec<Note>>>,
+}
+
+impl Agent {
+    fn new(server: &Server, steering: &str) -> Agent {
+        let Attached { layout, port, host_bells, connection, .. } =
+            attach_rpc(server.socket()).unwrap();
+        let steering = steer::by_name(steering, &layout.config).unwrap();
+        let mut dispatch = Dispatch::new(layout, port, host_bells, steering);
+        dispatch.announce();
+        let (replies, ended) = (HashMap::new(), HashMap::new());
+        let (start, notes) = (Instant::now(), Arc::default());
+        let mut agent = Agent { dispatch, _attached: connection, start, replies, ended, notes };
+        agent.until(|agent| agent.dispatch.is_ready());
+        agent
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+
+    fn step(&mut self) {
+        let mut events = Vec::new();
+        let step = self.dispatch.step(self.now(), &mut events).unwrap();
+        assert_ne!(step, Step::Revoked);
+        let notes = self.dispatch.take_notes().map(|note| note.to_note());
+        self.notes.lock().unwrap().extend(notes);
+        for event in events {
+            match event {
+                Event::Service(service) => assert!(!service.methods.is_empty()),
+                Event::Headers { .. } | Event::Taken { .. } => {}
+                Event::Message { call, message, end, .. } => {
+                    self.dispatch.grant(call, message.len() as u32);
+                    self.replies.entry(call).or_default().push(message.to_vec());
+                    if end {
+                        assert!(
+                            self.ended.insert(call, Status::ok()).is_none(),
+                            "a call ends once"
+                        );
+                    }
+                }
+                Event::Status { call, status, .. } => {
+                    assert!(self.ended.insert(call, status).is_none(), "a call ends once");
+                }
+            }
+        }
+    }
+
+    fn until(&mut self, is_so: impl Fn(&Agent) -> bool) {
+        let start = Instant::now();
+        while !is_so(self) {
+            self.step();
+            assert!(start.elapsed() < Duration::from_secs(30), "it never comes");
+            std::thread::yield_now();
+        }
+    }
+
+    fn begin(&mut self, arrival: Arrival) -> Result<Subject, Refused> {
+        let now = self.now();
+        self.dispatch.begin(now, arrival)
+    }
+
+    /// A call with one message.
+    fn call(&mut self, method: u16, message: &[u8]) -> Subject {
+        let message = Some(Bytes::copy_from_slice(message));
+        self.begin(Arrival { method, message, end: true, ..Arrival::default() }).unwrap()
+    }
+
+    fn end(&mut self, call: Subject) -> Status {
+        self.until(|agent| agent.ended.contains_key(&call));
+        self.ended[&call].clone()
+    }
+}
+
+fn echo(_call: &mut Call<'_>, request: &[u8]) -> Result<Vec<u8>, Status> {
+    Ok(request.to_vec())
+}
+
+fn method(path: &str) -> Method {
+    Method { path: path.into(), client_streams: true, server_streams: true, ..Method::default() }
+}
+
+/// Each message comes back.
+fn echo_each(call: &mut Call<'_>) -> Result<(), Status> {
+    while let Some(message) = call.receive()? {
+        call.send(&message)?;
+    }
+    call.trailer("count", b"all").map_err(|error| Status::new(Code::Internal, error.to_string()))
+}
+
+#[test]
+fn calls_of_all_kinds_are_served_over_rings_of_any_size_and_every_link() {
+    for link in ["shm", "stingray"] {
+        let link = LinkSpec::builtin(link).unwrap_or_else(|| panic!("there is no link {link}"));
+        for (entries, extents) in [(2, 0), (2, 1), (4, 4), (1024, 0), (1024, 8)] {
+            let name = format!("kinds-{}-{entries}-{extents}", link.name());
+            let mut options = Options::new(socket(&name)).workers(2).over(link.clone());
+            options.yields_cpu = true;
+            options.config.payloads = PayloadConfig { extents, lines: 64, inline_max: 80 };
+            options.config.messages.entries = entries;
+            options.config.decisions.entries = entries;
+            options.config.prestage = 1;
+            let methods =
+                Methods::new().unary("/t.T/Echo", echo).method(method("/t.T/Each"), echo_each);
+            let server = Server::start(options, methods).unwrap();
+            let mut agent = Agent::new(&server, "jbsq");
+            for size in [0, 1, 32, 33, 88, 89, 5_000, 300_000] {
+                let message: Vec<u8> = (0..size).map(|at| at as u8).collect();
+                let call = agent.call(0, &message);
+                assert_eq!(agent.end(call), Status::ok());
+                assert_eq!(agent.replies[&call], [message]);
+            }
+            let call = agent.begin(Arrival { method: 1, ..Arrival::default() }).unwrap();
+            let messages: Vec<Vec<u8>> =
+                (0..100_u8).map(|n| vec![n; usize::from(n) * 20]).collect();
+            for message in &messages {
+                agent.dispatch.message(call, Bytes::copy_from_slice(message), false, false);
+            }
+            agent.dispatch.half_close(call);
+            assert_eq!(agent.end(call), Status::ok());
+            assert_eq!(agent.replies[&call], messages);
+            assert_eq!(agent.dispatch.open(), 0);
+        }
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_ends_and_what_expired_is_never_begun() {
+    let begun = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&begun);
+    let wait = move |call: &mut Call<'_>, _: &[u8]| {
+        count.fetch_add(1, Ordering::SeqCst);
+        while !call.is_cancelled() {
+            std::hint::spin_loop();
+        }
+        Err(Status::new(Code::Cancelled, "it was given up"))
+    };
+    let server = Server::start(
+        Options::new(socket("cancel")),
+        Methods::new().unary("/t.T/Wait", wait).unary("/t.T/Echo", echo),
+    );
+    let server = server.unwrap();
+    let mut agent = Agent::new(&server, "jbsq:k=4");
+    let first = agent.call(0, b"");
+    while begun.load(Ordering::SeqCst) == 0 {
+        agent.step();
+    }
+    // Behind it in the worker's queue, and then in the agent's line.
+    let deadline = Some(agent.now() + Nanos::from_millis(20));
+    let late: Vec<Subject> = (0..6)
+        .map(|_| {
+            let message = Some(Bytes::new());
+            agent.begin(Arrival { deadline, message, end: true, ..Arrival::default() }).unwrap()
+        })
+        .collect();
+    for call in late {
+        assert_eq!(agent.end(call).code, Code::DeadlineExceeded);
+    }
+    agent.dispatch.cancel(first, Code::Cancelled);
+    let after = agent.call(1, b"after");
+    assert_eq!(agent.end(after), Status::ok());
+    assert!(!agent.ended.contains_key(&first), "the front gave it up");
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "what expired was not begun");
+    agent.until(|agent| agent.dispatch.open() == 0);
+    let counts = agent.dispatch.counts();
+    assert_eq!((counts.expired, counts.cancelled, counts.answered), (6, 1, 1));
+}
+
+#[test]
+fn another_agent_takes_over_and_finds_the_same_service() {
+    let options = Options::new(socket("replace")).workers(3);
+    let server = Server::start(options, Methods::new().unary("/t.T/Echo", echo)).unwrap();
+    for round in 0..20_u8 {
+        let mut agent = Agent::new(&server, "rss");
+        let calls: Vec<Subject> = (0..50).map(|n| agent.call(0, &[round, n])).collect();
+        // Some rounds end before all is answered.
+        if round % 2 == 0 {
+            for (n, call) in calls.into_iter().enumerate() {
+                assert_eq!(agent.end(call), Status::ok());
+                assert_eq!(agent.replies[&call], [[round, n as u8]]);
+            }
+        }
+    }
+    let start = Instant::now();
+    while server.has_agent() {
+        assert!(start.elapsed() < Duration::from_secs(10), "the server does not see it go");
+    }
+    assert_eq!(server.stats().attached, 20);
+    assert_eq!(server.stats().faults, 0);
+}
+
+#[test]
+fn a_caller_may_poll_and_answer_out_of_turn() {
+    let options = Options::new(socket("polled"));
+    let methods = Methods::new().unary("/t.T/Echo", |_, _| unreachable!("nobody calls handlers"));
+    let (server, mut workers) = Server::start_polled(options, methods).unwrap();
+    let mut worker = workers.pop().unwrap();
+    let stop = Arc::new(AtomicU32::new(0));
+    let stopped = Arc::clone(&stop);
+    let poller = std::thread::spawn(move || {
+        let mut open: Vec<(Subject, Vec<u8>)> = Vec::new();
+        while stopped.load(Ordering::SeqCst) == 0 {
+            match worker.poll() {
+                Some(Came::Begin { call, message, .. }) => {
+                    open.push((call, message.unwrap_or_default().to_vec()));
+                }
+                Some(_) => {}
+                None if open.len() >= 3 => {
+                    // The last first.
+                    while let Some((call, message)) = open.pop() {
+                        worker.message(call, &message, END).unwrap();
+                    }
+                    worker.publish();
+                }
+                None => worker.wait(),
+            }
+        }
+    });
+    let mut agent = Agent::new(&server, "jbsq:k=3");
+    for round in 0..100_u8 {
+        let calls = [0, 1, 2].map(|n| agent.call(0, &[round, n]));
+        for (n, call) in calls.into_iter().enumerate() {
+            assert_eq!(agent.end(call), Status::ok());
+            assert_eq!(agent.replies[&call], [[round, n as u8]]);
+        }
+    }
+    stop.store(1, Ordering::SeqCst);
+    poller.join().unwrap();
+}
+
+#[test]
+fn threads_of_an_enclave_serve_with_and_without_agents_of_their_own() {
+    let enclave = Enclave::start(wave_user::Options::new(socket("enclave"))).unwrap();
+    // A thread that waits for its reply's copy is not woken by anybody.
+    let link = LinkSpec::builtin("stingray").expect("it is built in");
+    let mut options = Options::new(socket("threads")).workers(5).over(link);
+    options.config.payloads = PayloadConfig { extents: 1, lines: 2, inline_max: 40 };
+    let methods = Methods::new().unary("/t.T/Echo", echo).method(method("/t.T/Each"), echo_each);
+    let server = Server::start_threads(options, methods, &enclave).unwrap();
+    for round in 0..10_u8 {
+        let mut agent = Agent::new(&server, "jbsq");
+        let message = |n: u8| [round, n].repeat(usize::from(n) * 5);
+        let calls: Vec<Subject> = (0..50).map(|n| agent.call(0, &message(n))).collect();
+        let stream = agent.begin(Arrival { method: 1, ..Arrival::default() }).unwrap();
+        for n in 0..20 {
+            agent.dispatch.message(stream, Bytes::copy_from_slice(&[n]), n == 19, false);
+        }
+        for (n, call) in calls.into_iter().enumerate() {
+            assert_eq!(agent.end(call), Status::ok());
+            assert_eq!(agent.replies[&call], [message(n as u8)]);
+        }
+        assert_eq!(agent.end(stream), Status::ok());
+        assert_eq!(agent.replies[&stream].len(), 20);
+    }
+    drop(server);
+}
+
+/// Tells a scheduler of requests.
+struct Teller(Arc<Mutex<Vec<Note>>>);
+
+impl Front for Teller {
+    fn poll(&mut self, _now: Nanos, notes: &mut Vec<Note>) -> Progress {
+        notes.append(&mut self.0.lock().unwrap());
+        Progress::Done
+    }
+
+    fn on_note(&mut self, _now: Nanos, _note: &Note) {}
+}
+
+#[test]
+fn a_thread_whose_reply_is_being_copied_awaits_no_note() {
+    let enclave = Enclave::start(wave_user::Options::new(socket("scheduled"))).unwrap();
+    // Of two lines: a reply needs several copies one after the other.
+    let link = LinkSpec::builtin("stingray").expect("it is built in");
+    let mut options = Options::new(socket("copied")).workers(2).over(link);
+    options.config.payloads = PayloadConfig { extents: 1, lines: 2, inline_max: 40 };
+    let methods = Methods::new().unary("/t.T/Echo", echo);
+    let server = Server::start_threads(options, methods, &enclave).unwrap();
+    let mut agent = Agent::new(&server, "jbsq");
+    let Attached { layout, port, host_bells, connection, .. } = attach(enclave.socket()).unwrap();
+    let teller = Teller(Arc::clone(&agent.notes));
+    let scheduler = std::thread::spawn(move || {
+        let policy = by_name("fifo", &layout.config).unwrap();
+        let mut agent = wave_core::agent::Agent::new(layout, port, host_bells, policy, ());
+        agent.add_front(Box::new(teller));
+        agent.announce();
+        let start = Instant::now();
+        while agent.step(Nanos(start.elapsed().as_nanos() as u64)).unwrap() != Step::Revoked
+            && !connection.hung_up()
+        {
+            std::thread::yield_now();
+        }
+    });
+    agent.until(|_| enclave.stats().agents > 0);
+    for round in 0..50_u8 {
+        let message = [round].repeat(1_000);
+        let call = agent.call(0, &message);
+        assert_eq!(agent.end(call), Status::ok());
+        assert_eq!(agent.replies[&call], [message]);
+    }
+    // Nobody tells those that await; the host's own queue runs them.
+    enclave.kill_agent();
+    scheduler.join().unwrap();
+    drop(server);
+}
+
+#[test]
+fn a_handler_that_panics_ends_its_call_and_no_other() {
+    let boom = |_: &mut Call<'_>, _: &[u8]| -> Result<Vec<u8>, Status> { panic!("on purpose") };
+    let methods = Methods::new().unary("/t.T/Boom", boom).unary("/t.T/Echo", echo);
+    let server = Server::start(Options::new(socket("panic")), methods).unwrap();
+    let mut agent = Agent::new(&server, "jbsq");
+    let (boom, echo) = (agent.call(0, b""), agent.call(1, b"x"));
+    assert_eq!(agent.end(boom).code, Code::Internal);
+    assert_eq!(agent.end(echo), Status::ok());
+}
+
+#[test]
+fn a_worker_tells_how_many_calls_it_has_served_and_how_long_that_took() {
+    const CALL: Duration = Duration::from_millis(2);
+    let slow = |_: &mut Call<'_>, _: &[u8]| {
+        std::thread::sleep(CALL);
+        Ok(Vec::new())
+    };
+    let methods = Methods::new().unary("/t.T/Slow", slow);
+    let server = Server::start(Options::new(socket("work")), methods).unwrap();
+    let mut agent = Agent::new(&server, "jbsq:k=4");
+    let calls: Vec<Subject> = (0..10).map(|_| agent.call(0, b"")).collect();
+    for call in calls {
+        assert_eq!(agent.end(call), Status::ok());
+    }
+    // It says so once it has found no other call.
+    let served = |server: &Server| server.work().iter().map(|work| work.calls).sum::<u64>();
+    while served(&server) < 10 {
+        std::thread::yield_now();
+    }
+    assert_eq!(served(&server), 10);
+    assert!(server.work()[0].busy.0 >= 10 * CALL.as_nanos() as u64);
+}

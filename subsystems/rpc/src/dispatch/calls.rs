@@ -1,0 +1,168 @@
+//! The table of calls.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use wave_core::clock::Nanos;
+use wave_core::message::Subject;
+
+use crate::steer::Request;
+use crate::window::Load;
+use crate::wire::message_flags;
+
+/// A call, as a front brings it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// Index into the methods of the service.
+    pub method: u16,
+    /// Its class.
+    pub class: u8,
+    /// The latency that it is to keep, if that is known.
+    pub slo: Option<Nanos>,
+    /// Of its connection: what RSS would steer by.
+    pub hash: u64,
+    /// When its client stops waiting, by the agent's clock.
+    pub deadline: Option<Nanos>,
+    /// Encoded.
+    pub metadata: Bytes,
+    /// The first message, if it is there.
+    pub message: Option<Bytes>,
+    /// It came compressed.
+    pub compressed: bool,
+    /// The client sends nothing more.
+    pub end: bool,
+}
+
+impl Arrival {
+    pub(super) const fn request(&self) -> Request {
+        Request { class: self.class, slo: self.slo, hash: self.hash }
+    }
+}
+
+/// Where a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// With the steering policy.
+    Waiting,
+    /// With a worker, since then.
+    Handed { worker: u16, at: Nanos },
+}
+
+/// A call.
+#[derive(Debug)]
+pub(super) struct Slot {
+    generation: u32,
+    in_use: bool,
+    /// Its front still wants to hear of it.
+    pub(super) front: bool,
+    pub(super) place: Place,
+    pub(super) method: u16,
+    pub(super) request: Request,
+    pub(super) deadline: Option<Nanos>,
+    metadata: Bytes,
+    /// What its client has sent and the window has no room for: messages, and the flags of each. Without a message, the
+    /// client just ended.
+    pub(super) pending: VecDeque<(Option<Bytes>, u8)>,
+    /// Its client sends nothing more.
+    pub(super) half_closed: bool,
+    /// Messages that the host has not taken.
+    pub(super) on_way: Load,
+    /// Replies that were not granted anew.
+    pub(super) replies: Load,
+    /// Replies that were passed on, and the worker was not told.
+    pub(super) to_grant: Load,
+    /// A reply came, or the metadata that precedes it.
+    pub(super) replied: bool,
+}
+
+impl Slot {
+    /// What goes with the call's beginning: metadata, and a first message if there is one.
+    pub(super) fn take_first(&mut self) -> (Bytes, Option<Bytes>, u8) {
+        let metadata = core::mem::take(&mut self.metadata);
+        let (message, flags) = self.pending.pop_front().unwrap_or((None, 0));
+        (metadata, message, flags)
+    }
+}
+
+/// All calls of an incarnation.
+#[derive(Debug)]
+pub(super) struct Calls {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Calls {
+    pub(super) fn new(count: u32) -> Calls {
+        let slot = |_| Slot {
+            generation: 0,
+            in_use: false,
+            front: false,
+            place: Place::Waiting,
+            method: 0,
+            request: Request::default(),
+            deadline: None,
+            metadata: Bytes::new(),
+            pending: VecDeque::new(),
+            half_closed: false,
+            on_way: Load::default(),
+            replies: Load::default(),
+            to_grant: Load::default(),
+            replied: false,
+        };
+        Calls { slots: (0..count).map(slot).collect(), free: (0..count).rev().collect() }
+    }
+
+    pub(super) fn open(&self) -> u32 {
+        (self.slots.len() - self.free.len()) as u32
+    }
+
+    pub(super) fn begin(&mut self, arrival: Arrival) -> Option<Subject> {
+        let id = self.free.pop()?;
+        let slot = &mut self.slots[id as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        (slot.in_use, slot.front, slot.place) = (true, true, Place::Waiting);
+        slot.request = arrival.request();
+        (slot.method, slot.deadline, slot.metadata) =
+            (arrival.method, arrival.deadline, arrival.metadata);
+        (slot.on_way, slot.replies, slot.to_grant) = Default::default();
+        (slot.half_closed, slot.replied) = (arrival.end, false);
+        if arrival.message.is_some() || arrival.end {
+            slot.pending
+                .push_back((arrival.message, message_flags(arrival.end, arrival.compressed)));
+        }
+        Some(Subject { id, generation: slot.generation })
+    }
+
+    pub(super) fn free(&mut self, id: u32) {
+        let slot = &mut self.slots[id as usize];
+        (slot.in_use, slot.front) = (false, false);
+        slot.pending.clear();
+        self.free.push(id);
+    }
+
+    /// A call of which the front may speak: it is open, and not given up.
+    pub(super) fn of_front(&mut self, call: Subject) -> Option<&mut Slot> {
+        self.of(call).filter(|slot| slot.front)
+    }
+
+    /// A call that this worker has.
+    pub(super) fn of_worker(&mut self, call: Subject, worker: u16) -> Option<&mut Slot> {
+        self.of(call)
+            .filter(|slot| matches!(slot.place, Place::Handed { worker: its, .. } if its == worker))
+    }
+
+    fn of(&mut self, call: Subject) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(call.id as usize)?;
+        (slot.in_use && slot.generation == call.generation).then_some(slot)
+    }
+
+    /// A slot that is known to be in use.
+    pub(super) fn slot(&mut self, id: u32) -> &mut Slot {
+        &mut self.slots[id as usize]
+    }
+
+    pub(super) fn subject(&self, id: u32) -> Subject {
+        Subject { id, generation: self.slots[id as usize].generation }
+    }
+}

@@ -1,0 +1,190 @@
+//! Payloads in extents: what is too large for the entries of a worker's queue crosses the link by the copy engine.
+//!
+//! ```text
+//!  producer                                                      consumer
+//!  free -- bytes into staging, the copy begins --> copying
+//!  copying -- the copy is done: EXTENT -----------> lent -------> copied into its frame, owed
+//!  free <---------------------- RETURN, in the worker's other queue -- once half of the pool is owed
+//! ```
+//!
+//! Copies may complete in any order, and are told in the order in which they began: the queue stays one of frames, one after the
+//! other. Nobody waits in here.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use wave_core::extent::{Borrowed, NotItsOwn, NotLent, Pool};
+use wave_core::layout::{Layout, PoolPlace};
+use wave_core::link::{Dma, LINE_BYTES, LINE_WORDS, Port, Side, Ticket, Window};
+use wave_core::message::Subject;
+use wave_core::queue::PAYLOAD_WORDS;
+
+use crate::wire::{from_words, to_words};
+
+/// The pools of one worker, as one side has them.
+#[derive(Debug)]
+pub struct Extents {
+    /// What this side fills.
+    pool: Pool,
+    /// What of it the other side was not told of, the oldest first: how many bytes, and the copy.
+    copying: VecDeque<(Subject, u32, Ticket)>,
+    /// What the other side fills.
+    borrowed: Borrowed,
+    inline_max: u64,
+}
+
+/// An extent that is not as the peer says: it is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadExtent {
+    /// It was returned, and was not lent.
+    #[error(transparent)]
+    NotLent(#[from] NotLent),
+    /// It was lent, and cannot have been.
+    #[error(transparent)]
+    NotItsOwn(#[from] NotItsOwn),
+    /// It carries nothing, more than it can, or more than its frame has.
+    #[error("peer's fault: an extent of {bytes} bytes, where at most {most} come")]
+    Length {
+        /// What it is said to carry.
+        bytes: u64,
+        /// What it could.
+        most: u64,
+    },
+}
+
+impl Extents {
+    /// Of a worker, for `side`.
+    pub fn new(layout: &Layout, worker: u16, side: Side) -> Extents {
+        let at = usize::from(worker);
+        let (requests, replies) = (layout.large_decisions[at], layout.large_messages[at]);
+        let (fills, reads) = match side {
+            Side::Host => (replies, requests),
+            Side::Agent => (requests, replies),
+        };
+        Extents::over(fills, reads, layout.config.payloads.inline_max)
+    }
+
+    /// Of a queue that has none.
+    pub fn none() -> Extents {
+        let none = PoolPlace { producer: Side::Host, target: 0, staging: 0, extents: 0, lines: 0 };
+        Extents::over(none, none, 0)
+    }
+
+    fn over(fills: PoolPlace, reads: PoolPlace, inline_max: u32) -> Extents {
+        Extents {
+            pool: Pool::new(fills),
+            copying: VecDeque::with_capacity(fills.extents as usize),
+            borrowed: Borrowed::new(reads),
+            inline_max: inline_max.into(),
+        }
+    }
+
+    /// Whether a frame of so many bytes goes this way.
+    #[inline]
+    pub(crate) fn carry(&self, bytes: u64) -> bool {
+        bytes > self.inline_max && self.pool.place().extents > 0
+    }
+
+    /// Whether some of this side's are not at home.
+    #[inline]
+    pub(crate) fn lend(&self) -> bool {
+        self.pool.lends()
+    }
+
+    /// Begins to send what `block` gives, a line for each offset below `left`, as far as an extent reaches. Returns how many bytes
+    /// that are: none where no extent is free.
+    pub(crate) fn begin(
+        &mut self,
+        port: &impl Port,
+        left: usize,
+        block: impl Fn(usize) -> [u8; LINE_BYTES],
+    ) -> usize {
+        let place = *self.pool.place();
+        let Some(extent) = self.pool.free() else { return 0 };
+        let bytes = left.min(place.lines as usize * LINE_BYTES);
+        let lines = bytes.div_ceil(LINE_BYTES) as u32;
+        let staging = place.staging_of(extent, lines);
+        let near = port.window(staging.home);
+        let mut words = [0; LINE_WORDS];
+        for line in 0..lines {
+            to_words(&block(line as usize * LINE_BYTES), &mut words);
+            let [first @ .., last] = &words;
+            near.write_line(staging.line + line, first, *last);
+        }
+        near.publish();
+        let (subject, ticket) = self.pool.begin(port, extent, lines);
+        self.copying.push_back((subject, bytes as u32, ticket));
+        bytes
+    }
+
+    /// The oldest copy that the other side was not told of, if it is done.
+    pub(crate) fn arrived(&self, port: &impl Port) -> Option<(Subject, u32)> {
+        let (subject, bytes, ticket) = *self.copying.front()?;
+        port.dma().is_done(ticket).then_some((subject, bytes))
+    }
+
+    /// Whether the other side was told of all.
+    pub(crate) fn is_told(&self) -> bool {
+        self.copying.is_empty()
+    }
+
+    /// The other side was told of the oldest.
+    pub(crate) fn told(&mut self) {
+        self.copying.pop_front();
+    }
+
+    /// The other side returns an extent. One that it was not told of is not its to return.
+    pub(crate) fn returned(&mut self, extent: Subject) -> Result<(), BadExtent> {
+        if self.copying.iter().any(|(copying, ..)| *copying == extent) {
+            return Err(NotLent(extent).into());
+        }
+        Ok(self.pool.returned(extent)?)
+    }
+
+    /// Copies what the other side lends into a frame that lacks `left` bytes.
+    pub(crate) fn take(
+        &mut self,
+        port: &impl Port,
+        extent: Subject,
+        bytes: u64,
+        left: usize,
+        into: &mut Vec<u8>,
+    ) -> Result<(), BadExtent> {
+        let place = *self.borrowed.place();
+        let most = (place.lines as usize * LINE_BYTES).min(left) as u64;
+        if bytes == 0 || bytes > most {
+            return Err(BadExtent::Length { bytes, most });
+        }
+        self.borrowed.take(extent)?;
+        let target = place.target_of(extent.id, (bytes as u32).div_ceil(LINE_BYTES as u32));
+        let near = port.window(target.home);
+        let end = into.len() + bytes as usize;
+        into.reserve(bytes as usize);
+        let (mut words, mut block) = ([0; LINE_WORDS], [0; LINE_BYTES]);
+        for line in 0..target.lines {
+            near.read_line(target.line + line, &mut words);
+            from_words(&words, &mut block);
+            into.extend_from_slice(&block[..LINE_BYTES.min(end - into.len())]);
+        }
+        Ok(())
+    }
+
+    /// An entry's worth of what is to be returned now: how many, and which. Nothing is before half of the pool is owed: what is
+    /// returned together costs one entry, and the other half is enough for the peer to go on.
+    #[inline]
+    pub(crate) fn due(&self) -> Option<(usize, [u64; PAYLOAD_WORDS])> {
+        let owed = self.borrowed.owed();
+        if owed.len() == 0 || 2 * owed.len() < self.borrowed.place().extents as usize {
+            return None;
+        }
+        let count = owed.len().min(PAYLOAD_WORDS);
+        let mut words = [0; PAYLOAD_WORDS];
+        words.iter_mut().zip(owed).for_each(|(word, extent)| *word = extent.to_word());
+        Some((count, words))
+    }
+
+    /// So many of these were returned.
+    pub(crate) fn give_back(&mut self, count: usize) {
+        self.borrowed.give_back(count);
+    }
+}

@@ -1,0 +1,23 @@
+//! RPCs: calls that an agent's front terminates and steers to workers on the host, and their replies.
+//!
+//! [`wire`] is what crosses the link, [`boxes`] how, [`extents`] how what is large, [`metadata`], [`status`] and [`service`] what some of its bytes mean.
+//! [`dispatch`] is the agent's side, [`stub`] a worker's on the host, [`steer`] decides which worker gets a call.
+//! `docs/adr/0024-rpc.md` has the reasons.
+//!
+//! Must not know: hosts, links, HTTP/2, other subsystems. Has no clock and no I/O.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod boxes;
+pub mod dispatch;
+pub mod extents;
+pub mod metadata;
+pub mod service;
+pub mod status;
+pub mod steer;
+pub mod stub;
+pub mod window;
+pub mod wire;

@@ -1,0 +1,79 @@
+//! What became of a call: gRPC's status codes, and the text and details that go with them.
+
+/// gRPC's status codes (grpc/doc/statuscodes.md).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "gRPC's document says what each means")]
+pub enum Code {
+    #[default]
+    Ok = 0,
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+impl Code {
+    /// Every code, by number.
+    pub const ALL: [Code; 17] = [
+        Code::Ok,
+        Code::Cancelled,
+        Code::Unknown,
+        Code::InvalidArgument,
+        Code::DeadlineExceeded,
+        Code::NotFound,
+        Code::AlreadyExists,
+        Code::PermissionDenied,
+        Code::ResourceExhausted,
+        Code::FailedPrecondition,
+        Code::Aborted,
+        Code::OutOfRange,
+        Code::Unimplemented,
+        Code::Internal,
+        Code::Unavailable,
+        Code::DataLoss,
+        Code::Unauthenticated,
+    ];
+
+    /// The code with this number; UNKNOWN for a number that is none, as gRPC's clients have it.
+    pub fn from_number(number: i32) -> Code {
+        usize::try_from(number)
+            .ok()
+            .and_then(|at| Code::ALL.get(at))
+            .copied()
+            .unwrap_or(Code::Unknown)
+    }
+}
+
+/// How a call ended, but for its trailers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The code.
+    pub code: Code,
+    /// For humans. UTF-8; the front percent-encodes it.
+    pub message: alloc::string::String,
+}
+
+impl Status {
+    /// A status with a message.
+    pub fn new(code: Code, message: impl Into<alloc::string::String>) -> Status {
+        Status { code, message: message.into() }
+    }
+
+    /// OK, with nothing to say.
+    pub const fn ok() -> Status {
+        Status { code: Code::Ok, message: alloc::string::String::new() }
+    }
+}

@@ -1,0 +1,133 @@
+//! DARC: some workers are kept for short calls, as many as these need; a short call may also go to a worker of the longer ones, never
+//! the reverse. Nobody is preempted. Source: Persephone (SOSP 2021), without its grouping of classes that take about as long.
+//!
+//! What a class takes and how often it comes is measured: both are averages that forget. Until a class has been seen it may go
+//! anywhere.
+
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::settings::{CLASSES_MAX, Setting, Settings, class_index};
+use wave_core::waiting::Queues;
+
+use super::{Request, Steering, Workers};
+
+/// The settings.
+pub static SETTINGS: [Setting; 1] = [Setting::number(
+    "reserve",
+    "1",
+    0..=240,
+    "workers that are kept for each class but the one that takes longest, at least",
+)];
+
+/// What an average keeps of what it was, at each new value.
+const KEPT: f64 = 0.98;
+/// After how many calls the workers are shared out again.
+const SHARE_EVERY: u32 = 64;
+
+/// What is known of a class.
+#[derive(Clone, Copy, Debug, Default)]
+struct Profile {
+    /// How long a call takes, in nanoseconds; 0 where none has ended.
+    took: f64,
+    /// Its share of calls.
+    share: f64,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Darc {
+    reserve: usize,
+    lines: Queues,
+    profiles: [Profile; CLASSES_MAX],
+    /// The first worker that a class may use; it may use all that follow. Short classes have low numbers.
+    first: [usize; CLASSES_MAX],
+    /// Classes, the shortest first.
+    order: [usize; CLASSES_MAX],
+    ended: u32,
+}
+
+impl Darc {
+    /// With settings of [`SETTINGS`].
+    pub fn new(config: &Config, settings: &Settings<'_>) -> Darc {
+        Darc {
+            reserve: settings.number("reserve") as usize,
+            lines: Queues::new(CLASSES_MAX, config.subjects),
+            profiles: [Profile::default(); CLASSES_MAX],
+            first: [0; CLASSES_MAX],
+            order: core::array::from_fn(|class| class),
+            ended: 0,
+        }
+    }
+
+    /// Shares the workers out: each class has as many to itself as its demand is of the whole, and may use those of longer ones.
+    fn share_out(&mut self, workers: usize) {
+        let Darc { profiles, order, first, .. } = self;
+        order.sort_by(|&a, &b| profiles[a].took.total_cmp(&profiles[b].took));
+        let demand = |class: usize| profiles[class].took * profiles[class].share;
+        let all: f64 = (0..CLASSES_MAX).map(demand).sum();
+        let known = |class: &usize| profiles[*class].took > 0.0;
+        let last = order.iter().copied().rfind(known);
+        let mut at = 0;
+        for &class in order.iter() {
+            if !known(&class) {
+                first[class] = 0;
+                continue;
+            }
+            first[class] = at;
+            if Some(class) != last {
+                let own = libm::round(demand(class) / all * workers as f64) as usize;
+                // The longest keeps one.
+                at = (at + own.max(self.reserve)).min(workers - 1);
+            }
+        }
+    }
+}
+
+impl Steering for Darc {
+    fn name(&self) -> &'static str {
+        "darc"
+    }
+
+    fn arrived(&mut self, _now: Nanos, call: u32, request: &Request) {
+        self.lines.push(class_index(request.class.into()), call);
+    }
+
+    fn left(&mut self, call: u32) {
+        self.lines.remove(call);
+    }
+
+    fn ended(&mut self, _now: Nanos, _worker: u16, request: &Request, took: Nanos) {
+        let ended = class_index(request.class.into());
+        for (class, profile) in self.profiles.iter_mut().enumerate() {
+            profile.share *= KEPT;
+            if class == ended {
+                let is_new = profile.took == 0.0;
+                let took = (took.0 as f64).max(1.0);
+                profile.took =
+                    if is_new { took } else { KEPT * profile.took + (1.0 - KEPT) * took };
+                profile.share += 1.0 - KEPT;
+                if is_new {
+                    self.ended = SHARE_EVERY;
+                }
+            }
+        }
+        self.ended += 1;
+    }
+
+    fn next(&mut self, _now: Nanos, workers: Workers<'_>) -> Option<(u32, u16)> {
+        if self.ended >= SHARE_EVERY {
+            self.ended = 0;
+            self.share_out(workers.len());
+        }
+        for class in self.order {
+            if self.lines.first(class).is_none() {
+                continue;
+            }
+            let first = self.first[class];
+            if let Some(worker) = workers.least(1, first, |worker| worker >= first) {
+                return Some((self.lines.pop(class)?, worker));
+            }
+        }
+        None
+    }
+}

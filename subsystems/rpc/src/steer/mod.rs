@@ -1,0 +1,270 @@
+//! Steering: which worker gets which call, and when. Each policy is pure: arrivals, ends and time in, (call, worker) out.
+//!
+//! ```text
+//! rss:ahead=4                      a connection's calls to one worker, whatever it has to do (the baseline)
+//! round-robin:ahead=4              each call to the next worker
+//! jbsq:k=0                         one line; the worker with the fewest calls, below k (R2P2; k=1: a single queue)
+//! multi-queue:k=0,slo_us=50/10000  a line per class, the head that waited longest by its objective
+//! darc:reserve=1                   workers kept for short classes, by what classes were seen to take (Persephone)
+//! ```
+//!
+//! With workers that are threads of the runtime, `jbsq` is Wave 7.3.1's single queue, and `multi-queue` 7.3.2's: the
+//! scheduler beside it preempts.
+
+pub mod bounded;
+pub mod darc;
+pub mod multi_queue;
+pub mod spread;
+
+use alloc::boxed::Box;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::settings::{PolicyError, Setting, Settings, Shipped};
+
+/// What a policy may know of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Its class.
+    pub class: u8,
+    /// The latency that it is to keep.
+    pub slo: Option<Nanos>,
+    /// Of its connection.
+    pub hash: u64,
+}
+
+/// The workers of a host.
+#[derive(Clone, Copy, Debug)]
+pub struct Workers<'a> {
+    /// How many calls each has, handed over and not ended.
+    pub calls: &'a [u16],
+    /// They are threads that somebody schedules, and not CPUs.
+    pub are_threads: bool,
+}
+
+impl Workers<'_> {
+    /// How many workers there are.
+    pub fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// There is always one.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// The worker of `among` with the fewest calls, if that is below the setting `k`; of equal ones the first at or after
+    /// `from`, in a circle.
+    pub fn least(&self, k: u16, from: usize, among: impl Fn(usize) -> bool) -> Option<u16> {
+        let limit = match k {
+            0 if self.are_threads => 1,
+            0 => K_OF_CPUS,
+            k => k,
+        };
+        let count = self.calls.len();
+        (0..count)
+            .map(|step| (from + step) % count)
+            .filter(|&worker| self.calls[worker] < limit && among(worker))
+            .min_by_key(|&worker| self.calls[worker])
+            .map(|worker| worker as u16)
+    }
+}
+
+/// A steering policy. A call is told of by its slot, which is below the configuration's number of subjects.
+pub trait Steering: Send {
+    /// Its name, as in `wave agent --steer NAME`.
+    fn name(&self) -> &'static str;
+
+    /// A call has come, and waits.
+    fn arrived(&mut self, now: Nanos, call: u32, request: &Request);
+
+    /// A call that waits has gone: cancelled, or expired.
+    fn left(&mut self, call: u32);
+
+    /// A worker is done with a call that was handed to it.
+    fn ended(&mut self, _now: Nanos, _worker: u16, _request: &Request, _took: Nanos) {}
+
+    /// The next call to hand over, and to whom. It waits no longer then.
+    fn next(&mut self, now: Nanos, workers: Workers<'_>) -> Option<(u32, u16)>;
+}
+
+/// Names of the shipped policies.
+pub const NAMES: &[&str] = &["rss", "round-robin", "jbsq", "multi-queue", "darc"];
+
+/// The shipped policies, and the settings that each takes.
+pub static SHIPPED: Shipped = Shipped(&[
+    ("rss", &spread::SETTINGS),
+    ("round-robin", &spread::SETTINGS),
+    ("jbsq", &bounded::SETTINGS),
+    ("multi-queue", &multi_queue::SETTINGS),
+    ("darc", &darc::SETTINGS),
+]);
+
+/// The shipped policy of this name, with its settings, for workers and calls of this configuration.
+pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Steering>, PolicyError> {
+    let (name, settings): (_, Settings<'_>) = SHIPPED.parse(text)?;
+    Ok(match name {
+        "rss" => Box::new(spread::Spread::new(config, &settings, spread::By::Hash)),
+        "round-robin" => Box::new(spread::Spread::new(config, &settings, spread::By::Turn)),
+        "multi-queue" => Box::new(multi_queue::MultiQueue::new(config, &settings)),
+        "darc" => Box::new(darc::Darc::new(config, &settings)),
+        _ => Box::new(bounded::Bounded::new(config, &settings)),
+    })
+}
+
+/// [`K`] where nobody says, for workers that are CPUs. One of them in a closed loop of 64 calls, on a machine with two:
+/// k=1 16,000/s, 4 33,000/s, 16 54,000/s, no limit 62,000/s. Below, each call has a wake-up and a write of its own.
+const K_OF_CPUS: u16 = 16;
+
+/// How many calls a worker may have at once.
+pub(crate) const K: Setting = Setting::number(
+    "k",
+    "0",
+    0..=1024,
+    "calls that a worker may have at once: more hide the link's latency and are cheaper, fewer keep short calls from \
+     waiting behind long ones; 0 is 1 for threads that are scheduled, and 16 for CPUs",
+);
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// Drives a policy over workers that take what they get, and end calls in the order given.
+    struct Bench {
+        policy: Box<dyn Steering>,
+        outstanding: Vec<u16>,
+        are_threads: bool,
+    }
+
+    impl Bench {
+        fn new(text: &str, workers: u16) -> Bench {
+            let config = Config { subjects: 64, ..Config::coherent(workers) };
+            let policy = by_name(text, &config).unwrap();
+            Bench { policy, outstanding: vec![0; workers.into()], are_threads: false }
+        }
+
+        fn arrive(&mut self, now: u64, call: u32, class: u8) {
+            let request = Request { class, hash: u64::from(call), slo: None };
+            self.policy.arrived(Nanos(now), call, &request);
+        }
+
+        fn hand_over(&mut self, now: u64) -> Vec<(u32, u16)> {
+            let mut handed = vec![];
+            while let Some((call, worker)) = self.policy.next(
+                Nanos(now),
+                Workers { calls: &self.outstanding, are_threads: self.are_threads },
+            ) {
+                self.outstanding[usize::from(worker)] += 1;
+                handed.push((call, worker));
+            }
+            handed
+        }
+
+        fn end(&mut self, now: u64, worker: u16, class: u8, took: u64) {
+            self.outstanding[usize::from(worker)] -= 1;
+            let request = Request { class, ..Request::default() };
+            self.policy.ended(Nanos(now), worker, &request, Nanos(took));
+        }
+    }
+
+    #[test]
+    fn every_policy_goes_by_its_name_and_hands_over_what_arrived_and_did_not_leave() {
+        for name in NAMES {
+            let mut bench = Bench::new(name, 3);
+            assert_eq!(bench.policy.name(), *name);
+            for call in 0..40 {
+                bench.arrive(u64::from(call), call, (call % 3) as u8);
+            }
+            for call in 0..10 {
+                bench.policy.left(call);
+            }
+            let mut seen = vec![];
+            for round in 0..100 {
+                for (call, worker) in bench.hand_over(100 + round) {
+                    assert!(call >= 10, "{name}: {call} had left");
+                    seen.push(call);
+                    bench.end(100 + round, worker, (call % 3) as u8, 10);
+                }
+            }
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(10..40), "{name}: each call once");
+        }
+    }
+
+    #[test]
+    fn a_hash_keeps_its_worker_and_a_turn_goes_round() {
+        let mut bench = Bench::new("rss:ahead=8", 4);
+        for call in [0, 4, 8, 1] {
+            bench.arrive(0, call, 0);
+        }
+        let mut handed = bench.hand_over(0);
+        handed.sort_unstable();
+        assert_eq!(handed, [(0, 0), (1, 1), (4, 0), (8, 0)]);
+        let mut bench = Bench::new("round-robin:ahead=8", 3);
+        for call in [0, 3, 6, 9] {
+            bench.arrive(0, call, 0);
+        }
+        let mut handed = bench.hand_over(0);
+        handed.sort_unstable();
+        assert_eq!(handed, [(0, 0), (3, 1), (6, 2), (9, 0)]);
+    }
+
+    #[test]
+    fn the_shortest_bounded_line_gets_the_call() {
+        let mut bench = Bench::new("jbsq:k=2", 2);
+        for call in 0..6 {
+            bench.arrive(0, call, 0);
+        }
+        assert_eq!(bench.hand_over(0).len(), 4, "two each, the rest waits");
+        bench.end(1, 1, 0, 1);
+        bench.end(1, 1, 0, 1);
+        assert_eq!(bench.hand_over(1), [(4, 1), (5, 1)]);
+    }
+
+    #[test]
+    fn a_thread_that_is_scheduled_gets_one_call_at_a_time() {
+        for (are_threads, calls) in [(true, 1), (false, K_OF_CPUS)] {
+            let mut bench = Bench::new("jbsq", 1);
+            bench.are_threads = are_threads;
+            for call in 0..2 * u32::from(K_OF_CPUS) {
+                bench.arrive(0, call, 0);
+            }
+            assert_eq!(bench.hand_over(0).len(), usize::from(calls), "threads: {are_threads}");
+        }
+    }
+
+    #[test]
+    fn the_head_that_waited_longest_by_its_objective_comes_first() {
+        let mut bench = Bench::new("multi-queue:k=1,slo_us=50/10000", 1);
+        bench.arrive(0, 0, 1);
+        bench.arrive(1_000_000, 1, 0);
+        // A millisecond of ten against a microsecond of fifty, and later ten of those.
+        assert_eq!(bench.hand_over(1_001_000), [(0, 0)]);
+        bench.end(1_001_000, 0, 1, 1);
+        bench.arrive(1_001_000, 2, 1);
+        assert_eq!(bench.hand_over(1_010_000), [(1, 0)]);
+    }
+
+    #[test]
+    fn short_classes_keep_their_workers() {
+        let mut bench = Bench::new("darc", 2);
+        // Both classes have been seen: class 0 takes 10 us, class 1 takes 10 ms.
+        for (call, class, took) in [(0, 0, 10_000), (1, 1, 10_000_000)] {
+            bench.arrive(0, call, class);
+            let [(_, worker)] = bench.hand_over(0)[..] else { panic!("it is handed over") };
+            bench.end(0, worker, class, took);
+        }
+        for call in 2..6 {
+            bench.arrive(1, call, 1);
+        }
+        let long = bench.hand_over(1);
+        assert_eq!(long.len(), 1, "one worker is kept for short calls: {long:?}");
+        bench.arrive(2, 10, 0);
+        let short = bench.hand_over(2);
+        assert_eq!(short.len(), 1);
+        assert_ne!(short[0].1, long[0].1);
+    }
+}

@@ -1,0 +1,85 @@
+//! A line per class: next is the head that has waited longest in proportion to its objective (Wave 7.3.2, after the multi-queue
+//! policy of Shinjuku, NSDI 2019). The objective is the request's own where it has one, else its class's. No class starves.
+
+use alloc::vec::Vec;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
+use wave_core::settings::{CLASSES_MAX, PerClass, Setting, Settings, class_index};
+use wave_core::waiting::Queues;
+
+use super::{K, Request, Steering, Workers};
+
+/// The settings.
+pub static SETTINGS: [Setting; 2] = [
+    K,
+    Setting::per_class(
+        "slo_us",
+        "50/10000",
+        1..=1_000_000_000,
+        "how long a call of each class may wait, in microseconds, unless it says itself",
+    ),
+];
+
+/// The policy.
+#[derive(Debug)]
+pub struct MultiQueue {
+    k: u16,
+    slo: PerClass<Nanos>,
+    lines: Queues,
+    /// Of each call that waits: since when, and its objective.
+    waits: Vec<(Nanos, Nanos)>,
+    look: usize,
+}
+
+impl MultiQueue {
+    /// With settings of [`SETTINGS`].
+    pub fn new(config: &Config, settings: &Settings<'_>) -> MultiQueue {
+        MultiQueue {
+            k: settings.number("k") as u16,
+            slo: settings.micros_per_class("slo_us"),
+            lines: Queues::new(CLASSES_MAX, config.subjects),
+            waits: alloc::vec![(Nanos(0), Nanos(1)); config.subjects as usize],
+            look: 0,
+        }
+    }
+
+    /// The class whose head comes next; of equal ones the lower.
+    fn first(&self, now: Nanos) -> Option<usize> {
+        let mut first: Option<(usize, u128, u128)> = None;
+        for class in 0..CLASSES_MAX {
+            let Some(call) = self.lines.first(class) else { continue };
+            let (since, slo) = self.waits[call as usize];
+            // A call that comes this instant has not waited at all: the tighter objective first.
+            let (waited, slo) = (u128::from(now.since(since).0) + 1, u128::from(slo.0));
+            if first.is_none_or(|(_, other, others_slo)| waited * others_slo > other * slo) {
+                first = Some((class, waited, slo));
+            }
+        }
+        first.map(|(class, ..)| class)
+    }
+}
+
+impl Steering for MultiQueue {
+    fn name(&self) -> &'static str {
+        "multi-queue"
+    }
+
+    fn arrived(&mut self, now: Nanos, call: u32, request: &Request) {
+        let slo = request.slo.filter(|slo| slo.0 > 0);
+        let slo = slo.unwrap_or_else(|| self.slo.of(request.class.into()));
+        self.waits[call as usize] = (now, slo);
+        self.lines.push(class_index(request.class.into()), call);
+    }
+
+    fn left(&mut self, call: u32) {
+        self.lines.remove(call);
+    }
+
+    fn next(&mut self, now: Nanos, workers: Workers<'_>) -> Option<(u32, u16)> {
+        let class = self.first(now)?;
+        let worker = workers.least(self.k, self.look, |_| true)?;
+        self.look = (usize::from(worker) + 1) % workers.len();
+        Some((self.lines.pop(class)?, worker))
+    }
+}

@@ -1,0 +1,81 @@
+//! What a call may have on its way in one direction, before some of it is taken: bytes, and messages, for empty ones take room too.
+
+use crate::wire::{WINDOW_BYTES, WINDOW_MESSAGES};
+
+/// Messages, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes of all of them together.
+    pub bytes: u32,
+    /// How many.
+    pub messages: u32,
+}
+
+impl Load {
+    /// One message.
+    pub const fn of(message: u32) -> Load {
+        Load { bytes: message, messages: 1 }
+    }
+
+    /// Whether nothing may follow before some is taken.
+    pub const fn is_full(self) -> bool {
+        self.bytes >= WINDOW_BYTES || self.messages >= WINDOW_MESSAGES
+    }
+
+    /// Whether so much was taken that the other side is told of it.
+    pub const fn is_much(self) -> bool {
+        self.bytes >= WINDOW_BYTES / 2 || self.messages >= WINDOW_MESSAGES / 2
+    }
+
+    /// With more.
+    pub const fn plus(self, more: Load) -> Load {
+        Load {
+            bytes: self.bytes.saturating_add(more.bytes),
+            messages: self.messages.saturating_add(more.messages),
+        }
+    }
+
+    /// Without what was taken; `None` where that is more than there was.
+    pub const fn minus(self, taken: Load) -> Option<Load> {
+        match (self.bytes.checked_sub(taken.bytes), self.messages.checked_sub(taken.messages)) {
+            (Some(bytes), Some(messages)) => Some(Load { bytes, messages }),
+            _ => None,
+        }
+    }
+
+    /// Without what was passed on, be that said to be more than there was.
+    pub const fn less(self, passed: Load) -> Load {
+        Load {
+            bytes: self.bytes.saturating_sub(passed.bytes),
+            messages: self.messages.saturating_sub(passed.messages),
+        }
+    }
+
+    /// As an argument.
+    pub const fn to_word(self) -> u64 {
+        (self.messages as u64) << 32 | self.bytes as u64
+    }
+
+    /// From an argument. Any word is one.
+    pub const fn from_word(word: u64) -> Load {
+        Load { bytes: word as u32, messages: (word >> 32) as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_full_of_bytes_or_of_messages() {
+        assert!(Load::of(WINDOW_BYTES).is_full());
+        assert!(!Load::of(WINDOW_BYTES - 1).is_full());
+        let empties = (1..WINDOW_MESSAGES).fold(Load::default(), |load, _| load.plus(Load::of(0)));
+        assert!(!empties.is_full() && empties.is_much());
+        assert!(empties.plus(Load::of(0)).is_full());
+        assert_eq!(empties.minus(empties), Some(Load::default()));
+        assert_eq!(empties.minus(Load::of(1)), None);
+        assert_eq!(Load::from_word(Load::of(7).to_word()), Load::of(7));
+        assert!(Load::from_word(u64::MAX).plus(Load::of(1)).is_full());
+    }
+}

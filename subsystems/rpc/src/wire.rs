@@ -1,0 +1,242 @@
+//! What crosses the link: frames, each a head and the bytes that it announces.
+//!
+//! ```text
+//! head   w0  call: id, generation
+//!        w1  how many bytes of the first part, of the second (32 bits each)
+//!        w2  argument
+//!        w3..w6  the first 32 bytes: the first part, then the second
+//! data   w0..w6  56 more bytes
+//! extent w0  an extent, lent: id, generation
+//!        w1  how many more bytes it carries
+//! return w0..w6  extents that came in the worker's other queue, returned: as many as its flags say
+//! ```
+//!
+//! | agent to host | first part | second part | argument |
+//! | --- | --- | --- | --- |
+//! | BEGIN | metadata | message, with [`HAS_MESSAGE`] | method, class, time left ([`Begin`]) |
+//! | MESSAGE | | message | |
+//! | HALF_CLOSE | | | |
+//! | CANCEL | | | a [`Code`]: why |
+//! | GRANT | | | replies that were passed on, as a [`Load`] |
+//!
+//! | host to agent | first part | second part | argument |
+//! | --- | --- | --- | --- |
+//! | HEADERS | metadata | | |
+//! | MESSAGE | | message | |
+//! | STATUS | text | trailers, as metadata | a [`Code`] |
+//! | TAKEN | | | messages that were taken, as a [`Load`] |
+//! | WORKER | | | the worker's thread, as a subject's word, and 0 if it is none's |
+//! | SERVICE | what the host serves ([`crate::service`]) | | |
+//!
+//! A head's flag [`END`] says that nothing follows in its direction: on a BEGIN or MESSAGE that the client has half-closed, on a
+//! reply's MESSAGE that the call ended with OK and no trailers. The frames of a call are in order; the entries of one frame
+//! follow each other, with none but returns between them. SERVICE comes in the control context's queue, WORKER first in a worker's, all else in a worker's.
+
+use wave_core::clock::Nanos;
+use wave_core::layout::PROTOCOL_VERSION;
+use wave_core::message::Subject;
+use wave_core::queue::{Entry, PAYLOAD_WORDS, Tag};
+
+#[cfg(doc)]
+use crate::{status::Code, window::Load};
+
+/// The version in the offer of a window of RPCs: no host of threads, or of anything else, has it.
+pub const RPC_VERSION: u32 = 1 << 30 | PROTOCOL_VERSION;
+
+/// Agent to host: a call begins.
+pub const BEGIN: u16 = 1;
+/// Either way: a message of a call.
+pub const MESSAGE: u16 = 2;
+/// Either way: bytes of the frame that is under way.
+pub const DATA: u16 = 3;
+/// Agent to host: the client sends nothing more.
+pub const HALF_CLOSE: u16 = 4;
+/// Agent to host: nobody waits for the call any more. It still has to be ended by a STATUS.
+pub const CANCEL: u16 = 5;
+/// Agent to host: replies were passed on, and as many more may come.
+pub const GRANT: u16 = 6;
+/// Host to agent: the metadata that precedes the replies.
+pub const HEADERS: u16 = 7;
+/// Host to agent: a call has ended.
+pub const STATUS: u16 = 8;
+/// Host to agent: messages were taken, and as many more may come.
+pub const TAKEN: u16 = 9;
+/// Host to agent: a worker is there.
+pub const WORKER: u16 = 10;
+/// Host to agent: what the host serves.
+pub const SERVICE: u16 = 11;
+/// Either way: an extent with bytes of the frame that is under way.
+pub const EXTENT: u16 = 12;
+/// Either way: extents were read.
+pub const RETURN: u16 = 13;
+
+/// Flag: nothing follows in this direction.
+pub const END: u8 = 1;
+/// Flag of a BEGIN: the second part is a message, though it be empty.
+pub const HAS_MESSAGE: u8 = 2;
+
+/// Flag of a head with a message. Agent to host: it came compressed. Host to agent: it is to be compressed, if the client takes
+/// that. What crosses the link is never compressed.
+pub const COMPRESSED: u8 = 4;
+
+/// The flags of a message.
+pub const fn message_flags(end: bool, compressed: bool) -> u8 {
+    (if end { END } else { 0 }) | (if compressed { COMPRESSED } else { 0 })
+}
+
+/// Bytes in a head.
+pub const HEAD_BYTES: usize = 32;
+/// Bytes in a data entry.
+pub const DATA_BYTES: usize = PAYLOAD_WORDS * 8;
+/// Bytes of messages that a call may have on their way, in each direction, before some are taken. The message that
+/// reaches it may pass it.
+pub const WINDOW_BYTES: u32 = 64 * 1024;
+/// Messages that a call may have so, be they empty.
+pub const WINDOW_MESSAGES: u32 = 1024;
+
+/// The first entry of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// One of this module's kinds.
+    pub kind: u16,
+    /// This module's flags.
+    pub flags: u8,
+    /// Which call.
+    pub call: Subject,
+    /// Bytes of the first part, and of the second.
+    pub lengths: [u32; 2],
+    /// By kind.
+    pub argument: u64,
+}
+
+impl Head {
+    /// A head without bytes.
+    pub const fn new(kind: u16, call: Subject) -> Head {
+        Head { kind, flags: 0, call, lengths: [0; 2], argument: 0 }
+    }
+
+    /// How many bytes follow in the head and after it.
+    pub const fn bytes(&self) -> u64 {
+        self.lengths[0] as u64 + self.lengths[1] as u64
+    }
+
+    /// Entries of the whole frame, where it has no extents.
+    pub const fn entries(&self) -> u64 {
+        1 + self.bytes().saturating_sub(HEAD_BYTES as u64).div_ceil(DATA_BYTES as u64)
+    }
+
+    /// As an entry, with the first bytes.
+    pub fn encode(&self, bytes: &[u8; HEAD_BYTES]) -> (Tag, [u64; PAYLOAD_WORDS]) {
+        let mut words = [0; PAYLOAD_WORDS];
+        words[0] = self.call.to_word();
+        words[1] = u64::from(self.lengths[1]) << 32 | u64::from(self.lengths[0]);
+        words[2] = self.argument;
+        to_words(bytes, &mut words[3..]);
+        (Tag { kind: self.kind, flags: self.flags }, words)
+    }
+
+    /// From an entry that a peer pushed. `None` if it has another size than heads have.
+    pub fn decode(entry: &Entry) -> Option<(Head, [u8; HEAD_BYTES])> {
+        let words: &[u64; PAYLOAD_WORDS] = entry.words().try_into().ok()?;
+        let mut bytes = [0; HEAD_BYTES];
+        from_words(&words[3..], &mut bytes);
+        let head = Head {
+            kind: entry.tag.kind,
+            flags: entry.tag.flags,
+            call: Subject::from_word(words[0]),
+            lengths: [words[1] as u32, (words[1] >> 32) as u32],
+            argument: words[2],
+        };
+        Some((head, bytes))
+    }
+}
+
+/// Bytes to words.
+pub fn to_words(bytes: &[u8], words: &mut [u64]) {
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+}
+
+/// Words to bytes.
+pub fn from_words(words: &[u64], bytes: &mut [u8]) {
+    for (word, bytes) in words.iter().zip(bytes.as_chunks_mut::<8>().0) {
+        *bytes = word.to_le_bytes();
+    }
+}
+
+/// What a BEGIN's argument says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begin {
+    /// Index into the methods that the host serves.
+    pub method: u16,
+    /// The request's class, as the agent found it.
+    pub class: u8,
+    /// How much time the client gives it still, as it is sent. A duration: the two sides' clocks are never compared.
+    pub left: Option<Nanos>,
+}
+
+impl Begin {
+    /// Where there is no deadline.
+    const FOREVER: u32 = u32::MAX;
+
+    /// As a word. Time left is kept in microseconds, rounded down, and 71 minutes at most.
+    pub fn to_word(self) -> u64 {
+        let left = self.left.map_or(Begin::FOREVER, |left| {
+            (left.0 / 1_000).min(u64::from(Begin::FOREVER - 1)) as u32
+        });
+        u64::from(left) << 32 | u64::from(self.class) << 16 | u64::from(self.method)
+    }
+
+    /// From a word. Any word is one; the method is still to be looked up.
+    pub fn from_word(word: u64) -> Begin {
+        let left = (word >> 32) as u32;
+        Begin {
+            method: word as u16,
+            class: (word >> 16) as u8,
+            left: (left != Begin::FOREVER).then_some(Nanos(u64::from(left) * 1_000)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_call_is_one_entry() {
+        let mut head = Head::new(BEGIN, Subject { id: 1, generation: 2 });
+        for (bytes, entries) in [(0, 1), (32, 1), (33, 2), (88, 2), (89, 3), (u32::MAX, 76_695_845)]
+        {
+            head.lengths = [0, bytes];
+            assert_eq!(head.entries(), entries, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn heads_come_back() {
+        let head = Head {
+            kind: MESSAGE,
+            flags: END,
+            call: Subject { id: 7, generation: 9 },
+            lengths: [3, 4],
+            argument: Begin { method: 5, class: 2, left: Some(Nanos::from_micros(6)) }.to_word(),
+        };
+        let bytes = core::array::from_fn(|at| at as u8);
+        let (tag, words) = head.encode(&bytes);
+        assert_eq!(Head::decode(&Entry::new(tag, &words)), Some((head, bytes)));
+        assert_eq!(Head::decode(&Entry::new(tag, &words[..6])), None);
+    }
+
+    #[test]
+    fn time_left_is_bounded() {
+        let there_and_back =
+            |left| Begin::from_word(Begin { method: 0, class: 0, left }.to_word()).left;
+        assert_eq!(there_and_back(None), None);
+        assert_eq!(there_and_back(Some(Nanos(1_999))), Some(Nanos(1_000)));
+        assert_eq!(
+            there_and_back(Some(Nanos(u64::MAX))),
+            Some(Nanos((u64::from(u32::MAX) - 1) * 1_000))
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! A load for servers of the services in `proto/`, by raw HTTP/2.
+//!
+//! *Open loop* ([`Generator::open`]): calls are due at the times of a Poisson process, and sent then,
+//! whatever became of those before. Latency counts from when a call was due, so that a server that
+//! stops shows in every call that was due meanwhile. *Closed loop* ([`Generator::closed`]): every stream
+//! calls again as soon as it has its reply; for costs per call, not for latency.
+//!
+//! No call is sent twice. What the server sends is checked and bounded.
+
+mod calls;
+mod client;
+mod reply;
+
+use std::io;
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use self::calls::Calls;
+pub use self::calls::{ByKind, CallSettings, Kind, ParseError};
+use self::client::{Client, Counts};
+pub use self::reply::Failure;
+use crate::arrivals::{self, Load, Mix};
+use crate::cpu::monotonic_ns;
+use crate::generator::{self, Seat};
+use crate::point::{ClassLatency, Point};
+use crate::recorder::{Latency, Recorder, Window, encode};
+
+/// How long a server may take to accept the connections.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// How late calls may be sent at the p99; and the last one.
+const LAG_P99_LIMIT_NS: u64 = 1_000_000;
+const LAST_LAG_LIMIT_NS: u64 = 20_000_000;
+/// The names of gRPC's statuses, by number.
+const STATUS_NAMES: [&str; reply::STATUSES] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// Why there is no load.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The target cannot be meant.
+    #[error("`{target}` is no address to call, as in 127.0.0.1:50051: {error}")]
+    Target {
+        /// As it was given.
+        target: String,
+        /// What is wrong.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The load cannot be meant.
+    #[error(transparent)]
+    Load(#[from] arrivals::Error),
+    /// Nobody answers.
+    #[error("{target} cannot be reached: {error}; is a server listening there?")]
+    Connect {
+        /// As it was given.
+        target: String,
+        /// The last error.
+        error: io::Error,
+    },
+    /// This thread cannot have a runtime.
+    #[error("making an event loop: {0}")]
+    Runtime(io::Error),
+}
+
+/// Whom to call, over what.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Host and port.
+    pub address: String,
+    /// TCP connections.
+    pub connections: usize,
+    /// The most calls under way on one; fewer where the server says so.
+    pub streams: usize,
+}
+
+/// What became of the calls that were due after the warm-up. With those refused and unanswered they add up to
+/// what was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answers {
+    /// gRPC statuses that occurred.
+    pub statuses: Vec<(String, u64)>,
+    /// Other ends that occurred.
+    pub failures: Vec<(String, u64)>,
+    /// Calls without an answer when the load was given up, warm-up included.
+    pub unanswered: u64,
+    /// Those of status OK whose reply was not the right one.
+    pub wrong: u64,
+}
+
+impl Answers {
+    fn new(counts: &Counts, unanswered: u64) -> Answers {
+        let named = |names: Vec<&str>, counts: &[u64]| {
+            let all = names.into_iter().zip(counts).filter(|(_, count)| **count > 0);
+            all.map(|(name, count)| (name.to_owned(), *count)).collect()
+        };
+        Answers {
+            statuses: named(STATUS_NAMES.to_vec(), &counts.statuses),
+            failures: named(Failure::ALL.map(Failure::name).to_vec(), &counts.failures),
+            unanswered,
+            wrong: counts.wrong,
+        }
+    }
+
+    /// How many ended with this status of gRPC.
+    pub fn status(&self, name: &str) -> u64 {
+        self.statuses.iter().find(|(each, _)| each == name).map_or(0, |(_, count)| *count)
+    }
+}
+
+/// What came of an open loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Open {
+    /// Rates, latencies by class, and whether the generator kept up. Done is what ended with status OK.
+    pub point: Point,
+    /// How the calls ended.
+    pub answers: Answers,
+}
+
+/// What came of a closed loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Calls that were sent, and those that ended with status OK.
+    pub sent: u64,
+    /// Those that ended with status OK.
+    pub done: u64,
+    /// From the first call to the last reply.
+    pub duration_s: f64,
+    /// `done` by `duration_s`.
+    pub achieved_per_second: f64,
+    /// Latencies, each from when its call was sent: while a server stops nothing is sent.
+    pub classes: Vec<ClassLatency>,
+    /// How the calls ended.
+    pub answers: Answers,
+}
+
+/// A load generator that is connected. Everything happens on the thread that calls it.
+pub struct Generator {
+    client: Client,
+    calls: CallSettings,
+    mix: Mix,
+    seed: u64,
+}
+
+impl Generator {
+    /// Connects. Loads of the same seed are the same.
+    pub fn connect(target: &Target, calls: &CallSettings, seed: u64) -> Result<Generator, Error> {
+        let bad = |error: Box<dyn std::error::Error + Send + Sync>| Error::Target {
+            target: target.address.clone(),
+            error,
+        };
+        let mix = calls.mix()?;
+        let addresses = target.address.to_socket_addrs().map_err(|error| bad(error.into()))?;
+        let writer = Calls::new(&target.address, calls).map_err(|error| bad(error.into()))?;
+        let recorder = Recorder::new(&mix, 1);
+        let client =
+            Client::new(addresses.collect(), target.connections, target.streams, writer, recorder);
+        let client = client.map_err(Error::Runtime)?;
+        client
+            .wait_connected(CONNECT_PATIENCE)
+            .map_err(|error| Error::Connect { target: target.address.clone(), error })?;
+        Ok(Generator { client, calls: calls.clone(), mix, seed })
+    }
+
+    /// Calls `rate` times a second, for the warm-up and then the time that counts. Answers are waited for until
+    /// `drain` after the last call.
+    ///
+    /// Uses its CPU all the time, and yields it to whoever shares it.
+    pub fn open(
+        &mut self,
+        rate: f64,
+        warm_up: Duration,
+        duration: Duration,
+        drain: Duration,
+    ) -> Result<Open, Error> {
+        let load = Load::new(rate, self.mix.clone(), self.calls.keys, self.seed)?;
+        let settings = generator::Settings {
+            lag_p99_limit_ns: LAG_P99_LIMIT_NS,
+            last_lag_limit_ns: LAST_LAG_LIMIT_NS,
+            // A server that was stopped answers in a burst, which takes a while: no latency is set aside.
+            stall_ns: u64::MAX,
+            ..generator::Settings::new(duration, warm_up, Seat::Shared)
+        };
+        self.client.begin();
+        let shared = self.client.shared();
+        let report = generator::run(load, &settings, shared.recorder(), &mut self.client);
+        let unanswered = self.client.drain(drain);
+        let answers = Answers::new(&self.client.counts(), unanswered);
+        Ok(Open { point: Point::new(&report, &shared.recorder().collect()), answers })
+    }
+
+    /// Has all streams busy for a while, and waits for the last replies.
+    pub fn closed(&mut self, duration: Duration, drain: Duration) -> Result<Closed, Error> {
+        // The rate counts for nothing, as nobody looks at the times.
+        let load = Load::new(1.0, self.mix.clone(), self.calls.keys, self.seed)?;
+        let start_ns = monotonic_ns();
+        let window = Window { start_ns, from_ns: start_ns, to_ns: u64::MAX };
+        self.client.recorder().open(window);
+        self.client.begin();
+        self.client.keep_busy(load, duration);
+        let unanswered = self.client.drain(drain);
+        let duration_s = (monotonic_ns() - start_ns) as f64 / 1e9;
+        let recorded = self.client.recorder().collect();
+        let classes = recorded.classes.iter().map(|(name, histogram)| ClassLatency {
+            name: name.clone(),
+            latency: Latency::of(histogram),
+            histogram: encode(histogram),
+        });
+        Ok(Closed {
+            sent: recorded.sent,
+            done: recorded.done,
+            duration_s,
+            achieved_per_second: recorded.done as f64 / duration_s,
+            classes: classes.collect(),
+            answers: Answers::new(&self.client.counts(), unanswered),
+        })
+    }
+}

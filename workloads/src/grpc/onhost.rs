@@ -1,0 +1,204 @@
+//! The same services where the host's own cores do everything: tonic, the gRPC server of most Rust programs,
+//! on one single-threaded runtime for each core.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Code, Request, Response, Status};
+
+use super::proto::echo::{Payload, echo_server};
+use super::proto::kv::{
+    GetReply, GetRequest, PutReply, PutRequest, RangeReply, RangeRequest, store_server,
+};
+use super::store::{Range, Refusal, Store, echo};
+use crate::cpu;
+
+/// What its threads are called, before their number.
+pub const THREADS: &str = "onhost-";
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// How long a client may keep its connection when the server ends.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address cannot be had.
+    #[error("listening on {address}: {error}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The kernel's reason.
+        error: io::Error,
+    },
+    /// A thread could not be made, pinned, or given a runtime.
+    #[error("starting a thread of the server: {0}")]
+    Thread(#[from] io::Error),
+    /// It ended before it was told to.
+    #[error("serving: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// A thread that serves.
+type Serving = JoinHandle<Result<(), Error>>;
+
+/// A server that runs. Dropping it has it finish the calls that it has begun, for a second at most.
+#[derive(Debug)]
+pub struct OnHost {
+    address: SocketAddr,
+    threads: Vec<(oneshot::Sender<()>, Serving)>,
+}
+
+impl OnHost {
+    /// Serves `store` and the echo on `listen`, with a thread on each of `cpus`, or one that may run anywhere
+    /// where none is given. The kernel deals connections out between the threads.
+    pub fn start(listen: SocketAddr, cpus: &[usize], store: &Store) -> Result<OnHost, Error> {
+        let places: Vec<Option<usize>> = match cpus {
+            [] => vec![None],
+            cpus => cpus.iter().copied().map(Some).collect(),
+        };
+        let mut server = OnHost { address: listen, threads: Vec::new() };
+        for (number, place) in places.into_iter().enumerate() {
+            let failed = |error| Error::Listen { address: listen, error };
+            let listener = listener(server.address).map_err(failed)?;
+            // Port 0 is any port, but the same one for all.
+            server.address = listener.local_addr().map_err(failed)?;
+            let (store, (stop, stopped)) = (store.clone(), oneshot::channel());
+            let (started, has_started) = mpsc::channel();
+            let thread =
+                thread::Builder::new().name(format!("{THREADS}{number}")).spawn(move || {
+                    if let Some(cpu) = place {
+                        cpu::pin_current_thread(cpu).map_err(io::Error::other)?;
+                    }
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                    let _ = started.send(());
+                    runtime.block_on(serve(listener, store, stopped))
+                })?;
+            if has_started.recv().is_err() {
+                return Err(joined(thread).err().unwrap_or_else(|| ended_early().into()));
+            }
+            server.threads.push((stop, thread));
+        }
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends it, and says what went wrong meanwhile.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let mut result = Ok(());
+        for (stop, thread) in self.threads.drain(..) {
+            let _ = stop.send(());
+            result = result.and(joined(thread));
+        }
+        result
+    }
+}
+
+impl Drop for OnHost {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+fn joined(thread: JoinHandle<Result<(), Error>>) -> Result<(), Error> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn ended_early() -> io::Error {
+    io::Error::other("it ended at once")
+}
+
+fn listener(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+async fn serve(
+    listener: std::net::TcpListener,
+    store: Store,
+    stopped: oneshot::Receiver<()>,
+) -> Result<(), Error> {
+    let incoming = TcpIncoming::from(TcpListener::from_std(listener)?).with_nodelay(Some(true));
+    let (end, ended) = oneshot::channel::<()>();
+    let serving = Server::builder()
+        .add_service(store_server::StoreServer::new(store))
+        .add_service(echo_server::EchoServer::new(Echo))
+        .serve_with_incoming_shutdown(incoming, async {
+            let _ = ended.await;
+        });
+    let serving = tokio::spawn(serving);
+    let _ = stopped.await;
+    let _ = end.send(());
+    match tokio::time::timeout(GRACE, serving).await {
+        Ok(served) => Ok(served.map_err(io::Error::other)??),
+        Err(_) => Ok(()),
+    }
+}
+
+fn status(refusal: Refusal) -> Status {
+    Status::new(Code::from(refusal.code() as i32), refusal.to_string())
+}
+
+#[tonic::async_trait]
+impl store_server::Store for Store {
+    async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetReply>, Status> {
+        Store::get(self, request.get_ref(), || false).map(Response::new).map_err(status)
+    }
+
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutReply>, Status> {
+        Store::put(self, request.get_ref()).map(Response::new).map_err(status)
+    }
+
+    type RangeStream = tokio_stream::Iter<Replies>;
+
+    async fn range(
+        &self,
+        request: Request<RangeRequest>,
+    ) -> Result<Response<Self::RangeStream>, Status> {
+        let range = Store::range(self, request.get_ref(), || false).map_err(status)?;
+        Ok(Response::new(tokio_stream::iter(Replies(range))))
+    }
+}
+
+/// A RANGE as tonic wants it.
+#[derive(Debug)]
+pub struct Replies(Range);
+
+impl Iterator for Replies {
+    type Item = Result<RangeReply, Status>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.next()?.map_err(status))
+    }
+}
+
+struct Echo;
+
+#[tonic::async_trait]
+impl echo_server::Echo for Echo {
+    async fn unary(&self, request: Request<Payload>) -> Result<Response<Payload>, Status> {
+        Ok(Response::new(echo(request.into_inner())))
+    }
+}

@@ -1,0 +1,313 @@
+//! What the store's calls do: plain functions, the same for every server that they are called from.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::proto::echo::Payload;
+use super::proto::kv::{
+    GetReply, GetRequest, Pair, PutReply, PutRequest, RangeReply, RangeRequest,
+};
+use crate::rocksdb::{self, Database};
+use crate::service::{self, Clock, Served};
+
+/// The most pairs that one RANGE may ask for.
+pub const RANGE_LIMIT_MAX: u32 = 1_000_000;
+/// A reply of a RANGE is sent when it holds so many bytes.
+const REPLY_BYTES: usize = 16 << 10;
+
+/// Why a call is answered with a status other than OK.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The client's: there is no such key.
+    #[error("there is no key {0}")]
+    NotFound(u64),
+    /// The client's: keys are numbers.
+    #[error("a key is 8 bytes (a number, big-endian), not {0}")]
+    Key(usize),
+    /// The client's: it asks for too much.
+    #[error("a range is of at most {RANGE_LIMIT_MAX} pairs, not {0}")]
+    Limit(u32),
+    /// Ours.
+    #[error(transparent)]
+    Database(#[from] rocksdb::Error),
+}
+
+impl Refusal {
+    /// gRPC's number of the status.
+    pub fn code(&self) -> u32 {
+        match self {
+            Refusal::Key(_) | Refusal::Limit(_) => 3,
+            Refusal::NotFound(_) => 5,
+            Refusal::Database(_) => 13,
+        }
+    }
+}
+
+/// How long calls take, at the least: the rest is drawn out, on the core that serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServiceTimes {
+    /// A GET spins once it has its value.
+    pub get: Duration,
+    /// A RANGE reads on in order, and only then replies.
+    pub range: Duration,
+}
+
+/// What GETs and RANGEs have done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Worked {
+    /// Those that were served.
+    pub calls: u64,
+    /// Time in their service, but for where they were preempted.
+    pub ns: u64,
+}
+
+impl Worked {
+    /// Since `before`.
+    pub fn since(self, before: Worked) -> Worked {
+        Worked { calls: self.calls - before.calls, ns: self.ns - before.ns }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    calls: AtomicU64,
+    ns: AtomicU64,
+}
+
+/// A database as its calls see it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    database: Arc<Database>,
+    times: ServiceTimes,
+    tally: Arc<Tally>,
+}
+
+impl Store {
+    /// # Panics
+    ///
+    /// If the database cannot be scanned: see [`Database::open_in_order`].
+    pub fn new(database: Database) -> Store {
+        Store::taking(Arc::new(database), ServiceTimes::default())
+    }
+
+    /// One whose calls take so long; several may share a database.
+    ///
+    /// # Panics
+    ///
+    /// As [`Store::new`].
+    pub fn taking(database: Arc<Database>, times: ServiceTimes) -> Store {
+        assert!(database.is_in_order(), "a store is a database in order");
+        Store { database, times, tally: Arc::default() }
+    }
+
+    /// What its GETs and RANGEs have done so far.
+    pub fn worked(&self) -> Worked {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Worked { calls: get(&self.tally.calls), ns: get(&self.tally.ns) }
+    }
+
+    fn add(&self, served: Served) {
+        self.tally.calls.fetch_add(1, Ordering::Relaxed);
+        self.tally.ns.fetch_add(served.worked_ns, Ordering::Relaxed);
+    }
+
+    /// The value of a key. Calls `preempt_point` while it is drawn out: there the caller may switch to another stack,
+    /// and returns true then.
+    pub fn get(
+        &self,
+        request: &GetRequest,
+        preempt_point: impl FnMut() -> bool,
+    ) -> Result<GetReply, Refusal> {
+        let key = number(&request.key)?;
+        let (mut value, ns) = (Bytes::new(), nanos(self.times.get));
+        let copy = |found: &[u8]| value = Bytes::copy_from_slice(found);
+        let served = service::get_value(&self.database, key, ns, Clock::Wall, copy, preempt_point)?;
+        self.add(served);
+        match served.found {
+            true => Ok(GetReply { value }),
+            false => Err(Refusal::NotFound(key)),
+        }
+    }
+
+    /// Sets a value.
+    pub fn put(&self, request: &PutRequest) -> Result<PutReply, Refusal> {
+        self.database.put(number(&request.key)?, &request.value)?;
+        Ok(PutReply {})
+    }
+
+    /// Pairs in order. Calls `preempt_point` after each key that is read on.
+    pub fn range(
+        &self,
+        request: &RangeRequest,
+        preempt_point: impl FnMut() -> bool,
+    ) -> Result<Range, Refusal> {
+        let next = number(&request.start)?;
+        if request.limit > RANGE_LIMIT_MAX {
+            return Err(Refusal::Limit(request.limit));
+        }
+        if !self.times.range.is_zero() {
+            let ns = nanos(self.times.range);
+            let served = service::range(&self.database, next, ns, Clock::Wall, preempt_point)?;
+            self.add(served);
+        }
+        Ok(Range { store: self.clone(), next: Some(next), left: request.limit })
+    }
+}
+
+/// A RANGE that is being answered, a reply at a time: nothing is read before it is asked for. Each
+/// reply is of the database as it is then.
+#[derive(Debug)]
+pub struct Range {
+    store: Store,
+    next: Option<u64>,
+    left: u32,
+}
+
+impl Range {
+    /// The next reply, calling `preempt_point` after each key, where it may switch to another stack.
+    pub fn reply(
+        &mut self,
+        mut preempt_point: impl FnMut(),
+    ) -> Option<Result<RangeReply, Refusal>> {
+        let first = self.next.filter(|_| self.left > 0)?;
+        let (mut pairs, mut bytes) = (Vec::new(), 0);
+        // A scan begins again at the smallest key: then this one ends.
+        self.next = None;
+        let scanned = self.store.database.scan(first, |key, value| {
+            if key < self.next.unwrap_or(first) {
+                self.next = None;
+                return false;
+            }
+            bytes += size_of_val(&key) + value.len();
+            pairs.push(Pair {
+                key: Bytes::copy_from_slice(&key.to_be_bytes()),
+                value: Bytes::copy_from_slice(value),
+            });
+            self.left -= 1;
+            self.next = key.checked_add(1);
+            preempt_point();
+            self.left > 0 && self.next.is_some() && bytes < REPLY_BYTES
+        });
+        match scanned {
+            Ok(()) if pairs.is_empty() => None,
+            Ok(()) => Some(Ok(RangeReply { pairs })),
+            Err(error) => {
+                self.left = 0;
+                Some(Err(error.into()))
+            }
+        }
+    }
+}
+
+impl Iterator for Range {
+    type Item = Result<RangeReply, Refusal>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.reply(|| {})
+    }
+}
+
+/// The same bytes again.
+pub fn echo(payload: Payload) -> Payload {
+    payload
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn number(key: &[u8]) -> Result<u64, Refusal> {
+    key.try_into().map(u64::from_be_bytes).map_err(|_| Refusal::Key(key.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::rocksdb::is_value_of;
+
+    fn store(keys: u64, value_bytes: usize) -> Store {
+        let mut database = Database::open_in_order(None).unwrap();
+        database.fill(keys, value_bytes, |_, _| {}).unwrap();
+        Store::new(database)
+    }
+
+    fn key(number: u64) -> Bytes {
+        Bytes::copy_from_slice(&number.to_be_bytes())
+    }
+
+    fn get(store: &Store, number: u64) -> Result<Bytes, Refusal> {
+        let reply = store.get(&GetRequest { slo_us: 0, key: key(number) }, || false)?;
+        Ok(reply.value)
+    }
+
+    #[test]
+    fn what_was_put_is_got_and_what_was_not_is_not_found() {
+        let store = store(100, 64);
+        assert!(is_value_of(7, &get(&store, 7).unwrap()));
+        assert_eq!(get(&store, 100).unwrap_err().code(), 5);
+        let value = Bytes::from_static(b"new");
+        store.put(&PutRequest { slo_us: 0, key: key(100), value: value.clone() }).unwrap();
+        assert_eq!(get(&store, 100).unwrap(), value);
+    }
+
+    #[test]
+    fn calls_take_their_time_and_more_where_they_are_preempted() {
+        let mut database = Database::open_in_order(None).unwrap();
+        database.fill(100, 64, |_, _| {}).unwrap();
+        let times =
+            ServiceTimes { get: Duration::from_micros(200), range: Duration::from_micros(500) };
+        let store = Store::taking(Arc::new(database), times);
+        let start = Instant::now();
+        let mut points = 0;
+        let mut count = || {
+            points += 1;
+            false
+        };
+        store.get(&GetRequest { slo_us: 0, key: key(7) }, &mut count).unwrap();
+        assert!(start.elapsed() >= times.get);
+        let request = RangeRequest { slo_us: 0, start: key(0), limit: 3 };
+        assert_eq!(store.range(&request, &mut count).unwrap().count(), 1);
+        assert!(start.elapsed() >= times.get + times.range);
+        assert!(points > 1);
+        assert_eq!(store.worked().calls, 2);
+    }
+
+    #[test]
+    fn a_range_ends_at_its_limit_or_after_the_last_key_and_is_sent_in_batches() {
+        let store = store(1_000, 1_000);
+        for (start, limit, expected) in [
+            (0, 1_000, 1_000),
+            (0, 2_000, 1_000),
+            (990, 100, 10),
+            (5, 3, 3),
+            (1_000, 9, 0),
+            (0, 0, 0),
+        ] {
+            let request = RangeRequest { slo_us: 0, start: key(start), limit };
+            let replies: Vec<RangeReply> =
+                store.range(&request, || false).unwrap().collect::<Result<_, _>>().unwrap();
+            let bytes = |reply: &RangeReply| reply.pairs.iter().map(|pair| pair.value.len()).sum();
+            assert!(replies.iter().all(|reply| (1..2 * REPLY_BYTES).contains(&bytes(reply))));
+            let pairs: Vec<&Pair> = replies.iter().flat_map(|reply| &reply.pairs).collect();
+            assert_eq!(pairs.len(), expected);
+            for (pair, number) in pairs.iter().zip(start..) {
+                assert_eq!(pair.key, key(number));
+                assert!(is_value_of(number, &pair.value));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_client_may_not_ask_for_is_its_own_fault() {
+        let store = store(1, 8);
+        let short = store.get(&GetRequest { slo_us: 0, key: Bytes::from_static(b"one") }, || false);
+        assert_eq!(short.unwrap_err().code(), 3);
+        let request = RangeRequest { slo_us: 0, start: key(0), limit: RANGE_LIMIT_MAX + 1 };
+        assert_eq!(store.range(&request, || false).unwrap_err().code(), 3);
+    }
+}
