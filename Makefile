@@ -48,6 +48,7 @@ bench: build
 	$(WAVE) bench sim
 	$(WAVE) bench sol
 	$(WAVE) bench payload
+	$(WAVE) bench rpc
 
 soak: build
 	$(WAVE) run scenarios/ladder.toml

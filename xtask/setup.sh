@@ -12,6 +12,9 @@ command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
 { command -v clang-16 || command -v clang-17 || command -v clang-18 || command -v clang-19; } >/dev/null 2>&1 || missing="$missing clang-16"
 if [ "${1:-}" = test ]; then
     command -v redis-check-rdb >/dev/null 2>&1 || missing="$missing redis-tools"
+    # Under it programs of the C library run. Its own suppressions need the C library's symbols.
+    command -v valgrind >/dev/null 2>&1 || missing="$missing valgrind"
+    [ -e /usr/lib/debug/.build-id ] || missing="$missing libc6-dbg"
     # A client of another implementation of gRPC, by Debian's own Python.
     [ -e /usr/lib/python3/dist-packages/grpc_tools ] || missing="$missing python3-grpcio python3-grpc-tools"
 fi

@@ -136,6 +136,16 @@ impl DmaConsumer {
         entry
     }
 
+    /// Whether entry number `index` has arrived ([`Consumer::has`]).
+    pub fn has(&self, port: &impl Port, index: u64) -> bool {
+        self.ring.has(port.window(self.near), index)
+    }
+
+    /// Entries popped so far.
+    pub fn consumed(&self) -> u64 {
+        self.ring.consumed()
+    }
+
     /// Lets the copy of the credit progress. Returns whether none is under way or waiting.
     pub fn poll(&mut self, port: &impl Port) -> bool {
         self.return_credit(port);

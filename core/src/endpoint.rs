@@ -124,6 +124,22 @@ impl Receiver {
         }
     }
 
+    /// Entries popped so far.
+    pub fn consumed(&self) -> u64 {
+        match self {
+            Receiver::Mmio(ring, _) => ring.consumed(),
+            Receiver::Dma(ring) => ring.consumed(),
+        }
+    }
+
+    /// Whether entry number `index`, counted from 0, lies there ([`Consumer::has`]).
+    pub fn has(&self, port: &impl Port, index: u64) -> bool {
+        match self {
+            Receiver::Mmio(ring, home) => ring.has(port.window(*home), index),
+            Receiver::Dma(ring) => ring.has(port, index),
+        }
+    }
+
     /// Lets the way back of the credit progress. Returns whether nothing is under way.
     #[inline]
     pub fn poll(&mut self, port: &impl Port) -> bool {

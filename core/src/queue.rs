@@ -248,6 +248,15 @@ impl Consumer {
         self.credited
     }
 
+    /// Whether entry number `index`, counted from 0, lies there: for who watches a consumer that has taken all before it.
+    pub fn has(&self, window: &impl Window, index: u64) -> bool {
+        let line = self.ring.line(index);
+        if self.cached {
+            window.flush(line);
+        }
+        (window.load(line, LAP_WORD) >> 32) as u32 == self.ring.lap(index)
+    }
+
     /// Asks for the line of the next entry (Wave 5.4, `PREFETCH_TXNS`), dropping what a cache
     /// may still hold of it from the lap before.
     #[inline]

@@ -2,6 +2,7 @@
 //! begun twice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use wave_agent::Seat;
 use wave_agent::rpc::{Limits, RpcFront, RpcOptions, serve};
 use wave_rpc::status::{Code, Status};
@@ -51,15 +53,20 @@ fn front_process() {
     let (Some(socket), Ok(address)) = (std::env::var_os(SOCKET), std::env::var(ADDRESS)) else {
         return;
     };
-    let options = RpcOptions {
+    let options = front_options(socket, &address, "jbsq:k=2");
+    serve(&mut RpcFront::new(options, Instant::now()).unwrap(), Seat::Shared);
+}
+
+/// A front of a process of its own.
+pub fn front_options(socket: OsString, address: &str, steer: &str) -> RpcOptions {
+    RpcOptions {
         host: socket.into(),
         listen: vec![address.parse().unwrap()],
-        steer: "jbsq:k=2".to_owned(),
+        steer: steer.to_owned(),
         tls: None,
         limits: Limits::default(),
         quiet: true,
-    };
-    serve(&mut RpcFront::new(options, Instant::now()).unwrap(), Seat::Shared);
+    }
 }
 
 /// A process of this test's own program, killed when it is dropped.
@@ -71,6 +78,11 @@ impl Process {
         command.args(["--exact", role, "--quiet"]).stdout(Stdio::null());
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         Process(command.spawn().unwrap())
+    }
+
+    /// Stops it at whichever instruction it has come to.
+    pub fn freeze(&self) {
+        kill_process(Pid::from_child(&self.0), Signal::STOP).unwrap();
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use wave_agent::rpc::{Limits, NotesTo, RpcFront, RpcOptions, Source, serve_with};
+use wave_agent::rpc::{NotesTo, RpcFront, Source, serve_with};
 use wave_agent::{NotesFrom, Registry, Seat, attach, run_with};
 use wave_links::LinkSpec;
 use wave_rpc::status::Code;
@@ -15,7 +15,7 @@ use wave_user::Enclave;
 use wave_user::rpc::{Call, Methods, Options, Server};
 
 use crate::client::Client;
-use crate::killed::Process;
+use crate::killed::{Process, front_options};
 
 const THREADS: &str = "WAVE_TEST_THREADS";
 const RPC: &str = "WAVE_TEST_RPC";
@@ -57,14 +57,7 @@ fn front_process() {
     ) else {
         return;
     };
-    let options = RpcOptions {
-        host: rpc.into(),
-        listen: vec![address.parse().unwrap()],
-        steer: "jbsq:k=1".to_owned(),
-        tls: None,
-        limits: Limits::default(),
-        quiet: true,
-    };
+    let options = front_options(rpc, &address, "jbsq:k=1");
     let link = LinkSpec::builtin(&link).unwrap();
     let mut notes = NotesTo::new(&PathBuf::from(notes), link, true).unwrap();
     let mut front = RpcFront::new(options, Instant::now()).unwrap();
@@ -74,19 +67,19 @@ fn front_process() {
 /// What the scheduler's process runs, again whenever its host turns it out.
 #[test]
 fn scheduler_process() {
-    let (Some(threads), Some(notes), Ok(policy)) =
-        (std::env::var_os(THREADS), std::env::var_os(NOTES), std::env::var(POLICY))
-    else {
+    let (Some(threads), Ok(policy)) = (std::env::var_os(THREADS), std::env::var(POLICY)) else {
         return;
     };
+    let notes = std::env::var_os(NOTES).map(PathBuf::from);
     loop {
         let Ok(attached) = attach(&PathBuf::from(&threads)) else {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
         let policy = Registry::shipped().make(&policy, &attached.layout.config).unwrap();
-        let mut notes = NotesFrom::new(PathBuf::from(&notes), true).unwrap();
-        run_with(attached, policy, (), Seat::Shared, Source::Link(&mut notes)).unwrap();
+        let mut notes = notes.clone().map(|notes| NotesFrom::new(notes, true).unwrap());
+        let source = notes.as_mut().map_or(Source::None, Source::Link);
+        run_with(attached, policy, (), Seat::Shared, source).unwrap();
     }
 }
 
@@ -124,6 +117,11 @@ impl Fixture {
     fn scheduler(&self, policy: &str) -> Process {
         let variables =
             [(THREADS, self.file("threads")), (NOTES, self.file("notes")), (POLICY, policy.into())];
+        Process::start("notes::scheduler_process", &variables)
+    }
+
+    fn deaf_scheduler(&self) -> Process {
+        let variables = [(THREADS, self.file("threads")), (POLICY, "fifo".into())];
         Process::start("notes::scheduler_process", &variables)
     }
 }
@@ -234,6 +232,38 @@ fn run(link: &'static str, policies: &[&str], kills: u32) -> Books {
 fn no_request_waits_for_ever_whichever_agent_is_killed() {
     let books = run("shm", &["fifo", "shinjuku:slice_us=100"], KILLS);
     assert!(books.unavailable + books.broken > 0, "the kills met no calls");
+}
+
+/// Calls one after the other, each after its thread awaits the next, until so many have been answered.
+fn call_at_leisure(fixture: &Fixture, calls: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let ended: Arc<AtomicU64> = Arc::default();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let client =
+            tokio::spawn(client(fixture.address, Arc::clone(&ended), Arc::clone(&is_over)));
+        answers(&[ended], calls).await;
+        is_over.store(true, SeqCst);
+        client.await.unwrap();
+    });
+}
+
+#[test]
+fn a_scheduler_that_hangs_while_all_threads_await_requests_is_turned_out() {
+    let fixture = Fixture::new("shm");
+    let (_host, _front) = (fixture.host(), fixture.front());
+    let scheduler = fixture.scheduler("fifo");
+    call_at_leisure(&fixture, 20);
+    // No thread is ready now, so that nobody waits for this scheduler.
+    scheduler.freeze();
+    call_at_leisure(&fixture, 20);
+}
+
+#[test]
+fn a_scheduler_that_hears_of_no_requests_serves_them_all_the_same() {
+    let fixture = Fixture::new("shm");
+    let (_host, _front, _deaf) = (fixture.host(), fixture.front(), fixture.deaf_scheduler());
+    call_at_leisure(&fixture, 20);
 }
 
 #[test]

@@ -146,12 +146,14 @@ each chunk's CPU time by its calls.
   host_cpu_ratio_with_polling    the same with all CPU time of the worker's thread, its looking for work included
   front_ratio_vs_tonic           CPU time of the agent by tonic's: a closed loop of 4 connections with 16 streams; and 8 with 1
   total_cpu_ratio                agent and worker together by tonic's, in the closed loop of 4x16
+  throughput_ratio_vs_tonic      calls a second in the closed loops, where all of a server has one CPU: agent and worker
+                                 share it, as a sidecar would; tonic has it alone. p99_ratio_vs_tonic beside it
 
 Where the worker is measured, it and the agent look for work between two calls and never sleep. Where the agent is,
 it sleeps as soon as there is nothing to do, as tonic does: its CPU time has no polling in it.
 
-Two CPUs do, three are better: with two the worker shares the generator's where it is measured, and the agent's where
-that is, and what it uses to look for work says little.
+Two CPUs do, three are better: with two the worker shares the generator's where it is measured, and what it uses to look
+for work says little.
 
 Examples:
   wave bench rpc

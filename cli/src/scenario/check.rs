@@ -66,6 +66,46 @@ impl Source<'_> {
         Err(self.refuse(written.span(), message))
     }
 
+    /// A variant's name, which names a file of results: one that no other variant has.
+    pub(super) fn variant_name<'o>(
+        &self,
+        written: &Spanned<String>,
+        mut others: impl Iterator<Item = &'o str>,
+    ) -> Result<String, ScenarioError> {
+        let name = written.get_ref();
+        let file = slug(name);
+        if !file.is_empty() && others.all(|other| slug(other) != file) {
+            return Ok(name.clone());
+        }
+        let message = format!(
+            "`variant.name` is \"{name}\", expected letters or digits, and other ones than every other variant"
+        );
+        Err(self.refuse(written.span(), message))
+    }
+
+    /// `run.loads_per_second`: one or more, ascending.
+    pub(super) fn loads(
+        &self,
+        loads: &Spanned<Vec<Spanned<f64>>>,
+    ) -> Result<Vec<f64>, ScenarioError> {
+        let field = "run.loads_per_second";
+        let mut checked: Vec<f64> = Vec::with_capacity(loads.get_ref().len());
+        for load in loads.get_ref() {
+            let rate = self.positive(field, load)?;
+            if let Some(before) = checked.last().filter(|before| **before >= rate) {
+                let message =
+                    format!("`{field}` has {rate} after {before}, expected ascending loads");
+                return Err(self.refuse(load.span(), message));
+            }
+            checked.push(rate);
+        }
+        if checked.is_empty() {
+            let message = format!("`{field}` is empty, expected at least one load");
+            return Err(self.refuse(loads.span(), message));
+        }
+        Ok(checked)
+    }
+
     /// A number above 0.
     fn positive(&self, field: &str, value: &Spanned<f64>) -> Result<f64, ScenarioError> {
         let number = *value.get_ref();
@@ -303,7 +343,7 @@ fn run(
                            a ladder compares saturations";
             return Err(source.refuse(loads.span(), message));
         }
-        (Some(loads), None) => each(loads, source)?,
+        (Some(loads), None) => Load::Each(source.loads(loads)?),
         (None, Some(search)) => self::search(search.get_ref(), source)?,
     };
     let refine = source.within("run.refine", raw.refine.as_ref(), defaults::REFINE, 0..=16)?;
@@ -334,25 +374,6 @@ fn compare(
     }
     let at = source.within("run.compare.at", at.as_ref(), defaults::COMPARE_AT, 0.01..=1.0)?;
     Ok(Compare { with: name.clone(), at })
-}
-
-fn each(loads: &Spanned<Vec<Spanned<f64>>>, source: Source<'_>) -> Result<Load, ScenarioError> {
-    let field = "run.loads_per_second";
-    let mut checked: Vec<f64> = Vec::with_capacity(loads.get_ref().len());
-    for load in loads.get_ref() {
-        let rate = source.positive(field, load)?;
-        if let Some(before) = checked.last().filter(|before| **before >= rate) {
-            let message = format!("`{field}` has {rate} after {before}, expected ascending loads");
-            return Err(source.refuse(load.span(), message));
-        }
-        checked.push(rate);
-    }
-    if checked.is_empty() {
-        return Err(
-            source.refuse(loads.span(), format!("`{field}` is empty, expected at least one load"))
-        );
-    }
-    Ok(Load::Each(checked))
 }
 
 fn search(raw: &RawSearch, source: Source<'_>) -> Result<Load, ScenarioError> {

@@ -8,7 +8,7 @@ use wave_memory::{policies, serve};
 
 use super::check::Source;
 use super::error::ScenarioError;
-use super::{defaults, file, slug};
+use super::{defaults, file};
 use crate::memory::size;
 
 /// A checked experiment on memory.
@@ -234,21 +234,15 @@ fn variants(
 ) -> Result<Vec<Managed>, ScenarioError> {
     let mut variants: Vec<Managed> = Vec::new();
     for variant in raw.get_ref() {
-        let name = variant.name.get_ref();
-        let file = slug(name);
-        if file.is_empty() || variants.iter().any(|other| slug(&other.name) == file) {
-            let message = format!(
-                "`variant.name` is \"{name}\", expected letters or digits, and other ones than every other variant"
-            );
-            return Err(source.refuse(variant.name.span(), message));
-        }
+        let others = variants.iter().map(|other: &Managed| other.name.as_str());
+        let name = source.variant_name(&variant.name, others)?;
         if let Some(policy) = &variant.policy
             && let Err(error) = policies::by_name(policy.get_ref(), &serve::config(1))
         {
             return Err(source.refuse(policy.span(), format!("`variant.policy`: {error}")));
         }
         let policy = variant.policy.as_ref().map(|policy| policy.get_ref().clone());
-        variants.push(Managed { name: name.clone(), policy });
+        variants.push(Managed { name, policy });
     }
     let with = variants.iter().skip(1).all(|variant| variant.policy.is_some());
     match variants.first() {

@@ -11,7 +11,7 @@ use wave_sched::policies;
 
 use super::check::{Source, link};
 use super::error::ScenarioError;
-use super::{Link, defaults, file, slug};
+use super::{Link, defaults, file};
 
 /// A checked experiment on RPCs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -202,7 +202,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Rpc, ScenarioError> {
         defaults::WARMUP_SECONDS.min(seconds / 2.0),
         0.0..=seconds * 0.9,
     )?;
-    let loads_per_second = loads(&run.loads_per_second, source)?;
+    let loads_per_second = source.loads(&run.loads_per_second)?;
     let refine = source.within("run.refine", run.refine.as_ref(), defaults::REFINE, 0..=20)?;
     let limit = defaults::GET_P99_US;
     let (host, most) = (&raw.host, 240);
@@ -280,30 +280,6 @@ fn workload(raw: &RawWorkload, source: Source<'_>) -> Result<RpcWorkload, Scenar
     })
 }
 
-fn loads(
-    written: &Spanned<Vec<Spanned<f64>>>,
-    source: Source<'_>,
-) -> Result<Vec<f64>, ScenarioError> {
-    let mut loads: Vec<f64> = Vec::new();
-    for load in written.get_ref() {
-        let number = *load.get_ref();
-        if !(1.0..=10_000_000.0).contains(&number)
-            || loads.last().is_some_and(|last| *last >= number)
-        {
-            let message = format!(
-                "`run.loads_per_second` has {number}, expected 1 to 10000000, each above the one before"
-            );
-            return Err(source.refuse(load.span(), message));
-        }
-        loads.push(number);
-    }
-    match loads.is_empty() {
-        false => Ok(loads),
-        true => Err(source
-            .refuse(written.span(), "`run.loads_per_second` is empty, expected a load or more")),
-    }
-}
-
 /// The lowest load, unless the file says so.
 fn compare_at(
     written: Option<&Spanned<f64>>,
@@ -329,14 +305,8 @@ fn variants(
 ) -> Result<Vec<Stack>, ScenarioError> {
     let mut variants: Vec<Stack> = Vec::new();
     for raw in raw.get_ref() {
-        let name = raw.name.get_ref();
-        let file = slug(name);
-        if file.is_empty() || variants.iter().any(|other| slug(&other.name) == file) {
-            let message = format!(
-                "`variant.name` is \"{name}\", expected letters or digits, and other ones than every other variant"
-            );
-            return Err(source.refuse(raw.name.span(), message));
-        }
+        let others = variants.iter().map(|other| other.name.as_str());
+        source.variant_name(&raw.name, others)?;
         variants.push(variant(raw, source)?);
     }
     match variants.is_empty() {

@@ -8,7 +8,7 @@ use super::{ScenarioError, Source};
 use crate::scenario::defaults;
 use crate::scenario::file::{RawHost, RawKind, RawPlacement, RawQueue, RawVariant};
 use crate::scenario::model::{
-    Agent, Home, Host, Kind, Link, Mapping, Placement, Queue, Scheduler, Transport, Variant, slug,
+    Agent, Home, Host, Kind, Link, Mapping, Placement, Queue, Scheduler, Transport, Variant,
 };
 
 /// Fills in defaults and checks every variant.
@@ -69,16 +69,9 @@ pub(super) fn check(
     }
     let mut variants: Vec<Variant> = Vec::with_capacity(raw.len());
     for raw in &raw {
-        let variant = variant(raw, shared, source)?;
-        let file = slug(&variant.name);
-        if file.is_empty() || variants.iter().any(|other| slug(&other.name) == file) {
-            let message = format!(
-                "`variant.name` is \"{}\", expected letters or digits, and other ones than every other variant",
-                variant.name
-            );
-            return Err(source.refuse(raw.get_ref().name.span(), message));
-        }
-        variants.push(variant);
+        let others = variants.iter().map(|other| other.name.as_str());
+        source.variant_name(&raw.get_ref().name, others)?;
+        variants.push(variant(raw, shared, source)?);
     }
     Ok(variants)
 }

@@ -27,6 +27,8 @@ pub enum Operation {
     Prefetch,
     /// Take an entry.
     Pop,
+    /// See whether an entry is there, from beside the consumer.
+    Look,
     /// Let a little arrive.
     Tick,
     /// Let everything arrive that has left.
@@ -43,7 +45,8 @@ impl Operation {
             7 => Operation::Fence,
             8 => Operation::Poll,
             9 => Operation::Prefetch,
-            10..=12 => Operation::Pop,
+            10 | 11 => Operation::Pop,
+            12 => Operation::Look,
             13 | 14 => Operation::Tick,
             _ => Operation::Settle,
         }
@@ -65,6 +68,8 @@ pub struct Model {
     place: QueuePlace,
     sender: Sender,
     receiver: Receiver,
+    /// Takes nothing.
+    watcher: Receiver,
     source: NastyPort,
     sink: NastyPort,
     oracle: VecDeque<Entry>,
@@ -87,6 +92,7 @@ impl Model {
         Model {
             sender: Sender::new(&place, producer),
             receiver: Receiver::new(&place, consumer),
+            watcher: Receiver::new(&place, consumer),
             source: link.port(producer, &layout),
             sink: link.port(consumer, &layout),
             place,
@@ -114,6 +120,7 @@ impl Model {
             Operation::Poll => drop(self.sender.poll(&self.source)),
             Operation::Prefetch => self.receiver.prefetch(&self.sink),
             Operation::Pop => drop(self.pop()),
+            Operation::Look => drop(self.look()),
             Operation::Tick => self.link.tick(),
             Operation::Settle => self.link.settle(),
         }
@@ -148,6 +155,13 @@ impl Model {
         }
     }
 
+    fn look(&self) -> bool {
+        assert_eq!(self.receiver.consumed(), self.popped);
+        let is_there = self.watcher.has(&self.sink, self.popped);
+        assert!(!is_there || !self.oracle.is_empty(), "an entry is seen that was never pushed");
+        is_there
+    }
+
     fn pop(&mut self) -> bool {
         let Some(entry) = self.receiver.pop(&self.sink).unwrap() else { return false };
         self.popped += 1;
@@ -162,9 +176,10 @@ impl Model {
             self.sender.publish(&self.source);
             self.link.settle();
             // A prefetch may have taken the line before the entry was there, once.
+            assert!(self.look() || self.look(), "an entry is not seen from beside");
             assert!(self.pop() || self.pop(), "an entry was lost on the way");
         }
-        assert!(!self.pop());
+        assert!(!self.look() && !self.pop());
         // Credit goes back at the latest a quarter late, by copies that progress in pop.
         self.link.settle();
         assert!(!self.pop());

@@ -360,6 +360,11 @@ impl Inbox {
         Inbox { receiver, head: None, bytes: Vec::new(), took: false }
     }
 
+    /// Entries taken so far.
+    pub fn consumed(&self) -> u64 {
+        self.receiver.consumed()
+    }
+
     /// The next frame, if it is there whole. Takes at most `entries` entries, and says with `None` also that these did not
     /// complete one. `extents` are those of the queue's worker, which its [`Outbox`] has.
     ///

@@ -209,6 +209,11 @@ impl Stub {
         self.outbox.send(port, &head, &[], &[])
     }
 
+    /// Entries of its request queue that this worker has taken so far.
+    pub fn taken(&self) -> u64 {
+        self.inbox.consumed()
+    }
+
     /// Calls that this worker has.
     pub fn open(&self) -> u32 {
         self.open

@@ -18,7 +18,7 @@ use wave_workloads::grpc::proto::echo::Payload;
 use wave_workloads::grpc::store::echo;
 
 pub use self::process::host;
-use self::process::{Kind, Measured, Seats, Used};
+use self::process::{Kind, Measured, Seats};
 use super::{Chunks, ns_per, pin};
 use crate::report::Progress;
 
@@ -65,13 +65,17 @@ struct Row {
     chunks: Vec<PerCall>,
 }
 
-/// Nanoseconds of CPU time, or of the worker's time with calls.
+/// Nanoseconds of CPU time, or of the worker's time with calls; and how fast calls were answered.
 #[derive(Clone, Copy, Debug)]
 struct PerCall {
     host: f64,
     agent: f64,
     busy: f64,
     calls_per_second: f64,
+    /// Of the latencies, each from when its call was sent.
+    p99: f64,
+    /// The generator's own CPU time.
+    generator: f64,
 }
 
 /// Which rows there are.
@@ -114,8 +118,8 @@ impl Name {
 /// The servers, and who has which CPU. tonic and the agents have the same one.
 ///
 /// Where the worker is measured, neither it nor the agent sleeps between two calls; with two CPUs it shares the
-/// generator's. Where the agent is measured, it sleeps as soon as there is nothing to do, as tonic does; with two CPUs
-/// the worker shares its CPU, so that the generator is alone on the other as it is with tonic.
+/// generator's. Where the agent is measured, it sleeps as soon as there is nothing to do, as tonic does, and the worker shares
+/// its CPU: all of the server has one, as tonic has, and the generator is alone on another.
 fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 4], String> {
     let [agent, load, third] = match *cpus {
         [first, second] => [first, second, first],
@@ -127,13 +131,10 @@ fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 4], String> {
             ));
         }
     };
-    let beside_agent = Seats { host: third, agent, load };
-    let beside_load = match third == agent {
-        true => Seats { host: load, ..beside_agent },
-        false => beside_agent,
-    };
+    let beside_agent = Seats { host: agent, agent, load };
+    let beside_load = Seats { host: if third == agent { load } else { third }, ..beside_agent };
     Ok([
-        (Kind::OnHost, Seats { host: agent, agent, load }),
+        (Kind::OnHost, beside_agent),
         (Kind::Offload { batch: BATCH, is_awake: true }, beside_load),
         (Kind::Offload { batch: 1, is_awake: true }, beside_load),
         (Kind::Offload { batch: BATCH, is_awake: false }, beside_agent),
@@ -175,23 +176,32 @@ impl Row {
     fn chunk(&mut self, servers: &mut [Measured], plan: &Plan) -> Result<PerCall, String> {
         let server = &mut servers[self.server];
         let before = server.used()?;
-        let start = Instant::now();
-        let (sent, answers) = match self.shape {
+        let (start, generator) = (Instant::now(), cpu::thread_cpu_time_ns());
+        let (sent, answers, latencies) = match self.shape {
             Shape::Closed { .. } => {
                 let closed = self.generator.closed(plan.chunk, DRAIN);
                 let closed = closed.map_err(|error| error.to_string())?;
-                (closed.sent, closed.answers)
+                (closed.sent, closed.answers, closed.classes)
             }
             Shape::Open => {
                 let open = self.generator.open(plan.rate, Duration::ZERO, plan.chunk, DRAIN);
                 let open = open.map_err(|error| error.to_string())?;
-                (open.point.sent, open.answers)
+                (open.point.sent, open.answers, open.point.classes)
             }
         };
-        let took = start.elapsed();
+        let (took, generator) = (start.elapsed(), cpu::thread_cpu_time_ns() - generator);
         let used = server.used()?.since(before);
         check(sent, &answers)?;
-        Ok(PerCall::new(used, sent, took))
+        let by = |ns: u64, calls: u64| ns as f64 / calls as f64;
+        Ok(PerCall {
+            host: by(used.host_ns, sent),
+            agent: by(used.agent_ns, sent),
+            busy: by(used.busy_ns, used.calls),
+            calls_per_second: sent as f64 / took.as_secs_f64(),
+            // There is one class, echoes.
+            p99: latencies.first().map_or(f64::NAN, |class| class.latency.p99_ns as f64),
+            generator: by(generator, sent),
+        })
     }
 }
 
@@ -203,18 +213,6 @@ fn check(sent: u64, answers: &Answers) -> Result<(), String> {
     match answers.status("OK") == sent && answers.wrong == 0 {
         true => Ok(()),
         false => Err(format!("not all of {sent} calls were answered: {answers:?}")),
-    }
-}
-
-impl PerCall {
-    fn new(used: Used, calls: u64, took: Duration) -> PerCall {
-        let by = |ns: u64, calls: u64| ns as f64 / calls as f64;
-        PerCall {
-            host: by(used.host_ns, calls),
-            agent: by(used.agent_ns, calls),
-            busy: by(used.busy_ns, used.calls),
-            calls_per_second: calls as f64 / took.as_secs_f64(),
-        }
     }
 }
 
@@ -278,13 +276,21 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
     let worker = |name, part| tonic_open / (median(name, part) - handler_ns);
     let front = |ours, theirs| median(ours, agent) / median(theirs, host);
     let rate: Part = |chunk| chunk.calls_per_second;
-    let rows = |name| {
-        let is_tonic = name_is_tonic(name);
+    let p99: Part = |chunk| chunk.p99;
+    let generator: Part = |chunk| chunk.generator;
+    let ratio = |part, ours, theirs| median(ours, part) / median(theirs, part);
+    let rows = |name: Name| {
+        let (server, shape) = name.is();
         let mut row = json!({
             "calls_per_second": of(name, rate).json(),
+            "p99_ns": of(name, p99).json(),
             "host_thread_ns": of(name, host).json(),
         });
-        if !is_tonic {
+        // In an open loop it looks at the time meanwhile.
+        if matches!(shape, Shape::Closed { .. }) {
+            row["generator_ns"] = of(name, generator).json();
+        }
+        if server != 0 {
             row["agent_ns"] = of(name, agent).json();
             row["worker_busy_ns"] = of(name, busy).json();
         }
@@ -308,6 +314,10 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
             (median(Name::Front4x16, agent) + median(Name::Front4x16, busy)) / tonic_closed,
         "total_cpu_ratio_with_polling":
             (median(Name::Front4x16, agent) + median(Name::Front4x16, host)) / tonic_closed,
+        "throughput_ratio_vs_tonic": ratio(rate, Name::Front4x16, Name::Tonic4x16),
+        "throughput_ratio_vs_tonic_8x1": ratio(rate, Name::Front8x1, Name::Tonic8x1),
+        "p99_ratio_vs_tonic": ratio(p99, Name::Front4x16, Name::Tonic4x16),
+        "p99_ratio_vs_tonic_8x1": ratio(p99, Name::Front8x1, Name::Tonic8x1),
         "handler_ns": handler.json(),
         "tonic_at_rate": rows(Name::TonicOpen),
         "tonic_4x16": rows(Name::Tonic4x16),
@@ -317,8 +327,4 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
         "front_4x16": rows(Name::Front4x16),
         "front_8x1": rows(Name::Front8x1),
     })
-}
-
-fn name_is_tonic(name: Name) -> bool {
-    name.is().0 == 0
 }

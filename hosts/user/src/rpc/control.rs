@@ -12,6 +12,7 @@ use wave_rpc::boxes::Outbox;
 use wave_rpc::extents::Extents;
 use wave_rpc::wire::{Head, SERVICE};
 
+use super::overlooked::{LOOK_EVERY, Overlooked};
 use super::server::Shared;
 use crate::clock::MonotonicClock;
 use crate::door::{Door, Guest, wait_for_any};
@@ -21,12 +22,15 @@ use crate::shared::lock;
 const TELL_EVERY_MS: i32 = 1;
 /// How often it looks at candidates.
 const CANDIDATES_EVERY_MS: i32 = 100;
+/// How often it looks for requests that a scheduler overlooks, in milliseconds.
+const LOOK_EVERY_MS: i32 = (LOOK_EVERY.0 / 1_000_000) as i32;
 
 struct Agent {
     guest: Guest,
     /// What is served, as it goes out.
     outbox: Outbox,
     told: bool,
+    overlooked: Overlooked,
 }
 
 impl Agent {
@@ -65,6 +69,8 @@ impl Control {
         let fds = fds.chain(self.attached.iter().flat_map(|agent| agent.guest.fds()));
         let timeout_ms = match &self.attached {
             Some(agent) if !agent.told => TELL_EVERY_MS,
+            // Its workers are threads.
+            Some(_) if !lock(&self.shared.unpark).is_empty() => LOOK_EVERY_MS,
             _ if !self.door.is_empty() => CANDIDATES_EVERY_MS,
             _ => -1,
         };
@@ -93,17 +99,26 @@ impl Control {
         guest.incarnation.fault.fetch_or(sent.is_err(), Ordering::SeqCst);
         lock(&self.shared.stats).attached += 1;
         self.shared.switch(Some(Arc::clone(&guest.incarnation)));
-        self.attached = Some(Agent { guest, outbox, told: false });
+        let overlooked = Overlooked::new(&guest.incarnation.layout);
+        self.attached = Some(Agent { guest, outbox, told: false, overlooked });
     }
 
     fn serve(&mut self) {
-        let Some(Agent { guest, outbox, told }) = &mut self.attached else { return };
+        let Some(Agent { guest, outbox, told, overlooked }) = &mut self.attached else { return };
         let mut fault = guest.incarnation.fault.load(Ordering::SeqCst);
         if !*told {
             fault |= outbox.flush(&guest.port).is_err();
             outbox.publish(&guest.port);
             *told = outbox.poll(&guest.port);
             guest.incarnation.agent_bell.ring();
+        }
+        let awaits = self.shared.tallies.iter().map(|tally| &tally.awaits);
+        for worker in overlooked.look(MonotonicClock.now(), &guest.port, awaits) {
+            lock(&self.shared.stats).overlooked += 1;
+            // A server has its threads in the order of its workers.
+            if let Some(unpark) = lock(&self.shared.unpark).get(worker) {
+                unpark();
+            }
         }
         if fault || guest.connection.hung_up() {
             let mut stats = lock(&self.shared.stats);

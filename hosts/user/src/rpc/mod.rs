@@ -16,6 +16,7 @@
 mod call;
 mod control;
 mod methods;
+mod overlooked;
 mod server;
 pub mod typed;
 mod worker;

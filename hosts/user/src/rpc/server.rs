@@ -15,6 +15,7 @@ use wave_rpc::wire::RPC_VERSION;
 
 use super::control::Control;
 use super::methods::Methods;
+use super::overlooked::Awaits;
 use super::worker::{Patience, Worker};
 use crate::door::{Door, Incarnation};
 use crate::shared::lock;
@@ -131,7 +132,7 @@ pub enum ServeError {
     },
 }
 
-/// What became of agents so far.
+/// What became of agents, and of what they were to do, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Agents that attached.
@@ -140,6 +141,9 @@ pub struct Stats {
     pub lost: u64,
     /// Of these, how many wrote nonsense.
     pub faults: u64,
+    /// How often a thread was unparked because a request had lain before it for 10 ms or more, and its scheduler had given it no
+    /// core for that: it hangs, hears of no requests, or all cores have work.
+    pub overlooked: u64,
 }
 
 /// What a worker that calls handlers has done so far.
@@ -158,6 +162,7 @@ pub struct Work {
 pub(super) struct Tally {
     calls: AtomicU64,
     busy_ns: AtomicU64,
+    pub(super) awaits: Awaits,
 }
 
 impl Tally {

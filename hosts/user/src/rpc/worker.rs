@@ -192,7 +192,12 @@ impl Worker {
         if self.patience == Patience::Thread {
             return match &mut self.link {
                 Some(Link { port, stub, .. }) => match stub.is_flushed(port) {
-                    true => crate::await_note(),
+                    true => {
+                        let awaits = &self.shared.tallies[usize::from(self.index)].awaits;
+                        awaits.begin(stub.taken());
+                        crate::await_note();
+                        awaits.end();
+                    }
                     // Nobody wakes it for what its own replies wait for.
                     false => crate::yield_now(),
                 },
