@@ -1,4 +1,5 @@
-//! Figure 6: where the RPC stack and the scheduler are (Wave 7.3), in virtual time, and what prefetched requests add.
+//! Figure 6: where the RPC stack and the scheduler are (Wave 7.3), in virtual time, and what prefetched and
+//! prestaged requests add.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,6 +29,16 @@ const VARIANTS: [Variant; 5] = [
     ("prefetched", "Offload-All, 16 cores, requests prefetched", Placement::OffloadAll, 16, true),
 ];
 
+/// GETs alone under FIFO, Offload-All with 16 cores: its job's name after the group's, its threads, how many requests one of them has
+/// at once, whether requests are prefetched. The paper left requests out of its prestaging and prefetching.
+const GETS: [(&str, u16, u32, bool); 3] = [
+    ("gets", paper::RPC_WORKERS, 1, false),
+    ("gets-prefetched", paper::RPC_WORKERS, 1, true),
+    ("gets-prestaged", 64, 2, true),
+];
+/// What all of these serve.
+const LOW_GETS: f64 = 500e3;
+
 /// The jobs of one or both groups.
 pub fn jobs(single: bool, multi: bool) -> Vec<Job> {
     let job = |group: &str, (id, _, placement, cores, prefetch): Variant, factor: u64| {
@@ -46,6 +57,15 @@ pub fn jobs(single: bool, multi: bool) -> Vec<Job> {
     }
     if single {
         jobs.extend(VARIANTS.map(|variant| job("fig6a", variant, 1)));
+        jobs.extend(GETS.map(|(id, workers, ahead, prefetch)| {
+            let mut setup = paper::rpc(Placement::OffloadAll, 16, "fifo", false);
+            setup.workers = workers;
+            setup.scheduler.config.subjects = workers.into();
+            setup.steering = format!("jbsq:k={ahead}");
+            setup.prestaged = ahead > 1;
+            setup.prefetch = prefetch;
+            Job::new(format!("fig6a-{id}"), move || saturation_of_gets(&setup))
+        }));
     } else if multi {
         // What the multi-queue policy is compared with.
         jobs.push(job("fig6a", VARIANTS[2], 1));
@@ -74,6 +94,16 @@ fn saturation(setup: &RpcSetup, factor: u64) -> Done {
         done.values.push(("stack_busy".to_owned(), *stack));
     }
     done
+}
+
+fn saturation_of_gets(setup: &RpcSetup) -> Done {
+    let overhead = paper::overhead(&setup.scheduler);
+    let run = |per_second: f64| {
+        let load = paper::gets(per_second, overhead);
+        let found = rpc::serve(setup, &load).expect("the paper's setups can be laid out");
+        crate::run::sim::point(&load, &found.outcome)
+    };
+    search(run, LOW_GETS)
 }
 
 /// Ours for the printed figure of this name.
@@ -165,6 +195,18 @@ fn text<'a>(job: &dyn Fn(&str) -> Option<&'a Done>) -> String {
         text.push_str(&format!(
             " Beyond the paper, a core fetches a thread's request while it switches to it: at half of the \
              saturation a GET's p99 is {with:.1} us instead of {without:.1}."
+        ));
+    }
+    let gets = GETS.map(|(id, ..)| saturation(id));
+    if let [Some(plain), Some(prefetched), Some(prestaged)] = gets {
+        text.push_str(&format!(
+            " GETs alone, under FIFO, saturate at {:.1}; prefetched at {:.1} ({:+.1}%); and at {:.1} ({:+.1}%) where the agent also \
+             prestages requests: 64 threads have two each, and one that has answered begins the next without a decision.",
+            plain / 1e3,
+            prefetched / 1e3,
+            100.0 * (prefetched / plain - 1.0),
+            prestaged / 1e3,
+            100.0 * (prestaged / plain - 1.0)
         ));
     }
     text

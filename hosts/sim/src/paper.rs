@@ -182,6 +182,7 @@ pub fn rpc(placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSe
         workers: RPC_WORKERS,
         steering: "jbsq:k=1".into(),
         prefetch: false,
+        prestaged: false,
         slo,
     };
     setup.scheduler.config.subjects = RPC_WORKERS.into();

@@ -64,6 +64,26 @@ fn a_request_that_is_fetched_during_the_switch_is_served_sooner() {
 }
 
 #[test]
+fn a_request_that_is_left_ahead_needs_no_decision() {
+    let mut setup = paper::rpc(Placement::OffloadAll, 4, "fifo", false);
+    (setup.workers, setup.scheduler.config.subjects) = (8, 8);
+    // More than four cores serve, so that requests wait.
+    let serve = |setup: &RpcSetup| {
+        let mut load = paper::gets(300e3, paper::overhead(&setup.scheduler));
+        (load.warmup, load.measure) = (Nanos::from_millis(2), Nanos::from_millis(5));
+        let found = rpc::serve(setup, &load).unwrap();
+        let (served, counters) = (found.outcome.served, found.outcome.counters);
+        assert_eq!((served.done, served.refused), (served.sent, 0));
+        (served.done, counters.switches + counters.fallback_switches)
+    };
+    let (calls, runs) = serve(&setup);
+    assert!(runs >= calls, "{runs} runs for {calls} calls");
+    (setup.steering, setup.prestaged) = ("jbsq:k=2".into(), true);
+    let (calls, runs) = serve(&setup);
+    assert!(2 * runs < calls, "{runs} runs for {calls} calls, prestaged");
+}
+
+#[test]
 fn who_reads_headers_across_the_link_pays_for_each_request() {
     let busy = |placement, slo| {
         let policy = if slo { "multi-queue" } else { "shinjuku" };

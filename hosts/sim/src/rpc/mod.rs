@@ -64,6 +64,9 @@ pub struct RpcSetup {
     pub steering: String,
     /// Whether a core fetches a thread's next request while it switches to it.
     pub prefetch: bool,
+    /// Whether a thread looks for its next request before it awaits one: `steering` may have left it ahead of time, as an agent
+    /// prestages decisions (Wave 5.4).
+    pub prestaged: bool,
     /// The SLO that a request of each class carries; empty where none does.
     pub slo: Vec<Nanos>,
 }

@@ -29,6 +29,7 @@ pub(super) struct Workers {
     ports: Vec<SimPort>,
     workers: RefCell<Vec<Worker>>,
     prefetch: bool,
+    prestaged: bool,
     looks: Cell<u64>,
 }
 
@@ -43,6 +44,7 @@ impl Workers {
             ports: (0..cores).map(|core| window.port(Side::Host, 16 + core)).collect(),
             workers: RefCell::new((0..setup.workers).map(worker).collect()),
             prefetch: setup.prefetch,
+            prestaged: setup.prestaged,
             looks: Cell::new(0),
         })
     }
@@ -109,8 +111,10 @@ impl Application for Workers {
                 stub.message(port, call, &REPLY, END).expect("the call is open");
                 stub.publish(port).expect("an honest agent");
             });
-            // It has one call at a time, and a note comes for the next.
-            return After::Await(Nanos(0));
+            if !self.prestaged {
+                // It has one call at a time, and a note comes for the next.
+                return After::Await(Nanos(0));
+            }
         }
         match self.look(enclave, id) {
             Some((call, work)) => {
