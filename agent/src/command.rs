@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use clap::{ArgGroup, Args, Parser};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use wave_core::control::Revoked;
 use wave_core::layout::Config;
 use wave_core::log::Header;
 
@@ -148,10 +149,19 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         }
     };
     match left {
+        Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
+            5,
+            format!(
+                "{place} has turned this agent out: a thread waited too long for its decision, or what the agent wrote made no \
+                 sense; the host decides by itself until another attaches. An agent that others keep from running needs a \
+                 CPU (--cpu), or --share-cpu"
+            ),
+        ),
         Ok(exit) => {
             if !args.quiet {
                 let why = match exit {
-                    Exit::Revoked => "the host has ended, or has turned to another agent",
+                    Exit::Revoked(Revoked::Replaced) => "another agent has taken over",
+                    Exit::Revoked(_) => "the host has ended",
                     Exit::HostGone => "the host has gone",
                     Exit::FrontEnded => "asked to end",
                 };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use wave_core::agent::{Agent, AgentError, Step};
 use wave_core::brain::Recorder;
 use wave_core::clock::Nanos;
+use wave_core::control::Revoked;
 use wave_core::policy::Policy;
 
 use crate::attach::Attached;
@@ -30,8 +31,8 @@ pub enum Seat {
 /// Why an agent left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The host revoked its window: it was replaced, or turned out.
-    Revoked,
+    /// The host revoked its window.
+    Revoked(Revoked),
     /// The host has gone.
     HostGone,
     /// The front for RPCs was told to end, and has.
@@ -80,7 +81,7 @@ pub fn run_with<P: Policy, R: Recorder>(
         let stepped = beside.poll();
         let time = beside.now();
         let until = match both(agent.step(time)?, stepped) {
-            Step::Revoked => return Ok(Exit::Revoked),
+            Step::Revoked => return Ok(Exit::Revoked(agent.revoked())),
             Step::Progress => {
                 (idle_since, flushed) = (None, false);
                 // Who shares the CPU may be where the next message comes from.
@@ -115,7 +116,7 @@ pub fn run_with<P: Policy, R: Recorder>(
         // The word that says "asleep" has arrived; what came before it must be seen first.
         let stepped = beside.prepare_park();
         match both(agent.step(beside.now())?, stepped) {
-            Step::Revoked => return Ok(Exit::Revoked),
+            Step::Revoked => return Ok(Exit::Revoked(agent.revoked())),
             Step::Progress => flushed = false,
             Step::Idle(_) => {
                 let wait = until.map_or(LIFE_CHECK, |at| {

@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 
 use crate::brain::{Brain, Recorder};
 use crate::clock::Nanos;
+use crate::control::Revoked;
 use crate::endpoint::{Receiver, Sender, home_of};
 use crate::host::preempt_word;
 use crate::layout::{
@@ -47,7 +48,7 @@ pub enum Step {
     Progress,
     /// Nothing to do, until a doorbell, or this time.
     Idle(Option<Nanos>),
-    /// The host has revoked this incarnation: leave.
+    /// The host has revoked this incarnation: leave ([`Agent::revoked`] says why).
     Revoked,
 }
 
@@ -175,6 +176,12 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
     /// How long to look for work before parking.
     pub fn spin(&self) -> Nanos {
         self.layout.config.spin
+    }
+
+    /// Why the host has revoked this incarnation, after [`Step::Revoked`].
+    pub fn revoked(&self) -> Revoked {
+        let nic = self.port.window(home_of(Side::Agent));
+        Revoked::from_word(nic.load(self.layout.incarnation, 0))
     }
 
     /// One round of the loop. It sees the queues as they are when it comes to them, and takes a

@@ -6,7 +6,8 @@ use crate::endpoint::Receiver;
 use crate::extent::Pool;
 use crate::host::{Context, Signals};
 use crate::layout::{
-    AGENT_READY, INCARNATION_REPLACED, INCARNATION_REVOKED, Layout, PROTOCOL_VERSION,
+    AGENT_READY, INCARNATION_ENDED, INCARNATION_REPLACED, INCARNATION_REVOKED, Layout,
+    PROTOCOL_VERSION,
 };
 use crate::link::{Dma, Home, LINE_WORDS, Port, Side, Ticket, Transport, Window};
 use crate::message::{
@@ -33,6 +34,29 @@ pub struct Requests {
     pub resync: bool,
     /// It wrote what no agent of ours writes.
     pub fault: bool,
+}
+
+/// Why a host turns its back on an agent's window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Revoked {
+    /// The watchdog found that it hangs, it wrote what no agent of ours writes, or the host was asked to turn it out.
+    TurnedOut = INCARNATION_REVOKED,
+    /// Another agent has taken over.
+    Replaced = INCARNATION_REPLACED,
+    /// The host ends.
+    Ended = INCARNATION_ENDED,
+}
+
+impl Revoked {
+    /// From the window's word, which is not that of a live incarnation.
+    pub(crate) fn from_word(word: u64) -> Revoked {
+        match word {
+            INCARNATION_REPLACED => Revoked::Replaced,
+            INCARNATION_ENDED => Revoked::Ended,
+            _ => Revoked::TurnedOut,
+        }
+    }
 }
 
 /// The control context's end of one incarnation's window.
@@ -77,14 +101,9 @@ impl HostControl {
         }
     }
 
-    /// Tells the agent to leave. What it does from now on reaches nobody, whether it obeys or not.
-    pub fn revoke(&self, port: &impl Port) {
-        port.window(Home::Nic).store(self.incarnation, 0, INCARNATION_REVOKED);
-    }
-
-    /// The same, because another agent has taken over.
-    pub fn replace(&self, port: &impl Port) {
-        port.window(Home::Nic).store(self.incarnation, 0, INCARNATION_REPLACED);
+    /// Tells the agent to leave, and why. What it does from now on reaches nobody, whether it obeys or not.
+    pub fn revoke(&self, port: &impl Port, why: Revoked) {
+        port.window(Home::Nic).store(self.incarnation, 0, why as u64);
         port.window(Home::Nic).publish();
     }
 

@@ -121,11 +121,12 @@ pub struct Layout {
 
 /// [`Layout::incarnation`]: the agent may go on.
 pub const INCARNATION_LIVE: u64 = 1;
-/// [`Layout::incarnation`]: the host has turned its back on this window; the agent must leave.
+/// [`Layout::incarnation`]: the host has turned this agent out, which must leave as with all that follow.
 pub const INCARNATION_REVOKED: u64 = 2;
-/// [`Layout::incarnation`]: as [`INCARNATION_REVOKED`], because another agent has taken over: coming back would only turn that one
-/// out.
+/// [`Layout::incarnation`]: another agent has taken over. Coming back would only turn that one out.
 pub const INCARNATION_REPLACED: u64 = 3;
+/// [`Layout::incarnation`]: the host ends.
+pub const INCARNATION_ENDED: u64 = 4;
 /// [`Layout::core_status`]: the core waits for its doorbell.
 pub const CORE_PARKED: u64 = 1;
 /// [`Layout::agent_parked`]: the agent waits for its doorbell.

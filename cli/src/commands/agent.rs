@@ -19,8 +19,9 @@ use wave_agent::{AgentArgs, Registry};
   wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host that serves there
 
 The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
-Exit codes: 0 the host went or turned the agent out, or SIGTERM ended one for RPCs; 2 bad arguments; 3 it could
-not attach, pin or listen, or TLS cannot be made of the files; 4 the host wrote nonsense."
+Exit codes: 0 the host ended or another agent took over, or SIGTERM ended one for RPCs; 2 bad arguments; 3 it could
+not attach, pin or listen, or TLS cannot be made of the files; 4 the host wrote nonsense; 5 the host turned the agent
+out, which decided too late or wrote nonsense."
 )]
 pub struct AgentCommand {
     #[command(subcommand)]

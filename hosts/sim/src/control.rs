@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use wave_core::clock::Nanos;
-use wave_core::control::{AgentState, HostControl};
+use wave_core::control::{AgentState, HostControl, Revoked};
 use wave_core::link::Doorbell;
 use wave_core::message::TxnId;
 use wave_core::snapshot::CoreRecord;
@@ -114,7 +114,7 @@ impl Control {
 
     fn attach(&mut self, agent: Candidate) {
         if let Some(old) = self.attached.take() {
-            old.control.revoke(&old.port);
+            old.control.revoke(&old.port, Revoked::Replaced);
         }
         self.enclave.counters.borrow_mut().attached += 1;
         self.watchdog = Watchdog::new(self.enclave.setup.config.patience);
@@ -189,7 +189,7 @@ impl Control {
                 counters.faults += u64::from(fault);
             }
             if let Some(agent) = self.attached.take() {
-                agent.control.revoke(&agent.port);
+                agent.control.revoke(&agent.port, Revoked::TurnedOut);
                 self.switch_windows(None);
                 enclave.enter_fallback();
                 enclave.tell(&HostEvent::Lost { barked: bark.is_some(), fault });

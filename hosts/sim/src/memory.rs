@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use wave_core::agent::{Agent, Step as AgentStep};
 use wave_core::clock::Nanos;
-use wave_core::control::AgentState;
+use wave_core::control::{AgentState, Revoked};
 use wave_core::layout::{Config, ConfigError, Layout, read_header, write_header};
 use wave_core::link::{Doorbell, Home, LINE_WORDS, Mapping, Port, Side, Span, Transport, Window};
 use wave_core::message::{Decision, Message};
@@ -310,7 +310,7 @@ impl Shared {
                 }
                 Err(fault) => {
                     self.fault.set(Some(fault));
-                    server.control().revoke(&port);
+                    server.control().revoke(&port, Revoked::TurnedOut);
                     self.agent_bell.ring();
                     return;
                 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use wave_core::clock::{Clock, Nanos};
+use wave_core::control::Revoked;
 use wave_core::host::Context;
 use wave_core::layout::{Layout, PROTOCOL_VERSION};
 use wave_core::link::Doorbell;
@@ -91,7 +92,7 @@ impl Control {
             self.serve(now);
         }
         if let Some(agent) = self.attached.take() {
-            agent.guest.control.revoke(&agent.guest.port);
+            agent.guest.control.revoke(&agent.guest.port, Revoked::Ended);
         }
     }
 
@@ -141,7 +142,7 @@ impl Control {
         let agent =
             Agent { guest, cores_in_snapshot: None, wants_snapshot: true, last_snapshot: Nanos(0) };
         if let Some(old) = self.attached.take() {
-            old.guest.control.replace(&old.guest.port);
+            old.guest.control.revoke(&old.guest.port, Revoked::Replaced);
         }
         lock(&self.shared.agents).attached += 1;
         self.watchdog = Watchdog::new(self.shared.config.patience);
@@ -234,7 +235,7 @@ impl Control {
     /// The agent is no more: revoke its window, and let the host decide.
     fn detach(&mut self) {
         let Some(agent) = self.attached.take() else { return };
-        agent.guest.control.revoke(&agent.guest.port);
+        agent.guest.control.revoke(&agent.guest.port, Revoked::TurnedOut);
         self.switch_windows(None);
         self.shared.enter_fallback();
     }

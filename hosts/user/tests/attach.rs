@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use common::{socket, start, wait_for};
 use wave_agent::{AttachError, Exit, Registry, Seat, attach, run};
 use wave_core::clock::Nanos;
+use wave_core::control::Revoked;
 use wave_core::layout::{AGENT_READY, Config, HeaderError, Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side, Window};
 use wave_links::socket::{Connection, Listener, Offer, SocketError};
@@ -237,7 +238,28 @@ fn a_host_outlives_an_agent_that_goes_at_any_step() {
     serves(&enclave);
     assert_eq!(enclave.stats().agents, 2);
     drop(enclave);
-    assert_eq!(agent.join().unwrap().unwrap(), Exit::Revoked);
+    assert_eq!(agent.join().unwrap().unwrap(), Exit::Revoked(Revoked::Ended));
+}
+
+#[test]
+fn an_agent_that_is_to_leave_is_told_why() {
+    let enclave = start("why", |_| {});
+    let agent = |agents| {
+        let attached = attach(enclave.socket()).unwrap();
+        let policy = Registry::shipped().make("fifo", &attached.layout.config).unwrap();
+        let agent = std::thread::spawn(move || run(attached, policy, (), Seat::Shared));
+        wait_for("the agent", || enclave.stats().agents == agents);
+        wait_for("its mode", || enclave.stats().mode == Mode::Agent);
+        agent
+    };
+    let left = |agent: std::thread::JoinHandle<Result<Exit, _>>| agent.join().unwrap().unwrap();
+    let (first, second) = (agent(1), agent(2));
+    assert_eq!(left(first), Exit::Revoked(Revoked::Replaced));
+    enclave.kill_agent();
+    assert_eq!(left(second), Exit::Revoked(Revoked::TurnedOut));
+    let third = agent(3);
+    drop(enclave);
+    assert_eq!(left(third), Exit::Revoked(Revoked::Ended));
 }
 
 #[test]

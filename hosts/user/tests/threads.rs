@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use wave_agent::{Exit, Registry, RunError, Seat, attach, run};
 use wave_core::clock::Nanos;
+use wave_core::control::Revoked;
 use wave_core::layout::Config;
 use wave_links::LinkSpec;
 use wave_user::{Condvar, Enclave, Mode, Mutex, Options, SpawnError};
@@ -119,7 +120,7 @@ fn with_an_agent_over(name: &str, cores: u16) {
     let fallback: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
     assert_eq!((stats.lost_agents, stats.faults, fallback), (0, 0, 0));
     drop(enclave);
-    assert_eq!(agent.join().unwrap().unwrap(), Exit::Revoked);
+    assert_eq!(agent.join().unwrap().unwrap(), Exit::Revoked(Revoked::Ended));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use wave_core::clock::Nanos;
-use wave_core::control::AgentState;
+use wave_core::control::{AgentState, Revoked};
 use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Home, Port, Side};
 use wave_links::memory::Memory;
@@ -121,7 +121,7 @@ impl Host {
             }
         }
         if let Some(agent) = self.attached.take() {
-            agent.server.control().revoke(&agent.port);
+            agent.server.control().revoke(&agent.port, Revoked::Ended);
         }
     }
 
@@ -265,7 +265,7 @@ impl Host {
 
     /// A new incarnation begins. Pages stay where they are.
     fn attach(&mut self, mut agent: Agent, now: Nanos) {
-        self.detach();
+        self.detach(Revoked::Replaced);
         agent.server = Server::new(&self.layout, self.run, now);
         let mut stats = lock(&self.shared.stats);
         stats.agents += 1;
@@ -275,10 +275,10 @@ impl Host {
         self.attached = Some(agent);
     }
 
-    fn detach(&mut self) {
+    fn detach(&mut self, why: Revoked) {
         let Some(agent) = self.attached.take() else { return };
         self.run = agent.server.record().run;
-        agent.server.control().revoke(&agent.port);
+        agent.server.control().revoke(&agent.port, why);
         lock(&self.shared.stats).agent_decides = false;
     }
 
@@ -303,14 +303,14 @@ impl Host {
                     stats.faults += u64::from(fault == Fault::Nonsense);
                     stats.late += u64::from(fault == Fault::Late);
                     drop(stats);
-                    self.detach();
+                    self.detach(Revoked::TurnedOut);
                     return true;
                 }
             }
         }
         if agent.line.hung_up(self.nic.as_ref()) {
             lock(&self.shared.stats).lost_agents += 1;
-            self.detach();
+            self.detach(Revoked::TurnedOut);
         }
         busy
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use wave_core::clock::Nanos;
-use wave_core::control::{AgentState, HostControl};
+use wave_core::control::{AgentState, HostControl, Revoked};
 use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Home, Port, Side};
 use wave_core::message::{Sequence, Subject};
@@ -130,7 +130,7 @@ impl Control {
             self.serve(now)?;
             self.help_the_starved(now);
         }
-        self.detach()
+        self.detach(Revoked::Ended)
     }
 
     /// Until something happens, or the watchdog wants to look.
@@ -317,7 +317,7 @@ impl Control {
     /// A new incarnation begins; the workload goes on meanwhile.
     fn attach(&mut self, agent: Agent) -> Result<(), LoadError> {
         if let Some(old) = self.attached.take() {
-            old.control.revoke(&old.port);
+            old.control.revoke(&old.port, Revoked::Replaced);
         }
         let mut agents = lock(&self.shared.agents);
         agents.attached += 1;
@@ -380,7 +380,7 @@ impl Control {
             agents.faults += u64::from(faults);
             agents.barks += u64::from(bark.is_some());
             drop(agents);
-            self.detach()?;
+            self.detach(Revoked::TurnedOut)?;
         }
         Ok(())
     }
@@ -403,9 +403,9 @@ impl Control {
     }
 
     /// The agent is no more: revoke its window, and let the host decide.
-    fn detach(&mut self) -> Result<(), LoadError> {
+    fn detach(&mut self, why: Revoked) -> Result<(), LoadError> {
         let Some(agent) = self.attached.take() else { return Ok(()) };
-        agent.control.revoke(&agent.port);
+        agent.control.revoke(&agent.port, why);
         self.mechanism.set_agent_decides(false);
         self.mechanism.switch_windows(None, None)?;
         self.mechanism.kick_all();

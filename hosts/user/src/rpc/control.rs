@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use wave_core::clock::Clock;
+use wave_core::control::Revoked;
 use wave_core::endpoint::Sender;
 use wave_core::link::{Doorbell, Side};
 use wave_core::message::Subject;
@@ -35,8 +36,8 @@ struct Agent {
 
 impl Agent {
     /// Its window is over: it hears of that also where it sleeps.
-    fn revoke(&self) {
-        self.guest.control.revoke(&self.guest.port);
+    fn revoke(&self, why: Revoked) {
+        self.guest.control.revoke(&self.guest.port, why);
         self.guest.incarnation.agent_bell.ring();
     }
 }
@@ -61,7 +62,7 @@ impl Control {
             }
             self.serve();
         }
-        self.detach();
+        self.detach(Revoked::Ended);
     }
 
     fn wait(&mut self) {
@@ -85,7 +86,7 @@ impl Control {
     /// A new incarnation begins. Calls of the one before are gone: whoever waited for them waited there.
     fn attach(&mut self, guest: Guest) {
         if let Some(old) = self.attached.take() {
-            old.guest.control.replace(&old.guest.port);
+            old.guest.control.revoke(&old.guest.port, Revoked::Replaced);
             old.guest.incarnation.agent_bell.ring();
         }
         let layout = &guest.incarnation.layout;
@@ -125,13 +126,13 @@ impl Control {
             stats.lost += 1;
             stats.faults += u64::from(fault);
             drop(stats);
-            self.detach();
+            self.detach(Revoked::TurnedOut);
         }
     }
 
-    fn detach(&mut self) {
+    fn detach(&mut self, why: Revoked) {
         let Some(agent) = self.attached.take() else { return };
-        agent.revoke();
+        agent.revoke(why);
         self.shared.switch(None);
     }
 }

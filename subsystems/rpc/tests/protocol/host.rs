@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_core::control::{AgentState, HostControl};
+use wave_core::control::{AgentState, HostControl, Revoked};
 use wave_core::endpoint::Sender;
 use wave_core::layout::{Layout, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
@@ -382,8 +382,8 @@ struct Attached {
 
 impl Attached {
     /// An agent that sleeps hears of it too: its clients would wait for ever.
-    fn revoke(&self) {
-        self.control.revoke(&self.port);
+    fn revoke(&self, why: Revoked) {
+        self.control.revoke(&self.port, why);
         self.incarnation.ring_agent();
     }
 }
@@ -438,7 +438,7 @@ impl Host {
 
     pub fn kill_agent(&mut self) {
         if let Some(old) = self.attached.take() {
-            old.revoke();
+            old.revoke(Revoked::TurnedOut);
             self.switch(None);
         }
     }
@@ -459,7 +459,7 @@ impl Host {
         if let Some(at) = ready {
             let (incarnation, port, control) = self.candidates.remove(at);
             if let Some(old) = self.attached.take() {
-                old.revoke();
+                old.revoke(Revoked::Replaced);
             }
             let layout = &incarnation.layout;
             let place = &layout.messages[layout.control_context()];

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_core::control::{AgentState, HostControl};
+use wave_core::control::{AgentState, HostControl, Revoked};
 use wave_core::host::{Context, HostCore, Mechanism, Next, Signals};
 use wave_core::layout::{Layout, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
@@ -296,7 +296,7 @@ impl Host {
 
     pub fn kill_agent(&mut self) {
         if let Some(old) = self.attached.take() {
-            old.control.revoke(&old.port);
+            old.control.revoke(&old.port, Revoked::Replaced);
             self.switch(None);
             self.agent_decides = false;
             self.cores.iter().for_each(|core| core.bell.ring());
@@ -339,7 +339,7 @@ impl Host {
                 AgentState::Ready => {
                     let (incarnation, port, control) = self.candidates.remove(at);
                     if let Some(old) = self.attached.take() {
-                        old.control.revoke(&old.port);
+                        old.control.revoke(&old.port, Revoked::Replaced);
                     }
                     self.agent_decides = true;
                     self.switch(Some(Rc::clone(&incarnation)));
