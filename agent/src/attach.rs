@@ -152,23 +152,18 @@ impl HostLine {
     }
 }
 
-/// Attaches to the host that listens at `socket`, of threads or of memory. Nothing the host sent is believed unchecked. A host that
-/// keeps it waiting is told of on standard error.
+/// Attaches to the host that listens at `socket`, of threads or of memory. Nothing the host sent is believed unchecked.
 pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
-    attach_as(socket, PROTOCOL_VERSION, false)
+    attach_as(socket, PROTOCOL_VERSION, true)
 }
 
 /// Attaches to the server of RPCs that listens at `socket`, as [`attach`] does.
 pub fn attach_rpc(socket: &Path) -> Result<Attached, AttachError> {
-    attach_as(socket, RPC_VERSION, false)
+    attach_as(socket, RPC_VERSION, true)
 }
 
-/// [`attach_rpc`], and may say nothing.
-pub(crate) fn look_for_rpc(socket: &Path, quiet: bool) -> Result<Attached, AttachError> {
-    attach_as(socket, RPC_VERSION, quiet)
-}
-
-fn attach_as(socket: &Path, version: u32, quiet: bool) -> Result<Attached, AttachError> {
+/// Attaches to whoever offers windows of this version; unless it is to be quiet, it says on standard error what it waits for.
+pub(crate) fn attach_as(socket: &Path, version: u32, quiet: bool) -> Result<Attached, AttachError> {
     let opened = open(socket, version, Side::Agent, quiet)?;
     let Opened { connection, link, memory, layout, port, mut doorbells } = opened;
     if memory.is_kernels() {

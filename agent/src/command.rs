@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use clap::{Args, Parser};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use wave_core::layout::PROTOCOL_VERSION;
 use wave_core::log::Header;
 
-use crate::attach::attach;
+use crate::attach::attach_as;
 use crate::device::attach_device;
 use crate::notes::NotesFrom;
 use crate::record::record_to;
@@ -103,7 +104,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     };
     let (place, attached) = match (&args.attach, &args.device, &mut front) {
         (_, Some(folder), _) => (folder, attach_device(folder)),
-        (Some(socket), None, _) => (socket, attach(socket)),
+        (Some(socket), None, _) => (socket, attach_as(socket, PROTOCOL_VERSION, args.quiet)),
         (None, None, Some(front)) => {
             let mut notes = match make_notes(args) {
                 Ok(notes) => notes,

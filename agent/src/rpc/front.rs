@@ -28,6 +28,7 @@ use wave_core::settings::PolicyError;
 use wave_links::socket::SocketError;
 use wave_rpc::dispatch::{Counts, Dispatch};
 use wave_rpc::steer;
+use wave_rpc::wire::RPC_VERSION;
 
 use super::engine::{Engine, HostGone};
 use super::http2;
@@ -36,7 +37,7 @@ use super::peer::Peer;
 use super::shared::{FrontCounts, Host};
 use super::slots::Ready;
 use super::tls::{self, TlsError};
-use crate::attach::{Attached, HostLine, OwnBell, look_for_rpc};
+use crate::attach::{Attached, HostLine, OwnBell, attach_as};
 use crate::attacher::Attacher;
 
 /// How often it is looked whether the host has gone.
@@ -178,7 +179,8 @@ impl RpcFront {
         }
         let attacher = {
             let ready = Arc::clone(&ready);
-            Attacher::new(options.host.clone(), look_for_rpc, move || ready.ring(), options.quiet)?
+            let attach = |socket: &Path, quiet: bool| attach_as(socket, RPC_VERSION, quiet);
+            Attacher::new(options.host.clone(), attach, move || ready.ring(), options.quiet)?
         };
         Ok(RpcFront {
             tasks,
