@@ -17,8 +17,9 @@ use wave_rpc::wire::RPC_VERSION;
 
 use crate::device::{DeviceError, DeviceLine};
 
-/// How long a host may take to answer.
+/// How long a host may take to answer, and after how much of that it is said that it has not yet.
 const OFFER_PATIENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Why an agent could not attach.
 #[derive(Debug, thiserror::Error)]
@@ -153,16 +154,17 @@ impl HostLine {
 
 /// Attaches to the host that listens at `socket`, of threads or of memory. Nothing the host sent is believed unchecked.
 pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
-    attach_as(socket, PROTOCOL_VERSION)
+    attach_as(socket, PROTOCOL_VERSION, true)
 }
 
 /// Attaches to the server of RPCs that listens at `socket`, as [`attach`] does.
 pub fn attach_rpc(socket: &Path) -> Result<Attached, AttachError> {
-    attach_as(socket, RPC_VERSION)
+    attach_as(socket, RPC_VERSION, true)
 }
 
-fn attach_as(socket: &Path, version: u32) -> Result<Attached, AttachError> {
-    let opened = open(socket, version, Side::Agent)?;
+/// Attaches to whoever offers windows of this version; unless it is to be quiet, it says on standard error what it waits for.
+pub(crate) fn attach_as(socket: &Path, version: u32, quiet: bool) -> Result<Attached, AttachError> {
+    let opened = open(socket, version, Side::Agent, quiet)?;
     let Opened { connection, link, memory, layout, port, mut doorbells } = opened;
     if memory.is_kernels() {
         stay_resident().map_err(AttachError::Resident)?;
@@ -210,13 +212,28 @@ fn of_others(version: u32) -> Option<AttachError> {
 }
 
 /// Connects to whoever listens at `socket`, and opens the window of this version that it offers.
-pub(crate) fn open(socket: &Path, version: u32, side: Side) -> Result<Opened, AttachError> {
+pub(crate) fn open(
+    socket: &Path,
+    version: u32,
+    side: Side,
+    quiet: bool,
+) -> Result<Opened, AttachError> {
     let connection = Connection::connect(socket)?;
-    let offer =
-        connection.receive_offer(version, Some(OFFER_PATIENCE)).map_err(|error| match error {
-            SocketError::Version { theirs, .. } => of_others(theirs).unwrap_or(error.into()),
-            other => AttachError::Socket(other),
-        })?;
+    let mut offer = connection.receive_offer(version, Some(SILENCE));
+    if let Err(SocketError::Timeout) = offer {
+        if !quiet {
+            eprintln!(
+                "wave agent: connected to {}; waiting for the process there, {}, to offer a window",
+                socket.display(),
+                connection.peer_pid(),
+            );
+        }
+        offer = connection.receive_offer(version, Some(OFFER_PATIENCE - SILENCE));
+    }
+    let offer = offer.map_err(|error| match error {
+        SocketError::Version { theirs, .. } => of_others(theirs).unwrap_or(error.into()),
+        other => AttachError::Socket(other),
+    })?;
     let ReceivedOffer { lines: [nic, host, extra], memory, doorbells, link } = offer;
     let link = LinkSpec::parse(&link)?;
     let memory = Arc::new(Memory::map(memory.as_fd(), nic, host, extra)?);

@@ -1,5 +1,6 @@
 //! Attaching beside the loop: a host that answers slowly must not hold anybody else up.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,15 +8,20 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use wave_links::socket::SocketError;
+
 use crate::attach::AttachError;
 
 /// How often a host is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Attaches once. It may be told to say nothing.
+type Attach<T> = fn(&Path, bool) -> Result<T, AttachError>;
+
 /// A thread that looks for a host, or for whatever else listens at a socket, while there is none.
 pub struct Attacher<T> {
     socket: PathBuf,
-    attach: fn(&Path) -> Result<T, AttachError>,
+    attach: Attach<T>,
     ring: Arc<dyn Fn() + Send + Sync>,
     quiet: bool,
     sender: Sender<T>,
@@ -25,17 +31,23 @@ pub struct Attacher<T> {
 
 impl<T: Send + 'static> Attacher<T> {
     /// Begins to look for the host that listens at `socket`. `ring` wakes whoever takes it.
+    ///
+    /// # Errors
+    /// What is there can never be a host's socket.
     pub fn new(
         socket: PathBuf,
-        attach: fn(&Path) -> Result<T, AttachError>,
+        attach: Attach<T>,
         ring: impl Fn() + Send + Sync + 'static,
         quiet: bool,
-    ) -> Attacher<T> {
+    ) -> Result<Attacher<T>, SocketError> {
+        if std::fs::metadata(&socket).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Err(SocketError::NotASocket(socket));
+        }
         let (sender, receiver) = channel();
         let (ring, is_over) = (Arc::new(ring), Arc::default());
         let attacher = Attacher { socket, attach, ring, quiet, sender, receiver, is_over };
         attacher.begin();
-        attacher
+        Ok(attacher)
     }
 
     /// Looks for a host again. Only after the last one was taken, and lost.
@@ -46,7 +58,7 @@ impl<T: Send + 'static> Attacher<T> {
         let attach = self.attach;
         thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
-                match attach(&socket) {
+                match attach(&socket, quiet) {
                     Ok(attached) => {
                         // Where nobody takes it, the one who looked for it has ended.
                         let _ = sender.send(attached);

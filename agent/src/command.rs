@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{ArgGroup, Args, Parser};
+use clap::{Args, Parser};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use wave_core::control::Revoked;
-use wave_core::layout::Config;
+use wave_core::layout::PROTOCOL_VERSION;
 use wave_core::log::Header;
 
-use crate::attach::attach;
+use crate::attach::attach_as;
 use crate::device::attach_device;
 use crate::notes::NotesFrom;
 use crate::record::record_to;
@@ -20,15 +20,14 @@ use crate::run::{Exit, Seat, run_with};
 
 /// What an agent is told.
 #[derive(Args, Clone, Debug)]
-#[command(group = ArgGroup::new("where").required(true).multiple(true))]
 pub struct AgentArgs {
     /// The host's socket. If another agent is attached there, this one replaces it without
     /// stopping the workload.
-    #[arg(long, value_name = "SOCKET", group = "where")]
+    #[arg(long, value_name = "SOCKET")]
     pub attach: Option<PathBuf>,
     /// Attach through a device instead: the folder with its other side, as `cargo xtask vm run
     /// --nic FOLDER` makes it. Waits until there is a host, and replaces another agent there.
-    #[arg(long, value_name = "FOLDER", group = "where", conflicts_with = "attach")]
+    #[arg(long, value_name = "FOLDER", conflicts_with = "attach")]
     pub device: Option<PathBuf>,
     /// The policy to run.
     #[arg(long, value_name = "NAME", default_value = "fifo")]
@@ -54,6 +53,10 @@ pub struct AgentArgs {
     pub rpc: RpcArgs,
 }
 
+/// Where an agent is told of no host.
+const NOWHERE: &str = "name a host: --attach SOCKET or --device FOLDER to decide for one, --rpc SOCKET --listen ADDRESS:PORT \
+                       to terminate gRPC for one, also both at once; --help tells more";
+
 #[derive(Parser)]
 #[command(
     about = "A Wave agent: attaches to a host and decides which thread runs next; terminates gRPC for one."
@@ -75,10 +78,13 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         eprintln!("wave agent: {text}");
         ExitCode::from(code)
     };
-    // Before anything else is touched: the smallest enclave tells whether the name can be meant.
-    if let Err(error) = registry.make(&args.policy, &Config { subjects: 1, ..Config::coherent(1) })
-    {
+    // Before anything else is touched.
+    if let Err(error) = registry.check(&args.policy) {
         return fail(2, error);
+    }
+    if args.rpc.notes.is_some() && (args.attach.is_some() || args.device.is_some()) {
+        let why = "--notes offers the notes of a front that has its agent for itself; a scheduler takes them by --notes-from SOCKET";
+        return fail(2, why.into());
     }
     if let Some(cpu) = args.cpu
         && let Err(error) = pin(cpu)
@@ -90,18 +96,28 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         Ok(front) => front,
         Err((code, text)) => return fail(code, text),
     };
+    let mut link = match args.rpc.notes_from.clone() {
+        None => None,
+        Some(socket) => match NotesFrom::new(socket, args.quiet) {
+            Ok(link) => Some(link),
+            Err(error) => return fail(3, format!("cannot take notes: {error}")),
+        },
+    };
     let (place, attached) = match (&args.attach, &args.device, &mut front) {
         (_, Some(folder), _) => (folder, attach_device(folder)),
-        (Some(socket), None, _) => (socket, attach(socket)),
+        (Some(socket), None, _) => (socket, attach_as(socket, PROTOCOL_VERSION, args.quiet)),
         (None, None, Some(front)) => {
             let mut notes = match make_notes(args) {
                 Ok(notes) => notes,
                 Err(text) => return fail(3, text),
             };
             serve_with(front, seat, notes.as_mut());
-            return ExitCode::SUCCESS;
+            return match front.unfit() {
+                None => ExitCode::SUCCESS,
+                Some(error) => fail(2, error.to_string()),
+            };
         }
-        (None, None, None) => return fail(2, "neither a socket nor a device is named".into()),
+        (None, None, None) => return fail(2, NOWHERE.into()),
     };
     let place = place.display();
     let attached = match attached {
@@ -119,13 +135,6 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
             args.policy, place, config.cores, config.subjects, attached.link,
         );
     }
-    let mut link = match args.rpc.notes_from.clone() {
-        None => None,
-        Some(socket) => match NotesFrom::new(socket, args.quiet) {
-            Ok(link) => Some(link),
-            Err(error) => return fail(3, format!("cannot make a doorbell: {error}")),
-        },
-    };
     let source = match (&mut front, &mut link) {
         (Some(front), _) => Source::Front(front),
         (None, Some(link)) => Source::Link(link),
@@ -148,6 +157,9 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
             }
         }
     };
+    if let Some(error) = front.as_ref().and_then(RpcFront::unfit) {
+        return fail(2, error.to_string());
+    }
     match left {
         Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
             5,

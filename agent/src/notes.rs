@@ -9,7 +9,7 @@ use wave_core::clock::Nanos;
 use wave_core::link::{Doorbell, Side, Waiter};
 use wave_core::note::queue::{NOTES_VERSION, NoteReceiver};
 use wave_core::policy::Note;
-use wave_links::socket::Connection;
+use wave_links::socket::{Connection, SocketError};
 use wave_links::{AnyPort, EventFd, SocketBell};
 
 use crate::attach::{AttachError, Opened, open};
@@ -40,11 +40,12 @@ impl NotesFrom {
     /// Begins to look for the front that offers its notes at `socket`.
     ///
     /// # Errors
-    /// The system has no descriptor left.
-    pub fn new(socket: PathBuf, quiet: bool) -> std::io::Result<NotesFrom> {
-        let found = Arc::new(EventFd::new()?);
+    /// The system has no descriptor left, or what is at `socket` is no socket.
+    pub fn new(socket: PathBuf, quiet: bool) -> Result<NotesFrom, SocketError> {
+        let failed = |source| SocketError::System { what: "make a doorbell", source };
+        let found = Arc::new(EventFd::new().map_err(failed)?);
         let ring = Arc::clone(&found);
-        let attacher = Attacher::new(socket, attach, move || ring.ring(), quiet);
+        let attacher = Attacher::new(socket, attach, move || ring.ring(), quiet)?;
         Ok(NotesFrom { attacher, found, line: None, quiet })
     }
 
@@ -128,8 +129,8 @@ impl NotesFrom {
 }
 
 /// Opens the window of notes that a front offers. Nothing that it sent is believed unchecked.
-fn attach(socket: &Path) -> Result<Line, AttachError> {
-    let opened = open(socket, NOTES_VERSION, Side::Host)?;
+fn attach(socket: &Path, quiet: bool) -> Result<Line, AttachError> {
+    let opened = open(socket, NOTES_VERSION, Side::Host, quiet)?;
     let Opened { connection, link, layout, port, mut doorbells, .. } = opened;
     let have = doorbells.len();
     let bell = doorbells.pop().filter(|_| have == 1);

@@ -203,6 +203,18 @@ pub enum SettingError {
         /// What was written.
         value: String,
     },
+    /// More of something than this host has.
+    #[error("`{key}` is {number}, and there are {most} {of}")]
+    Beyond {
+        /// Which setting.
+        key: &'static str,
+        /// Its value.
+        number: u64,
+        /// How many there are.
+        most: u64,
+        /// Of what.
+        of: &'static str,
+    },
     /// Two settings that contradict each other.
     #[error("`{low}` is {least}, and may not be more than `{high}`, which is {most}")]
     Order {
@@ -261,23 +273,28 @@ impl<'a> Settings<'a> {
         Settings { text: "", allowed }
     }
 
-    fn setting(&self, key: &str) -> (&'static Setting, &'a str) {
+    fn setting(&self, key: &str) -> (&'static Setting, Option<&'a str>) {
         let setting = self.allowed.iter().find(|setting| setting.key == key);
         let setting = setting.expect("a policy asks only for settings that it declares");
         let given = pairs(self.text).find_map(|pair| {
             pair.split_once('=').filter(|(given, _)| *given == key).map(|(_, value)| value)
         });
+        (setting, given)
+    }
+
+    fn value(&self, key: &str) -> (&'static Setting, &'a str) {
+        let (setting, given) = self.setting(key);
         (setting, given.unwrap_or(setting.default))
     }
 
     /// The word that was chosen.
     pub fn choice(&self, key: &str) -> &'a str {
-        self.setting(key).1
+        self.value(key).1
     }
 
     /// The least and the most of a span.
     pub fn span(&self, key: &str) -> (u64, u64) {
-        let (setting, value) = self.setting(key);
+        let (setting, value) = self.value(key);
         let mut numbers = value.split(setting.divider()).map(checked);
         let least = numbers.next().unwrap_or_default();
         (least, numbers.next().unwrap_or(least))
@@ -286,6 +303,11 @@ impl<'a> Settings<'a> {
     /// One number.
     pub fn number(&self, key: &str) -> u64 {
         self.span(key).0
+    }
+
+    /// One number, where it was given: of a setting whose default is a sentence.
+    pub fn given(&self, key: &str) -> Option<u64> {
+        self.setting(key).1.map(checked)
     }
 
     /// Two numbers, the first of which may not be more than the second.
@@ -303,12 +325,12 @@ impl<'a> Settings<'a> {
 
     /// A share.
     pub fn share(&self, key: &str) -> f32 {
-        share(self.setting(key).1).expect(CHECKED)
+        share(self.value(key).1).expect(CHECKED)
     }
 
     /// A number for each class.
     pub fn per_class(&self, key: &str) -> PerClass<u64> {
-        let (setting, value) = self.setting(key);
+        let (setting, value) = self.value(key);
         let mut numbers = [0; CLASSES_MAX];
         let mut count = 0;
         for text in value.split(setting.divider()) {
@@ -428,6 +450,8 @@ mod tests {
     fn one_number_is_a_span_of_one() {
         let settings = Settings::parse("quantum_ms=7,slice_us=20", &ALLOWED).unwrap();
         assert_eq!((settings.span("quantum_ms"), settings.number("slice_us")), ((7, 7), 20));
+        let given = |text| Settings::parse(text, &ALLOWED).unwrap().given("slice_us");
+        assert_eq!((given("slice_us=20"), given("timer=core")), (Some(20), None));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// It submitted too many requests late.
-    #[error("the generator lagged: p99 {p99_ns} ns, limit {limit_ns} ns")]
+    #[error("the generator lagged: p99 {}, limit {}", Span(*p99_ns), Span(*limit_ns))]
     Lagged {
         /// The lag's p99.
         p99_ns: u64,
@@ -94,7 +94,7 @@ pub enum Invalid {
         limit_ns: u64,
     },
     /// It was behind when the load ended.
-    #[error("the generator was behind at the end: {lag_ns} ns, limit {limit_ns} ns")]
+    #[error("the generator was behind at the end: {}, limit {}", Span(*lag_ns), Span(*limit_ns))]
     BehindAtEnd {
         /// How late the last request was.
         lag_ns: u64,
@@ -102,7 +102,7 @@ pub enum Invalid {
         limit_ns: u64,
     },
     /// It fell so far behind that it gave up before the load ended.
-    #[error("the generator gave up {lag_ns} ns behind")]
+    #[error("the generator gave up {} behind", Span(*lag_ns))]
     GaveUp {
         /// How late the request was that it gave up at.
         lag_ns: u64,
@@ -110,6 +110,20 @@ pub enum Invalid {
     /// No request was due after the warm-up.
     #[error("no request was due between the end of the warm-up and the end of the load")]
     NoRequest,
+}
+
+/// Nanoseconds, in a unit that fits.
+struct Span(u64);
+
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ns = self.0 as f64;
+        match self.0 {
+            0..10_000_000 => write!(f, "{:.0} us", ns / 1e3),
+            10_000_000..10_000_000_000 => write!(f, "{:.0} ms", ns / 1e6),
+            _ => write!(f, "{:.0} s", ns / 1e9),
+        }
+    }
 }
 
 /// A step that ought to take microseconds and takes longer than this was not what took the time: the

@@ -16,17 +16,18 @@ use super::limits::Limits;
 #[command(next_help_heading = "RPCs")]
 pub struct RpcArgs {
     /// Terminate gRPC for the host that serves RPCs at this socket. The agent listens also while there is none, and attaches as
-    /// soon as there is.
-    #[arg(long, value_name = "SOCKET", group = "where", requires = "listen")]
+    /// soon as there is. Beside --attach or --device one agent does both, and its scheduler hears of each request.
+    #[arg(long, value_name = "SOCKET", requires = "listen")]
     pub rpc: Option<PathBuf>,
     /// Where clients connect; may be given several times.
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "rpc")]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "rpc", value_parser = listen_address)]
     pub listen: Vec<SocketAddr>,
     /// Which worker gets which call: rss, round-robin, jbsq, multi-queue or darc, with settings as in `jbsq:k=1`.
     #[arg(long, value_name = "NAME", default_value = "jbsq", requires = "rpc")]
     pub steer: String,
     /// Offer notes at this socket: a scheduler in another agent (`--notes-from`) then hears of each request that is handed to a thread.
-    #[arg(long, value_name = "SOCKET", requires = "rpc", conflicts_with_all = ["attach", "device"])]
+    /// Not beside --attach or --device, where the scheduler is in this agent.
+    #[arg(long, value_name = "SOCKET")]
     pub notes: Option<PathBuf>,
     /// What lies between this agent and that scheduler: shm, or a modelled link by name or cost file, which charges for it.
     #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
@@ -96,6 +97,16 @@ impl RpcArgs {
             quiet,
         })
     }
+}
+
+/// Where to listen, as a command line has it.
+///
+/// # Errors
+/// It is something else, as a name is.
+pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "write an address, not a name, and a port, such as 127.0.0.1:50051, 0.0.0.0:50051 or [::1]:50051".to_owned()
+    })
 }
 
 fn link(text: &str) -> Result<LinkSpec, String> {

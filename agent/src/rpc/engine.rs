@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Instant;
 
+use http::Method;
 use http::request::Parts;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
@@ -90,13 +91,19 @@ impl Engine {
                 peer.ended.set(peer.ended.get() + 1);
                 self.shared.counts.ended += 1;
                 let templates = &self.shared.templates;
-                let answer = match refusal {
-                    Refusal::Http(code) => reply::not_grpc(code),
-                    Refusal::Grpc(status) => templates.refusal(&status, false),
-                    Refusal::Encoding(status) => templates.refusal(&status, true),
-                };
                 // A client that has gone meanwhile needs no answer.
-                let _ = stream.respond(answer, true);
+                let _ = match refusal {
+                    Refusal::Http(code) if parts.method != Method::HEAD => {
+                        stream.respond_with(reply::not_grpc(code), reply::NOT_GRPC)
+                    }
+                    Refusal::Http(code) => stream.respond(reply::not_grpc(code), true),
+                    Refusal::Grpc(status) => {
+                        stream.respond(templates.refusal(&status, false), true)
+                    }
+                    Refusal::Encoding(status) => {
+                        stream.respond(templates.refusal(&status, true), true)
+                    }
+                };
                 return;
             }
         };

@@ -138,6 +138,11 @@ impl Frame {
         Some(Frame { prefix, at: 0, bytes })
     }
 
+    /// Bytes that are no message of gRPC's.
+    pub fn bare(bytes: Bytes) -> Frame {
+        Frame { prefix: [0; PREFIX_BYTES], at: PREFIX_BYTES, bytes }
+    }
+
     /// Takes the first `count` bytes off.
     pub fn split_to(&mut self, count: usize) -> Frame {
         let of_prefix = count.min(PREFIX_BYTES - self.at);

@@ -21,12 +21,14 @@ use tokio::task::{LocalSet, yield_now};
 use tokio_rustls::TlsAcceptor;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
-use wave_core::layout::Config;
+use wave_core::layout::{CORES_MAX, Config};
 use wave_core::link::Waiter;
 use wave_core::note;
 use wave_core::settings::PolicyError;
+use wave_links::socket::SocketError;
 use wave_rpc::dispatch::{Counts, Dispatch};
 use wave_rpc::steer;
+use wave_rpc::wire::RPC_VERSION;
 
 use super::engine::{Engine, HostGone};
 use super::http2;
@@ -35,7 +37,7 @@ use super::peer::Peer;
 use super::shared::{FrontCounts, Host};
 use super::slots::Ready;
 use super::tls::{self, TlsError};
-use crate::attach::{Attached, HostLine, OwnBell, attach_rpc};
+use crate::attach::{Attached, HostLine, OwnBell, attach_as};
 use crate::attacher::Attacher;
 
 /// How often it is looked whether the host has gone.
@@ -74,17 +76,29 @@ pub enum FrontError {
     /// TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Where the host is to be.
+    #[error(transparent)]
+    Host(#[from] SocketError),
     /// The runtime.
     #[error("cannot make a runtime: {0}")]
     Runtime(#[source] io::Error),
     /// An address.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}: {error}{}", what_to_do(error))]
     Listen {
         /// Which.
         address: SocketAddr,
         /// What is wrong with it.
         error: io::Error,
     },
+}
+
+fn what_to_do(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; end what listens there, or name another address: a front that takes over from another one needs its own"
+        }
+        _ => "",
+    }
 }
 
 /// Ends a front.
@@ -127,13 +141,16 @@ pub struct RpcFront {
     options: RpcOptions,
     start: Instant,
     drains_until: Option<Nanos>,
+    /// What is wrong with the steering policy's settings for the host that was found.
+    unfit: Option<PolicyError>,
 }
 
 impl RpcFront {
     /// Listens, and begins to look for the host. `start` is where the agent's clock began.
     pub fn new(options: RpcOptions, start: Instant) -> Result<RpcFront, FrontError> {
-        // Before anything else is touched: the smallest window tells whether the name can be meant.
-        steer::by_name(&options.steer, &Config { subjects: 1, ..Config::coherent(1) })?;
+        // Before anything else is touched: some host could have it.
+        let largest = Config { subjects: 1, ..Config::coherent(CORES_MAX as u16) };
+        steer::by_name(&options.steer, &largest)?;
         let tls = options.tls.as_ref();
         let tls = tls.map(|(certificate, key)| tls::acceptor(certificate, key)).transpose()?;
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -162,7 +179,8 @@ impl RpcFront {
         }
         let attacher = {
             let ready = Arc::clone(&ready);
-            Attacher::new(options.host.clone(), attach_rpc, move || ready.ring(), options.quiet)
+            let attach = |socket: &Path, quiet: bool| attach_as(socket, RPC_VERSION, quiet);
+            Attacher::new(options.host.clone(), attach, move || ready.ring(), options.quiet)?
         };
         Ok(RpcFront {
             tasks,
@@ -180,6 +198,7 @@ impl RpcFront {
             options,
             start,
             drains_until: None,
+            unfit: None,
         })
     }
 
@@ -206,6 +225,11 @@ impl RpcFront {
             now + patience
         });
         engine.peers.is_empty() || now >= until
+    }
+
+    /// Why it ended by itself, if it did: the steering policy's settings are none for the host that it found.
+    pub fn unfit(&self) -> Option<&PolicyError> {
+        self.unfit.as_ref()
     }
 
     /// A bounded amount of work: the host's answers, connections, calls. It is idle when there is no more to do now.
@@ -355,7 +379,13 @@ impl RpcFront {
     fn attach(&mut self, attached: Attached) {
         let Attached { layout, port, host_bells, own_bell, link, connection } = attached;
         let config = layout.config;
-        let Ok(steering) = steer::by_name(&self.options.steer, &config) else { return };
+        let steering = match steer::by_name(&self.options.steer, &config) {
+            Ok(steering) => steering,
+            Err(error) => {
+                self.unfit = Some(error);
+                return self.ready.end();
+            }
+        };
         let mut dispatch = Dispatch::new(layout, port, host_bells, steering);
         dispatch.announce();
         let rung = self.make_watch(&own_bell);

@@ -54,6 +54,13 @@ impl Stream {
         Ok(())
     }
 
+    /// Sends headers, this text, and nothing else. HTTP/2 keeps the text until the client has room for it.
+    pub fn respond_with(&mut self, response: Response<()>, text: &'static str) -> Result<(), Gone> {
+        self.respond(response, false)?;
+        let text = Frame::bare(Bytes::from_static(text.as_bytes()));
+        self.replies.as_mut().ok_or(Gone)?.send_data(text, true).map_err(|_| Gone)
+    }
+
     /// Whether headers were sent.
     pub fn has_responded(&self) -> bool {
         self.replies.is_some()

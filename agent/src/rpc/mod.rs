@@ -35,7 +35,7 @@ mod slots;
 mod timeout;
 mod tls;
 
-pub use args::RpcArgs;
+pub use args::{RpcArgs, listen_address};
 pub use beside::Source;
 pub(crate) use beside::{Beside, both};
 pub use engine::HostGone;

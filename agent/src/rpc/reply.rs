@@ -97,8 +97,13 @@ pub fn response(headers: HeaderMap) -> Response<()> {
 pub fn not_grpc(code: StatusCode) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = code;
+    let text = HeaderValue::from_static("text/plain");
+    response.headers_mut().insert(CONTENT_TYPE, text);
     response
 }
+
+/// And what it says.
+pub const NOT_GRPC: &str = "gRPC is spoken here: POST, and content-type application/grpc\n";
 
 #[cfg(test)]
 mod tests {

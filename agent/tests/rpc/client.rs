@@ -205,6 +205,16 @@ impl Open {
         }
     }
 
+    /// What an answer that is none of gRPC's says.
+    pub async fn plain(mut self) -> (StatusCode, String) {
+        let status = self.respond().await.unwrap();
+        let (body, mut text) = (self.body.as_mut().unwrap(), Vec::new());
+        while let Some(piece) = body.data().await {
+            text.extend_from_slice(&piece.unwrap());
+        }
+        (status, String::from_utf8(text).unwrap())
+    }
+
     pub async fn finish(self) -> Answer {
         self.try_finish().await.unwrap()
     }

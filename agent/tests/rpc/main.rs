@@ -4,6 +4,7 @@ mod calls;
 mod client;
 mod compressed;
 mod fixture;
+mod h2spec;
 mod hosts;
 mod killed;
 mod limits;

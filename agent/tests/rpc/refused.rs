@@ -16,8 +16,10 @@ fn each_wrong_request_has_its_answer_and_the_connection_goes_on() {
     run(async {
         let mut client = client(&fixture).await;
         let echo = "/test.Test/Echo";
-        let answer = client.call(echo, &[("content-type", "application/json")], &[b"{}"]).await;
-        assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        let json = client.open(echo, &[("content-type", "application/json")], true).await;
+        let (status, text) = json.plain().await;
+        assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        assert!(text.contains("application/grpc"), "{text}");
         for (path, code) in [
             ("/test.Test/No", Code::Unimplemented),
             ("/no.Such/Echo", Code::Unimplemented),

@@ -10,11 +10,11 @@ use wave_agent::{AgentArgs, Registry};
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
     after_help = "Examples:
   wave agent --attach /tmp/my.sock
   wave agent --attach /tmp/my.sock --policy fifo --cpu 2
   wave agent replace --attach /tmp/my.sock     upgrade without stopping the workload
+  wave agent replace --rpc /tmp/kv.sock --listen 127.0.0.1:50052   its clients come to another address
   wave agent --device /dev/shm/nic             as a NIC, for cargo xtask vm run --nic /dev/shm/nic
   wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host that serves there
 
@@ -41,6 +41,9 @@ enum Replace {
     /// all threads, and only then does the old one lose its window, sees that, and leaves. A host
     /// does not tell an agent whether there was one before, so where none was attached this is the
     /// same as `wave agent`.
+    ///
+    /// With --rpc the host turns to the new agent, and the old one tells its clients to go, and
+    /// leaves. Until then it listens, so --listen has to name another address than the old one's.
     Replace(AgentArgs),
 }
 

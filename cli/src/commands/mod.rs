@@ -161,6 +161,7 @@ mod tests {
             "wave merge out/cores --json",
             "wave agent --attach /tmp/my.sock --policy fifo --cpu 2 --share-cpu",
             "wave agent replace --attach /tmp/my.sock --cpu 0",
+            "wave agent replace --rpc /tmp/kv.sock --listen 127.0.0.1:50052",
             "wave agent --leave-with-parent --quiet --attach /tmp/my.sock",
             "wave run x.toml --record /tmp/logs",
             "wave agent --attach /tmp/my.sock --record a.wavelog --record-about x",
@@ -250,7 +251,10 @@ mod tests {
         assert!(refusal("wave load grpc --target x").contains("--closed"));
         assert!(refusal("wave load grpc --target x --rate 0").contains("above 0"));
         assert!(refusal("wave load grpc --target x --rate 9 --mix scan=1").contains("`scan`"));
-        assert!(refusal("wave agent replace").contains("--attach"));
+        assert!(refusal("wave agent --rpc x").contains("--listen"));
+        assert!(
+            refusal("wave serve kv --on-host --listen localhost:1").contains("127.0.0.1:50051")
+        );
         assert!(refusal("wave agent --attach x --cpu one").contains("one"));
         assert!(refusal("wave link measure --pci x").contains("--offset"));
         assert!(refusal("wave bench").contains("queue"));

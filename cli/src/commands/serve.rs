@@ -1,14 +1,17 @@
 //! `wave serve`: servers to put a load on.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread::available_parallelism;
 
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use wave_agent::rpc::listen_address;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost::OnHost;
 use wave_workloads::grpc::store::Store;
@@ -92,8 +95,9 @@ struct KvArgs {
     /// Where to listen; port 0 is any free one.
     #[arg(
         long,
-        value_name = "ADDR",
+        value_name = "ADDRESS:PORT",
         default_value = "127.0.0.1:50051",
+        value_parser = listen_address,
         conflicts_with = "offload"
     )]
     listen: SocketAddr,
@@ -172,8 +176,8 @@ fn interop(args: &InteropArgs) -> Result<(), Failure> {
     // Whoever started this may have stopped listening.
     let _ = writeln!(
         std::io::stdout(),
-        "Serving grpc.testing.TestService at {socket}; Ctrl-C ends it\n\
-         Next: wave agent --rpc {socket} --listen 127.0.0.1:50051"
+        "Serving grpc.testing.TestService at {socket}; Ctrl-C ends it\nNext: {}",
+        next(&socket, "127.0.0.1:50051", args.workers.into())
     );
     signals.forever().next();
     drop(server);
@@ -184,6 +188,14 @@ fn offloaded(socket: &Path, cpus: Vec<usize>, store: Store) -> Result<Server, Fa
     let workers = u16::try_from(cpus.len().max(1)).map_err(Failure::cannot)?;
     let options = Options { cpus, ..Options::new(socket).workers(workers) };
     Server::start(options, store::methods(store)).map_err(Failure::cannot)
+}
+
+/// The command that starts an agent beside so many workers and a client.
+fn next(socket: &dyn Display, listen: impl Display, workers: usize) -> String {
+    let cpus = available_parallelism().map_or(1, usize::from);
+    // Otherwise its agent would keep a CPU to itself that one of the others needs.
+    let shares = if cpus < workers + 2 { " --share-cpu" } else { "" };
+    format!("wave agent --rpc {socket} --listen {listen}{shares}")
 }
 
 /// Says that it serves, and where.
@@ -206,7 +218,7 @@ fn tell(args: &KvArgs, place: &str, name: &str, threads: usize) {
             args.keys
         );
         if !args.on_host {
-            println!("Next: wave agent --rpc {name} --listen {}", args.listen);
+            println!("Next: {}", next(&name, args.listen, threads));
         }
     }
     let _ = std::io::stdout().flush();

@@ -265,14 +265,25 @@ impl Point {
         (self.done as f64).min(in_time) / self.sent as f64
     }
 
+    /// Why it is no measurement, if it is none.
+    pub fn why_invalid(&self) -> Option<&str> {
+        let why = || self.generator.why_invalid.as_deref();
+        (!self.generator.valid).then(|| why().unwrap_or("the generator did not keep up"))
+    }
+
     /// Why this point is not to be taken at face value; empty if it is.
     pub fn note(&self) -> String {
+        self.notes(|why| format!("invalid: {why}"))
+    }
+
+    /// The same, where a narrow column has no room for the reason.
+    pub fn short_note(&self) -> String {
+        self.notes(|_| "invalid".to_owned())
+    }
+
+    fn notes(&self, invalid: impl FnOnce(&str) -> String) -> String {
         let mut notes = Vec::new();
-        if !self.generator.valid {
-            let why =
-                self.generator.why_invalid.as_deref().unwrap_or("the generator did not keep up");
-            notes.push(format!("invalid: {why}"));
-        }
+        notes.extend(self.why_invalid().map(invalid));
         if self.served() < SATURATION_SERVED {
             notes.push(format!("{:.1}% served", self.served() * 100.0));
         }

@@ -13,6 +13,9 @@ pub const WIDTH: u16 = 100;
 /// A variant's name is not broken up to this width, spaces beside it included.
 const NAME_WIDTH_MAX: u16 = 34;
 
+/// A note is not broken within a word, spaces beside it included.
+const NOTE_WIDTH_MIN: u16 = 10;
+
 /// Every point, then every variant's saturation, if any is known.
 pub fn summary(result: &RunResult) -> String {
     // A kind of scenario without loads has none.
@@ -40,7 +43,7 @@ pub fn compared(result: &RunResult) -> Option<String> {
     Some(format!("{drawn}\n{}", table.notes.join("\n")))
 }
 
-/// A row per point and class.
+/// A row per point and class. The latencies of a point that is invalid are in brackets, and why it is follows.
 pub fn points(result: &RunResult) -> String {
     let all = || result.variants.iter().flat_map(|variant| &variant.points);
     let several_classes = all().any(|point| point.classes.len() > 1);
@@ -50,6 +53,18 @@ pub fn points(result: &RunResult) -> String {
     }
     header.extend(["p50\nus", "p99\nus", "p99.9\nus", "note"]);
     let mut table = table(result, &header, if several_classes { 5..8 } else { 4..7 });
+    for (column, name) in table.column_iter_mut().zip(&header) {
+        match *name {
+            // It has what the others leave.
+            "variant" => column.remove_constraint(),
+            "note" => {
+                let width = Width::Fixed(NOTE_WIDTH_MIN);
+                column.set_constraint(ColumnConstraint::LowerBoundary(width))
+            }
+            _ => column.set_constraint(ColumnConstraint::ContentWidth),
+        };
+    }
+    let mut invalid = String::new();
     for variant in &result.variants {
         let mut name = variant.name.as_str();
         let mut workers = variant.workers.to_string();
@@ -60,7 +75,11 @@ pub fn points(result: &RunResult) -> String {
                 thousands(point.offered_per_second),
                 thousands(point.achieved_per_second),
             ];
-            let mut note = point.note();
+            let mut note = point.short_note();
+            if let Some(why) = point.why_invalid() {
+                let load = thousands(point.offered_per_second);
+                invalid.push_str(&format!("\nInvalid, {} at {load} k/s: {why}", variant.name));
+            }
             if point.classes.is_empty() {
                 let empty =
                     std::iter::repeat_n("-".to_owned(), if several_classes { 4 } else { 3 });
@@ -73,7 +92,8 @@ pub fn points(result: &RunResult) -> String {
                     row.push(class.name.clone());
                 }
                 let known = |ns| {
-                    if latency.count > 0 { micros(ns) } else { "-".to_owned() }
+                    let time = if latency.count > 0 { micros(ns) } else { "-".to_owned() };
+                    marked(time, point.generator.valid)
                 };
                 row.extend([known(latency.p50_ns), known(latency.p99_ns), known(latency.p999_ns)]);
                 row.push(std::mem::take(&mut note));
@@ -82,7 +102,12 @@ pub fn points(result: &RunResult) -> String {
             }
         }
     }
-    table.to_string()
+    format!("{table}{invalid}")
+}
+
+/// A figure, in brackets where it is one of a point that is no measurement.
+pub fn marked(figure: String, valid: bool) -> String {
+    if valid { figure } else { format!("({figure})") }
 }
 
 /// A row per variant: its saturation, the difference from the first variant's, and how it moves with the limit.
@@ -100,6 +125,9 @@ pub fn saturation(result: &RunResult) -> Option<String> {
     header.extend(limits.iter().map(|limit| format!("at {limit} us")));
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let mut table = table(result, &header, 2..header.len());
+    if let Some(column) = table.column_mut(2) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
     let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
     for (index, variant) in result.variants.iter().enumerate() {
         let rate = variant.saturation_per_second;

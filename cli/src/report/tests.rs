@@ -248,7 +248,13 @@ fn the_terminal_table_fits_and_says_what_is_invalid() {
     let row = summary.lines().find(|line| line.contains("on-host agent")).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns[..5], ["on-host", "agent", "1", "10.0", "10.0"]);
-    assert!(summary.contains("invalid"));
+    let reason = "Invalid, offload, coherent link at 80.0 k/s: lag p99 of 212 us exceeds 50 us";
+    assert!(summary.contains(reason), "{summary}");
+    let rows: Vec<_> = summary.lines().filter(|line| line.contains(" invalid")).collect();
+    assert!(matches!(rows[..], [row] if row.matches('(').count() == 3), "{summary}");
+    for word in ["workers", "note", "saturation", "served"] {
+        assert!(summary.split_whitespace().any(|whole| whole == word), "{word}: {summary}");
+    }
     assert!(summary.contains("p99 of at most 300 us"));
 }
 

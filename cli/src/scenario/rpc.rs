@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
-use wave_core::layout::Config;
+use wave_core::layout::{CORES_MAX, Config};
 use wave_rpc::steer;
 use wave_sched::policies;
 
@@ -349,7 +349,8 @@ fn variant(raw: &RawVariant, source: Source<'_>) -> Result<Stack, ScenarioError>
             return Err(source.refuse(steer.span(), message));
         }
         (Some(steer), _) => {
-            steer::by_name(steer.get_ref(), &config).map_err(|error| {
+            let most = Config { cores: CORES_MAX as u16, ..config };
+            steer::by_name(steer.get_ref(), &most).map_err(|error| {
                 source.refuse(steer.span(), format!("`variant.steer`: {error}"))
             })?;
             steer.get_ref().clone()

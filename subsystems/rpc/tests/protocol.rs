@@ -46,7 +46,7 @@ const STEERINGS: [&str; 8] = [
     "jbsq:k=8",
     "multi-queue:k=3,slo_us=20/2000",
     "darc",
-    "darc:reserve=2",
+    "darc:reserve=0",
 ];
 /// Replies that lie in host memory, and are read from there.
 const READ_ACROSS: &str = "read-across";

@@ -11,6 +11,7 @@ use crate::commands::table as empty_table;
 use crate::report::RunResult;
 use crate::report::model::VariantResult;
 use crate::report::number::{difference, micros, short, thousands};
+use crate::report::terminal::marked;
 use crate::run::point::for_report;
 use crate::run::system::Delta;
 use crate::scenario::{Rpc, RpcPlacement, Stack};
@@ -411,6 +412,7 @@ pub fn table(result: &RunResult) -> String {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
+    let mut marks = false;
     let first = extra.placements.first().and_then(|first| first.saturation_per_second);
     for placed in extra.placements.iter().filter(|placed| placed.same_system_as.is_none()) {
         let saturation = placed.saturation_per_second;
@@ -420,8 +422,11 @@ pub fn table(result: &RunResult) -> String {
             saturation.zip(first).map_or_else(String::new, |(rate, first)| difference(rate, first)),
         ];
         if let Some(figures) = &placed.compared {
+            let valid = figures.valid && !figures.disturbed;
+            marks |= !valid;
             let ns = |us: f64| micros((us * 1e3).round().max(0.0) as u64);
-            row.extend([ns(figures.get_p50_us), ns(figures.get_p99_us)]);
+            let latencies = [ns(figures.get_p50_us), ns(figures.get_p99_us)];
+            row.extend(latencies.map(|figure| marked(figure, valid)));
             let costs = [
                 figures.host_us_per_rpc,
                 figures.host_beside_service_us_per_rpc,
@@ -429,11 +434,14 @@ pub fn table(result: &RunResult) -> String {
                 figures.generator_us_per_rpc,
                 figures.generator_lag_p99_us,
             ];
-            row.extend(costs.map(short));
+            row.extend(costs.map(|figure| marked(short(figure), valid)));
         }
         table.add_row(row);
     }
     let mut text = table.to_string();
+    if marks {
+        text.push_str("\nIn brackets: the point is invalid, or other processes disturbed it");
+    }
     if let Some(gain) = extra.multi_queue_gain {
         text.push_str(&format!(
             "\nA queue per SLO saturates {:+.1}% beside one queue, at a GET p99 of {} us",

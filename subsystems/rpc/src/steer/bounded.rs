@@ -6,7 +6,7 @@ use wave_core::layout::Config;
 use wave_core::settings::{Setting, Settings};
 use wave_core::waiting::Queues;
 
-use super::{K, Request, Steering, Workers};
+use super::{K, Request, Steering, Workers, k};
 
 /// The settings.
 pub static SETTINGS: [Setting; 1] = [K];
@@ -14,7 +14,7 @@ pub static SETTINGS: [Setting; 1] = [K];
 /// The policy.
 #[derive(Debug)]
 pub struct Bounded {
-    k: u16,
+    k: Option<u16>,
     line: Queues,
     look: usize,
 }
@@ -22,7 +22,7 @@ pub struct Bounded {
 impl Bounded {
     /// With settings of [`SETTINGS`].
     pub fn new(config: &Config, settings: &Settings<'_>) -> Bounded {
-        Bounded { k: settings.number("k") as u16, line: Queues::new(1, config.subjects), look: 0 }
+        Bounded { k: k(settings), line: Queues::new(1, config.subjects), look: 0 }
     }
 }
 

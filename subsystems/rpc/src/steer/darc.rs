@@ -6,7 +6,7 @@
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
-use wave_core::settings::{CLASSES_MAX, Setting, Settings, class_index};
+use wave_core::settings::{CLASSES_MAX, Setting, SettingError, Settings, class_index};
 use wave_core::waiting::Queues;
 
 use super::{Request, Steering, Workers};
@@ -48,15 +48,23 @@ pub struct Darc {
 
 impl Darc {
     /// With settings of [`SETTINGS`].
-    pub fn new(config: &Config, settings: &Settings<'_>) -> Darc {
-        Darc {
-            reserve: settings.number("reserve") as usize,
+    ///
+    /// # Errors
+    /// There are not so many workers as each class is to have.
+    pub fn new(config: &Config, settings: &Settings<'_>) -> Result<Darc, SettingError> {
+        let (key, most) = (SETTINGS[0].key, config.cores.into());
+        let number = settings.number(key);
+        if number > most {
+            return Err(SettingError::Beyond { key, number, most, of: "workers" });
+        }
+        Ok(Darc {
+            reserve: number as usize,
             lines: Queues::new(CLASSES_MAX, config.subjects),
             profiles: [Profile::default(); CLASSES_MAX],
             first: [0; CLASSES_MAX],
             order: core::array::from_fn(|class| class),
             ended: 0,
-        }
+        })
     }
 
     /// Shares the workers out: each class has as many to itself as its demand is of the whole, and may use those of longer ones.
@@ -124,7 +132,7 @@ impl Steering for Darc {
                 continue;
             }
             let first = self.first[class];
-            if let Some(worker) = workers.least(1, first, |worker| worker >= first) {
+            if let Some(worker) = workers.least(Some(1), first, |worker| worker >= first) {
                 return Some((self.lines.pop(class)?, worker));
             }
         }

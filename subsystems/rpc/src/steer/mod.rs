@@ -3,8 +3,8 @@
 //! ```text
 //! rss:ahead=4                      a connection's calls to one worker, whatever it has to do (the baseline)
 //! round-robin:ahead=4              each call to the next worker
-//! jbsq:k=0                         one line; the worker with the fewest calls, below k (R2P2; k=1: a single queue)
-//! multi-queue:k=0,slo_us=50/10000  a line per class, the head that waited longest by its objective
+//! jbsq:k=4                         one line; the worker with the fewest calls, below k (R2P2; k=1: a single queue)
+//! multi-queue:k=4,slo_us=50/10000  a line per class, the head that waited longest by its objective
 //! darc:reserve=1                   workers kept for short classes, by what classes were seen to take (Persephone)
 //! ```
 //!
@@ -53,14 +53,10 @@ impl Workers<'_> {
         self.calls.is_empty()
     }
 
-    /// The worker of `among` with the fewest calls, if that is below the setting `k`; of equal ones the first at or after
-    /// `from`, in a circle.
-    pub fn least(&self, k: u16, from: usize, among: impl Fn(usize) -> bool) -> Option<u16> {
-        let limit = match k {
-            0 if self.are_threads => 1,
-            0 => K_OF_CPUS,
-            k => k,
-        };
+    /// The worker of `among` with the fewest calls, if that is below `k`, or below what suits the workers; of equal ones the first
+    /// at or after `from`, in a circle.
+    pub fn least(&self, k: Option<u16>, from: usize, among: impl Fn(usize) -> bool) -> Option<u16> {
+        let limit = k.unwrap_or(if self.are_threads { 1 } else { K_OF_CPUS });
         let count = self.calls.len();
         (0..count)
             .map(|step| (from + step) % count)
@@ -107,7 +103,10 @@ pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Steering>, PolicyE
         "rss" => Box::new(spread::Spread::new(config, &settings, spread::By::Hash)),
         "round-robin" => Box::new(spread::Spread::new(config, &settings, spread::By::Turn)),
         "multi-queue" => Box::new(multi_queue::MultiQueue::new(config, &settings)),
-        "darc" => Box::new(darc::Darc::new(config, &settings)),
+        "darc" => {
+            let darc = darc::Darc::new(config, &settings);
+            Box::new(darc.map_err(|error| PolicyError::Setting { policy: name, error })?)
+        }
         _ => Box::new(bounded::Bounded::new(config, &settings)),
     })
 }
@@ -119,11 +118,16 @@ const K_OF_CPUS: u16 = 16;
 /// How many calls a worker may have at once.
 pub(crate) const K: Setting = Setting::number(
     "k",
-    "0",
-    0..=1024,
+    "1 for threads that are scheduled, 16 for CPUs",
+    1..=1024,
     "calls that a worker may have at once: more hide the link's latency and are cheaper, fewer keep short calls from \
-     waiting behind long ones; 0 is 1 for threads that are scheduled, and 16 for CPUs",
+     waiting behind long ones",
 );
+
+/// What [`K`] was set to.
+pub(crate) fn k(settings: &Settings<'_>) -> Option<u16> {
+    settings.given(K.key).map(|k| k as u16)
+}
 
 #[cfg(test)]
 mod tests {
@@ -222,6 +226,25 @@ mod tests {
         bench.end(1, 1, 0, 1);
         bench.end(1, 1, 0, 1);
         assert_eq!(bench.hand_over(1), [(4, 1), (5, 1)]);
+    }
+
+    #[test]
+    fn settings_that_leave_nobody_to_serve_are_refused() {
+        let error = |text: &str, workers: u16| {
+            let config = Config { subjects: 64, ..Config::coherent(workers) };
+            by_name(text, &config).err().map(|error| alloc::string::ToString::to_string(&error))
+        };
+        assert_eq!(
+            error("jbsq:k=0", 2).as_deref(),
+            Some("policy `jbsq`: `0` is no value for `k`: write k=N, 1 to 1024")
+        );
+        assert!(error("multi-queue:k=0", 2).is_some());
+        assert_eq!(
+            error("darc:reserve=3", 2).as_deref(),
+            Some("policy `darc`: `reserve` is 3, and there are 2 workers")
+        );
+        assert_eq!(error("darc:reserve=2", 2), None);
+        assert_eq!(error("darc", 1), None);
     }
 
     #[test]

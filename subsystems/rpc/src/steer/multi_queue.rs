@@ -8,7 +8,7 @@ use wave_core::layout::Config;
 use wave_core::settings::{CLASSES_MAX, PerClass, Setting, Settings, class_index};
 use wave_core::waiting::Queues;
 
-use super::{K, Request, Steering, Workers};
+use super::{K, Request, Steering, Workers, k};
 
 /// The settings.
 pub static SETTINGS: [Setting; 2] = [
@@ -24,7 +24,7 @@ pub static SETTINGS: [Setting; 2] = [
 /// The policy.
 #[derive(Debug)]
 pub struct MultiQueue {
-    k: u16,
+    k: Option<u16>,
     slo: PerClass<Nanos>,
     lines: Queues,
     /// Of each call that waits: since when, and its objective.
@@ -36,7 +36,7 @@ impl MultiQueue {
     /// With settings of [`SETTINGS`].
     pub fn new(config: &Config, settings: &Settings<'_>) -> MultiQueue {
         MultiQueue {
-            k: settings.number("k") as u16,
+            k: k(settings),
             slo: settings.micros_per_class("slo_us"),
             lines: Queues::new(CLASSES_MAX, config.subjects),
             waits: alloc::vec![(Nanos(0), Nanos(1)); config.subjects as usize],

@@ -77,7 +77,7 @@ impl Steering for Spread {
     fn next(&mut self, _now: Nanos, workers: Workers<'_>) -> Option<(u32, u16)> {
         let lines = &self.lines;
         let worker =
-            workers.least(self.ahead, self.look, |worker| lines.first(worker).is_some())?;
+            workers.least(Some(self.ahead), self.look, |worker| lines.first(worker).is_some())?;
         self.look = (usize::from(worker) + 1) % self.workers;
         Some((self.lines.pop(worker.into())?, worker))
     }
