@@ -17,6 +17,7 @@ use wave_rpc::status::{Code, Status};
 use wave_user::rpc::{Call, Methods, Options, Server};
 
 use crate::client::Client;
+use crate::fixture::{connection_cores, cpus};
 
 const SOCKET: &str = "WAVE_TEST_SOCKET";
 const LEDGER: &str = "WAVE_TEST_LEDGER";
@@ -57,9 +58,11 @@ fn front_process() {
         steer: "jbsq:k=2".to_owned(),
         tls: None,
         limits: Limits::default(),
+        connection_cpus: cpus(connection_cores()),
+        seat: Seat::Shared,
         quiet: true,
     };
-    serve(&mut RpcFront::new(options, Instant::now()).unwrap(), Seat::Shared);
+    serve(&mut RpcFront::new(options, Instant::now()).unwrap());
 }
 
 /// A process of this test's own program, killed when it is dropped.

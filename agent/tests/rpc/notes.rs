@@ -15,6 +15,7 @@ use wave_user::Enclave;
 use wave_user::rpc::{Call, Methods, Options, Server};
 
 use crate::client::Client;
+use crate::fixture::{connection_cores, cpus};
 use crate::killed::Process;
 
 const THREADS: &str = "WAVE_TEST_THREADS";
@@ -63,12 +64,14 @@ fn front_process() {
         steer: "jbsq:k=1".to_owned(),
         tls: None,
         limits: Limits::default(),
+        connection_cpus: cpus(connection_cores()),
+        seat: Seat::Shared,
         quiet: true,
     };
     let link = LinkSpec::builtin(&link).unwrap();
     let mut notes = NotesTo::new(&PathBuf::from(notes), link, true).unwrap();
     let mut front = RpcFront::new(options, Instant::now()).unwrap();
-    serve_with(&mut front, Seat::Shared, Some(&mut notes));
+    serve_with(&mut front, Some(&mut notes));
 }
 
 /// What the scheduler's process runs, again whenever its host turns it out.
