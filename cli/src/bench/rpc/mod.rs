@@ -70,6 +70,7 @@ struct Row {
 struct PerCall {
     host: f64,
     agent: f64,
+    connections: f64,
     busy: f64,
     calls_per_second: f64,
 }
@@ -84,10 +85,11 @@ enum Name {
     Unbatched,
     Front4x16,
     Front8x1,
+    Split4x16,
 }
 
 impl Name {
-    const ALL: [Name; 7] = [
+    const ALL: [Name; 8] = [
         Name::TonicOpen,
         Name::Tonic4x16,
         Name::Tonic8x1,
@@ -95,6 +97,7 @@ impl Name {
         Name::Unbatched,
         Name::Front4x16,
         Name::Front8x1,
+        Name::Split4x16,
     ];
 
     /// Index of its server, and how that is called.
@@ -107,6 +110,7 @@ impl Name {
             Name::Unbatched => (2, Shape::Open),
             Name::Front4x16 => (3, CLOSED_4X16),
             Name::Front8x1 => (3, CLOSED_8X1),
+            Name::Split4x16 => (4, CLOSED_4X16),
         }
     }
 }
@@ -115,8 +119,9 @@ impl Name {
 ///
 /// Where the worker is measured, neither it nor the agent sleeps between two calls; with two CPUs it shares the
 /// generator's. Where the agent is measured, it sleeps as soon as there is nothing to do, as tonic does; with two CPUs
-/// the worker shares its CPU, so that the generator is alone on the other as it is with tonic.
-fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 4], String> {
+/// the worker shares its CPU, so that the generator is alone on the other as it is with tonic. So does the core for connections
+/// of a front that is split, with less than four CPUs.
+fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 5], String> {
     let [agent, load, third] = match *cpus {
         [first, second] => [first, second, first],
         [first, second, third, ..] => [first, second, third],
@@ -127,16 +132,18 @@ fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 4], String> {
             ));
         }
     };
-    let beside_agent = Seats { host: third, agent, load };
+    let beside_agent = Seats { host: third, agent, connections: None, load };
+    let split = Seats { connections: Some(*cpus.get(3).unwrap_or(&agent)), ..beside_agent };
     let beside_load = match third == agent {
         true => Seats { host: load, ..beside_agent },
         false => beside_agent,
     };
     Ok([
-        (Kind::OnHost, Seats { host: agent, agent, load }),
+        (Kind::OnHost, Seats { host: agent, ..beside_agent }),
         (Kind::Offload { batch: BATCH, is_awake: true }, beside_load),
         (Kind::Offload { batch: 1, is_awake: true }, beside_load),
         (Kind::Offload { batch: BATCH, is_awake: false }, beside_agent),
+        (Kind::Offload { batch: BATCH, is_awake: false }, split),
     ])
 }
 
@@ -212,6 +219,7 @@ impl PerCall {
         PerCall {
             host: by(used.host_ns, calls),
             agent: by(used.agent_ns, calls),
+            connections: by(used.connections_ns, calls),
             busy: by(used.busy_ns, used.calls),
             calls_per_second: calls as f64 / took.as_secs_f64(),
         }
@@ -304,6 +312,8 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
         "host_cpu_ratio_with_polling_unbatched": worker(Name::Unbatched, host),
         "front_ratio_vs_tonic": front(Name::Front4x16, Name::Tonic4x16),
         "front_ratio_vs_tonic_8x1": front(Name::Front8x1, Name::Tonic8x1),
+        "split_front_ratio": median(Name::Split4x16, agent) / median(Name::Front4x16, agent),
+        "split_first_core_share": 1.0 - of(Name::Split4x16, |chunk| chunk.connections / chunk.agent).median(),
         "total_cpu_ratio":
             (median(Name::Front4x16, agent) + median(Name::Front4x16, busy)) / tonic_closed,
         "total_cpu_ratio_with_polling":
@@ -316,6 +326,7 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
         "unbatched_at_rate": rows(Name::Unbatched),
         "front_4x16": rows(Name::Front4x16),
         "front_8x1": rows(Name::Front8x1),
+        "split_front_4x16": rows(Name::Split4x16),
     })
 }
 
