@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Parser};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use wave_core::control::Revoked;
 use wave_core::layout::PROTOCOL_VERSION;
 use wave_core::log::Header;
@@ -13,6 +12,7 @@ use wave_core::log::Header;
 use crate::attach::attach_as;
 use crate::device::attach_device;
 use crate::notes::NotesFrom;
+use crate::pin::pin;
 use crate::record::record_to;
 use crate::registry::Registry;
 use crate::rpc::{FrontError, NotesTo, RpcArgs, RpcFront, Source, serve_with};
@@ -92,7 +92,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         return fail(3, error);
     }
     let seat = if args.share_cpu { Seat::Shared } else { Seat::Own };
-    let mut front = match make_front(args) {
+    let mut front = match make_front(args, seat) {
         Ok(front) => front,
         Err((code, text)) => return fail(code, text),
     };
@@ -111,7 +111,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
                 Ok(notes) => notes,
                 Err(text) => return fail(3, text),
             };
-            serve_with(front, seat, notes.as_mut());
+            serve_with(front, notes.as_mut());
             return match front.unfit() {
                 None => ExitCode::SUCCESS,
                 Some(error) => fail(2, error.to_string()),
@@ -186,8 +186,8 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
 }
 
 /// The front for RPCs, if one is asked for; or an exit code, and why there is none.
-fn make_front(args: &AgentArgs) -> Result<Option<RpcFront>, (u8, String)> {
-    let Some(options) = args.rpc.options(args.quiet) else { return Ok(None) };
+fn make_front(args: &AgentArgs, seat: Seat) -> Result<Option<RpcFront>, (u8, String)> {
+    let Some(options) = args.rpc.options(seat, args.quiet) else { return Ok(None) };
     let front = RpcFront::new(options, Instant::now()).map_err(|error| {
         (if matches!(error, FrontError::Steer(_)) { 2 } else { 3 }, error.to_string())
     })?;
@@ -208,16 +208,4 @@ fn make_notes(args: &AgentArgs) -> Result<Option<NotesTo>, String> {
         eprintln!("wave agent: notes at {}, link {}", socket.display(), args.rpc.notes_link.name());
     }
     Ok(Some(notes))
-}
-
-fn pin(cpu: usize) -> Result<(), String> {
-    let refused = |why: &dyn std::fmt::Display| {
-        format!("cannot run on CPU {cpu}: {why}; `taskset -pc $$` shows which CPUs may be used")
-    };
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(refused(&format_args!("CPUs are below {}", CpuSet::MAX_CPU)));
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|error| refused(&error))
 }

@@ -20,6 +20,7 @@ mod attacher;
 mod command;
 mod device;
 mod notes;
+mod pin;
 mod record;
 mod registry;
 pub mod rpc;

@@ -23,8 +23,8 @@ fn start(line: &str) -> Running {
     Running(command.spawn().expect("wave can be run"))
 }
 
-/// The interop service, an agent in front of it, and where that listens.
-fn interop(name: &str, ring: u32) -> ([Running; 2], String) {
+/// The interop service, an agent in front of it that is told `more`, and where that listens.
+fn interop(name: &str, ring: u32, more: &str) -> ([Running; 2], String) {
     let socket =
         std::env::temp_dir().join(format!("wave-interop-{}-{name}.sock", std::process::id()));
     let socket = socket.display();
@@ -35,7 +35,8 @@ fn interop(name: &str, ring: u32) -> ([Running; 2], String) {
     assert!(line.starts_with("Serving"), "{line}");
     // A port that is free now; the agent says so if it is not any more.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let agent = start(&format!("agent --rpc {socket} --listen {address} --share-cpu --quiet"));
+    let agent =
+        start(&format!("agent --rpc {socket} --listen {address} --share-cpu --quiet {more}"));
     ([server, agent], address.to_string())
 }
 
@@ -45,14 +46,14 @@ fn has_grpcio() -> bool {
     found.is_ok_and(|status| status.success())
 }
 
-fn passes(name: &str, ring: u32) {
+fn passes(name: &str, ring: u32, more: &str) {
     if !has_grpcio() {
         println!(
             "skipped: no client of another implementation (apt-get install python3-grpcio python3-grpc-tools)"
         );
         return;
     }
-    let (_running, address) = interop(name, ring);
+    let (_running, address) = interop(name, ring, more);
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rpc_programs/interop.py");
     let proto = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/interop.proto");
     let output = Command::new(PYTHON).args([folder, &address, proto]).output().unwrap();
@@ -64,10 +65,16 @@ fn passes(name: &str, ring: u32) {
 
 #[test]
 fn the_interop_tests_of_another_implementation_pass() {
-    passes("default", 1024);
+    passes("default", 1024, "");
 }
 
 #[test]
 fn they_pass_over_the_smallest_queues() {
-    passes("smallest", 2);
+    passes("smallest", 2, "");
+}
+
+#[test]
+fn they_pass_where_connections_have_a_core_of_their_own() {
+    let cpu = wave_links::cpus::allowed().unwrap()[0];
+    passes("split", 1024, &format!("--connection-cpus {cpu}"));
 }

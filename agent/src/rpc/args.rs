@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use wave_links::LinkSpec;
+use wave_links::{LinkSpec, cpus};
 
 use super::front::RpcOptions;
 use super::limits::Limits;
+use crate::run::Seat;
 
 /// What an agent is told of RPCs.
 #[derive(Args, Clone, Debug)]
@@ -25,6 +26,10 @@ pub struct RpcArgs {
     /// Which worker gets which call: rss, round-robin, jbsq, multi-queue or darc, with settings as in `jbsq:k=1`.
     #[arg(long, value_name = "NAME", default_value = "jbsq", requires = "rpc")]
     pub steer: String,
+    /// Have these CPUs, as in 2-3, serve the connections (TCP, TLS, HTTP/2, gRPC), a thread on each: the agent's own core, which
+    /// --cpu names, then only steers. Without it, one core does both.
+    #[arg(long, value_name = "LIST", requires = "rpc", value_parser = Cpus::parse)]
+    pub connection_cpus: Option<Cpus>,
     /// Offer notes at this socket: a scheduler in another agent (`--notes-from`) then hears of each request that is handed to a thread.
     /// Not beside --attach or --device, where the scheduler is in this agent.
     #[arg(long, value_name = "SOCKET")]
@@ -77,7 +82,7 @@ pub struct RpcArgs {
 
 impl RpcArgs {
     /// What a front is made of, if there is to be one.
-    pub fn options(&self, quiet: bool) -> Option<RpcOptions> {
+    pub fn options(&self, seat: Seat, quiet: bool) -> Option<RpcOptions> {
         let seconds = |count: u32| Duration::from_secs(count.into());
         Some(RpcOptions {
             host: self.rpc.clone()?,
@@ -94,6 +99,8 @@ impl RpcArgs {
                 idle: seconds(self.idle_s),
                 drain: seconds(self.drain_s),
             },
+            connection_cpus: self.connection_cpus.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),
+            seat,
             quiet,
         })
     }
@@ -107,6 +114,19 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "write an address, not a name, and a port, such as 127.0.0.1:50051, 0.0.0.0:50051 or [::1]:50051".to_owned()
     })
+}
+
+/// CPUs, as a list of numbers and ranges.
+#[derive(Clone, Debug)]
+pub struct Cpus(pub Vec<usize>);
+
+impl Cpus {
+    fn parse(text: &str) -> Result<Cpus, String> {
+        match cpus::parse(text) {
+            Some(cpus) if !cpus.is_empty() => Ok(Cpus(cpus)),
+            _ => Err("it names no CPUs; write 2-3,8 for example".to_owned()),
+        }
+    }
 }
 
 fn link(text: &str) -> Result<LinkSpec, String> {

@@ -220,7 +220,7 @@ impl Call {
     /// Takes the call away from the host, if that has it still.
     pub(super) fn give_up(&mut self, shared: &mut Shared, why: Code) {
         if let (Some(subject), Some(host)) = (self.subject.take(), &mut shared.host) {
-            host.dispatch.cancel(subject, why);
+            host.cancel(subject, why);
         }
     }
 
@@ -245,7 +245,7 @@ impl Call {
                 Poll::Ready(Ok(Some(piece))) => {
                     self.stream.release(piece.len());
                     let held = self.assembler.held() + piece.len();
-                    shared.check_room(held).map_err(Stop::Refused)?;
+                    shared.totals.check_room(held).map_err(Stop::Refused)?;
                     self.assembler.push(piece);
                 }
                 Poll::Ready(Ok(None)) if self.assembler.is_empty() => {
@@ -298,7 +298,7 @@ impl Call {
         let max = shared.limits.message_bytes;
         match gzip::decompress(&received.bytes, max as usize) {
             Ok(message) => {
-                shared.check_room(message.len()).map_err(Stop::Refused)?;
+                shared.totals.check_room(message.len()).map_err(Stop::Refused)?;
                 Ok(message)
             }
             Err(BadGzip::Corrupt) => refused(Code::Internal, "a message is not what gzip makes"),
@@ -330,7 +330,7 @@ impl Call {
             };
             self.untaken = self.untaken.plus(Load::of(message.len() as u32));
             if let Some(host) = &mut shared.host {
-                host.dispatch.message(subject, message, is_last, self.compressed);
+                host.message(subject, message, is_last, self.compressed);
             }
             return Ok(());
         }
@@ -350,7 +350,7 @@ impl Call {
         if self.client_streams(shared) {
             let Some(subject) = self.subject else { return self.begin(shared, slot, None, true) };
             if let Some(host) = &mut shared.host {
-                host.dispatch.half_close(subject);
+                host.half_close(subject);
             }
             return Ok(());
         }
@@ -413,11 +413,10 @@ impl Call {
             compressed: self.compressed,
             end,
         };
-        match host.dispatch.begin(now, arrival) {
+        match host.begin(now, arrival, slot) {
             Ok(subject) => {
                 self.untaken = sent;
                 self.subject = Some(subject);
-                host.set_slot(subject, slot);
                 Ok(())
             }
             Err(error @ Refused::Full) => refused(Code::ResourceExhausted, error.to_string()),
@@ -532,7 +531,7 @@ impl Call {
         if is_last && self.out.queue.is_empty() && length <= UNCHECKED_REPLY_BYTES {
             return self.stream.send(frame);
         }
-        if let Err(status) = shared.check_room(length) {
+        if let Err(status) = shared.totals.check_room(length) {
             self.finish(shared, &status, &[]);
             return Ok(());
         }
@@ -562,7 +561,7 @@ impl Call {
             self.out.is_cut = false;
             self.stream.send(frame)?;
             if let (Some(subject), Some(host)) = (self.subject, &mut shared.host) {
-                host.dispatch.grant(subject, bytes);
+                host.grant(subject, bytes);
             }
         }
         let Some(trailers) = self.out.trailers.take() else {

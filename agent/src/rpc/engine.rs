@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Context;
-use std::time::Instant;
 
 use http::Method;
 use http::request::Parts;
@@ -17,14 +16,17 @@ use wave_rpc::status::{Code, Status};
 use wave_rpc::window::Load;
 
 use super::call::{Call, Fate, Route, no_host};
+use super::far_core::FarCore;
+use super::host::{Host, Own, Owner};
 use super::http2_stream::Stream;
-use super::limits::{Limits, RESET_SOON};
+use super::lanes::{ROOM_EVERY, Told};
+use super::limits::RESET_SOON;
 use super::methods::Methods;
 use super::peer::Peer;
 use super::reflection;
 use super::reply;
 use super::request::{self, Refusal};
-use super::shared::{Host, Shared};
+use super::shared::Shared;
 use super::slots::{Ready, Slots};
 
 /// Calls whose time is up that one step ends, at most.
@@ -58,20 +60,42 @@ pub struct Engine {
     woken: Vec<u32>,
     events: Vec<Event>,
     was_serving: bool,
+    /// On the first core, where connections have others. It has no calls of its own then.
+    cores: Vec<FarCore>,
+    /// How many hosts were attached.
+    hosts: u32,
+    /// Connection cores know the last of them.
+    is_told: bool,
 }
 
 impl Engine {
-    /// Without calls and without a host. `ready` is rung when there is something to do.
-    pub fn new(limits: Limits, start: Instant, ready: Arc<Ready>) -> Engine {
+    /// Without calls. `cores` bring those of their connections. `ready` is rung when there is something to do.
+    pub fn new(shared: Shared, cores: Vec<FarCore>, ready: Arc<Ready>) -> Engine {
         Engine {
-            shared: Shared::new(limits, start),
+            shared,
             peers: Vec::new(),
             calls: Slots::new(Arc::clone(&ready)),
             ready,
             woken: Vec::new(),
             events: Vec::new(),
             was_serving: false,
+            cores,
+            hosts: 0,
+            is_told: false,
         }
+    }
+
+    /// The dispatcher, if there is one on this core.
+    pub fn own(&mut self) -> Option<&mut Own> {
+        self.shared.host.as_mut().and_then(Host::own_mut)
+    }
+
+    /// Whether a core that is to end may: no connection is open, and what others left is heard. Or there is nobody any more who
+    /// would answer.
+    pub fn is_empty(&self) -> bool {
+        let is_alone = self.shared.host.as_ref().is_some_and(Host::is_abandoned);
+        let is_heard = !self.is_behind() && self.cores.iter().all(FarCore::is_heard);
+        self.peers.is_empty() && is_heard || is_alone
     }
 
     /// Calls at once.
@@ -124,7 +148,8 @@ impl Engine {
             path if reflection::PATHS.contains(&path) => return Ok(Route::Reflection),
             _ => {}
         }
-        let Shared { host: Some(_), methods: Some(methods), .. } = &self.shared else {
+        let is_there = self.shared.host.as_ref().is_some_and(Host::is_there);
+        let Some(methods) = self.shared.methods.as_ref().filter(|_| is_there) else {
             return Err(Refusal::Grpc(no_host()));
         };
         methods.find(path).map(Route::Host).ok_or_else(|| {
@@ -135,21 +160,23 @@ impl Engine {
     }
 
     /// A host has been attached.
-    pub fn attach(&mut self, host: Host) {
-        self.shared.host = Some(host);
+    pub fn attach(&mut self, host: Own) {
+        self.shared.host = Some(Host::Own(Box::new(host)));
+        self.hosts = self.hosts.wrapping_add(1);
     }
 
     /// Why the host has gone, where it is not known to have turned to another agent.
     pub fn why(&self, gone: HostGone) -> HostGone {
-        match &self.shared.host {
-            Some(host) if host.dispatch.is_replaced() => HostGone::Replaced,
+        match self.shared.host.as_ref().and_then(Host::own) {
+            Some(own) if own.dispatch.is_replaced() => HostGone::Replaced,
             _ => gone,
         }
     }
 
     /// The host is no more: its calls are answered at once.
     pub fn detach(&mut self) {
-        self.shared.host = None;
+        self.shared.host = self.shared.host.take().and_then(Host::gone);
+        self.tell_cores();
         for slot in self.calls.used() {
             let Some((call, _)) = self.calls.get(slot) else { continue };
             // Those that are not begun yet were meant for its methods, too.
@@ -177,10 +204,11 @@ impl Engine {
         let mut progress = self.ready.take_rung();
         progress |= self.attend();
         progress |= self.expire(now);
+        progress |= self.hear(now);
         let mut until = self.shared.deadlines.first().map(|(at, _)| *at);
         if let Some(host) = &mut self.shared.host {
             let mut events = std::mem::take(&mut self.events);
-            let stepped = host.dispatch.step(now, &mut events);
+            let stepped = host.step(now, &mut events);
             for event in events.drain(..) {
                 self.on_event(event);
             }
@@ -200,12 +228,56 @@ impl Engine {
             }
         }
         self.tell_health();
+        self.tell_cores();
+        if self.flush() {
+            until = until.into_iter().chain([now + ROOM_EVERY]).min();
+        }
         Ok(if progress { Step::Progress } else { Step::Idle(until) })
     }
 
     /// Whether the next step has something to do that a connection left.
     pub fn is_rung(&self) -> bool {
         self.ready.is_rung()
+    }
+
+    /// Whether clients have to wait, because others have not taken yet what they sent.
+    pub fn is_behind(&self) -> bool {
+        self.shared.host.as_ref().is_some_and(Host::is_behind)
+    }
+
+    /// What connection cores ask.
+    fn hear(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for (at, core) in self.cores.iter_mut().enumerate() {
+            let own = self.shared.host.as_mut().and_then(Host::own_mut);
+            any |= core.hear(at, self.hosts, own, now);
+        }
+        any
+    }
+
+    /// Tells connection cores of a host that came or went.
+    fn tell_cores(&mut self) {
+        let host = self.shared.host.as_ref().filter(|host| host.is_ready());
+        if self.cores.is_empty() || host.is_some() == self.is_told {
+            return;
+        }
+        self.is_told = host.is_some();
+        let spin = host.map(Host::spin);
+        for core in &mut self.cores {
+            core.tell(spin.map_or(Told::Gone, |spin| Told::Ready { host: self.hosts, spin }));
+        }
+    }
+
+    /// What was left for other cores is to be heard. Returns whether there was no room for all of it.
+    fn flush(&mut self) -> bool {
+        if let Some(host) = &mut self.shared.host {
+            host.flush();
+        }
+        let mut is_behind = false;
+        for core in &mut self.cores {
+            is_behind |= core.flush();
+        }
+        is_behind
     }
 
     /// Looks at the calls that were woken.
@@ -244,28 +316,32 @@ impl Engine {
     }
 
     fn on_event(&mut self, event: Event) {
-        let call = match &event {
-            Event::Service(_) => None,
+        let subject = match event {
+            Event::Service(service) => return self.on_service(service),
             Event::Headers { call, .. }
             | Event::Message { call, .. }
             | Event::Status { call, .. }
-            | Event::Taken { call, .. } => Some(*call),
+            | Event::Taken { call, .. } => call,
         };
-        match (event, call) {
-            (Event::Service(service), _) => self.on_service(service),
-            (event, Some(subject)) => self.on_call(subject, event),
-            (_, None) => {}
+        let Some(host) = &mut self.shared.host else { return };
+        match host.owner(subject) {
+            Some(Owner::Slot(slot)) => self.on_call(slot, subject, event),
+            Some(Owner::Core { core, call }) => {
+                let Some(own) = host.own_mut() else { return };
+                self.cores[core].on_event((subject, call), event, own, &self.shared.totals);
+            }
+            None => {}
         }
     }
 
     fn on_service(&mut self, service: Service) {
+        for core in &mut self.cores {
+            core.tell(Told::Event(Event::Service(service.clone())));
+        }
         self.shared.methods = Some(Rc::new(Methods::new(service)));
     }
 
-    fn on_call(&mut self, subject: Subject, event: Event) {
-        let Some(slot) = self.shared.host.as_ref().and_then(|host| host.slot(subject)) else {
-            return;
-        };
+    fn on_call(&mut self, slot: u32, subject: Subject, event: Event) {
         let Some((call, _)) = self.calls.get(slot) else { return };
         // What was given up may still be spoken of in the step that it was given up in.
         if call.subject() != Some(subject) {
@@ -307,7 +383,7 @@ impl Engine {
             Fate::Open => (call.holds(), call.due()),
             Fate::Ended | Fate::Gone => (0, None),
         };
-        shared.held = shared.held - call.held + holds;
+        shared.totals.hold(call.held, holds);
         call.held = holds;
         if call.timed != due {
             set_deadline(&mut shared.deadlines, call.timed, due, slot);

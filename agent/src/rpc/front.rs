@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{LocalSet, yield_now};
-use tokio_rustls::TlsAcceptor;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
@@ -30,15 +29,18 @@ use wave_rpc::dispatch::{Counts, Dispatch};
 use wave_rpc::steer;
 use wave_rpc::wire::RPC_VERSION;
 
+use super::connect::{self, Door, Place};
+use super::cores::{self, Common, CoreThread};
 use super::engine::{Engine, HostGone};
-use super::http2;
-use super::limits::{HANDSHAKE_PATIENCE, Limits};
-use super::peer::Peer;
-use super::shared::{FrontCounts, Host};
+use super::host::{Host, Own};
+use super::lanes::ROOM_EVERY;
+use super::limits::Limits;
+use super::shared::{FrontCounts, Shared, Totals};
 use super::slots::Ready;
 use super::tls::{self, TlsError};
 use crate::attach::{Attached, HostLine, OwnBell, attach_as};
 use crate::attacher::Attacher;
+use crate::run::Seat;
 
 /// How often it is looked whether the host has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
@@ -47,8 +49,6 @@ const TURN_IDLE: Nanos = Nanos::from_micros(2);
 const TURN_BUSY: Nanos = Nanos::from_micros(100);
 /// So often calls and connections have their turns in one poll, at most.
 const ROUNDS_PER_POLL: usize = 8;
-/// How long a listener rests after an error of its socket's, as where there are too many open files.
-const ACCEPT_REST: Duration = Duration::from_millis(50);
 
 /// What a front is made of.
 #[derive(Clone, Debug)]
@@ -63,6 +63,10 @@ pub struct RpcOptions {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Limits.
     pub limits: Limits,
+    /// CPUs that do nothing but serve connections, a thread on each; without any, the front's own core does.
+    pub connection_cpus: Vec<usize>,
+    /// How its cores wait for work.
+    pub seat: Seat,
     /// Say nothing but errors.
     pub quiet: bool,
 }
@@ -82,6 +86,9 @@ pub enum FrontError {
     /// The runtime.
     #[error("cannot make a runtime: {0}")]
     Runtime(#[source] io::Error),
+    /// A connection core's CPU.
+    #[error("{0}")]
+    Cpu(String),
     /// An address.
     #[error("cannot listen on {address}: {error}{}", what_to_do(error))]
     Listen {
@@ -121,7 +128,7 @@ struct Line {
     looked: Nanos,
 }
 
-/// gRPC on this agent's core.
+/// gRPC on this agent's core; or one of the cores that serve connections for it.
 pub struct RpcFront {
     // Before the runtime: tasks and descriptors end while it is there.
     tasks: LocalSet,
@@ -131,7 +138,10 @@ pub struct RpcFront {
     runtime: Runtime,
     engine: Rc<RefCell<Engine>>,
     ready: Arc<Ready>,
-    attacher: Attacher<Attached>,
+    /// Looks for the host; none on a connection core.
+    attacher: Option<Attacher<Attached>>,
+    /// The connection cores. After the engine: they leave at once where that is no more.
+    cores: Vec<CoreThread>,
     /// When the sockets were looked at last.
     turned: Nanos,
     polled: Nanos,
@@ -153,53 +163,81 @@ impl RpcFront {
         steer::by_name(&options.steer, &largest)?;
         let tls = options.tls.as_ref();
         let tls = tls.map(|(certificate, key)| tls::acceptor(certificate, key)).transpose()?;
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(FrontError::Runtime)?;
         let ready = Arc::new(Ready::default());
-        let engine = Engine::new(options.limits, start, Arc::clone(&ready));
-        let engine = Rc::new(RefCell::new(engine));
-        let tasks = LocalSet::new();
-        let mut addresses = Vec::new();
-        for &address in &options.listen {
-            let failed = |error| FrontError::Listen { address, error };
-            let listener = runtime.block_on(TcpListener::bind(address)).map_err(failed)?;
-            addresses.push(listener.local_addr().map_err(failed)?);
+        let totals = Arc::new(Totals::new(options.limits.held_bytes));
+        let common = Common { options: options.clone(), start, totals, tls };
+        let (listeners, addresses) = bind(&options.listen)?;
+        let (mut accepts, mut cores, mut far) = (listeners, Vec::new(), Vec::new());
+        if !options.connection_cpus.is_empty() {
+            (cores, far) = cores::start(&common, std::mem::take(&mut accepts), &ready)?;
+        }
+        let Common { totals, tls, .. } = common;
+        let shared = Shared::new(options.limits, start, totals);
+        let engine = Rc::new(RefCell::new(Engine::new(shared, far, Arc::clone(&ready))));
+        let host = options.host.clone();
+        let quiet = options.quiet;
+        let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
+        (front.addresses, front.cores) = (addresses, cores);
+        let places: Rc<[Place]> = Rc::new([Place::own()]);
+        for listener in accepts {
+            let listener = front.inside(|| TcpListener::from_std(listener));
+            let listener = listener.map_err(FrontError::Runtime)?;
             let (engine, ready) = (Rc::clone(&engine), Arc::clone(&ready));
-            tasks.spawn_local(listen(listener, engine, ready, tls.clone()));
+            let door = Door { engine, ready, tls: tls.clone() };
+            front.spawn(connect::listen(listener, door, Rc::clone(&places)));
         }
         for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-            let _inside = runtime.enter();
-            let mut signals = signal(kind).map_err(FrontError::Runtime)?;
+            let mut signals = front.inside(|| signal(kind)).map_err(FrontError::Runtime)?;
             let ready = Arc::clone(&ready);
-            tasks.spawn_local(async move {
+            front.spawn(async move {
                 while signals.recv().await.is_some() {
                     ready.end();
                 }
             });
         }
-        let attacher = {
-            let ready = Arc::clone(&ready);
-            let attach = |socket: &Path, quiet: bool| attach_as(socket, RPC_VERSION, quiet);
-            Attacher::new(options.host.clone(), attach, move || ready.ring(), options.quiet)?
-        };
+        let attach = |socket: &Path, quiet: bool| attach_as(socket, RPC_VERSION, quiet);
+        front.attacher = Some(Attacher::new(host, attach, move || ready.ring(), quiet)?);
+        Ok(front)
+    }
+
+    /// One core of a front, with no sockets yet.
+    pub(super) fn of_core(
+        options: RpcOptions,
+        start: Instant,
+        engine: Rc<RefCell<Engine>>,
+        ready: Arc<Ready>,
+    ) -> Result<RpcFront, FrontError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
         Ok(RpcFront {
-            tasks,
+            tasks: LocalSet::new(),
             line: None,
-            runtime,
+            other: None,
+            runtime: runtime.map_err(FrontError::Runtime)?,
             engine,
             ready,
-            attacher,
-            other: None,
+            attacher: None,
+            cores: Vec::new(),
             turned: Nanos(0),
             polled: Nanos(0),
             progressed: false,
             parks: false,
-            addresses,
+            addresses: Vec::new(),
             options,
             start,
             drains_until: None,
             unfit: None,
         })
+    }
+
+    /// Makes something that belongs to this core's runtime.
+    pub(super) fn inside<R>(&self, what: impl FnOnce() -> R) -> R {
+        let _inside = self.runtime.enter();
+        what()
+    }
+
+    /// Has this core do something beside its calls.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.tasks.spawn_local(task);
     }
 
     /// Where clients connect.
@@ -212,8 +250,14 @@ impl RpcFront {
         Ender(Arc::clone(&self.ready))
     }
 
+    /// How it waits for work.
+    pub fn seat(&self) -> Seat {
+        self.options.seat
+    }
+
     /// Whether it was told to end, and has.
     pub fn has_ended(&mut self) -> bool {
+        let cores_ended = self.cores.iter_mut().fold(true, |all, core| core.has_ended() & all);
         if !self.ready.is_to_end() {
             return false;
         }
@@ -222,9 +266,14 @@ impl RpcFront {
         let patience = Nanos(self.options.limits.drain.as_nanos() as u64);
         let until = *self.drains_until.get_or_insert_with(|| {
             engine.drain();
+            self.cores.iter().for_each(CoreThread::end);
             now + patience
         });
-        engine.peers.is_empty() || now >= until
+        let has_ended = engine.is_empty() && cores_ended || now >= until;
+        if has_ended {
+            self.cores.iter_mut().for_each(CoreThread::join);
+        }
+        has_ended
     }
 
     /// Why it ended by itself, if it did: the steering policy's settings are none for the host that it found.
@@ -236,14 +285,15 @@ impl RpcFront {
     pub fn poll(&mut self) -> Step {
         let now = self.now();
         self.look_after_host(now);
-        let RpcFront { engine, tasks, turned, progressed, parks, .. } = self;
+        let RpcFront { engine, tasks, turned, progressed, parks, cores, .. } = self;
         // Inside of the runtime: waking a task is then no call of the system.
         let stepped = self.runtime.block_on(async {
             let mut any = false;
             let stepped = rounds(engine, tasks, &mut any).await?;
             *progressed |= any;
             // Parking looks at the sockets, too.
-            let turn_every = if any { TURN_BUSY } else { TURN_IDLE };
+            let has_sockets = cores.is_empty();
+            let turn_every = if any || !has_sockets { TURN_BUSY } else { TURN_IDLE };
             if *parks || now.since(*turned) < turn_every {
                 return Ok(stepped);
             }
@@ -270,15 +320,15 @@ impl RpcFront {
 
     /// The requests that were handed to threads since the last time: for a scheduler.
     pub fn take_notes(&mut self, mut what: impl FnMut(note::Request)) {
-        if let Some(host) = &mut self.engine.borrow_mut().shared.host {
-            host.dispatch.take_notes().for_each(&mut what);
+        if let Some(own) = self.engine.borrow_mut().own() {
+            own.dispatch.take_notes().for_each(&mut what);
         }
     }
 
     /// One for each thread that was handed calls and has not ended them: for a scheduler that may not have heard of them.
     pub fn open_notes(&self, what: impl FnMut(note::Request)) {
-        if let Some(host) = &self.engine.borrow().shared.host {
-            host.dispatch.open_notes().for_each(what);
+        if let Some(own) = self.engine.borrow_mut().own() {
+            own.dispatch.open_notes().for_each(what);
         }
     }
 
@@ -306,29 +356,35 @@ impl RpcFront {
     /// How long to look for work before parking.
     pub fn spin(&self) -> Nanos {
         let engine = self.engine.borrow();
-        engine.shared.host.as_ref().map_or(Nanos(0), |host| host.dispatch.spin())
+        engine.shared.host.as_ref().map_or(Nanos(0), Host::spin)
     }
 
     /// Says that the agent is about to sleep. Poll once more after it, and if that finds nothing, [`RpcFront::park`]; then
     /// [`RpcFront::unpark`].
     pub fn prepare_park(&mut self) {
         if let Some(host) = &mut self.engine.borrow_mut().shared.host {
-            host.dispatch.prepare_park();
+            host.prepare_park();
         }
+        self.ready.prepare_park();
         self.parks = true;
     }
 
     /// Takes that back.
     pub fn unpark(&mut self) {
         if let Some(host) = &mut self.engine.borrow_mut().shared.host {
-            host.dispatch.unpark();
+            host.unpark();
         }
+        self.ready.unpark();
         self.parks = false;
     }
 
     /// Sleeps until something happens to a socket, the host rings, or it is `until`.
     pub fn park(&mut self, until: Option<Nanos>) {
-        let now = self.engine.borrow().shared.now();
+        if self.engine.borrow().is_behind() {
+            // Its sockets have to wait, too.
+            return std::thread::sleep(Duration::from_nanos(ROOM_EVERY.0));
+        }
+        let now = self.now();
         let wait = until.map_or(LIFE_CHECK, |until| until.since(now)).min(LIFE_CHECK);
         let (ready, line, other) = (&self.ready, &self.line, &self.other);
         self.tasks.block_on(&self.runtime, async {
@@ -371,7 +427,7 @@ impl RpcFront {
                     self.lose_host(gone);
                 }
             }
-        } else if let Some(attached) = self.attacher.take() {
+        } else if let Some(attached) = self.attacher.as_ref().and_then(Attacher::take) {
             self.attach(attached);
         }
     }
@@ -391,7 +447,7 @@ impl RpcFront {
         let rung = self.make_watch(&own_bell);
         let mut engine = self.engine.borrow_mut();
         let looked = engine.shared.now();
-        engine.attach(Host::new(dispatch, config.subjects));
+        engine.attach(Own::new(dispatch, config.subjects));
         self.line = Some(Line { line: connection, bell: own_bell, rung, looked });
         if !self.options.quiet {
             eprintln!(
@@ -405,6 +461,8 @@ impl RpcFront {
     }
 
     fn lose_host(&mut self, gone: HostGone) {
+        // Otherwise the first core says so.
+        let Some(attacher) = &self.attacher else { return };
         self.line = None;
         if matches!(gone, HostGone::Replaced) {
             if !self.options.quiet {
@@ -418,30 +476,52 @@ impl RpcFront {
                 "wave agent: {gone}; calls are answered UNAVAILABLE until there is one again"
             );
         }
-        self.attacher.begin();
+        attacher.begin();
     }
 
-    /// How many calls came to what in the front.
+    /// How many calls came to what in the front. Those of connection cores are known once these have ended.
     pub fn front_counts(&self) -> FrontCounts {
-        self.engine.borrow().shared.counts
+        let own = self.engine.borrow().shared.counts;
+        self.cores.iter().fold(own, |sum, core| sum.plus(core.left().counts))
+    }
+
+    /// How many connections each connection core took, once these have ended.
+    pub fn connections_by_core(&self) -> Vec<u64> {
+        self.cores.iter().map(|core| core.left().counts.connections).collect()
     }
 
     /// How many came to what with the host that is attached, and how many of them are open there.
     pub fn host_counts(&self) -> Option<(Counts, u32)> {
-        let engine = self.engine.borrow();
-        engine.shared.host.as_ref().map(|host| (*host.dispatch.counts(), host.dispatch.open()))
+        let mut engine = self.engine.borrow_mut();
+        engine.own().map(|own| (*own.dispatch.counts(), own.dispatch.open()))
     }
 
-    /// Calls that are open in the front, and bytes of messages that it holds.
+    /// Calls that are open in the front, and bytes of messages that it holds. Connection cores' calls are known once these have
+    /// ended.
     pub fn open(&self) -> (usize, usize) {
         let engine = self.engine.borrow();
-        (engine.open(), engine.shared.held)
+        let far: usize = self.cores.iter().map(|core| core.left().calls).sum();
+        (engine.open() + far, engine.shared.totals.held())
     }
 
     /// The host's socket.
     pub fn host(&self) -> &Path {
         &self.options.host
     }
+}
+
+/// Listens at all addresses.
+fn bind(
+    addresses: &[SocketAddr],
+) -> Result<(Vec<std::net::TcpListener>, Vec<SocketAddr>), FrontError> {
+    let bound = addresses.iter().map(|&address| {
+        let failed = |error| FrontError::Listen { address, error };
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok((listener, address))
+    });
+    bound.collect::<Result<_, _>>()
 }
 
 /// Calls and connections in turns, as long as one finds something to do that the other left: a bounded number of times.
@@ -457,6 +537,9 @@ async fn rounds(
                 let now = engine.shared.now();
                 engine.step(now)?
             };
+            if engine.borrow().is_behind() {
+                return Poll::Ready(Ok(stepped));
+            }
             // It never ends: the tasks that listen do not.
             let _ = Pin::new(&mut *tasks).poll(cx);
             if stepped == Step::Progress {
@@ -477,66 +560,4 @@ async fn rounds(
 )]
 fn wait_for(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
-}
-
-async fn listen(
-    listener: TcpListener,
-    engine: Rc<RefCell<Engine>>,
-    ready: Arc<Ready>,
-    tls: Option<TlsAcceptor>,
-) {
-    loop {
-        let Ok((socket, address)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_REST).await;
-            continue;
-        };
-        let mut own = engine.borrow_mut();
-        if own.shared.is_draining {
-            return;
-        }
-        if own.peers.len() >= own.shared.limits.connections as usize {
-            own.shared.counts.turned_away += 1;
-            continue;
-        }
-        own.shared.counts.connections += 1;
-        let peer = Rc::new(Peer::new(address));
-        own.peers.push(Rc::clone(&peer));
-        drop(own);
-        let (engine, ready, tls) = (Rc::clone(&engine), Arc::clone(&ready), tls.clone());
-        tokio::task::spawn_local(async move {
-            connect(socket, &engine, &peer, tls).await;
-            engine.borrow_mut().peers.retain(|other| !Rc::ptr_eq(other, &peer));
-            ready.ring();
-        });
-    }
-}
-
-/// Greets a client and serves it until it goes.
-async fn connect(
-    socket: TcpStream,
-    engine: &Rc<RefCell<Engine>>,
-    peer: &Rc<Peer>,
-    tls: Option<TlsAcceptor>,
-) {
-    // Without it small replies wait for acknowledgements; a socket that cannot have it still serves.
-    let _ = socket.set_nodelay(true);
-    let limits = engine.borrow().shared.limits;
-    let deadline = tokio::time::Instant::now() + HANDSHAKE_PATIENCE;
-    match tls {
-        None => {
-            let greeted = tokio::time::timeout_at(deadline, http2::shake_hands(socket, &limits));
-            if let Ok(Some(connection)) = greeted.await {
-                http2::serve(connection, Rc::clone(engine), Rc::clone(peer)).await;
-            }
-        }
-        Some(tls) => {
-            let greeted = tokio::time::timeout_at(deadline, async {
-                let socket = tls.accept(socket).await.ok()?;
-                http2::shake_hands(socket, &limits).await
-            });
-            if let Ok(Some(connection)) = greeted.await {
-                http2::serve(connection, Rc::clone(engine), Rc::clone(peer)).await;
-            }
-        }
-    }
 }

@@ -8,18 +8,32 @@
 //! What gRPC says (`timeout`, `percent`, `metadata`, `request`, `reply`, `frames`, `gzip`, `class`, `health`, `reflection`) does no
 //! I/O. Only `http2` and `http2_stream` know h2. There is no task for a call: a call is a slot in a table with a waker of its own, and
 //! goes on when its stream or its host has something for it.
+//!
+//! With connection cores (ADR 0028), the first core keeps the dispatcher, and everything before it is on theirs:
+//!
+//! ```text
+//!  clients ──> http2 ──> engine ──> lanes ══╗
+//!                                           ╠══> engine ──> Dispatch ══> workers on the host
+//!  clients ──> http2 ──> engine ──> lanes ══╝
+//!              connection cores                  first core
+//! ```
 
 mod args;
 mod beside;
 mod call;
 mod class;
+mod connect;
+mod cores;
 mod engine;
+mod far_core;
 mod frames;
 mod front;
 mod gzip;
 mod health;
+mod host;
 mod http2;
 mod http2_stream;
+mod lanes;
 mod limits;
 mod metadata;
 mod methods;

@@ -7,12 +7,12 @@ use super::notes::NotesTo;
 use crate::run::Seat;
 
 /// Serves until the front was told to end and has done so.
-pub fn serve(front: &mut RpcFront, seat: Seat) {
-    serve_with(front, seat, None);
+pub fn serve(front: &mut RpcFront) {
+    serve_with(front, None);
 }
 
 /// [`serve`], and a scheduler in another agent hears of each request that is handed to a thread.
-pub fn serve_with(front: &mut RpcFront, seat: Seat, mut notes: Option<&mut NotesTo>) {
+pub fn serve_with(front: &mut RpcFront, mut notes: Option<&mut NotesTo>) {
     if let Some(notes) = &notes {
         front.watch(notes.listener());
     }
@@ -27,7 +27,7 @@ pub fn serve_with(front: &mut RpcFront, seat: Seat, mut notes: Option<&mut Notes
             continue;
         }
         let now = front.polled();
-        match seat {
+        match front.seat() {
             Seat::Own if now.since(*idle_since.get_or_insert(now)) < front.spin() => {
                 std::hint::spin_loop();
                 continue;

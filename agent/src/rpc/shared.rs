@@ -2,44 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use wave_core::clock::Nanos;
-use wave_core::message::Subject;
-use wave_links::AnyPort;
-use wave_rpc::dispatch::Dispatch;
 use wave_rpc::service::Method;
 use wave_rpc::status::{Code, Status};
 
+use super::host::Host;
 use super::limits::Limits;
 use super::methods::Methods;
 use super::reply::Templates;
-use crate::attach::HostBell;
-
-/// A host that is attached.
-pub struct Host {
-    /// The agent's side of its window.
-    pub dispatch: Dispatch<AnyPort, HostBell>,
-    /// Slots by the ids of calls.
-    slots: Vec<u32>,
-}
-
-impl Host {
-    /// Over a fresh window of so many calls.
-    pub fn new(dispatch: Dispatch<AnyPort, HostBell>, calls: u32) -> Host {
-        Host { dispatch, slots: vec![u32::MAX; calls as usize] }
-    }
-
-    /// Notes which slot has a call.
-    pub fn set_slot(&mut self, call: Subject, slot: u32) {
-        self.slots[call.id as usize] = slot;
-    }
-
-    /// The slot that had a call of this id last.
-    pub fn slot(&self, call: Subject) -> Option<u32> {
-        self.slots.get(call.id as usize).copied()
-    }
-}
 
 /// How many calls came to what in the front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,9 +30,62 @@ pub struct FrontCounts {
     pub gone: u64,
 }
 
-/// What all calls share.
+impl FrontCounts {
+    /// Both.
+    pub fn plus(self, other: FrontCounts) -> FrontCounts {
+        FrontCounts {
+            connections: self.connections + other.connections,
+            turned_away: self.turned_away + other.turned_away,
+            calls: self.calls + other.calls,
+            ended: self.ended + other.ended,
+            gone: self.gone + other.gone,
+        }
+    }
+}
+
+/// What the calls of all cores of a front hold together.
+#[derive(Debug)]
+pub struct Totals {
+    held: AtomicUsize,
+    held_max: usize,
+}
+
+impl Totals {
+    /// For so many bytes at most.
+    pub fn new(held_max: usize) -> Totals {
+        Totals { held: AtomicUsize::new(0), held_max }
+    }
+
+    /// Bytes that calls hold.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// A call that held `was` bytes holds `is`.
+    pub fn hold(&self, was: usize, is: usize) {
+        if was != is {
+            // Wraps where it gets less.
+            self.held.fetch_add(is.wrapping_sub(was), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether so many bytes more may be held.
+    pub fn check_room(&self, bytes: usize) -> Result<(), Status> {
+        match self.held().saturating_add(bytes) <= self.held_max {
+            true => Ok(()),
+            false => Err(Totals::no_room()),
+        }
+    }
+
+    /// The answer where they may not.
+    pub fn no_room() -> Status {
+        Status::new(Code::ResourceExhausted, "the agent holds as many messages as it may")
+    }
+}
+
+/// What all calls of a core share.
 pub struct Shared {
-    /// The host, if one is there.
+    /// The way to the host. On the first core only while one is attached.
     pub host: Option<Host>,
     /// What it serves, or what the last one did.
     pub methods: Option<Rc<Methods>>,
@@ -66,8 +93,8 @@ pub struct Shared {
     pub limits: Limits,
     /// Parts of replies.
     pub templates: Templates,
-    /// Bytes that calls hold.
-    pub held: usize,
+    /// What calls hold.
+    pub totals: Arc<Totals>,
     /// When calls that the host does not have end by themselves, and their slots.
     pub deadlines: BTreeSet<(Nanos, u32)>,
     /// The front is about to end.
@@ -80,14 +107,14 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Of a front whose clock began at `start`.
-    pub fn new(limits: Limits, start: Instant) -> Shared {
+    /// Of a front whose clock began at `start`. Its cores have `totals` in common.
+    pub fn new(limits: Limits, start: Instant, totals: Arc<Totals>) -> Shared {
         Shared {
             host: None,
             methods: None,
             limits,
             templates: Templates::default(),
-            held: 0,
+            totals,
             deadlines: BTreeSet::new(),
             is_draining: false,
             counts: FrontCounts::default(),
@@ -103,19 +130,11 @@ impl Shared {
 
     /// Whether calls can be served.
     pub fn is_serving(&self) -> bool {
-        !self.is_draining && self.host.as_ref().is_some_and(|host| host.dispatch.is_ready())
+        !self.is_draining && self.host.as_ref().is_some_and(Host::is_ready)
     }
 
     /// A method of the host's.
     pub fn method(&self, method: u16) -> Option<&Method> {
         self.methods.as_ref().map(|methods| methods.get(method))
-    }
-
-    /// Whether so many bytes more may be held.
-    pub fn check_room(&self, bytes: usize) -> Result<(), Status> {
-        if self.held.saturating_add(bytes) <= self.limits.held_bytes {
-            return Ok(());
-        }
-        Err(Status::new(Code::ResourceExhausted, "the agent holds as many messages as it may"))
     }
 }

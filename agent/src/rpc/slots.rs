@@ -1,7 +1,7 @@
 //! A table of calls, each with a waker of its own, and the list of those that were woken: what an executor would do with a task for
 //! each call, without the tasks. A slot's waker is made once.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
@@ -10,6 +10,8 @@ use std::task::{Wake, Waker};
 pub struct Ready {
     woken: Mutex<Woken>,
     is_to_end: AtomicBool,
+    /// Whoever it belongs to sleeps, or is about to.
+    is_parked: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +39,26 @@ impl Ready {
         });
         if let Some(sleeper) = sleeper {
             sleeper.wake();
+        }
+    }
+
+    /// Says that whoever it belongs to is about to sleep. It looks at its queues once more after this.
+    pub fn prepare_park(&self) {
+        self.is_parked.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes that back.
+    pub fn unpark(&self) {
+        self.is_parked.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes who sleeps, or is about to; who is awake looks at its queues anyway. For whoever has just put something there.
+    pub fn ring_if_parked(&self) {
+        // Either this load sees the sleeper's word, or the sleeper's last look sees what was put there before.
+        fence(Ordering::SeqCst);
+        if self.is_parked.load(Ordering::Relaxed) {
+            self.ring();
         }
     }
 

@@ -14,6 +14,19 @@ use wave_rpc::service::Method;
 use wave_rpc::status::{Code, Status};
 use wave_user::rpc::{Call, Methods, Options, Server};
 
+/// What the process is told that is to give its fronts connection cores: how many.
+pub const CONNECTION_CORES: &str = "WAVE_TEST_CONNECTION_CORES";
+
+/// None, unless the process was told.
+pub fn connection_cores() -> usize {
+    std::env::var(CONNECTION_CORES).map_or(0, |count| count.parse().unwrap())
+}
+
+/// CPUs for so many, from the first again where there are fewer.
+pub fn cpus(cores: usize) -> Vec<usize> {
+    wave_links::cpus::allowed().unwrap().into_iter().cycle().take(cores).collect()
+}
+
 /// What handlers saw.
 #[derive(Default)]
 pub struct Seen {
@@ -36,6 +49,8 @@ pub struct Left {
     pub held: usize,
     /// Calls that are open in the dispatcher, if a host is attached.
     pub at_host: Option<u32>,
+    /// That each connection core took.
+    pub connections: Vec<u64>,
 }
 
 impl Fixture {
@@ -54,6 +69,11 @@ impl Fixture {
     }
 
     pub fn made_of(limits: Limits, tls: Option<(&str, &str)>) -> Fixture {
+        Fixture::on_cores(connection_cores(), limits, tls)
+    }
+
+    /// With so many connection cores.
+    pub fn on_cores(cores: usize, limits: Limits, tls: Option<(&str, &str)>) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -67,15 +87,18 @@ impl Fixture {
             steer: "jbsq:k=4".into(),
             tls,
             limits,
+            connection_cpus: cpus(cores),
+            seat: Seat::Shared,
             quiet: true,
         };
         let (sender, receiver) = channel();
         let front = std::thread::spawn(move || {
             let mut front = RpcFront::new(options, Instant::now()).unwrap();
             sender.send((front.addresses()[0], front.ender())).unwrap();
-            serve(&mut front, Seat::Shared);
+            serve(&mut front);
             let (calls, held) = front.open();
-            Left { calls, held, at_host: front.host_counts().map(|(_, open)| open) }
+            let at_host = front.host_counts().map(|(_, open)| open);
+            Left { calls, held, at_host, connections: front.connections_by_core() }
         });
         let (address, ender) = receiver.recv().unwrap();
         let seen = Arc::default();

@@ -19,6 +19,7 @@ use wave_rpc::status::{Code, Status};
 use wave_user::rpc::{Call, Methods, Options, Server};
 
 use crate::client::Client;
+use crate::fixture::{connection_cores, cpus};
 
 const SOCKET: &str = "WAVE_TEST_SOCKET";
 const LEDGER: &str = "WAVE_TEST_LEDGER";
@@ -54,7 +55,7 @@ fn front_process() {
         return;
     };
     let options = front_options(socket, &address, "jbsq:k=2");
-    serve(&mut RpcFront::new(options, Instant::now()).unwrap(), Seat::Shared);
+    serve(&mut RpcFront::new(options, Instant::now()).unwrap());
 }
 
 /// A front of a process of its own.
@@ -65,6 +66,8 @@ pub fn front_options(socket: OsString, address: &str, steer: &str) -> RpcOptions
         steer: steer.to_owned(),
         tls: None,
         limits: Limits::default(),
+        connection_cpus: cpus(connection_cores()),
+        seat: Seat::Shared,
         quiet: true,
     }
 }

@@ -45,6 +45,31 @@ fn headers_above_the_limit_are_refused() {
 }
 
 #[test]
+fn calls_above_what_the_host_takes_are_refused() {
+    let fixture = Fixture::with(Limits::default(), |mut options| {
+        options.config.subjects = 2;
+        options.workers(2)
+    });
+    run(async {
+        let mut client = client(&fixture).await;
+        let mut open = Vec::new();
+        for _ in 0..2 {
+            let mut call = client.open("/test.Test/Sleep", &[], false).await;
+            call.send(b"x", true).await;
+            assert!(call.next().await.unwrap().is_some());
+            open.push(call);
+        }
+        let answer = client.call("/test.Test/Echo", &[], &[b"x"]).await;
+        assert_eq!(answer.code(), Code::ResourceExhausted as i32);
+        assert!(answer.text().contains("calls"), "{}", answer.text());
+        drop(open);
+        while client.call("/test.Test/Echo", &[], &[b"x"]).await.code() != 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
 fn what_all_calls_hold_is_bounded() {
     let limits = Limits { held_bytes: 1 << 20, ..Limits::default() };
     let fixture = Fixture::with(limits, |options| options);

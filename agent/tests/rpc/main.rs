@@ -3,6 +3,7 @@
 mod calls;
 mod client;
 mod compressed;
+mod cores;
 mod fixture;
 mod h2spec;
 mod hosts;

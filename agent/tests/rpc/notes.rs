@@ -61,7 +61,7 @@ fn front_process() {
     let link = LinkSpec::builtin(&link).unwrap();
     let mut notes = NotesTo::new(&PathBuf::from(notes), link, true).unwrap();
     let mut front = RpcFront::new(options, Instant::now()).unwrap();
-    serve_with(&mut front, Seat::Shared, Some(&mut notes));
+    serve_with(&mut front, Some(&mut notes));
 }
 
 /// What the scheduler's process runs, again whenever its host turns it out.

@@ -17,6 +17,7 @@ use wave_agent::{AgentArgs, Registry};
   wave agent replace --rpc /tmp/kv.sock --listen 127.0.0.1:50052   its clients come to another address
   wave agent --device /dev/shm/nic             as a NIC, for cargo xtask vm run --nic /dev/shm/nic
   wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host that serves there
+  wave agent --rpc /tmp/kv.sock --listen 0.0.0.0:50051 --cpu 1 --connection-cpus 2-4      with cores for connections
 
 The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
 Exit codes: 0 the host ended or another agent took over, or SIGTERM ended one for RPCs; 2 bad arguments; 3 it could

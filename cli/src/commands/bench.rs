@@ -145,6 +145,9 @@ each chunk's CPU time by its calls.
                                  the look that found a call until the one that found no other
   host_cpu_ratio_with_polling    the same with all CPU time of the worker's thread, its looking for work included
   front_ratio_vs_tonic           CPU time of the agent by tonic's: a closed loop of 4 connections with 16 streams; and 8 with 1
+  split_front_ratio              CPU time of an agent whose front has a core for connections, both of its cores together, by that of
+                                 one without, in the closed loop of 4x16; split_first_core_share is what its first core has of it,
+                                 which steers
   total_cpu_ratio                agent and worker together by tonic's, in the closed loop of 4x16
   throughput_ratio_vs_tonic      calls a second in the closed loops, where all of a server has one CPU: agent and worker
                                  share it, as a sidecar would; tonic has it alone. p99_ratio_vs_tonic beside it

@@ -416,7 +416,11 @@ mod tests {
     fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
         for (from, to, expected) in [
             ("seconds = 2", "seconds = 0", "r.toml:6: `run.seconds` is 0, expected 0.1 to 3600"),
-            ("[100, 200]", "[200, 100]", "r.toml:7: `run.loads_per_second` has 100, expected"),
+            (
+                "[100, 200]",
+                "[200, 100]",
+                "r.toml:7: `run.loads_per_second` has 100 after 200, expected ascending",
+            ),
             ("[100, 200]", "[]", "r.toml:7: `run.loads_per_second` is empty"),
             (
                 "[100, 200]",

@@ -120,13 +120,15 @@ impl Front {
             steer: "jbsq:k=4".into(),
             tls: None,
             limits: Limits { drain: Duration::ZERO, ..Limits::default() },
+            connection_cpus: Vec::new(),
+            seat: Seat::Shared,
             quiet: true,
         };
         let (sender, receiver) = channel();
         let thread = std::thread::spawn(move || {
             let mut front = RpcFront::new(options, Instant::now()).unwrap();
             sender.send((front.addresses()[0], front.ender())).unwrap();
-            serve(&mut front, Seat::Shared);
+            serve(&mut front);
         });
         let (address, ender) = receiver.recv().unwrap();
         Front { address, ender, thread: Some(thread) }

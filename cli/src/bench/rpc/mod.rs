@@ -70,6 +70,7 @@ struct Row {
 struct PerCall {
     host: f64,
     agent: f64,
+    connections: f64,
     busy: f64,
     calls_per_second: f64,
     /// Of the latencies, each from when its call was sent.
@@ -88,10 +89,11 @@ enum Name {
     Unbatched,
     Front4x16,
     Front8x1,
+    Split4x16,
 }
 
 impl Name {
-    const ALL: [Name; 7] = [
+    const ALL: [Name; 8] = [
         Name::TonicOpen,
         Name::Tonic4x16,
         Name::Tonic8x1,
@@ -99,6 +101,7 @@ impl Name {
         Name::Unbatched,
         Name::Front4x16,
         Name::Front8x1,
+        Name::Split4x16,
     ];
 
     /// Index of its server, and how that is called.
@@ -111,6 +114,7 @@ impl Name {
             Name::Unbatched => (2, Shape::Open),
             Name::Front4x16 => (3, CLOSED_4X16),
             Name::Front8x1 => (3, CLOSED_8X1),
+            Name::Split4x16 => (4, CLOSED_4X16),
         }
     }
 }
@@ -119,8 +123,9 @@ impl Name {
 ///
 /// Where the worker is measured, neither it nor the agent sleeps between two calls; with two CPUs it shares the
 /// generator's. Where the agent is measured, it sleeps as soon as there is nothing to do, as tonic does, and the worker shares
-/// its CPU: all of the server has one, as tonic has, and the generator is alone on another.
-fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 4], String> {
+/// its CPU: all of the server has one, as tonic has, and the generator is alone on another. With two CPUs that holds also for the
+/// core for connections of a front that is split.
+fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 5], String> {
     let [agent, load, third] = match *cpus {
         [first, second] => [first, second, first],
         [first, second, third, ..] => [first, second, third],
@@ -131,13 +136,15 @@ fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 4], String> {
             ));
         }
     };
-    let beside_agent = Seats { host: agent, agent, load };
+    let beside_agent = Seats { host: agent, agent, connections: None, load };
+    let split = Seats { connections: Some(third), ..beside_agent };
     let beside_load = Seats { host: if third == agent { load } else { third }, ..beside_agent };
     Ok([
         (Kind::OnHost, beside_agent),
         (Kind::Offload { batch: BATCH, is_awake: true }, beside_load),
         (Kind::Offload { batch: 1, is_awake: true }, beside_load),
         (Kind::Offload { batch: BATCH, is_awake: false }, beside_agent),
+        (Kind::Offload { batch: BATCH, is_awake: false }, split),
     ])
 }
 
@@ -196,6 +203,7 @@ impl Row {
         Ok(PerCall {
             host: by(used.host_ns, sent),
             agent: by(used.agent_ns, sent),
+            connections: by(used.connections_ns, sent),
             busy: by(used.busy_ns, used.calls),
             calls_per_second: sent as f64 / took.as_secs_f64(),
             // There is one class, echoes.
@@ -310,6 +318,8 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
         "host_cpu_ratio_with_polling_unbatched": worker(Name::Unbatched, host),
         "front_ratio_vs_tonic": front(Name::Front4x16, Name::Tonic4x16),
         "front_ratio_vs_tonic_8x1": front(Name::Front8x1, Name::Tonic8x1),
+        "split_front_ratio": median(Name::Split4x16, agent) / median(Name::Front4x16, agent),
+        "split_first_core_share": 1.0 - of(Name::Split4x16, |chunk| chunk.connections / chunk.agent).median(),
         "total_cpu_ratio":
             (median(Name::Front4x16, agent) + median(Name::Front4x16, busy)) / tonic_closed,
         "total_cpu_ratio_with_polling":
@@ -326,5 +336,6 @@ fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) ->
         "unbatched_at_rate": rows(Name::Unbatched),
         "front_4x16": rows(Name::Front4x16),
         "front_8x1": rows(Name::Front8x1),
+        "split_front_4x16": rows(Name::Split4x16),
     })
 }

@@ -19,6 +19,8 @@ use crate::{cpu_time, store};
 pub struct Seats {
     pub host: usize,
     pub agent: usize,
+    /// Where the agent's front has a core for connections.
+    pub connections: Option<usize>,
     pub load: usize,
 }
 
@@ -39,6 +41,8 @@ pub struct Used {
     pub host_ns: u64,
     /// Of the agent.
     pub agent_ns: u64,
+    /// Of its core for connections in that, if it has one.
+    pub connections_ns: u64,
     /// The worker's time with calls.
     pub busy_ns: u64,
     /// Calls that it served in that.
@@ -50,6 +54,7 @@ impl Used {
         Used {
             host_ns: self.host_ns - earlier.host_ns,
             agent_ns: self.agent_ns - earlier.agent_ns,
+            connections_ns: self.connections_ns - earlier.connections_ns,
             busy_ns: self.busy_ns - earlier.busy_ns,
             calls: self.calls - earlier.calls,
         }
@@ -69,6 +74,9 @@ pub struct Measured {
 /// What the host's process calls its workers.
 const WORKERS: &str = "wave-worker-";
 
+/// What an agent calls its cores for connections.
+const CONNECTIONS: &str = "wave-conn-";
+
 impl Measured {
     pub fn start(kind: Kind, seats: Seats) -> Result<Measured, String> {
         match kind {
@@ -84,8 +92,11 @@ impl Measured {
                 Ok(Measured { address, host, thread, agent, socket })
             }
             Kind::Offload { batch, is_awake } => {
-                let unique =
-                    format!("wave-bench-rpc-{}-{batch}-{is_awake}.sock", std::process::id());
+                let is_split = seats.connections.is_some();
+                let unique = format!(
+                    "wave-bench-rpc-{}-{batch}-{is_awake}-{is_split}.sock",
+                    std::process::id()
+                );
                 let socket = std::env::temp_dir().join(unique);
                 let place = socket.to_str().ok_or("the folder for temporary files has no name")?;
                 let [host_cpu, agent_cpu] = [seats.host, seats.agent].map(|cpu| cpu.to_string());
@@ -102,6 +113,8 @@ impl Measured {
                 // One worker: it may have all calls, and then finds several at a look.
                 words.extend(["--steer", "round-robin:ahead=1024"]);
                 words.extend((!is_awake).then_some("--share-cpu"));
+                let connections = seats.connections.map(|cpu| cpu.to_string());
+                words.extend(connections.iter().flat_map(|cpu| ["--connection-cpus", cpu]));
                 let agent = Some(Process::start(&words)?);
                 let socket = Some(socket);
                 Ok(Measured { address: address.clone(), host, thread: WORKERS, agent, socket })
@@ -116,6 +129,7 @@ impl Measured {
         let mut used = Used { host_ns: self.host.cpu_ns(self.thread)?, ..Used::default() };
         if let Some(agent) = &self.agent {
             used.agent_ns = agent.cpu_ns("")?;
+            used.connections_ns = agent.cpu_ns(CONNECTIONS)?;
             let told = self.host.ask()?;
             let numbers: Vec<u64> =
                 told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
