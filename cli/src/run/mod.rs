@@ -11,6 +11,7 @@ mod enclaves;
 mod failure;
 mod ideal;
 mod ladder;
+mod lateness;
 pub mod linux;
 mod load;
 pub mod machine;

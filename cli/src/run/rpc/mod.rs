@@ -20,6 +20,7 @@ use self::found::Row;
 pub use self::found::table;
 use self::seats::{Equal, Seats, twin};
 use self::serving::{Measured, Serving, Wanted};
+use super::lateness::Lateness;
 use super::neighbours::{DISTURBING_CPUS, Neighbours};
 use super::session::TRIES;
 use super::{Failure, Finished, machine};
@@ -46,7 +47,7 @@ pub fn run(scenario: &Rpc, quiet: bool) -> Result<Finished, Failure> {
     progress.begin(&format!("filling RocksDB with {} keys", scenario.workload.keys));
     let database = Arc::new(fill(scenario)?);
     progress.end();
-    let before = Neighbours::now();
+    let (before, late) = (Neighbours::now(), Lateness::measure());
     let all_seats: Vec<Seats> =
         stacks.iter().map(|stack| Seats::new(scenario, stack, equal, &cpus)).collect();
     let planned = scenario.seconds * (stacks.len() as u64 * loads) as f64;
@@ -100,6 +101,7 @@ pub fn run(scenario: &Rpc, quiet: bool) -> Result<Finished, Failure> {
             "other processes took CPU time from them; run again on a quiet machine".to_owned();
         facts.push((format!("{disturbed} points are disturbed"), how));
     }
+    facts.push(late.or_later(Lateness::measure()).fact(limits.p99_ns));
     if let Some((before, after)) = before.zip(Neighbours::now()) {
         let others = after.cpus_since(&before);
         let disturbed = if others > DISTURBING_CPUS { "; the figures are disturbed" } else { "" };
