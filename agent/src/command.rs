@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{Args, Parser};
+use clap::{ArgGroup, Args, Parser};
 use wave_core::control::Revoked;
 use wave_core::layout::PROTOCOL_VERSION;
 use wave_core::log::Header;
@@ -20,6 +20,7 @@ use crate::run::{Exit, Seat, run_with};
 
 /// What an agent is told.
 #[derive(Args, Clone, Debug)]
+#[command(group = ArgGroup::new("scheduler").args(["attach", "device"]))]
 pub struct AgentArgs {
     /// The host's socket. If another agent is attached there, this one replaces it without
     /// stopping the workload.
@@ -29,8 +30,8 @@ pub struct AgentArgs {
     /// --nic FOLDER` makes it. Waits until there is a host, and replaces another agent there.
     #[arg(long, value_name = "FOLDER", conflicts_with = "attach")]
     pub device: Option<PathBuf>,
-    /// The policy to run.
-    #[arg(long, value_name = "NAME", default_value = "fifo")]
+    /// The policy to run; --steer is that of a front alone.
+    #[arg(long, value_name = "NAME", default_value = "fifo", requires = "scheduler")]
     pub policy: String,
     /// Run on this CPU only.
     #[arg(long, value_name = "N")]
@@ -40,7 +41,7 @@ pub struct AgentArgs {
     pub share_cpu: bool,
     /// Write a log of what the agent hears and decides, for `wave replay` and `wave trace`. Takes
     /// some of the agent's time.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "scheduler")]
     pub record: Option<PathBuf>,
     /// What the log's header says about where it comes from.
     #[arg(long, hide = true, requires = "record", value_name = "TEXT")]

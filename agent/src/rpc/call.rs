@@ -377,11 +377,17 @@ impl Call {
     pub(super) fn tell_health(&mut self, shared: &Shared) -> Result<(), Gone> {
         let Route::Watch(Some(service), told) = &mut self.route else { return Ok(()) };
         let health = Health::of(service, shared.methods.as_deref(), shared.is_serving());
-        if *told == Some(health) || !self.out.queue.is_empty() || self.out.trailers.is_some() {
+        if !self.out.queue.is_empty() || self.out.trailers.is_some() {
             return Ok(());
         }
-        *told = Some(health);
-        self.reply(shared, health.message(), true, false)
+        if told.replace(health) != Some(health) {
+            self.reply(shared, health.message(), true, false)?;
+        }
+        if shared.is_draining {
+            let status = Status::new(Code::Unavailable, "the agent that serves this address ends");
+            self.out.trailers = Some(shared.templates.trailers(&status, &[]));
+        }
+        Ok(())
     }
 
     /// Gives the call to the host.

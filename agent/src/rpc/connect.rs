@@ -87,9 +87,6 @@ pub async fn listen(listener: TcpListener, door: Door, places: Rc<[Place]>) {
             continue;
         };
         let mut engine = door.engine.borrow_mut();
-        if engine.shared.is_draining {
-            return;
-        }
         let open: usize = places.iter().map(Place::open).sum();
         let place = places.iter().min_by_key(|place| place.open());
         let Some(place) = place.filter(|_| open < engine.shared.limits.connections as usize) else {

@@ -9,7 +9,6 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use tokio::net;
 use tokio::sync::mpsc::Receiver;
 use tokio_rustls::TlsAcceptor;
 
@@ -176,15 +175,13 @@ fn make(
     shared.host = Some(Host::Far(far));
     let engine = Engine::new(shared, Vec::new(), Arc::clone(&ready));
     let engine = Rc::new(RefCell::new(engine));
-    let front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
+    let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
     let door = Door { engine, ready, tls };
     match entrance {
         Entrance::Accepts(listeners, places) => {
             let places: Rc<[Place]> = places.into();
             for listener in listeners {
-                let listener = front.inside(|| net::TcpListener::from_std(listener));
-                let listener = listener.map_err(FrontError::Runtime)?;
-                front.spawn(connect::listen(listener, door.clone(), Rc::clone(&places)));
+                front.listen(listener, door.clone(), Rc::clone(&places))?;
             }
         }
         Entrance::Takes(newcomers) => front.spawn(connect::take(newcomers, door)),

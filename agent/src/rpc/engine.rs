@@ -193,6 +193,10 @@ impl Engine {
         for peer in &self.peers {
             peer.end();
         }
+        // Who watches the health would never end by itself.
+        for slot in self.calls.used() {
+            self.advance(slot);
+        }
     }
 
     /// One round: what the host answered, who was woken, whose time is up.

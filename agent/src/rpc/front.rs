@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::{LocalSet, yield_now};
+use tokio::task::{AbortHandle, LocalSet, yield_now};
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
@@ -142,6 +142,8 @@ pub struct RpcFront {
     attacher: Option<Attacher<Attached>>,
     /// The connection cores. After the engine: they leave at once where that is no more.
     cores: Vec<CoreThread>,
+    /// What accepts connections.
+    listens: Vec<AbortHandle>,
     /// When the sockets were looked at last.
     turned: Nanos,
     polled: Nanos,
@@ -180,11 +182,9 @@ impl RpcFront {
         (front.addresses, front.cores) = (addresses, cores);
         let places: Rc<[Place]> = Rc::new([Place::own()]);
         for listener in accepts {
-            let listener = front.inside(|| TcpListener::from_std(listener));
-            let listener = listener.map_err(FrontError::Runtime)?;
             let (engine, ready) = (Rc::clone(&engine), Arc::clone(&ready));
             let door = Door { engine, ready, tls: tls.clone() };
-            front.spawn(connect::listen(listener, door, Rc::clone(&places)));
+            front.listen(listener, door, Rc::clone(&places))?;
         }
         for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
             let mut signals = front.inside(|| signal(kind)).map_err(FrontError::Runtime)?;
@@ -217,6 +217,7 @@ impl RpcFront {
             ready,
             attacher: None,
             cores: Vec::new(),
+            listens: Vec::new(),
             turned: Nanos(0),
             polled: Nanos(0),
             progressed: false,
@@ -233,6 +234,20 @@ impl RpcFront {
     pub(super) fn inside<R>(&self, what: impl FnOnce() -> R) -> R {
         let _inside = self.runtime.enter();
         what()
+    }
+
+    /// Accepts connections until it is told to end.
+    pub(super) fn listen(
+        &mut self,
+        listener: std::net::TcpListener,
+        door: Door,
+        places: Rc<[Place]>,
+    ) -> Result<(), FrontError> {
+        let listener = self.inside(|| TcpListener::from_std(listener));
+        let listener = listener.map_err(FrontError::Runtime)?;
+        let task = self.tasks.spawn_local(connect::listen(listener, door, places));
+        self.listens.push(task.abort_handle());
+        Ok(())
     }
 
     /// Has this core do something beside its calls.
@@ -266,6 +281,8 @@ impl RpcFront {
         let patience = Nanos(self.options.limits.drain.as_nanos() as u64);
         let until = *self.drains_until.get_or_insert_with(|| {
             engine.drain();
+            // Another front may listen there at once.
+            self.listens.iter().for_each(AbortHandle::abort);
             self.cores.iter().for_each(CoreThread::end);
             now + patience
         });

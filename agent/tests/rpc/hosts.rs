@@ -95,7 +95,14 @@ fn a_front_that_is_told_to_end_lets_open_calls_finish() {
         let mut chat = client.open("/test.Test/Chat", &[], false).await;
         chat.send(b"1", false).await;
         assert!(chat.next().await.unwrap().is_some());
+        let mut watch = client.open("/grpc.health.v1.Health/Watch", &[], false).await;
+        watch.send(b"", true).await;
+        assert_eq!(watch.next().await.unwrap(), Some((false, SERVING.into())));
         fixture.end();
+        // Whoever comes next may listen there, and no client comes here only to be sent away.
+        until(|| std::net::TcpStream::connect(fixture.address).is_err()).await;
+        assert_eq!(watch.next().await.unwrap(), Some((false, NOT_SERVING.into())));
+        assert_eq!(watch.finish().await.code(), Code::Unavailable as i32);
         // The connection refuses new calls once its GOAWAY has come; what is open goes on.
         let seen = &fixture.seen;
         let before = seen.begun.load(SeqCst);
@@ -105,7 +112,6 @@ fn a_front_that_is_told_to_end_lets_open_calls_finish() {
         chat.send(b"2", true).await;
         assert_eq!(chat.finish().await.ok(), [b"2"]);
         assert_eq!(seen.begun.load(SeqCst), before);
-        until(|| std::net::TcpStream::connect(fixture.address).is_err()).await;
     });
     let left = fixture.leave();
     assert_eq!((left.calls, left.held), (0, 0));

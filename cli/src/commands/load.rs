@@ -1,6 +1,6 @@
 //! `wave load`: puts a load on a server, and tells how it bears it.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -129,7 +129,8 @@ enum Outcome {
 pub fn execute(args: &LoadArgs) -> ExitCode {
     let What::Grpc(args) = &args.what;
     let done = load(args).and_then(|outcome| {
-        show(args, &outcome);
+        // Whoever reads this may have stopped.
+        let _ = show(args, &outcome);
         judge(&outcome)
     });
     match done {
@@ -231,7 +232,8 @@ fn judge(outcome: &Outcome) -> Result<(), Failure> {
     }
 }
 
-fn show(args: &GrpcArgs, outcome: &Outcome) {
+fn show(args: &GrpcArgs, outcome: &Outcome) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
     if args.json {
         let mut value = match outcome {
             Outcome::Open(open) => json!({ "loop": "open", "result": open }),
@@ -244,40 +246,44 @@ fn show(args: &GrpcArgs, outcome: &Outcome) {
         value["connections"] = args.connections.into();
         value["streams"] = args.streams.into();
         value["seed"] = args.seed.into();
-        println!("{value}");
-        return;
+        return writeln!(out, "{value}");
     }
-    println!("{}\n", describe(args));
+    writeln!(out, "{}\n", describe(args))?;
     match outcome {
         Outcome::Open(Open { point, answers }) => {
-            println!("{}\n", latencies(&point.classes));
+            writeln!(out, "{}\n", latencies(&point.classes))?;
             let achieved = short(point.achieved_per_second);
-            println!(
+            writeln!(
+                out,
                 "Sent {}, {achieved}/s ended with OK; {}",
                 point.sent,
                 ends(answers, point.refused)
-            );
+            )?;
             let lag = &point.generator;
-            println!(
+            writeln!(
+                out,
                 "Latency counts from when a call was due. The generator's own lag: p50 {} us, p99 {} us, longest {} us",
                 micros(lag.lag_p50_ns),
                 micros(lag.lag_p99_ns),
                 micros(lag.lag_max_ns)
-            );
+            )?;
         }
         Outcome::Closed(closed) => {
-            println!("{}\n", latencies(&closed.classes));
+            writeln!(out, "{}\n", latencies(&closed.classes))?;
             let achieved = short(closed.achieved_per_second);
-            println!(
+            writeln!(
+                out,
                 "Sent {}, {achieved}/s ended with OK; {}",
                 closed.sent,
                 ends(&closed.answers, 0)
-            );
-            println!(
+            )?;
+            writeln!(
+                out,
                 "Latency counts from when a call was sent: it does not show what waited behind it."
-            );
+            )?;
         }
     }
+    Ok(())
 }
 
 fn latencies(classes: &[ClassLatency]) -> comfy_table::Table {

@@ -65,6 +65,11 @@ impl OnHost {
             [] => vec![None],
             cpus => cpus.iter().copied().map(Some).collect(),
         };
+        // Threads share an address, and would share it with another server of this user's, too.
+        drop(
+            std::net::TcpListener::bind(listen)
+                .map_err(|error| Error::Listen { address: listen, error })?,
+        );
         let mut server = OnHost { address: listen, threads: Vec::new() };
         for (number, place) in places.into_iter().enumerate() {
             let failed = |error| Error::Listen { address: listen, error };
