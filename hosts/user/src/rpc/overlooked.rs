@@ -12,8 +12,8 @@ use wave_core::endpoint::Receiver;
 use wave_core::layout::Layout;
 use wave_core::link::{Port, Side};
 
-/// Between two looks: half of the scheduling watchdog's patience.
-pub(super) const LOOK_EVERY: Nanos = Nanos::from_millis(10);
+/// Between two looks: longer than the scheduling watchdog's patience, for a scheduler that is only late will have heard by then.
+pub(super) const LOOK_EVERY: Nanos = Nanos::from_millis(25);
 
 /// What one worker awaits. It writes this, and the control thread reads it.
 #[derive(Debug, Default)]

@@ -141,7 +141,7 @@ pub struct Stats {
     pub lost: u64,
     /// Of these, how many wrote nonsense.
     pub faults: u64,
-    /// How often a thread was unparked because a request had lain before it for 10 ms or more, and its scheduler had given it no
+    /// How often a thread was unparked because a request had lain before it for 25 ms or more, and its scheduler had given it no
     /// core for that: it hangs, hears of no requests, or all cores have work.
     pub overlooked: u64,
 }
