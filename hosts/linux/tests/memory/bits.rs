@@ -7,6 +7,8 @@ use wave_linux::memory::{
     AccessBits, Areas, Backend, BitsError, Kind, Process, STRIP_BYTES, Strip,
 };
 
+use wave_skip::skip;
+
 use crate::target::{MIB, PAGE, Target, is_in, is_root, share_a_cpu, wait_for};
 
 /// Those that work here; why others do not is said. Where there is no reason not to, all must work.
@@ -17,7 +19,7 @@ fn backends() -> Vec<AccessBits> {
         match AccessBits::with(backend) {
             Ok(bits) => works.push(bits),
             Err(error) => {
-                println!("skipped: {error}");
+                skip(&error);
                 let btf = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
                 let expected = cfg!(target_arch = "x86_64") && is_root() && btf;
                 assert!(!expected || !is_expected(backend), "{error}");
@@ -157,7 +159,7 @@ fn huge_pages_are_seen_and_kept_whole() {
         let strip = read(&mut bits);
         assert_eq!(strip.present, [u64::MAX; 64]);
         if strip.huge != 0xff {
-            println!("skipped: the kernel gives no huge pages (units {:#x})", strip.huge);
+            skip(format!("the kernel gives no huge pages (units {:#x})", strip.huge));
             return;
         }
         // Units, as words that are all ones or zero.
