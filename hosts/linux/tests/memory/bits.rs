@@ -127,20 +127,23 @@ fn every_touched_page_is_found_and_no_other() {
     }
 }
 
-/// What `young` finds is what is expected. The kernel's own DAMON, where it runs, clears bits of pages that it draws:
-/// so some may be missing, now and then, but none may be too many.
+/// What `young` finds is what is expected. The kernel clears bits as well: kswapd ages anonymous pages while there is swap
+/// (the allocation of a huge page wakes it), and DAMON, where it runs, clears those of pages that it samples. So bits may be
+/// missing now and then, any number of them, but never all the time, and none may be too many.
 fn exactly(expected: &[u64], mut young: impl FnMut() -> Vec<u64>) {
-    for _ in 0..50 {
+    const TRIES: usize = 200;
+    let known: HashSet<&u64> = expected.iter().collect();
+    let mut missing = Vec::new();
+    for _ in 0..TRIES {
         let found = young();
-        if found == expected {
-            return;
-        }
-        let known: HashSet<&u64> = expected.iter().collect();
         let strange: Vec<_> = found.iter().filter(|page| !known.contains(page)).collect();
         assert!(strange.is_empty(), "never touched: {strange:?}");
-        assert!(expected.len() - found.len() <= expected.len() / 100 + 2, "{}", found.len());
+        if found.len() == expected.len() {
+            return;
+        }
+        missing.push(expected.len() - found.len());
     }
-    panic!("some are missing each time");
+    panic!("some are missing each time: {missing:?} of {}", expected.len());
 }
 
 #[test]
