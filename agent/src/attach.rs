@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use wave_core::layout::{HeaderError, Layout, PROTOCOL_VERSION, read_header};
 use wave_core::link::{Doorbell, Home, Port, Side, Waiter};
-use wave_core::note::queue::NOTES_VERSION;
+use wave_core::note::queue::NOTES;
+use wave_core::subsystem::SubsystemId;
 use wave_links::memory::stay_resident;
+use wave_links::say;
 use wave_links::socket::{Connection, ReceivedOffer, SocketError};
 use wave_links::{
     AnyBell, AnyPort, DeviceBell, EventFd, LinkError, LinkSpec, MapError, Memory, SocketBell,
 };
-use wave_rpc::wire::RPC_VERSION;
 
 use crate::device::{DeviceError, DeviceLine};
 
@@ -57,6 +58,14 @@ pub enum AttachError {
         who: &'static str,
         /// Of `wave agent`.
         option: &'static str,
+    },
+    /// Offer and window contradict each other.
+    #[error("peer's fault: the offer says {offer}, its window's header {header}")]
+    Subsystem {
+        /// What the offer says.
+        offer: SubsystemId,
+        /// What the window's header says.
+        header: SubsystemId,
     },
     /// Through a device.
     #[error(transparent)]
@@ -152,19 +161,24 @@ impl HostLine {
     }
 }
 
-/// Attaches to the host that listens at `socket`, of threads or of memory. Nothing the host sent is believed unchecked.
+/// Attaches to the host that listens at `socket`, of any subsystem that asks a policy.
+/// Nothing the host sent is believed unchecked.
 pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
-    attach_as(socket, PROTOCOL_VERSION, true)
+    attach_as(socket, Wanted::Policy, true)
 }
 
 /// Attaches to the server of RPCs that listens at `socket`, as [`attach`] does.
 pub fn attach_rpc(socket: &Path) -> Result<Attached, AttachError> {
-    attach_as(socket, RPC_VERSION, true)
+    attach_as(socket, Wanted::Rpc, true)
 }
 
-/// Attaches to whoever offers windows of this version; unless it is to be quiet, it says on standard error what it waits for.
-pub(crate) fn attach_as(socket: &Path, version: u32, quiet: bool) -> Result<Attached, AttachError> {
-    let opened = open(socket, version, Side::Agent, quiet)?;
+/// Attaches to a host that offers what is wanted; unless quiet, says on standard error what it waits for.
+pub(crate) fn attach_as(
+    socket: &Path,
+    wanted: Wanted,
+    quiet: bool,
+) -> Result<Attached, AttachError> {
+    let opened = open(socket, wanted, Side::Agent, quiet)?;
     let Opened { connection, link, memory, layout, port, mut doorbells } = opened;
     if memory.is_kernels() {
         stay_resident().map_err(AttachError::Resident)?;
@@ -200,46 +214,72 @@ pub(crate) struct Opened {
     pub(crate) doorbells: Vec<OwnedFd>,
 }
 
-/// Whose offers have another version because they are of another kind.
-fn of_others(version: u32) -> Option<AttachError> {
-    let (who, option) = match version {
-        NOTES_VERSION => ("a front that offers notes", "--notes-from"),
-        RPC_VERSION => ("a server of RPCs", "--rpc"),
-        PROTOCOL_VERSION => ("a host of threads or memory", "--attach"),
-        _ => return None,
-    };
-    Some(AttachError::Other { who, option })
+/// What an agent attaches for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Decisions of a policy, for any subsystem except the two below.
+    Policy,
+    /// Calls of RPCs that a front steers.
+    Rpc,
+    /// Notes of a front.
+    Notes,
 }
 
-/// Connects to whoever listens at `socket`, and opens the window of this version that it offers.
+impl Wanted {
+    /// What an offer of this subsystem is for.
+    fn of(subsystem: SubsystemId) -> Wanted {
+        match subsystem {
+            NOTES => Wanted::Notes,
+            rpc if rpc == wave_rpc::SUBSYSTEM.id => Wanted::Rpc,
+            _ => Wanted::Policy,
+        }
+    }
+
+    /// Whether this is what is offered.
+    pub(crate) fn check(self, offered: SubsystemId) -> Result<(), AttachError> {
+        let offered = Wanted::of(offered);
+        if offered == self {
+            return Ok(());
+        }
+        let (who, option) = match offered {
+            Wanted::Notes => ("a front that offers notes", "--notes-from"),
+            Wanted::Rpc => ("a server of RPCs", "--rpc"),
+            Wanted::Policy => ("a host that needs a policy", "--attach"),
+        };
+        Err(AttachError::Other { who, option })
+    }
+}
+
+/// Connects to whoever listens at `socket`, and opens the window that it offers.
 pub(crate) fn open(
     socket: &Path,
-    version: u32,
+    wanted: Wanted,
     side: Side,
     quiet: bool,
 ) -> Result<Opened, AttachError> {
     let connection = Connection::connect(socket)?;
-    let mut offer = connection.receive_offer(version, Some(SILENCE));
+    let mut offer = connection.receive_offer(PROTOCOL_VERSION, Some(SILENCE));
     if let Err(SocketError::Timeout) = offer {
         if !quiet {
-            eprintln!(
+            say!(
                 "wave agent: connected to {}; waiting for the process there, {}, to offer a window",
                 socket.display(),
                 connection.peer_pid(),
             );
         }
-        offer = connection.receive_offer(version, Some(OFFER_PATIENCE - SILENCE));
+        offer = connection.receive_offer(PROTOCOL_VERSION, Some(OFFER_PATIENCE - SILENCE));
     }
-    let offer = offer.map_err(|error| match error {
-        SocketError::Version { theirs, .. } => of_others(theirs).unwrap_or(error.into()),
-        other => AttachError::Socket(other),
-    })?;
-    let ReceivedOffer { lines: [nic, host, extra], memory, doorbells, link } = offer;
+    let ReceivedOffer { subsystem, lines: [nic, host, extra], memory, doorbells, link } = offer?;
+    wanted.check(subsystem)?;
     let link = LinkSpec::parse(&link)?;
     let memory = Arc::new(Memory::map(memory.as_fd(), nic, host, extra)?);
     // The header is read through a port without page types: each word on its own.
     let port = link.port(&memory, side, &[])?;
     let layout = read_header(port.window(Home::Nic), nic, host)?;
+    let header = layout.config.subsystem;
+    if header != subsystem {
+        return Err(AttachError::Subsystem { offer: subsystem, header });
+    }
     let port = link.port(&memory, side, &layout.mappings(side))?;
     Ok(Opened { connection, link, memory, layout, port, doorbells })
 }

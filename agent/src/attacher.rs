@@ -11,6 +11,7 @@ use std::time::Duration;
 use wave_links::socket::SocketError;
 
 use crate::attach::AttachError;
+use wave_links::say;
 
 /// How often a host is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -67,7 +68,7 @@ impl<T: Send + 'static> Attacher<T> {
                     }
                     Err(error) if !quiet => {
                         quiet = true;
-                        eprintln!(
+                        say!(
                             "wave agent: cannot attach to {} yet: {error}; trying every {} ms",
                             socket.display(),
                             LOOK_EVERY.as_millis(),

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{ArgGroup, Args, Parser};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use wave_core::control::Revoked;
-use wave_core::layout::PROTOCOL_VERSION;
 use wave_core::log::Header;
+use wave_links::say;
 
-use crate::attach::attach_as;
+use crate::attach::{Wanted, attach_as};
 use crate::device::attach_device;
 use crate::notes::NotesFrom;
 use crate::pin::pin;
@@ -54,6 +55,9 @@ pub struct AgentArgs {
     pub rpc: RpcArgs,
 }
 
+/// The exit code of an agent that its host has turned out.
+pub const TURNED_OUT: u8 = 5;
+
 /// Where an agent is told of no host.
 const NOWHERE: &str = "name a host: --attach SOCKET or --device FOLDER to decide for one, --rpc SOCKET --listen ADDRESS:PORT \
                        to terminate gRPC for one, also both at once; --help tells more";
@@ -68,7 +72,7 @@ struct Command {
 }
 
 /// The `main` of an agent binary. Exit code 0: the host went or turned the agent out; 2: bad
-/// arguments; 3: could not attach, pin or record; 4: the host wrote nonsense.
+/// arguments; 3: could not attach, pin or record; 4: the host wrote nonsense; [`TURNED_OUT`].
 pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
 }
@@ -76,7 +80,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
 /// Attaches and runs until the host goes or turns the agent out.
 pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     let fail = |code: u8, text: String| {
-        eprintln!("wave agent: {text}");
+        say!("wave agent: {text}");
         ExitCode::from(code)
     };
     // Before anything else is touched.
@@ -106,7 +110,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     };
     let (place, attached) = match (&args.attach, &args.device, &mut front) {
         (_, Some(folder), _) => (folder, attach_device(folder)),
-        (Some(socket), None, _) => (socket, attach_as(socket, PROTOCOL_VERSION, args.quiet)),
+        (Some(socket), None, _) => (socket, attach_as(socket, Wanted::Policy, args.quiet)),
         (None, None, Some(front)) => {
             let mut notes = match make_notes(args) {
                 Ok(notes) => notes,
@@ -131,9 +135,13 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         Err(error) => return fail(2, error),
     };
     if !args.quiet {
-        eprintln!(
+        say!(
             "wave agent: `{}` attached to {} ({} cores, up to {} subjects, link {})",
-            args.policy, place, config.cores, config.subjects, attached.link,
+            args.policy,
+            place,
+            config.cores,
+            config.subjects,
+            attached.link,
         );
     }
     let source = match (&mut front, &mut link) {
@@ -162,12 +170,18 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         return fail(2, error.to_string());
     }
     match left {
-        Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
+        Ok(Exit::Revoked(Revoked::Fault)) => fail(
             5,
             format!(
-                "{place} has turned this agent out: a thread waited too long for its decision, or what the agent wrote made no \
-                 sense; the host decides by itself until another attaches. An agent that others keep from running needs a \
-                 CPU (--cpu), or --share-cpu"
+                "{place} has turned this agent out: it read nonsense in this agent's part of the window; \
+                 the host's output says what. The host decides by itself until another attaches"
+            ),
+        ),
+        Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
+            TURNED_OUT,
+            format!(
+                "{place} has turned this agent out: a thread waited too long for its decision; the host decides by itself until \
+                 another attaches. An agent that other processes keep from running needs a CPU of its own (--cpu), or --share-cpu"
             ),
         ),
         Ok(exit) => {
@@ -178,7 +192,7 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
                     Exit::HostGone => "the host has gone",
                     Exit::FrontEnded => "asked to end",
                 };
-                eprintln!("wave agent: {why}; leaving");
+                say!("wave agent: {why}; leaving");
             }
             ExitCode::SUCCESS
         }
@@ -189,15 +203,31 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
 /// The front for RPCs, if one is asked for; or an exit code, and why there is none.
 fn make_front(args: &AgentArgs, seat: Seat) -> Result<Option<RpcFront>, (u8, String)> {
     let Some(options) = args.rpc.options(seat, args.quiet) else { return Ok(None) };
+    let descriptors = take_descriptors();
+    let connections = options.limits.connections_for(descriptors);
+    if connections < options.limits.connections as usize && !args.quiet {
+        say!(
+            "wave agent: this process may have {descriptors} descriptors (`ulimit -Hn`): {connections} connections at once, not {}",
+            options.limits.connections
+        );
+    }
     let front = RpcFront::new(options, Instant::now()).map_err(|error| {
         (if matches!(error, FrontError::Steer(_)) { 2 } else { 3 }, error.to_string())
     })?;
     if !args.quiet {
         for address in front.addresses() {
-            eprintln!("wave agent: gRPC at {address}");
+            say!("wave agent: gRPC at {address}");
         }
     }
     Ok(Some(front))
+}
+
+/// Raises the limit of descriptors to the hard limit, and returns it.
+fn take_descriptors() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it may not, it has what it had.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Where a scheduler in another agent gets notes, if one is to.
@@ -206,7 +236,7 @@ fn make_notes(args: &AgentArgs) -> Result<Option<NotesTo>, String> {
     let notes = NotesTo::new(socket, args.rpc.notes_link.clone(), args.quiet)
         .map_err(|error| error.to_string())?;
     if !args.quiet {
-        eprintln!("wave agent: notes at {}, link {}", socket.display(), args.rpc.notes_link.name());
+        say!("wave agent: notes at {}, link {}", socket.display(), args.rpc.notes_link.name());
     }
     Ok(Some(notes))
 }

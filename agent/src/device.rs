@@ -13,10 +13,11 @@ use wave_core::link::{Doorbell, Home, Port, Side, Waiter};
 use wave_links::memory::{PAGE_BYTES, Page};
 use wave_links::pci::ivshmem::Peer;
 use wave_links::pci::mailbox::{self, AgentEnd, Greeting, NoOffer, Offer, Place};
+use wave_links::say;
 use wave_links::shm::ShmWindow;
 use wave_links::{DeviceBell, LinkSpec, Memory};
 
-use crate::attach::{AttachError, Attached, HostBell, HostLine, OwnBell};
+use crate::attach::{AttachError, Attached, HostBell, HostLine, OwnBell, Wanted};
 
 /// How long a host may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -150,6 +151,8 @@ pub fn attach_device(folder: &Path) -> Result<Attached, AttachError> {
     let link = LinkSpec::Shm;
     let port = link.port(&window, Side::Agent, &[])?;
     let layout = read_header(port.window(Home::Nic), nic, host_lines)?;
+    // The answer in the device's memory has no identity: the window's is the first.
+    Wanted::Policy.check(layout.config.subsystem)?;
     let cores = usize::from(layout.config.cores);
     let (have, need) = (bells.len(), cores + 1);
     if have < need {
@@ -189,7 +192,7 @@ fn wait_for_host(
         }
         if !told && began.elapsed() > Duration::from_secs(1) {
             told = true;
-            eprintln!("wave agent: no host behind the device yet; waiting for one");
+            say!("wave agent: no host behind the device yet; waiting for one");
         }
         std::thread::sleep(LOOK_EVERY);
     }

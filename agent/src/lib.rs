@@ -27,9 +27,9 @@ pub mod rpc;
 mod run;
 
 pub use attach::{AttachError, Attached, HostBell, HostLine, OwnBell, attach, attach_rpc};
-pub use command::{AgentArgs, execute, main_with};
+pub use command::{AgentArgs, TURNED_OUT, execute, main_with};
 pub use device::{DeviceError, DeviceLine, attach_device};
 pub use notes::NotesFrom;
 pub use record::{FileLog, record_to};
-pub use registry::Registry;
+pub use registry::{Registry, SUBSYSTEMS};
 pub use run::{Exit, RunError, Seat, run, run_with};

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use wave_core::clock::Nanos;
 use wave_core::link::{Doorbell, Side, Waiter};
-use wave_core::note::queue::{NOTES_VERSION, NoteReceiver};
+use wave_core::note::queue::NoteReceiver;
 use wave_core::policy::Note;
+use wave_links::say;
 use wave_links::socket::{Connection, SocketError};
 use wave_links::{AnyPort, EventFd, SocketBell};
 
-use crate::attach::{AttachError, Opened, open};
+use crate::attach::{AttachError, Opened, Wanted, open};
 use crate::attacher::Attacher;
 
 /// How often it is looked whether the front has gone.
@@ -55,7 +56,7 @@ impl NotesFrom {
             self.line = self.attacher.take().map(|line| Line { looked: now, ..line });
             if let (Some(line), false) = (&self.line, self.quiet) {
                 let socket = self.attacher.socket().display();
-                eprintln!("wave agent: notes come from {socket}, link {}", line.link);
+                say!("wave agent: notes come from {socket}, link {}", line.link);
             }
             return self.line.is_some();
         };
@@ -70,7 +71,7 @@ impl NotesFrom {
             }
             Err(error) => {
                 let socket = self.attacher.socket().display();
-                eprintln!(
+                say!(
                     "wave agent: turning away from the front at {socket}, because its notes make no sense: {error}"
                 );
                 self.lose();
@@ -85,11 +86,11 @@ impl NotesFrom {
         let socket = self.attacher.socket().display();
         if replaced {
             // Coming back would only turn the other one out.
-            eprintln!("wave agent: the front at {socket} sends its notes to another agent now");
+            say!("wave agent: the front at {socket} sends its notes to another agent now");
             self.line = None;
         } else if gone {
             if !self.quiet {
-                eprintln!("wave agent: the front at {socket} has gone; looking for it again");
+                say!("wave agent: the front at {socket} has gone; looking for it again");
             }
             self.lose();
         }
@@ -130,7 +131,7 @@ impl NotesFrom {
 
 /// Opens the window of notes that a front offers. Nothing that it sent is believed unchecked.
 fn attach(socket: &Path, quiet: bool) -> Result<Line, AttachError> {
-    let opened = open(socket, NOTES_VERSION, Side::Host, quiet)?;
+    let opened = open(socket, Wanted::Notes, Side::Host, quiet)?;
     let Opened { connection, link, layout, port, mut doorbells, .. } = opened;
     let have = doorbells.len();
     let bell = doorbells.pop().filter(|_| have == 1);

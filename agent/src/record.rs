@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use wave_core::log::{Header, LogWriter};
+use wave_links::say;
 
 /// A recorder that writes a file.
 pub type FileLog = LogWriter<Box<dyn FnMut(&[u8]) + Send>>;
@@ -21,7 +22,7 @@ pub fn record_to(path: &Path, header: &Header) -> std::io::Result<FileLog> {
         if let Some(open) = &mut file
             && let Err(error) = open.write_all(bytes)
         {
-            eprintln!("wave agent: the log {} ends early: {error}", path.display());
+            say!("wave agent: the log {} ends early: {error}", path.display());
             file = None;
         }
     };

@@ -1,45 +1,28 @@
-//! The policies that an agent binary knows by name.
+//! The subsystems and policies that an agent binary knows.
 
-use wave_core::layout::{BulkConfig, Config};
+use wave_core::layout::Config;
 use wave_core::policy::Policy;
+use wave_core::subsystem::{Subsystem, SubsystemId};
 
-/// Makes a policy for an enclave, of the text by which it was asked for.
-pub type Make = Box<dyn Fn(&str, &Config) -> Result<Box<dyn Policy + Send>, String>>;
+/// The subsystems of this project, in the order of their numbers.
+pub static SUBSYSTEMS: [&Subsystem; 3] =
+    [&wave_sched::SUBSYSTEM, &wave_memory::SUBSYSTEM, &wave_rpc::SUBSYSTEM];
 
-/// What a policy decides about, and a host asks about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Threads,
-    Memory,
-}
+/// Makes a policy of a user's own for an enclave of this configuration.
+type Make = Box<dyn Fn(&Config) -> Box<dyn Policy + Send>>;
 
-impl Kind {
-    /// What a host of this configuration asks about: memory's alone sends readings in bulk.
-    fn of(config: &Config) -> Kind {
-        if config.bulk == BulkConfig::NONE { Kind::Threads } else { Kind::Memory }
-    }
-}
-
-impl std::fmt::Display for Kind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Kind::Threads => "threads",
-            Kind::Memory => "memory",
-        })
-    }
-}
-
-/// A policy that is known by name.
-struct Known {
+/// A user-registered policy, for any subsystem.
+struct Own {
     name: String,
-    /// `None` for a user's own, of which only its user knows.
-    kind: Option<Kind>,
     make: Make,
 }
 
-/// Policies by name.
+/// Subsystems, and policies by name.
 #[derive(Default)]
-pub struct Registry(Vec<Known>);
+pub struct Registry {
+    own: Vec<Own>,
+    subsystems: Vec<&'static Subsystem>,
+}
 
 impl std::fmt::Debug for Registry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -48,23 +31,23 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// The policies that Wave ships, with their settings: those of threads (see [`wave_sched::policies`]),
-    /// then those of memory (see [`wave_memory::policies`]).
+    /// The subsystems that Wave ships, with their policies.
     pub fn shipped() -> Registry {
-        let threads = wave_sched::policies::NAMES.iter().map(|name| {
-            let make: Make = Box::new(|text, config| {
-                wave_sched::policies::by_name(text, config).map_err(|error| error.to_string())
-            });
-            Known { name: (*name).to_owned(), kind: Some(Kind::Threads), make }
-        });
-        let memory = wave_memory::policies::NAMES.iter().map(|name| {
-            let make: Make = Box::new(|text, config| {
-                let policy = wave_memory::policies::by_name(text, config);
-                policy.map(|policy| policy as _).map_err(|error| error.to_string())
-            });
-            Known { name: (*name).to_owned(), kind: Some(Kind::Memory), make }
-        });
-        Registry(threads.chain(memory).collect())
+        Registry { own: Vec::new(), subsystems: SUBSYSTEMS.to_vec() }
+    }
+
+    /// Adds a subsystem. Panics if its number or its name is taken, or its number is reserved for this project.
+    pub fn with_subsystem(mut self, subsystem: &'static Subsystem) -> Registry {
+        let (id, least) = (subsystem.id, SubsystemId::OUTSIDE);
+        assert!(id.number() >= least, "{id} is reserved: numbers of your own begin at {least}");
+        let is_taken =
+            |known: &&&Subsystem| known.id == subsystem.id || known.name == subsystem.name;
+        if let Some(known) = self.subsystems.iter().find(is_taken) {
+            let (id, name) = (subsystem.id, subsystem.name);
+            panic!("{id}, `{name}`, conflicts with {}, `{}`", known.id, known.name);
+        }
+        self.subsystems.push(subsystem);
+        self
     }
 
     /// With one more policy, which takes no settings; it hides an earlier one of the same name.
@@ -73,34 +56,54 @@ impl Registry {
         name: &str,
         make: impl Fn(&Config) -> Box<dyn Policy + Send> + 'static,
     ) -> Registry {
-        let own = name.to_owned();
-        let make: Make = Box::new(move |text, config| match text == own {
-            true => Ok(make(config)),
-            false => Err(format!("policy `{own}` takes no settings")),
-        });
-        self.0.insert(0, Known { name: name.to_owned(), kind: None, make });
+        self.own.insert(0, Own { name: name.to_owned(), make: Box::new(make) });
         self
     }
 
-    /// Every name.
+    /// Every subsystem.
+    pub fn subsystems(&self) -> &[&'static Subsystem] {
+        &self.subsystems
+    }
+
+    /// The subsystem of this number.
+    pub fn subsystem(&self, id: SubsystemId) -> Option<&'static Subsystem> {
+        self.subsystems.iter().find(|known| known.id == id).copied()
+    }
+
+    /// The names of policies that [`Registry::make`] knows, a user's own first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|known| known.name.as_str())
+        let shipped = self.deciding().flat_map(|known| known.policies).map(|policy| policy.name);
+        self.own.iter().map(|own| own.name.as_str()).chain(shipped)
     }
 
-    /// The names for a host that asks about this.
-    fn names_for(&self, kind: Kind) -> String {
-        let fits = |known: &&Known| known.kind.is_none_or(|own| own == kind);
-        let names: Vec<_> = self.0.iter().filter(fits).map(|known| known.name.as_str()).collect();
-        names.join(", ")
+    /// Subsystems whose policies are [`Policy`]s.
+    fn deciding(&self) -> impl Iterator<Item = &'static Subsystem> {
+        self.subsystems.iter().copied().filter(|known| known.make.is_some())
     }
 
-    fn find(&self, text: &str) -> Result<&Known, String> {
-        let name = text.split_once(':').map_or(text, |(name, _)| name);
-        let found = self.0.iter().find(|known| known.name == name);
-        found.ok_or_else(|| {
-            let [threads, memory] = [Kind::Threads, Kind::Memory].map(|kind| self.names_for(kind));
-            format!("there is no policy `{name}`; known are, for threads: {threads}; for memory: {memory}")
-        })
+    /// The names for a host of this subsystem.
+    fn names_for(&self, subsystem: &Subsystem) -> String {
+        let shipped = subsystem.policies.iter().map(|policy| policy.name);
+        let own = self.own.iter().map(|own| own.name.as_str());
+        own.chain(shipped).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The own policy of this text's name, if there is one.
+    fn own(&self, text: &str) -> Option<Result<&Make, String>> {
+        let own = self.own.iter().find(|own| own.name == name_of(text))?;
+        let has_settings = || format!("policy `{}` takes no settings", own.name);
+        Some(if text == own.name { Ok(&own.make) } else { Err(has_settings()) })
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let steers = |known: &&Subsystem| known.make.is_none() && has(known, name);
+        if self.subsystems.iter().copied().any(|known| steers(&known)) {
+            return format!("`{name}` steers calls: use --steer with --rpc");
+        }
+        let all =
+            self.deciding().map(|known| format!("for {}: {}", known.name, self.names_for(known)));
+        let all = all.collect::<Vec<_>>().join("; ");
+        format!("there is no policy `{name}`; known policies {all}")
     }
 
     /// Whether some host could have the policy of this name, with the settings that follow it.
@@ -110,36 +113,75 @@ impl Registry {
     pub fn check(&self, text: &str) -> Result<(), String> {
         // The smallest enclave tells.
         let config = Config { subjects: 1, ..Config::coherent(1) };
-        (self.find(text)?.make)(text, &config).map(drop)
+        if let Some(own) = self.own(text) {
+            return own.map(|make| drop(make(&config)));
+        }
+        // Several subsystems may have one of this name, each with settings of its own.
+        let name = name_of(text);
+        let mut refused = self.unknown(name);
+        for make in self.deciding().filter(|known| has(known, name)).filter_map(|known| known.make)
+        {
+            match make(text, &config) {
+                Ok(_) => return Ok(()),
+                Err(error) => refused = error.to_string(),
+            }
+        }
+        Err(refused)
     }
 
     /// The policy that goes by this name, with the settings that follow it, for a host of this configuration.
     ///
     /// # Errors
-    /// As [`Registry::check`], and where the policy decides about something else than the host asks about.
+    /// As [`Registry::check`], and if the policy is for another subsystem than the host's.
     pub fn make(&self, text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, String> {
-        let known = self.find(text)?;
-        let wanted = Kind::of(config);
-        if let Some(own) = known.kind
-            && own != wanted
-        {
-            let (name, fitting) = (&known.name, self.names_for(wanted));
+        if let Some(own) = self.own(text) {
+            return own.map(|make| make(config));
+        }
+        let name = name_of(text);
+        let Some(wanted) = self.subsystem(config.subsystem) else {
+            let known =
+                self.subsystems.iter().map(|known| format!("{} ({})", known.id, known.name));
+            let known = known.collect::<Vec<_>>().join(", ");
             return Err(format!(
-                "policy `{name}` is one for {own}, and this is a host of {wanted}; known for it are: {fitting}"
+                "this host asks about {}, which this agent does not know; it knows {known}",
+                config.subsystem
+            ));
+        };
+        if !has(wanted, name) {
+            let other = self.deciding().find(|known| has(known, name));
+            let Some(other) = other else { return Err(self.unknown(name)) };
+            return Err(format!(
+                "policy `{name}` is for {}, but this host asks about {}; use one of: {}",
+                other.name,
+                wanted.name,
+                self.names_for(wanted)
             ));
         }
-        (known.make)(text, config)
+        let make = wanted.make.ok_or_else(|| self.unknown(name))?;
+        make(text, config).map_err(|error| error.to_string())
     }
+}
+
+/// What stands before the settings.
+fn name_of(text: &str) -> &str {
+    text.split_once(':').map_or(text, |(name, _)| name)
+}
+
+fn has(subsystem: &Subsystem, name: &str) -> bool {
+    subsystem.policies.iter().any(|policy| policy.name == name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn threads() -> Config {
+        Config { subsystem: wave_sched::SUBSYSTEM.id, subjects: 8, ..Config::coherent(1) }
+    }
+
     #[test]
     fn settings_reach_the_policy_and_wrong_ones_are_named() {
-        let config = Config { subjects: 8, ..Config::coherent(1) };
-        let memory = wave_memory::serve::config(8);
+        let (config, memory) = (threads(), wave_memory::serve::config(8));
         let fifo =
             |config: &Config| wave_sched::policies::by_name("fifo", config).expect("shipped");
         let registry = Registry::shipped().with("mine", fifo);
@@ -148,35 +190,80 @@ mod tests {
         assert_eq!(made("shinjuku:slice_us=20", &config), Ok("shinjuku"));
         assert_eq!(made("sol:shortest_ms=600,seed=7", &memory), Ok("sol"));
         assert_eq!(made("mine", &config), Ok("fifo"));
-        let wrong = |text| registry.check(text).unwrap_err();
+        let wrong = |text: &str| registry.check(text).unwrap_err();
         assert!(wrong("mine:x=1").contains("no settings"));
         assert!(wrong("shinjuku:slice_us=x").contains("slice_us=N"));
         assert!(wrong("sol:shortest_ms=x").contains("shortest_ms=N"));
         assert_eq!(
             wrong("theirs"),
-            "there is no policy `theirs`; known are, for threads: mine, fifo, shinjuku, multi-queue, round-robin, \
+            "there is no policy `theirs`; known policies for sched: mine, fifo, shinjuku, multi-queue, round-robin, \
              edf, vm; for memory: mine, sol, idle-age, threshold"
         );
     }
 
     #[test]
-    fn a_host_gets_no_policy_of_another_kind() {
-        let threads = Config { subjects: 8, ..Config::coherent(1) };
+    fn a_host_gets_no_policy_of_another_subsystem() {
         let memory = wave_memory::serve::config(8);
+        let unknown = Config { subsystem: SubsystemId::new(77), ..threads() };
         let registry = Registry::shipped();
-        let refused = |text, config| registry.make(text, config).map(drop).unwrap_err();
+        let refused =
+            |text: &str, config: &Config| registry.make(text, config).map(drop).unwrap_err();
         assert_eq!(
-            refused("sol:seed=7", &threads),
-            "policy `sol` is one for memory, and this is a host of threads; known for it are: fifo, shinjuku, \
-             multi-queue, round-robin, edf, vm"
+            refused("sol:seed=7", &threads()),
+            "policy `sol` is for memory, but this host asks about sched; use one of: fifo, shinjuku, multi-queue, \
+             round-robin, edf, vm"
         );
         assert_eq!(
             refused("fifo", &memory),
-            "policy `fifo` is one for threads, and this is a host of memory; known for it are: sol, idle-age, \
-             threshold"
+            "policy `fifo` is for sched, but this host asks about memory; use one of: sol, idle-age, threshold"
+        );
+        assert_eq!(
+            refused("fifo", &unknown),
+            "this host asks about subsystem 77, which this agent does not know; it knows subsystem 1 (sched), \
+             subsystem 2 (memory), subsystem 3 (rpc)"
         );
         for known in ["sol:seed=7", "fifo"] {
             assert_eq!(registry.check(known), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_policy_that_steers_calls_is_told_from_one_that_does_not_exist() {
+        let error = Registry::shipped().check("jbsq:k=1").unwrap_err();
+        assert_eq!(error, "`jbsq` steers calls: use --steer with --rpc");
+    }
+
+    /// Its policies have the scheduler's names, and one has another setting.
+    static OWN: Subsystem = Subsystem {
+        id: SubsystemId::new(SubsystemId::OUTSIDE + 1),
+        name: "own",
+        make: Some(|text, config| {
+            wave_sched::policies::by_name(text.trim_end_matches(":depth=3"), config)
+        }),
+        ..wave_sched::SUBSYSTEM
+    };
+
+    #[test]
+    fn a_policy_of_a_name_that_two_subsystems_have_is_the_hosts() {
+        let registry = Registry::shipped().with_subsystem(&OWN);
+        let own = Config { subsystem: OWN.id, ..threads() };
+        let made = |config| registry.make("fifo:depth=3", config).map(|policy| policy.name());
+        assert_eq!(made(&own), Ok("fifo"));
+        assert!(made(&threads()).unwrap_err().contains("no setting `depth`"));
+        assert_eq!(registry.check("fifo:depth=3"), Ok(()));
+    }
+
+    #[test]
+    #[should_panic = "conflicts with subsystem 32769, `own`"]
+    fn two_subsystems_of_one_number_are_refused() {
+        static OTHER: Subsystem = Subsystem { name: "other", ..OWN };
+        let _registry = Registry::shipped().with_subsystem(&OWN).with_subsystem(&OTHER);
+    }
+
+    #[test]
+    #[should_panic = "subsystem 4 is reserved"]
+    fn a_number_of_this_projects_is_refused() {
+        static NOTES: Subsystem = Subsystem { id: SubsystemId::new(4), name: "mine", ..OWN };
+        let _registry = Registry::shipped().with_subsystem(&NOTES);
     }
 }

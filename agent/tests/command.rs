@@ -55,7 +55,7 @@ fn a_host_of_threads_refuses_a_policy_of_memory() {
     let options = wave_user::Options::new(Path::new(&socket)).cores(1);
     let _enclave = Enclave::start(options).unwrap();
     let text = refusal(2, &["--attach", &socket, "--policy", "sol"]);
-    assert!(text.contains("this is a host of threads"), "{text}");
+    assert!(text.contains("this host asks about sched"), "{text}");
     assert!(text.contains("fifo") && !text.contains("threshold"), "{text}");
 }
 

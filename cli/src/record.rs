@@ -1,9 +1,10 @@
 //! One recording, from its first event to its file.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::Permissions;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
+use tempfile::NamedTempFile;
 use wave_links::cpus;
 use wave_linux::record::{History, RecordError, Recorder, Scope};
 use wave_sched::workload::{Header, VERSION, Workload};
@@ -241,8 +243,7 @@ fn end(mut child: Child) -> io::Result<()> {
 
 /// A file that appears whole or not at all, and of which it is known before that it can be written.
 struct Output {
-    file: Option<File>,
-    new: PathBuf,
+    new: NamedTempFile,
     path: PathBuf,
 }
 
@@ -251,27 +252,23 @@ impl Output {
         if path.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        let new = PathBuf::from(new);
-        Ok(Output { file: Some(File::create(&new)?), new, path: path.to_owned() })
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        // A name that nobody can have taken before.
+        let new = tempfile::Builder::new()
+            .prefix(".new-")
+            .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
+            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        Ok(Output { new, path: path.to_owned() })
     }
 
-    fn write(mut self, workload: &Workload) -> io::Result<()> {
-        let Some(file) = self.file.take() else { return Ok(()) };
-        let mut writer = BufWriter::new(file);
+    fn write(self, workload: &Workload) -> io::Result<()> {
+        let mut writer = BufWriter::new(self.new);
         writeln!(writer, "{}", workload.header.to_line())?;
         for thread in &workload.threads {
             writeln!(writer, "{}", thread.to_line())?;
         }
-        writer.flush()?;
-        std::fs::rename(&self.new, &self.path)
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        // What was not put in its place is of no use to anybody.
-        let _ = std::fs::remove_file(&self.new);
+        let new = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+        new.persist(&self.path).map_err(|error| error.error)?;
+        Ok(())
     }
 }

@@ -12,6 +12,7 @@ use wave_sched::workload::{Header, Workload};
 use wave_sim::recorded::{self, Latency, Replayed, Schedule};
 
 use crate::commands::table;
+use crate::report;
 use crate::report::number::{micros, short};
 use crate::report::{Directory, Progress, ReportError};
 use crate::run::Failure;
@@ -22,6 +23,16 @@ pub const RESULT: &str = "result.json";
 const POLICIES: [&str; 3] = ["fifo", "shinjuku", "vm"];
 /// What the first row is called.
 const LINUX: &str = "recorded (Linux)";
+
+/// Where the results about the workload `name` go below `out`: they are simulated.
+pub fn folder(out: &Path, name: &str) -> PathBuf {
+    out.join(format!("{name}.sim"))
+}
+
+/// The name of the workload in `file`.
+pub fn name(file: &Path) -> String {
+    file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
+}
 
 /// A workload under several policies.
 pub struct Compared {
@@ -38,7 +49,7 @@ pub fn compare(
     file: &Path,
     names: &[String],
     cores: Option<u16>,
-    quiet: bool,
+    (out, quiet): (&Path, bool),
 ) -> Result<Compared, Failure> {
     let workload = Rc::new(load(file)?);
     let names: Vec<String> = match names {
@@ -48,6 +59,7 @@ pub fn compare(
     for name in &names {
         policies::check(name).map_err(|error| Failure::Scenario(error.to_string()))?;
     }
+    report::make_folder(&folder(out, &name(file)))?;
     let recorded_on = workload.header.cpus.clamp(1, CORES_MAX as u32) as u16;
     let cores = cores.unwrap_or(recorded_on);
     let progress = Progress::new(names.len() as u64, quiet);
@@ -63,7 +75,7 @@ pub fn compare(
         replayed.push((name, outcome));
         progress.end();
     }
-    let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    let name = name(file);
     let linux = Schedule::recorded(&workload);
     Ok(Compared { name, workload, linux, cores, replayed })
 }
@@ -213,7 +225,7 @@ impl Compared {
 
     /// Writes everything into a directory of the workload's name in `out`.
     pub fn write(&self, out: &Path) -> Result<PathBuf, ReportError> {
-        let directory = Directory::create(out.join(&self.name))?;
+        let directory = Directory::create(folder(out, &self.name))?;
         directory.write(RESULT, format!("{}\n", self.to_json()).as_bytes())?;
         Ok(directory.into_path())
     }

@@ -1,7 +1,10 @@
 //! `wave load grpc` against `wave serve kv`, as a user runs them.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,7 +40,7 @@ impl Served {
     }
 
     fn load(&self, line: &str) -> Command {
-        wave(&format!("load grpc --target {} --keys 1000 --json {line}", self.address))
+        load(&self.address, line)
     }
 }
 
@@ -46,6 +49,44 @@ impl Drop for Served {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn load(address: &str, line: &str) -> Command {
+    wave(&format!("load grpc --target {address} --keys 1000 --json {line}"))
+}
+
+/// Takes connections, and passes on what comes: so that it is known when how much was asked. Ends with the connections.
+fn relay(server: &str) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, server) = (listener.local_addr().unwrap().to_string(), server.to_owned());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(&server).unwrap());
+            let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            let counted = Arc::clone(&counted);
+            thread::spawn(move || {
+                pass_on(client, server, |bytes| {
+                    counted.fetch_add(bytes, Ordering::SeqCst);
+                })
+            });
+            thread::spawn(move || pass_on(back.0, back.1, |_| ()));
+        }
+    });
+    (address, asked)
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, count: impl Fn(usize)) {
+    to.set_nodelay(true).unwrap();
+    let mut bytes = [0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        if to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+        count(read);
+    }
+    let _ = to.shutdown(Shutdown::Both);
 }
 
 fn object(output: &Output) -> Value {
@@ -61,9 +102,12 @@ fn a_server_that_stops_shows_in_every_call_that_was_due_meanwhile() {
     const RATE: f64 = 1_000.0;
     const SLOW: Duration = Duration::from_millis(50);
     let served = Served::start();
-    let load = served.load("--rate 1000 --seconds 5 --warm-up 1").spawn().unwrap();
-    // Well within the part that counts.
-    thread::sleep(Duration::from_secs(3));
+    let (address, asked) = relay(&served.address);
+    let load = load(&address, "--rate 1000 --seconds 5 --warm-up 0").spawn().unwrap();
+    // Some hundreds of calls, of five seconds' worth.
+    while asked.load(Ordering::SeqCst) < 20_000 {
+        thread::sleep(Duration::from_millis(1));
+    }
     let stopped = Instant::now();
     served.signal(Signal::STOP);
     thread::sleep(Duration::from_millis(500));
@@ -78,10 +122,9 @@ fn a_server_that_stops_shows_in_every_call_that_was_due_meanwhile() {
     assert!((4_500..5_500).contains(&sent), "{sent} of a Poisson process of 5,000");
     let slow = latencies.count_between(SLOW.as_nanos() as u64, u64::MAX / 2) as f64;
     // Those due until SLOW before the server goes on: some 450. Five standard deviations less, as it is a Poisson
-    // process; what a busy machine makes slow besides is no fault.
+    // process. A busy machine may make others slow as well.
     let expected = RATE * (stopped - SLOW).as_secs_f64();
     assert!(slow > expected - 5.0 * expected.sqrt(), "{slow} of {sent}, expected {expected}");
-    assert!(slow < sent as f64 / 2.0, "{slow} of {sent}, expected {expected}");
     assert!(latencies.max() as u128 > stopped.as_nanos() * 9 / 10, "{}", latencies.max());
 }
 

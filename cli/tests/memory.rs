@@ -3,9 +3,10 @@
 
 mod memory_programs;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rand::{Rng, SeedableRng};
@@ -14,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use wave_linux::memory::{AccessBits, Swap, SwapError};
+use wave_skip::skip;
 
 const ROLE: &str = "WAVE_TEST_MEMORY_ROLE";
 /// SOL as it ships decides within a minute; with this within a second.
@@ -38,28 +40,37 @@ fn object(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
+/// Held by the one test that has swap, or needs that there is none.
+static SWAP: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    SWAP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Swap for the time of a test; None, and said, where it or the access bits of others cannot be had.
-pub fn swap(bytes: u64) -> Option<Swap> {
+fn swap(bytes: u64) -> Option<(Swap, MutexGuard<'static, ()>)> {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root may look at other processes' memory");
+        skip("only root may look at other processes' memory");
         return None;
     }
     if let Err(error) = AccessBits::open() {
         let has_types = Path::new("/sys/kernel/btf/vmlinux").exists();
         assert!(!cfg!(target_arch = "x86_64") || !has_types, "it should work here: {error}");
-        println!("skipped: {error}");
+        skip(error);
         return None;
     }
+    let alone = alone();
+    // Other programs may have some.
     let start = Instant::now();
     loop {
         match Swap::set_up(bytes) {
-            Ok(swap) => return Some(swap),
+            Ok(swap) => return Some((swap, alone)),
             Err(SwapError::Taken) if start.elapsed() < Duration::from_secs(300) => {
                 std::thread::sleep(Duration::from_millis(50));
             }
             // A container's root.
             Err(error @ SwapError::NotPermitted) => {
-                println!("skipped: {error}");
+                skip(error);
                 return None;
             }
             Err(error) => panic!("{error}"),
@@ -76,7 +87,7 @@ pub fn status(pid: u32, name: &str) -> u64 {
 }
 
 /// A process whose memory a test looks after. Killed when it is dropped.
-struct Target(Child);
+struct Target(Child, BufReader<ChildStdout>);
 
 impl Drop for Target {
     fn drop(&mut self) {
@@ -86,22 +97,29 @@ impl Drop for Target {
 }
 
 impl Target {
-    /// So much memory, of which the first fifth is used all the time, and all of it is checked again and
-    /// again, for so long.
-    fn start(mib: usize, seconds: u64) -> Target {
+    /// So much memory, which is there on return. The first fifth of it is used all the time, and all of it is checked
+    /// again and again, until it is asked for its answer.
+    fn start(mib: usize) -> Target {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "target_process", "--nocapture", "--test-threads=1"]);
-        command.env(ROLE, format!("{mib} {seconds}")).stdout(Stdio::piped());
-        Target(command.spawn().unwrap())
+        command.env(ROLE, mib.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        let mut target = Target(child, from);
+        assert_eq!(target.next().as_deref(), Some("ready"));
+        target
     }
 
-    /// What it says last.
+    /// The next that it says.
+    fn next(&mut self) -> Option<String> {
+        let mut lines = self.1.by_ref().lines().map_while(Result::ok);
+        lines.find_map(|line| Some(line.split_once("answer: ")?.1.to_owned()))
+    }
+
+    /// Has it check all of its memory, and end.
     fn answer(mut self) -> String {
-        let lines = BufReader::new(self.0.stdout.take().unwrap()).lines();
-        let answers = lines.map_while(Result::ok);
-        let last =
-            answers.filter_map(|line| Some(line.split_once("answer: ")?.1.to_owned())).last();
-        last.unwrap_or_else(|| "it said nothing".to_owned())
+        drop(self.0.stdin.take());
+        self.next().unwrap_or_else(|| "it said nothing".to_owned())
     }
 }
 
@@ -116,13 +134,13 @@ fn content(at: usize) -> u64 {
 #[test]
 fn target_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let (mib, seconds) = role.split_once(' ').unwrap();
-    let words = mib.parse::<usize>().unwrap() * MIB / 8;
+    let words = role.parse::<usize>().unwrap() * MIB / 8;
     let mut memory: Vec<u64> = (0..words).map(content).collect();
-    let end = Instant::now() + Duration::from_secs(seconds.parse().unwrap());
+    println!("answer: ready");
+    let end = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
     let mut rng = Pcg64Mcg::seed_from_u64(words as u64);
     let mut checked = 0_u64;
-    while Instant::now() < end {
+    while !end.is_finished() {
         // What is hot is also written to: a page that was lost between two writes would show.
         for _ in 0..2_000 {
             let at = rng.random_range(0..words / 5);
@@ -148,7 +166,7 @@ fn target_process() {
 #[test]
 fn what_is_cold_leaves_and_the_reason_is_told() {
     let Some(_swap) = swap(1 << 30) else { return };
-    let target = Target::start(160, 20);
+    let target = Target::start(160);
     let pid = target.0.id();
     let folder = TempDir::new().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -196,12 +214,12 @@ fn child_of(pid: u32) -> Option<Pid> {
 fn nothing_is_lost_whoever_is_killed() {
     let Some(_swap) = swap(1 << 30) else { return };
     let seconds =
-        std::env::var("WAVE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(25);
-    let target = Target::start(128, seconds);
+        std::env::var("WAVE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(23);
+    let target = Target::start(128);
     let pid = target.0.id();
     let mut rng = Pcg64Mcg::seed_from_u64(7);
     let (mut hosts, mut agents, mut most) = (0, 0, 0);
-    let end = Instant::now() + Duration::from_secs(seconds.saturating_sub(2));
+    let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
         let mut command = wave(&["run", "--pid", &pid.to_string(), "--policy", QUICK, "--quiet"]);
         command.args(["--refaults", "100000", "--pressure", "100"]).stdout(Stdio::null());
@@ -255,7 +273,7 @@ fn cgroups() -> Option<&'static Path> {
 fn processes_that_enter_a_cgroup_are_managed_and_others_are_not() {
     let Some(_swap) = swap(1 << 29) else { return };
     let Some(root) = cgroups() else {
-        println!("skipped: no cgroup v2");
+        skip("no cgroup v2");
         return;
     };
     let folder = root.join(format!("wave-memory-test-{}", std::process::id()));
@@ -263,30 +281,29 @@ fn processes_that_enter_a_cgroup_are_managed_and_others_are_not() {
     let mut run = wave(&["run", "--cgroup", folder.to_str().unwrap(), "--policy", QUICK]);
     run.args(["--quiet", "--refaults", "100000", "--pressure", "100"]).stdout(Stdio::null());
     let mut host = run.spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(host.try_wait().unwrap().is_none(), "an empty cgroup may get processes");
-    let (inside, outside) = (Target::start(64, 12), Target::start(64, 12));
+    // It starts an agent once it has taken the cgroup, which is empty.
+    while child_of(host.id()).is_none() {
+        assert!(host.try_wait().unwrap().is_none(), "an empty cgroup may get processes");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (inside, outside) = (Target::start(64), Target::start(64));
     std::fs::write(folder.join("cgroup.procs"), inside.0.id().to_string()).unwrap();
-    let start = Instant::now();
     while status(inside.0.id(), "VmSwap") < 8 * MIB as u64 {
-        assert!(start.elapsed() < Duration::from_secs(11), "it was not managed");
+        assert!(host.try_wait().unwrap().is_none(), "it has ended");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(status(outside.0.id(), "VmSwap"), 0);
     assert!(inside.answer().starts_with("intact") && outside.answer().starts_with("intact"));
     std::fs::remove_dir(&folder).unwrap();
-    let start = Instant::now();
-    while host.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < Duration::from_secs(20), "the cgroup has gone");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    // The cgroup has gone, and the host sees that.
+    assert!(host.wait().unwrap().success());
 }
 
 #[test]
 fn a_dry_run_changes_nothing() {
     let Some(swap) = swap(1 << 28) else { return };
     drop(swap);
-    let target = Target::start(64, 8);
+    let target = Target::start(64);
     let pid = target.0.id();
     let arguments = ["run", "--dry-run", "--policy", QUICK, "--seconds", "4", "--json"];
     let found = object(&wave(&arguments).args(["--pid", &pid.to_string()]).output().unwrap());
@@ -298,7 +315,7 @@ fn a_dry_run_changes_nothing() {
 #[test]
 fn what_cannot_be_is_said_and_changes_nothing() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root gets as far");
+        skip("only root gets as far");
         return;
     }
     assert!(refused(&["run", "--pid", "2147483647"], 2).contains("there is no process"));
@@ -310,6 +327,7 @@ fn what_cannot_be_is_said_and_changes_nothing() {
     assert!(text.contains("fifo"), "{text}");
     let text = refused(&["explain", "/dev/null"], 2);
     assert!(text.contains("/dev/null"), "{text}");
+    let _alone = alone();
     if !std::fs::read_to_string("/proc/swaps").unwrap().contains('/') {
         let text = refused(&["run", "--", "sleep", "9"], 3);
         assert!(text.contains("there is no swap") && text.contains("--zram"), "{text}");

@@ -1,12 +1,14 @@
 //! A small RocksDB under SOL, as a user runs it, and what is left when that is killed.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use wave_linux::memory::{AccessBits, Swap, SwapError};
+use wave_skip::skip;
 
 /// Only one at a time may set up swap.
 static ONE: Mutex<()> = Mutex::new(());
@@ -43,33 +45,30 @@ fn wave(directory: &Path, file: &Path) -> Command {
     command
 }
 
-fn is_root() -> bool {
-    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
-        use std::os::unix::fs::MetadataExt;
-        own.uid() == 0
-    });
-    if !is_root {
-        eprintln!("skipped: setting up swap and reading access bits is root's");
+/// Whether this machine lets us set up swap and read access bits; why not is said.
+fn is_possible() -> bool {
+    if !rustix::process::geteuid().is_root() {
+        skip("setting up swap and reading access bits is root's");
+        return false;
     }
-    is_root
-}
-
-/// None where this machine cannot, which is said.
-fn output(directory: &Path, file: &Path) -> Option<Output> {
+    if let Err(error) = AccessBits::open() {
+        skip(error);
+        return false;
+    }
     let start = Instant::now();
     loop {
-        let output = wave(directory, file).output().expect("the program can be run");
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        let taken = errors.contains("another wave has set up swap");
-        match output.status.code() {
-            Some(3) if taken && start.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_secs(1));
+        match Swap::set_up(1 << 20) {
+            Ok(swap) => return swap.take_down().is_ok(),
+            // Others on this machine have some.
+            Err(SwapError::Taken) if start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(50));
             }
-            Some(3) => {
-                eprintln!("skipped: {errors}");
-                return None;
+            // A container's root.
+            Err(error @ SwapError::NotPermitted) => {
+                skip(error);
+                return false;
             }
-            _ => return Some(output),
+            Err(error) => panic!("{error}"),
         }
     }
 }
@@ -81,12 +80,12 @@ fn swaps() -> String {
 #[test]
 fn a_small_database_shrinks_and_every_value_stays_what_it_was() {
     let _one = ONE.lock();
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let directory = TempDir::new().unwrap();
     let file = small(directory.path(), 8);
-    let Some(output) = output(directory.path(), &file) else { return };
+    let output = wave(directory.path(), &file).output().expect("the program can be run");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let found: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
@@ -131,36 +130,28 @@ fn wait(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
 }
 
 /// A run whose agent and database are there, and its swap.
-fn started(directory: &Path, file: &Path) -> Option<(Child, Vec<u32>, String)> {
-    let start = Instant::now();
-    while start.elapsed() < PATIENCE {
-        let before = swaps();
-        let mut command = wave(directory, file);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Sentinel, database and agent, once the second variant runs.
-        let pid = child.id();
-        wait(PATIENCE, || children(pid).len() == 3 || child.try_wait().unwrap().is_some());
-        if child.try_wait().unwrap().is_none() {
-            let after = swaps();
-            let ours = after.lines().find(|line| !before.contains(*line)).unwrap_or_default();
-            let ours = ours.split_ascii_whitespace().next().unwrap_or_default().to_owned();
-            return Some((child, children(pid), ours));
-        }
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    eprintln!("skipped: it does not run here");
-    None
+fn started(directory: &Path, file: &Path) -> (Child, Vec<u32>, String) {
+    let before = swaps();
+    let mut child = wave(directory, file).stdout(Stdio::null()).spawn().unwrap();
+    // Sentinel, database and agent, once the second variant runs.
+    let pid = child.id();
+    wait(PATIENCE, || children(pid).len() == 3 || child.try_wait().unwrap().is_some());
+    assert!(child.try_wait().unwrap().is_none(), "it has ended");
+    let after = swaps();
+    let ours = after.lines().find(|line| !before.contains(*line)).unwrap_or_default();
+    let ours = ours.split_ascii_whitespace().next().unwrap_or_default().to_owned();
+    (child, children(pid), ours)
 }
 
 #[test]
 fn a_run_that_is_killed_leaves_no_swap_no_process_and_no_database() {
     let _one = ONE.lock();
-    if !is_root() {
+    if !is_possible() {
         return;
     }
     let directory = TempDir::new().unwrap();
     let file = small(directory.path(), 6);
-    let Some((mut child, children, swap)) = started(directory.path(), &file) else { return };
+    let (mut child, children, swap) = started(directory.path(), &file);
     assert_eq!(children.len(), 3);
     assert!(swap.starts_with('/'), "{swap}");
     child.kill().unwrap();

@@ -48,8 +48,8 @@ fn has_grpcio() -> bool {
 
 fn passes(name: &str, ring: u32, more: &str) {
     if !has_grpcio() {
-        println!(
-            "skipped: no client of another implementation (apt-get install python3-grpcio python3-grpc-tools)"
+        wave_skip::skip(
+            "no client of another implementation (apt-get install python3-grpcio python3-grpc-tools)",
         );
         return;
     }

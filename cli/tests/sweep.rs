@@ -65,7 +65,7 @@ fn a_bad_sweep_is_refused_and_nothing_is_made() {
         (
             "[1, 2, 4]",
             "[1, 0]",
-            "[sweep] with \"host.cores\" = 0: `host.cores` is 0, expected 1 to 1024",
+            "[sweep] with \"host.cores\" = 0: `host.cores` is 0, expected 1 to 240",
         ),
         ("\"host.cores\"", "\"host.coers\"", "unknown field `coers`, expected one of `cores`"),
     ] {

@@ -15,17 +15,16 @@ use alloc::vec::Vec;
 
 use crate::brain::{Brain, Recorder};
 use crate::clock::Nanos;
-use crate::control::Revoked;
+use crate::control::{BadIncarnation, Revoked};
 use crate::endpoint::{Receiver, Sender, home_of};
 use crate::host::preempt_word;
-use crate::layout::{
-    AGENT_PARKED, AGENT_READY, CORE_PARKED, INCARNATION_LIVE, Layout, PROTOCOL_VERSION,
-};
+use crate::layout::{AGENT_READY, Layout, PROTOCOL_VERSION};
 use crate::link::{Doorbell, Home, LINE_WORDS, Port, Side, Window};
 use crate::message::{
     BadEntry, KIND_BULK, KIND_BULK_RETURNED, KIND_CORE, KIND_EXTENT_RETURNED, KIND_RESYNC,
     KIND_SNAPSHOT, Message, Subject, Upstream,
 };
+use crate::park::ParkWord;
 use crate::planted::{Planted, is_planted};
 use crate::policy::{BadBulk, Decisions, Note, Policy, Progress};
 use crate::queue::{Full, Malformed, PushError, Tag};
@@ -55,6 +54,9 @@ pub enum Step {
 /// The host wrote what no host of ours writes. The agent leaves: its host falls back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AgentError {
+    /// The host's word on this incarnation.
+    #[error(transparent)]
+    Incarnation(#[from] BadIncarnation),
     /// A queue's entry is none.
     #[error(transparent)]
     Malformed(#[from] Malformed),
@@ -126,8 +128,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             fronts: Vec::new(),
             notes: Vec::with_capacity(DECISIONS_PER_STEP),
             look_after: Vec::with_capacity(cores * (ENTRIES_PER_TURN + 1) + 2 * DECISIONS_PER_STEP),
-            bulk: Vec::with_capacity(layout.config.bulk.words()),
-            returns: Vec::with_capacity(layout.config.bulk.extents.into()),
+            bulk: Vec::with_capacity(layout.config.bulk().words()),
+            returns: Vec::with_capacity(layout.config.bulk().extents.into()),
             resync_asked: None,
             wants_resync: false,
             synced: false,
@@ -181,14 +183,15 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
     /// Why the host has revoked this incarnation, after [`Step::Revoked`].
     pub fn revoked(&self) -> Revoked {
         let nic = self.port.window(home_of(Side::Agent));
-        Revoked::from_word(nic.load(self.layout.incarnation, 0))
+        let word = nic.load(self.layout.incarnation, 0);
+        Revoked::from_word(word).ok().flatten().unwrap_or(Revoked::TurnedOut)
     }
 
     /// One round of the loop. It sees the queues as they are when it comes to them, and takes a
     /// bounded number of entries from each.
     pub fn step(&mut self, now: Nanos) -> Result<Step, AgentError> {
         let nic = self.port.window(home_of(Side::Agent));
-        if nic.load(self.layout.incarnation, 0) != INCARNATION_LIVE {
+        if Revoked::from_word(nic.load(self.layout.incarnation, 0))?.is_some() {
             return Ok(Step::Revoked);
         }
         let mut progress = self.poll_messages(now)?;
@@ -221,18 +224,13 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         if !self.brain.is_quiet() || !self.synced {
             return false;
         }
-        let host = self.port.window(Home::Host);
-        host.store(self.layout.agent_parked, 0, AGENT_PARKED);
-        host.fence();
-        host.load(self.layout.agent_parked, 0);
+        ParkWord::of_agent(&self.layout).park(&self.port);
         true
     }
 
     /// Takes the word back.
     pub fn unpark(&mut self) {
-        let host = self.port.window(Home::Host);
-        host.store(self.layout.agent_parked, 0, 0);
-        host.publish();
+        ParkWord::of_agent(&self.layout).unpark(&self.port);
     }
 
     /// Wave Table 1, `POLL_MESSAGES` and `POLL_TXNS_OUTCOMES`.
@@ -281,9 +279,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             self.resync_asked = None;
             self.synced = true;
             // A core that sleeps asks, even if it did not when the snapshot was taken.
-            let nic = self.port.window(home_of(Side::Agent));
             for core in 0..self.layout.config.cores {
-                if nic.load(self.layout.core_status + u32::from(core), 0) == CORE_PARKED {
+                if ParkWord::of_core(&self.layout, core).is_parked(&self.port) {
                     let entry = Upstream { message: None, outcome: None, asks: true };
                     self.brain.on_entry(now, core, &entry);
                 }
@@ -298,13 +295,13 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
 
     /// Copies what lies in an extent, gives that back, and believes only the copy.
     fn on_bulk(&mut self, now: Nanos, message: &Message) -> Result<(), AgentError> {
-        let Layout { config, bulk: pool, .. } = &self.layout;
+        let pool = self.layout.bulk();
         let (extent, words) = (message.subject, message.payload[0]);
         let bad = |what| BadBulk { words: words as usize, at: 0, what };
         if extent.id >= pool.extents {
             return Err(bad("its extent is not in the pool").into());
         }
-        if words > config.bulk.words() as u64 {
+        if words > u64::from(pool.lines) * LINE_WORDS as u64 {
             return Err(bad("an extent does not hold as much").into());
         }
         if self.returns.len() == self.returns.capacity() {
@@ -437,7 +434,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             nic.fence();
         }
         for core in self.look_after.drain(..) {
-            if nic.load(self.layout.core_status + u32::from(core), 0) == CORE_PARKED {
+            if ParkWord::of_core(&self.layout, core).is_parked(&self.port) {
                 self.kicked += 1;
                 self.bells[usize::from(core)].ring();
                 self.brain.recorder_mut().kicked(core);

@@ -6,8 +6,8 @@ use crate::endpoint::Receiver;
 use crate::extent::Pool;
 use crate::host::{Context, Signals};
 use crate::layout::{
-    AGENT_READY, INCARNATION_ENDED, INCARNATION_REPLACED, INCARNATION_REVOKED, Layout,
-    PROTOCOL_VERSION,
+    AGENT_READY, INCARNATION_ENDED, INCARNATION_FAULT, INCARNATION_LIVE, INCARNATION_REPLACED,
+    INCARNATION_REVOKED, Layout, PROTOCOL_VERSION,
 };
 use crate::link::{Dma, Home, LINE_WORDS, Port, Side, Ticket, Transport, Window};
 use crate::message::{
@@ -40,24 +40,37 @@ pub struct Requests {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Revoked {
-    /// The watchdog found that it hangs, it wrote what no agent of ours writes, or the host was asked to turn it out.
+    /// The watchdog found that it hangs, or the host was asked to turn it out.
     TurnedOut = INCARNATION_REVOKED,
     /// Another agent has taken over.
     Replaced = INCARNATION_REPLACED,
     /// The host ends.
     Ended = INCARNATION_ENDED,
+    /// The host read what no agent of ours writes.
+    Fault = INCARNATION_FAULT,
 }
 
 impl Revoked {
-    /// From the window's word, which is not that of a live incarnation.
-    pub(crate) fn from_word(word: u64) -> Revoked {
+    /// From the window's word on its incarnation ([`Layout::incarnation`]); nothing of a live one.
+    ///
+    /// # Errors
+    /// The word means nothing: the host, or whoever else can write there, is at fault.
+    pub const fn from_word(word: u64) -> Result<Option<Revoked>, BadIncarnation> {
         match word {
-            INCARNATION_REPLACED => Revoked::Replaced,
-            INCARNATION_ENDED => Revoked::Ended,
-            _ => Revoked::TurnedOut,
+            INCARNATION_LIVE => Ok(None),
+            INCARNATION_REVOKED => Ok(Some(Revoked::TurnedOut)),
+            INCARNATION_REPLACED => Ok(Some(Revoked::Replaced)),
+            INCARNATION_ENDED => Ok(Some(Revoked::Ended)),
+            INCARNATION_FAULT => Ok(Some(Revoked::Fault)),
+            _ => Err(BadIncarnation(word)),
         }
     }
 }
+
+/// A word on an incarnation that means nothing: the peer is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("peer's fault: the window's word on its incarnation is {0:#x}, which means nothing")]
+pub struct BadIncarnation(pub u64);
 
 /// The control context's end of one incarnation's window.
 #[derive(Debug)]
@@ -81,9 +94,9 @@ impl HostControl {
             context: Context::new(layout, &layout.messages[layout.control_context()]),
             down: Receiver::new(&layout.control, Side::Host),
             pool: Pool::new(layout.snapshots),
-            bulk: Pool::new(layout.bulk),
-            bulk_transport: layout.config.bulk.transport,
-            copying: VecDeque::with_capacity(layout.config.bulk.extents.into()),
+            bulk: Pool::new(layout.bulk()),
+            bulk_transport: layout.config.bulk().transport,
+            copying: VecDeque::with_capacity(layout.config.bulk().extents.into()),
             incarnation: layout.incarnation,
             agent: layout.agent,
             budget: layout.control.ring.entries,

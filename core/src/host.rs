@@ -29,10 +29,11 @@
 
 use crate::clock::Nanos;
 use crate::endpoint::{Receiver, Sender};
-use crate::layout::{AGENT_PARKED, CORE_PARKED, Layout, QueuePlace};
+use crate::layout::{Layout, QueuePlace};
 use crate::link::{Home, Port, Side, Window};
 use crate::message::{Decision, FLAG_ASKS, FLAG_ATOMIC, FLAG_OUTCOME, KIND_NONE, Message, TxnId};
 use crate::outcome::{Code, Counts, Outcome};
+use crate::park::ParkWord;
 use crate::planted::{Planted, is_planted};
 use crate::queue::{PushError, Tag};
 use crate::snapshot::CoreRecord;
@@ -56,7 +57,8 @@ pub struct Signals(u8);
 impl Signals {
     const RING_AGENT: u8 = 1;
     const LOST: u8 = 2;
-    const FAULT: u8 = 4;
+    const BAD_CREDIT: u8 = 4;
+    const BAD_ENTRY: u8 = 8;
 
     /// Nothing to do.
     pub const fn is_empty(self) -> bool {
@@ -72,7 +74,14 @@ impl Signals {
     }
     /// The agent wrote what no agent of ours writes: it should lose its window.
     pub const fn fault(self) -> bool {
-        self.0 & Self::FAULT != 0
+        self.0 & (Self::BAD_CREDIT | Self::BAD_ENTRY) != 0
+    }
+    /// What was seen of that.
+    pub const fn seen(self) -> &'static str {
+        match self.0 & Self::BAD_ENTRY != 0 {
+            true => "one of its decisions is not a valid entry",
+            false => "it took more messages than there were",
+        }
     }
 }
 
@@ -80,7 +89,7 @@ impl Signals {
 #[derive(Debug)]
 pub struct Context {
     up: Sender,
-    agent_parked: u32,
+    agent: ParkWord,
     signals: Signals,
     /// Something found no room, and nothing has told the agent since where this context stands.
     unsure: bool,
@@ -91,7 +100,7 @@ impl Context {
     pub fn new(layout: &Layout, place: &QueuePlace) -> Context {
         Context {
             up: Sender::new(place, Side::Host),
-            agent_parked: layout.agent_parked,
+            agent: ParkWord::of_agent(layout),
             signals: Signals::default(),
             unsure: false,
         }
@@ -132,7 +141,9 @@ impl Context {
         match self.up.push(port, tag, words) {
             Ok(()) => return,
             Err(PushError::Full(_)) => self.signals.0 |= Signals::LOST,
-            Err(PushError::BadCredit { .. }) => self.signals.0 |= Signals::LOST | Signals::FAULT,
+            Err(PushError::BadCredit { .. }) => {
+                self.signals.0 |= Signals::LOST | Signals::BAD_CREDIT
+            }
         }
         self.unsure = true;
     }
@@ -141,7 +152,7 @@ impl Context {
         if !is_planted(Planted::MissingFence) {
             self.up.fence(port);
         }
-        if port.window(Home::Host).load(self.agent_parked, 0) == AGENT_PARKED {
+        if self.agent.is_parked(port) {
             self.signals.0 |= Signals::RING_AGENT;
         }
     }
@@ -163,7 +174,7 @@ pub enum Next<Work> {
 pub struct HostCore {
     context: Context,
     down: Receiver,
-    status: u32,
+    park: ParkWord,
     preempt: u32,
     held: Option<Message>,
     run: u32,
@@ -189,7 +200,7 @@ impl HostCore {
         HostCore {
             context: Context::new(layout, &layout.messages[at]),
             down: Receiver::new(&layout.decisions[at], Side::Host),
-            status: layout.core_status + u32::from(core),
+            park: ParkWord::of_core(layout, core),
             preempt: layout.preempt + u32::from(core),
             held: None,
             run,
@@ -291,8 +302,7 @@ impl HostCore {
     ) -> Next<M::Work> {
         if self.parked {
             self.parked = false;
-            port.window(Home::Nic).store(self.status, 0, 0);
-            port.window(Home::Nic).publish();
+            self.park.unpark(port);
         }
         if let Some(work) = self.look(port, mechanism) {
             return Next::Run(work);
@@ -309,12 +319,7 @@ impl HostCore {
         if !settled || now.since(since) < self.spin {
             return Next::Spin;
         }
-        let nic = port.window(Home::Nic);
-        nic.store(self.status, 0, CORE_PARKED);
-        if !is_planted(Planted::MissingFence) {
-            nic.fence();
-        }
-        nic.load(self.status, 0);
+        self.park.park(port);
         if core::mem::take(&mut self.context.unsure) {
             self.ask_again(port);
         }
@@ -324,13 +329,12 @@ impl HostCore {
         };
         match found {
             Some(work) => {
-                nic.store(self.status, 0, 0);
-                nic.publish();
+                self.park.unpark(port);
                 Next::Run(work)
             }
             None => {
                 // After a loss the agent may believe that this core asked already, and sleep.
-                if port.window(Home::Host).load(self.context.agent_parked, 0) == AGENT_PARKED {
+                if self.context.agent.is_parked(port) {
                     self.context.signals.0 |= Signals::RING_AGENT;
                 }
                 self.parked = true;
@@ -375,7 +379,7 @@ impl HostCore {
                 Err(_) => None,
             };
             let Some(decision) = decision else {
-                self.context.signals.0 |= Signals::FAULT;
+                self.context.signals.0 |= Signals::BAD_ENTRY;
                 continue;
             };
             let result = match decision.flags {

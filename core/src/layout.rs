@@ -16,16 +16,18 @@ use alloc::vec::Vec;
 
 use crate::endpoint::home_of;
 use crate::link::{Home, LINE_WORDS, Mapping, Side, Span, Transport, Window};
+#[cfg(doc)]
+use crate::park::PARKED;
 use crate::queue::Ring;
 
 /// Version of everything that crosses a link: layout, entries, handshake.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 /// First word of a header: "WAVEwave".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WAVEwave");
 
 pub use config::{
-    BulkConfig, CONFIG_WORDS, CONTEXTS_MAX, CORES_MAX, Config, ConfigError, PAYLOAD_EXTENTS_MAX,
-    PayloadConfig, QueueConfig,
+    CONFIG_WORDS, CONTEXTS_MAX, CORE_EXTENTS_MAX, CORES_MAX, Config, ConfigError, POOLS_MAX,
+    PoolConfig, PoolScope, QueueConfig,
 };
 
 /// One queue's place, of whatever transport.
@@ -69,6 +71,10 @@ pub struct PoolPlace {
 }
 
 impl PoolPlace {
+    /// A pool of no extents.
+    pub const NONE: PoolPlace =
+        PoolPlace { producer: Side::Host, target: 0, staging: 0, extents: 0, lines: 0 };
+
     /// The first lines of an extent, where its producer writes them.
     pub const fn staging_of(&self, extent: u32, lines: u32) -> Span {
         let home = home_of(self.producer);
@@ -97,9 +103,9 @@ pub struct Layout {
     pub incarnation: u32,
     /// NIC memory: the agent's own line: version, state.
     pub agent: u32,
-    /// NIC memory: a line per core, written by the host; word 0 is [`CORE_PARKED`] or not.
+    /// NIC memory: a line per core, written by the host; word 0 is [`PARKED`] or not.
     pub core_status: u32,
-    /// Host memory: word 0 is [`AGENT_PARKED`] or not, written by the agent.
+    /// Host memory: word 0 is [`PARKED`] or not, written by the agent.
     pub agent_parked: u32,
     /// Host memory: a line per core, written by the agent; word 0 is the preemption word.
     pub preempt: u32,
@@ -111,12 +117,8 @@ pub struct Layout {
     pub control: QueuePlace,
     /// Snapshots.
     pub snapshots: PoolPlace,
-    /// Bulk data.
-    pub bulk: PoolPlace,
-    /// What is too large for a core's queue of messages: a pool per core.
-    pub large_messages: Vec<PoolPlace>,
-    /// What is too large for a core's queue of decisions: a pool per core.
-    pub large_decisions: Vec<PoolPlace>,
+    /// The pools that [`Config::pools`] asks for, by their index there: one of the window's, or one per core.
+    pub pools: [Vec<PoolPlace>; POOLS_MAX],
 }
 
 /// [`Layout::incarnation`]: the agent may go on.
@@ -127,10 +129,8 @@ pub const INCARNATION_REVOKED: u64 = 2;
 pub const INCARNATION_REPLACED: u64 = 3;
 /// [`Layout::incarnation`]: the host ends.
 pub const INCARNATION_ENDED: u64 = 4;
-/// [`Layout::core_status`]: the core waits for its doorbell.
-pub const CORE_PARKED: u64 = 1;
-/// [`Layout::agent_parked`]: the agent waits for its doorbell.
-pub const AGENT_PARKED: u64 = 1;
+/// [`Layout::incarnation`]: the host read what no agent of ours writes. As [`INCARNATION_REVOKED`] to one that does not know it.
+pub const INCARNATION_FAULT: u64 = 5;
 /// Word 0 of [`Layout::agent`]: the agent's protocol version in the low half, and this above.
 pub const AGENT_READY: u64 = 1 << 32;
 
@@ -182,13 +182,15 @@ impl Layout {
             PoolPlace { producer, target, staging, extents, lines }
         };
         let snapshots = pool(Side::Host, SNAPSHOT_EXTENTS, crate::snapshot::lines(&config));
-        let bulk = pool(Side::Host, config.bulk.extents.into(), config.bulk.lines);
-        let PayloadConfig { extents, lines, .. } = config.payloads;
-        let mut pools = |producer| {
-            let per_core = (0..config.cores).map(|_| pool(producer, extents.into(), lines.into()));
-            per_core.collect::<Vec<_>>()
-        };
-        let (large_messages, large_decisions) = (pools(Side::Host), pools(Side::Agent));
+        let pools = config.pools.map(|asked| {
+            let count = match (asked.extents, asked.scope) {
+                (0, _) => 0,
+                (_, PoolScope::Window) => 1,
+                (_, PoolScope::Core) => config.cores,
+            };
+            let one = |_| pool(asked.producer, asked.extents.into(), asked.lines.into());
+            (0..count).map(one).collect::<Vec<_>>()
+        });
         Ok(Layout {
             config,
             nic_lines: bumps[Home::Nic as usize].0,
@@ -203,10 +205,21 @@ impl Layout {
             decisions,
             control,
             snapshots,
-            bulk,
-            large_messages,
-            large_decisions,
+            pools,
         })
+    }
+
+    /// The pool whose extents carry bulk data; one of no extents where there is none.
+    pub fn bulk(&self) -> PoolPlace {
+        let pools = self.config.pools.iter().zip(&self.pools);
+        let bulk =
+            pools.filter(|(asked, _)| asked.is_bulk()).find_map(|(_, places)| places.first());
+        bulk.copied().unwrap_or(PoolPlace::NONE)
+    }
+
+    /// A core's pool of this kind; one of no extents where the subsystem asked for none.
+    pub fn pool_of(&self, kind: usize, core: u16) -> PoolPlace {
+        self.pools[kind].get(usize::from(core)).copied().unwrap_or(PoolPlace::NONE)
     }
 
     /// Index of the control context among [`Layout::messages`].
@@ -393,11 +406,16 @@ mod tests {
         for two in layout.messages.windows(2) {
             assert_eq!(two[0].ring.first + two[0].ring.entries, two[1].ring.first);
         }
-        let payloads =
-            PayloadConfig { extents: PAYLOAD_EXTENTS_MAX, lines: 1 << 12, inline_max: 0 };
-        config.payloads = payloads;
+        let largest = PoolConfig {
+            scope: PoolScope::Core,
+            extents: CORE_EXTENTS_MAX,
+            lines: 1 << 12,
+            ..PoolConfig::NONE
+        };
+        config.pools = [largest; POOLS_MAX];
+        config.pools[1].producer = Side::Agent;
         let with = Layout::new(config).unwrap();
-        let pools = 2 * u64::from(PAYLOAD_EXTENTS_MAX) * u64::from(payloads.lines);
+        let pools = POOLS_MAX as u64 * u64::from(CORE_EXTENTS_MAX) * u64::from(largest.lines);
         let lines = u64::from(layout.nic_lines) + CORES_MAX as u64 * pools;
         assert_eq!(u64::from(with.nic_lines), lines);
         config.contexts += 1;

@@ -2,10 +2,13 @@
 //! (`50/10000`, the last one also for every higher class), a span of numbers (`5..10`), a share
 //! (`0.3`), or one of some words (`core`). What a subsystem ships is a [`Shipped`].
 
+use alloc::boxed::Box;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
 use crate::clock::Nanos;
+use crate::layout::Config;
 
 /// Classes that a policy tells apart; higher ones count as the last.
 pub const CLASSES_MAX: usize = 16;
@@ -357,20 +360,57 @@ fn checked(text: &str) -> u64 {
 
 const CHECKED: &str = "settings are checked when they are parsed";
 
-/// The policies that a subsystem ships, by name, and the settings that each takes.
+/// A policy that a subsystem ships.
 #[derive(Clone, Copy, Debug)]
-pub struct Shipped(pub &'static [(&'static str, &'static [Setting])]);
+pub struct Known {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, in a line, for help texts.
+    pub about: &'static str,
+    /// The settings that it takes.
+    pub settings: &'static [Setting],
+}
+
+/// Makes a policy for an enclave of this configuration.
+pub type Make<T> = fn(&Config, &Settings<'_>) -> Result<Box<T>, SettingError>;
+
+/// The policies that a subsystem ships, each with what makes it: the one list of them.
+#[derive(Debug)]
+pub struct Shipped<T: ?Sized + 'static>(pub &'static [(Known, Make<T>)]);
+
+/// The descriptions of [`Shipped`] policies, without what makes them.
+pub const fn known<T: ?Sized, const COUNT: usize>(shipped: &Shipped<T>) -> [Known; COUNT] {
+    assert!(shipped.0.len() == COUNT);
+    let mut known = [Known { name: "", about: "", settings: &[] }; COUNT];
+    let mut at = 0;
+    while at < COUNT {
+        known[at] = shipped.0[at].0;
+        at += 1;
+    }
+    known
+}
+
+/// The names of these policies.
+pub const fn names<const COUNT: usize>(known: &[Known; COUNT]) -> [&'static str; COUNT] {
+    let mut names = [""; COUNT];
+    let mut at = 0;
+    while at < COUNT {
+        names[at] = known[at].name;
+        at += 1;
+    }
+    names
+}
 
 /// Whoever asked for a policy by this text is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// No policy of this name is shipped.
-    #[error("there is no policy `{name}`; shipped are: {shipped}")]
+    #[error("there is no policy `{name}`; shipped policies: {}", .shipped.join(", "))]
     Unknown {
         /// What was asked for.
         name: String,
         /// What there is.
-        shipped: Shipped,
+        shipped: Vec<&'static str>,
     },
     /// The policy's settings make no sense.
     #[error("policy `{policy}`: {error}")]
@@ -382,10 +422,20 @@ pub enum PolicyError {
     },
 }
 
-impl Shipped {
-    /// The settings that the policy of this name takes; `None` if there is no such policy.
-    pub fn settings(&self, name: &str) -> Option<&'static [Setting]> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, settings)| *settings)
+impl<T: ?Sized> Shipped<T> {
+    fn entry<'a>(
+        &self,
+        text: &'a str,
+    ) -> Result<(&'static str, Settings<'a>, Make<T>), PolicyError> {
+        let (name, given) = text.split_once(':').unwrap_or((text, ""));
+        let Some((known, make)) = self.0.iter().find(|(known, _)| known.name == name) else {
+            let shipped = self.0.iter().map(|(known, _)| known.name).collect();
+            return Err(PolicyError::Unknown { name: name.to_string(), shipped });
+        };
+        let settings = Settings::parse(given, known.settings);
+        settings
+            .map(|settings| (known.name, settings, *make))
+            .map_err(|error| PolicyError::Setting { policy: known.name, error })
     }
 
     /// The policy's name and its settings, of a text that has both.
@@ -393,30 +443,16 @@ impl Shipped {
     /// # Errors
     /// Says what is unknown, or no value, and what is allowed.
     pub fn parse<'a>(&self, text: &'a str) -> Result<(&'static str, Settings<'a>), PolicyError> {
-        let (name, given) = text.split_once(':').unwrap_or((text, ""));
-        let Some(&(policy, allowed)) = self.0.iter().find(|(known, _)| *known == name) else {
-            return Err(PolicyError::Unknown { name: name.to_string(), shipped: *self });
-        };
-        Settings::parse(given, allowed)
-            .map(|settings| (policy, settings))
-            .map_err(|error| PolicyError::Setting { policy, error })
+        self.entry(text).map(|(name, settings, _)| (name, settings))
     }
-}
 
-impl PartialEq for Shipped {
-    fn eq(&self, other: &Shipped) -> bool {
-        self.0.iter().map(|(name, _)| name).eq(other.0.iter().map(|(name, _)| name))
-    }
-}
-
-impl Eq for Shipped {}
-
-impl core::fmt::Display for Shipped {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for (at, (name, _)) in self.0.iter().enumerate() {
-            write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;
-        }
-        Ok(())
+    /// The policy of this text, which has a name and settings, for an enclave of this configuration.
+    ///
+    /// # Errors
+    /// As [`Shipped::parse`].
+    pub fn make(&self, text: &str, config: &Config) -> Result<Box<T>, PolicyError> {
+        let (policy, settings, make) = self.entry(text)?;
+        make(config, &settings).map_err(|error| PolicyError::Setting { policy, error })
     }
 }
 

@@ -7,10 +7,11 @@ use common::shape;
 use wave_core::agent::Agent;
 use wave_core::clock::Nanos;
 use wave_core::control::HostControl;
-use wave_core::layout::{CORE_PARKED, Config, Layout, write_header};
+use wave_core::layout::{Config, Layout, write_header};
 use wave_core::link::{Home, Port, Side};
 use wave_core::message::{Decision, Message, Sequence, Subject};
 use wave_core::outcome::Outcome;
+use wave_core::park::PARKED;
 use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::snapshot::{CoreRecord, Snapshot};
 
@@ -57,7 +58,7 @@ fn a_core_that_sleeps_is_kicked_although_the_snapshot_says_it_runs() {
             HostControl::new(&layout).send_snapshot(&host, &[runs], std::iter::empty());
             link.settle();
             if sleeps {
-                link.poke(Home::Nic, layout.core_status, 0, CORE_PARKED);
+                link.poke(Home::Nic, layout.core_status, 0, PARKED);
             }
             agent.step(Nanos(0)).unwrap();
             assert_eq!(agent.counts().0, 1, "{name}");

@@ -13,7 +13,7 @@ use wave_core::agent::{Agent, AgentError};
 use wave_core::clock::Nanos;
 use wave_core::control::HostControl;
 use wave_core::host::Context;
-use wave_core::layout::{BulkConfig, Config, Layout, write_header};
+use wave_core::layout::{Config, Layout, PoolConfig, write_header};
 use wave_core::link::{Home, Port, Side, Transport};
 use wave_core::message::{Decision, KIND_BULK, Message, Sequence, Subject};
 use wave_core::outcome::Outcome;
@@ -57,7 +57,7 @@ fn setup(name: &str, transport: Transport, seed: u64) -> Setup {
     let mut config = Config::coherent(1);
     (config.messages, config.decisions) = shape(name, 8, 8);
     config.prestage = 0;
-    config.bulk = BulkConfig { extents: 3, lines: 2, transport };
+    config.pools[1] = PoolConfig { extents: 3, lines: 2, transport, ..PoolConfig::NONE };
     let layout = Layout::new(config).unwrap();
     let link = Link::new(&layout, name == "coherent", seed);
     let host = link.port(Side::Host, &layout);

@@ -7,10 +7,11 @@ use common::shape;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::host::{HostCore, Mechanism, Next, preempt_word};
-use wave_core::layout::{AGENT_PARKED, CORE_PARKED, Config, Layout};
+use wave_core::layout::{Config, Layout};
 use wave_core::link::{Home, Port, Side, Window};
 use wave_core::message::{Decision, FLAG_ATOMIC, Message, Sequence, Subject, TxnId, Upstream};
 use wave_core::outcome::Code;
+use wave_core::park::PARKED;
 use wave_core::queue::{Entry, Tag};
 
 /// Commits what has an even argument.
@@ -144,7 +145,7 @@ fn a_core_without_a_decision_asks_and_parks_and_says_both() {
         let heard = desk.heard().expect(name);
         assert!(heard.asks && heard.outcome.is_none() && heard.message == Some(message(7)));
         let status = desk.link.peek(Home::Nic, desk.layout.core_status, 0);
-        assert_eq!(status, CORE_PARKED);
+        assert_eq!(status, PARKED);
         desk.decide(2, 0);
         assert_eq!(desk.poll(), Next::Run(2));
         assert_eq!(desk.link.peek(Home::Nic, desk.layout.core_status, 0), 0);
@@ -157,7 +158,7 @@ fn a_core_without_a_decision_asks_and_parks_and_says_both() {
 fn a_core_that_parks_wakes_an_agent_that_sleeps() {
     for name in common::SHAPES {
         let mut desk = Desk::new(name);
-        desk.link.poke(Home::Host, desk.layout.agent_parked, 0, AGENT_PARKED);
+        desk.link.poke(Home::Host, desk.layout.agent_parked, 0, PARKED);
         desk.core.hold(message(7));
         assert!((0..100).any(|_| desk.poll() == Next::Park));
         assert!(desk.core.take_signals().ring_agent(), "{name}");
@@ -198,7 +199,7 @@ fn a_core_that_answered_that_it_is_offline_asks_when_it_finds_nothing() {
     }
     for name in common::SHAPES {
         let mut desk = Desk::new(name);
-        desk.link.poke(Home::Host, desk.layout.agent_parked, 0, AGENT_PARKED);
+        desk.link.poke(Home::Host, desk.layout.agent_parked, 0, PARKED);
         desk.decide(2, 0);
         desk.core.poll(&desk.host, Nanos(0), &mut Offline);
         assert!(desk.core.take_signals().ring_agent(), "{name}");

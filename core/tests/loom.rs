@@ -11,9 +11,10 @@ use wave_core::clock::Nanos;
 use wave_core::control::HostControl;
 use wave_core::host::{Context, HostCore, Mechanism, Next};
 use wave_core::layout::{Config, Layout, write_header};
-use wave_core::link::{Doorbell, Home, Mapping};
+use wave_core::link::{Doorbell, Home, Mapping, Window};
 use wave_core::message::{Decision, Message, Sequence, Subject};
 use wave_core::outcome::{Code, Outcome};
+use wave_core::park::ParkWord;
 use wave_core::policy::{Choice, Desk, Policy, Progress};
 use wave_core::queue::{Consumer, Producer, PushError, Ring, Tag};
 use wave_core::snapshot::{CoreRecord, Record, Snapshot, State};
@@ -173,6 +174,50 @@ fn core_loop(core: &mut HostCore, port: &LoomPort, bell: &Bell, agent_bell: &Bel
             Next::Spin => thread::yield_now(),
             Next::Park => bell.wait(),
         }
+    }
+}
+
+/// The handshake by itself, of either sleeper: each of two sent words is seen before the sleeper sleeps, or rings it.
+#[test]
+fn a_sleeper_sees_what_was_sent_or_is_rung() {
+    let words: [fn(&Layout) -> ParkWord; 2] =
+        [|layout| ParkWord::of_core(layout, 0), ParkWord::of_agent];
+    for word in words {
+        check(Some(3), move || {
+            let layout = Layout::new(Config::coherent(1)).unwrap();
+            let nic = Home::Nic as u8;
+            let sent = layout.decisions[0].ring.first;
+            let port = port(
+                [
+                    (nic, sent, 0),
+                    (nic, layout.core_status, 0),
+                    (Home::Host as u8, layout.agent_parked, 0),
+                ]
+                .into_iter(),
+            );
+            let (park, bell) = (word(&layout), Bell::new());
+            let (theirs, ring) = (port.clone(), bell.clone());
+            let waker = thread::spawn(move || {
+                for word in 1..=2 {
+                    theirs.nic.store(sent, 0, word);
+                    theirs.nic.fence();
+                    if park.is_parked(&theirs) {
+                        ring.ring();
+                    }
+                }
+            });
+            let mut seen = 0;
+            while seen < 2 {
+                park.park(&port);
+                let found = port.nic.load(sent, 0);
+                if found == seen {
+                    bell.wait();
+                }
+                park.unpark(&port);
+                seen = port.nic.load(sent, 0);
+            }
+            waker.join().unwrap();
+        });
     }
 }
 

@@ -179,6 +179,43 @@ proptest! {
     }
 }
 
+/// Found with seed 9728081587839157170: the receiver slept before the copy of its credit had arrived, so that the
+/// sender never had room for what it owed, and never rang.
+#[test]
+fn a_receiver_does_not_sleep_on_credit_that_is_not_returned() {
+    let mut model = Model::new("dma-async", 9728081587839157170);
+    for operation in [
+        Operation::Attach,
+        Operation::Attach,
+        Operation::Attach,
+        Operation::Request(0),
+        Operation::Attach,
+        Operation::Sleep,
+        Operation::Tick,
+        Operation::Request(1),
+        Operation::Request(0),
+        Operation::Request(0),
+        Operation::Tick,
+        Operation::Tick,
+        Operation::Tick,
+        Operation::Request(0),
+        Operation::Tick,
+        Operation::Tick,
+        Operation::Request(0),
+        Operation::Request(0),
+        Operation::Scheduler,
+        Operation::Request(0),
+        Operation::Scheduler,
+        Operation::Sleep,
+        Operation::Request(0),
+        Operation::Request(1),
+        Operation::Request(2),
+    ] {
+        model.apply(operation);
+    }
+    model.finish();
+}
+
 #[test]
 fn a_sender_drops_what_finds_no_room_and_says_all_of_it_again() {
     let mut line = Line::new("coherent", 1);

@@ -3,7 +3,8 @@
 //! Implements the core's link traits; knows nothing of queues, messages or what is being decided.
 //! [`memory`] is the window's file, [`doorbell`] and [`socket`] are how two processes get at it
 //! and at each other, [`shm`] and [`model`] are the links, [`costs`] what a modelled one charges.
-//! [`cpus`] says where threads may run.
+//! [`cpus`] says where threads may run, [`places`] where files may lie that others must not reach, and [`lines`] writes
+//! what is said in passing.
 
 mod ancillary;
 mod any;
@@ -11,10 +12,13 @@ pub mod costs;
 pub mod cpus;
 pub mod doorbell;
 mod eviction;
+pub mod heap;
+pub mod lines;
 pub mod measure;
 pub mod memory;
 pub mod model;
 pub mod pci;
+pub mod places;
 pub mod shm;
 pub mod socket;
 

@@ -12,13 +12,18 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::Mode;
+use rustix::process::geteuid;
+use wave_core::subsystem::SubsystemId;
 
 use crate::ancillary;
 use crate::doorbell::poll;
 use crate::memory::check;
+use crate::places::remove_socket;
 
 /// Most doorbells in one offer (the kernel passes at most 253 descriptors in a message).
 pub const DOORBELLS_MAX: usize = 249;
@@ -60,6 +65,17 @@ pub enum SocketError {
     /// Something that is not a socket lies there, and is left alone.
     #[error("{} exists and is not a socket", .0.display())]
     NotASocket(PathBuf),
+    /// A socket of another user's lies there, and is left alone.
+    #[error("{} is a socket of user {uid}'s, and is not replaced", path.display())]
+    AnotherUsers {
+        /// Where it lies.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// The caller's fault: the folder is missing. None is made, so that a mistyped path leaves nothing behind.
+    #[error("the folder of {} is not there: make it, or name a socket in another one", .0.display())]
+    NoFolder(PathBuf),
     /// The peer's fault: it runs as a user that was not allowed.
     #[error("process {pid} runs as user {uid}, who may not use this link")]
     Stranger {
@@ -98,6 +114,8 @@ pub enum SocketError {
 pub struct Offer<'a> {
     /// The version of everything in the window; checked first.
     pub version: u32,
+    /// The window's subsystem.
+    pub subsystem: SubsystemId,
     /// Lines of the NIC, host and extra regions.
     pub lines: [u32; 3],
     /// The window's file, sealed.
@@ -112,6 +130,8 @@ pub struct Offer<'a> {
 /// [`crate::Memory::map`] checks file and lines.
 #[derive(Debug)]
 pub struct ReceivedOffer {
+    /// The subsystem, as the host claims.
+    pub subsystem: SubsystemId,
     /// Lines of the NIC, host and extra regions.
     pub lines: [u32; 3],
     /// The window's file.
@@ -132,25 +152,23 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `path` (mode 0600, in a directory made with mode 0700 where there is none) for
-    /// agents of our own user, of root and of the users in `allowed`. A socket's file that nobody
-    /// listens on is replaced; anything else there is an error.
+    /// Listens on `path` (mode 0600, in a folder that must be there) for agents of our own user, of root and of the users in
+    /// `allowed`. A socket of this user's that nobody listens on is replaced; anything else there is an error, also a link.
     pub fn bind(path: &Path, allowed: &[u32]) -> Result<Listener, SocketError> {
         let failed = |what, source| SocketError::Path { what, path: path.into(), source };
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            let mut builder = fs::DirBuilder::new();
-            builder.recursive(true).mode(0o700).create(parent).map_err(|e| failed("create", e))?;
-        }
         remove_stale(path)?;
         let fd = socket()?;
+        // The file gets this mode when it is made, so that none is changed that somebody puts in its place.
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)
+            .map_err(|error| failed("set the mode of", error.into()))?;
         with_address(path, |address, length| {
             // SAFETY: `address` is valid for reads of `length` bytes.
             check(unsafe { libc::bind(fd.as_raw_fd(), address, length) })
         })?
-        .map_err(|e| failed("bind", e))?;
-        // Nobody can connect before `listen`, so the file's mode holds from the start.
-        let mode = fs::Permissions::from_mode(0o600);
-        fs::set_permissions(path, mode).map_err(|e| failed("set the mode of", e))?;
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => SocketError::NoFolder(path.into()),
+            _ => failed("bind", error),
+        })?;
         let metadata = fs::symlink_metadata(path).map_err(|e| failed("stat", e))?;
         let file = (metadata.dev(), metadata.ino());
         let listener = Listener { fd, path: path.into(), file, allowed: allowed.into() };
@@ -205,11 +223,7 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // Only our own file: a successor may have replaced it.
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file);
-        if ours {
-            let _ = fs::remove_file(&self.path);
-        }
+        let _ = remove_socket(&self.path, |found| (found.st_dev, found.st_ino) == self.file);
     }
 }
 
@@ -253,6 +267,7 @@ impl Connection {
         let header = Header {
             version: offer.version,
             kind: KIND_OFFER,
+            subsystem: offer.subsystem.number().into(),
             lines: offer.lines,
             doorbells: offer.doorbells.len() as u32,
             text_bytes: offer.link.len() as u32,
@@ -271,6 +286,7 @@ impl Connection {
         let header = Header {
             version: 0,
             kind: KIND_REFUSAL,
+            subsystem: 0,
             lines: [0; 3],
             doorbells: 0,
             text_bytes: why.len() as u32,
@@ -300,7 +316,10 @@ impl Connection {
         }
         let (header, text) = Header::parse(bytes)?;
         if header.kind == KIND_OFFER && header.version != version {
-            return Err(SocketError::Version { ours: version, theirs: header.version });
+            // Before version 4, offers carry their kind in bits above the version.
+            let tagged = header.version & (0b11 << 30) != 0;
+            let theirs = if tagged { header.version & 0xffff } else { header.version };
+            return Err(SocketError::Version { ours: version, theirs });
         }
         let text = text
             .get(..header.text_bytes as usize)
@@ -322,7 +341,11 @@ impl Connection {
             .to_owned();
         let mut fds = received.fds.into_iter();
         let memory = fds.next().expect("there is one more than doorbells");
-        Ok(ReceivedOffer { lines: header.lines, memory, doorbells: fds.collect(), link })
+        let subsystem = u16::try_from(header.subsystem)
+            .map(SubsystemId::new)
+            .map_err(|_| SocketError::Malformed("its subsystem is no number of 16 bits"))?;
+        let lines = header.lines;
+        Ok(ReceivedOffer { subsystem, lines, memory, doorbells: fds.collect(), link })
     }
 
     /// Whether the peer has closed its end or died.
@@ -366,9 +389,7 @@ impl Connection {
 
     fn check_peer(&self, allowed: &[u32]) -> Result<(), SocketError> {
         let uid = self.peer.uid;
-        // SAFETY: no memory is involved.
-        let ours = unsafe { libc::geteuid() };
-        if may_attach(uid, ours, allowed) {
+        if may_attach(uid, geteuid().as_raw(), allowed) {
             Ok(())
         } else {
             Err(SocketError::Stranger { uid, pid: self.peer.pid })
@@ -392,10 +413,11 @@ impl AsFd for Connection {
 }
 
 /// The fixed part of an answer, little-endian: magic (8 bytes), version, kind, lines (3),
-/// doorbells, bytes of text, zero (4 bytes each). Magic, version and kind never move.
+/// doorbells, bytes of text, subsystem (4 bytes each). Magic, version and kind never move.
 struct Header {
     version: u32,
     kind: u32,
+    subsystem: u32,
     lines: [u32; 3],
     doorbells: u32,
     text_bytes: u32,
@@ -406,7 +428,8 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
         let [nic, host, extra] = self.lines;
-        let fields = [self.version, self.kind, nic, host, extra, self.doorbells, self.text_bytes];
+        let Header { version, kind, subsystem, doorbells, text_bytes, .. } = *self;
+        let fields = [version, kind, nic, host, extra, doorbells, text_bytes, subsystem];
         for (field, target) in fields.iter().zip(bytes[8..].chunks_exact_mut(4)) {
             target.copy_from_slice(&field.to_le_bytes());
         }
@@ -420,13 +443,13 @@ impl Header {
         if header[..8] != MAGIC.to_le_bytes() {
             return Err(SocketError::Malformed("it does not begin with the magic word"));
         }
-        let mut fields = [0; 7];
+        let mut fields = [0; 8];
         for (field, source) in fields.iter_mut().zip(header[8..].chunks_exact(4)) {
             *field = u32::from_le_bytes(source.try_into().expect("chunks of four"));
         }
-        let [version, kind, nic, host, extra, doorbells, text_bytes] = fields;
+        let [version, kind, nic, host, extra, doorbells, text_bytes, subsystem] = fields;
         let lines = [nic, host, extra];
-        Ok((Header { version, kind, lines, doorbells, text_bytes }, text))
+        Ok((Header { version, kind, subsystem, lines, doorbells, text_bytes }, text))
     }
 }
 
@@ -443,29 +466,37 @@ fn socket() -> Result<OwnedFd, SocketError> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Removes a socket's file that nobody listens on.
+/// Removes a socket's file of this user's that nobody listens on.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let failed = |what, source| SocketError::Path { what, path: path.into(), source };
-    match fs::symlink_metadata(path) {
+    let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("stat", error)),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            return Err(SocketError::NotASocket(path.into()));
-        }
-        Ok(_) => {}
+        found => found.map_err(|error| failed("stat", error))?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(SocketError::NotASocket(path.into()));
     }
-    let probe = socket()?;
+    if found.uid() != geteuid().as_raw() {
+        return Err(SocketError::AnotherUsers { path: path.into(), uid: found.uid() });
+    }
+    if !is_dead(path) {
+        return Err(SocketError::InUse(path.into()));
+    }
+    let dead = (found.dev(), found.ino());
+    remove_socket(path, |found| (found.st_dev, found.st_ino) == dead)
+        .map(|_| ())
+        .map_err(|error| failed("remove the stale", error))
+}
+
+/// Whether nobody listens at a socket.
+pub(crate) fn is_dead(path: &Path) -> bool {
+    let Ok(probe) = socket() else { return false };
     let answer = with_address(path, |address, length| {
         // SAFETY: `address` is valid for reads of `length` bytes.
         check(unsafe { libc::connect(probe.as_raw_fd(), address, length) })
-    })?;
-    match answer.map_err(|error| error.raw_os_error()) {
-        Err(Some(libc::ECONNREFUSED)) => {
-            fs::remove_file(path).map_err(|error| failed("remove the stale", error))
-        }
-        Err(Some(libc::ENOENT)) => Ok(()),
-        _ => Err(SocketError::InUse(path.into())),
-    }
+    });
+    let refused = [Some(libc::ECONNREFUSED), Some(libc::ENOENT)];
+    matches!(answer, Ok(Err(error)) if refused.contains(&error.raw_os_error()))
 }
 
 /// Calls `use_address` with the socket address of `path`.

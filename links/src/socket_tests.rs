@@ -1,25 +1,23 @@
 use super::*;
 use crate::memory::Memory;
 use std::fs::File;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixListener;
 
 /// A directory of our own, removed on drop.
-struct Scratch(PathBuf);
+struct Scratch(tempfile::TempDir);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("wave-links-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Scratch(path)
+    fn new() -> Scratch {
+        Scratch(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     fn socket(&self) -> PathBuf {
-        self.0.join("socket")
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.path("socket")
     }
 }
 
@@ -38,7 +36,7 @@ fn raw(host: &Connection, header: &Header, text: &str, fds: &[BorrowedFd<'_>]) {
 
 #[test]
 fn an_offer_arrives_with_memory_doorbells_and_text() {
-    let scratch = Scratch::new("offer");
+    let scratch = Scratch::new();
     let (listener, host, agent) = pair(&scratch);
     let (memory, fd) = Memory::create("test", 5, 4, 3).unwrap();
     memory.region(wave_core::link::Home::Host)[0].store(42, std::sync::atomic::Ordering::Release);
@@ -46,10 +44,18 @@ fn an_offer_arrives_with_memory_doorbells_and_text() {
     let doorbells: Vec<_> = bells.iter().map(|bell| bell.as_fd()).collect();
     let text = "x".repeat(TEXT_BYTES_MAX);
     let lines = [5, 4, 3];
-    let offer = Offer { version: 7, lines, memory: fd.as_fd(), doorbells: &doorbells, link: &text };
+    let (subsystem, memory_fd) = (SubsystemId::new(9), fd.as_fd());
+    let offer = Offer {
+        version: 7,
+        subsystem,
+        lines,
+        memory: memory_fd,
+        doorbells: &doorbells,
+        link: &text,
+    };
     host.send_offer(&offer).unwrap();
     let received = agent.receive_offer(7, SOON).unwrap();
-    assert_eq!(received.lines, lines);
+    assert_eq!((received.subsystem, received.lines), (subsystem, lines));
     assert_eq!(received.doorbells.len(), DOORBELLS_MAX);
     assert_eq!(received.link, text);
     let theirs = Memory::map(received.memory.as_fd(), 5, 4, 3).unwrap();
@@ -63,20 +69,29 @@ fn an_offer_arrives_with_memory_doorbells_and_text() {
 
 #[test]
 fn another_version_is_named_with_ours() {
-    let scratch = Scratch::new("version");
+    let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     let (_memory, fd) = Memory::create("test", 1, 0, 0).unwrap();
-    let lines = [1, 0, 0];
-    let offer = Offer { version: 2, lines, memory: fd.as_fd(), doorbells: &[], link: "shm" };
-    host.send_offer(&offer).unwrap();
-    let error = agent.receive_offer(1, SOON).unwrap_err();
-    assert!(matches!(error, SocketError::Version { ours: 1, theirs: 2 }));
-    assert_eq!(error.to_string(), "the host offers version 2, this agent needs 1");
+    // The second as hosts of RPCs had it until version 3, with bits above the version.
+    for version in [2, 1 << 30 | 2 << 16 | 2] {
+        let offer = Offer {
+            version,
+            subsystem: SubsystemId::NONE,
+            lines: [1, 0, 0],
+            memory: fd.as_fd(),
+            doorbells: &[],
+            link: "shm",
+        };
+        host.send_offer(&offer).unwrap();
+        let error = agent.receive_offer(1, SOON).unwrap_err();
+        assert!(matches!(error, SocketError::Version { ours: 1, theirs: 2 }));
+        assert_eq!(error.to_string(), "the host offers version 2, this agent needs 1");
+    }
 }
 
 #[test]
 fn a_refusal_carries_its_words() {
-    let scratch = Scratch::new("refusal");
+    let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     host.refuse("the enclave has an agent").unwrap();
     let error = agent.receive_offer(1, SOON).unwrap_err();
@@ -85,12 +100,18 @@ fn a_refusal_carries_its_words() {
 
 #[test]
 fn descriptors_that_were_not_announced_are_an_error() {
-    let scratch = Scratch::new("surplus");
+    let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     let file = File::open("/dev/null").unwrap();
     let fds = [file.as_fd(); 3];
-    let header =
-        Header { version: 1, kind: KIND_OFFER, lines: [1; 3], doorbells: 1, text_bytes: 0 };
+    let header = Header {
+        version: 1,
+        kind: KIND_OFFER,
+        subsystem: 0,
+        lines: [1; 3],
+        doorbells: 1,
+        text_bytes: 0,
+    };
     raw(&host, &header, "", &fds);
     assert!(matches!(agent.receive_offer(1, SOON), Err(SocketError::Malformed(_))));
     raw(&host, &header, "", &fds[..1]);
@@ -99,11 +120,17 @@ fn descriptors_that_were_not_announced_are_an_error() {
 
 #[test]
 fn text_that_is_shorter_than_announced_is_an_error() {
-    let scratch = Scratch::new("short");
+    let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     let file = File::open("/dev/null").unwrap();
-    let header =
-        Header { version: 1, kind: KIND_OFFER, lines: [1; 3], doorbells: 0, text_bytes: 4 };
+    let header = Header {
+        version: 1,
+        kind: KIND_OFFER,
+        subsystem: 0,
+        lines: [1; 3],
+        doorbells: 0,
+        text_bytes: 4,
+    };
     raw(&host, &header, "abc", &[file.as_fd()]);
     assert!(matches!(agent.receive_offer(1, SOON), Err(SocketError::Malformed(_))));
     ancillary::send(host.as_fd(), b"wavelink", &[]).unwrap();
@@ -112,7 +139,7 @@ fn text_that_is_shorter_than_announced_is_an_error() {
 
 #[test]
 fn a_silent_host_is_a_timeout_and_a_dead_one_is_not() {
-    let scratch = Scratch::new("silent");
+    let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     assert!(matches!(agent.receive_offer(1, Some(Duration::ZERO)), Err(SocketError::Timeout)));
     assert!(agent.is_alive() && host.is_alive());
@@ -124,7 +151,7 @@ fn a_silent_host_is_a_timeout_and_a_dead_one_is_not() {
 
 #[test]
 fn a_dead_agent_does_not_kill_the_host() {
-    let scratch = Scratch::new("dead");
+    let scratch = Scratch::new();
     let (_listener, host, agent) = pair(&scratch);
     drop(agent);
     assert!(host.hung_up());
@@ -133,16 +160,15 @@ fn a_dead_agent_does_not_kill_the_host() {
 
 #[test]
 fn only_a_stale_socket_is_replaced_and_the_file_goes_with_its_listener() {
-    let scratch = Scratch::new("stale");
+    let scratch = Scratch::new();
     let path = scratch.socket();
     let first = Listener::bind(&path, &[]).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o700);
     assert!(matches!(Listener::bind(&path, &[]), Err(SocketError::InUse(_))));
     drop(first);
     assert!(!path.exists());
     // A listener that died leaves its file.
-    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let second = Listener::bind(&path, &[]).unwrap();
     fs::remove_file(&path).unwrap();
@@ -162,4 +188,52 @@ fn our_own_user_root_and_listed_users_may_attach() {
     assert!(may_attach(8, 7, &[9, 8]));
     assert!(!may_attach(8, 7, &[9]));
     assert!(!may_attach(7, 0, &[]));
+}
+
+#[test]
+fn a_link_is_neither_followed_nor_replaced() {
+    let scratch = Scratch::new();
+    let (link, target) = (scratch.path("link"), scratch.path("target"));
+    symlink(&target, &link).unwrap();
+    assert!(matches!(Listener::bind(&link, &[]), Err(SocketError::NotASocket(_))));
+    assert!(!target.exists());
+    // Also not to a socket that could be replaced itself.
+    drop(UnixListener::bind(&target).unwrap());
+    let before = fs::metadata(&target).unwrap();
+    assert!(matches!(Listener::bind(&link, &[]), Err(SocketError::NotASocket(_))));
+    let after = fs::metadata(&target).unwrap();
+    assert_eq!((after.ino(), after.mode()), (before.ino(), before.mode()));
+    assert!(link.is_symlink());
+}
+
+#[test]
+fn a_link_in_place_of_the_socket_is_not_removed_with_the_listener() {
+    let scratch = Scratch::new();
+    let listener = Listener::bind(&scratch.socket(), &[]).unwrap();
+    fs::rename(scratch.socket(), scratch.path("moved")).unwrap();
+    symlink(scratch.path("moved"), scratch.socket()).unwrap();
+    drop(listener);
+    assert!(scratch.socket().is_symlink() && scratch.path("moved").exists());
+}
+
+#[test]
+fn a_dead_socket_of_another_user_is_left_alone() {
+    if !geteuid().is_root() {
+        println!("skipped: giving files to others takes root");
+        return;
+    }
+    let scratch = Scratch::new();
+    drop(UnixListener::bind(scratch.socket()).unwrap());
+    chown(scratch.socket(), Some(65534), None).unwrap();
+    let error = Listener::bind(&scratch.socket(), &[]).unwrap_err();
+    assert!(matches!(error, SocketError::AnotherUsers { uid: 65534, .. }), "{error}");
+    assert!(scratch.socket().exists());
+}
+
+#[test]
+fn a_missing_folder_is_an_error_and_is_not_made() {
+    let scratch = Scratch::new();
+    let error = Listener::bind(&scratch.path("typo/kv.sock"), &[]).unwrap_err();
+    assert!(error.to_string().contains("the folder of"), "{error}");
+    assert!(!scratch.path("typo").exists());
 }

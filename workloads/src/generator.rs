@@ -34,6 +34,12 @@ pub trait Server {
     /// Called while there is nothing to submit, and after every [`BURST_MAX`] requests where
     /// there is no such time: for what the server has to do on the generator's thread.
     fn between(&mut self) {}
+
+    /// Whether the load goes on after the end of its window, where it else ends. Requests that are due there are counted
+    /// as any other.
+    fn wants_more(&self) -> bool {
+        false
+    }
 }
 
 /// How many requests that are due are submitted without a break.
@@ -82,7 +88,7 @@ impl Settings {
     }
 }
 
-/// Why a load point is no measurement: the generator was not open-loop.
+/// Why a load point is not a measurement: the generator was not open-loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// It submitted too many requests late.
@@ -146,7 +152,7 @@ pub struct Report {
     pub lag_p99_ns: u64,
     /// The latest request was submitted this late.
     pub lag_max_ns: u64,
-    /// Why the load point is no measurement, if so.
+    /// Why the load point is not a measurement, if so.
     pub invalid: Option<Invalid>,
 }
 
@@ -154,8 +160,8 @@ pub struct Report {
 /// `settings`, and counts into `recorder`, which it opens first.
 ///
 /// A request is never submitted before it is due. Those that are due are all submitted, in
-/// order: none is skipped because the generator or the server is behind. Returns when the last
-/// one is submitted; [`Recorder::drain`] waits for the answers.
+/// order: none is skipped because the generator or the server is behind. The load ends with its
+/// window, or later ([`Server::wants_more`]). Returns when the last one is submitted; [`Recorder::drain`] waits for the answers.
 pub fn run(
     load: Load,
     settings: &Settings,
@@ -182,7 +188,7 @@ pub fn run(
             intended_ns: start_ns.saturating_add(arrival.at_ns),
             key: arrival.key,
         };
-        if request.intended_ns >= window.to_ns {
+        if request.intended_ns >= window.to_ns && !server.wants_more() {
             break;
         }
         // Ends when the clock gets there.
@@ -386,6 +392,27 @@ mod tests {
         limits.give_up_lag_ns = 2_000_000;
         let report = run_with(&limits, &mut Slow);
         assert!(matches!(report.invalid, Some(Invalid::GaveUp { .. })));
+    }
+
+    /// Takes ten times as many requests as are due in its window, which ends at once.
+    struct Hungry(u64);
+
+    impl Server for Hungry {
+        fn submit(&mut self, _: Request) -> Result<(), Refused> {
+            self.0 += 1;
+            Ok(())
+        }
+
+        fn wants_more(&self) -> bool {
+            self.0 < 500
+        }
+    }
+
+    #[test]
+    fn load_goes_on_past_its_window_while_the_server_wants_more() {
+        let mut server = Hungry(0);
+        let report = run_with(&settings(1, 0, Seat::Shared), &mut server);
+        assert!(server.0 >= 500 && report.submitted == server.0, "{report:?}");
     }
 
     #[test]

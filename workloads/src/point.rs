@@ -178,6 +178,18 @@ pub fn saturation<'a>(points: &'a [Point], limits: &Limits) -> Option<&'a Point>
         .max_by(|a, b| a.offered_per_second.total_cmp(&b.offered_per_second))
 }
 
+/// The point that hides where saturation lies within `limits`: the load next above the highest one that was served
+/// (the lowest, if none was) was run, but no point of it is a measurement. None where saturation is known, or the
+/// highest load of all was served.
+pub fn hides_saturation<'a>(points: &'a [Point], limits: &Limits) -> Option<&'a Point> {
+    let floor = saturation(points, limits).map_or(0.0, |point| point.offered_per_second);
+    let above = || points.iter().filter(|point| point.offered_per_second > floor);
+    let next = above().map(|point| point.offered_per_second).reduce(f64::min)?;
+    let mut of_next = above().filter(|point| point.offered_per_second == next);
+    let last = of_next.clone().next_back();
+    if of_next.any(|point| point.generator.valid) { None } else { last }
+}
+
 /// The limits on a GET's p99, in microseconds, that [`saturation_sensitivity`] tries.
 pub const SENSITIVITY_LIMITS_US: [u64; 5] = [100, 200, 300, 500, 1_000];
 
@@ -331,6 +343,30 @@ mod tests {
                 why_invalid: (!valid).then(|| "lagged".into()),
             },
         }
+    }
+
+    #[test]
+    fn saturation_is_hidden_by_the_next_load_above_if_that_was_not_measured() {
+        let limits = Limits::default();
+        let (served, slow) = (100_000, 900_000);
+        let all = [
+            point(10.0, 1.0, served, true),
+            point(20.0, 1.0, served, false),
+            point(20.0, 1.0, slow, false),
+            point(30.0, 1.0, slow, true),
+        ];
+        let hides = |points: &[Point]| {
+            hides_saturation(points, &limits).map(|point| point.offered_per_second)
+        };
+        assert_eq!(hides(&all), Some(20.0));
+        // One of its points is a measurement, or it is not next, or nothing is above.
+        let again = [&all[..], &[point(20.0, 1.0, slow, true)]].concat();
+        assert_eq!(hides(&again), None);
+        assert_eq!(hides(&[all[0].clone(), point(15.0, 1.0, slow, true), all[1].clone()]), None);
+        assert_eq!((hides(&all[..1]), hides(&[])), (None, None));
+        // Nothing was served, as far as is known.
+        assert_eq!(hides(&all[1..]), Some(20.0));
+        assert_eq!(hides(&all[3..]), None);
     }
 
     prop_compose! {

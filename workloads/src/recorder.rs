@@ -330,16 +330,28 @@ impl Recorder {
         accepted.saturating_sub(ended + self.unrecorded.load(Relaxed))
     }
 
-    /// Waits until every accepted request has ended, for at most `limit`, and returns how many
+    /// Waits until every accepted request has ended, or none has for `limit`, and returns how many
     /// have not. For after a load: it looks into all slots every millisecond.
     pub fn drain(&self, limit: Duration) -> u64 {
-        let start = Instant::now();
+        let began = Instant::now();
+        self.drain_by(limit, || {
+            std::thread::sleep(Duration::from_millis(1));
+            began.elapsed()
+        })
+    }
+
+    /// `wait` waits for a while and returns the time since the beginning.
+    fn drain_by(&self, limit: Duration, mut wait: impl FnMut() -> Duration) -> u64 {
+        let (mut least, mut since, mut now) = (u64::MAX, Duration::ZERO, Duration::ZERO);
         loop {
             let outstanding = self.outstanding();
-            if outstanding == 0 || start.elapsed() >= limit {
+            if outstanding < least {
+                (least, since) = (outstanding, now);
+            }
+            if outstanding == 0 || now - since >= limit {
                 return outstanding;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            now = wait();
         }
     }
 
@@ -401,6 +413,32 @@ mod tests {
 
     fn request(class: u8, intended_ns: u64) -> Request {
         Request { id: 0, class: Class(class), intended_ns, key: 0 }
+    }
+
+    /// On a machine at a load of 10 the queue of a crash run took longer than the limit, though requests ended all the time:
+    /// 1,300 to 2,800 of them were said to be lost.
+    #[test]
+    fn a_queue_that_moves_slowly_is_drained_and_one_that_stands_still_is_given_up() {
+        const LIMIT: Duration = Duration::from_secs(10);
+        let recorder = Recorder::new(&Mix::get_and_range(), 1);
+        recorder.open(WINDOW);
+        for _ in 0..5 {
+            recorder.submitted(&request(0, 5_000), false);
+        }
+        let mut now = Duration::ZERO;
+        let mut ends = 3;
+        let mut step = |recorder: &Recorder| {
+            if ends > 0 {
+                ends -= 1;
+                recorder.done_at(0, &request(0, 5_000), 6_000);
+            }
+            now += LIMIT * 9 / 10;
+            now
+        };
+        assert_eq!(recorder.drain_by(LIMIT, || step(&recorder)), 2, "these never end");
+        recorder.done_at(0, &request(0, 5_000), 6_000);
+        recorder.done_at(0, &request(0, 5_000), 6_000);
+        assert_eq!(recorder.drain_by(LIMIT, || unreachable!("nothing is left")), 0);
     }
 
     proptest! {

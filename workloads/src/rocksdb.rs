@@ -1,7 +1,9 @@
 //! A RocksDB database in memory, read by number.
 
 mod ffi;
+mod memory;
 mod options;
+mod terminate;
 
 use std::ffi::{CStr, CString, c_char};
 use std::fs;
@@ -13,6 +15,7 @@ use std::ptr::{self, NonNull};
 use tempfile::TempDir;
 
 use self::options::{Cache, Index, Options};
+use self::terminate::Directory;
 
 /// Why the database could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,21 @@ pub enum Error {
         /// What there is to hold, at least.
         data_bytes: u64,
     },
+    /// Filling the database would take more memory than there is.
+    #[error(
+        "{keys} keys with values of {value_bytes} bytes take some {needed_mib} MiB of memory, and {available_mib} MiB \
+         are available: fewer keys or smaller values"
+    )]
+    TooLarge {
+        /// Keys that were to be written.
+        keys: u64,
+        /// Bytes of a value.
+        value_bytes: usize,
+        /// What keys and values come to.
+        needed_mib: u64,
+        /// What the system has left.
+        available_mib: u64,
+    },
     /// There was no directory to put the database in.
     #[error("no directory for the database could be made: {0}")]
     Directory(#[from] io::Error),
@@ -60,7 +78,7 @@ pub struct Database {
     handle: Handle,
     read_options: ReadOptions,
     write_options: WriteOptions,
-    directory: TempDir,
+    directory: Directory,
     version: String,
     is_in_order: bool,
     cache: Option<Cache>,
@@ -96,7 +114,7 @@ impl Database {
         options: &Options,
         cache: Option<Cache>,
     ) -> Result<Database, Error> {
-        let directory = make_directory(parent)?;
+        let directory = Directory::new(make_directory(parent)?);
         let name = CString::new(directory.path().as_os_str().as_bytes())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let handle = checked("open its database", |error| {
@@ -131,6 +149,7 @@ impl Database {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<(), Error> {
         const KEYS_PER_BATCH: u64 = 1024;
+        memory::check(keys, value_bytes)?;
         let batch = WriteBatch::new();
         let mut value = vec![0; value_bytes];
         let mut done = 0;
@@ -745,5 +764,15 @@ mod tests {
         let numbers: Vec<u32> =
             database.version().split('.').map(|number| number.parse().unwrap()).collect();
         assert_eq!(numbers.len(), 3);
+    }
+
+    #[test]
+    fn a_database_larger_than_the_memory_that_is_left_is_refused_before_a_key_is_written() {
+        let mut database = Database::open(None).unwrap();
+        for (keys, value_bytes) in [(u64::MAX, 64), (1 << 50, 1), (1 << 40, 1 << 20)] {
+            let told = |_, _| panic!("a key was written");
+            let refused = database.fill(keys, value_bytes, told).expect_err("it is too large");
+            assert!(matches!(refused, Error::TooLarge { .. }), "{refused}");
+        }
     }
 }

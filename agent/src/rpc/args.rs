@@ -54,7 +54,8 @@ pub struct RpcArgs {
     #[arg(long, value_name = "KIB", default_value_t = 16, requires = "rpc",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=1024))]
     pub header_kib: u32,
-    /// Connections at once; others are closed at once.
+    /// Connections at once. No address has more than it leaves to others; if there is no room, the connection that has been
+    /// without a call for longest gets a GOAWAY.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "rpc",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub connections: u32,
@@ -62,7 +63,8 @@ pub struct RpcArgs {
     #[arg(long, value_name = "N", default_value_t = 128, requires = "rpc",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub streams: u32,
-    /// Messages that the agent may hold in all, in MiB; beyond: RESOURCE_EXHAUSTED.
+    /// Memory for all calls and messages, in MiB. No address holds more than it leaves to others; a call beyond that gets
+    /// RESOURCE_EXHAUSTED.
     #[arg(long, value_name = "MIB", default_value_t = 256, requires = "rpc",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 20))]
     pub held_mib: u32,
@@ -71,7 +73,7 @@ pub struct RpcArgs {
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=86_400))]
     pub keepalive_s: u32,
     /// After so many seconds without a call a connection is told to go (GOAWAY).
-    #[arg(long, value_name = "S", default_value_t = 1800, requires = "rpc",
+    #[arg(long, value_name = "S", default_value_t = 300, requires = "rpc",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=604_800))]
     pub idle_s: u32,
     /// How long open calls may go on after SIGTERM.

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
+use h2::Reason;
 use http::HeaderMap;
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
@@ -24,7 +25,7 @@ use super::frames::{Assembler, Frame, Received};
 use super::gzip::{self, BadGzip};
 use super::health::{self, Health};
 use super::http2_stream::{Gone, Stream};
-use super::limits::UNCHECKED_REPLY_BYTES;
+use super::limits::{CALL_BYTES, UNCHECKED_REPLY_BYTES};
 use super::peer::Peer;
 use super::reflection;
 use super::reply;
@@ -177,13 +178,17 @@ impl Call {
         self.deadline.filter(|_| self.subject.is_none())
     }
 
-    /// Bytes that it holds.
     pub(super) fn holds(&self) -> usize {
         let first = self.first.as_ref().map_or(0, Bytes::len);
-        self.assembler.held() + first + self.untaken.bytes as usize + self.out.bytes
+        let messages = self.assembler.held() + first + self.untaken.bytes as usize;
+        CALL_BYTES + self.request.metadata.len() + messages + self.out.bytes
     }
 
-    /// Goes on as far as it can.
+    /// Whether it may hold so many bytes more.
+    fn check_room(&self, bytes: usize) -> Result<(), Status> {
+        self.peer.check_room((self.holds() + bytes).saturating_sub(self.held))
+    }
+
     pub(super) fn advance(&mut self, shared: &mut Shared, slot: u32, cx: &mut Context<'_>) -> Fate {
         loop {
             let written = match self.write(shared, cx) {
@@ -244,8 +249,7 @@ impl Call {
             match self.stream.poll_data(cx) {
                 Poll::Ready(Ok(Some(piece))) => {
                     self.stream.release(piece.len());
-                    let held = self.assembler.held() + piece.len();
-                    shared.totals.check_room(held).map_err(Stop::Refused)?;
+                    self.check_room(piece.len()).map_err(Stop::Refused)?;
                     self.assembler.push(piece);
                 }
                 Poll::Ready(Ok(None)) if self.assembler.is_empty() => {
@@ -298,7 +302,7 @@ impl Call {
         let max = shared.limits.message_bytes;
         match gzip::decompress(&received.bytes, max as usize) {
             Ok(message) => {
-                shared.totals.check_room(message.len()).map_err(Stop::Refused)?;
+                self.check_room(message.len()).map_err(Stop::Refused)?;
                 Ok(message)
             }
             Err(BadGzip::Corrupt) => refused(Code::Internal, "a message is not what gzip makes"),
@@ -413,6 +417,7 @@ impl Call {
             class,
             slo,
             hash: self.peer.hash(),
+            address: self.peer.address_hash(),
             deadline: self.deadline,
             metadata: std::mem::take(&mut self.request.metadata),
             message,
@@ -430,7 +435,6 @@ impl Call {
         }
     }
 
-    /// The host took messages.
     pub(super) fn on_taken(&mut self, taken: Load) {
         self.untaken = self.untaken.less(taken);
     }
@@ -461,13 +465,20 @@ impl Call {
     /// The call has ended, and the host has it no more.
     pub(super) fn on_status(&mut self, shared: &mut Shared, status: &Status, trailers: &[u8]) {
         self.subject = None;
-        if status.code == Code::DeadlineExceeded {
-            self.drop_replies();
-        }
         self.finish(shared, status, trailers);
     }
 
-    /// Its time is up, and the front has it.
+    /// The agent ended the call, by its deadline or because too many clients read or say nothing.
+    pub(super) fn on_stopped(&mut self, shared: &mut Shared, status: &Status) {
+        self.subject = None;
+        // Trailers would wait behind what its client does not read.
+        if status.code == Code::ResourceExhausted && !self.out.queue.is_empty() {
+            self.stream.reset(Reason::ENHANCE_YOUR_CALM);
+        }
+        self.drop_replies();
+        self.finish(shared, status, &[]);
+    }
+
     pub(super) fn expire(&mut self, shared: &mut Shared) {
         self.drop_replies();
         let status = Status::new(Code::DeadlineExceeded, "the deadline has passed");
@@ -475,7 +486,6 @@ impl Call {
         self.finish(shared, &status, &[]);
     }
 
-    /// The host has gone, and with it what it knew of the call.
     pub(super) fn on_host_gone(&mut self, shared: &mut Shared) {
         self.subject = None;
         self.finish(shared, &no_host(), &[]);
@@ -484,7 +494,7 @@ impl Call {
     /// Nobody waits for the replies any more. One that was sent in part cannot be taken back: the stream ends with it.
     fn drop_replies(&mut self) {
         if self.out.is_cut {
-            self.stream.reset();
+            self.stream.reset(Reason::CANCEL);
         }
         self.out.queue.clear();
         self.out.bytes = 0;
@@ -537,7 +547,7 @@ impl Call {
         if is_last && self.out.queue.is_empty() && length <= UNCHECKED_REPLY_BYTES {
             return self.stream.send(frame);
         }
-        if let Err(status) = shared.totals.check_room(length) {
+        if let Err(status) = self.check_room(length) {
             self.finish(shared, &status, &[]);
             return Ok(());
         }

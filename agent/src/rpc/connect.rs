@@ -1,18 +1,26 @@
 //! Connections: accepted on one core, and served on the one that has the fewest.
 
 use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_rustls::TlsAcceptor;
 
+use super::admission::{Admission, Admitted, Admitting, Leave};
 use super::engine::Engine;
 use super::http2;
+use super::in_turns::in_turns;
 use super::limits::{HANDSHAKE_PATIENCE, Limits};
 use super::peer::Peer;
 use super::slots::Ready;
@@ -25,7 +33,16 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 pub struct Place {
     open: Arc<AtomicUsize>,
     /// `None` of the core that accepts.
-    sender: Option<Sender<Newcomer>>,
+    sender: Option<Sender<Errand>>,
+}
+
+/// What the core that accepts asks of another one.
+#[derive(Debug)]
+pub enum Errand {
+    /// Serves a connection.
+    Serve(Newcomer),
+    /// Ends one.
+    Leave(Leave),
 }
 
 /// A connection that counts among its core's, until this is dropped.
@@ -43,6 +60,7 @@ impl Drop for Counted {
 pub struct Newcomer {
     socket: std::net::TcpStream,
     address: SocketAddr,
+    admitted: Admitted,
     counted: Counted,
 }
 
@@ -53,8 +71,9 @@ impl Place {
     }
 
     /// Another core, and where its connections come out there.
-    pub fn other(limits: &Limits) -> (Place, Receiver<Newcomer>) {
-        let (sender, receiver) = channel(limits.connections as usize);
+    pub fn other(limits: &Limits) -> (Place, Receiver<Errand>) {
+        // A connection comes once, is told to go once, and is ended once.
+        let (sender, receiver) = channel(4 * limits.connections as usize);
         (Place { open: Arc::default(), sender: Some(sender) }, receiver)
     }
 
@@ -73,6 +92,8 @@ impl Place {
 pub struct Door {
     /// Its calls.
     pub engine: Rc<RefCell<Engine>>,
+    /// All connections of the front.
+    pub admission: Arc<Admission>,
     /// Rung when a connection has gone.
     pub ready: Arc<Ready>,
     /// Clients speak TLS.
@@ -82,81 +103,120 @@ pub struct Door {
 /// Accepts connections, for all of these cores.
 pub async fn listen(listener: TcpListener, door: Door, places: Rc<[Place]>) {
     loop {
-        let Ok((socket, address)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_REST).await;
+        let (socket, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                if is_short(&error) {
+                    let now = door.engine.borrow().shared.now();
+                    door.end(door.admission.make_room(now), &places);
+                }
+                tokio::time::sleep(ACCEPT_REST).await;
+                continue;
+            }
+        };
+        let Some((core, place)) = places.iter().enumerate().min_by_key(|(_, place)| place.open())
+        else {
+            return;
+        };
+        let now = door.engine.borrow().shared.now();
+        let Admitting { leaves, admitted } = door.admission.admit(address.ip(), core, now);
+        door.end(leaves, &places);
+        let Some(admitted) = admitted else {
+            door.engine.borrow_mut().shared.counts.turned_away += 1;
             continue;
         };
-        let mut engine = door.engine.borrow_mut();
-        let open: usize = places.iter().map(Place::open).sum();
-        let place = places.iter().min_by_key(|place| place.open());
-        let Some(place) = place.filter(|_| open < engine.shared.limits.connections as usize) else {
-            engine.shared.counts.turned_away += 1;
-            continue;
-        };
-        drop(engine);
         let counted = place.count();
         match &place.sender {
-            None => door.admit(socket, address, counted),
+            None => door.admit(socket, address, admitted, counted),
             // A core that takes none has ended.
             Some(sender) => {
                 if let Ok(socket) = socket.into_std() {
-                    let _ = sender.try_send(Newcomer { socket, address, counted });
+                    let newcomer = Newcomer { socket, address, admitted, counted };
+                    let _ = sender.try_send(Errand::Serve(newcomer));
                 }
             }
         }
     }
 }
 
-/// Takes connections that another core accepts.
-pub async fn take(mut newcomers: Receiver<Newcomer>, door: Door) {
-    while let Some(Newcomer { socket, address, counted }) = newcomers.recv().await {
+/// Whether it is for want of descriptors or memory that a socket is not accepted.
+fn is_short(error: &io::Error) -> bool {
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    short.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Does what the core that accepts asks.
+pub async fn take(mut errands: Receiver<Errand>, door: Door) {
+    while let Some(errand) = errands.recv().await {
         if door.engine.borrow().shared.is_draining {
             return;
         }
-        if let Ok(socket) = TcpStream::from_std(socket) {
-            door.admit(socket, address, counted);
+        match errand {
+            Errand::Serve(Newcomer { socket, address, admitted, counted }) => {
+                if let Ok(socket) = TcpStream::from_std(socket) {
+                    door.admit(socket, address, admitted, counted);
+                }
+            }
+            Errand::Leave(leave) => door.engine.borrow().end(leave),
         }
     }
 }
 
 impl Door {
-    fn admit(&self, socket: TcpStream, address: SocketAddr, counted: Counted) {
-        let peer = Rc::new(Peer::new(address));
+    /// Has connections go.
+    fn end(&self, leaves: impl IntoIterator<Item = Leave>, places: &[Place]) {
+        for leave in leaves {
+            self.engine.borrow_mut().shared.counts.displaced += 1;
+            match &places[leave.core].sender {
+                None => self.engine.borrow().end(leave),
+                Some(sender) => drop(sender.try_send(Errand::Leave(leave))),
+            }
+        }
+    }
+
+    fn admit(&self, socket: TcpStream, address: SocketAddr, admitted: Admitted, counted: Counted) {
+        let peer = Rc::new(Peer::new(address, Arc::clone(&admitted.connection)));
         let mut engine = self.engine.borrow_mut();
         engine.shared.counts.connections += 1;
         engine.peers.push(Rc::clone(&peer));
         let door = self.clone();
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(in_turns(async move {
             door.connect(socket, &peer).await;
             door.engine.borrow_mut().peers.retain(|other| !Rc::ptr_eq(other, &peer));
-            drop(counted);
+            drop((admitted, counted));
             door.ready.ring();
-        });
+        }));
     }
 
     /// Greets a client and serves it until it goes.
     async fn connect(&self, socket: TcpStream, peer: &Rc<Peer>) {
         // Without it small replies wait for acknowledgements; a socket that cannot have it still serves.
         let _ = socket.set_nodelay(true);
-        let limits = self.engine.borrow().shared.limits;
-        let deadline = tokio::time::Instant::now() + HANDSHAKE_PATIENCE;
         match &self.tls {
-            None => {
-                let greeted =
-                    tokio::time::timeout_at(deadline, http2::shake_hands(socket, &limits));
-                if let Ok(Some(connection)) = greeted.await {
-                    http2::serve(connection, Rc::clone(&self.engine), Rc::clone(peer)).await;
-                }
-            }
-            Some(tls) => {
-                let greeted = tokio::time::timeout_at(deadline, async {
-                    let socket = tls.accept(socket).await.ok()?;
-                    http2::shake_hands(socket, &limits).await
-                });
-                if let Ok(Some(connection)) = greeted.await {
-                    http2::serve(connection, Rc::clone(&self.engine), Rc::clone(peer)).await;
-                }
-            }
+            None => self.serve(async { Some(socket) }, peer).await,
+            Some(tls) => self.serve(async { tls.accept(socket).await.ok() }, peer).await,
         }
     }
+
+    /// Serves what comes of the first handshake.
+    async fn serve<T>(&self, socket: impl Future<Output = Option<T>>, peer: &Rc<Peer>)
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let limits = self.engine.borrow().shared.limits;
+        let greeted = unless_cut(peer, async { http2::shake_hands(socket.await?, &limits).await });
+        if let Ok(Some(connection)) = tokio::time::timeout(HANDSHAKE_PATIENCE, greeted).await {
+            http2::serve(connection, Rc::clone(&self.engine), Rc::clone(peer)).await;
+        }
+    }
+}
+
+/// Does this unless the connection has to make room before.
+async fn unless_cut<T>(peer: &Peer, what: impl Future<Output = Option<T>>) -> Option<T> {
+    let mut what = pin!(what);
+    poll_fn(|cx| {
+        peer.set_waker(cx.waker());
+        if peer.is_cut() { Poll::Ready(None) } else { what.as_mut().poll(cx) }
+    })
+    .await
 }

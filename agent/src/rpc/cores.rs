@@ -12,7 +12,8 @@ use std::time::Instant;
 use tokio::sync::mpsc::Receiver;
 use tokio_rustls::TlsAcceptor;
 
-use super::connect::{self, Door, Newcomer, Place};
+use super::admission::Admission;
+use super::connect::{self, Door, Errand, Place};
 use super::engine::Engine;
 use super::far_core::FarCore;
 use super::front::{FrontError, RpcFront, RpcOptions};
@@ -44,7 +45,7 @@ enum Entrance {
     /// It accepts them, for all cores.
     Accepts(Vec<TcpListener>, Vec<Place>),
     /// From the one that does.
-    Takes(Receiver<Newcomer>),
+    Takes(Receiver<Errand>),
 }
 
 /// What all cores have.
@@ -56,6 +57,8 @@ pub struct Common {
     pub start: Instant,
     /// What all calls hold.
     pub totals: Arc<Totals>,
+    /// All connections.
+    pub admission: Arc<Admission>,
     /// Clients speak TLS.
     pub tls: Option<TlsAcceptor>,
 }
@@ -74,9 +77,9 @@ pub fn start(
         let entrance = if at == 0 {
             Entrance::Accepts(std::mem::take(&mut listeners), std::mem::take(&mut places))
         } else {
-            let (place, newcomers) = Place::other(&common.options.limits);
+            let (place, errands) = Place::other(&common.options.limits);
             places.push(place);
-            Entrance::Takes(newcomers)
+            Entrance::Takes(errands)
         };
         let ready = Arc::new(Ready::default());
         let (far, end) = Far::new(Arc::clone(&ready), Arc::clone(first));
@@ -170,13 +173,13 @@ fn make(
     entrance: Entrance,
     ready: Arc<Ready>,
 ) -> Result<RpcFront, FrontError> {
-    let Common { options, start, totals, tls } = common;
+    let Common { options, start, totals, admission, tls } = common;
     let mut shared = Shared::new(options.limits, start, totals);
     shared.host = Some(Host::Far(far));
     let engine = Engine::new(shared, Vec::new(), Arc::clone(&ready));
     let engine = Rc::new(RefCell::new(engine));
     let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
-    let door = Door { engine, ready, tls };
+    let door = Door { engine, admission, ready, tls };
     match entrance {
         Entrance::Accepts(listeners, places) => {
             let places: Rc<[Place]> = places.into();
@@ -184,7 +187,7 @@ fn make(
                 front.listen(listener, door.clone(), Rc::clone(&places))?;
             }
         }
-        Entrance::Takes(newcomers) => front.spawn(connect::take(newcomers, door)),
+        Entrance::Takes(errands) => front.spawn(connect::take(errands, door)),
     }
     Ok(front)
 }

@@ -9,18 +9,20 @@ use http::Method;
 use http::request::Parts;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
+use wave_core::control::Revoked;
 use wave_core::message::Subject;
 use wave_rpc::dispatch::{DispatchError, Event};
 use wave_rpc::service::Service;
 use wave_rpc::status::{Code, Status};
 use wave_rpc::window::Load;
 
+use super::admission::Leave;
 use super::call::{Call, Fate, Route, no_host};
 use super::far_core::FarCore;
 use super::host::{Host, Own, Owner};
 use super::http2_stream::Stream;
 use super::lanes::{ROOM_EVERY, Told};
-use super::limits::RESET_SOON;
+use super::limits::{CALL_BYTES, RESET_SOON};
 use super::methods::Methods;
 use super::peer::Peer;
 use super::reflection;
@@ -35,9 +37,18 @@ const EXPIRED_PER_STEP: usize = 64;
 /// Why a host is one no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostGone {
-    /// It ended, or turned this agent out.
+    /// It ended.
     #[error("the host has ended")]
-    Revoked,
+    Ended,
+    /// It was asked to.
+    #[error("the host has turned this agent out")]
+    TurnedOut,
+    /// It read nonsense.
+    #[error(
+        "the host has turned this agent out: it read nonsense in this agent's part of the window; the host's \
+         output says what"
+    )]
+    Fault,
     /// Coming back would only turn the other one out.
     #[error("the host has turned to another agent")]
     Replaced,
@@ -98,6 +109,15 @@ impl Engine {
         self.peers.is_empty() && is_heard || is_alone
     }
 
+    /// Has a connection of this core go, if it is still there.
+    pub fn end(&self, leave: Leave) {
+        match self.peers.iter().find(|peer| peer.id() == leave.id) {
+            Some(peer) if leave.at_once => peer.cut(),
+            Some(peer) => peer.end(),
+            None => {}
+        }
+    }
+
     /// Calls at once.
     pub fn open(&self) -> usize {
         self.calls.len()
@@ -106,21 +126,27 @@ impl Engine {
     /// A request has come.
     pub fn accept(&mut self, parts: &Parts, mut stream: Stream, peer: &Rc<Peer>) {
         self.shared.counts.calls += 1;
-        peer.opened.set(peer.opened.get() + 1);
-        let request = request::read(parts);
-        let accepted = request.and_then(|request| Ok((self.route(parts.uri.path())?, request)));
+        peer.begin();
+        let accepted = request::read(parts).and_then(|request| {
+            let route = self.route(parts.uri.path())?;
+            peer.check_room(CALL_BYTES + request.metadata.len()).map_err(Refusal::Grpc)?;
+            Ok((route, request))
+        });
         let (route, request) = match accepted {
             Ok(accepted) => accepted,
             Err(refusal) => {
-                peer.ended.set(peer.ended.get() + 1);
+                peer.finish(self.shared.stepped, false);
                 self.shared.counts.ended += 1;
                 let templates = &self.shared.templates;
                 // A client that has gone meanwhile needs no answer.
                 let _ = match refusal {
-                    Refusal::Http(code) if parts.method != Method::HEAD => {
-                        stream.respond_with(reply::not_grpc(code), reply::NOT_GRPC)
+                    Refusal::Http(code) => {
+                        let text = (parts.method != Method::HEAD).then_some(reply::NOT_GRPC);
+                        // It ends with the connection, which bounds how many there are.
+                        let answer = stream.respond_at_end(reply::not_grpc(code), text);
+                        tokio::task::spawn_local(answer);
+                        return;
                     }
-                    Refusal::Http(code) => stream.respond(reply::not_grpc(code), true),
                     Refusal::Grpc(status) => {
                         stream.respond(templates.refusal(&status, false), true)
                     }
@@ -165,11 +191,15 @@ impl Engine {
         self.hosts = self.hosts.wrapping_add(1);
     }
 
-    /// Why the host has gone, where it is not known to have turned to another agent.
-    pub fn why(&self, gone: HostGone) -> HostGone {
-        match self.shared.host.as_ref().and_then(Host::own) {
-            Some(own) if own.dispatch.is_replaced() => HostGone::Replaced,
-            _ => gone,
+    /// Why the host has gone, as far as the host says; otherwise it hung up.
+    pub fn why(&self) -> HostGone {
+        let own = self.shared.host.as_ref().and_then(Host::own);
+        match own.and_then(|own| own.dispatch.revoked()) {
+            Some(Revoked::Replaced) => HostGone::Replaced,
+            Some(Revoked::Ended) => HostGone::Ended,
+            Some(Revoked::TurnedOut) => HostGone::TurnedOut,
+            Some(Revoked::Fault) => HostGone::Fault,
+            None => HostGone::HungUp,
         }
     }
 
@@ -221,7 +251,7 @@ impl Engine {
                 Ok(Step::Progress) => progress = true,
                 Ok(Step::Idle(at)) => until = until.into_iter().chain(at).min(),
                 Ok(Step::Revoked) => {
-                    let gone = self.why(HostGone::Revoked);
+                    let gone = self.why();
                     self.detach();
                     return Err(gone);
                 }
@@ -325,6 +355,7 @@ impl Engine {
             Event::Headers { call, .. }
             | Event::Message { call, .. }
             | Event::Status { call, .. }
+            | Event::Stopped { call, .. }
             | Event::Taken { call, .. } => call,
         };
         let Some(host) = &mut self.shared.host else { return };
@@ -361,6 +392,10 @@ impl Engine {
                 call.on_status(shared, &status, &trailers);
                 Ok(())
             }
+            Event::Stopped { status, .. } => {
+                call.on_stopped(shared, &status);
+                Ok(())
+            }
             Event::Taken { bytes, messages, .. } => {
                 call.on_taken(Load { bytes, messages });
                 Ok(())
@@ -387,7 +422,7 @@ impl Engine {
             Fate::Open => (call.holds(), call.due()),
             Fate::Ended | Fate::Gone => (0, None),
         };
-        shared.totals.hold(call.held, holds);
+        call.peer().hold(call.held, holds);
         call.held = holds;
         if call.timed != due {
             set_deadline(&mut shared.deadlines, call.timed, due, slot);
@@ -401,8 +436,7 @@ impl Engine {
         let is_reset = fate == Fate::Gone;
         *(if is_reset { &mut shared.counts.gone } else { &mut shared.counts.ended }) += 1;
         let is_soon = is_reset && shared.stepped.since(call.came()) < RESET_SOON;
-        let of_peer = if is_soon { &peer.resets } else { &peer.ended };
-        of_peer.set(of_peer.get() + 1);
+        peer.finish(shared.stepped, is_soon);
         if peer.floods() {
             peer.wake();
         }

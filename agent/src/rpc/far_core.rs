@@ -114,11 +114,13 @@ impl FarCore {
             }
             Event::Headers { call: of, .. }
             | Event::Status { call: of, .. }
+            | Event::Stopped { call: of, .. }
             | Event::Taken { call: of, .. } => of,
             Event::Service(_) => return,
         };
         *of = call;
-        if matches!(event, Event::Status { .. } | Event::Message { end: true, .. }) {
+        let ends = matches!(event, Event::Status { .. } | Event::Stopped { .. });
+        if ends || matches!(event, Event::Message { end: true, .. }) {
             self.calls[call.id as usize] = None;
         }
         self.queues.told.send(Told::Event(event));
@@ -254,6 +256,7 @@ mod tests {
                 let (Event::Headers { call: here, .. }
                 | Event::Message { call: here, .. }
                 | Event::Status { call: here, .. }
+                | Event::Stopped { call: here, .. }
                 | Event::Taken { call: here, .. }) = event
                 else {
                     continue;

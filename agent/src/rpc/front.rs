@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
@@ -24,21 +25,24 @@ use wave_core::layout::{CORES_MAX, Config};
 use wave_core::link::Waiter;
 use wave_core::note;
 use wave_core::settings::PolicyError;
+use wave_links::say;
 use wave_links::socket::SocketError;
 use wave_rpc::dispatch::{Counts, Dispatch};
 use wave_rpc::steer;
-use wave_rpc::wire::RPC_VERSION;
 
+use super::admission::Admission;
 use super::connect::{self, Door, Place};
 use super::cores::{self, Common, CoreThread};
 use super::engine::{Engine, HostGone};
 use super::host::{Host, Own};
+use super::in_turns::in_turns;
 use super::lanes::ROOM_EVERY;
 use super::limits::Limits;
 use super::shared::{FrontCounts, Shared, Totals};
 use super::slots::Ready;
+use super::spare::Spare;
 use super::tls::{self, TlsError};
-use crate::attach::{Attached, HostLine, OwnBell, attach_as};
+use crate::attach::{Attached, HostLine, OwnBell, Wanted, attach_as};
 use crate::attacher::Attacher;
 use crate::run::Seat;
 
@@ -153,6 +157,7 @@ pub struct RpcFront {
     options: RpcOptions,
     start: Instant,
     drains_until: Option<Nanos>,
+    spare: Option<Spare>,
     /// What is wrong with the steering policy's settings for the host that was found.
     unfit: Option<PolicyError>,
 }
@@ -167,23 +172,27 @@ impl RpcFront {
         let tls = tls.map(|(certificate, key)| tls::acceptor(certificate, key)).transpose()?;
         let ready = Arc::new(Ready::default());
         let totals = Arc::new(Totals::new(options.limits.held_bytes));
-        let common = Common { options: options.clone(), start, totals, tls };
+        let connections = options.limits.connections_for(descriptors());
+        let admission = Arc::new(Admission::new(connections, Arc::clone(&totals)));
+        let common = Common { options: options.clone(), start, totals, admission, tls };
         let (listeners, addresses) = bind(&options.listen)?;
         let (mut accepts, mut cores, mut far) = (listeners, Vec::new(), Vec::new());
         if !options.connection_cpus.is_empty() {
             (cores, far) = cores::start(&common, std::mem::take(&mut accepts), &ready)?;
         }
-        let Common { totals, tls, .. } = common;
+        let Common { totals, admission, tls, .. } = common;
         let shared = Shared::new(options.limits, start, totals);
         let engine = Rc::new(RefCell::new(Engine::new(shared, far, Arc::clone(&ready))));
         let host = options.host.clone();
         let quiet = options.quiet;
         let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
         (front.addresses, front.cores) = (addresses, cores);
+        front.spare = Some(Spare::new(Arc::clone(&admission)));
         let places: Rc<[Place]> = Rc::new([Place::own()]);
         for listener in accepts {
             let (engine, ready) = (Rc::clone(&engine), Arc::clone(&ready));
-            let door = Door { engine, ready, tls: tls.clone() };
+            let admission = Arc::clone(&admission);
+            let door = Door { engine, admission, ready, tls: tls.clone() };
             front.listen(listener, door, Rc::clone(&places))?;
         }
         for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
@@ -195,7 +204,7 @@ impl RpcFront {
                 }
             });
         }
-        let attach = |socket: &Path, quiet: bool| attach_as(socket, RPC_VERSION, quiet);
+        let attach = |socket: &Path, quiet: bool| attach_as(socket, Wanted::Rpc, quiet);
         front.attacher = Some(Attacher::new(host, attach, move || ready.ring(), quiet)?);
         Ok(front)
     }
@@ -226,6 +235,7 @@ impl RpcFront {
             options,
             start,
             drains_until: None,
+            spare: None,
             unfit: None,
         })
     }
@@ -245,14 +255,14 @@ impl RpcFront {
     ) -> Result<(), FrontError> {
         let listener = self.inside(|| TcpListener::from_std(listener));
         let listener = listener.map_err(FrontError::Runtime)?;
-        let task = self.tasks.spawn_local(connect::listen(listener, door, places));
-        self.listens.push(task.abort_handle());
+        let accepts = in_turns(connect::listen(listener, door, places));
+        self.listens.push(self.tasks.spawn_local(accepts).abort_handle());
         Ok(())
     }
 
     /// Has this core do something beside its calls.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.tasks.spawn_local(task);
+        self.tasks.spawn_local(in_turns(task));
     }
 
     /// Where clients connect.
@@ -328,6 +338,11 @@ impl RpcFront {
     /// Whether polls have done something since the last time.
     pub fn take_progress(&mut self) -> bool {
         std::mem::take(&mut self.progressed)
+    }
+
+    /// Returns a flood's memory, which takes milliseconds: for a front that has its agent for itself.
+    pub(super) fn look_after_memory(&mut self) {
+        self.spare.iter_mut().for_each(|spare| spare.look(self.polled));
     }
 
     /// The time of the last poll.
@@ -439,7 +454,7 @@ impl RpcFront {
             if now.since(line.looked) >= LIFE_CHECK {
                 line.looked = now;
                 if line.line.hung_up() {
-                    let gone = self.engine.borrow().why(HostGone::HungUp);
+                    let gone = self.engine.borrow().why();
                     self.engine.borrow_mut().detach();
                     self.lose_host(gone);
                 }
@@ -467,7 +482,7 @@ impl RpcFront {
         engine.attach(Own::new(dispatch, config.subjects));
         self.line = Some(Line { line: connection, bell: own_bell, rung, looked });
         if !self.options.quiet {
-            eprintln!(
+            say!(
                 "wave agent: `{}` steers to {} workers of {}, up to {} calls, link {link}",
                 self.options.steer,
                 config.cores,
@@ -483,15 +498,13 @@ impl RpcFront {
         self.line = None;
         if matches!(gone, HostGone::Replaced) {
             if !self.options.quiet {
-                eprintln!("wave agent: {gone}; leaving");
+                say!("wave agent: {gone}; leaving");
             }
             // As SIGTERM does: clients are told to go.
             return self.ready.end();
         }
-        if !self.options.quiet || matches!(gone, HostGone::Nonsense(_)) {
-            eprintln!(
-                "wave agent: {gone}; calls are answered UNAVAILABLE until there is one again"
-            );
+        if !self.options.quiet || matches!(gone, HostGone::Nonsense(_) | HostGone::Fault) {
+            say!("wave agent: {gone}; calls are answered UNAVAILABLE until there is one again");
         }
         attacher.begin();
     }
@@ -525,6 +538,11 @@ impl RpcFront {
     pub fn host(&self) -> &Path {
         &self.options.host
     }
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Listens at all addresses.

@@ -16,8 +16,8 @@ use super::engine::Engine;
 use super::frames::Frame;
 use super::http2_stream::Stream;
 use super::limits::{
-    CONNECTION_WINDOW_BYTES, Limits, PING_PATIENCE, SEND_BUFFER_BYTES, STREAM_ERRORS_MAX,
-    STREAM_WINDOW_BYTES, UNSEEN_RESETS_MAX,
+    CONNECTION_WINDOW_BYTES, LEAVE_PATIENCE, Limits, PING_PATIENCE, SEND_BUFFER_BYTES,
+    STREAM_ERRORS_MAX, STREAM_WINDOW_BYTES, UNSEEN_RESETS_MAX,
 };
 use super::peer::Peer;
 
@@ -50,8 +50,12 @@ pub async fn serve<T>(
     let Some(pings) = connection.ping_pong() else { return };
     let mut keeper = Keeper::new(pings, limits);
     let mut is_ending = false;
+    peer.greeted(engine.borrow().shared.now());
     std::future::poll_fn(|cx| {
         peer.set_waker(cx.waker());
+        if peer.is_cut() {
+            return Poll::Ready(());
+        }
         loop {
             match connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
@@ -70,6 +74,7 @@ pub async fn serve<T>(
             }
             if peer.is_ending() && !is_ending {
                 connection.graceful_shutdown();
+                keeper.leave();
                 is_ending = true;
                 continue;
             }
@@ -90,6 +95,8 @@ struct Keeper {
     seen: u64,
     idle_since: Instant,
     timer: Pin<Box<Sleep>>,
+    /// When a client that was told to go is no longer waited for.
+    leaves: Option<Pin<Box<Sleep>>>,
     limits: Limits,
 }
 
@@ -102,12 +109,27 @@ impl Keeper {
             seen: 0,
             idle_since: Instant::now(),
             timer: Box::pin(sleep(limits.keepalive)),
+            leaves: None,
             limits,
         }
     }
 
-    /// Ready when the client does not answer.
+    /// The client was told to go.
+    fn leave(&mut self) {
+        self.leaves = Some(Box::pin(sleep(LEAVE_PATIENCE)));
+    }
+
+    /// Ready when the client does not answer, or has no call and does not go.
     fn poll(&mut self, cx: &mut Context<'_>, peer: &Peer) -> Poll<()> {
+        while let Some(leaves) = &mut self.leaves
+            && leaves.as_mut().poll(cx).is_ready()
+        {
+            if peer.is_idle() {
+                return Poll::Ready(());
+            }
+            // Its calls may end first.
+            leaves.as_mut().reset(tokio::time::Instant::now() + LEAVE_PATIENCE);
+        }
         loop {
             if self.awaits_answer {
                 self.awaits_answer = self.pings.poll_pong(cx).is_pending();
@@ -127,7 +149,7 @@ impl Keeper {
     /// Asks the client whether it is there, unless it was asked at the last look or has shown itself since. Returns whether it was
     /// asked.
     fn look(&mut self, peer: &Peer) -> bool {
-        let opened = peer.opened.get();
+        let opened = peer.opened();
         let is_busy = opened != std::mem::replace(&mut self.seen, opened);
         if is_busy || !peer.is_idle() {
             self.idle_since = Instant::now();

@@ -1,5 +1,6 @@
 //! One stream of HTTP/2, as a call uses it. Nothing above this file and `http2.rs` knows h2.
 
+use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -54,9 +55,20 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends headers, this text, and nothing else. HTTP/2 keeps the text until the client has room for it.
-    pub fn respond_with(&mut self, response: Response<()>, text: &'static str) -> Result<(), Gone> {
-        self.respond(response, false)?;
+    /// Lets the client send its whole request, and answers with headers and this text, if any, and nothing else. An answer
+    /// in the middle of a request tells the client to send no more of it (RFC 9113, 8.1): then what HTTP/2 forbids in the rest
+    /// goes unpunished, and clients of HTTP that do not look for answers meanwhile take it for a broken connection.
+    pub async fn respond_at_end(
+        mut self,
+        response: Response<()>,
+        text: Option<&'static str>,
+    ) -> Result<(), Gone> {
+        while let Some(piece) = poll_fn(|cx| self.poll_data(cx)).await? {
+            self.release(piece.len());
+        }
+        self.respond(response, text.is_none())?;
+        let Some(text) = text else { return Ok(()) };
+        // HTTP/2 keeps it until the client has room for it.
         let text = Frame::bare(Bytes::from_static(text.as_bytes()));
         self.replies.as_mut().ok_or(Gone)?.send_data(text, true).map_err(|_| Gone)
     }
@@ -93,8 +105,8 @@ impl Stream {
     }
 
     /// Ends the stream in the middle of a message.
-    pub fn reset(&mut self) {
-        self.respond.send_reset(Reason::CANCEL);
+    pub fn reset(&mut self, why: Reason) {
+        self.respond.send_reset(why);
     }
 
     /// Waits until the stream is no more.

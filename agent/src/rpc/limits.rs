@@ -14,6 +14,12 @@ pub const SEND_BUFFER_BYTES: usize = 64 * 1024;
 pub const UNCHECKED_REPLY_BYTES: usize = 16 * 1024;
 /// How long a connection may take until its handshakes are done.
 pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a handshake may take before it is the first to be closed for another connection.
+pub const HANDSHAKE_GRACE: Nanos = Nanos::from_millis(1000);
+/// How long a connection without calls may stay open after its GOAWAY.
+pub const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
+/// What a call itself counts among the bytes that are held, beside its metadata and messages.
+pub const CALL_BYTES: usize = 4 << 10;
 /// How long a client may take to answer a ping; no longer than [`Limits::keepalive`].
 pub const PING_PATIENCE: Duration = Duration::from_secs(20);
 /// Calls that a connection may reset as soon as they have come, beyond twice the others.
@@ -32,12 +38,13 @@ pub struct Limits {
     pub message_bytes: u32,
     /// Bytes of a request's headers, counted as HTTP/2 does.
     pub header_bytes: u32,
-    /// Connections at once.
+    /// Connections at once. No address has more of them than are left for others.
     pub connections: u32,
     /// Calls at once on a connection.
     pub streams: u32,
-    /// Bytes of messages that the front may hold in all: those that come in pieces, those that the host has not taken,
-    /// replies that their clients have no room for.
+    /// Bytes that the front may hold in all: calls and their metadata, messages that come in pieces, those that the host has not
+    /// taken, replies that their clients have no room for. No address holds more than is left for others, no connection more than
+    /// an eighth of what is left for others of its address.
     pub held_bytes: usize,
     /// After this long without a new call, a client is asked whether it is still there.
     pub keepalive: Duration,
@@ -45,6 +52,15 @@ pub struct Limits {
     pub idle: Duration,
     /// How long calls may still run after the front was told to end.
     pub drain: Duration,
+}
+
+impl Limits {
+    /// Connections at once in a process that may have so many descriptors: a quarter of these is left for connections that were
+    /// told to go, and one for the host and files.
+    pub fn connections_for(&self, descriptors: u64) -> usize {
+        let room = usize::try_from(descriptors / 2).unwrap_or(usize::MAX);
+        room.clamp(1, self.connections.max(1) as usize)
+    }
 }
 
 impl Default for Limits {
@@ -56,7 +72,7 @@ impl Default for Limits {
             streams: 128,
             held_bytes: 256 << 20,
             keepalive: Duration::from_secs(60),
-            idle: Duration::from_secs(1800),
+            idle: Duration::from_secs(300),
             drain: Duration::from_secs(10),
         }
     }

@@ -18,6 +18,7 @@
 //!              connection cores                  first core
 //! ```
 
+mod admission;
 mod args;
 mod beside;
 mod call;
@@ -33,6 +34,7 @@ mod health;
 mod host;
 mod http2;
 mod http2_stream;
+mod in_turns;
 mod lanes;
 mod limits;
 mod metadata;
@@ -46,6 +48,7 @@ mod request;
 mod serve;
 mod shared;
 mod slots;
+mod spare;
 mod timeout;
 mod tls;
 

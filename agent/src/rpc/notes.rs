@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use wave_core::clock::Nanos;
-use wave_core::layout::{Config, Layout, write_header};
+use wave_core::layout::{Config, Layout, PROTOCOL_VERSION, write_header};
 use wave_core::link::{Home, Port, Side};
-use wave_core::note::queue::{NOTES_VERSION, NoteSender, config};
+use wave_core::note::queue::{NOTES, NoteSender, config};
 use wave_core::policy::Note;
+use wave_links::say;
 use wave_links::socket::{Connection, Listener, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, SocketBell};
 
@@ -63,7 +64,7 @@ impl NotesTo {
             sent = line.notes.catch_up(&self.buffer);
         }
         if let Err(error) = sent {
-            eprintln!("wave agent: turning away from the scheduler that takes notes: {error}");
+            say!("wave agent: turning away from the scheduler that takes notes: {error}");
             self.line = None;
         }
     }
@@ -93,7 +94,7 @@ impl NotesTo {
             Ok(Some(connection)) => connection,
             Ok(None) => return,
             Err(error) => {
-                eprintln!("wave agent: notes: {error}");
+                say!("wave agent: notes: {error}");
                 return;
             }
         };
@@ -131,7 +132,8 @@ impl NotesTo {
         // Not an eventfd: one could be filled by its other holder, and then this side would wait when it rings.
         let [bell, theirs] = SocketBell::pair()?;
         connection.send_offer(&Offer {
-            version: NOTES_VERSION,
+            version: PROTOCOL_VERSION,
+            subsystem: NOTES,
             lines: [nic, host, extra],
             memory: file.as_fd(),
             doorbells: &[theirs.as_fd()],
@@ -142,7 +144,7 @@ impl NotesTo {
 
     fn tell(&self, what: &str) {
         if !self.quiet {
-            eprintln!("wave agent: {what}");
+            say!("wave agent: {what}");
         }
     }
 }

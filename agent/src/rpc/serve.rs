@@ -19,6 +19,7 @@ pub fn serve_with(front: &mut RpcFront, mut notes: Option<&mut NotesTo>) {
     let mut idle_since = None;
     while !front.has_ended() {
         let step = turn(front, &mut notes);
+        front.look_after_memory();
         let progressed = front.take_progress();
         if progressed {
             idle_since = None;

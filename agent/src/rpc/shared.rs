@@ -20,8 +20,10 @@ use super::reply::Templates;
 pub struct FrontCounts {
     /// Connections that were taken.
     pub connections: u64,
-    /// Connections that were turned away, because there were as many as there may be.
+    /// Connections that were refused, because the limit was reached and all had calls.
     pub turned_away: u64,
+    /// Connections that got a GOAWAY to make room for others.
+    pub displaced: u64,
     /// Requests that came.
     pub calls: u64,
     /// Calls that were answered to their end.
@@ -36,6 +38,7 @@ impl FrontCounts {
         FrontCounts {
             connections: self.connections + other.connections,
             turned_away: self.turned_away + other.turned_away,
+            displaced: self.displaced + other.displaced,
             calls: self.calls + other.calls,
             ended: self.ended + other.ended,
             gone: self.gone + other.gone,
@@ -69,9 +72,14 @@ impl Totals {
         }
     }
 
+    /// Bytes that may be held beside these.
+    pub fn left(&self) -> usize {
+        self.held_max.saturating_sub(self.held())
+    }
+
     /// Whether so many bytes more may be held.
     pub fn check_room(&self, bytes: usize) -> Result<(), Status> {
-        match self.held().saturating_add(bytes) <= self.held_max {
+        match bytes <= self.left() {
             true => Ok(()),
             false => Err(Totals::no_room()),
         }

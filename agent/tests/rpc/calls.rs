@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use wave_agent::rpc::Limits;
-use wave_core::layout::PayloadConfig;
+use wave_rpc::extents::PayloadConfig;
 use wave_rpc::status::Code;
 use wave_user::rpc::Options;
 
@@ -63,7 +63,7 @@ fn large_messages_pass_every_window_also_through_small_rings() {
     {
         let fixture = Fixture::with(Limits::default(), |options| {
             let mut options: Options = options;
-            options.config.payloads = payloads;
+            options.config.pools = payloads.pools();
             options.config.messages.entries = entries;
             options.config.decisions.entries = entries;
             options.config.prestage = 1;

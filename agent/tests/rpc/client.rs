@@ -2,6 +2,10 @@
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use h2::client::{ResponseFuture, SendRequest};
@@ -13,7 +17,7 @@ use tokio::net::TcpStream;
 pub fn run<T>(client: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let limit = std::time::Duration::from_secs(60);
+        let limit = Duration::from_secs(60);
         tokio::time::timeout(limit, client).await.expect("an answer within a minute")
     })
 }
@@ -76,6 +80,17 @@ impl Client {
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     {
         Client::try_over(io).await.unwrap()
+    }
+
+    /// Tries until there is a server, unless it is over before.
+    pub async fn connect_until(address: SocketAddr, is_over: &AtomicBool) -> Option<Client> {
+        while !is_over.load(Ordering::SeqCst) {
+            if let Some(client) = Client::try_connect(address).await {
+                return Some(client);
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        None
     }
 
     /// Where there may be no server.
@@ -176,6 +191,12 @@ impl Open {
 
     pub fn half_close(&mut self) {
         self.send.send_data(Bytes::new(), true).unwrap();
+    }
+
+    /// Whether the answer has begun, as far as the connection has been read.
+    pub async fn is_answered(&mut self) -> bool {
+        let Some(response) = &mut self.response else { return true };
+        poll_fn(|cx| Poll::Ready(Pin::new(&mut *response).poll(cx).is_ready())).await
     }
 
     async fn respond(&mut self) -> Result<StatusCode, h2::Error> {

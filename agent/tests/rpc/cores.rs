@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ fn what_one_cores_clients_keep_busy_the_others_clients_do_not_get() {
 
 #[test]
 fn what_calls_hold_is_bounded_for_all_cores_together() {
-    let limits = Limits { held_bytes: 1 << 20, ..Limits::default() };
+    let limits = Limits { held_bytes: 12 << 20, ..Limits::default() };
     let mut fixture = Fixture::on_cores(2, limits, None);
     fixture.start_host(|options| options);
     run(async {
@@ -91,12 +91,12 @@ fn what_calls_hold_is_bounded_for_all_cores_together() {
             halves.push(open);
         }
         for client in &mut clients {
-            let answer = client.call("/test.Test/Echo", &[], &[&[1; 400_000]]).await;
+            let answer = client.call("/test.Test/Echo", &[], &[&[1; 300_000]]).await;
             assert_eq!(answer.code(), Code::ResourceExhausted as i32);
         }
         drop(halves);
         for client in &mut clients {
-            while client.call("/test.Test/Echo", &[], &[&[1; 400_000]]).await.code() != 0 {
+            while client.call("/test.Test/Echo", &[], &[&[1; 300_000]]).await.code() != 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
@@ -131,6 +131,8 @@ fn options(folder: &tempfile::TempDir, connection_cpus: Vec<usize>) -> RpcOption
 struct Held {
     address: std::net::SocketAddr,
     is_held: Arc<AtomicBool>,
+    /// It has seen that, and does nothing.
+    rests: Arc<AtomicBool>,
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<()>,
     _server: Server,
@@ -144,23 +146,23 @@ impl Held {
         host.config.subjects = 4096;
         let echo = Methods::new().unary("/test.Test/Echo", |_, request| Ok(request.to_vec()));
         let server = Server::start(host, echo).unwrap();
-        let (is_held, is_over) =
-            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let [is_held, rests, is_over] = std::array::from_fn(|_| Arc::new(AtomicBool::new(false)));
         let options = options(&folder, cpus(2));
-        let (held, over) = (Arc::clone(&is_held), Arc::clone(&is_over));
+        let [held, resting, over] = [&is_held, &rests, &is_over].map(Arc::clone);
         let (sender, receiver) = channel();
         let thread = std::thread::spawn(move || {
             let mut front = RpcFront::new(options, Instant::now()).unwrap();
             sender.send(front.addresses()[0]).unwrap();
             while !over.load(SeqCst) {
-                if !held.load(SeqCst) {
+                resting.store(held.load(SeqCst), SeqCst);
+                if !resting.load(SeqCst) {
                     front.poll();
                 }
                 std::thread::yield_now();
             }
         });
         let address = receiver.recv().unwrap();
-        Held { address, is_held, is_over, thread, _server: server, _folder: folder }
+        Held { address, is_held, rests, is_over, thread, _server: server, _folder: folder }
     }
 
     async fn client(&self) -> Client {
@@ -184,17 +186,22 @@ fn a_first_core_that_is_late_finds_all_calls() {
             calls.extend((0..100u32).map(|at| (client.clone(), at)));
         }
         held.is_held.store(true, SeqCst);
+        until(|| held.rests.load(SeqCst)).await;
+        let sent = Arc::new(AtomicUsize::new(0));
         let calls: Vec<_> = calls
             .into_iter()
             .map(|(mut client, at)| {
+                let sent = Arc::clone(&sent);
                 tokio::spawn(async move {
                     let message = vec![at as u8; 8_000];
-                    let answer = client.call("/test.Test/Echo", &[], &[&message]).await;
-                    assert!(answer.ok() == [message]);
+                    let mut open = client.open("/test.Test/Echo", &[], false).await;
+                    open.send(&message, true).await;
+                    sent.fetch_add(1, SeqCst);
+                    assert!(open.finish().await.ok() == [message]);
                 })
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        until(|| sent.load(SeqCst) == calls.len()).await;
         assert!(calls.iter().all(|call| !call.is_finished()));
         held.is_held.store(false, SeqCst);
         for call in calls {

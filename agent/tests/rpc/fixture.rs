@@ -12,6 +12,7 @@ use wave_agent::Seat;
 use wave_agent::rpc::{Ender, Limits, RpcFront, RpcOptions, serve};
 use wave_rpc::service::Method;
 use wave_rpc::status::{Code, Status};
+use wave_user::Enclave;
 use wave_user::rpc::{Call, Methods, Options, Server};
 
 /// What the process is told that is to give its fronts connection cores: how many.
@@ -39,6 +40,8 @@ pub struct Fixture {
     pub seen: Arc<Seen>,
     pub folder: TempDir,
     server: Option<Server>,
+    /// What has the server's threads, if it has any. After the server, which ends them.
+    enclave: Option<Enclave>,
     front: Option<JoinHandle<Left>>,
     ender: Ender,
 }
@@ -102,13 +105,24 @@ impl Fixture {
         });
         let (address, ender) = receiver.recv().unwrap();
         let seen = Arc::default();
-        Fixture { address, seen, folder, server: None, front: Some(front), ender }
+        Fixture { address, seen, folder, server: None, enclave: None, front: Some(front), ender }
     }
 
     pub fn start_host(&mut self, options: impl Fn(Options) -> Options) {
         let socket = self.folder.path().join("host");
         let methods = methods(&self.seen);
         self.server = Some(Server::start(options(Options::new(socket)), methods).unwrap());
+    }
+
+    /// A host whose workers are threads of an enclave with two cores.
+    pub fn start_threads(&mut self, options: impl Fn(Options) -> Options) {
+        let mut cores = wave_user::Options::new(self.folder.path().join("threads")).cores(2);
+        cores.yields_cpu = true;
+        let enclave = Enclave::start(cores).unwrap();
+        let socket = self.folder.path().join("host");
+        let (options, methods) = (options(Options::new(socket)), methods(&self.seen));
+        self.server = Some(Server::start_threads(options, methods, &enclave).unwrap());
+        self.enclave = Some(enclave);
     }
 
     pub fn stop_host(&mut self) {
@@ -173,8 +187,8 @@ fn methods(seen: &Arc<Seen>) -> Methods {
             let request = call.receive()?.unwrap();
             let numbers = String::from_utf8(request).unwrap();
             let (count, bytes) = numbers.split_once(' ').unwrap();
-            for at in 0..count.parse().unwrap() {
-                call.send(&vec![at; bytes.parse().unwrap()])?;
+            for at in 0..count.parse::<u32>().unwrap() {
+                call.send(&vec![at as u8; bytes.parse().unwrap()])?;
             }
             Ok(())
         })

@@ -73,7 +73,7 @@ pub fn front_options(socket: OsString, address: &str, steer: &str) -> RpcOptions
 }
 
 /// A process of this test's own program, killed when it is dropped.
-pub struct Process(Child);
+pub struct Process(pub Child);
 
 impl Process {
     pub fn start(role: &str, variables: &[(&str, PathBuf)]) -> Process {
@@ -110,11 +110,7 @@ struct Books {
 /// One client after the other until it is over.
 async fn call(address: SocketAddr, next: Arc<AtomicU64>, is_over: Arc<AtomicBool>) -> Books {
     let mut books = Books::default();
-    while !is_over.load(SeqCst) {
-        let Some(mut client) = Client::try_connect(address).await else {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-            continue;
-        };
+    while let Some(mut client) = Client::connect_until(address, &is_over).await {
         while !is_over.load(SeqCst) && client.is_open().await {
             let id = next.fetch_add(1, SeqCst);
             books.sent.insert(id);

@@ -136,11 +136,7 @@ struct Books {
 
 async fn client(address: SocketAddr, ended: Arc<AtomicU64>, is_over: Arc<AtomicBool>) -> Books {
     let mut books = Books::default();
-    while !is_over.load(SeqCst) {
-        let Some(mut client) = Client::try_connect(address).await else {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-            continue;
-        };
+    while let Some(mut client) = Client::connect_until(address, &is_over).await {
         while !is_over.load(SeqCst) && client.is_open().await {
             let id = books.answered.to_le_bytes();
             let call = tokio::time::timeout(FOR_EVER, client.try_call(PATH, &id));

@@ -50,6 +50,24 @@ fn each_wrong_request_has_its_answer_and_the_connection_goes_on() {
     });
 }
 
+/// Answered in the middle, clients would take what they did next for allowed, whatever it was.
+#[test]
+fn a_request_that_is_not_grpc_is_answered_once_it_has_ended() {
+    let fixture = Fixture::new();
+    run(async {
+        let mut client = client(&fixture).await;
+        let echo = "/test.Test/Echo";
+        let mut json = client.open(echo, &[("content-type", "application/json")], false).await;
+        // Longer than the stream's window.
+        json.write(vec![b' '; 200_000].into(), false).await;
+        // The front has seen the other one when it answers this one, on the same connection.
+        assert_eq!(client.call(echo, &[], &[b"x"]).await.ok(), [b"x"]);
+        assert!(!json.is_answered().await);
+        json.half_close();
+        assert_eq!(json.plain().await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    });
+}
+
 #[test]
 fn a_message_above_the_limit_is_refused_before_it_is_there() {
     let fixture = Fixture::new();

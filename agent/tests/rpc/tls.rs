@@ -1,34 +1,20 @@
 //! TLS and ALPN.
 
-use std::sync::Arc;
-
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::ServerName;
 use wave_agent::rpc::Limits;
 
 use crate::client::{Client, run};
+use crate::dial::{CERTIFICATE, KEY, connector};
 use crate::fixture::Fixture;
-
-// Of a server called `test`, which nobody but this test trusts.
-const CERTIFICATE: &str = include_str!("test-only.crt");
-const KEY: &str = include_str!("test-only.key");
 
 #[test]
 fn clients_speak_tls_and_others_are_dropped() {
     let mut fixture = Fixture::made_of(Limits::default(), Some((CERTIFICATE, KEY)));
     fixture.start_host(|options| options);
     run(async {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(CERTIFICATE.as_bytes()).unwrap()).unwrap();
-        let mut config =
-            ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let connector = TlsConnector::from(Arc::new(config));
         let io = TcpStream::connect(fixture.address).await.unwrap();
-        let io = connector.connect(ServerName::try_from("test").unwrap(), io).await.unwrap();
+        let io = connector().connect(ServerName::try_from("test").unwrap(), io).await.unwrap();
         assert_eq!(io.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
         let mut client = Client::over(io).await;
         let health = client.call("/grpc.health.v1.Health/Check", &[], &[b""]).await;

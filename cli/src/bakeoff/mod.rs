@@ -31,7 +31,7 @@ use tools::{Running, Setting, Statistics};
 
 use crate::memory::size;
 use crate::report::Progress;
-use crate::run::{Failure, machine};
+use crate::run::{Failure, Journal};
 
 /// How often it is looked how much is saved.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -75,8 +75,8 @@ fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs all of it.
-pub fn run(plan: &Plan, file: &Path, quiet: bool) -> Result<Results, Failure> {
+/// Runs all of it, but for the points that `journal` has.
+pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<Results, Failure> {
     look_whether_it_can(plan, file)?;
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -84,7 +84,8 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool) -> Result<Results, Failure> {
     }
     let settings = plan.settings();
     let progress = Progress::new((plan.program.len() * settings.len()) as u64, quiet);
-    let started = machine::now();
+    journal.follow(&progress);
+    let started = journal.started();
     // Undone in the other order: the swap last.
     let swap = Swap::set_up(size::parse(&plan.swap).map_err(Failure::Scenario)?);
     let swap = swap.map_err(Failure::cannot)?;
@@ -96,11 +97,13 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool) -> Result<Results, Failure> {
     for planned in &plan.program {
         let mut points = Vec::new();
         for setting in &settings {
-            points.push(ground.point(planned, setting)?);
+            let key = format!("{}, {}, {}", planned.name, setting.tool(), setting.describe());
+            points.push(journal.point(&key, || ground.point(planned, setting))?);
         }
         programs.push(ProgramResult::new(planned, points));
     }
-    let facts = ground.facts(&statistics);
+    let mut facts = ground.facts(&statistics);
+    facts.extend(journal.fact());
     drop((controller, statistics));
     let Ground { swap, .. } = ground;
     swap.take_down().map_err(Failure::cannot)?;
@@ -141,9 +144,7 @@ impl Counters {
 impl Ground<'_> {
     fn look_whether_over(&self) -> Result<(), Failure> {
         match self.end.load(Ordering::SeqCst) {
-            true => Err(Failure::Cannot(
-                "it was interrupted: everything is undone, and there is no result".to_owned(),
-            )),
+            true => Err(Failure::Cannot("it was interrupted: everything is undone".to_owned())),
             false => Ok(()),
         }
     }

@@ -20,6 +20,7 @@ use super::places::Places;
 use super::plan;
 use crate::memory::size;
 use crate::run::Failure;
+use crate::terminal::note;
 
 const PAGE: usize = 4096;
 const PAGE_WORDS: usize = PAGE / 8;
@@ -208,7 +209,7 @@ pub fn main(order: &str) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("wave memory-program: {error}");
+            note!("wave memory-program: {error}");
             ExitCode::from(3)
         }
     }

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
+use wave_links::places;
 use wave_linux::sched::{self, Enclave, Options, Stats, cpus};
 use wave_workloads::cpu;
 
@@ -249,7 +250,7 @@ pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
         [cores @ .., agent] if !cores.is_empty() => (*agent, cores),
         _ => return Err(format!("it takes two CPUs, one for the agent; online are {online:?}")),
     };
-    let socket = std::env::temp_dir().join(format!("wave-kernel-{}.sock", std::process::id()));
+    let socket = places::socket("kernel").map_err(|error| text(&error))?;
     let mut options = Options::new(socket, cores.to_vec());
     if let Some(patience) = patience {
         options.config.patience = patience;

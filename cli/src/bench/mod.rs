@@ -4,6 +4,7 @@
 //! second; [`mod@kernel`] takes all CPUs. What a chunk is, and what counts, stands with each bench.
 
 mod agent;
+mod hostile;
 mod kernel;
 mod payload;
 mod preempt;
@@ -18,6 +19,7 @@ use std::time::Instant;
 use wave_workloads::cpu;
 
 pub use agent::agent;
+pub use hostile::hostile;
 pub use kernel::kernel;
 pub use payload::payload;
 pub use preempt::{Preempted, preempt};

@@ -17,13 +17,13 @@ use serde_json::{Map, Value, json};
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::Sender;
-use wave_core::layout::{Config, Layout, PayloadConfig, write_header};
+use wave_core::layout::{Config, Layout, write_header};
 use wave_core::link::{Doorbell, Home, Port, Side};
 use wave_core::message::Subject;
 use wave_links::{AnyDma, AnyPort, AnyWindow, LinkSpec, Memory};
 use wave_rpc::boxes::Outbox;
 use wave_rpc::dispatch::{Arrival, Dispatch, Event};
-use wave_rpc::extents::Extents;
+use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::service::{Method, Service};
 use wave_rpc::steer;
 use wave_rpc::stub::{self, Stub};
@@ -180,7 +180,7 @@ impl Rig {
             LinkSpec::Shm => Config::coherent(1),
             LinkSpec::Model(_) => Config::pcie(1),
         };
-        (config.contexts, config.subjects, config.payloads) = (1, 4, payloads);
+        (config.contexts, config.subjects, config.pools) = (1, 4, payloads.pools());
         config.decisions.entries = config.messages.entries;
         let layout = Layout::new(config).map_err(|error| text(&error))?;
         let (nic, host_lines) = (layout.nic_lines, layout.host_lines);

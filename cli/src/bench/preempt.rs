@@ -22,6 +22,7 @@ use wave_core::message::{Decision, Message};
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{Desk, Policy, Preemption, Progress};
 use wave_core::snapshot::Snapshot;
+use wave_links::places;
 use wave_sched::policies::fifo::Fifo;
 use wave_user::{Attributes, Enclave, Mode, MonotonicClock, Options, ThreadKind, preempt_point};
 use wave_workloads::rocksdb::Database;
@@ -120,7 +121,7 @@ impl Preempted {
     /// Starts both, each on the CPU of this number.
     pub fn start(host: usize, agents: usize) -> Result<Preempted, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        let socket = std::env::temp_dir().join(format!("wave-preempt-{}.sock", std::process::id()));
+        let socket = places::socket("preempt").map_err(|error| text(&error))?;
         let mut options = Options::new(socket);
         options.cpus = vec![host];
         options.config.subjects = 16;

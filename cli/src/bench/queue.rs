@@ -13,11 +13,14 @@ use std::sync::mpsc;
 
 use wave_core::link::{Home, Mapping, Port};
 use wave_core::queue::{Consumer, Producer, Ring, Tag};
-use wave_links::Memory;
+use wave_core::subsystem::SubsystemId;
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Listener, Offer};
+use wave_links::{Memory, places};
 
 use super::{Chunks, ns_per, pin, two_cpus};
+
+use crate::terminal::out;
 
 const ENTRIES: u32 = 1024;
 const LINES: u32 = 2 * (ENTRIES + 1);
@@ -101,7 +104,7 @@ pub fn peer(socket: &Path, cpu: usize) -> Result<(), String> {
         let line = line.map_err(|error| text(&error))?;
         let count = line[1..].parse().map_err(|error| text(&error))?;
         let chunk = if line.starts_with('e') { Chunk::Echo(count) } else { Chunk::Take(count) };
-        println!("ready");
+        out!("ready");
         match chunk {
             Chunk::Echo(count) => (0..count).for_each(|_| {
                 let value = ours.pop();
@@ -112,7 +115,7 @@ pub fn peer(socket: &Path, cpu: usize) -> Result<(), String> {
                 std::hint::black_box(sum);
             }
         }
-        println!("done");
+        out!("done");
     }
     Ok(())
 }
@@ -127,7 +130,7 @@ struct PeerProcess {
 impl PeerProcess {
     fn start(memory: std::os::fd::BorrowedFd<'_>, cpu: usize) -> Result<PeerProcess, String> {
         let text = |error: &dyn std::fmt::Display| format!("starting the bench's peer: {error}");
-        let socket = std::env::temp_dir().join(format!("wave-bench-{}.sock", std::process::id()));
+        let socket = places::socket("queue").map_err(|error| text(&error))?;
         let listener = Listener::bind(&socket, &[]).map_err(|error| text(&error))?;
         let mut child = Command::new(std::env::current_exe().map_err(|error| text(&error))?)
             .arg("bench-peer")
@@ -146,7 +149,14 @@ impl PeerProcess {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         };
-        let offer = Offer { version: 1, lines: [LINES, 0, 0], memory, doorbells: &[], link: "shm" };
+        let offer = Offer {
+            version: 1,
+            subsystem: SubsystemId::NONE,
+            lines: [LINES, 0, 0],
+            memory,
+            doorbells: &[],
+            link: "shm",
+        };
         connection.send_offer(&offer).map_err(|error| text(&error))?;
         let told = child.stdin.take().ok_or("no pipe to the bench's peer")?;
         let says = BufReader::new(child.stdout.take().ok_or("no pipe from the bench's peer")?);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use wave_agent::{Registry, Seat, attach, run};
 use wave_core::clock::Nanos;
+use wave_links::places;
 use wave_user::{Enclave, Mode, Options};
 
 use super::{Chunks, pin, two_cpus};
@@ -72,7 +73,7 @@ fn handoffs(cpu: usize) -> Result<f64, String> {
 pub fn switch(_quiet: bool) -> Result<serde_json::Value, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let [host, other] = two_cpus()?;
-    let socket = std::env::temp_dir().join(format!("wave-switch-{}.sock", std::process::id()));
+    let socket = places::socket("switch").map_err(|error| text(&error))?;
     let mut options = Options::new(socket);
     options.cpus = vec![host];
     options.config.prestage = PRESTAGE;

@@ -10,6 +10,7 @@ use wave_core::clock::Nanos;
 
 use super::table;
 use crate::bench;
+use crate::terminal::{note, out};
 
 /// Which bench.
 #[derive(Args, Debug)]
@@ -67,6 +68,8 @@ Examples:
     Sol(Output),
     /// The host's and the agent's CPU time per gRPC call, against tonic on the host.
     Rpc(RpcArgs),
+    /// A good client's latencies with and without attackers, of an agent's front and of tonic.
+    Hostile(HostileArgs),
     /// Large messages of RPCs in extents, against the same in entries of a queue.
     Payload(PayloadArgs),
     /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
@@ -178,6 +181,42 @@ struct RpcArgs {
     rate: u32,
 }
 
+/// How attackers are to be measured.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A client connects once an attacker is there, and calls an echo of 64 bytes --rate times a second over 4 connections: to an
+agent's front and a host's worker that share a CPU, and to tonic on that CPU. Chunks without and with each attacker take
+turns; medians over the chunks of each chunk's p50 and p99, from when a call was due.
+
+  idle_connections       1,000 connections that make no call
+  unfinished_handshakes  1,000 sockets that say nothing
+  unread_streams         one connection with 100 streams of 16 MiB each that it does not read
+  slow_messages          one connection with 100 calls whose messages stay incomplete
+
+  p99_ratio_vs_quiet     the p99 with the attacker by that without
+  failed                 calls that did not end with OK within 2 s
+  kept_out               chunks in which the client could not connect
+
+Examples:
+  wave bench hostile
+  wave bench hostile --json | jq '.front_idle_connections, .tonic_idle_connections'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct HostileArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// How long a chunk lasts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    chunk_seconds: f64,
+    /// Calls a second.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+}
+
 fn chunk_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.01..=60.0).contains(seconds));
     seconds.ok_or_else(|| "expected seconds, 0.01 to 60".to_owned())
@@ -226,6 +265,14 @@ pub fn execute(args: &BenchArgs) -> ExitCode {
             };
             (bench::rpc(&plan, args.output.json), &args.output)
         }
+        Which::Hostile(args) => {
+            let plan = bench::RpcPlan {
+                chunks: args.chunks,
+                chunk: Duration::from_secs_f64(args.chunk_seconds),
+                rate: args.rate.into(),
+            };
+            (bench::hostile(&plan, args.output.json), &args.output)
+        }
         Which::Payload(args) => (bench::payload(args.chunks, args.output.json), &args.output),
         Which::Kernel(args) => {
             let patience = args.patience.map(Nanos::from_millis);
@@ -233,10 +280,10 @@ pub fn execute(args: &BenchArgs) -> ExitCode {
         }
     };
     match result {
-        Ok(value) if output.json => println!("{value}"),
-        Ok(value) => println!("{}", pairs(&value)),
+        Ok(value) if output.json => out!("{value}"),
+        Ok(value) => out!("{}", pairs(&value)),
         Err(error) => {
-            eprintln!("wave bench: {error}");
+            note!("wave bench: {error}");
             return ExitCode::from(3);
         }
     }
@@ -248,7 +295,7 @@ pub fn execute_peer(args: &PeerArgs) -> ExitCode {
     match bench::peer(&args.socket, args.cpu) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            note!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -259,7 +306,7 @@ pub fn execute_rpc_host(args: &RpcHostArgs) -> ExitCode {
     match bench::rpc_host(&args.socket, args.cpu, args.batch, args.yields, args.awake) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            note!("{error}");
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,5 @@
 //! `wave doctor`: what this machine can run, and why not.
 
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,6 +7,8 @@ use clap::Args;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use serde_json::json;
+use wave_links::places;
+use wave_links::socket::Listener;
 use wave_linux::memory::{AccessBits, Pressure, swap_state};
 use wave_linux::record::{Recorder, Scope};
 use wave_workloads::cpu;
@@ -15,6 +16,7 @@ use wave_workloads::rocksdb::Database;
 
 use crate::memory::size;
 use crate::run::{machine, seating};
+use crate::terminal::out;
 
 /// How to say it.
 #[derive(Args, Debug)]
@@ -100,14 +102,14 @@ pub fn execute(args: &DoctorArgs) -> ExitCode {
             .collect();
         let machine = machine::machine(cpu::allowed_cpus().map_or(0, |cpus| cpus.len()));
         let all = json!({ "scenarios_run": scenarios_run, "machine": machine, "checks": list });
-        println!("{all}");
+        out!("{all}");
     } else {
         for check in &checks {
             match &check.found {
-                Ok(found) => println!("ok       {:22} {found}", check.name),
+                Ok(found) => out!("ok       {:22} {found}", check.name),
                 Err(why) => {
-                    println!("missing  {:22} {why} (for {})", check.name, check.need.name());
-                    println!("         {:22} type: {}", "", check.remedy);
+                    out!("missing  {:22} {why} (for {})", check.name, check.need.name());
+                    out!("         {:22} type: {}", "", check.remedy);
                 }
             }
         }
@@ -116,7 +118,7 @@ pub fn execute(args: &DoctorArgs) -> ExitCode {
             (_, false) => "Agents and hosts run; scenarios do not: see what is missing above.",
             _ => "Scenarios run: try `wave run scenarios/rocksdb-fifo.toml`.",
         };
-        println!("\n{verdict}");
+        out!("\n{verdict}");
     }
     if nothing_runs { ExitCode::from(3) } else { ExitCode::SUCCESS }
 }
@@ -273,11 +275,9 @@ fn doorbells() -> Result<String, String> {
 }
 
 fn sockets() -> Result<String, String> {
-    let path = std::env::temp_dir().join(format!("wave-doctor-{}.sock", std::process::id()));
-    let bound = UnixListener::bind(&path);
-    let _ = std::fs::remove_file(&path);
-    bound.map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(format!("in {}", std::env::temp_dir().display()))
+    let path = places::socket("doctor").map_err(|error| error.to_string())?;
+    Listener::bind(&path, &[]).map_err(|error| error.to_string())?;
+    Ok(format!("in {}", path.parent().unwrap_or(&path).display()))
 }
 
 fn pinning() -> Result<String, String> {

@@ -12,6 +12,7 @@ use wave_sim::fuzz::{self, FAULTS, Fault, Overrides, Plan, Report};
 
 use super::table;
 use crate::report::progress::Progress;
+use crate::terminal::{note, out};
 
 /// Seeds between two steps of the progress bar.
 const BATCH: u64 = 20;
@@ -159,20 +160,20 @@ pub fn execute(args: &FuzzArgs) -> ExitCode {
     let overrides = match args.overrides() {
         Ok(overrides) => overrides,
         Err(error) => {
-            eprintln!("wave fuzz: {error}");
+            note!("wave fuzz: {error}");
             return ExitCode::from(2);
         }
     };
     let (from, count) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
     let sum = run(args, &overrides, from, count);
     if args.json {
-        println!("{}", sum.to_json());
+        out!("{}", sum.to_json());
     } else {
         print(&sum);
     }
     let never = FAULTS.into_iter().find(|fault| !sum.faults.contains_key(fault.name()));
     if let Some(fault) = never.filter(|_| args.faults.is_empty() && count >= ENOUGH) {
-        eprintln!(
+        note!(
             "wave fuzz: {} never happened in {count} seeds: nothing was shown of it",
             fault.name()
         );
@@ -238,8 +239,8 @@ fn print(sum: &Sum) {
         let times = sum.faults.get(fault.name()).copied().unwrap_or(0);
         faults.add_row([fault.name().to_owned(), times.to_string()]);
     }
-    println!("{faults}\n");
-    println!(
+    out!("{faults}\n");
+    out!(
         "{} seeds, {} messages (at least {} each), {} violations, trace hash {:016x}",
         sum.seeds,
         sum.messages,
@@ -249,7 +250,7 @@ fn print(sum: &Sum) {
     );
     for failure in &sum.failures {
         let text = |key: &str| failure[key].as_str().unwrap_or_default();
-        println!(
+        out!(
             "\nseed {} breaks the rule `{}` at {} ns, enclave {}: {}\n  again: {}",
             failure["seed"],
             text("rule"),
@@ -260,6 +261,6 @@ fn print(sum: &Sum) {
         );
     }
     if !sum.failures.is_empty() {
-        println!("\nThe rules: hosts/sim/src/fuzz/books.rs");
+        out!("\nThe rules: hosts/sim/src/fuzz/books.rs");
     }
 }

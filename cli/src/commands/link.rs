@@ -1,5 +1,6 @@
 //! `wave link measure`: what this machine's memory, doorbells or PCI device cost.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,6 +10,7 @@ use wave_links::measure::{self, Effort, Measured};
 
 use super::table;
 use crate::run::Failure;
+use crate::terminal::{note, out};
 
 /// Links.
 #[derive(Args, Debug)]
@@ -29,8 +31,8 @@ enum What {
   wave link measure --out here.toml       then, in a scenario: link = \"model:here.toml\"
   wave link measure --pci /sys/bus/pci/devices/0000:03:00.0/resource2 --offset 4096
 
-A PCI BAR is opened as root. Even a read of a device's registers can have effects: name an offset
-that is memory.")]
+A PCI BAR is opened as root; a file that is none is refused. Even a read of a device's registers can
+have effects: name an offset that is memory.")]
 struct MeasureArgs {
     /// Write a cost file, whose figures have the source `measured`.
     #[arg(long, value_name = "FILE.toml")]
@@ -69,7 +71,7 @@ pub fn execute(args: &LinkArgs) -> ExitCode {
     match perform(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("wave link measure: {failure}");
+            note!("wave link measure: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -79,17 +81,19 @@ fn perform(args: &MeasureArgs) -> Result<(), Failure> {
     let effort = Effort::default();
     let measured = match (&args.pci, args.offset) {
         (Some(bar), Some(offset)) => measure::pci_bar(bar, offset, args.write_offset, effort)
-            .map_err(|error| {
-                Failure::Cannot(format!(
+            .map_err(|error| match error.kind() {
+                // Another file, or a line that it does not have.
+                ErrorKind::InvalidInput => Failure::Scenario(format!("{}: {error}", bar.display())),
+                _ => Failure::Cannot(format!(
                     "{}: {error}; as root, with the device's memory switched on: \
                      `setpci -s DEVICE COMMAND=2:2`",
                     bar.display()
-                ))
+                )),
             }),
         _ => measure::shared_memory(effort).map_err(Failure::cannot),
     }?;
     for warning in &measured.warnings {
-        eprintln!("wave link measure: {warning}");
+        note!("wave link measure: {warning}");
     }
     if let Some(file) = &args.out {
         let name = file.file_stem().map_or("measured".into(), |stem| stem.to_string_lossy());
@@ -97,13 +101,13 @@ fn perform(args: &MeasureArgs) -> Result<(), Failure> {
             .map_err(|error| Failure::Cannot(format!("{}: {error}", file.display())))?;
     }
     if args.json {
-        println!("{}", to_json(&measured));
+        out!("{}", to_json(&measured));
     } else {
-        println!("{}\n{}", measured.subject, to_table(&measured));
-        println!("The paper's column is Wave's Table 2: host MMIO and MSI-X of its SmartNIC.");
+        out!("{}\n{}", measured.subject, to_table(&measured));
+        out!("The paper's column is Wave's Table 2: host MMIO and MSI-X of its SmartNIC.");
         if let Some(file) = &args.out {
             let file = file.display();
-            println!("Cost file: {file}; in a scenario: link = \"model:{file}\"");
+            out!("Cost file: {file}; in a scenario: link = \"model:{file}\"");
         }
     }
     Ok(())

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::table;
 use crate::run::Failure;
 use crate::run::linux::status::{self, Run, Thread};
+use crate::terminal::{note, out};
 
 /// How often a live view looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ pub fn execute(args: &LinuxArgs) -> ExitCode {
     match show(args) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("wave linux status: {failure}");
+            note!("wave linux status: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -72,13 +73,13 @@ pub fn execute(args: &LinuxArgs) -> ExitCode {
 fn show(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let runs = look()?;
     if args.json {
-        println!("{}", json!({ "runs": runs, "scheduler": scheduler() }));
+        out!("{}", json!({ "runs": runs, "scheduler": scheduler() }));
     } else if runs.is_empty() {
-        eprintln!("wave linux status: {}", nothing());
+        note!("wave linux status: {}", nothing());
     } else if args.live {
         return live();
     } else {
-        println!("{}", text(&runs));
+        out!("{}", text(&runs));
     }
     Ok(if runs.is_empty() { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
@@ -94,11 +95,11 @@ fn live() -> Result<ExitCode, Failure> {
         let runs = look()?;
         send!(out, Clear(ClearType::All), MoveTo(0, 0)).map_err(Failure::cannot)?;
         if runs.is_empty() {
-            println!("Nothing runs under Wave any more.");
+            out!("Nothing runs under Wave any more.");
             return Ok(ExitCode::SUCCESS);
         }
         let height = terminal::size().map_or(HEIGHT, |(_, height)| height);
-        println!("{}", shortened(&text(&runs), usize::from(height).saturating_sub(1)));
+        out!("{}", shortened(&text(&runs), usize::from(height).saturating_sub(1)));
         std::thread::sleep(LOOK);
     }
 }

@@ -19,6 +19,7 @@ use super::table;
 use crate::report::Progress;
 use crate::report::number::{micros, short};
 use crate::run::Failure;
+use crate::terminal::note;
 
 /// What kind of load.
 #[derive(Args, Debug)]
@@ -112,12 +113,12 @@ struct GrpcArgs {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0 or more".to_owned())
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0 to 1000000".to_owned())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
-    rate.ok_or_else(|| "expected calls a second, above 0".to_owned())
+    rate.ok_or_else(|| "expected calls a second, 0.001 (above 0) to 1000000000".to_owned())
 }
 
 enum Outcome {
@@ -136,7 +137,7 @@ pub fn execute(args: &LoadArgs) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("wave load: {failure}");
+            note!("wave load: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }

@@ -16,6 +16,7 @@ use crate::bakeoff::report::Results;
 use crate::memory::run::Wanted;
 use crate::memory::{explain, run, size};
 use crate::run::Failure;
+use crate::terminal::{note, out};
 
 /// What to do.
 #[derive(Args, Debug)]
@@ -209,7 +210,7 @@ pub fn execute(args: &MemoryArgs) -> ExitCode {
         What::Draw(args) => draw(args),
     };
     done.unwrap_or_else(|failure| {
-        eprintln!("wave memory: {failure}");
+        note!("wave memory: {failure}");
         ExitCode::from(failure.exit_code())
     })
 }
@@ -255,11 +256,11 @@ fn manage(args: &RunArgs) -> Result<ExitCode, Failure> {
         report.save(out)?;
     }
     if args.json {
-        println!("{}", serde_json::to_string(&report).map_err(Failure::cannot)?);
+        out!("{}", serde_json::to_string(&report).map_err(Failure::cannot)?);
     } else {
-        println!("{}", report.text());
+        out!("{}", report.text());
         if let Some(out) = &args.out {
-            println!("Report: {}", out.join("report.html").display());
+            out!("Report: {}", out.join("report.html").display());
         }
     }
     Ok(ExitCode::from(report.exit.unwrap_or(0) as u8))
@@ -274,7 +275,7 @@ fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::Cannot(format!("{}: {error}", file.display())))?;
     }
     if args.json {
-        println!("{}", told.json());
+        out!("{}", told.json());
     } else {
         // Whoever reads the first lines only closes the pipe.
         let _ = writeln!(std::io::stdout(), "{}", told.text());
@@ -289,7 +290,7 @@ fn draw(args: &DrawArgs) -> Result<ExitCode, Failure> {
     let text = std::fs::read_to_string(&args.results).map_err(|error| bad(&error))?;
     let results: Results = serde_json::from_str(&text).map_err(|error| bad(&error))?;
     let directory = results.write(&args.out)?;
-    println!("{}", results.text());
-    println!("Report: {}", directory.join("report.html").display());
+    out!("{}", results.text());
+    out!("Report: {}", directory.join("report.html").display());
     Ok(ExitCode::SUCCESS)
 }

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::table;
 use crate::sweep::{Merged, Missing, RESULT_FILES, merge};
+use crate::terminal::{note, out};
 
 /// Shards of which no more is printed: the command of the rest follows the same pattern.
 const SHARDS_SHOWN: usize = 20;
@@ -46,7 +47,7 @@ pub fn execute(args: &MergeArgs) -> ExitCode {
             ExitCode::from(1)
         }
         Err(failure) => {
-            eprintln!("wave merge: {failure}");
+            note!("wave merge: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -63,11 +64,11 @@ fn written(args: &MergeArgs, merged: &Merged) {
             "rows": rows,
             "files": files,
         });
-        println!("{summary}");
+        out!("{summary}");
     } else {
-        println!("{}: {} points, {} rows", merged.scenario, merged.points, merged.rows);
+        out!("{}: {} points, {} rows", merged.scenario, merged.points, merged.rows);
         for file in files {
-            println!("{}", file.display());
+            out!("{}", file.display());
         }
     }
 }
@@ -88,10 +89,10 @@ fn refuse(args: &MergeArgs, missing: &Missing) {
             "damaged": damaged,
             "commands": commands,
         });
-        println!("{summary}");
+        out!("{summary}");
         return;
     }
-    eprintln!(
+    note!(
         "wave merge: {}: {} of {} points are missing ({} of them damaged). These commands make them:",
         missing.scenario,
         missing.missing.len(),
@@ -102,8 +103,8 @@ fn refuse(args: &MergeArgs, missing: &Missing) {
     for (shard, lacks, command) in missing.commands.iter().take(SHARDS_SHOWN) {
         table.add_row([shard.clone(), lacks.to_string(), command.clone()]);
     }
-    eprintln!("{table}");
+    note!("{table}");
     if let Some(more) = missing.commands.len().checked_sub(SHARDS_SHOWN).filter(|more| *more > 0) {
-        eprintln!("and {more} more shards; `wave merge --json` lists them all");
+        note!("and {more} more shards; `wave merge --json` lists them all");
     }
 }

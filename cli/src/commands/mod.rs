@@ -10,6 +10,7 @@ pub mod linux;
 pub mod load;
 pub mod memory;
 pub mod merge;
+pub mod policies;
 pub mod record;
 pub mod replay;
 pub mod reproduce;
@@ -67,6 +68,8 @@ enum Command {
     Load(load::LoadArgs),
     /// Run an agent and attach it to a host.
     Agent(Box<agent::AgentCommand>),
+    /// List every policy, with its settings.
+    Policies(policies::PoliciesArgs),
     /// Feed an agent's log to a policy again, expecting the same decisions.
     Replay(replay::ReplayArgs),
     /// Write an agent's log as a trace that Perfetto opens.
@@ -109,6 +112,7 @@ impl Wave {
             Command::Serve(args) => serve::execute(&args),
             Command::Load(args) => load::execute(&args),
             Command::Agent(args) => agent::execute(*args),
+            Command::Policies(args) => policies::execute(&args),
             Command::Replay(args) => replay::execute(&args),
             Command::Trace(args) => trace::execute(&args),
             Command::Fuzz(args) => fuzz::execute(&args),
@@ -180,6 +184,7 @@ mod tests {
             "wave bench sol --json",
             "wave bench kernel --json --patience 5000",
             "wave run x.toml --host sim",
+            "wave run x.toml --out /tmp/results --resume",
             "wave run --host sim --workload x.workload --policy fifo --policy vm:latency_ms=5 --cores 4",
             "wave record --out x.workload -- make -j4",
             "wave run --host linux --policy shinjuku:slice_us=1000 --cpus 0-3 --patience 50 -- make -j8",
@@ -215,6 +220,8 @@ mod tests {
     fn what_is_missing_or_wrong_is_named() {
         assert!(refusal("wave run").contains("SCENARIO.toml"));
         assert!(refusal("wave run x.toml --workload y").contains("--workload"));
+        assert!(refusal("wave run x.toml --resume --record /logs").contains("--record"));
+        assert!(refusal("wave run --workload y --resume").contains("--resume"));
         assert!(refusal("wave run x.toml --policy fifo").contains("--policy"));
         assert!(refusal("wave run --policy fifo").contains("SCENARIO.toml"));
         for what in ["SCENARIO.toml", "COMMAND", "--pid", "--cgroup", "--workload"] {

@@ -11,6 +11,7 @@ use wave_sim::recorded::Schedule;
 use crate::record::{self, Recording, Whom};
 use crate::report::number::{micros, short};
 use crate::run::Failure;
+use crate::terminal::{note, out};
 
 /// Whom to record, and where to.
 #[derive(Args, Debug)]
@@ -75,7 +76,7 @@ pub fn execute(args: &RecordArgs) -> ExitCode {
             ExitCode::from(recording.exit_code.unwrap_or(0))
         }
         Err(failure) => {
-            eprintln!("wave record: {failure}");
+            note!("wave record: {failure}");
             ExitCode::from(Failure::exit_code(&failure))
         }
     }
@@ -100,32 +101,34 @@ fn show(args: &RecordArgs, Recording { workload, ended, exit_code }: &Recording)
                 "max_ns": wait.max_ns,
             },
         });
-        println!("{summary}");
+        out!("{summary}");
         return;
     }
     let file = args.out.display();
-    println!(
+    out!(
         "{file}: {} threads, {runs} runs, {} ms of CPU time in {} ms on {} CPUs ({ended})",
         header.threads,
         short(workload.cpu_ns() as f64 / 1e6),
         short(header.duration_ns as f64 / 1e6),
         header.cpus,
     );
-    println!(
+    out!(
         "From woken to running: p50 {} us, p99 {} us, longest {} us",
         micros(wait.p50_ns),
         micros(wait.p99_ns),
         micros(wait.max_ns)
     );
     if header.dropped_events + header.unfollowed_threads > 0 {
-        println!(
+        out!(
             "Incomplete: {} events and {} threads were lost, {} transitions guessed: this machine \
              is too busy to be recorded whole; record fewer processes",
-            header.dropped_events, header.unfollowed_threads, header.repaired
+            header.dropped_events,
+            header.unfollowed_threads,
+            header.repaired
         );
     }
     match header.threads {
-        0 => println!("No thread ran: there is nothing to schedule."),
-        _ => println!("Next: wave run --host sim --workload {file}"),
+        0 => out!("No thread ran: there is nothing to schedule."),
+        _ => out!("Next: wave run --host sim --workload {file}"),
     }
 }

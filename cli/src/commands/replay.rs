@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use wave_agent::Registry;
 use wave_core::log::{Ended, Header, LogReader};
 use wave_core::replay::{Difference, Output, Replay, Tally};
+use wave_core::subsystem::{Show, Shown};
 
 use crate::run::Failure;
+use crate::terminal::{note, out};
 
 /// Which log, and which policy.
 #[derive(Args, Debug)]
@@ -41,7 +43,7 @@ pub fn execute(args: &ReplayArgs) -> ExitCode {
     match perform(args) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("wave replay: {failure}");
+            note!("wave replay: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -55,7 +57,10 @@ fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let mut reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
     let header = reader.header().clone();
     let name = args.policy.as_ref().unwrap_or(&header.policy);
-    let policy = Registry::shipped().make(name, &header.config).map_err(|error| bad(&error))?;
+    let registry = Registry::shipped();
+    let policy = registry.make(name, &header.config).map_err(|error| bad(&error))?;
+    let subsystem = registry.subsystem(header.config.subsystem);
+    let show = subsystem.map_or(Show::PLAIN, |subsystem| subsystem.show);
     let mut replay = Replay::new(&header.config, policy);
     for record in reader.by_ref() {
         replay.feed(&record.map_err(|error| bad(&error))?);
@@ -63,15 +68,18 @@ fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let tally = replay.finish();
     let truncated = matches!(reader.ended(), Some(Ended::Truncated { .. }));
     if args.json {
-        println!("{}", to_json(&header, name, &tally, truncated));
+        out!("{}", to_json(&header, &show, name, &tally, truncated));
     } else {
-        print!("{}", to_text(&header, name, &tally, truncated));
+        crate::terminal::print(format_args!(
+            "{}",
+            to_text(&header, &show, name, &tally, truncated)
+        ));
     }
     let failed = *name == header.policy && !tally.is_identical();
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn to_text(header: &Header, policy: &str, tally: &Tally, truncated: bool) -> String {
+fn to_text(header: &Header, show: &Show, policy: &str, tally: &Tally, truncated: bool) -> String {
     let Tally { decisions, preemptions, notes, identical, .. } = tally;
     let about = if header.about.is_empty() { "a log" } else { &header.about };
     let mut text = format!("{about}: policy {}, {} cores\n", header.policy, header.config.cores);
@@ -88,27 +96,34 @@ fn to_text(header: &Header, policy: &str, tally: &Tally, truncated: bool) -> Str
         "{policy}: {} alike but for numbers or arguments, {} different, {} missing, {} extra\n",
         tally.alike, tally.different, tally.missing, tally.extra
     ));
-    let show = |output: &Option<Output>| output.as_ref().map_or_else(|| "nothing".into(), describe);
+    let words = |output: &Option<Output>| {
+        output.as_ref().map_or_else(|| "nothing".into(), |output| describe(show, output))
+    };
     text.push_str(&format!(
         "First difference: record {}, at {} ns\n  expected {}\n  got      {}\n",
         first.record,
         first.now.0,
-        show(&first.expected),
-        show(&first.got)
+        words(&first.expected),
+        words(&first.got)
     ));
     text
 }
 
-fn describe(output: &Output) -> String {
+fn describe(show: &Show, output: &Output) -> String {
     match output {
-        Output::Decided(core, decision) => format!(
-            "thread {} gen {} for core {core} (sequence {}, txn {}, argument {})",
-            decision.subject.id,
-            decision.subject.generation,
-            decision.sequence.0,
-            decision.txn.number(),
-            decision.argument
-        ),
+        Output::Decided(core, decision) => {
+            let Shown { name, fields } = (show.decision)(decision);
+            let fields = fields.iter().map(|(name, value)| format!(", {name} {value}"));
+            format!(
+                "{name} {} {} gen {} for core {core} (sequence {}, txn {}{})",
+                show.subject,
+                decision.subject.id,
+                decision.subject.generation,
+                decision.sequence.0,
+                decision.txn.number(),
+                fields.collect::<String>()
+            )
+        }
         Output::Preempted(preemption) => {
             format!("the end of run {} of core {}", preemption.run, preemption.core)
         }
@@ -118,13 +133,13 @@ fn describe(output: &Output) -> String {
     }
 }
 
-fn to_json(header: &Header, policy: &str, tally: &Tally, truncated: bool) -> Value {
+fn to_json(header: &Header, show: &Show, policy: &str, tally: &Tally, truncated: bool) -> Value {
     let first = tally.first.map(|Difference { record, now, expected, got }| {
         json!({
             "record": record,
             "time_ns": now.0,
-            "expected": expected.as_ref().map(describe),
-            "got": got.as_ref().map(describe),
+            "expected": expected.as_ref().map(|output| describe(show, output)),
+            "got": got.as_ref().map(|output| describe(show, output)),
         })
     });
     json!({
@@ -208,10 +223,14 @@ mod tests {
         let mut replay = Replay::new(&header.config, policy);
         reader.by_ref().for_each(|record| replay.feed(&record.unwrap()));
         let tally = replay.finish();
-        let text = to_text(&header, "fifo", &tally, false);
+        let show = wave_sched::SUBSYSTEM.show;
+        let text = to_text(&header, &show, "fifo", &tally, false);
         assert!(text.contains("1 different, 0 missing, 0 extra"), "{text}");
-        assert!(text.contains("expected thread ") && text.contains("got      thread "), "{text}");
-        let json = to_json(&header, "fifo", &tally, false);
+        assert!(
+            text.contains("expected RUN thread ") && text.contains("got      RUN thread "),
+            "{text}"
+        );
+        let json = to_json(&header, &show, "fifo", &tally, false);
         assert_eq!(json["identical"].as_u64().unwrap() + 1, json["decisions"].as_u64().unwrap());
         assert_ne!(json["first_difference"]["expected"], json["first_difference"]["got"]);
         assert_eq!(json["first_difference"]["record"].as_u64(), tally.first.map(|at| at.record));

@@ -8,6 +8,7 @@ use clap::Args;
 use super::table;
 use crate::reproduce::{IDS, Reproduction, run, words};
 use crate::run::Failure;
+use crate::terminal::{note, out};
 
 /// Everything.
 const ALL: &str = "all";
@@ -40,8 +41,8 @@ fn help() -> String {
 
 Everything is simulated in virtual time, with one seed: this machine's speed changes how long it
 takes, not what comes out. Only how long an iteration of `sol` takes is measured. Writes DIR/report.html (one file: tables, plots, and what we think of
-each difference), DIR/rows.csv, DIR/reproduce.json and DIR/figures/ID.svg. A run that was
-interrupted goes on with the same command.
+each difference), DIR/rows.csv, DIR/reproduce.json and DIR/figures/ID.svg. An
+interrupted run resumes with the same command.
 
 Each figure of ours is fitted (parameters were chosen to come near the printed one), predicted (it
 follows from parameters fitted to others), measured, extrapolated (from measured ones, by a rule that
@@ -71,7 +72,7 @@ pub fn execute(args: &ReproduceArgs) -> ExitCode {
     match perform(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("wave reproduce: {failure}");
+            note!("wave reproduce: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -83,10 +84,10 @@ fn perform(args: &ReproduceArgs) -> Result<(), Failure> {
     let (reproduction, report) = run(&ids, &args.out, threads, args.quiet || args.json)?;
     if args.json {
         let json = serde_json::to_string(&reproduction).map_err(Failure::cannot)?;
-        println!("{json}");
+        out!("{json}");
     } else {
-        print!("{}", terminal(&reproduction));
-        println!("{}", report.display());
+        crate::terminal::print(format_args!("{}", terminal(&reproduction)));
+        out!("{}", report.display());
     }
     Ok(())
 }

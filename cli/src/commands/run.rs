@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
 use wave_core::clock::Nanos;
@@ -10,11 +11,14 @@ use wave_sched::policies;
 
 use super::device::DeviceArgs;
 use crate::bakeoff;
+use crate::interrupt;
 use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
+use crate::run::journal::Identity;
 use crate::run::linux::{Part, Work};
-use crate::run::{self, Failure, Finished};
+use crate::run::{self, Failure, Finished, Journal};
 use crate::scenario::{self, Experiment, Memory, Rpc};
+use crate::terminal::{note, out};
 use crate::workload;
 
 /// What to run, and how to show it.
@@ -29,6 +33,7 @@ use crate::workload;
   sudo wave run scenarios/rocksdb-sol.toml --json > memory.json
   wave run scenarios/rpc-rocksdb.toml
   wave run scenarios/ladder.toml --host sim
+  wave run scenarios/ladder.toml --host sim --resume
   cargo xtask vm run --module zram --timeout 1500 -- target/release/wave run scenarios/memory-bakeoff.toml
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
@@ -37,6 +42,9 @@ use crate::workload;
   wave run --host linux --all --policy shinjuku:slice_us=1000
   wave run --host linux scenarios/kernel/two-enclaves.toml
   wave run --host linux --device 0000:00:01.0 -- ./server
+
+Results are in out/NAME/, of simulated runs in out/NAME.sim/. Each point is kept there as soon as it is
+finished; an interrupted run resumes with the same command and --resume.
 
 A workload is what `wave record` wrote; a table compares policies with what Linux did.
 
@@ -48,7 +56,10 @@ Ctrl-C and SIGTERM end it: a command gets them, and the exit code is the command
 before go back to the class and the nice value that they had.
 
 Exit codes: 0 all is well; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
-machine cannot run it (the message says what to type)."
+machine cannot run it (the message says what to type); 4 no result: other processes disturbed the run
+so that a saturation, or every point, is not a measurement (the table and --json say which; run it
+again on a quiet machine, or with --host sim; crash and chaos scenarios are judged by
+their checks alone, and never exit with 4); 130 or 143 after Ctrl-C or SIGTERM."
 )]
 pub struct RunArgs {
     /// The experiment: a TOML file as in scenarios/; for `--host linux`, enclaves as in scenarios/kernel/.
@@ -92,9 +103,14 @@ pub struct RunArgs {
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
-    /// Where results go: a directory per scenario is made in it [default: out].
+    /// Directory for results. Each scenario has a directory in it, whose name ends in .sim for simulated
+    /// runs [default: out].
     #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "pid", "cgroup", "all"])]
     out: Option<PathBuf>,
+    /// Resume an interrupted run: points that it finished are not run again. The scenario and the program
+    /// must be the same.
+    #[arg(long, requires = "scenario", conflicts_with_all = ["record", "workload", "command", "pid", "cgroup", "all"])]
+    resume: bool,
     /// Have every agent write a log into this directory, for `wave replay` and `wave trace`: a file
     /// per agent, named after its variant. Some 50 bytes a request.
     #[arg(long, value_name = "DIR")]
@@ -142,7 +158,7 @@ pub fn execute(args: &RunArgs) -> ExitCode {
     match perform(args) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("wave run: {failure}");
+            note!("wave run: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -158,8 +174,8 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let file = args.scenario.as_ref().expect("one of the group `what` is required");
     if args.host == HostName::Linux {
-        if args.live || args.out.is_some() {
-            let why = "--host linux has no --live (see `wave linux status --live`) and no --out";
+        if args.live || args.out.is_some() || args.resume {
+            let why = "--host linux has no --live (see `wave linux status --live`), no --out and no --resume";
             return Err(Failure::Scenario(why.to_owned()));
         }
         return run_on_kernel(args, run::linux::load(file)?);
@@ -169,61 +185,98 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let scenario = scenario::load(file, policies::NAMES)
         .map_err(|error| Failure::Scenario(error.to_string()))?;
+    let digest = scenario.digest()?;
     let scenario = match scenario {
         Experiment::Requests(scenario) => scenario,
-        Experiment::Memory(memory) => return run_memory(args, &memory),
-        Experiment::Rpc(rpc) => return run_rpc(args, &rpc),
+        Experiment::Memory(memory) => return run_memory(args, &memory, &digest),
+        Experiment::Rpc(rpc) => return run_rpc(args, &rpc, &digest),
     };
     if args.host == HostName::Sim {
         if args.live {
             let why = "--live watches a native run; a simulated one has no time to watch";
             return Err(Failure::Scenario(why.to_owned()));
         }
-        let finished = run::sim::run(&scenario, args.quiet, args.record.as_deref())?;
-        return show(args, finished);
+        let journal = journal(args, &scenario.name, &digest, "sim")?;
+        let say = Arc::clone(&journal);
+        interrupt::say(move || say.last_words())?;
+        let ran = run::sim::run(&scenario, args.quiet, args.record.as_deref(), &journal);
+        return show(args, ran, &journal);
     }
+    let journal = journal(args, &scenario.name, &digest, "user")?;
+    let (say, live) = (Arc::clone(&journal), args.live);
+    interrupt::say(move || {
+        // The terminal must be as before when these words are printed.
+        if live {
+            ratatui::restore();
+        }
+        say.last_words()
+    })?;
     let feed = Feed::default();
     let live = args.live.then(|| Live::start(feed.clone())).transpose();
     let live = live.map_err(Failure::Scenario)?;
-    let finished = run::run(&scenario, args.quiet || args.live, feed, args.record.as_deref());
+    let quiet = args.quiet || args.live;
+    let ran = run::run(&scenario, quiet, feed, args.record.as_deref(), &journal);
     // The terminal must be as before when the first word is printed.
     drop(live);
-    show(args, finished?)
+    show(args, ran, &journal)
+}
+
+/// The journal of a run's points, in the folder of its results.
+fn journal(args: &RunArgs, name: &str, digest: &str, host: &str) -> Result<Arc<Journal>, Failure> {
+    let folder = report::folder(args.out(), name, host);
+    report::check_host(&folder, host)?;
+    Journal::open(&folder, Identity::new(name, digest, host), args.resume).map(Arc::new)
+}
+
+/// The outcome of a run; a failure says which points are kept.
+fn or_kept<T>(ran: Result<T, Failure>, journal: &Journal) -> Result<T, Failure> {
+    ran.map_err(|failure| match journal.kept() {
+        Some(kept) => failure.and(&kept),
+        None => failure,
+    })
 }
 
 /// Runs a process under memory's policies, and prints the table, or the object.
-fn run_memory(args: &RunArgs, memory: &Memory) -> Result<ExitCode, Failure> {
+fn run_memory(args: &RunArgs, memory: &Memory, digest: &str) -> Result<ExitCode, Failure> {
     if args.host != HostName::User || args.live {
         let why = "kind = \"memory\" is about a real process's memory: it takes neither --host nor --live";
         return Err(Failure::Scenario(format!("{}: {why}", memory.name)));
     }
-    let result = run::memory::run(memory, args.quiet, args.record.as_deref())?;
-    let directory = result.write(args.out())?;
+    let journal = journal(args, &memory.name, digest, "user")?;
+    let ran = run::memory::run(memory, args.quiet, args.record.as_deref(), &journal);
+    let result = or_kept(ran, &journal)?;
+    let directory = or_kept(result.write(args.out()), &journal)?;
+    journal.finish()?;
     if args.json {
-        println!("{}", result.to_json()?);
+        out!("{}", result.to_json()?);
     } else {
-        println!("{}", result.text());
-        println!("Report: {}", directory.join("report.html").display());
+        out!("{}", result.text());
+        out!("Report: {}", directory.join("report.html").display());
     }
     let failed = result.failed();
     for check in &failed {
-        eprintln!("wave run: check failed: {check}");
+        note!("wave run: check failed: {check}");
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// Runs RPCs with their stack in several places, and prints the tables, or the object.
-fn run_rpc(args: &RunArgs, rpc: &Rpc) -> Result<ExitCode, Failure> {
+fn run_rpc(args: &RunArgs, rpc: &Rpc, digest: &str) -> Result<ExitCode, Failure> {
     if args.host != HostName::User || args.live || args.record.is_some() {
         let why = "kind = \"rpc\" is about real sockets: it takes no --host, --live or --record; `wave reproduce \
                    fig6a fig6b` has the same placements, simulated";
         return Err(Failure::Scenario(format!("{}: {why}", rpc.name)));
     }
-    let finished = run::rpc::run(rpc, args.quiet)?;
-    if !args.json {
-        println!("{}\n", run::rpc::table(&finished.result));
+    let journal = journal(args, &rpc.name, digest, "user")?;
+    let say = Arc::clone(&journal);
+    interrupt::say(move || say.last_words())?;
+    let ran = run::rpc::run(rpc, args.quiet, &journal);
+    if let Ok(finished) = &ran
+        && !args.json
+    {
+        out!("{}\n", run::rpc::table(&finished.result));
     }
-    show(args, finished)
+    show(args, ran, &journal)
 }
 
 /// Runs a bake-off of memory's tools, and prints the tables, or the object.
@@ -234,13 +287,16 @@ fn bake_off(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
             "a bake-off is of the real kernel's memory: it takes no --host, --live or --record";
         return Err(Failure::Scenario(format!("{}: {why}", plan.name)));
     }
-    let results = bakeoff::run(&plan, file, args.quiet)?;
-    let directory = results.write(args.out())?;
+    let text = serde_json::to_vec(&plan).map_err(Failure::cannot)?;
+    let journal = journal(args, &plan.name, &run::machine::hash(&text), "user")?;
+    let results = or_kept(bakeoff::run(&plan, file, args.quiet, &journal), &journal)?;
+    let directory = or_kept(results.write(args.out()), &journal)?;
+    journal.finish()?;
     if args.json {
-        println!("{}", serde_json::to_string(&results).map_err(Failure::cannot)?);
+        out!("{}", serde_json::to_string(&results).map_err(Failure::cannot)?);
     } else {
-        println!("{}", results.text());
-        println!("Report: {}", directory.join("report.html").display());
+        out!("{}", results.text());
+        out!("Report: {}", directory.join("report.html").display());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -283,13 +339,13 @@ fn run_on_kernel(args: &RunArgs, parts: Vec<Part>) -> Result<ExitCode, Failure> 
     let record = args.record.as_deref();
     let ran = run::linux::run(run::linux::Wanted { parts, record, json: args.json })?;
     if args.json {
-        println!("{}", ran.to_json());
+        out!("{}", ran.to_json());
     } else if !args.quiet {
-        eprintln!("{}", ran.to_text());
+        note!("{}", ran.to_text());
     }
     let failed = ran.failed();
     for check in &failed {
-        eprintln!("wave run: check failed: {check}");
+        note!("wave run: check failed: {check}");
     }
     Ok(if failed.is_empty() { ExitCode::from(ran.exit_code()) } else { ExitCode::from(1) })
 }
@@ -300,52 +356,62 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
         let why = "--workload needs --host sim: only a simulated host can have other threads' work";
         return Err(Failure::Scenario(why.to_owned()));
     }
-    let compared = workload::compare(file, &args.policies, args.cores, args.quiet || args.json)?;
+    let shown = (args.out(), args.quiet || args.json);
+    let compared = workload::compare(file, &args.policies, args.cores, shown)?;
     let directory = compared.write(args.out()).map_err(Failure::cannot)?;
     if args.json {
-        println!("{}", compared.to_json());
+        out!("{}", compared.to_json());
     } else {
-        println!("{}", compared.to_text());
-        println!("Results: {}", directory.join(workload::RESULT).display());
+        out!("{}", compared.to_text());
+        out!("Results: {}", directory.join(workload::RESULT).display());
     }
     let failed = compared.failed();
     for check in &failed {
-        eprintln!("wave run: check failed: {check}");
+        note!("wave run: check failed: {check}");
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// The exit code of a run that other processes disturbed so that it has no result.
+const NOT_MEASURED: u8 = 4;
+
 /// Writes the report and prints the tables, or the object.
-fn show(args: &RunArgs, finished: Finished) -> Result<ExitCode, Failure> {
-    let Finished { result, failed } = finished;
-    let directory = report::write(&result, args.out()).map_err(Failure::cannot)?;
+fn show(
+    args: &RunArgs,
+    ran: Result<Finished, Failure>,
+    journal: &Journal,
+) -> Result<ExitCode, Failure> {
+    let Finished { result, failed } = or_kept(ran, journal)?;
+    let written = report::write(&result, args.out()).map_err(Failure::cannot);
+    let directory = or_kept(written, journal)?;
+    journal.finish()?;
     if args.json {
-        println!("{}", to_json(&result));
+        out!("{}", to_json(&result));
     } else {
-        println!("{}", report::terminal::summary(&result));
-        println!("\n{}", report::terminal::extra(&result));
-        println!("Seating: {}", result.seating);
+        out!("{}", report::terminal::summary(&result));
+        out!("\n{}", report::terminal::extra(&result));
+        out!("Seating: {}", result.seating);
         for (what, how) in &result.facts {
-            println!("{what}: {how}");
+            out!("{what}: {how}");
         }
-        println!("Report: {}", directory.join("report.html").display());
+        out!("Report: {}", directory.join("report.html").display());
     }
     for check in &failed {
-        eprintln!("wave run: check failed: {check}");
+        note!("wave run: check failed: {check}");
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(match failed.is_empty() {
+        false => ExitCode::from(1),
+        true if !result.is_measured() && !result.is_judged_by_checks() => {
+            ExitCode::from(NOT_MEASURED)
+        }
+        true => ExitCode::SUCCESS,
+    })
 }
 
 /// The result as one object: what only this kind of scenario has stands beside the rest; the
 /// histograms are left to their files.
 fn to_json(result: &RunResult) -> serde_json::Value {
-    let mut slim = result.clone();
-    for point in slim.variants.iter_mut().flat_map(|variant| &mut variant.points) {
-        for class in &mut point.classes {
-            class.histogram_base64 = None;
-        }
-    }
-    let mut json = report::to_json(&slim);
+    let mut json = report::to_json(&report::without_histograms(result));
     if let Some(object) = json.as_object_mut()
         && let Some(serde_json::Value::Object(extra)) = object.remove("extra")
     {

@@ -1,7 +1,6 @@
 //! `wave serve`: servers to put a load on.
 
 use std::fmt::Display;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,6 +11,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wave_agent::rpc::listen_address;
+use wave_links::say;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost::OnHost;
 use wave_workloads::grpc::store::Store;
@@ -136,7 +136,7 @@ pub fn execute(args: &ServeArgs) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("wave serve: {failure}");
+            say!("wave serve: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -173,9 +173,7 @@ fn interop(args: &InteropArgs) -> Result<(), Failure> {
     options.config.prestage = options.config.prestage.min((args.ring / 2) as u16);
     let server = Server::start(options, interop::methods()).map_err(Failure::cannot)?;
     let socket = args.offload.display();
-    // Whoever started this may have stopped listening.
-    let _ = writeln!(
-        std::io::stdout(),
+    wave_links::tell!(
         "Serving grpc.testing.TestService at {socket}; Ctrl-C ends it\nNext: {}",
         next(&socket, "127.0.0.1:50051", args.workers.into())
     );
@@ -211,17 +209,16 @@ fn tell(args: &KvArgs, place: &str, name: &str, threads: usize) {
             "value_bytes": args.value_bytes,
         });
         told[place] = name.into();
-        println!("{told}");
+        wave_links::tell!("{told}");
     } else {
-        println!(
+        wave_links::tell!(
             "Serving {} keys at {name} ({placement}, threads: {threads}); Ctrl-C ends it",
             args.keys
         );
         if !args.on_host {
-            println!("Next: {}", next(&name, args.listen, threads));
+            wave_links::tell!("Next: {}", next(&name, args.listen, threads));
         }
     }
-    let _ = std::io::stdout().flush();
 }
 
 fn fill(args: &KvArgs) -> Result<Store, Failure> {

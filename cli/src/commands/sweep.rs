@@ -7,8 +7,10 @@ use clap::Args;
 use serde_json::json;
 use wave_sched::policies;
 
+use crate::interrupt;
 use crate::run::{Failure, machine};
 use crate::sweep::{Plan, Ran, Shard, Simulator, Store, run_shard};
+use crate::terminal::{note, out};
 
 /// What to sweep, and which part of it.
 #[derive(Args, Debug)]
@@ -18,8 +20,8 @@ use crate::sweep::{Plan, Ran, Shard, Simulator, Store, run_shard};
   \"variant.prestage\" = [0, 2]                 # of every [[variant]]
   \"variant[over PCIe].prefetch\" = [true, false]  # of the one with this name
 Every combination, with every variant and every load, is a point. Each is simulated, and written to
-DIR/points/ under the hash of all that it depends on. What is there is kept: a sweep that was
-killed goes on with the same command.
+DIR/points/ under the hash of all that it depends on. Points that are there are kept: a killed
+sweep resumes with the same command.
 
 Examples:
   wave sweep scenarios/cores.toml --out out/cores
@@ -54,7 +56,7 @@ pub fn execute(args: &SweepArgs) -> ExitCode {
     match perform(args) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("wave sweep: {failure}");
+            note!("wave sweep: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -64,6 +66,18 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
     let Plan { manifest, jobs } = Plan::load(&args.scenario, policies::NAMES, machine::version())?;
     let store = Store::open(&args.out, &manifest)?;
     store.mark(args.shard, &args.scenario)?;
+    let (kept, of) = (store.clone(), args.shard);
+    let numbered = manifest.points.iter().enumerate().filter(|(number, _)| of.has(*number));
+    let points: Vec<String> = numbered.map(|(_, id)| id.clone()).collect();
+    let root = args.out.display().to_string();
+    interrupt::say(move || {
+        let done = points.iter().filter(|id| kept.point_file(id).exists()).count();
+        format!(
+            "wave sweep: interrupted: {done} of {} points are done and kept in {root}. To resume:\n  {}\n",
+            points.len(),
+            interrupt::same_command()
+        )
+    })?;
     let threads = args.jobs.map_or_else(cpus, usize::from);
     let quiet = args.quiet || args.json;
     let ran = run_shard(&jobs, args.shard, &store, &Simulator, threads, quiet)?;
@@ -81,9 +95,9 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
             "ran": ran,
             "failed": failed,
         });
-        println!("{summary}");
+        out!("{summary}");
     } else {
-        println!(
+        out!(
             "{}: shard {} of {} points: {ran} run, {kept} were there, {} failed",
             manifest.scenario,
             args.shard,
@@ -91,11 +105,11 @@ fn perform(args: &SweepArgs) -> Result<ExitCode, Failure> {
             failed.len()
         );
         if failed.is_empty() {
-            println!("Once every shard is done: wave merge {}", args.out.display());
+            out!("Once every shard is done: wave merge {}", args.out.display());
         }
     }
     for (point, why) in &failed {
-        eprintln!("wave sweep: {point}: {why}");
+        note!("wave sweep: {point}: {why}");
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

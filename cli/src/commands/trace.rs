@@ -7,10 +7,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
+use wave_agent::Registry;
 use wave_core::clock::Nanos;
 use wave_core::log::{Ended, LogReader};
+use wave_core::subsystem::Show;
 
 use crate::run::Failure;
+use crate::terminal::{note, out};
 use crate::trace::{Span, Trace};
 
 /// Which log, and where its trace goes.
@@ -51,7 +54,7 @@ pub fn execute(args: &TraceArgs) -> ExitCode {
     match perform(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("wave trace: {failure}");
+            note!("wave trace: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
@@ -70,7 +73,9 @@ fn perform(args: &TraceArgs) -> Result<(), Failure> {
     let nanos = |ms: u64| Nanos(ms.saturating_mul(1_000_000));
     let from = nanos(args.from_ms);
     let span = Span { from, until: args.for_ms.map_or(Nanos::MAX, |ms| from + nanos(ms)) };
-    let mut trace = Trace::new(reader.header(), span, file).map_err(cannot)?;
+    let subsystem = Registry::shipped().subsystem(reader.header().config.subsystem);
+    let show = subsystem.map_or(Show::PLAIN, |subsystem| subsystem.show);
+    let mut trace = Trace::new(reader.header(), show, span, file).map_err(cannot)?;
     let mut damage = None;
     for record in reader.by_ref() {
         match record {
@@ -92,12 +97,12 @@ fn perform(args: &TraceArgs) -> Result<(), Failure> {
             "events": events,
             "truncated": truncated,
         });
-        println!("{result}");
+        out!("{result}");
     } else {
-        println!("{events} events of {} records: {}", reader.records(), args.output.display());
-        println!("Open it at https://ui.perfetto.dev");
+        out!("{events} events of {} records: {}", reader.records(), args.output.display());
+        out!("Open it at https://ui.perfetto.dev");
         if truncated {
-            println!("The log's last record is cut off: its agent was killed.");
+            out!("The log's last record is cut off: its agent was killed.");
         }
     }
     Ok(())

@@ -8,7 +8,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::table;
+use crate::report::make_folder;
 use crate::run::Failure;
+use crate::terminal::{note, out};
 use crate::validate::{self, Compared, Effort, Validation};
 
 /// What is accurate enough: errors of saturation and of a p99.
@@ -57,29 +59,30 @@ pub fn execute(args: &ValidateArgs) -> ExitCode {
     match perform(args) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("wave validate: {failure}");
+            note!("wave validate: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
 }
 
 fn perform(args: &ValidateArgs) -> Result<ExitCode, Failure> {
+    make_folder(&args.out)?;
     let effort = Effort::new(args.quick, &args.only, Duration::from_secs(args.patience));
     let validation = validate::run(effort, args.quiet || args.json)?;
     let json = to_json(&validation);
     write(args, &validation, &json)
         .map_err(|error| Failure::Cannot(format!("{}: {error}", args.out.display())))?;
     if args.json {
-        println!("{json}");
+        out!("{json}");
     } else {
-        println!("{}\n\n{}", to_table(&validation), summary(&validation));
+        out!("{}\n\n{}", to_table(&validation), summary(&validation));
         for (what, how) in &validation.facts {
-            println!("{what}: {how}");
+            out!("{what}: {how}");
         }
-        println!("Profile: {}", args.out.join("machine.toml").display());
+        out!("Profile: {}", args.out.join("machine.toml").display());
     }
     for doubt in &validation.doubts {
-        eprintln!("wave validate: not to be trusted: {doubt}");
+        note!("wave validate: not to be trusted: {doubt}");
     }
     let errors = [true, false].map(|of| validation.error_max(of, None));
     let too_large = errors
@@ -147,7 +150,10 @@ fn to_table(validation: &Validation) -> String {
             number(of(predicted)),
             number(of(measured)),
             format!("{} to {}", number(measured_range[0]), number(measured_range[1])),
-            format!("{:+.1}%", 100.0 * point.rel_error),
+            match point.rel_error.is_finite() {
+                true => format!("{:+.1}%", 100.0 * point.rel_error),
+                false => "-".to_owned(),
+            },
             p50(predicted.p50_ns),
             p50(measured.p50_ns),
         ]);

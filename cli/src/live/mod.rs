@@ -87,9 +87,9 @@ impl Live {
                 }
                 before = view;
                 if wants_to_leave() {
-                    ratatui::restore();
-                    eprintln!("wave run: interrupted");
-                    std::process::exit(130);
+                    // A raw terminal makes no signal of Ctrl-C.
+                    let _ = signal_hook::low_level::raise(signal_hook::consts::SIGINT);
+                    break;
                 }
             }
             ratatui::restore();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use maud::{DOCTYPE, PreEscaped, html};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wave_linux::memory::{Enclave, Held, Stats};
 
 use super::run::Wanted;
@@ -18,7 +18,7 @@ use crate::run::Failure;
 const PAGE_BYTES: u64 = 4096;
 
 /// How things were at one moment.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Sample {
     /// Since the start.
     pub seconds: f64,
@@ -41,7 +41,7 @@ pub struct Sample {
     /// What the agent has spent: deciding.
     pub agent_cpu_seconds: f64,
     /// Why nothing is paged out now.
-    pub held: Option<&'static str>,
+    pub held: Option<String>,
     /// Batches by how long ago they were scanned before their last scan: milliseconds, batches.
     pub batches_by_interval_ms: Vec<(u32, u64)>,
 }
@@ -66,7 +66,7 @@ impl Sample {
             batches_read: stats.totals.batches_read,
             host_cpu_seconds: stats.cpu.as_secs_f64(),
             agent_cpu_seconds: agent_cpu.as_secs_f64(),
-            held: held(stats),
+            held: held(stats).map(str::to_owned),
             batches_by_interval_ms: stats.intervals_ms.clone(),
         }
     }
@@ -74,7 +74,7 @@ impl Sample {
     /// For a terminal that is none.
     pub fn line(&self) -> String {
         let Sample { seconds, resident_bytes, swapped_bytes, net_saved_bytes, .. } = self;
-        let held = self.held.map(|why| format!(", held back: {why}")).unwrap_or_default();
+        let held = self.held.as_ref().map(|why| format!(", held back: {why}")).unwrap_or_default();
         format!(
             "{seconds:6.0} s  resident {}, swapped {}, net saved {}, {} refaults in the last minute{held}",
             show(*resident_bytes),
@@ -235,7 +235,7 @@ impl Report {
             "  {all} batches, scanned every: {}",
             shares.collect::<Vec<_>>().join(", ")
         );
-        if let Some(why) = sample.held {
+        if let Some(why) = &sample.held {
             let _ = write!(text, "\n  nothing is paged out now: {why}");
         }
         for line in &self.left_alone {
@@ -351,7 +351,7 @@ impl Report {
                 sample.batches_read.to_string(),
                 format!("{:.3}", sample.host_cpu_seconds),
                 format!("{:.3}", sample.agent_cpu_seconds),
-                sample.held.unwrap_or_default().to_owned(),
+                sample.held.clone().unwrap_or_default(),
             ])?;
         }
         writer.into_inner().map_err(|error| error.into_error().into())

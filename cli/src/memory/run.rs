@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_core::clock::Nanos;
 use wave_links::LinkSpec;
+use wave_links::say;
 use wave_linux::memory::{
     Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap,
 };
@@ -86,7 +87,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     if let Some(Started(child)) = &command {
         groups.push(Group::Process(child.id() as i32));
     }
-    let socket = std::env::temp_dir().join(format!("wave-memory-{}.sock", std::process::id()));
+    let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
     let mut options = Options::new(socket, groups, wanted.strips);
     options.link = wanted.link.clone();
     let patience = &mut options.config.patience;
@@ -235,7 +236,7 @@ impl View {
             View::Lines => {
                 let seconds = sample.seconds.round() as u64;
                 if seconds.is_multiple_of(LINE.as_secs()) {
-                    eprintln!("{}", sample.line());
+                    say!("{}", sample.line());
                 }
             }
             View::Nothing => {}
@@ -245,7 +246,7 @@ impl View {
     fn say(&self, line: &str) {
         match self {
             View::Table(bar) => bar.println(line),
-            View::Lines => eprintln!("{line}"),
+            View::Lines => say!("{line}"),
             View::Nothing => {}
         }
     }

@@ -8,7 +8,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::model::{Latency, Point, RunResult, VariantResult};
 use super::number::{difference, micros, short, thousands};
 use super::plot::{Plots, bars};
-use super::terminal::{at_limit, definition, limits};
+use super::terminal::{at_limit, definition, has_saturations, limits, saturation_cell};
 
 /// The style sheet of every page.
 pub const STYLE: &str = include_str!("style.css");
@@ -28,6 +28,8 @@ pub fn page(result: &RunResult, plots: &Plots) -> String {
                 main {
                     h1 { (result.scenario) }
                     p.lead { (result.description) }
+                    @if let Some(banner) = result.banner() { p.banner role="alert" { (banner) } }
+                    @if let Some(simulated) = result.simulated() { p { strong { (simulated) } } }
                     (conditions(result))
                     // There is no load in this kind.
                     @if result.kind != "chaos" {
@@ -59,7 +61,7 @@ fn conditions(result: &RunResult) -> Markup {
 }
 
 fn saturation(result: &RunResult, plots: &Plots) -> Markup {
-    if result.variants.iter().all(|variant| variant.saturation_per_second.is_none()) {
+    if !has_saturations(result) {
         return html! {};
     }
     let limits = limits(result);
@@ -77,7 +79,7 @@ fn saturation(result: &RunResult, plots: &Plots) -> Markup {
                 tbody { @for (index, variant) in result.variants.iter().enumerate() { tr {
                     td { (variant.name) }
                     td.n { (variant.workers) }
-                    td.n { (variant.saturation_per_second.map_or_else(|| "none".to_owned(), thousands)) }
+                    td.n { (saturation_cell(variant.saturation_per_second, variant.not_measurable.as_deref())) }
                     td.n { @if let (true, Some(rate), Some(reference)) = (index > 0, variant.saturation_per_second, reference) {
                         (difference(rate, reference))
                     } }
@@ -86,6 +88,17 @@ fn saturation(result: &RunResult, plots: &Plots) -> Markup {
                     }
                 } } }
             } }
+            @for variant in &result.variants {
+                @if let Some(why) = &variant.not_measurable {
+                    p { "Not measurable: " (variant.name) ": " (why) }
+                }
+            }
+            // What is simulated comes out the same at every try.
+            @if result.host != "sim" {
+                ul { @for variant in &result.variants {
+                    @if let Some(sentence) = super::tries::of(variant) { li { (sentence) } }
+                } }
+            }
         }
     }
 }

@@ -14,24 +14,53 @@ pub mod progress;
 mod save;
 pub mod sweep;
 pub mod terminal;
+mod tries;
 
 pub use html::{STYLE, figure};
 pub use model::RunResult;
 pub use progress::Progress;
-pub use save::{Directory, ReportError};
+pub use save::{Directory, ReportError, make_folder};
 
 use std::path::{Path, PathBuf};
 
 use crate::scenario::slug;
 
-/// Writes every file of `result` under `out`, in a directory named after the scenario, and returns that directory.
+/// Where the results of `scenario` go below `out`: what is simulated and what is measured have a folder each.
+pub fn folder(out: &Path, scenario: &str, host: &str) -> PathBuf {
+    let name = slug(scenario);
+    out.join(if host == "sim" { format!("{name}.sim") } else { name })
+}
+
+/// Refuses where `folder` holds the results of a run on another host than `host`.
+pub fn check_host(folder: &Path, host: &str) -> Result<(), ReportError> {
+    #[derive(serde::Deserialize)]
+    struct Results {
+        host: String,
+    }
+    let file = folder.join(RESULTS);
+    let there =
+        std::fs::read(&file).ok().and_then(|text| serde_json::from_slice::<Results>(&text).ok());
+    match there {
+        Some(there) if there.host != host => {
+            Err(ReportError::OtherHost { file, there: there.host, host: host.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The whole result as one object.
+const RESULTS: &str = "results.json";
+
+/// Writes every file of `result` under `out`, in its [`folder`], and returns that.
 ///
 /// Each file appears whole or not at all; files of an earlier run that have no successor in this one are removed.
 ///
 /// # Errors
 /// Says which file could not be written, or which plot could not be drawn.
 pub fn write(result: &RunResult, out: &Path) -> Result<PathBuf, ReportError> {
-    let directory = Directory::create(out.join(slug(&result.scenario)))?;
+    let directory = folder(out, &result.scenario, &result.host);
+    check_host(&directory, &result.host)?;
+    let directory = Directory::create(directory)?;
     let plots = plot::all(result)?;
     directory.write("points.csv", &points::csv(result)?)?;
     directory.write("points.jsonl", &points::json_lines(result)?)?;
@@ -43,13 +72,27 @@ pub fn write(result: &RunResult, out: &Path) -> Result<PathBuf, ReportError> {
         }
     }
     directory.write("report.html", html::page(result, &plots).as_bytes())?;
+    directory.write(RESULTS, format!("{}\n", to_json(&without_histograms(result))).as_bytes())?;
     Ok(directory.into_path())
 }
 
-/// The whole of `result`, histograms included, as one object. A number that is not finite becomes null.
+/// `result`, of which the histograms are left to their files.
+pub fn without_histograms(result: &RunResult) -> RunResult {
+    let mut slim = result.clone();
+    for point in slim.variants.iter_mut().flat_map(|variant| &mut variant.points) {
+        for class in &mut point.classes {
+            class.histogram_base64 = None;
+        }
+    }
+    slim
+}
+
+/// The whole of `result`, histograms included, and its banner, as one object. A number that is not finite becomes null.
 pub fn to_json(result: &RunResult) -> serde_json::Value {
-    serde_json::to_value(result)
-        .expect("the model has string keys only, so it always has a JSON form")
+    let mut json = serde_json::to_value(result)
+        .expect("the model has string keys only, so it always has a JSON form");
+    json["banner"] = result.banner().into();
+    json
 }
 
 #[cfg(test)]

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 /// The limit on p99 latency that saturation is defined by, unless a scenario has its own.
 pub const SATURATION_LIMIT_US: u32 = 300;
 
+/// How [`Generator::why_invalid`] begins where other processes are to blame.
+pub const DISTURBED: &str = "disturbed";
+
 /// The least part of the offered requests that must be served up to saturation.
 pub const SATURATION_SERVED: f64 = 0.99;
 
@@ -67,8 +70,14 @@ pub struct VariantResult {
     pub points: Vec<Point>,
     /// Highest load with at least 99% served and a p99 within [`RunResult::limit_us`]; none if no load was.
     pub saturation_per_second: Option<f64>,
+    /// Why its saturation could not be measured, if so: there is none then.
+    #[serde(default)]
+    pub not_measurable: Option<String>,
     /// The same for other limits: limit in microseconds, load. A limit that no load was within is left out.
     pub saturation_by_limit: Vec<(u32, f64)>,
+    /// The limits for which it could not be measured.
+    #[serde(default)]
+    pub limits_not_measurable: Vec<u32>,
     /// What a request's time was spent on: part, nanoseconds per request.
     pub account: Vec<(String, f64)>,
     /// Of its points but for those of the comparison; none if nothing was preempted.
@@ -179,6 +188,9 @@ pub struct Point {
     pub refused: u64,
     /// Length of the counted part.
     pub duration_s: f64,
+    /// Why each other try of this load was set aside, in order; empty if the load was tried once.
+    #[serde(default)]
+    pub other_tries: Vec<String>,
     /// Latency per class of requests, from when the request was due. The first is the one that limits apply to,
     /// unless one is called `GET`.
     pub classes: Vec<ClassLatency>,
@@ -248,6 +260,66 @@ pub struct Cpu {
     pub agent_percent: f64,
 }
 
+impl RunResult {
+    /// What is said before anything else: that points are not measurements, and what they hide. None if all are.
+    pub fn banner(&self) -> Option<String> {
+        let points = || self.variants.iter().flat_map(|variant| &variant.points);
+        let why: Vec<&str> = points().filter_map(|point| point.why_invalid()).collect();
+        let unknown: Vec<String> = self
+            .variants
+            .iter()
+            .filter(|variant| variant.not_measurable.is_some())
+            .map(|variant| format!("\"{}\"", variant.name))
+            .collect();
+        if why.is_empty() && unknown.is_empty() {
+            return None;
+        }
+        let disturbed = why.iter().filter(|why| why.starts_with(DISTURBED)).count();
+        let mut text = match why.len() == points().count() {
+            true if self.is_judged_by_checks() => "CHECKS ONLY".to_owned(),
+            true => "NO RESULT".to_owned(),
+            false if disturbed > 0 => "DISTURBED".to_owned(),
+            false => "INCOMPLETE".to_owned(),
+        };
+        text.push_str(&format!(
+            ": {} of {} points are not measurements",
+            why.len(),
+            points().count()
+        ));
+        if disturbed > 0 {
+            text.push_str(&format!(", {disturbed} because other processes disturbed them"));
+        }
+        if !unknown.is_empty() {
+            text.push_str(&format!(". Not measurable: saturation of {}", unknown.join(", ")));
+        }
+        if self.host == "user" {
+            text.push_str(". Run it again on a quiet machine");
+        }
+        text.push('.');
+        Some(text)
+    }
+
+    /// What is said of a run that no machine has made.
+    pub fn simulated(&self) -> Option<String> {
+        let said = || {
+            format!("SIMULATED in virtual time ({}): no figure was measured.", self.machine.model)
+        };
+        (self.host == "sim").then(said)
+    }
+
+    /// Whether the run is about its checks, which do not depend on what else the machine does.
+    pub fn is_judged_by_checks(&self) -> bool {
+        matches!(self.kind.as_str(), "crash" | "chaos")
+    }
+
+    /// Whether it measured what it is about: every saturation that it looked for, and at least one point.
+    pub fn is_measured(&self) -> bool {
+        let mut points = self.variants.iter().flat_map(|variant| &variant.points).peekable();
+        let known = self.variants.iter().all(|variant| variant.not_measurable.is_none());
+        known && (points.peek().is_none() || points.any(|point| point.generator.valid))
+    }
+}
+
 impl Point {
     /// The class that limits apply to: GET, or the first.
     pub fn headline(&self) -> Option<&ClassLatency> {
@@ -265,7 +337,7 @@ impl Point {
         (self.done as f64).min(in_time) / self.sent as f64
     }
 
-    /// Why it is no measurement, if it is none.
+    /// Why it is not a measurement, if so.
     pub fn why_invalid(&self) -> Option<&str> {
         let why = || self.generator.why_invalid.as_deref();
         (!self.generator.valid).then(|| why().unwrap_or("the generator did not keep up"))

@@ -1,13 +1,16 @@
 //! How far a run is, on standard error.
 
-use std::io::{IsTerminal, Write};
-use std::sync::Mutex;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use wave_links::say;
 
 /// How far a run is: a bar on a terminal, a line per step elsewhere, nothing when asked to be quiet.
 pub struct Progress {
     steps: u64,
+    ended: Arc<AtomicU64>,
     shown: Shown,
 }
 
@@ -19,22 +22,23 @@ enum Shown {
 
 struct Lines {
     begun: u64,
-    to: Box<dyn Write + Send>,
+    to: Box<dyn FnMut(&str) + Send>,
 }
 
 impl Progress {
     /// Progress over `steps` steps, on standard error; nothing with `quiet`, as for `--json` and `--quiet`.
     pub fn new(steps: u64, quiet: bool) -> Self {
         if quiet {
-            return Self { steps, shown: Shown::Nothing };
+            return Self::showing(steps, Shown::Nothing);
         }
         if !std::io::stderr().is_terminal() {
-            return Self::lines(steps, Box::new(std::io::stderr()));
+            // What is measured, or served, waits for no reader.
+            return Self::lines(steps, Box::new(|line| say!("{line}")));
         }
         let bar = ProgressBar::new(steps);
         let style = ProgressStyle::with_template("{bar:24} {pos}/{len}  {elapsed}  {wide_msg}");
         bar.set_style(style.expect("the template is a constant"));
-        Self { steps, shown: Shown::Bar(bar) }
+        Self::showing(steps, Shown::Bar(bar))
     }
 
     /// Progress of something whose end is not known.
@@ -45,15 +49,29 @@ impl Progress {
         let bar = ProgressBar::new_spinner();
         let style = ProgressStyle::with_template("{elapsed}  {wide_msg}");
         bar.set_style(style.expect("the template is a constant"));
-        Self { steps: 0, shown: Shown::Bar(bar) }
+        Self::showing(0, Shown::Bar(bar))
     }
 
     /// A plain line per step, to `to`.
-    pub fn lines(steps: u64, to: Box<dyn Write + Send>) -> Self {
-        Self { steps, shown: Shown::Lines(Mutex::new(Lines { begun: 0, to })) }
+    pub fn lines(steps: u64, to: Box<dyn FnMut(&str) + Send>) -> Self {
+        Self::showing(steps, Shown::Lines(Mutex::new(Lines { begun: 0, to })))
     }
 
-    /// A step begins; `what` says which. A line that cannot be written is not worth failing for.
+    fn showing(steps: u64, shown: Shown) -> Self {
+        Self { steps, ended: Arc::default(), shown }
+    }
+
+    /// How many steps there are; 0 where that is not known.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// How many of them have ended.
+    pub fn ended(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.ended)
+    }
+
+    /// A step begins; `what` says which.
     pub fn begin(&self, what: &str) {
         match &self.shown {
             Shown::Bar(bar) => bar.set_message(what.to_owned()),
@@ -61,10 +79,10 @@ impl Progress {
                 let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 lines.begun += 1;
                 let begun = lines.begun;
-                let _ = match self.steps {
-                    0 => writeln!(lines.to, "{what}"),
-                    steps => writeln!(lines.to, "[{begun}/{steps}] {what}"),
-                };
+                match self.steps {
+                    0 => (lines.to)(what),
+                    steps => (lines.to)(&format!("[{begun}/{steps}] {what}")),
+                }
             }
             Shown::Nothing => {}
         }
@@ -72,6 +90,7 @@ impl Progress {
 
     /// The step that began last is done.
     pub fn end(&self) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
         if let Shown::Bar(bar) = &self.shown {
             bar.inc(1);
         }
@@ -83,7 +102,7 @@ impl Progress {
             Shown::Bar(bar) => bar.println(line),
             Shown::Lines(lines) => {
                 let mut lines = lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                let _ = writeln!(lines.to, "{line}");
+                (lines.to)(line);
             }
             Shown::Nothing => {}
         }

@@ -81,7 +81,9 @@ fn variant(name: &str, placement: &str, link: &str, rate: f64) -> VariantResult 
         workers: 1,
         points: Vec::new(),
         saturation_per_second: Some(rate),
+        not_measurable: None,
         saturation_by_limit: vec![(100, rate * 0.93), (300, rate), (1000, rate * 1.02)],
+        limits_not_measurable: Vec::new(),
         account: vec![
             ("service".into(), 10_000.0),
             ("message".into(), 300.0 * 75_000.0 / rate),
@@ -114,6 +116,7 @@ fn point(offered: f64, capacity: f64, base_us: f64) -> Point {
         set_aside: 0,
         refused: 0,
         duration_s: 1.2,
+        other_tries: Vec::new(),
         classes: vec![ClassLatency {
             name: "GET".into(),
             latency: Latency {

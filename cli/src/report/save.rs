@@ -1,7 +1,8 @@
 //! Files that appear whole or not at all.
 
-use std::fs;
-use std::io;
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Why results could not be written.
@@ -14,6 +15,26 @@ pub enum ReportError {
         file: PathBuf,
         /// What the system answered.
         source: io::Error,
+    },
+    /// The path of the folder is a file.
+    #[error("{}: is a file, expected a folder for results: give another one with --out", file.display())]
+    NoFolder {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Results of a run on another host are there.
+    #[error(
+        "{}: holds the results of a run on host `{there}`, which a run on host `{host}` does not replace: give another \
+         folder with --out",
+        file.display()
+    )]
+    OtherHost {
+        /// The file.
+        file: PathBuf,
+        /// Whose results are there.
+        there: String,
+        /// Whose were to be.
+        host: String,
     },
     /// A row could not be put as CSV.
     #[error("points.csv: {0}")]
@@ -31,6 +52,18 @@ pub enum ReportError {
     },
 }
 
+/// Makes `folder`, if need be, and makes sure that files can be written into it.
+pub fn make_folder(folder: &Path) -> Result<(), ReportError> {
+    let there = folder.ancestors().find(|path| path.exists());
+    if let Some(file) = there.filter(|path| !path.is_dir()) {
+        return Err(ReportError::NoFolder { file: file.to_path_buf() });
+    }
+    let probe = || tempfile::Builder::new().prefix(".wave-").tempfile_in(folder).map(drop);
+    fs::create_dir_all(folder)
+        .and_then(|()| probe())
+        .map_err(|source| ReportError::Write { file: folder.to_path_buf(), source })
+}
+
 /// A directory of results.
 #[derive(Debug)]
 pub struct Directory(PathBuf);
@@ -38,8 +71,7 @@ pub struct Directory(PathBuf);
 impl Directory {
     /// Makes the directory, if need be.
     pub fn create(path: PathBuf) -> Result<Self, ReportError> {
-        fs::create_dir_all(&path)
-            .map_err(|source| ReportError::Write { file: path.clone(), source })?;
+        make_folder(&path)?;
         Ok(Self(path))
     }
 
@@ -50,10 +82,21 @@ impl Directory {
 
     /// Puts `content` in place of the file `name`.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<(), ReportError> {
-        let (new, file) = (self.0.join(format!(".{name}.new")), self.0.join(name));
-        fs::write(&new, content)
-            .and_then(|()| fs::rename(&new, &file))
-            .map_err(|source| ReportError::Write { file, source })
+        let file = self.0.join(name);
+        self.put(&file, content).map_err(|source| ReportError::Write { file, source })
+    }
+
+    fn put(&self, file: &Path, content: &[u8]) -> io::Result<()> {
+        // Under a name that nobody can have taken before, such as with a link.
+        let mut new = tempfile::Builder::new()
+            .prefix(".new-")
+            .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
+            .tempfile_in(&self.0)?;
+        new.write_all(content)?;
+        // On the disk before it has its name: what is there after a crash is whole.
+        new.as_file().sync_all()?;
+        new.persist(file).map_err(|error| error.error)?;
+        Ok(())
     }
 
     /// Puts a directory with `files`, by name, in place of the directory `name`.

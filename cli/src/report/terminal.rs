@@ -16,11 +16,20 @@ const NAME_WIDTH_MAX: u16 = 34;
 /// A note is not broken within a word, spaces beside it included.
 const NOTE_WIDTH_MIN: u16 = 10;
 
-/// Every point, then every variant's saturation, if any is known.
+/// What is not a measurement, every point, then every variant's saturation, if any was looked for.
 pub fn summary(result: &RunResult) -> String {
     // A kind of scenario without loads has none.
     let has_points = result.variants.iter().any(|variant| !variant.points.is_empty());
-    let mut text = if has_points { points(result) } else { String::new() };
+    let mut text = result.banner().map_or_else(String::new, |banner| {
+        let rule = "═".repeat(usize::from(WIDTH));
+        format!("{rule}\n{}\n{rule}\n\n", wrapped(&banner))
+    });
+    if let Some(simulated) = result.simulated() {
+        text.push_str(&format!("{}\n\n", wrapped(&simulated)));
+    }
+    if has_points {
+        text.push_str(&points(result));
+    }
     if let Some(saturation) = saturation(result) {
         text.push_str("\n\n");
         text.push_str(&saturation);
@@ -105,14 +114,14 @@ pub fn points(result: &RunResult) -> String {
     format!("{table}{invalid}")
 }
 
-/// A figure, in brackets where it is one of a point that is no measurement.
+/// A figure, in brackets where it is one of a point that is not a measurement.
 pub fn marked(figure: String, valid: bool) -> String {
     if valid { figure } else { format!("({figure})") }
 }
 
 /// A row per variant: its saturation, the difference from the first variant's, and how it moves with the limit.
 pub fn saturation(result: &RunResult) -> Option<String> {
-    if result.variants.iter().all(|variant| variant.saturation_per_second.is_none()) {
+    if !has_saturations(result) {
         return None;
     }
     let limits = limits(result);
@@ -138,13 +147,64 @@ pub fn saturation(result: &RunResult) -> Option<String> {
         let mut row = vec![
             variant.name.clone(),
             variant.workers.to_string(),
-            rate.map_or_else(|| "none".to_owned(), thousands),
+            saturation_cell(rate, variant.not_measurable.as_deref()),
             against,
         ];
         row.extend(limits.iter().map(|limit| at_limit(variant, *limit)));
         table.add_row(row);
     }
-    Some(format!("{table}\nSaturation: {}", definition(result)))
+    let mut text = format!("{table}\nSaturation: {}", definition(result));
+    if result.variants.iter().any(|variant| !variant.limits_not_measurable.is_empty()) {
+        text.push_str("\n?: not measurable within that limit.");
+    }
+    for variant in &result.variants {
+        if let Some(why) = &variant.not_measurable {
+            text.push('\n');
+            text.push_str(&wrapped(&format!("Not measurable: {}: {why}", variant.name)));
+        }
+    }
+    // What is simulated comes out the same at every try.
+    let tries = result.variants.iter().filter(|_| result.host != "sim");
+    for sentence in tries.filter_map(super::tries::of) {
+        text.push('\n');
+        text.push_str(&wrapped(&sentence));
+    }
+    Some(text)
+}
+
+/// Whether any variant has a saturation, or would have one if it could be measured.
+pub fn has_saturations(result: &RunResult) -> bool {
+    let looked_for = |variant: &VariantResult| {
+        variant.saturation_per_second.is_some() || variant.not_measurable.is_some()
+    };
+    result.variants.iter().any(looked_for)
+}
+
+/// A saturation in a table.
+pub fn saturation_cell(rate: Option<f64>, not_measurable: Option<&str>) -> String {
+    match (rate, not_measurable) {
+        (_, Some(_)) => "unknown".to_owned(),
+        (Some(rate), None) => thousands(rate),
+        (None, None) => "none".to_owned(),
+    }
+}
+
+/// The words of `text` in lines of at most [`WIDTH`] columns.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut columns) = (String::new(), 0);
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        if columns > 0 && columns + 1 + width > usize::from(WIDTH) {
+            lines.push('\n');
+            columns = 0;
+        } else if columns > 0 {
+            lines.push(' ');
+            columns += 1;
+        }
+        lines.push_str(word);
+        columns += width;
+    }
+    lines
 }
 
 /// What saturation means.
@@ -160,16 +220,22 @@ pub fn limits(result: &RunResult) -> Vec<u32> {
     let mut limits: Vec<u32> = result
         .variants
         .iter()
-        .flat_map(|variant| &variant.saturation_by_limit)
-        .map(|(limit, _)| *limit)
+        .flat_map(|variant| {
+            let known = variant.saturation_by_limit.iter().map(|(limit, _)| *limit);
+            known.chain(variant.limits_not_measurable.iter().copied())
+        })
         .collect();
     limits.sort_unstable();
     limits.dedup();
     limits
 }
 
-/// The saturation of `variant` for a limit in microseconds; empty if it was not computed.
+/// The saturation of `variant` for a limit in microseconds; empty if it was not computed, a question mark if it could
+/// not be measured.
 pub fn at_limit(variant: &VariantResult, limit: u32) -> String {
+    if variant.limits_not_measurable.contains(&limit) {
+        return "?".to_owned();
+    }
     if variant.saturation_by_limit.is_empty() {
         return String::new();
     }

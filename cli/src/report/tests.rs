@@ -1,7 +1,5 @@
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 
 use super::*;
 
@@ -217,6 +215,7 @@ fn a_second_run_leaves_nothing_of_the_first() {
             "points.csv",
             "points.jsonl",
             "report.html",
+            "results.json",
             "throughput-latency.svg"
         ]
     );
@@ -228,10 +227,7 @@ fn an_error_says_which_file() {
     let out = directory("error");
     fs::write(&out, "in the way").unwrap();
     let error = write(&sample::ladder(), &out).unwrap_err().to_string();
-    assert!(
-        error.starts_with(&format!("{}: cannot be written: ", out.join("ladder").display())),
-        "{error}"
-    );
+    assert!(error.starts_with(&format!("{}: is a file, expected", out.display())), "{error}");
     fs::remove_file(out).unwrap();
 }
 
@@ -258,33 +254,131 @@ fn the_terminal_table_fits_and_says_what_is_invalid() {
     assert!(summary.contains("p99 of at most 300 us"));
 }
 
-/// Bytes written, shared with the test.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+/// The third variant was disturbed at its highest loads, and its saturation with them.
+fn disturbed() -> RunResult {
+    let mut result = sample::load();
+    let variant = &mut result.variants[2];
+    for point in &mut variant.points[4..] {
+        point.generator.valid = false;
+        point.generator.why_invalid = Some("disturbed: other processes took 9% of it".into());
     }
+    variant.saturation_per_second = None;
+    variant.not_measurable = Some("at least 55.0 k/s; 65.0 k/s is not a measurement".into());
+    variant.saturation_by_limit.clear();
+    variant.limits_not_measurable = vec![300];
+    result
+}
 
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+#[test]
+fn a_disturbed_run_is_shown_as_one_in_every_form() {
+    let result = disturbed();
+    assert!(!result.is_measured());
+    let banner = result.banner().unwrap();
+    assert!(
+        banner.starts_with("DISTURBED: 2 of 24 points are not measurements, 2 because"),
+        "{banner}"
+    );
+    assert!(
+        banner.contains("Not measurable: saturation of \"offload, coherent link\". Run it again")
+    );
+    let summary = terminal::summary(&result);
+    let first: String = summary.lines().skip(1).take(3).collect::<Vec<_>>().join(" ");
+    assert!(first.contains(&banner), "{summary}");
+    let table = terminal::saturation(&result).unwrap();
+    let row = table.lines().find(|line| line.contains("coherent")).unwrap();
+    // Neither a saturation nor a difference from the first, and none for the limit.
+    assert!(row.contains("unknown") && row.contains('?'), "{table}");
+    assert!(table.contains("?: not measurable within that limit."), "{table}");
+    assert!(!row.contains('%'), "{table}");
+    assert!(table.contains("Not measurable: offload, coherent link: at least 55.0 k/s"), "{table}");
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    for shown in
+        ["class=\"banner\"", "2 of 24 points are not measurements", "Not measurable: offload"]
+    {
+        assert!(page.contains(shown), "{shown}");
     }
+    let json = to_json(&result);
+    assert_eq!(json["banner"], banner);
+    assert!(json["variants"][2]["saturation_per_second"].is_null());
+    // A run that nothing disturbed has no banner, and a simulated one no neighbours.
+    let mut calm = sample::load();
+    calm.variants[2].points.pop();
+    assert!(calm.banner().is_none() && calm.is_measured());
+    assert!(to_json(&calm)["banner"].is_null() && !terminal::summary(&calm).contains('═'));
+    let simulated = RunResult { host: "sim".into(), ..result };
+    assert!(!simulated.banner().unwrap().contains("quiet"));
+    let page = html::page(&simulated, &plot::all(&simulated).unwrap());
+    for text in [page, terminal::summary(&simulated)] {
+        assert!(text.contains("SIMULATED in virtual time (Example CPU)"), "{text}");
+    }
+    assert!(calm.simulated().is_none());
+}
+
+#[test]
+fn a_run_without_a_valid_point_is_no_result() {
+    let mut result = sample::load();
+    for point in result.variants.iter_mut().flat_map(|variant| &mut variant.points) {
+        point.generator.valid = false;
+    }
+    assert!(!result.is_measured());
+    let banner = result.banner().unwrap();
+    assert!(banner.starts_with("NO RESULT: 24 of 24 points are not measurements"), "{banner}");
+    assert!(!result.is_judged_by_checks());
+    let crash = RunResult { kind: "crash".into(), ..result };
+    let banner = crash.banner().unwrap();
+    assert!(crash.is_judged_by_checks() && !crash.is_measured());
+    assert!(banner.starts_with("CHECKS ONLY: 24 of 24 points are not measurements"), "{banner}");
+}
+
+#[test]
+fn no_line_is_drawn_through_a_point_that_is_no_measurement() {
+    let lines = |result: &RunResult| {
+        let svg = plot::all(result).unwrap().throughput.unwrap();
+        // A curve is the only line of this colour with three points or more; markers are closed.
+        let colour = plot::style::colour(0);
+        let colour = format!("stroke=\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
+        let lines = svg.lines().filter(|line| line.contains("<polyline") && line.contains(&colour));
+        lines.map(|line| line.matches(',').count()).collect::<Vec<_>>()
+    };
+    let mut result = sample::load();
+    let legend = 2;
+    assert_eq!(lines(&result), [6, legend]);
+    let point = &mut result.variants[0].points[3].generator;
+    (point.valid, point.why_invalid) = (false, Some("disturbed".into()));
+    assert_eq!(lines(&result), [3, 2, legend]);
+    let svg = plot::all(&result).unwrap().throughput.unwrap();
+    assert!(svg.contains("A hollow marker is not a measurement"));
+}
+
+#[test]
+fn what_a_saturation_is_the_best_of_is_printed_with_it() {
+    let mut result = sample::load();
+    let variant = &mut result.variants[0];
+    variant.saturation_per_second = Some(55_000.0);
+    let disturbed = || "disturbed: other processes took 2.0% of its cores".to_owned();
+    variant.points[3].other_tries = vec![disturbed(), "p99 of 412 us".into(), disturbed()];
+    let expected = "Linux threads: served 55.0 k/s in the best of 4 tries (set aside: 2 disturbed; p99 of 412 us), \
+                    did not serve 65.0 k/s in one try.";
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    assert!(page.contains(&format!("<li>{expected}</li>")), "{page}");
+    let text = terminal::saturation(&result).unwrap().replace('\n', " ");
+    assert!(text.contains(expected), "{text}");
+    let json = to_json(&result);
+    assert_eq!(json["variants"][0]["points"][3]["other_tries"][1], "p99 of 412 us");
+    let simulated = RunResult { host: "sim".into(), ..result };
+    assert!(!terminal::saturation(&simulated).unwrap().contains("try"));
 }
 
 #[test]
 fn progress_without_a_terminal_is_a_line_per_step() {
-    let written = Written::default();
-    let progress = Progress::lines(2, Box::new(written.clone()));
+    let (say, said) = std::sync::mpsc::channel();
+    let progress = Progress::lines(2, Box::new(move |line| say.send(line.to_owned()).unwrap()));
     for step in ["a at 10 k/s", "b at 10 k/s"] {
         progress.begin(step);
         progress.end();
     }
     drop(progress);
-    assert_eq!(
-        String::from_utf8(written.0.lock().unwrap().clone()).unwrap(),
-        "[1/2] a at 10 k/s\n[2/2] b at 10 k/s\n"
-    );
+    assert_eq!(said.iter().collect::<Vec<_>>(), ["[1/2] a at 10 k/s", "[2/2] b at 10 k/s"]);
 }
 
 #[test]

@@ -208,7 +208,6 @@ pub fn run_all(
             Failure::Cannot(format!("{}: cannot {what}: {error}", folder.display()))
         }
     };
-    fs::create_dir_all(folder).map_err(failed("make this folder"))?;
     let mut measured = Vec::new();
     for job in jobs.iter().filter(|job| job.alone) {
         progress.begin(&job.name);

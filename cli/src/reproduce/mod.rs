@@ -17,16 +17,17 @@ mod vms;
 pub mod words;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 pub use figures::Figure;
 pub use jobs::Done;
 pub use rows::Row;
 
+use crate::interrupt;
+use crate::report::make_folder;
 use crate::report::progress::Progress;
 use crate::run::Failure;
 
@@ -66,9 +67,24 @@ pub fn run(
     quiet: bool,
 ) -> Result<(Reproduction, PathBuf), Failure> {
     let version = crate::run::machine::version();
+    make_folder(&out.join("parts"))?;
     let jobs = jobs::of(ids);
     let progress = Progress::new(jobs.len() as u64, quiet);
-    let done = jobs::run_all(&jobs, &out.join("parts"), &build(), threads, &progress)?;
+    let (ended, of, parts) = (progress.ended(), jobs.len(), out.join("parts"));
+    interrupt::say(move || {
+        let (ended, parts) = (ended.load(Ordering::Relaxed), parts.display());
+        format!(
+            "wave reproduce: interrupted: {ended} of {of} parts are done and kept in {parts}. To resume:\n  {}\n",
+            interrupt::same_command()
+        )
+    })?;
+    let done = jobs::run_all(
+        &jobs,
+        &out.join("parts"),
+        &crate::run::machine::build(),
+        threads,
+        &progress,
+    )?;
     let done: BTreeMap<&str, &Done> =
         done.iter().map(|(name, done)| (name.as_str(), done)).collect();
     let reproduction = Reproduction {
@@ -78,16 +94,6 @@ pub fn run(
     };
     let report = page::save(&reproduction, out)?;
     Ok((reproduction, report))
-}
-
-/// Names this very program: what another build has kept says nothing of this one.
-fn build() -> String {
-    let program = std::env::current_exe().and_then(std::fs::read);
-    let digest = program.map(|bytes| Sha256::digest(&bytes)).unwrap_or_default();
-    digest[..8].iter().fold(crate::run::machine::version().to_owned(), |mut text, byte| {
-        let _ = write!(text, "-{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

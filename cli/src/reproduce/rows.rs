@@ -131,6 +131,8 @@ fn kind(printed: &Printed) -> Kind {
         {
             Kind::Assumed
         }
+        // The on-host agent's costs were chosen in sight of it (docs/adr/0011).
+        "fig4a" => Kind::Fitted,
         "sol" => match printed.id.as_str() {
             "sol-on-host-1" | "sol-on-host-2" => Kind::Measured,
             "sol-reduction" => Kind::ByConstruction,

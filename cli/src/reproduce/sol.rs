@@ -15,6 +15,7 @@ use wave_links::costs::Costs;
 use wave_memory::policies::sol::{SETTINGS, Sol};
 use wave_memory::policies::tiered::{LEVELS_MAX, Schedule};
 use wave_memory::policies::{Classifier, Tiering, by_name};
+use wave_memory::serve::READINGS;
 use wave_memory::space::{Pattern, Space, settle};
 use wave_memory::wire::{BATCH_PAGES, Reading, STRIP_BATCHES};
 use wave_sim::memory::{self, Setup};
@@ -116,7 +117,7 @@ fn manage_across(strips: u32, copies: Transport) -> Done {
     let hot = (pages as f64 * HOT_SHARE) as u64;
     let pattern = Pattern::HotSet { first: 0, pages: hot, per_second: HOT_PER_SECOND };
     let mut setup = Setup::new(strips, SOL, pattern);
-    (setup.config.bulk.transport, setup.config.decisions.transport) = (copies, copies);
+    (setup.config.pools[READINGS].transport, setup.config.decisions.transport) = (copies, copies);
     let report = memory::run(&setup, SAMPLE, 2 * SAMPLES_PER_EPOCH).expect("it is tested");
     let time = (SAMPLE.0 * u64::from(2 * SAMPLES_PER_EPOCH)) as f64;
     let percent = |busy: Nanos| 100.0 * busy.0 as f64 / time;

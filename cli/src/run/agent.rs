@@ -7,7 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use wave_user::{Enclave, Mode};
+use wave_agent::TURNED_OUT;
+use wave_user::Enclave;
 
 use super::Failure;
 use super::recording::Log;
@@ -19,6 +20,7 @@ const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 /// ends.
 #[derive(Debug)]
 pub struct AgentProcess {
+    command: Command,
     child: Child,
     pid: Pid,
 }
@@ -48,9 +50,6 @@ impl AgentProcess {
         cpu: usize,
         shares_cpu: bool,
     ) -> Result<AgentProcess, Failure> {
-        let starting = |error: std::io::Error| {
-            Failure::Cannot(format!("the agent's process cannot be started: {error}"))
-        };
         let program = std::env::current_exe().map_err(starting)?;
         let mut command = Command::new(program);
         command.args(["agent", "--quiet", "--leave-with-parent"]).args(words);
@@ -62,13 +61,28 @@ impl AgentProcess {
         command.process_group(0);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(starting)?;
         let pid = Pid::from_child(&child);
-        Ok(AgentProcess { child, pid })
+        Ok(AgentProcess { command, child, pid })
     }
 
-    /// Waits until an agent decides for `enclave`; `self` is the one that should.
-    pub fn wait_until_attached(&mut self, enclave: &Enclave) -> Result<(), Failure> {
+    /// If it has left because its host turned it out, starts it anew, on a thread as before. Returns whether it did, or how
+    /// else it has left.
+    pub fn come_back(&mut self) -> Result<bool, Failure> {
+        match self.wait_for_end(Duration::ZERO) {
+            None => Ok(false),
+            Some(status) if status.code() == Some(TURNED_OUT.into()) => {
+                self.child = self.command.spawn().map_err(starting)?;
+                self.pid = Pid::from_child(&self.child);
+                Ok(true)
+            }
+            Some(status) => Err(Failure::Cannot(format!("an agent left ({status})"))),
+        }
+    }
+
+    /// Waits until `enclave` has had more than `before` agents: this one among them. It may have been turned out again
+    /// by then, where others keep it from its CPU.
+    pub fn wait_until_attached(&mut self, enclave: &Enclave, before: u64) -> Result<(), Failure> {
         let start = Instant::now();
-        while enclave.mode() != Mode::Agent {
+        while enclave.stats().agents <= before {
             if let Ok(Some(status)) = self.child.try_wait() {
                 let text = format!("the agent left before it was attached ({status})");
                 return Err(Failure::Cannot(text));
@@ -111,6 +125,10 @@ impl AgentProcess {
         let ticks = rustix::param::clock_ticks_per_second();
         Some(Duration::from_millis(cpu_ticks(&stat)? * 1000 / ticks))
     }
+}
+
+fn starting(error: std::io::Error) -> Failure {
+    Failure::Cannot(format!("the agent's process cannot be started: {error}"))
 }
 
 impl Drop for AgentProcess {

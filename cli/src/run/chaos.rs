@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rand::{Rng, RngCore, SeedableRng};
 use rand_pcg::Pcg64;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wave_user::{Enclave, preempt_point};
 use wave_workloads::rocksdb::{Database, is_value_of};
@@ -46,7 +47,7 @@ pub(super) fn run(ground: &Ground<'_>, chaos: Chaos) -> Result<Found, Failure> {
             .ok_or_else(|| Failure::Scenario(format!("{}: chaos needs an agent", variant.name)))?;
         let seconds = ground.scenario.run.seconds;
         ground.begin(&format!("{}: {seconds:.0} s", variant.name));
-        let tally = one(ground, variant, agent, chaos)?;
+        let tally = ground.journal.point(&variant.name, || one(ground, variant, agent, chaos))?;
         ground.end();
         found.facts.extend(tally.facts(&variant.name, &agent.policy));
         found.failed.extend(tally.complaints(&variant.name));
@@ -171,7 +172,7 @@ impl Shared {
 }
 
 /// What came of it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 struct Tally {
     preempted: Preempted,
     gets: u64,

@@ -77,7 +77,12 @@ pub(super) fn load(compare: &Compare, found: &mut Found) -> Option<f64> {
     let variant = found.variants.iter().find(|variant| variant.name == compare.with);
     let sustained = variant.and_then(|variant| variant.saturation_per_second);
     if sustained.is_none() {
-        let why = format!("left out: \"{}\" sustained none of its loads", compare.with);
+        let unknown = variant.and_then(|variant| variant.not_measurable.as_deref());
+        let why = match unknown {
+            Some(why) => format!("not measurable, {why}"),
+            None => "sustained none of its loads".to_owned(),
+        };
+        let why = format!("left out: \"{}\": {why}", compare.with);
         found.facts.push(("comparison under one load".to_owned(), why));
     }
     sustained.map(|sustained| sustained * compare.at)
@@ -256,13 +261,14 @@ mod tests {
             set_aside: 0,
             refused: 0,
             duration_s: 1.0,
+            other_tries: Vec::new(),
             classes: vec![ClassLatency { name: "GET".into(), latency, histogram_base64: None }],
             generator: Generator { valid, ..Generator::default() },
             outcomes: Vec::new(),
             cpu: Cpu::default(),
         };
         let (account, measured) = (Vec::new(), failed_point(1.0));
-        Outcome { measured, report, account, range: None, disturbed: false }
+        Outcome { measured, report, account, range: None, disturbed: None }
     }
 
     #[test]

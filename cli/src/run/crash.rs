@@ -3,25 +3,30 @@
 //! In turn the agent's process is killed (SIGKILL) and stopped (SIGSTOP), at random moments. The
 //! host must notice, decide by itself, and hand over to the next agent, which is started as soon
 //! as it has. A stopped agent is continued once its replacement decides, and must leave by itself.
-//! Every request must run exactly once.
+//! Every request must run exactly once. Requests keep coming until the last kill is over, however long
+//! kills take and however late the generator is: nobody notices a stopped agent that nothing waits for.
 
+use std::process::ExitStatus;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use wave_agent::TURNED_OUT;
 use wave_user::Mode;
 use wave_workloads::cpu;
-use wave_workloads::generator::{self, Report};
+use wave_workloads::generator::{self, Refused, Report, Request, Server};
 use wave_workloads::point as measured;
 use wave_workloads::recorder::Latency;
 
 use super::point::{DRAIN_PATIENCE, Terms, for_report};
 use super::seating;
 use super::service::{Ran, Work};
-use super::system::{Delta, Hosted, Sample};
+use super::system::{Delta, EnclaveServer, Hosted, Sample};
 use super::{Failure, Found, Ground, keep_house, limits, mix, variant_result};
 use crate::report::model::VariantResult;
 use crate::scenario::{Agent, Crash, Load, Variant};
@@ -40,7 +45,8 @@ pub(super) fn run(ground: &Ground<'_>, times: Crash) -> Result<Found, Failure> {
             Failure::Scenario(format!("{}: a crash needs an agent", variant.name))
         })?;
         ground.begin(&format!("{}: {} kills", variant.name, times.kills));
-        let (result, tally) = one(ground, variant, agent, times)?;
+        let (result, tally) =
+            ground.journal.point(&variant.name, || one(ground, variant, agent, times))?;
         ground.end();
         found.variants.push(result);
         found.failed.extend(tally.complaints(&variant.name, times.kills));
@@ -79,26 +85,29 @@ fn one(
     let cores = variant.host.cores as usize;
     let seating = seating::seat(&ground.cpus, cores, 1);
     let mix = mix(workload, 1);
-    // Poisson arrivals stay below this but once in the age of the universe.
-    let ids_max = rate * run.seconds + 20.0 * (rate * run.seconds).sqrt() + 100.0;
-    let work = Work::new(Arc::clone(&ground.service), &mix, cores, ids_max as usize);
+    let work = Work::new(Arc::clone(&ground.service), &mix, cores);
     keep_house(&seating, &ground.cpus)?;
     let logs = ground.logs(&variant.name);
     let mut hosted = Hosted::start(variant.host, agent, &seating, 0, &seating.workers, logs)?;
     ground.feed.watch(vec![Arc::downgrade(&hosted.enclave)], &work);
-    let terms = Terms::new(workload, run, mix, &seating);
+    let mut terms = Terms::new(workload, run, mix, &seating);
+    // Whether requests are lost is asked, and not how soon they are sent.
+    terms.settings.give_up_lag_ns = u64::MAX;
+    let is_over = AtomicBool::new(false);
     let before = Sample::of(&[&hosted]);
     let (generated, kills) = std::thread::scope(|scope| {
-        let mut server = hosted.server(&work);
-        let (terms, work, seating) = (&terms, &work, &seating);
+        let server = hosted.server(&work);
+        let (terms, work, seating, is_over) = (&terms, &work, &seating, &is_over);
+        let mut server = Counting { server, work, is_over };
         let generator = scope.spawn(move || -> Result<(Report, u64), Failure> {
             cpu::pin_current_thread(seating.generator).map_err(Failure::cannot)?;
             let load = terms.load(rate);
             let report = generator::run(load, &terms.settings, &work.recorder, &mut server);
-            Ok((report, server.refused))
+            Ok((report, server.server.refused))
         });
         // Agents end with the thread that starts them: with this one, not the generator's.
         let kills = kill_over_and_over(&mut hosted, times, run.warmup_seconds, run.seed);
+        is_over.store(true, Ordering::SeqCst);
         let generated = generator.join();
         (generated.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), kills)
     });
@@ -121,8 +130,29 @@ fn one(
     Ok((result, tally))
 }
 
+/// Has every request's runs counted, and takes requests until the kills are over.
+struct Counting<'a> {
+    server: EnclaveServer,
+    work: &'a Work,
+    is_over: &'a AtomicBool,
+}
+
+impl Server for Counting<'_> {
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        if !self.work.expect(request.id) {
+            self.server.refused += 1;
+            return Err(Refused);
+        }
+        self.server.submit(request)
+    }
+
+    fn wants_more(&self) -> bool {
+        !self.is_over.load(Ordering::SeqCst)
+    }
+}
+
 /// What one kill came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Kill {
     /// From the signal until the host decided by itself.
     pub fallback: Duration,
@@ -168,21 +198,24 @@ fn kill(hosted: &mut Hosted, stopped: bool) -> Result<Kill, Failure> {
     }
     let fallback = start.elapsed();
     let start = Instant::now();
-    let mut new = hosted.new_agent()?;
-    new.wait_until_attached(&hosted.enclave)?;
+    hosted.start_agent()?;
     let takeover = start.elapsed();
-    hosted.agent = Some(new);
     let mut stayed = false;
     if stopped {
         // It goes on where it stood, in a window that reaches nobody any more.
         old.signal(Signal::CONT).map_err(Failure::cannot)?;
-        stayed = !old.wait_for_end(PATIENCE).is_some_and(|status| status.success());
+        stayed = !old.wait_for_end(PATIENCE).is_some_and(left_by_itself);
     }
     Ok(Kill { fallback, takeover, stopped, stayed })
 }
 
+/// Whether an agent that lost its window saw that: it was turned out, or finds that its host has closed their connection.
+fn left_by_itself(status: ExitStatus) -> bool {
+    status.success() || status.code() == Some(TURNED_OUT.into())
+}
+
 /// What became of the requests, and of the agents.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Tally {
     pub sent: u64,
     pub refused: u64,
@@ -252,6 +285,8 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     fn tally() -> Tally {
@@ -290,6 +325,14 @@ mod tests {
         for (complaint, count) in complaints.iter().zip(counts) {
             assert!(complaint.starts_with(&format!("a: {count}")), "{complaint}");
         }
+    }
+
+    #[test]
+    fn an_agent_that_is_turned_out_or_ends_well_has_left_by_itself() {
+        let left = |status| left_by_itself(ExitStatus::from_raw(status));
+        let (exit, killed) = (|code: i32| code << 8, Signal::KILL.as_raw());
+        assert!(left(exit(0)) && left(exit(TURNED_OUT.into())));
+        assert!(!left(exit(1)) && !left(exit(4)) && !left(killed));
     }
 
     #[test]

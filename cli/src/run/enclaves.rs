@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use wave_workloads::generator::{self, Refused, Request, Server};
 use wave_workloads::point as measured;
@@ -38,25 +39,38 @@ pub(super) fn run(ground: &Ground<'_>, enclaves: Enclaves) -> Result<Found, Fail
         let agent = variant.agent().ok_or_else(|| {
             Failure::Scenario(format!("{}: an enclave needs an agent", variant.name))
         })?;
-        let mut group = Group::start(ground, variant, agent, enclaves.count)?;
-        let mut result: VariantResult = variant_result(variant);
-        result.workers *= enclaves.count;
-        for load in loads {
-            let name = format!("{}: {:.0} k/s to each", variant.name, load / 1e3);
-            ground.begin(&name);
-            result.points.push(group.point(*load, false)?);
-            ground.end();
-        }
-        ground.begin(&format!("{}: killing the first agent", variant.name));
-        group.point(loads[0], true)?;
-        ground.end();
-        let states = group.states();
+        let count = enclaves.count;
+        let (result, states) =
+            ground.journal.point(&variant.name, || one(ground, variant, agent, count, loads))?;
         found.failed.extend(complaints(&variant.name, &states));
         rows.extend(states.iter().map(|state| state.to_json(&variant.name)));
         found.variants.push(result);
     }
     found.extra = json!({ "undisturbed": found.failed.is_empty(), "enclaves": Value::Array(rows) });
     Ok(found)
+}
+
+/// Loads the enclaves of one variant.
+fn one(
+    ground: &Ground<'_>,
+    variant: &Variant,
+    agent: &Agent,
+    count: u32,
+    loads: &[f64],
+) -> Result<(VariantResult, Vec<State>), Failure> {
+    let mut group = Group::start(ground, variant, agent, count)?;
+    let mut result = variant_result(variant);
+    result.workers *= count;
+    for load in loads {
+        let name = format!("{}: {:.0} k/s to each", variant.name, load / 1e3);
+        ground.begin(&name);
+        result.points.push(group.point(*load, false)?);
+        ground.end();
+    }
+    ground.begin(&format!("{}: killing the first agent", variant.name));
+    group.point(loads[0], true)?;
+    ground.end();
+    Ok((result, group.states()))
 }
 
 /// Enclaves under one load.
@@ -94,7 +108,7 @@ impl Group {
         let workload = &ground.scenario.workload;
         let seating = seating::seat(&ground.cpus, all_cores, count as usize);
         let mix = mix(workload, count);
-        let work = Work::new(Arc::clone(&ground.service), &mix, all_cores, 0);
+        let work = Work::new(Arc::clone(&ground.service), &mix, all_cores);
         keep_house(&seating, &ground.cpus)?;
         let mut hosted = Vec::new();
         for (index, cpus) in seating.workers.chunks(cores).enumerate() {
@@ -173,7 +187,7 @@ impl Group {
 }
 
 /// What became of one enclave.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct State {
     pub enclave: usize,
     pub submitted: u64,

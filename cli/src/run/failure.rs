@@ -1,5 +1,7 @@
 //! Why a run did not come to an end, and with which exit code that is answered.
 
+use crate::report::ReportError;
+
 /// Why a command ends without its result.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -14,6 +16,12 @@ pub enum Failure {
     Check(String),
 }
 
+impl From<ReportError> for Failure {
+    fn from(error: ReportError) -> Failure {
+        Failure::cannot(error)
+    }
+}
+
 impl Failure {
     /// 1: a check failed; 2: a bad scenario; 3: cannot run here.
     pub fn exit_code(&self) -> u8 {
@@ -21,6 +29,16 @@ impl Failure {
             Failure::Check(_) => 1,
             Failure::Scenario(_) => 2,
             Failure::Cannot(_) => 3,
+        }
+    }
+
+    /// The same, and `words` on lines of their own.
+    pub fn and(self, words: &str) -> Failure {
+        let with = |text: String| format!("{text}\n{words}").trim_end().to_owned();
+        match self {
+            Failure::Scenario(text) => Failure::Scenario(with(text)),
+            Failure::Cannot(text) => Failure::Cannot(with(text)),
+            Failure::Check(text) => Failure::Check(with(text)),
         }
     }
 

@@ -7,7 +7,8 @@
 use serde_json::json;
 use wave_workloads::point::{SearchEnd, SearchResult};
 
-use super::session::{Session, TRIES};
+use super::session::Session;
+use super::verdict::TRIES;
 use super::{Failure, Found, Ground};
 use crate::report::model::VariantResult;
 use crate::scenario::{Load, Scenario, Variant};
@@ -83,6 +84,8 @@ pub(super) fn compare(variants: &[Variant], searches: Vec<Vec<VariantResult>>) -
     });
     let mut found = Found { extra, ..Found::default() };
     for (searches, spread) in searches.into_iter().zip(&spreads) {
+        let unknown = searches.iter().filter(|search| search.not_measurable.is_some()).count();
+        let of = searches.len();
         let median = searches.into_iter().min_by(|a, b| {
             let off = |result: &VariantResult| match (result.saturation_per_second, spread.median) {
                 (Some(rate), Some(median)) => (rate - median).abs(),
@@ -91,14 +94,21 @@ pub(super) fn compare(variants: &[Variant], searches: Vec<Vec<VariantResult>>) -
             };
             off(a).total_cmp(&off(b))
         });
-        found.variants.extend(median);
+        found.variants.extend(median.map(|mut median| {
+            if unknown > 0 && spread.median.is_none() {
+                let why =
+                    format!("{unknown} of {of} searches met points that are not measurements");
+                (median.saturation_per_second, median.not_measurable) = (None, Some(why));
+            }
+            median
+        }));
     }
     found
 }
 
 /// Looks near `estimate`, and beyond where it turns out to lie elsewhere.
 fn search_around(
-    session: &mut Session<'_>,
+    session: &mut Session,
     estimate: f64,
     low: f64,
     high: f64,
@@ -121,12 +131,14 @@ struct Spread {
 }
 
 impl Spread {
+    /// Without a median if most of the searches could not be measured.
     fn of(searches: &[VariantResult]) -> Spread {
         let all: Vec<Option<f64>> =
             searches.iter().map(|search| search.saturation_per_second).collect();
         let known = || all.iter().flatten().copied();
+        let unknown = searches.iter().filter(|search| search.not_measurable.is_some()).count();
         Spread {
-            median: median(searches),
+            median: median(searches).filter(|_| 2 * unknown <= searches.len()),
             min: known().reduce(f64::min),
             max: known().reduce(f64::max),
             all,
@@ -159,7 +171,9 @@ mod tests {
                     workers: 1,
                     points: Vec::new(),
                     saturation_per_second: rate,
+                    not_measurable: None,
                     saturation_by_limit: Vec::new(),
+                    limits_not_measurable: Vec::new(),
                     account: Vec::new(),
                     preemptions: None,
                     compared: None,

@@ -83,6 +83,12 @@ pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
     (rows.len() * steps_of_row(&scenario.run)) as u64 + compare::steps(scenario, &rows)
 }
 
+/// How many systems [`run`] will start.
+pub(super) fn sessions(scenario: &Scenario, cpus: usize) -> usize {
+    let rows = rows(scenario, cpus).0;
+    rows.len() + compare::steps(scenario, &rows) as usize
+}
+
 /// How many steps a row takes.
 pub(super) fn steps_of_row(run: &Run) -> usize {
     match &run.load {

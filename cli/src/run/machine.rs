@@ -1,6 +1,9 @@
 //! Where and when it ran, and which version.
 
+use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use sha2::{Digest, Sha256};
 
 use crate::report::model::Machine;
 
@@ -8,6 +11,22 @@ use crate::report::model::Machine;
 /// told (`WAVE_VERSION`), or else the crate's.
 pub fn version() -> &'static str {
     option_env!("WAVE_VERSION").filter(|text| !text.is_empty()).unwrap_or(env!("CARGO_PKG_VERSION"))
+}
+
+/// Names this very program: another build's results are not this one's, whatever their versions say.
+pub fn build() -> String {
+    // By this name also where the file has been replaced meanwhile.
+    let program = std::fs::read("/proc/self/exe");
+    let digest = program.map(|bytes| hash(&bytes)).unwrap_or_default();
+    format!("{}-{digest}", version())
+}
+
+/// The first 16 hexadecimal digits of the SHA-256 of `bytes`.
+pub fn hash(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)[..8].iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// This machine, of which `cpus` CPUs may be used.

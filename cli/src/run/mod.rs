@@ -10,8 +10,8 @@ mod crash;
 mod enclaves;
 mod failure;
 mod ideal;
+pub mod journal;
 mod ladder;
-mod lateness;
 pub mod linux;
 mod load;
 pub mod machine;
@@ -27,6 +27,7 @@ mod service;
 mod session;
 pub mod sim;
 mod system;
+mod verdict;
 
 use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
@@ -39,14 +40,15 @@ use wave_workloads::arrivals::Mix;
 use wave_workloads::cpu;
 
 pub use failure::Failure;
+pub use journal::Journal;
 pub use service::Work;
 pub use session::failed_point;
 
 use crate::live::Feed;
 use crate::report::model::{SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
 use crate::report::{Progress, RunResult};
-use crate::scenario::{Kind, Scenario, Variant, Workload};
-use neighbours::{DISTURBING_CPUS, Neighbours, patience};
+use crate::scenario::{Kind, Machine, Scenario, Variant, Workload, defaults};
+use neighbours::{DISTURBING_CPUS, Neighbours};
 use recording::{Logs, Recording};
 use seating::Seating;
 use service::Service;
@@ -75,10 +77,12 @@ struct Ground<'a> {
     progress: Progress,
     feed: Feed,
     recording: Option<Arc<Recording>>,
-    /// What is left of the time for repeating disturbed points.
-    patience: Cell<Duration>,
-    /// Points that were repeated.
-    repeated: Cell<u32>,
+    /// The time of each session for repeating disturbed points.
+    patience: Duration,
+    /// What is kept of points.
+    journal: &'a Journal,
+    /// Systems that were started for points of their own.
+    sessions: Cell<u32>,
 }
 
 impl Ground<'_> {
@@ -110,15 +114,16 @@ struct Found {
 
 /// Runs `scenario` from the calling thread, which becomes the generator: it is pinned, and may
 /// not run anything else meanwhile. `feed` is told what runs. Agents write logs into the directory
-/// `record`, if there is one.
+/// `record`, if there is one. Points that `journal` has are not run.
 pub fn run(
     scenario: &Scenario,
     quiet: bool,
     feed: Feed,
     record: Option<&Path>,
+    journal: &Journal,
 ) -> Result<Finished, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
-    let started = machine::now();
+    let started = journal.started();
     let steps = match scenario.kind {
         Kind::Load => load::steps(scenario, cpus.len()),
         Kind::Ladder => ladder::steps(scenario),
@@ -126,7 +131,18 @@ pub fn run(
         Kind::Enclaves(_) => enclaves::steps(scenario),
         Kind::Chaos(_) => scenario.variants.len() as u64,
     };
+    let sessions = match scenario.kind {
+        Kind::Load => load::sessions(scenario, cpus.len()),
+        _ => steps as usize,
+    };
+    enough_cpus(most_cores(scenario), cpus.len(), &scenario.name)?;
     let progress = Progress::new(steps + 2, quiet);
+    journal.follow(&progress);
+    progress.say(&planned(steps, scenario.run.seconds));
+    let simulated_only = simulated_only(scenario);
+    if let Some((what, how)) = &simulated_only {
+        progress.say(&format!("{}: {what}: {how}", scenario.name));
+    }
     let seating = seating_of(scenario, &cpus);
     progress.say(&format!("{}: {seating}", scenario.name));
     feed.title(&scenario.name);
@@ -140,8 +156,9 @@ pub fn run(
         progress,
         feed,
         recording: record.map(|directory| Recording::start(directory, scenario)).transpose()?,
-        patience: Cell::new(patience(&scenario.kind)),
-        repeated: Cell::new(0),
+        patience: verdict::patience(&scenario.kind, sessions),
+        journal,
+        sessions: Cell::new(0),
     };
     let found = match scenario.kind {
         Kind::Load => load::run(&ground),
@@ -152,16 +169,14 @@ pub fn run(
     }?;
     let mut facts = ground.service.facts();
     facts.extend(found.facts);
+    facts.extend(simulated_only);
+    facts.extend(journal.fact());
     facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
     if let Some((before, after)) = before.zip(Neighbours::now()) {
         let cpus = after.cpus_since(&before);
         let mut how = "measured over the whole run".to_owned();
         if cpus > DISTURBING_CPUS {
-            how.push_str("; the figures are disturbed: run again on a quiet machine");
-        }
-        if ground.repeated.get() > 0 {
-            let what = format!("{} points were repeated", ground.repeated.get());
-            facts.push((what, "because something took CPU time from their host cores".into()));
+            how.push_str("; points that they disturbed were repeated, or are not measurements");
         }
         facts.push((format!("other processes used {cpus:.2} CPUs"), how));
     }
@@ -191,6 +206,46 @@ pub fn run(
         extra: found.extra,
     };
     Ok(Finished { result, failed: found.failed })
+}
+
+/// The most host cores that run at once.
+fn most_cores(scenario: &Scenario) -> u32 {
+    let cores = scenario.variants.iter().map(|variant| variant.host.cores).max().unwrap_or(0);
+    match scenario.kind {
+        Kind::Enclaves(enclaves) => cores * enclaves.count,
+        _ => cores,
+    }
+}
+
+/// Refuses more host cores than CPUs: they would take turns, which is measured as if it were scheduling.
+fn enough_cpus(cores: u32, cpus: usize, scenario: &str) -> Result<(), Failure> {
+    if cores as usize <= cpus {
+        return Ok(());
+    }
+    Err(Failure::Cannot(format!(
+        "{scenario}: {cores} host cores at once (`host.cores`), and this process may use {cpus} CPUs: fewer cores, \
+         or a machine with more CPUs; --host sim needs none for them"
+    )))
+}
+
+/// How long a run takes at least, in words.
+fn planned(points: u64, seconds: f64) -> String {
+    let all = points as f64 * seconds;
+    let whole = match all {
+        ..60.0 => format!("{all:.0} s"),
+        60.0..7_200.0 => format!("{:.0} min", all / 60.0),
+        _ => format!("{:.1} h", all / 3_600.0),
+    };
+    format!("{points} steps of {seconds} s or more: {whole} at least")
+}
+
+/// What has to be said of a scenario's machine, which only a simulated host has.
+fn simulated_only(scenario: &Scenario) -> Option<(String, String)> {
+    let default = Machine::Builtin(defaults::MACHINE.to_owned());
+    (scenario.machine != default).then(|| {
+        let what = format!("host.machine = \"{}\" means nothing here", scenario.machine);
+        (what, "it is of simulated hosts (--host sim); this run is on this machine".to_owned())
+    })
 }
 
 fn kind_name(kind: &Kind) -> &'static str {
@@ -271,9 +326,54 @@ fn variant_result(variant: &Variant) -> VariantResult {
         workers: variant.host.cores,
         points: Vec::new(),
         saturation_per_second: None,
+        not_measurable: None,
         saturation_by_limit: Vec::new(),
+        limits_not_measurable: Vec::new(),
         account: Vec::new(),
         preemptions: None,
         compared: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario;
+
+    fn scenario(kind: &str, host: &str) -> Scenario {
+        let text = format!(
+            "name = \"x\"\nkind = \"{kind}\"\n[run]\nloads_per_second = [1]\n[host]\n{host}\n[[variant]]\n\
+             name = \"a\"\nplacement = \"offload\"\npolicy = \"fifo\"\n"
+        );
+        scenario::parse(Path::new("x.toml"), &text, wave_sched::policies::NAMES).unwrap()
+    }
+
+    #[test]
+    fn more_host_cores_than_cpus_are_refused() {
+        let refused = |kind: &str, cores: u32, cpus| {
+            let scenario = scenario(kind, &format!("cores = {cores}"));
+            enough_cpus(most_cores(&scenario), cpus, &scenario.name)
+                .err()
+                .map(|why| why.to_string())
+        };
+        assert_eq!(refused("load", 2, 2), None);
+        assert!(refused("load", 64, 2).unwrap().contains("64 host cores at once (`host.cores`)"));
+        // Two enclaves of so many.
+        assert_eq!(refused("enclaves", 1, 2), None);
+        assert!(refused("enclaves", 2, 2).unwrap().contains("4 host cores at once"));
+    }
+
+    #[test]
+    fn a_machine_in_a_native_run_is_said_to_mean_nothing() {
+        assert_eq!(simulated_only(&scenario("load", "machine = \"user\"")), None);
+        let (what, _) = simulated_only(&scenario("load", "machine = \"ghost\"")).unwrap();
+        assert_eq!(what, "host.machine = \"ghost\" means nothing here");
+    }
+
+    #[test]
+    fn how_long_a_run_takes_is_told() {
+        assert_eq!(planned(20, 1.5), "20 steps of 1.5 s or more: 30 s at least");
+        assert_eq!(planned(40, 60.0), "40 steps of 60 s or more: 40 min at least");
+        assert_eq!(planned(10, 3_600.0), "10 steps of 3600 s or more: 10.0 h at least");
     }
 }

@@ -1,43 +1,17 @@
 //! What else ran on this machine meanwhile: figures taken beside a busy neighbour mean little.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 
 use wave_workloads::cpu::{monotonic_ns, process_cpu_time_ns};
-
-use crate::scenario::Kind;
 
 /// CPUs that other processes may use before a point, or a run, is called disturbed: above what
 /// the kernel's own accounting, in ticks, is wrong by.
 pub const DISTURBING_CPUS: f64 = 0.1;
 
-/// Share of its time that a host core may want a CPU of its own and not have it, before a point is
-/// called disturbed. A 99th percentile is about 1% of the requests, and each stall delays those
-/// behind it as well.
-pub const DISTURBING_STALLS: f64 = 0.002;
-
-/// How much time a run spends at most on repeating disturbed points: less than a demonstration's
-/// own time, or as long as a ladder's noise takes.
-pub fn patience(kind: &Kind) -> Duration {
-    Duration::from_secs(if *kind == Kind::Ladder { 60 } else { 15 })
-}
-
-/// For how long the host cores of this process have waited for their CPUs so far, while others ran
-/// there; none where the system does not tell.
-pub fn stalled_ns() -> Option<u64> {
-    let mut sum = 0;
-    for thread in std::fs::read_dir("/proc/self/task").ok()? {
-        let thread = thread.ok()?.path();
-        // Threads come and go meanwhile; host cores do not.
-        let Ok(name) = std::fs::read_to_string(thread.join("comm")) else { continue };
-        if name.starts_with("wave-core-") {
-            let stat = std::fs::read_to_string(thread.join("schedstat")).ok()?;
-            sum += stat.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()?;
-        }
-    }
-    Some(sum)
-}
-
-/// CPU time so far: of all processes, and of this one with the children that it has waited for.
+/// CPU time so far: of all processes, and of this one with the children that it has waited for. In ticks, and
+/// complete: it includes processes that have ended, and those outside of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Neighbours {
     at_ns: u64,
@@ -46,14 +20,27 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// As of now; none where the system does not tell.
+    /// As of now, on the whole machine; none where the system does not tell.
     pub fn now() -> Option<Neighbours> {
+        Neighbours::counted(|name| name == "cpu")
+    }
+
+    /// As of now, on `cpus`, where all of this process and its children run.
+    pub fn on(cpus: &[usize]) -> Option<Neighbours> {
+        Neighbours::counted(|name| {
+            let cpu = name.strip_prefix("cpu").and_then(|number| number.parse().ok());
+            cpu.is_some_and(|cpu| cpus.contains(&cpu))
+        })
+    }
+
+    /// On the CPUs of the lines of `/proc/stat` whose names `counts` says yes to.
+    fn counted(counts: impl Fn(&str) -> bool) -> Option<Neighbours> {
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
-        let stat = std::fs::read_to_string("/proc/stat").ok()?;
-        let own = std::fs::read_to_string("/proc/self/stat").ok()?;
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        let own = fs::read_to_string("/proc/self/stat").ok()?;
         Some(Neighbours {
             at_ns: monotonic_ns(),
-            all_ns: busy_ticks(&stat)? * tick_ns,
+            all_ns: busy_ticks(&stat, counts)? * tick_ns,
             ours_ns: process_cpu_time_ns() + children_ticks(&own)? * tick_ns,
         })
     }
@@ -66,11 +53,15 @@ impl Neighbours {
     }
 }
 
-/// Ticks that all CPUs were busy: user, nice, system, irq, softirq and steal of `/proc/stat`.
-fn busy_ticks(stat: &str) -> Option<u64> {
-    let numbers = stat.lines().next()?.split_ascii_whitespace().skip(1);
-    let ticks: Vec<u64> = numbers.map_while(|number| number.parse().ok()).collect();
-    [0, 1, 2, 5, 6, 7].iter().map(|&at| ticks.get(at).copied()).sum()
+/// Ticks that CPUs were busy: user, nice, system, irq, softirq and steal of `/proc/stat`, in the lines that count.
+fn busy_ticks(stat: &str, counts: impl Fn(&str) -> bool) -> Option<u64> {
+    let lines = stat.lines().filter(|line| line.split(' ').next().is_some_and(&counts));
+    let busy = |line: &str| -> Option<u64> {
+        let numbers = line.split_ascii_whitespace().skip(1);
+        let ticks: Vec<u64> = numbers.map_while(|number| number.parse().ok()).collect();
+        [0, 1, 2, 5, 6, 7].iter().map(|&at| ticks.get(at).copied()).sum()
+    };
+    lines.map(busy).sum()
 }
 
 /// User and system ticks of children that were waited for, in `/proc/self/stat`.
@@ -81,16 +72,102 @@ fn children_ticks(stat: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
+/// How long each thread of other processes has run so far, to the nanosecond, and where it ran last. Those that have
+/// ended are not in it, nor those that this process may not see.
+#[derive(Debug, Default)]
+pub struct Tasks(HashMap<u32, Task>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Task {
+    ran_ns: u64,
+    cpu: usize,
+}
+
+impl Tasks {
+    /// As of now, without this process and its children.
+    pub fn now() -> Tasks {
+        let own = std::process::id();
+        let numbered = |path: &Path| -> Vec<u32> {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+        };
+        let mut tasks = HashMap::new();
+        for process in numbered(Path::new("/proc")).into_iter().filter(|id| *id != own) {
+            let threads = Path::new("/proc").join(process.to_string()).join("task");
+            for thread in numbered(&threads) {
+                let read = |file| fs::read_to_string(threads.join(thread.to_string()).join(file));
+                // It may end meanwhile.
+                let (Ok(stat), Ok(times)) = (read("stat"), read("schedstat")) else { continue };
+                let Some((parent, cpu)) = parent_and_cpu(&stat) else { continue };
+                let ran_ns = times.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok());
+                if let Some(ran_ns) = ran_ns.filter(|_| parent != own) {
+                    tasks.insert(thread, Task { ran_ns, cpu });
+                }
+            }
+        }
+        Tasks(tasks)
+    }
+
+    /// For how long they have run since `before`, those that ran last on one of `cpus`.
+    pub fn ran_ns_since(&self, before: &Tasks, cpus: &[usize]) -> u64 {
+        let here = self.0.iter().filter(|(_, task)| cpus.contains(&task.cpu));
+        let ran = here.map(|(id, now)| {
+            let before = before.0.get(id).map_or(0, |task| task.ran_ns);
+            // A number that was given to a new thread begins again.
+            if now.ran_ns < before { now.ran_ns } else { now.ran_ns - before }
+        });
+        ran.sum()
+    }
+}
+
+/// A thread's parent process, and the CPU that it was on last, in a line of `/proc/*/stat`.
+fn parent_and_cpu(stat: &str) -> Option<(u32, usize)> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(1);
+    let parent = fields.next()?.parse().ok()?;
+    Some((parent, fields.nth(34)?.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn idle_time_is_nobodys() {
-        assert_eq!(busy_ticks("cpu  1 2 4 800 900 8 16 32 0 0\ncpu0 ..."), Some(63));
+        let stat =
+            "cpu  1 2 4 800 900 8 16 32 0 0\ncpu0 1 0 0 9 9 0 0 0\ncpu1 2 0 0 9 9 0 0 0\nintr 7";
+        assert_eq!(busy_ticks(stat, |name| name == "cpu"), Some(63));
+        assert_eq!(busy_ticks(stat, |name| name == "cpu1"), Some(2));
         assert_eq!(children_ticks("7 (a b) S 1 7 7 0 -1 0 0 0 0 0 42 58 3 4 20"), Some(7));
         let before = Neighbours { at_ns: 0, all_ns: 0, ours_ns: 0 };
         let after = Neighbours { at_ns: 1_000, all_ns: 1_700, ours_ns: 1_500 };
         assert_eq!(after.cpus_since(&before), 0.2);
+    }
+
+    #[test]
+    fn others_on_these_cpus_are_told_from_others_elsewhere_and_from_newcomers_with_old_numbers() {
+        let stat = "7 (a) b) S 42 7 7 0 -1 0 0 0 0 0 1 2 3 4 20 0 1 0 100 0 0 1 2 3 4 5 6 7 8 9 10 11 12 13 17 1 0 0 0";
+        assert_eq!(parent_and_cpu(stat), Some((42, 1)));
+        let tasks = |all: &[(u32, u64, usize)]| {
+            Tasks(all.iter().map(|&(id, ran_ns, cpu)| (id, Task { ran_ns, cpu })).collect())
+        };
+        let before = tasks(&[(1, 100, 0), (2, 100, 1), (3, 100, 1), (4, 100, 1)]);
+        let after = tasks(&[(1, 900, 0), (2, 107, 1), (3, 20, 1), (5, 3, 1)]);
+        assert_eq!(after.ran_ns_since(&before, &[1]), 7 + 20 + 3);
+    }
+
+    #[test]
+    fn other_processes_are_seen_and_this_one_and_its_agents_are_not() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cat is there");
+        let seen = Tasks::now();
+        assert!(!seen.0.contains_key(&child.id()) && !seen.0.contains_key(&std::process::id()));
+        let parent = std::os::unix::process::parent_id();
+        let is_there = Path::new("/proc").join(parent.to_string()).exists();
+        assert!(seen.0.contains_key(&parent) || !is_there, "{parent}: {seen:?}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 }

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use wave_workloads::arrivals::{Load, Mix};
 use wave_workloads::generator::{self, Seat, Settings};
 use wave_workloads::point as measured;
 
 use super::Failure;
-use super::neighbours::{DISTURBING_CPUS, DISTURBING_STALLS};
 use super::seating::Seating;
 use super::service::{Ranges, Work};
 use super::system::{Delta, System};
+use super::verdict::{Try, Watch};
 use crate::report::model::{ClassLatency, Cpu, Generator, Latency, Point, RangeCost};
 use crate::scenario::{Run, Workload, slug};
 
@@ -50,7 +51,7 @@ impl Terms {
 }
 
 /// A point, for the search and for the report.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Outcome {
     /// As the workload sees it.
     pub measured: measured::Point,
@@ -60,13 +61,24 @@ pub struct Outcome {
     pub account: Vec<(String, f64)>,
     /// What its RANGEs cost; none without any.
     pub range: Option<RangeCost>,
-    /// Whether other processes took so much CPU time that the point says little.
-    pub disturbed: bool,
+    /// Why the point is not a measurement, if other processes disturbed it.
+    pub disturbed: Option<String>,
 }
 
-impl Outcome {
-    /// The point says nothing, because of `why`.
-    pub fn invalidate(&mut self, why: &str) {
+impl Try for Outcome {
+    fn point(&self) -> &measured::Point {
+        &self.measured
+    }
+
+    fn disturbance(&self) -> Option<&str> {
+        self.disturbed.as_deref()
+    }
+
+    fn set_aside(&mut self, others: Vec<String>) {
+        self.report.other_tries = others;
+    }
+
+    fn invalidate(&mut self, why: &str) {
         let measured = &mut self.measured.generator;
         let all = match measured.why_invalid.take() {
             Some(before) => format!("{why}; {before}"),
@@ -78,17 +90,17 @@ impl Outcome {
     }
 }
 
-/// Runs one point on the calling thread, which is the generator. `own_cpus` is whether each of the
-/// host's `cores` has a CPU for itself. Fails if requests were lost.
+/// Runs one point on the calling thread, which is the generator, of a system that sits as `seating`
+/// says. Fails if requests were lost.
 pub fn run(
     system: &mut System,
     work: &Work,
     load: Load,
     settings: &Settings,
-    cores: usize,
-    own_cpus: bool,
+    seating: &Seating,
 ) -> Result<Outcome, Failure> {
     let per_second = load.rate_per_second();
+    let watch = Watch::start(seating);
     let before = system.sample();
     let ranges_before = work.ranges();
     let report = generator::run(load, settings, &work.recorder, system);
@@ -104,15 +116,14 @@ pub fn run(
     if work.failed() > 0 {
         return Err(Failure::Check(format!("RocksDB failed {} GETs", work.failed())));
     }
-    let delta = Delta::between(&before, &after, cores);
+    let delta = Delta::between(&before, &after, seating.workers.len());
+    let disturbed = watch.end(delta.agent_ns).disturbance();
     let measured = measured::Point::new(&report, &recorded);
     let counts: Vec<u64> = recorded.classes.iter().map(|(_, latencies)| latencies.len()).collect();
     let served = recorded.done + recorded.in_warm_up;
     let account = account(&delta, work.service().classes_ns(), &counts, served);
     let range = range_cost(work, work.ranges().since(ranges_before), &delta, &counts, served);
     let report = for_report(&measured, &delta);
-    let stalled = own_cpus && delta.stalled_ns > DISTURBING_STALLS * delta.cores_ns;
-    let disturbed = stalled || delta.neighbours_cpus > DISTURBING_CPUS;
     Ok(Outcome { measured, report, account, range, disturbed })
 }
 
@@ -153,6 +164,7 @@ pub fn for_report(point: &measured::Point, delta: &Delta) -> Point {
         set_aside: point.set_aside,
         refused: point.refused,
         duration_s: point.duration_s,
+        other_tries: Vec::new(),
         classes: point.classes.iter().map(class_for_report).collect(),
         generator: Generator {
             lag_p50_ns: lag.lag_p50_ns,

@@ -1,8 +1,9 @@
 //! What an enclave tells of its preemptions, for results.
 
+use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 use wave_sched::policies;
-use wave_user::{CoreStats, Enclave, Stall, Times, WorstDeferral};
+use wave_user::{CoreStats, Enclave, Times};
 
 use crate::report::model::{self, Preemptions, Spread};
 use crate::report::number::micros;
@@ -13,13 +14,33 @@ const SLICE_TOLERANCE: f64 = 1.5;
 const ENOUGH: u64 = 100;
 
 /// Preemptions of all cores of an enclave.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Preempted {
     counts: Preemptions,
+    #[serde(with = "times")]
     deferrals: Times,
+    #[serde(with = "times")]
     runs: Times,
-    worst: Option<WorstDeferral>,
-    longest_stall: Option<Stall>,
+    worst: Option<model::WorstDeferral>,
+    /// How long it lasted, and in words.
+    longest_stall: Option<(u64, String)>,
+}
+
+/// Times as their histogram and the longest, in nanoseconds.
+mod times {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use wave_core::clock::Nanos;
+    use wave_user::Times;
+
+    pub fn serialize<S: Serializer>(times: &Times, to: S) -> Result<S::Ok, S::Error> {
+        (times.buckets(), times.max.0).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Times, D::Error> {
+        let (buckets, max) = <(Vec<u64>, u64)>::deserialize(from)?;
+        let wrong = || serde::de::Error::custom("another number of buckets");
+        Times::from_buckets(&buckets, Nanos(max)).ok_or_else(wrong)
+    }
 }
 
 impl Preempted {
@@ -42,9 +63,14 @@ impl Preempted {
             deferrals.merge(&core.deferrals);
             runs.merge(&core.preempted_runs);
         }
-        let worst = enclave.worst_deferrals().into_iter().map(|(_, worst)| worst);
-        let worst = worst.max_by_key(|worst| worst.deferred);
+        let worst = enclave.worst_deferrals().into_iter().map(|(_, worst)| model::WorstDeferral {
+            deferred_ns: worst.deferred.0,
+            class: worst.class,
+            stack: worst.stack,
+        });
+        let worst = worst.max_by_key(|worst| worst.deferred_ns);
         let longest_stall = first_stalls.into_iter().max_by_key(|stall| stall.lasted);
+        let longest_stall = longest_stall.map(|stall| (stall.lasted.0, stall.to_string()));
         Preempted { counts, deferrals, runs, worst, longest_stall }
     }
 
@@ -60,9 +86,9 @@ impl Preempted {
         self.deferrals.merge(&other.deferrals);
         self.runs.merge(&other.runs);
         let worst = [self.worst.take(), other.worst.clone()].into_iter().flatten();
-        self.worst = worst.max_by_key(|worst| worst.deferred);
+        self.worst = worst.max_by_key(|worst| worst.deferred_ns);
         let stalls = [self.longest_stall.take(), other.longest_stall.clone()].into_iter().flatten();
-        self.longest_stall = stalls.max_by_key(|stall| stall.lasted);
+        self.longest_stall = stalls.max_by_key(|(lasted_ns, _)| *lasted_ns);
     }
 
     /// Runs that did not end by themselves.
@@ -81,16 +107,11 @@ impl Preempted {
             let [p50_ns, p99_ns] = [0.5, 0.99].map(|share| times.within(share).0);
             Spread { p50_ns, p99_ns, max_ns: times.max.0 }
         };
-        let worst = |worst: &WorstDeferral| model::WorstDeferral {
-            deferred_ns: worst.deferred.0,
-            class: worst.class,
-            stack: worst.stack.clone(),
-        };
         Preemptions {
             deferral: spread(&self.deferrals),
             run: spread(&self.runs),
-            worst_deferral: self.worst.as_ref().map(worst),
-            longest_stall: self.longest_stall.as_ref().map(|stall| stall.to_string()),
+            worst_deferral: self.worst.clone(),
+            longest_stall: self.longest_stall.as_ref().map(|(_, stall)| stall.clone()),
             ..self.counts.clone()
         }
     }
@@ -124,7 +145,7 @@ impl Preempted {
             how.push(format!("the longest ended in {frame}"));
         }
         let mut facts = vec![(what, how.join("; "))];
-        if let Some(stall) = &self.longest_stall {
+        if let Some((_, stall)) = &self.longest_stall {
             let what =
                 format!("{variant}: {} times a thread did not leave its core", counts.stalls);
             facts.push((what, format!("for longest: {stall}")));

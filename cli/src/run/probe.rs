@@ -17,11 +17,13 @@ use wave_workloads::generator::{Request, Seat, Server, Settings};
 use wave_workloads::point::SearchResult;
 use wave_workloads::recorder::Window;
 
+use super::journal::Journal;
 use super::neighbours::Neighbours;
 use super::point::{DRAIN_PATIENCE, Outcome};
 use super::seating::{self, Seating};
 use super::service::Service;
 use super::session::Session;
+use super::verdict::saturation;
 use super::{Failure, Ground};
 use crate::bench::Preempted;
 use crate::live::Feed;
@@ -197,8 +199,9 @@ impl Native {
             feed: Feed::default(),
             recording: None,
             // Whoever compares repeats by himself.
-            patience: Cell::new(Duration::ZERO),
-            repeated: Cell::new(0),
+            patience: Duration::ZERO,
+            journal: &Journal::none(),
+            sessions: Cell::new(0),
         };
         let seat = if self.seating().generator_yields { Seat::Shared } else { Seat::Own };
         work(&mut Bench { session: Session::start(&ground, variant)?, seat })
@@ -217,16 +220,17 @@ impl Bench<'_> {
         self.session.terms().load(per_second)
     }
 
-    /// Looks for saturation as a scenario's search does. Says whether most of its points were
-    /// disturbed.
+    /// Looks for saturation as a scenario's search does. Says whether others disturbed it so that it is not known.
     pub fn search(
         &mut self,
         low: f64,
         high: f64,
         probes: u32,
     ) -> Result<(SearchResult, bool), Failure> {
-        let result = self.session.search(low, high, probes)?;
-        Ok((result, self.session.disturbed() > 0.5))
+        let mut result = self.session.search(low, high, probes)?;
+        let known = saturation(&result.points, self.session.limits());
+        result.saturation_per_second = known.clone().unwrap_or(None);
+        Ok((result, known.is_err()))
     }
 
     /// Runs `load` for `measured` after `warm_up`.

@@ -1,17 +1,18 @@
 //! What a request does: a GET from RocksDB, drawn out to its class's service time, or a RANGE.
 
-use std::cell::Cell;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use wave_workloads::arrivals::Mix;
 use wave_workloads::cpu;
-use wave_workloads::generator::{Request, STALL_NS};
+use wave_workloads::generator::Request;
 use wave_workloads::recorder::Recorder;
 use wave_workloads::rocksdb::{self, Database};
 use wave_workloads::service::{self, Calibrated, Clock, Served};
 
 use super::Failure;
+use crate::interrupt;
 use crate::report::Progress;
 use crate::scenario::{Class, Operation, Workload};
 
@@ -117,6 +118,7 @@ fn fill(workload: &Workload) -> Result<Database, rocksdb::Error> {
         true => Database::open_in_order(None)?,
         false => Database::open(None)?,
     };
+    interrupt::remove_at_end(database.directory());
     database.fill(workload.keys, workload.value_bytes as usize, |_, _| {})?;
     Ok(database)
 }
@@ -128,8 +130,7 @@ pub struct Work {
     /// The fate of the requests of the current point.
     pub recorder: Recorder,
     recorder_slots: usize,
-    /// How often each request ran, by its id; empty where nobody counts.
-    runs: Vec<AtomicU8>,
+    runs: Runs,
     /// GETs that RocksDB failed.
     failed: AtomicU64,
     ranges: RangeCounters,
@@ -153,7 +154,7 @@ pub struct Ranges {
     pub keys: u64,
     /// Time that they took, but for where they were preempted.
     pub worked_ns: u64,
-    /// Time in which the machine stalled, of all requests: RANGEs and others.
+    /// Steps that took too long to be work, of all requests: RANGEs and others.
     pub stalled_ns: u64,
 }
 
@@ -171,59 +172,23 @@ impl Ranges {
 
 impl Work {
     /// For requests of the classes of `mix` (a multiple of the service's, one set per enclave),
-    /// ended by `slots` cores or threads at once. The runs of the first `counted` requests are counted.
-    pub fn new(
-        service: std::sync::Arc<Service>,
-        mix: &Mix,
-        slots: usize,
-        counted: usize,
-    ) -> std::sync::Arc<Work> {
+    /// ended by `slots` cores or threads at once.
+    pub fn new(service: std::sync::Arc<Service>, mix: &Mix, slots: usize) -> std::sync::Arc<Work> {
         std::sync::Arc::new(Work {
             service,
             recorder: Recorder::new(mix, slots + 1),
             recorder_slots: slots + 1,
-            runs: (0..counted).map(|_| AtomicU8::new(0)).collect(),
+            runs: Runs::default(),
             failed: AtomicU64::new(0),
             ranges: RangeCounters::default(),
         })
     }
 
-    /// A request's body: serves it and records its end, on the core that `slot` tells then, which has a
-    /// CPU for itself as far as this process goes: whatever takes it away is the machine.
+    /// A request's body: serves it and records its end, on the core or thread that `slot` tells then,
+    /// whoever schedules it. Where the machine stalled meanwhile, latencies are set aside.
     #[inline]
     pub fn serve(&self, request: &Request, clock: Clock, slot: impl FnOnce() -> usize) {
-        self.serve_unless(request, clock, slot, || false);
-    }
-
-    /// The same on a thread that Linux schedules among others of the pool: what Linux makes it wait is
-    /// part of what is measured, and no stall.
-    #[inline]
-    pub fn serve_under_linux(&self, request: &Request, slot: usize) {
-        thread_local! {
-            static SEEN: Cell<i64> = const { Cell::new(0) };
-        }
-        self.serve_unless(
-            request,
-            Clock::Wall,
-            || slot,
-            || {
-                let switches = cpu::involuntary_switches();
-                SEEN.replace(switches) != switches
-            },
-        );
-    }
-
-    #[inline]
-    fn serve_unless(
-        &self,
-        request: &Request,
-        clock: Clock,
-        slot: impl FnOnce() -> usize,
-        taken_off: impl FnOnce() -> bool,
-    ) {
-        if let Some(runs) = self.runs.get(request.id as usize) {
-            runs.fetch_add(1, Ordering::Relaxed);
-        }
+        self.runs.count(request.id);
         let class = usize::from(request.class.0) % self.service.classes_ns.len();
         match self.service.serve(class, request.key, clock) {
             Ok(served) => {
@@ -235,7 +200,7 @@ impl Work {
                 if served.stalled_ns > 0 {
                     self.ranges.stalled_ns.fetch_add(served.stalled_ns, Ordering::Relaxed);
                 }
-                if served.longest_step_ns > STALL_NS && !taken_off() {
+                if served.machine_stalled {
                     self.recorder.stalled();
                 }
             }
@@ -268,9 +233,15 @@ impl Work {
         }
     }
 
+    /// Has the runs of the request with this id counted, and of a number of others. To be called before it is submitted.
+    /// False where there is no room for more.
+    pub fn expect(&self, id: u64) -> bool {
+        self.runs.expect(id)
+    }
+
     /// Of the requests whose runs are counted: how many ran, and how many more than once.
     pub fn ran(&self) -> Ran {
-        Ran::count(self.runs.iter().map(|runs| runs.load(Ordering::Relaxed)))
+        Ran::count(self.runs.each())
     }
 
     /// The service that the requests get.
@@ -279,8 +250,43 @@ impl Work {
     }
 }
 
+/// How often each request ran, by its id. Blocks are made as requests are sent, not as they run: a thread that is
+/// preempted while it makes one would hold up all others.
+#[derive(Debug)]
+struct Runs(Box<[OnceLock<Box<[AtomicU8]>>]>);
+
+impl Runs {
+    const BLOCK: u64 = 1 << 16;
+    const BLOCKS_MAX: usize = 1 << 14;
+
+    /// Returns false beyond a billion requests.
+    fn expect(&self, id: u64) -> bool {
+        let block = || (0..Runs::BLOCK).map(|_| AtomicU8::new(0)).collect();
+        let at = self.0.get((id / Runs::BLOCK) as usize);
+        at.inspect(|at| _ = at.get_or_init(block)).is_some()
+    }
+
+    #[inline]
+    fn count(&self, id: u64) {
+        if let Some(block) = self.0.get((id / Runs::BLOCK) as usize).and_then(OnceLock::get) {
+            block[(id % Runs::BLOCK) as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn each(&self) -> impl Iterator<Item = u8> {
+        let blocks = self.0.iter().map_while(OnceLock::get);
+        blocks.flat_map(|block| block.iter().map(|runs| runs.load(Ordering::Relaxed)))
+    }
+}
+
+impl Default for Runs {
+    fn default() -> Runs {
+        Runs((0..Runs::BLOCKS_MAX).map(|_| OnceLock::new()).collect())
+    }
+}
+
 /// How often requests ran.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Ran {
     /// At least once.
     pub done: u64,
@@ -299,7 +305,20 @@ impl Ran {
 
 #[cfg(test)]
 mod tests {
-    use super::Ran;
+    use super::{Ran, Runs};
+
+    #[test]
+    fn runs_are_counted_of_requests_that_are_expected() {
+        let runs = Runs::default();
+        for id in [0, 1, Runs::BLOCK, Runs::BLOCK + 1] {
+            assert!(runs.expect(id));
+        }
+        for id in [0, Runs::BLOCK + 1, Runs::BLOCK + 1, 5 * Runs::BLOCK] {
+            runs.count(id);
+        }
+        assert_eq!(Ran::count(runs.each()), Ran { done: 2, doubled: 1 });
+        assert!(!runs.expect(Runs::BLOCK * Runs::BLOCKS_MAX as u64));
+    }
 
     #[test]
     fn a_request_counts_as_done_once_however_often_it_ran() {

@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use wave_core::clock::Nanos;
 use wave_core::layout::{Config, QueueConfig};
 use wave_core::link as core_link;
-use wave_links::LinkSpec;
+use wave_links::{LinkSpec, places};
 use wave_user::{Attributes, CoreStats, Enclave, Options, Spawner, StartError, ThreadKind};
 use wave_workloads::cpu;
 use wave_workloads::generator::{Refused, Request, Server};
@@ -17,7 +16,6 @@ use wave_workloads::service::Clock;
 
 use super::Failure;
 use super::agent::AgentProcess;
-use super::neighbours::{self, Neighbours};
 use super::recording::Logs;
 use super::seating::Seating;
 use super::service::Work;
@@ -54,7 +52,7 @@ impl Hosted {
         logs: Option<Logs>,
     ) -> Result<Hosted, Failure> {
         let link = link(&agent.link)?;
-        let mut options = Options::new(socket());
+        let mut options = Options::new(socket()?);
         options.config = config(host, agent);
         options.link = link;
         options.cpus = cpus.to_vec();
@@ -78,17 +76,20 @@ impl Hosted {
             lost: 0,
             barks: 0,
         };
-        let mut agent = hosted.new_agent()?;
-        agent.wait_until_attached(&hosted.enclave)?;
-        hosted.agent = Some(agent);
+        hosted.start_agent()?;
         Ok(hosted)
     }
 
-    /// Starts another agent for the enclave, and does not wait for it.
-    pub fn new_agent(&self) -> Result<AgentProcess, Failure> {
+    /// Starts another agent for the enclave, and waits until it is attached.
+    pub fn start_agent(&mut self) -> Result<(), Failure> {
+        let before = self.enclave.stats().agents;
         let socket = self.enclave.socket();
         let log = self.logs.as_ref().map(Logs::next);
-        AgentProcess::start(socket, &self.policy, self.agent_cpu, self.agent_shares, log)
+        let (cpu, shares) = (self.agent_cpu, self.agent_shares);
+        let mut agent = AgentProcess::start(socket, &self.policy, cpu, shares, log)?;
+        agent.wait_until_attached(&self.enclave, before)?;
+        self.agent = Some(agent);
+        Ok(())
     }
 
     /// If the host has lost its agent since the last call, says why and starts another.
@@ -104,9 +105,7 @@ impl Hosted {
         };
         (self.lost, self.barks) = (stats.lost_agents, stats.barks);
         self.agent = None;
-        let mut agent = self.new_agent()?;
-        agent.wait_until_attached(&self.enclave)?;
-        self.agent = Some(agent);
+        self.start_agent()?;
         Ok(Some(why))
     }
 
@@ -172,10 +171,8 @@ fn cannot_start(error: &StartError, host: Host) -> Failure {
 }
 
 /// A path that nobody else uses.
-pub(super) fn socket() -> PathBuf {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("wave-{}-{count}.sock", std::process::id()))
+pub(super) fn socket() -> Result<PathBuf, Failure> {
+    places::socket("run").map_err(Failure::cannot)
 }
 
 /// What it is made of.
@@ -285,8 +282,6 @@ pub struct Sample {
     agents: Option<Duration>,
     /// CPU time of this process's other threads.
     others_cpu_ns: u64,
-    neighbours: Option<Neighbours>,
-    stalled_ns: Option<u64>,
 }
 
 impl System {
@@ -306,7 +301,7 @@ impl System {
                 };
                 let work = Arc::clone(work);
                 let pool = Pool::start(&settings, move |request, thread| {
-                    work.serve_under_linux(request, thread % work.recorder_slots());
+                    work.serve(request, Clock::Wall, || thread % work.recorder_slots());
                 });
                 Ok(System::Linux(pool.map_err(Failure::cannot)?))
             }
@@ -337,8 +332,6 @@ impl Sample {
         Sample {
             cores: hosted.iter().flat_map(|hosted| cores(hosted)).collect(),
             agents: agents.sum(),
-            neighbours: Neighbours::now(),
-            stalled_ns: neighbours::stalled_ns(),
             others_cpu_ns: cpu::process_cpu_time_ns().saturating_sub(cpu::thread_cpu_time_ns()),
             at_ns: cpu::monotonic_ns(),
         }
@@ -378,10 +371,6 @@ pub struct Delta {
     pub agent_ns: f64,
     /// Whether there was an agent to look at.
     pub has_agent: bool,
-    /// CPUs that processes used which are none of ours.
-    pub neighbours_cpus: f64,
-    /// Time that host cores wanted to run and others did, on their CPUs.
-    pub stalled_ns: f64,
 }
 
 impl Delta {
@@ -391,14 +380,6 @@ impl Delta {
         let mut delta = Delta { wall_ns, cores_ns: wall_ns * cores as f64, ..Delta::default() };
         if let (Some(before), Some(after)) = (before.agents, after.agents) {
             delta.agent_ns = after.saturating_sub(before).as_nanos() as f64;
-        }
-        if let Some((old, new)) = before.neighbours.zip(after.neighbours) {
-            // Agents are children that were not waited for yet.
-            let agents = if wall_ns > 0.0 { delta.agent_ns / wall_ns } else { 0.0 };
-            delta.neighbours_cpus = (new.cpus_since(&old) - agents).max(0.0);
-        }
-        if let Some((old, new)) = before.stalled_ns.zip(after.stalled_ns) {
-            delta.stalled_ns = new.saturating_sub(old) as f64;
         }
         if after.cores.is_empty() {
             // Of plain threads, what the kernel does for them counts as theirs.

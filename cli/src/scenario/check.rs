@@ -51,18 +51,26 @@ impl Source<'_> {
             return Ok(*value.get_ref());
         }
         let (least, most) = (allowed.start(), allowed.end());
-        let message = format!("`{field}` is {}, expected {least} to {most}", value.get_ref());
+        let mut value_text = value.get_ref().to_string();
+        if value_text.len() > DIGITS_MAX {
+            value_text.truncate(DIGITS_MAX);
+            value_text.push_str("...");
+        }
+        let message = format!("`{field}` is {value_text}, expected {least} to {most}");
         Err(self.refuse(value.span(), message))
     }
 
     /// A scenario's name.
     pub(super) fn name(&self, written: &Spanned<String>) -> Result<String, ScenarioError> {
         let name = written.get_ref();
-        if !name.is_empty() && slug(name) == *name {
+        if (1..=NAME_MAX).contains(&name.len()) && slug(name) == *name {
             return Ok(name.clone());
         }
-        let message =
-            format!("`name` is \"{name}\", expected small letters, digits and single hyphens");
+        let most =
+            if name.len() > NAME_MAX { format!(", {NAME_MAX} at most") } else { String::new() };
+        let message = format!(
+            "`name` is \"{name}\", expected small letters, digits and single hyphens{most}"
+        );
         Err(self.refuse(written.span(), message))
     }
 
@@ -74,6 +82,11 @@ impl Source<'_> {
     ) -> Result<String, ScenarioError> {
         let name = written.get_ref();
         let file = slug(name);
+        if name.len() > NAME_MAX {
+            let message =
+                format!("`variant.name` has {} bytes, expected {NAME_MAX} at most", name.len());
+            return Err(self.refuse(written.span(), message));
+        }
         if !file.is_empty() && others.all(|other| slug(other) != file) {
             return Ok(name.clone());
         }
@@ -89,9 +102,16 @@ impl Source<'_> {
         loads: &Spanned<Vec<Spanned<f64>>>,
     ) -> Result<Vec<f64>, ScenarioError> {
         let field = "run.loads_per_second";
+        if loads.get_ref().len() > LOADS_MAX {
+            let message = format!(
+                "`{field}` has {} loads, expected {LOADS_MAX} at most",
+                loads.get_ref().len()
+            );
+            return Err(self.refuse(loads.span(), message));
+        }
         let mut checked: Vec<f64> = Vec::with_capacity(loads.get_ref().len());
         for load in loads.get_ref() {
-            let rate = self.positive(field, load)?;
+            let rate = self.rate(field, load)?;
             if let Some(before) = checked.last().filter(|before| **before >= rate) {
                 let message =
                     format!("`{field}` has {rate} after {before}, expected ascending loads");
@@ -106,6 +126,30 @@ impl Source<'_> {
         Ok(checked)
     }
 
+    /// Requests a second.
+    pub(super) fn rate(&self, field: &str, value: &Spanned<f64>) -> Result<f64, ScenarioError> {
+        self.positive(field, value)?;
+        self.within(field, Some(value), RATE_MIN, RATE_MIN..=RATE_MAX)
+    }
+
+    /// Refuses more requests in a point of so many `seconds` than memory and patience are for.
+    pub(super) fn few_requests(
+        &self,
+        field: &str,
+        rate: f64,
+        seconds: f64,
+        span: Range<usize>,
+    ) -> Result<(), ScenarioError> {
+        if rate * seconds <= REQUESTS_MAX {
+            return Ok(());
+        }
+        let message = format!(
+            "`{field}` is {rate}, for {seconds} s: {:e} requests in one point, expected {REQUESTS_MAX:e} at most",
+            rate * seconds
+        );
+        Err(self.refuse(span, message))
+    }
+
     /// A number above 0.
     fn positive(&self, field: &str, value: &Spanned<f64>) -> Result<f64, ScenarioError> {
         let number = *value.get_ref();
@@ -115,6 +159,29 @@ impl Source<'_> {
         Err(self.refuse(value.span(), format!("`{field}` is {number}, expected a number above 0")))
     }
 }
+
+/// Letters of a name, which names files.
+const NAME_MAX: usize = 100;
+/// Digits of a value that are shown.
+const DIGITS_MAX: usize = 24;
+/// Loads of a scenario.
+const LOADS_MAX: usize = 1_000;
+/// Requests a second: more than any generator here makes, or any paper reports.
+const RATE_MAX: f64 = 1e8;
+/// The same: fewer make no point.
+const RATE_MIN: f64 = 0.001;
+/// Requests of one point: each is remembered in a run with crashes.
+const REQUESTS_MAX: f64 = 1e9;
+/// Length of a point. Longer ones are many points.
+const SECONDS_MAX: f64 = 3_600.0;
+/// The least time that is measured.
+const SECONDS_MIN: f64 = 0.001;
+/// Length of a run with crashes: a day.
+const CRASHES_SECONDS_MAX: f64 = 86_400.0;
+/// Time between two kills: an agent that is stopped is noticed by the watchdog after 20 ms, and the next one starts.
+const EVERY_MS_MIN: u64 = 1;
+/// Weights of classes.
+const WEIGHT_MAX: f64 = 1e9;
 
 /// Fills in defaults and checks `raw`.
 pub(super) fn check(raw: RawScenario, source: Source<'_>) -> Result<Scenario, ScenarioError> {
@@ -195,6 +262,14 @@ fn kind(raw: &RawScenario, source: Source<'_>) -> Result<Kind, ScenarioError> {
             let threads = raw.chaos.as_ref().and_then(|chaos| chaos.get_ref().threads.as_ref());
             let default = defaults::CHAOS_THREADS;
             let threads = source.within("chaos.threads", threads, default, 1..=4096)?;
+            let classes = raw.workload.as_ref().and_then(|workload| workload.classes.as_ref());
+            let is_range = |class: &Spanned<RawClass>| {
+                class.get_ref().operation == Some(super::model::Operation::Range)
+            };
+            if !classes.is_some_and(|classes| classes.get_ref().iter().any(is_range)) {
+                let message = "kind = \"chaos\" scans: it needs a class with operation = \"range\"";
+                return Err(source.refuse(raw.kind.span(), message));
+            }
             Ok(Kind::Chaos(Chaos { threads }))
         }
     }
@@ -206,8 +281,17 @@ fn crash_kind(raw: &RawCrash, source: Source<'_>) -> Result<Kind, ScenarioError>
         "crash.every_ms",
         raw.every_ms.as_ref(),
         defaults::EVERY_MS,
-        1..=3_600_000,
+        EVERY_MS_MIN..=3_600_000,
     )?;
+    let seconds = f64::from(kills) * every_ms as f64 / 1e3;
+    if seconds > CRASHES_SECONDS_MAX {
+        let at = raw.every_ms.as_ref().map(Spanned::span);
+        let at = raw.kills.as_ref().map(Spanned::span).or(at).unwrap_or(0..0);
+        let message = format!(
+            "`crash.kills` times `crash.every_ms` is {seconds} s, expected {CRASHES_SECONDS_MAX} s at most"
+        );
+        return Err(source.refuse(at, message));
+    }
     Ok(Kind::Crash(Crash { kills, every_ms }))
 }
 
@@ -260,7 +344,9 @@ fn workload(raw: RawWorkload, source: Source<'_>) -> Result<Workload, ScenarioEr
 }
 
 fn class(raw: &RawClass, service_us: f64, source: Source<'_>) -> Result<Class, ScenarioError> {
-    let weight = source.positive("workload.classes.weight", &raw.weight)?;
+    let field = "workload.classes.weight";
+    source.positive(field, &raw.weight)?;
+    let weight = source.within(field, Some(&raw.weight), 1.0, 1.0 / WEIGHT_MAX..=WEIGHT_MAX)?;
     let service_us = source.within(
         "workload.classes.service_us",
         raw.service_us.as_ref(),
@@ -303,17 +389,23 @@ fn run(
             );
             return Err(source.refuse(span, message));
         }
-        let load = source.positive("crash.load_per_second", &crash.get_ref().load_per_second)?;
+        let written = &crash.get_ref().load_per_second;
+        let load = source.rate("crash.load_per_second", written)?;
         let seconds = warmup + f64::from(times.kills) * times.every_ms as f64 / 1e3;
+        source.few_requests("crash.load_per_second", load, seconds, written.span())?;
         let load = Load::Each(vec![load]);
         return Ok(Run { seconds, warmup_seconds: warmup, seed, load, refine: 0, compare: None });
     }
 
     let seconds = match &raw.seconds {
-        Some(seconds) => source.positive("run.seconds", seconds)?,
+        Some(seconds) => {
+            source.positive("run.seconds", seconds)?;
+            let allowed = SECONDS_MIN..=SECONDS_MAX;
+            source.within("run.seconds", Some(seconds), defaults::SECONDS, allowed)?
+        }
         None => defaults::SECONDS,
     };
-    if warmup >= seconds {
+    if warmup > seconds - SECONDS_MIN {
         let at =
             warmup_seconds.map(Spanned::span).or_else(|| raw.seconds.as_ref().map(Spanned::span));
         let message = format!(
@@ -343,8 +435,17 @@ fn run(
                            a ladder compares saturations";
             return Err(source.refuse(loads.span(), message));
         }
-        (Some(loads), None) => Load::Each(source.loads(loads)?),
-        (None, Some(search)) => self::search(search.get_ref(), source)?,
+        (None, Some(search)) if matches!(kind, Kind::Enclaves(_)) => {
+            let message = "[run.search] with kind = \"enclaves\", expected `run.loads_per_second`";
+            return Err(source.refuse(search.span(), message));
+        }
+        (Some(written), None) => {
+            let loads = source.loads(written)?;
+            let highest = loads.last().copied().unwrap_or(0.0);
+            source.few_requests("run.loads_per_second", highest, seconds, written.span())?;
+            Load::Each(loads)
+        }
+        (None, Some(search)) => self::search(search.get_ref(), seconds, source)?,
     };
     let refine = source.within("run.refine", raw.refine.as_ref(), defaults::REFINE, 0..=16)?;
     if let Some(written) = &raw.refine
@@ -376,9 +477,10 @@ fn compare(
     Ok(Compare { with: name.clone(), at })
 }
 
-fn search(raw: &RawSearch, source: Source<'_>) -> Result<Load, ScenarioError> {
-    let low = source.positive("run.search.low", &raw.low)?;
-    let high = source.positive("run.search.high", &raw.high)?;
+fn search(raw: &RawSearch, seconds: f64, source: Source<'_>) -> Result<Load, ScenarioError> {
+    let low = source.rate("run.search.low", &raw.low)?;
+    let high = source.rate("run.search.high", &raw.high)?;
+    source.few_requests("run.search.high", high, seconds, raw.high.span())?;
     if low >= high {
         let message = format!(
             "`run.search.high` is {high}, expected more than `run.search.low`, which is {low}"

@@ -25,6 +25,9 @@ pub use sweep::{Sweep, SweepAxis, parse_sweep};
 
 use std::path::Path;
 
+use crate::run::Failure;
+use crate::run::machine::hash;
+
 /// What a file is about.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Experiment {
@@ -36,14 +39,69 @@ pub enum Experiment {
     Rpc(Box<Rpc>),
 }
 
-#[derive(serde::Deserialize)]
-struct Kinds {
-    kind: Option<String>,
+impl Experiment {
+    /// Hash of all that it says and of the files that it names.
+    ///
+    /// # Errors
+    /// Where a file that it names cannot be read.
+    pub fn digest(&self) -> Result<String, Failure> {
+        let (text, files) = match self {
+            Experiment::Requests(scenario) => {
+                let links = scenario.variants.iter().filter_map(|variant| variant.agent());
+                let machine = match &scenario.machine {
+                    Machine::File(file) => Some(file),
+                    Machine::Builtin(_) => None,
+                };
+                let links = links.filter_map(|agent| agent.link.file());
+                (serde_json::to_vec(scenario), links.chain(machine).collect())
+            }
+            Experiment::Memory(memory) => (serde_json::to_vec(memory), Vec::new()),
+            Experiment::Rpc(rpc) => {
+                let links = rpc.variants.iter().filter_map(|stack| stack.link.file());
+                (serde_json::to_vec(rpc), links.collect())
+            }
+        };
+        let mut text = text.expect("string keys only, so it has a form");
+        for file in files {
+            let content = std::fs::read(file).map_err(|error| {
+                let file = file.display();
+                Failure::Scenario(format!("{file}: cannot be read: {error}; the scenario names it"))
+            })?;
+            text.extend(content);
+        }
+        Ok(hash(&text))
+    }
 }
 
-/// What kind of scenario the text says it is. What cannot be read is of none.
-fn kind_of(text: &str) -> Option<String> {
-    toml::from_str::<Kinds>(text).ok()?.kind
+/// Kinds of scenarios about requests.
+const REQUEST_KINDS: [&str; 5] = ["load", "ladder", "crash", "enclaves", "chaos"];
+/// The others; the last has a form of its own, `crate::bakeoff`'s.
+const OTHER_KINDS: [&str; 3] = ["memory", "rpc", "memory-bakeoff"];
+
+#[derive(serde::Deserialize)]
+struct Kinds {
+    kind: Option<toml::Spanned<toml::Value>>,
+}
+
+/// What kind of scenario the text says it is: one that there is. None where it is no TOML or says nothing.
+///
+/// It is checked before all else, as which other fields there are depends on it.
+fn kind_of(path: &Path, text: &str) -> Result<Option<String>, ScenarioError> {
+    let Some(kind) = toml::from_str::<Kinds>(text).ok().and_then(|found| found.kind) else {
+        return Ok(None);
+    };
+    let mut known = REQUEST_KINDS.iter().chain(&OTHER_KINDS);
+    match kind.get_ref().as_str() {
+        Some(name) if known.any(|known| *known == name) => Ok(Some(name.to_owned())),
+        _ => {
+            let all: Vec<String> =
+                REQUEST_KINDS.iter().chain(&OTHER_KINDS).map(|kind| format!("`{kind}`")).collect();
+            let message =
+                format!("`kind` is {}, expected one of {}", kind.get_ref(), all.join(", "));
+            let line = error::line_of(text, kind.span().start);
+            Err(ScenarioError::meaning(path, line, message))
+        }
+    }
 }
 
 /// Reads and checks the scenario in `path`.
@@ -55,7 +113,7 @@ fn kind_of(text: &str) -> Option<String> {
 pub fn load(path: &Path, policies: &[&str]) -> Result<Experiment, ScenarioError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ScenarioError::Read { file: path.to_path_buf(), source })?;
-    Ok(match kind_of(&text).as_deref() {
+    Ok(match kind_of(path, &text)?.as_deref() {
         Some("memory") => Experiment::Memory(Box::new(memory::parse(path, &text)?)),
         Some("rpc") => Experiment::Rpc(Box::new(rpc::parse(path, &text)?)),
         _ => Experiment::Requests(Box::new(parse(path, &text, policies)?)),

@@ -305,6 +305,16 @@ impl Variant {
     }
 }
 
+impl Link {
+    /// The file of a model's costs, if it has one of its own.
+    pub fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Link::File(file) => Some(file),
+            Link::Shm | Link::Builtin(_) => None,
+        }
+    }
+}
+
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -203,6 +203,9 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Rpc, ScenarioError> {
         0.0..=seconds * 0.9,
     )?;
     let loads_per_second = source.loads(&run.loads_per_second)?;
+    let highest = loads_per_second.last().copied().unwrap_or(0.0);
+    let span = run.loads_per_second.span();
+    source.few_requests("run.loads_per_second", highest, seconds, span)?;
     let refine = source.within("run.refine", run.refine.as_ref(), defaults::REFINE, 0..=20)?;
     let limit = defaults::GET_P99_US;
     let (host, most) = (&raw.host, 240);

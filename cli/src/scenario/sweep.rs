@@ -19,7 +19,7 @@ use toml::{Table, Value};
 
 use super::error::{ScenarioError, line_of};
 use super::model::Scenario;
-use super::{check, file};
+use super::{REQUEST_KINDS, check, file};
 
 /// The most scenarios that one file may make; ten thousand take seconds to check.
 pub const EXPANSIONS_MAX: usize = 10_000;
@@ -59,6 +59,13 @@ pub struct Expansion {
 /// As for [`super::parse`]. Where a value of an axis is to blame, the message names both.
 pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, ScenarioError> {
     let source = check::Source { path, text, policies };
+    if let Some(kind) =
+        super::kind_of(path, text)?.filter(|kind| !REQUEST_KINDS.contains(&kind.as_str()))
+    {
+        let message =
+            format!("kind = \"{kind}\" cannot be swept, expected kind = \"load\" or \"ladder\"");
+        return Err(ScenarioError::meaning(path, 1, message));
+    }
     let mut base: Table = match toml::from_str(text) {
         Ok(base) => base,
         // The ordinary way has the better words for it.

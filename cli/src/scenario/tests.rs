@@ -47,7 +47,7 @@ fn every_scenario_of_the_project_is_accepted_and_named_after_its_file() {
             assert_eq!(Some(name), file.file_stem().and_then(|stem| stem.to_str()));
             assert!(!description.is_empty(), "{} has no description", file.display());
         };
-        match kind_of(&text).as_deref() {
+        match kind_of(&file, &text).unwrap().as_deref() {
             Some("memory") => {
                 let memory = memory::parse(&file, &text).unwrap_or_else(|error| panic!("{error}"));
                 named(&memory.name, &memory.description);
@@ -247,7 +247,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
         ),
         (
             message_with("[[variant]]", "[host]\ncores = 0\n[[variant]]"),
-            "6: `host.cores` is 0, expected 1 to 1024",
+            "6: `host.cores` is 0, expected 1 to 240",
         ),
         (
             message_with("[[variant]]", "[host]\nprestage = 65\n[[variant]]"),
@@ -374,4 +374,101 @@ fn a_file_that_is_not_there_is_named() {
     let refused = load(Path::new("scenarios/none.toml"), POLICIES).unwrap_err();
     assert!(matches!(refused, ScenarioError::Read { .. }));
     assert!(refused.to_string().starts_with("scenarios/none.toml: cannot be read: "));
+}
+
+#[test]
+fn absurd_values_are_refused_with_their_line_and_what_is_allowed() {
+    let run = |line: &str| message_with("loads_per_second = [1000, 2000]", line);
+    let host = |line: &str| message_with("[[variant]]", &format!("[host]\n{line}\n[[variant]]"));
+    let workload = |line: &str| message_with("[run]", &format!("[workload]\n{line}\n[run]"));
+    let crash = |lines: &str| {
+        message(&format!(
+            "name = \"c\"\nkind = \"crash\"\n[crash]\n{lines}\n[[variant]]\nname = \"a\"\n\
+             placement = \"offload\"\npolicy = \"fifo\"\n"
+        ))
+    };
+    let chaos = "name = \"c\"\nkind = \"chaos\"\n[[variant]]\nname = \"a\"\nplacement = \"offload\"\npolicy = \"fifo\"\n";
+    let enclaves = chaos.replace("chaos\"", "enclaves\"\nrun.search = { low = 1, high = 2 }");
+    let rate = "expected 0.001 to 100000000";
+    let many: Vec<String> = (1..=1001).map(|load| load.to_string()).collect();
+    let long = "a".repeat(101);
+    for (message, line, expected) in [
+        (run("loads_per_second = [1e12]"), 4, &*format!("is 1000000000000, {rate}")),
+        (run("loads_per_second = [1e300]"), 4, &format!("is 1{}..., {rate}", "0".repeat(23))),
+        (run("loads_per_second = [1e-9]"), 4, &format!("is 0.000000001, {rate}")),
+        (run("loads_per_second = [nan]"), 4, "is NaN, expected a number above 0"),
+        (run("search = { low = 1, high = 1e12 }"), 4, "`run.search.high` is 1000000000000"),
+        (run("search = { low = 1e-9, high = 1 }"), 4, "`run.search.low` is 0.000000001"),
+        (
+            run(&format!("loads_per_second = [{}]", many.join(", "))),
+            4,
+            "has 1001 loads, expected 1000",
+        ),
+        (run("loads_per_second = [1]\nseconds = 1e9"), 5, "expected 0.001 to 3600"),
+        (run("loads_per_second = [1]\nseconds = 1e-9"), 5, "expected 0.001 to 3600"),
+        (run("loads_per_second = [1]\nseconds = inf"), 5, "is inf, expected a number above 0"),
+        (
+            run("loads_per_second = [1e8]\nseconds = 100"),
+            4,
+            "1e10 requests in one point, expected 1e9",
+        ),
+        (
+            run("search = { low = 1, high = 1e8 }\nseconds = 100"),
+            4,
+            "`run.search.high` is 100000000, for",
+        ),
+        (
+            run("loads_per_second = [1]\nseconds = 1\nwarmup_seconds = 0.9999"),
+            6,
+            "expected less than",
+        ),
+        (host("cores = 241"), 6, "`host.cores` is 241, expected 1 to 240"),
+        (workload("classes = [{ name = \"G\", weight = 1e308 }]"), 4, "to 1000000000"),
+        (workload("classes = [{ name = \"G\", weight = 1e-320 }]"), 4, "to 1000000000"),
+        (
+            message_with("name = \"good\"", &format!("name = \"{long}\"")),
+            1,
+            "single hyphens, 100 at most",
+        ),
+        (
+            message_with("name = \"a\"", &format!("name = \"{long}\"")),
+            6,
+            "has 101 bytes, expected 100",
+        ),
+        (crash("load_per_second = 1e12"), 4, rate),
+        (crash("load_per_second = 1\nevery_ms = 0"), 5, "`crash.every_ms` is 0, expected 1"),
+        (
+            crash("load_per_second = 1\nkills = 100000\nevery_ms = 3600000"),
+            5,
+            "expected 86400 s at most",
+        ),
+        (crash("load_per_second = 1e8\nkills = 100"), 4, "requests in one point, expected 1e9"),
+        (message(chaos), 2, "it needs a class with operation = \"range\""),
+        (message(&enclaves), 3, "expected `run.loads_per_second`"),
+    ] {
+        assert!(message.starts_with(&format!("scenarios/x.toml:{line}: ")), "{message}");
+        assert!(message.contains(expected), "{message} has no: {expected}");
+    }
+}
+
+#[test]
+fn a_wrong_kind_is_named_and_no_other_field() {
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    // Fields of other kinds come first, which that kind would not have either.
+    for (kind, shown) in [("\"lod\"", "\"lod\""), ("3", "3"), ("\"Memory\"", "\"Memory\"")] {
+        let text = format!("steer = 1\n\nkind = {kind}\n[memory]\nswap = \"1GiB\"\n");
+        std::fs::write(file.path(), &text).unwrap();
+        let at =
+            format!("{}:3: `kind` is {shown}, expected one of `load`, ", file.path().display());
+        for refused in [
+            load(file.path(), POLICIES).unwrap_err().to_string(),
+            parse_sweep(file.path(), &text, POLICIES).unwrap_err().to_string(),
+        ] {
+            assert!(refused.starts_with(&at), "{refused}");
+            assert!(refused.contains("`memory`, `rpc`, `memory-bakeoff`"), "{refused}");
+        }
+    }
+    let rpc = "name = \"r\"\nkind = \"rpc\"\n[run]\nget_p99_us = 3\n";
+    let refused = parse_sweep(file.path(), rpc, POLICIES).unwrap_err().to_string();
+    assert!(refused.contains("kind = \"rpc\" cannot be swept"), "{refused}");
 }

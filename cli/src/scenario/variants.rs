@@ -1,6 +1,7 @@
 //! The variants' meaning: who may be placed where, over which link, with which mappings.
 
 use toml::Spanned;
+use wave_core::layout::CORES_MAX;
 use wave_links::costs::Costs;
 use wave_sched::policies;
 
@@ -27,7 +28,12 @@ pub(super) fn check(
     }
     let shared = Shared {
         host: Host {
-            cores: source.within("host.cores", host.cores.as_ref(), defaults::CORES, 1..=1024)?,
+            cores: source.within(
+                "host.cores",
+                host.cores.as_ref(),
+                defaults::CORES,
+                1..=CORES_MAX as u32,
+            )?,
             max_threads: source.within(
                 "host.max_threads",
                 host.max_threads.as_ref(),
@@ -99,7 +105,7 @@ fn variant(
         "variant.cores",
         raw.cores.as_ref(),
         host.cores,
-        1..=host.max_threads.min(1024),
+        1..=host.max_threads.min(CORES_MAX as u32),
     )?;
     host.threads = raw.threads.as_ref().map_or(host.threads, |threads| *threads.get_ref());
     let scheduler = match raw.placement.get_ref() {

@@ -10,6 +10,7 @@ use wave_workloads::point::{Point, SearchResult};
 use super::plan::{Axis, Manifest, Row};
 use super::shard::Shard;
 use super::store::{Measured, Store};
+use crate::interrupt::quoted;
 use crate::report::sweep as report;
 use crate::run::Failure;
 
@@ -115,16 +116,6 @@ fn commands(root: &Path, store: &Store, missing: &[usize]) -> Vec<(String, usize
     indexes.sort_unstable();
     indexes.dedup();
     indexes.into_iter().filter_map(lacks).collect()
-}
-
-/// `word` as one word of a shell.
-fn quoted(word: &str) -> String {
-    let plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%".contains(letter);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 /// What a row shows of what was found: a point, and the saturation if it was searched for.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::run::Failure;
+use crate::run::machine::hash;
 use crate::scenario::{self, Kind, Link, Load, Machine, Scenario, Scheduler, Sweep, Variant};
 
 /// Of the files in a store; another one is refused.
@@ -177,14 +177,6 @@ impl Manifest {
 /// Whether `text` can be a point's id, and so a file's name.
 fn is_id(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// The first 16 hexadecimal digits of the SHA-256 of `bytes`.
-pub(super) fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)[..8].iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// The loads of one variant: each by itself, or the search.

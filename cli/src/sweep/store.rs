@@ -17,9 +17,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use wave_workloads::point::{Point, SearchResult};
 
-use super::plan::{Manifest, hash};
+use super::plan::Manifest;
 use super::shard::Shard;
+use crate::report::make_folder;
 use crate::run::Failure;
+use crate::run::machine::hash;
 
 const MANIFEST: &str = "sweep.json";
 const POINTS: &str = "points";
@@ -79,8 +81,7 @@ impl Store {
     pub fn open(root: &Path, manifest: &Manifest) -> Result<Store, Failure> {
         let store = Store { root: root.to_path_buf() };
         for directory in [POINTS, SHARDS] {
-            let directory = root.join(directory);
-            fs::create_dir_all(&directory).map_err(cannot_write(&directory))?;
+            make_folder(&root.join(directory))?;
         }
         let file = root.join(MANIFEST);
         // Another shard may be first: who is not, compares.

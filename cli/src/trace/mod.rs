@@ -18,7 +18,7 @@ use wave_core::message::{Decision, Message, Subject, Upstream};
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::Note;
 use wave_core::snapshot::{Snapshot, State};
-use wave_sched::wire::{Event, Kind};
+use wave_core::subsystem::{EndedRun, Show, Shown};
 
 use event::{Track, Writer};
 use waiting::Waiting;
@@ -40,7 +40,7 @@ pub struct Span {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     /// Unknown where the log does not have the decision.
-    thread: Option<Subject>,
+    subject: Option<Subject>,
     shown: bool,
     /// After so long the core's own timer ends it; zero: it does not.
     slice_ns: u64,
@@ -60,6 +60,7 @@ struct Core {
 /// Turns records into a trace, as they come.
 pub struct Trace<W: Write> {
     writer: Writer<W>,
+    show: Show,
     span: Span,
     /// Whether the span has begun.
     on: bool,
@@ -70,8 +71,8 @@ pub struct Trace<W: Write> {
 }
 
 impl<W: Write> Trace<W> {
-    /// Begins the trace of a log with this header.
-    pub fn new(header: &Header, span: Span, out: W) -> io::Result<Trace<W>> {
+    /// Begins the trace of a log with this header, whose subsystem shows its messages and decisions so.
+    pub fn new(header: &Header, show: Show, span: Span, out: W) -> io::Result<Trace<W>> {
         let about = json!({ "policy": header.policy, "about": header.about });
         let mut writer = Writer::new(out, &about)?;
         let (cores, contexts) = (header.config.cores, header.config.contexts);
@@ -85,6 +86,7 @@ impl<W: Write> Trace<W> {
         writer.name(Track::Policy, "agent", &format!("policy {}", header.policy))?;
         Ok(Trace {
             writer,
+            show,
             span,
             on: false,
             now: Nanos(0),
@@ -152,7 +154,7 @@ impl<W: Write> Trace<W> {
         for (core, state) in self.cores.iter_mut().enumerate() {
             if let Some(run) = &mut state.running {
                 run.shown = true;
-                let name = name_of(run.thread);
+                let name = name_of(&self.show, run.subject);
                 let args = json!({ "began": "before the trace" });
                 self.writer.begin(from, Track::Context(core as u16), &name, args)?;
             }
@@ -188,29 +190,34 @@ impl<W: Write> Trace<W> {
 
     fn message(&mut self, context: u16, message: &Message) -> io::Result<()> {
         let track = Track::Context(context);
-        let thread = message.subject;
-        let Some(event) = Event::from_message(message) else {
+        let subject = message.subject;
+        let Some(understood) = (self.show.message)(message) else {
             let name = format!("message of kind {}", message.kind);
-            return self.instant(track, "message", &name, json!({ "subject": thread.id }));
+            return self.instant(track, "message", &name, json!({ "subject": subject.id }));
         };
-        self.waiting.on_event(&event);
-        let kind = kind_name(event.kind);
-        let args = json!({
-            "thread": thread.id,
-            "generation": thread.generation,
-            "sequence": event.sequence.0,
-            "class": event.class,
-            "ran_ns": event.ran.0,
-        });
-        self.instant(track, "message", &format!("{kind} {}", name_of(Some(thread))), args)?;
-        if ends_a_run(event.kind) && self.is_core(event.core) {
-            let mut args = json!({ "ended": kind, "ran_ns": event.ran.0 });
-            if event.kind == Kind::Preempt {
-                args["why"] = self.why_preempted(event.core).into();
-            }
-            self.end_run(event.core, args)?;
+        if let Some(waits) = understood.waits {
+            self.waiting.on_message(message, waits);
         }
-        Ok(())
+        let Shown { name: kind, fields } = understood.shown;
+        let mut args = json!({
+            self.show.subject: subject.id,
+            "generation": subject.generation,
+            "sequence": message.sequence.0,
+        });
+        add_fields(&mut args, &fields);
+        let name = format!("{kind} {}", name_of(&self.show, Some(subject)));
+        self.instant(track, "message", &name, args)?;
+        match understood.ends_run {
+            Some(EndedRun { core, is_forced }) if self.is_core(core) => {
+                let mut args = json!({ "ended": kind });
+                add_fields(&mut args, &fields);
+                if is_forced {
+                    args["why"] = self.why_preempted(core).into();
+                }
+                self.end_run(core, args)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Why the run of a core was made to end, as far as the log knows.
@@ -241,42 +248,45 @@ impl<W: Write> Trace<W> {
         if let Some((decision, shown)) = answered {
             self.arrived(core, &decision, shown, json!({ "outcome": code.name() }))?;
         }
-        let thread = answered.map(|(decision, _)| decision.subject);
+        let subject = answered.map(|(decision, _)| decision.subject);
         let mut args = json!({ "txn": txn.number(), "code": code.name(), "run": run });
-        if let Some(thread) = thread {
-            args["thread"] = thread.id.into();
-            args["generation"] = thread.generation.into();
+        if let Some(subject) = subject {
+            args[self.show.subject] = subject.id.into();
+            args["generation"] = subject.generation.into();
         }
         let complete = code == Code::Complete;
         if !complete {
             args["reason"] = reason(code).into();
         }
         let category = if complete { "outcome" } else { "failure" };
-        let name = format!("{} {}", code.name(), name_of(thread));
+        let name = format!("{} {}", code.name(), name_of(&self.show, subject));
         self.instant(Track::Context(core), category, &name, args)?;
         if complete {
-            self.end_run(core, json!({ "ended": "not told" }))?;
             if let Some((decision, _)) = &answered {
                 self.waiting.on_complete(decision);
             }
-            let slice_ns = answered.map_or(0, |(decision, _)| decision.argument);
-            let args = json!({ "txn": txn.number(), "run": run, "slice_ns": slice_ns });
-            self.begin_run(core, run, thread, slice_ns, args)?;
+            if self.show.occupies_core {
+                self.end_run(core, json!({ "ended": "not told" }))?;
+                let slice_ns = answered.map_or(0, |(decision, _)| decision.argument);
+                let args = json!({ "txn": txn.number(), "run": run, "slice_ns": slice_ns });
+                self.begin_run(core, run, subject, slice_ns, args)?;
+            }
         }
         Ok(())
     }
 
     fn decided(&mut self, core: u16, decision: &Decision) -> io::Result<()> {
-        let Decision { subject, sequence, txn, argument, .. } = decision;
-        let args = json!({
+        let Decision { subject, sequence, txn, .. } = decision;
+        let Shown { name, fields } = (self.show.decision)(decision);
+        let mut args = json!({
             "txn": txn.number(),
             "core": core,
-            "thread": subject.id,
+            self.show.subject: subject.id,
             "generation": subject.generation,
             "sequence": sequence.0,
-            "slice_ns": argument,
         });
-        let name = format!("{} for core {core}", name_of(Some(*subject)));
+        add_fields(&mut args, &fields);
+        let name = format!("{name} {} for core {core}", name_of(&self.show, Some(*subject)));
         self.instant(Track::Policy, "decision", &name, args.clone())?;
         let shown = self.on;
         if shown {
@@ -335,52 +345,51 @@ impl<W: Write> Trace<W> {
         &mut self,
         core: u16,
         run: u32,
-        thread: Option<Subject>,
+        subject: Option<Subject>,
         slice_ns: u64,
         args: Value,
     ) -> io::Result<()> {
         let shown = self.on;
         let state = self.core(core);
         state.run = Some(run);
-        state.running = Some(Run { thread, shown, slice_ns });
-        let (track, name) = (Track::Context(core), name_of(thread));
+        state.running = Some(Run { subject, shown, slice_ns });
+        let (track, name) = (Track::Context(core), name_of(&self.show, subject));
         if shown { self.writer.begin(self.now, track, &name, args) } else { Ok(()) }
     }
 
     fn end_run(&mut self, core: u16, args: Value) -> io::Result<()> {
         let Some(run) = self.core(core).running.take() else { return Ok(()) };
-        let (track, name) = (Track::Context(core), name_of(run.thread));
+        let (track, name) = (Track::Context(core), name_of(&self.show, run.subject));
         if run.shown { self.writer.end(self.now, track, &name, args) } else { Ok(()) }
     }
 
     /// What waits at the end of a moment, where that changed.
     fn count(&mut self) -> io::Result<()> {
         let count = self.waiting.count();
-        if self.on && self.counted.replace(count) != Some(count) {
-            self.writer.counter(self.now, "threads that wait", count)?;
+        if self.on && self.show.occupies_core && self.counted.replace(count) != Some(count) {
+            let name = format!("{}s that wait", self.show.subject);
+            self.writer.counter(self.now, &name, count)?;
         }
         Ok(())
     }
 }
 
-fn name_of(thread: Option<Subject>) -> String {
-    match thread {
-        Some(Subject { id, generation }) => format!("thread {id} gen {generation}"),
-        None => "unknown thread".to_owned(),
+fn name_of(show: &Show, subject: Option<Subject>) -> String {
+    match subject {
+        Some(Subject { id, generation }) => format!("{} {id} gen {generation}", show.subject),
+        None => format!("unknown {}", show.subject),
+    }
+}
+
+fn add_fields(args: &mut Value, fields: &[(&'static str, u64)]) {
+    for (name, value) in fields {
+        args[*name] = (*value).into();
     }
 }
 
 /// Name and identity of a decision that is on its way.
 fn on_its_way(core: u16, decision: &Decision) -> (String, String) {
     (format!("to core {core}"), format!("{core}.{}", decision.txn.number()))
-}
-
-fn kind_name(kind: Kind) -> String {
-    format!("{kind:?}").to_uppercase()
-}
-
-fn ends_a_run(kind: Kind) -> bool {
-    !matches!(kind, Kind::New | Kind::Wakeup)
 }
 
 /// Why a decision failed, in words.

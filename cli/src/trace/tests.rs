@@ -9,8 +9,9 @@ use wave_core::log::{LogReader, LogWriter};
 use wave_core::message::{Sequence, TxnId};
 use wave_core::policy::{Decisions, Preemption};
 use wave_core::snapshot::{CoreRecord, Record as SubjectRecord};
+use wave_core::subsystem::Subsystem;
 use wave_sched::policies;
-use wave_sched::wire::NO_CORE;
+use wave_sched::wire::{Event, Kind, NO_CORE};
 
 use super::*;
 
@@ -18,7 +19,12 @@ const ALL: Span = Span { from: Nanos(0), until: Nanos::MAX };
 const CORES: u16 = 2;
 
 fn header() -> Header {
-    let config = Config { subjects: 64, prestage: 1, ..Config::coherent(CORES) };
+    let config = Config {
+        subsystem: wave_sched::SUBSYSTEM.id,
+        subjects: 64,
+        prestage: 1,
+        ..Config::coherent(CORES)
+    };
     Header { config, policy: "fifo".into(), about: "a test".into() }
 }
 
@@ -112,9 +118,14 @@ fn event(kind: Kind, id: usize, sequence: u32, core: u16) -> Event {
 }
 
 fn trace(log: &[u8], span: Span) -> Vec<Value> {
+    trace_as(&wave_sched::SUBSYSTEM, log, span)
+}
+
+fn trace_as(subsystem: &Subsystem, log: &[u8], span: Span) -> Vec<Value> {
     let mut reader = LogReader::new(log).unwrap();
+    assert_eq!(reader.header().config.subsystem, subsystem.id);
     let mut out = Vec::new();
-    let mut trace = Trace::new(reader.header(), span, &mut out).unwrap();
+    let mut trace = Trace::new(reader.header(), subsystem.show, span, &mut out).unwrap();
     let _ = reader.by_ref().all(|record| trace.feed(&record.unwrap()).unwrap());
     let events = trace.finish().unwrap();
     let mut json: Value = serde_json::from_slice(&out).unwrap();
@@ -260,7 +271,12 @@ fn a_part_is_shown_as_it_is_in_the_whole() {
 /// A log of a core that runs thread 0 until `policy`, or the core's own timer, makes it leave after 31 us,
 /// and then thread 1.
 fn preempted(policy: &str) -> Vec<u8> {
-    let config = Config { subjects: 8, prestage: 1, ..Config::coherent(1) };
+    let config = Config {
+        subsystem: wave_sched::SUBSYSTEM.id,
+        subjects: 8,
+        prestage: 1,
+        ..Config::coherent(1)
+    };
     let header = Header { config, policy: policy.into(), about: "a test".into() };
     let mut bytes = Vec::new();
     let writer = LogWriter::new(&header, |piece: &[u8]| bytes.extend_from_slice(piece));
@@ -315,6 +331,45 @@ fn a_preempted_run_ends_on_its_cores_track_and_says_why() {
         assert_eq!(ran[0], (2.0, 33.0, "thread 0 gen 3".to_owned()), "{policy}");
         assert_eq!(ran[1].2, "thread 1 gen 3");
     }
+}
+
+/// What an agent of memory decides about is shown as it calls it.
+#[test]
+fn a_log_of_memory_has_strips_and_no_threads() {
+    let config = wave_memory::serve::config(4);
+    let header = Header { config, policy: "sol".into(), about: "a test".into() };
+    let mut bytes = Vec::new();
+    let writer = LogWriter::new(&header, |piece: &[u8]| bytes.extend_from_slice(piece));
+    let policy = wave_memory::policies::by_name("sol", &config).unwrap();
+    let mut brain = Brain::new(&config, policy, writer);
+    let asks = CoreRecord { run: 0, txn: TxnId::new(0), asks: true };
+    brain.on_snapshot(Nanos(5), &Snapshot { records: Vec::new(), cores: vec![asks] });
+    let place = wave_memory::wire::Place { space: 77, address: 1 << 30 };
+    let strip = wave_memory::wire::Strip {
+        strip: Subject { id: 2, generation: 1 },
+        sequence: Sequence(1),
+        mapped: 0b111,
+        void: 0b111,
+        huge: 0,
+        place,
+    };
+    let entry = Upstream { message: Some(strip.to_message()), outcome: None, asks: false };
+    brain.on_entry(Nanos(10), 1, &entry);
+    let mut out = Decisions::default();
+    brain.decide(Nanos(20), 16, &mut out);
+    assert!(!out.staged.is_empty(), "a strip that is new is scanned");
+    let outcome = Some(Outcome { txn: TxnId::new(1), code: Code::Complete, run: 1 });
+    brain.on_entry(Nanos(30), 0, &Upstream { message: None, outcome, asks: false });
+    drop(brain);
+
+    let events = trace_as(&wave_memory::SUBSYSTEM, &bytes, ALL);
+    let named = |name: &str| events.iter().find(|event| event["name"] == name).unwrap();
+    assert_eq!(named("MAPPED strip 2 gen 1")["args"]["process"], 77);
+    assert_eq!(named("SCAN strip 2 gen 1 for core 0")["args"]["batches"], 3);
+    named("COMPLETE strip 2 gen 1");
+    // Nothing runs on a core of a host of memory.
+    assert_eq!(of(&events, "B").count(), 0);
+    assert!(events.iter().all(|event| !event["name"].to_string().contains("thread ")));
 }
 
 /// A log whose beginning was lost on the way: runs of unknown threads, no overlaps.

@@ -157,7 +157,7 @@ pub fn line_transfer(native: &Native) -> Result<f64, Failure> {
     })
 }
 
-fn cycle(bench: &mut Bench<'_>, times: usize) -> Result<f64, Failure> {
+fn cycle(bench: &mut Bench, times: usize) -> Result<f64, Failure> {
     let mut all = Vec::new();
     for _ in 0..times {
         let load = bench.poisson(BURST_PER_SECOND).evenly();
@@ -171,7 +171,7 @@ fn cycle_of(point: &Point) -> f64 {
 }
 
 fn latencies(
-    bench: &mut Bench<'_>,
+    bench: &mut Bench,
     per_second: f64,
     measured: Duration,
     times: usize,

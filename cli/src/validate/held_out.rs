@@ -220,7 +220,8 @@ impl HeldOut {
                 let mut all = Vec::new();
                 for _ in 0..RUNS {
                     let outcome = bench.run(bench.poisson(per_second), warm_up, measured)?;
-                    let disturbed = outcome.disturbed || !outcome.measured.generator.valid;
+                    let disturbed =
+                        outcome.disturbed.is_some() || !outcome.measured.generator.valid;
                     all.push((Answer::latency(per_second, &outcome.measured), disturbed));
                 }
                 let calm = all.iter().filter(|(_, disturbed)| !disturbed).count() >= RUNS_MIN;

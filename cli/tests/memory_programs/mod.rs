@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use wave_skip::skip;
 
 use super::{object, status, swap, wave};
 
@@ -85,7 +86,7 @@ fn redis(port: u16) -> Option<Server> {
         .into_iter()
         .find(|path| Path::new(path).exists())
     else {
-        println!("skipped: redis is not installed (apt-get install redis-tools)");
+        skip("redis is not installed (apt-get install redis-tools)");
         return None;
     };
     let mut command = Command::new(program);
@@ -150,7 +151,7 @@ fn ask(folder: &Path, bin: &Path, sql: &str) -> Option<String> {
 fn shared_buffers_of_postgresql_are_recognised_and_left_alone() {
     let Some(_swap) = swap(1 << 30) else { return };
     let Some(bin) = postgresql() else {
-        println!("skipped: PostgreSQL is not installed (apt-get install postgresql)");
+        skip("PostgreSQL is not installed (apt-get install postgresql)");
         return;
     };
     let folder = TempDir::new_in("/var/tmp").unwrap();

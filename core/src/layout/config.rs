@@ -2,11 +2,14 @@
 
 use super::CONTROL_ENTRIES;
 use crate::clock::Nanos;
-use crate::link::{Home, LINE_WORDS, Mapping, Transport};
+use crate::link::{Home, LINE_WORDS, Mapping, Side, Transport};
 use crate::queue::Ring;
+use crate::subsystem::SubsystemId;
 
+/// Words of a [`Config`] before its pools.
+const FIELDS: usize = 6;
 /// Words of a [`Config`] in a header.
-pub const CONFIG_WORDS: usize = 10;
+pub const CONFIG_WORDS: usize = FIELDS + POOLS_MAX;
 
 /// How a direction's queues are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,62 +26,86 @@ pub struct QueueConfig {
     pub entries: u32,
 }
 
-/// How bulk data travels from host to agent.
+/// Kinds of pools in one configuration, at most.
+pub const POOLS_MAX: usize = 4;
+
+/// Whether a window has one pool of a kind, or one for each of its cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BulkConfig {
-    /// Extents in the pool; 0 where the subsystem sends none.
-    pub extents: u16,
-    /// Lines in each.
-    pub lines: u32,
-    /// Whether the host waits for each copy, or goes on and looks later.
-    pub transport: Transport,
+#[repr(u8)]
+pub enum PoolScope {
+    /// One, whose extents the control context sends: see [`crate::control::HostControl::send_bulk`].
+    Window = 0,
+    /// One for each core.
+    Core = 1,
 }
 
-impl BulkConfig {
-    /// No bulk data.
-    pub const NONE: BulkConfig = BulkConfig { extents: 0, lines: 0, transport: Transport::DmaSync };
+/// A pool of extents that a subsystem asks for: memory for what is too large for its queues' entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// The side that fills its extents.
+    pub producer: Side,
+    /// How many pools there are of this kind.
+    pub scope: PoolScope,
+    /// Extents in each pool; 0 is no pool.
+    pub extents: u8,
+    /// Lines in each extent.
+    pub lines: u16,
+    /// Whether the control context waits for each copy ([`Transport::DmaSync`]), or goes on and looks later. Extents of
+    /// cores are never waited for.
+    pub transport: Transport,
+    /// Bytes that still go through the queue, where a subsystem has such a limit: what is longer goes in extents.
+    pub inline_max: u32,
+}
+
+impl PoolConfig {
+    /// No pool.
+    pub const NONE: PoolConfig = PoolConfig {
+        producer: Side::Host,
+        scope: PoolScope::Window,
+        extents: 0,
+        lines: 0,
+        transport: Transport::DmaSync,
+        inline_max: 0,
+    };
+
+    /// Whether its extents carry bulk data: from the host's control context to the agent.
+    pub const fn is_bulk(&self) -> bool {
+        matches!((self.scope, self.producer), (PoolScope::Window, Side::Host)) && self.extents > 0
+    }
 
     /// Words in an extent.
     pub const fn words(&self) -> usize {
         self.lines as usize * LINE_WORDS
     }
 
+    /// Extents, flags, lines, then the bytes that stay in queues.
     const fn to_word(self) -> u64 {
-        (self.extents as u64) << 48 | (self.lines as u64) << 8 | self.transport as u64
-    }
-}
-
-/// How what is too large for a core's queues travels: for each core a pool of extents in either direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PayloadConfig {
-    /// Extents in each pool; 0 where all goes through the queues.
-    pub extents: u16,
-    /// Lines in each.
-    pub lines: u16,
-    /// Bytes that still go through the queue: what is longer goes in extents.
-    pub inline_max: u32,
-}
-
-impl PayloadConfig {
-    /// All goes through the queues.
-    pub const NONE: PayloadConfig = PayloadConfig { extents: 0, lines: 0, inline_max: u32::MAX };
-
-    const fn to_word(self) -> u64 {
-        (self.extents as u64) << 48 | (self.lines as u64) << 32 | self.inline_max as u64
+        let flags = (self.transport as u64) << 4 | (self.scope as u64) << 1 | self.producer as u64;
+        (self.extents as u64) << 56
+            | flags << 48
+            | (self.lines as u64) << 32
+            | self.inline_max as u64
     }
 
-    const fn from_word(word: u64) -> PayloadConfig {
-        PayloadConfig {
-            extents: (word >> 48) as u16,
+    fn from_word(word: u64) -> Option<PoolConfig> {
+        let flags = (word >> 48) as u8;
+        let pool = PoolConfig {
+            producer: if flags & 1 == 0 { Side::Host } else { Side::Agent },
+            scope: if flags & 2 == 0 { PoolScope::Window } else { PoolScope::Core },
+            extents: (word >> 56) as u8,
             lines: (word >> 32) as u16,
+            transport: decode_transport(flags >> 4)?,
             inline_max: word as u32,
-        }
+        };
+        (pool.to_word() == word).then_some(pool)
     }
 }
 
 /// Everything both sides must agree on before they speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// The subsystem, set by the host when it lays the window out.
+    pub subsystem: SubsystemId,
     /// Host cores of the enclave.
     pub cores: u16,
     /// Producing contexts that are not cores: outside threads and the control context (the last).
@@ -91,10 +118,8 @@ pub struct Config {
     pub messages: QueueConfig,
     /// Decisions, agent to host.
     pub decisions: QueueConfig,
-    /// Bulk data, host to agent.
-    pub bulk: BulkConfig,
-    /// What is too large for a core's queues, both ways.
-    pub payloads: PayloadConfig,
+    /// Memory for what is too large for the queues, as the subsystem asks for it.
+    pub pools: [PoolConfig; POOLS_MAX],
     /// How long a core or an agent without work looks for some before it parks.
     pub spin: Nanos,
     /// The watchdog's limit: work has waited this long for a decision.
@@ -112,14 +137,14 @@ impl Config {
             entries: 1024,
         };
         Config {
+            subsystem: SubsystemId::NONE,
             cores,
             contexts: 2,
             subjects: 4096,
             prestage: 2,
             messages: queue,
             decisions: QueueConfig { entries: 64, ..queue },
-            bulk: BulkConfig::NONE,
-            payloads: PayloadConfig::NONE,
+            pools: [PoolConfig::NONE; POOLS_MAX],
             spin: Nanos::from_micros(50),
             patience: Nanos::from_millis(20),
         }
@@ -134,6 +159,11 @@ impl Config {
         config
     }
 
+    /// The pool whose extents carry bulk data, or [`PoolConfig::NONE`].
+    pub fn bulk(&self) -> PoolConfig {
+        self.pools.into_iter().find(PoolConfig::is_bulk).unwrap_or(PoolConfig::NONE)
+    }
+
     /// As words, for a header.
     pub fn to_words(&self) -> [u64; CONFIG_WORDS] {
         let queue = |queue: &QueueConfig| {
@@ -143,18 +173,21 @@ impl Config {
                 | (queue.host as u64) << 8
                 | queue.agent as u64
         };
-        [
-            self.cores.into(),
-            self.contexts.into(),
+        let mut words = [0; CONFIG_WORDS];
+        let (fields, pools) = words.split_at_mut(FIELDS);
+        fields.copy_from_slice(&[
+            u64::from(self.subsystem.number()) << 48
+                | u64::from(self.prestage) << 32
+                | u64::from(self.contexts) << 16
+                | u64::from(self.cores),
             self.subjects.into(),
-            self.prestage.into(),
             queue(&self.messages),
             queue(&self.decisions),
-            self.bulk.to_word(),
-            self.payloads.to_word(),
             self.spin.0,
             self.patience.0,
-        ]
+        ]);
+        pools.copy_from_slice(&self.pools.map(PoolConfig::to_word));
+        words
     }
 
     /// From words that [`Config::to_words`] gave; still to be checked ([`Config::check`]).
@@ -162,19 +195,23 @@ impl Config {
     /// # Errors
     /// The index of the first word that means nothing.
     pub fn from_words(words: &[u64; CONFIG_WORDS]) -> Result<Config, usize> {
-        let small = |at: usize| u16::try_from(words[at]).map_err(|_| at);
         let queue = |at: usize| decode_queue(words[at]).ok_or(at);
+        let mut pools = [PoolConfig::NONE; POOLS_MAX];
+        for (at, pool) in (FIELDS..).zip(&mut pools) {
+            *pool = PoolConfig::from_word(words[at]).ok_or(at)?;
+        }
+        let [first, ..] = *words;
         Ok(Config {
-            cores: small(0)?,
-            contexts: small(1)?,
-            subjects: u32::try_from(words[2]).map_err(|_| 2_usize)?,
-            prestage: small(3)?,
-            messages: queue(4)?,
-            decisions: queue(5)?,
-            bulk: decode_bulk(words[6]).ok_or(6_usize)?,
-            payloads: PayloadConfig::from_word(words[7]),
-            spin: Nanos(words[8]),
-            patience: Nanos(words[9]),
+            subsystem: SubsystemId::new((first >> 48) as u16),
+            cores: first as u16,
+            contexts: (first >> 16) as u16,
+            prestage: (first >> 32) as u16,
+            subjects: u32::try_from(words[1]).map_err(|_| 1_usize)?,
+            messages: queue(2)?,
+            decisions: queue(3)?,
+            spin: Nanos(words[4]),
+            patience: Nanos(words[5]),
+            pools,
         })
     }
 
@@ -206,18 +243,22 @@ impl Config {
         // Outstanding decisions and credit not yet published (a quarter) must fit in the ring, so
         // that an honest agent never finds it full.
         within("prestage", self.prestage.into(), 0, u64::from(self.decisions.entries) / 2)?;
-        // Each comes back by the control queue, which must not be full of them.
-        within("bulk extents", self.bulk.extents.into(), 0, u64::from(CONTROL_ENTRIES) / 4)?;
-        if self.bulk.extents > 0 {
-            within("lines of a bulk extent", self.bulk.lines.into(), 1, 1 << 12)?;
-            if self.bulk.transport == Transport::Mmio {
-                return Err(ConfigError::BulkTransport);
+        let mut bulk = 0;
+        for pool in self.pools.iter().filter(|pool| pool.extents > 0) {
+            let most = match pool.scope {
+                // Each extent comes back by the control queue, which must not be full of them.
+                PoolScope::Window => u64::from(CONTROL_ENTRIES) / 4,
+                PoolScope::Core => CORE_EXTENTS_MAX.into(),
+            };
+            within("extents of a pool", pool.extents.into(), 1, most)?;
+            within("lines of an extent", pool.lines.into(), 1, 1 << 12)?;
+            if pool.transport == Transport::Mmio {
+                return Err(ConfigError::PoolTransport);
             }
-        }
-        let PayloadConfig { extents, lines, .. } = self.payloads;
-        within("payload extents", extents.into(), 0, PAYLOAD_EXTENTS_MAX.into())?;
-        if extents > 0 {
-            within("lines of a payload extent", lines.into(), 1, 1 << 12)?;
+            bulk += usize::from(pool.is_bulk());
+            if pool.scope == PoolScope::Window && !pool.is_bulk() || bulk > 1 {
+                return Err(ConfigError::WindowPools);
+            }
         }
         within("patience", self.patience.0, 1_000_000, u64::MAX)
     }
@@ -232,8 +273,8 @@ pub const CORES_MAX: usize = 240;
 /// commonly knows, and the control context. Each has a queue of messages: 64 KiB by default.
 pub const CONTEXTS_MAX: usize = 1025;
 
-/// Extents in a pool of payloads: what a consumer copies in one turn is bounded by it.
-pub const PAYLOAD_EXTENTS_MAX: u16 = 16;
+/// Extents in a core's pool: what a consumer copies in one turn is bounded by it.
+pub const CORE_EXTENTS_MAX: u8 = 16;
 
 /// A configuration that cannot be laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -258,9 +299,12 @@ pub enum ConfigError {
         /// Who reads them.
         side: &'static str,
     },
-    /// Bulk data whose extents nobody copies.
-    #[error("bulk data is copied: its transport is dma-sync or dma-async, not mmio")]
-    BulkTransport,
+    /// A pool whose extents nobody copies.
+    #[error("a pool's extents are copied: its transport must be dma-sync or dma-async")]
+    PoolTransport,
+    /// More pools of the window than the control context serves.
+    #[error("at most one pool may belong to the window, and the host must fill it")]
+    WindowPools,
     /// A ring's size.
     #[error("{field} have queues of {value} entries, which is no power of two")]
     NotPowerOfTwo {
@@ -269,16 +313,6 @@ pub enum ConfigError {
         /// What was asked for.
         value: u32,
     },
-}
-
-fn decode_bulk(word: u64) -> Option<BulkConfig> {
-    let [transport, ..] = word.to_le_bytes();
-    Some(BulkConfig {
-        extents: (word >> 48) as u16,
-        lines: (word >> 8) as u32,
-        transport: decode_transport(transport)?,
-    })
-    .filter(|bulk| bulk.to_word() == word)
 }
 
 fn decode_transport(number: u8) -> Option<Transport> {

@@ -4,12 +4,12 @@
 //! simulated runs. [`LogWriter`] is a [`crate::brain::Recorder`]; [`LogReader`] checks every byte;
 //! [`crate::replay`] feeds a log to a policy again.
 //!
-//! # Format, version 2
+//! # Format, version 4
 //!
 //! A *number* is a LEB128 of at most 64 bits; a *subject* is an id and a generation.
 //!
 //! ```text
-//! header    "WAVElog\n" | version | 9 words of the Config | text: policy | text: about
+//! header    "WAVElog\n" | version | the words of the Config | text: policy | text: about
 //! text      length | UTF-8
 //! record    tag | number: time since the last record, wrapping; absent if TAG_SAME_TIME | body
 //! tag       bits 0-3 kind | bit 4 TAG_SAME_TIME | bits 5-7 flags of the kind
@@ -47,7 +47,7 @@ pub use write::{BUFFER_BYTES, LogWriter};
 /// First bytes of a log.
 pub const MAGIC: [u8; 8] = *b"WAVElog\n";
 /// Version of the format.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of a text in a header, at most; a longer one is cut.
 pub const TEXT_BYTES_MAX: usize = 4096;
 

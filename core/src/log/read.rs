@@ -293,7 +293,7 @@ fn snapshot(cursor: &mut Cursor<'_>, config: &Config) -> Result<Snapshot, Stop> 
 }
 
 fn bulk(cursor: &mut Cursor<'_>, config: &Config) -> Result<Vec<u64>, Stop> {
-    let most = config.bulk.words() as u64;
+    let most = config.bulk().words() as u64;
     let count = cursor.below(most + 1, "more bulk data than fits in an extent")? as usize;
     let mut words = Vec::with_capacity(count.min(cursor.bytes.len() - cursor.at));
     for _ in 0..count {

@@ -13,16 +13,16 @@ use alloc::vec::Vec;
 use super::NOTE_REQUEST;
 use crate::agent::ENTRIES_PER_TURN;
 use crate::endpoint::{Receiver, Sender, home_of};
-use crate::layout::{
-    CORE_PARKED, CORES_MAX, Config, INCARNATION_REPLACED, Layout, PROTOCOL_VERSION, QueuePlace,
-};
+use crate::layout::{CORES_MAX, Config, INCARNATION_REPLACED, Layout, QueuePlace};
 use crate::link::{Doorbell, Home, Port, Side, Window};
 use crate::message::Subject;
+use crate::park::ParkWord;
 use crate::policy::Note;
 use crate::queue::{Entry, Malformed, PushError, Ring, Tag};
+use crate::subsystem::SubsystemId;
 
-/// The version in the offer of such a window: no host of threads, or of anything else, has it.
-pub const NOTES_VERSION: u32 = 1 << 31 | PROTOCOL_VERSION;
+/// Identity of a notes window, which no host offers.
+pub const NOTES: SubsystemId = SubsystemId::new(4);
 
 /// Entries of the queue by default.
 const ENTRIES: u32 = 1024;
@@ -31,7 +31,8 @@ const _: () = assert!(CORES_MAX as u32 <= ENTRIES / 4 * 3);
 
 /// What both sides agree on, given how decisions travel on their link ([`Config::coherent`], [`Config::pcie`]).
 pub fn config(link: Config) -> Config {
-    let mut config = Config { cores: 1, contexts: 1, subjects: 1, prestage: 0, ..link };
+    let mut config =
+        Config { subsystem: NOTES, cores: 1, contexts: 1, subjects: 1, prestage: 0, ..link };
     config.decisions.entries = ENTRIES;
     config.messages.entries = Ring::ENTRIES_MIN;
     config
@@ -89,7 +90,7 @@ pub struct NoteSender<L: Port, B: Doorbell> {
     bell: B,
     queue: Sender,
     incarnation: u32,
-    status: u32,
+    park: ParkWord,
     is_behind: bool,
 }
 
@@ -101,7 +102,7 @@ impl<L: Port, B: Doorbell> NoteSender<L, B> {
             bell,
             queue: Sender::new(queue(layout), Side::Agent),
             incarnation: layout.incarnation,
-            status: layout.core_status,
+            park: ParkWord::of_core(layout, 0),
             is_behind: true,
         }
     }
@@ -164,7 +165,7 @@ impl<L: Port, B: Doorbell> NoteSender<L, B> {
         self.queue.fence(&self.port);
         let nic = self.port.window(home_of(Side::Agent));
         nic.fence();
-        if nic.load(self.status, 0) == CORE_PARKED {
+        if self.park.is_parked(&self.port) {
             self.bell.ring();
         }
     }
@@ -176,7 +177,7 @@ pub struct NoteReceiver<L: Port> {
     port: L,
     queue: Receiver,
     incarnation: u32,
-    status: u32,
+    park: ParkWord,
 }
 
 impl<L: Port> NoteReceiver<L> {
@@ -186,7 +187,7 @@ impl<L: Port> NoteReceiver<L> {
             port,
             queue: Receiver::new(queue(layout), Side::Host),
             incarnation: layout.incarnation,
-            status: layout.core_status,
+            park: ParkWord::of_core(layout, 0),
         }
     }
 
@@ -206,23 +207,21 @@ impl<L: Port> NoteReceiver<L> {
         Ok(notes.len() > before)
     }
 
-    /// Says that the agent is about to sleep: poll once more, and if that finds nothing, wait for the bell; then
-    /// [`NoteReceiver::unpark`].
+    /// Says that the agent is about to sleep. Blocks until a copy of credit that is under way has arrived. Poll once more
+    /// after it; if that finds nothing, wait for the bell, then [`NoteReceiver::unpark`].
     pub fn prepare_park(&mut self) {
-        let nic = self.port.window(Home::Nic);
-        nic.store(self.status, 0, CORE_PARKED);
-        nic.fence();
-        // Comes back when the word has arrived.
-        nic.load(self.status, 0);
+        // A sender that is behind waits for room and never rings: credit that is being copied must arrive first.
+        while !self.queue.poll(&self.port) {
+            core::hint::spin_loop();
+        }
+        self.park.park(&self.port);
         // What was asked for before may be older.
         self.queue.prefetch(&self.port);
     }
 
     /// Takes the word back.
     pub fn unpark(&mut self) {
-        let nic = self.port.window(Home::Nic);
-        nic.store(self.status, 0, 0);
-        nic.publish();
+        self.park.unpark(&self.port);
     }
 
     /// Whether the front has turned to another one: this one is not to come back.

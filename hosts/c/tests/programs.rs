@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use client::Client;
 use wave_agent::Seat;
 use wave_agent::rpc::{Ender, Limits, RpcFront, RpcOptions, serve};
+use wave_skip::skip;
 
 /// What valgrind exits with if it finds something.
 const FOUND: i32 = 99;
@@ -51,7 +52,7 @@ fn libraries() -> &'static Path {
 /// Compiles a program. `None`, and says so, where there is no compiler.
 fn compile(source: &str, library: &str, folder: &Path) -> Option<PathBuf> {
     if !exists("cc") {
-        println!("skipped: there is no C compiler; on Debian, `apt-get install gcc libc6-dev`");
+        skip("there is no C compiler; on Debian, `apt-get install gcc libc6-dev`");
         return None;
     }
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -77,7 +78,7 @@ fn command(program: &Path) -> Command {
         let strict = ["--leak-check=full", "--errors-for-leak-kinds=definite", "--fair-sched=yes"];
         command.arg("--quiet").args(strict).arg(format!("--error-exitcode={FOUND}"));
     } else {
-        println!("without valgrind, which is not there");
+        skip("valgrind's checks: it is not installed (apt-get install valgrind)");
     }
     command.arg(program).arg(program.with_file_name("socket"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -16,14 +16,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use wave_core::layout::{Layout, PROTOCOL_VERSION};
-use wave_core::link::{Doorbell, Home};
+use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
+use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_host::no_window;
 use wave_links::memory::PAGE_BYTES;
 use wave_links::pci::ivshmem::{REGISTER_DOORBELL, REGISTER_OWN_ID};
 use wave_links::pci::mailbox::{self, Greeting, HostEnd, Offer, Place};
 use wave_links::pci::{Access, Device, DeviceError};
+use wave_links::places::own_dir;
 use wave_links::shm::ShmWindow;
-use wave_links::{EventFd, Memory};
+use wave_links::{AnyPort, EventFd, LinkSpec, Memory};
 
 use crate::window::Window;
 
@@ -79,6 +81,15 @@ pub(crate) struct Lease {
     /// What the agent asked with.
     pub(crate) request: u64,
     number: u32,
+}
+
+/// What an agent behind the device was given, and the host's ends of it.
+pub(crate) struct Leased {
+    /// The control context's access to the window.
+    pub(crate) port: AnyPort,
+    /// A bell per core, then the control context's.
+    pub(crate) bells: Vec<EventFd>,
+    pub(crate) lease: Lease,
 }
 
 impl Lease {
@@ -147,7 +158,10 @@ impl Nic {
         };
         // That file system takes no points.
         let pins = PathBuf::from(PINS).join(options.address.replace('.', "-"));
-        fs::create_dir_all(&pins).map_err(system)?;
+        // Everybody may make folders in that file system, where it was mounted without care.
+        for folder in [Path::new(PINS), &pins] {
+            own_dir(folder).map_err(|error| system(std::io::Error::other(error)))?;
+        }
         let seen = vectors.is_none().then(|| vec![0; cores + 1]);
         let bells = match vectors {
             Some(vectors) => vectors,
@@ -176,7 +190,7 @@ impl Nic {
     }
 
     /// The bells that the device rings: a bell per core, then control's.
-    pub(crate) fn bells(&self) -> std::io::Result<Vec<EventFd>> {
+    fn bells(&self) -> std::io::Result<Vec<EventFd>> {
         self.bells[1..].iter().chain(&self.bells[..1]).map(EventFd::try_clone).collect()
     }
 
@@ -207,8 +221,37 @@ impl Nic {
         }
     }
 
+    /// Makes a window for an agent that has asked since the last time, if there is room for it; otherwise tells it why not.
+    pub(crate) fn answer(
+        &mut self,
+        layout: &Layout,
+        room: Result<(), &'static str>,
+    ) -> Option<Leased> {
+        let (request, number) = self.asked()?;
+        let made = match room {
+            Ok(()) => self.make_lease(layout, request, number).map_err(no_window),
+            Err(full) => Err(full.to_owned()),
+        };
+        made.inspect_err(|why| self.refuse(request, number, why)).ok()
+    }
+
+    fn make_lease(
+        &mut self,
+        layout: &Layout,
+        request: u64,
+        number: u32,
+    ) -> Result<Leased, Box<dyn std::error::Error>> {
+        let lease = self.lease(layout, request, number)?;
+        let memory = &lease.window().memory;
+        let port = LinkSpec::Shm.port(memory, Side::Host, &layout.mappings(Side::Host))?;
+        write_header(layout, port.window(Home::Nic));
+        let bells = self.bells()?;
+        self.offer(layout, &lease);
+        Ok(Leased { port, bells, lease })
+    }
+
     /// An agent that asks for a window, and was not answered yet.
-    pub(crate) fn asked(&mut self) -> Option<(u64, u32)> {
+    fn asked(&mut self) -> Option<(u64, u32)> {
         let (request, number) = self.end.request();
         (request != 0 && request != self.answered).then_some((request, number))
     }
@@ -226,7 +269,7 @@ impl Nic {
     }
 
     /// Makes a window for an agent that has asked; to be described ([`Nic::offer`]) when it is ready.
-    pub(crate) fn lease(
+    fn lease(
         &mut self,
         layout: &Layout,
         request: u64,
@@ -278,7 +321,7 @@ impl Nic {
     }
 
     /// Tells the agent where its window is.
-    pub(crate) fn offer(&self, layout: &Layout, lease: &Lease) {
+    fn offer(&self, layout: &Layout, lease: &Lease) {
         let mut pages: Vec<Place> = lease.pages.iter().copied().map(Place::Host).collect();
         if let Some(offset) = lease.made.far {
             let first = first_far_page(layout);

@@ -1,8 +1,10 @@
 //! How agents are tied to a host of this crate: a process of this machine, or one behind a device.
 
+use std::io;
+
 use wave_core::link::Doorbell;
-use wave_links::SocketBell;
 use wave_links::socket::Connection;
+use wave_links::{EventFd, SocketBell};
 
 use crate::device::{Lease, Nic};
 
@@ -38,12 +40,19 @@ impl Line {
         }
     }
 
-    /// Says why it is not wanted.
-    pub(crate) fn refuse(&self, nic: Option<&mut Nic>, why: &str) {
-        match (self, nic) {
-            (Line::Socket(connection, _), _) => drop(connection.refuse(why)),
-            (Line::Device(lease), Some(nic)) => lease.refuse(nic, why),
-            (Line::Device(_), None) => {}
+    /// Says why it is not wanted, if there is a word for it.
+    pub(crate) fn turn_away(&self, nic: Option<&mut Nic>, why: Option<&str>) {
+        match (self, nic, why) {
+            // One that has gone needs no answer.
+            (Line::Socket(connection, _), _, Some(why)) => drop(connection.refuse(why)),
+            (Line::Device(lease), Some(nic), Some(why)) => lease.refuse(nic, why),
+            (_, _, None) | (Line::Device(_), None, _) => {}
         }
     }
+}
+
+/// Both ends of a bell that needs no interrupts.
+pub(crate) fn one_bell() -> io::Result<[EventFd; 2]> {
+    let bell = EventFd::new()?;
+    Ok([bell.try_clone()?, bell])
 }

@@ -16,11 +16,11 @@ fn start(scope: Scope) -> Option<Recorder> {
     match Recorder::start(scope) {
         Ok(recorder) => Some(recorder),
         Err(error @ (RecordError::NotPermitted | RecordError::NoTypes)) => {
-            eprintln!("skipped: {error}");
+            wave_skip::skip(error);
             None
         }
         Err(error @ RecordError::Refused(_)) if version < (5, 18) => {
-            eprintln!("skipped: {error}");
+            wave_skip::skip(error);
             None
         }
         Err(error) => panic!("{error}"),

@@ -19,7 +19,7 @@ use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, extra_lines};
 use wave_sched::policies;
 
-use crate::control::Candidate;
+use crate::control::Guest;
 use crate::enclave::{AgentSpy, Enclave, Incarnation, Setup};
 use crate::world::{Cause, SimBell, TaskId, World};
 
@@ -248,7 +248,7 @@ impl Enclave {
         incarnation.agent_task.set(Some(task));
         incarnation.agent_bell.set_target(task);
         self.watch_window(&incarnation, task);
-        self.candidates.borrow_mut().push(Candidate::new(incarnation, control_port));
+        self.candidates.borrow_mut().push(Guest::new(incarnation, control_port));
         self.nudge_control();
         task
     }

@@ -6,61 +6,65 @@ use std::rc::Rc;
 use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, HostControl, Revoked};
 use wave_core::link::Doorbell;
-use wave_core::message::TxnId;
-use wave_core::snapshot::CoreRecord;
-use wave_core::watchdog::Watchdog;
+use wave_core::message::{Sequence, Subject};
+use wave_core::snapshot::Record;
+use wave_core::watchdog::WATCHED_MAX;
+use wave_host::{Candidate, Candidates, Core, Scheduled, Supervisor};
 
 use crate::enclave::{CoreShared, Enclave, HostEvent, Incarnation, Mode, SimPort};
 use crate::world::{Cause, TaskId};
 
 /// How long an agent may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(50);
-/// Shortest time between two snapshots.
-const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
+/// How soon a snapshot is sent that could not be sent yet.
+const SNAPSHOT_RETRY: Nanos = Nanos::from_millis(1);
 
 /// An agent that has been given a window.
-pub(crate) struct Candidate {
+pub(crate) struct Guest {
     incarnation: Rc<Incarnation>,
     port: SimPort,
     control: HostControl,
-    since: Option<Nanos>,
-    cores_in_snapshot: Option<usize>,
-    wants_snapshot: bool,
-    last_snapshot: Option<Nanos>,
 }
 
-impl Candidate {
-    pub(crate) fn new(incarnation: Rc<Incarnation>, port: SimPort) -> Candidate {
+impl Guest {
+    pub(crate) fn new(incarnation: Rc<Incarnation>, port: SimPort) -> Guest {
         let control = HostControl::new(&incarnation.layout);
-        Candidate {
-            incarnation,
-            port,
-            control,
-            since: None,
-            cores_in_snapshot: None,
-            wants_snapshot: true,
-            last_snapshot: None,
-        }
+        Guest { incarnation, port, control }
+    }
+}
+
+impl Candidate for Guest {
+    type Beside = Rc<Enclave>;
+
+    fn state(&self) -> AgentState {
+        self.incarnation.control_bell.take();
+        self.control.agent_state(&self.port)
+    }
+
+    fn has_gone(&self, enclave: &Rc<Enclave>) -> bool {
+        !is_alive(enclave, &self.incarnation)
+    }
+
+    fn turn_away(&self, enclave: &mut Rc<Enclave>, _: Option<&str>) {
+        enclave.world.forget_window(self.incarnation.window);
     }
 }
 
 struct Control {
     enclave: Rc<Enclave>,
     task: TaskId,
-    attached: Option<Candidate>,
-    waiting: Vec<Candidate>,
-    watchdog: Watchdog,
-    cores_seen: Vec<CoreRecord>,
+    attached: Option<Guest>,
+    candidates: Candidates<Guest>,
+    supervisor: Supervisor,
 }
 
 pub(crate) fn start(enclave: &Rc<Enclave>) {
     let shared = Rc::clone(enclave);
     let task = enclave.world.spawn(move || {
         let task = shared.control_task.get().expect("set before it runs");
-        let watchdog = Watchdog::new(shared.setup.config.patience);
-        let cores_seen = vec![CoreRecord::default(); shared.cores.len()];
-        let enclave = shared;
-        Control { enclave, task, attached: None, waiting: Vec::new(), watchdog, cores_seen }.main();
+        let supervisor = Supervisor::new(&shared.setup.config);
+        let candidates = Candidates::new(CANDIDATE_PATIENCE);
+        Control { enclave: shared, task, attached: None, candidates, supervisor }.main();
     });
     enclave.control_task.set(Some(task));
 }
@@ -71,18 +75,21 @@ impl Control {
             let now = self.enclave.world.now();
             let quarter = Nanos((self.enclave.setup.config.patience.0 / 4).max(250_000));
             let wait = match &self.attached {
-                Some(agent) if agent.wants_snapshot => SNAPSHOT_GAP,
+                Some(_) if self.supervisor.wants_snapshot() => SNAPSHOT_RETRY,
                 _ => quarter,
             };
             self.enclave.world.wait(self.task, Cause::KICK.or(Cause::NUDGE), Some(now + wait));
             let new = std::mem::take(&mut *self.enclave.candidates.borrow_mut());
-            self.waiting.extend(new);
             let cpu = self.enclave.cpu.clone();
             if let Some(cpu) = &cpu {
                 cpu.enter(self.task);
                 self.enclave.world.spend(cpu.costs().control_look.nanos());
             }
-            self.promote();
+            let now = self.enclave.world.now();
+            new.into_iter().for_each(|guest| self.candidates.push(guest, now));
+            while let Some(guest) = self.candidates.announced(now, &mut self.enclave) {
+                self.attach(guest);
+            }
             self.serve();
             if let Some(cpu) = &cpu {
                 cpu.leave();
@@ -90,34 +97,12 @@ impl Control {
         }
     }
 
-    fn promote(&mut self) {
-        let now = self.enclave.world.now();
-        let mut at = 0;
-        while at < self.waiting.len() {
-            let candidate = &mut self.waiting[at];
-            candidate.incarnation.control_bell.take();
-            let since = *candidate.since.get_or_insert(now);
-            if candidate.control.agent_state(&candidate.port) == AgentState::Ready {
-                let agent = self.waiting.swap_remove(at);
-                self.attach(agent);
-                continue;
-            }
-            let alive = is_alive(&self.enclave, &candidate.incarnation);
-            if !alive || now.since(since) > CANDIDATE_PATIENCE {
-                let gone = self.waiting.swap_remove(at);
-                self.enclave.world.forget_window(gone.incarnation.window);
-                continue;
-            }
-            at += 1;
-        }
-    }
-
-    fn attach(&mut self, agent: Candidate) {
+    fn attach(&mut self, agent: Guest) {
         if let Some(old) = self.attached.take() {
             old.control.revoke(&old.port, Revoked::Replaced);
         }
         self.enclave.counters.borrow_mut().attached += 1;
-        self.watchdog = Watchdog::new(self.enclave.setup.config.patience);
+        self.supervisor.begin();
         self.enclave.mode.set(Mode::Agent);
         self.switch_windows(Some(&agent.incarnation));
         self.attached = Some(agent);
@@ -136,65 +121,69 @@ impl Control {
         let Some(agent) = &mut self.attached else { return };
         agent.incarnation.control_bell.take();
         let now = enclave.world.now();
-        let requests = agent.control.poll(&agent.port);
-        let mut fault = requests.fault;
-        if requests.resync {
+        let Guest { incarnation, port, control } = agent;
+        let host = Supervised { enclave: &enclave, incarnation };
+        let look = self.supervisor.look(now, control, port, &host);
+        if look.asked {
             enclave.tell(&HostEvent::ResyncAsked);
         }
-        let epoch = enclave.epoch.get();
-        let came_over = |core: &CoreShared| core.epoch.get() == epoch;
-        let here = enclave.cores.iter().filter(|core| came_over(core)).count();
-        agent.wants_snapshot |= requests.resync;
-        agent.wants_snapshot |= agent.incarnation.lost.replace(false);
-        agent.wants_snapshot |= agent.cores_in_snapshot != Some(here);
-        let rested = agent.last_snapshot.is_none_or(|last| now.since(last) >= SNAPSHOT_GAP);
-        if agent.wants_snapshot && rested {
-            let record = |core: &CoreShared| {
-                let record = core.record.get();
-                let txn = if came_over(core) { record.txn } else { TxnId::new(0) };
-                CoreRecord { txn, ..record }
-            };
-            let cores: Vec<_> = enclave.cores.iter().map(record).collect();
-            let records: Vec<_> = enclave.table.borrow().records().collect();
-            if agent.control.send_snapshot(&agent.port, &cores, records.into_iter()) {
-                agent.cores_in_snapshot = Some(here);
-                agent.wants_snapshot = false;
-                agent.last_snapshot = Some(now);
-                enclave.counters.borrow_mut().snapshots += 1;
-            }
+        enclave.counters.borrow_mut().snapshots += u64::from(look.has_sent);
+        if look.ring {
+            incarnation.agent_bell.ring();
         }
-        let signals = agent.control.take_signals();
-        fault |= signals.fault() | agent.incarnation.fault.get();
-        if signals.ring_agent() {
-            agent.incarnation.agent_bell.ring();
-        }
-        let mut idle = false;
-        for (core, seen) in enclave.cores.iter().zip(&mut self.cores_seen) {
-            let record = core.record.get();
-            idle |= core.online.get() && record.has_idled_since(seen);
-            *seen = record;
-        }
-        let bark = {
-            let table = enclave.table.borrow();
-            let waits = |subject, sequence| table.waits(subject, sequence);
-            let waiting = |from| table.waiting_from(from);
-            self.watchdog.look(now, idle && enclave.mode.get() == Mode::Agent, waits, waiting)
-        };
-        let alive = is_alive(&enclave, &agent.incarnation);
-        if !alive || fault || bark.is_some() {
+        let fault = look.fault.is_some() | incarnation.fault.get();
+        let alive = is_alive(&enclave, incarnation);
+        if !alive || fault || look.bark.is_some() {
             {
                 let mut counters = enclave.counters.borrow_mut();
                 counters.lost_agents += 1;
-                counters.barks += u64::from(bark.is_some());
+                counters.barks += u64::from(look.bark.is_some());
                 counters.faults += u64::from(fault);
             }
             if let Some(agent) = self.attached.take() {
-                agent.control.revoke(&agent.port, Revoked::TurnedOut);
+                let why = if fault { Revoked::Fault } else { Revoked::TurnedOut };
+                agent.control.revoke(&agent.port, why);
                 self.switch_windows(None);
                 enclave.enter_fallback();
-                enclave.tell(&HostEvent::Lost { barked: bark.is_some(), fault });
+                enclave.tell(&HostEvent::Lost { barked: look.bark.is_some(), fault });
             }
         }
+    }
+}
+
+/// The enclave, as its supervisor sees it.
+struct Supervised<'a> {
+    enclave: &'a Enclave,
+    incarnation: &'a Incarnation,
+}
+
+impl Scheduled for Supervised<'_> {
+    fn cores(&self) -> Vec<Core> {
+        let epoch = self.enclave.epoch.get();
+        let decides = self.enclave.mode.get() == Mode::Agent;
+        let see = |core: &CoreShared| Core {
+            record: core.record.get(),
+            is_here: core.epoch.get() == epoch,
+            is_agents: decides && core.online.get(),
+        };
+        self.enclave.cores.iter().map(see).collect()
+    }
+
+    fn records(&self) -> impl Iterator<Item = Record> {
+        self.enclave.table.borrow().records().collect::<Vec<_>>().into_iter()
+    }
+
+    fn waits(&self, subject: Subject, sequence: Sequence) -> bool {
+        self.enclave.table.borrow().waits(subject, sequence)
+    }
+
+    fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> {
+        let table = self.enclave.table.borrow();
+        table.waiting_from(from).take(WATCHED_MAX).collect::<Vec<_>>().into_iter()
+    }
+
+    fn take_lost(&self) -> bool {
+        self.incarnation.lost.replace(false)
     }
 }
 

@@ -21,7 +21,7 @@ use wave_sched::wire::{Event, Kind};
 
 use crate::agent::{AgentSetup, Logs, Notes};
 use crate::app::Application;
-use crate::control::Candidate;
+use crate::control::Guest;
 use crate::cpu::Cpu;
 use crate::machine::Machine;
 use crate::table::Table;
@@ -192,7 +192,7 @@ pub struct Enclave {
     pub(crate) incarnation: RefCell<Option<Rc<Incarnation>>>,
     pub(crate) mode: Cell<Mode>,
     pub(crate) fallback: RefCell<VecDeque<(Subject, Sequence)>>,
-    pub(crate) candidates: RefCell<Vec<Candidate>>,
+    pub(crate) candidates: RefCell<Vec<Guest>>,
     pub(crate) control_task: Cell<Option<TaskId>>,
     pub(crate) kick_fate: RefCell<Option<Rc<dyn Fn() -> Delivery>>>,
     pub(crate) spy: RefCell<Option<AgentSpy>>,
@@ -223,6 +223,7 @@ impl Enclave {
         app: Rc<dyn Application>,
     ) -> Result<Rc<Enclave>, ConfigError> {
         setup.costs.prefetch_residue.ns += setup.machine.prefetch_residue.value;
+        setup.config.subsystem = wave_sched::SUBSYSTEM.id;
         let layout = Layout::new(setup.config)?;
         let core = |_| CoreShared {
             task: Cell::new(None),

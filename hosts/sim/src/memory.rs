@@ -155,7 +155,7 @@ pub struct Report {
 /// # Panics
 /// If the system has no memory for the modelled window.
 pub fn run(setup: &Setup, interval: Nanos, intervals: u32) -> Result<Report, SetupError> {
-    let layout = Layout::new(setup.config)?;
+    let layout = Layout::new(Config { subsystem: wave_memory::SUBSYSTEM.id, ..setup.config })?;
     let policy = by_name(&setup.policy, &setup.config)?;
     let world = World::new();
     let shared = Rc::new(Shared::new(setup, &world, layout));
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn whether_the_host_waits_for_its_copies_changes_no_verdict() {
         let mut waits = setup("sol");
-        waits.config.bulk.transport = Transport::DmaSync;
+        waits.config.pools[serve::READINGS].transport = Transport::DmaSync;
         let [waits, goes_on] = [waits, setup("sol")].map(|setup| run(&setup, EPOCH, 4).unwrap());
         assert_eq!(last(&waits).resident_pages, last(&goes_on).resident_pages);
         assert!(waits.trace_hash != goes_on.trace_hash);

@@ -11,11 +11,13 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use wave_links::places;
 use wave_user::{Condvar, Enclave, Mutex, Options};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let socket = arguments.next().unwrap_or_else(|| "/tmp/wave-hello.sock".to_owned());
+    let socket =
+        arguments.next().map_or_else(|| places::socket("hello"), |path| Ok(path.into()))?;
     let seconds: u64 = arguments.next().map_or(Ok(0), |text| text.parse())?;
 
     let enclave = Arc::new(Enclave::start(Options::new(socket).cores(2))?);

@@ -1,19 +1,22 @@
 //! Where agents come in: each that connects gets a window and doorbells of its own, and takes over when it announces itself.
 
+use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, HostControl};
-use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
-use wave_core::link::{Home, Port, Side};
+use wave_core::layout::Layout;
+use wave_core::link::Side;
+use wave_host::{Candidate, Candidates, OfferError, Offered, create_window, offer};
 use wave_links::memory::Memory;
-use wave_links::socket::{Connection, Listener, Offer};
-use wave_links::{AnyBell, AnyPort, EventFd, LinkSpec, SocketBell};
+use wave_links::socket::{Connection, Listener};
+use wave_links::{AnyBell, AnyPort, EventFd, LinkSpec, SocketBell, say};
 
-/// Candidates at once; more are refused.
-const CANDIDATES_MAX: usize = 4;
+use crate::shared::lock;
+
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(2000);
 
@@ -31,7 +34,33 @@ pub(crate) struct Incarnation {
     /// Something went missing on the way to this agent.
     pub(crate) lost: AtomicBool,
     /// This agent wrote nonsense.
-    pub(crate) fault: AtomicBool,
+    pub(crate) fault: Fault,
+}
+
+/// Whether an agent wrote what no agent of ours writes, and what was seen of it first.
+#[derive(Debug, Default)]
+pub(crate) struct Fault {
+    is_set: AtomicBool,
+    seen: Mutex<String>,
+}
+
+impl Fault {
+    /// Returns whether it is the first.
+    pub(crate) fn note(&self, seen: impl Display) -> bool {
+        let mut first = lock(&self.seen);
+        if first.is_empty() {
+            *first = seen.to_string();
+        }
+        !self.is_set.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn seen(&self) -> String {
+        lock(&self.seen).clone()
+    }
 }
 
 impl Incarnation {
@@ -49,7 +78,25 @@ pub(crate) struct Guest {
     pub(crate) port: AnyPort,
     pub(crate) control: HostControl,
     pub(crate) connection: Connection,
-    since: Nanos,
+}
+
+impl Candidate for Guest {
+    type Beside = ();
+
+    fn state(&self) -> AgentState {
+        self.control.agent_state(&self.port)
+    }
+
+    fn has_gone(&self, (): &()) -> bool {
+        self.connection.hung_up()
+    }
+
+    fn turn_away(&self, (): &mut (), why: Option<&str>) {
+        if let Some(why) = why {
+            // One that has gone needs no answer.
+            let _ = self.connection.refuse(why);
+        }
+    }
 }
 
 impl Guest {
@@ -57,6 +104,22 @@ impl Guest {
     pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.connection.as_fd(), self.incarnation.control_bell.event_fd().as_fd()]
     }
+}
+
+/// Faults of agents of one host that have a line each; after that only some do.
+const FAULTS_SAID: u64 = 16;
+
+/// Says why an agent is turned out that wrote nonsense: the agent cannot know. `faults` counts them.
+pub(crate) fn say_fault(socket: &Path, guest: &Guest, faults: u64) {
+    if faults > FAULTS_SAID && !faults.is_power_of_two() {
+        return;
+    }
+    let (seen, agent) = (guest.incarnation.fault.seen(), guest.connection.peer_pid());
+    say!(
+        "wave host: turning the agent at {} out (process {agent}), because its part of the window makes no sense: \
+         {seen}",
+        socket.display()
+    );
 }
 
 /// Waits until there is something to read on one of these, or for so many milliseconds; for ever if that is negative.
@@ -74,11 +137,9 @@ pub(crate) struct Door {
     listener: Listener,
     link: LinkSpec,
     layout: Layout,
-    /// Of its offers: what kind of window they are of.
-    version: u32,
     /// Makes the two ends of a core's bell.
     bell: Box<dyn Fn() -> std::io::Result<[EventFd; 2]> + Send>,
-    candidates: Vec<Guest>,
+    candidates: Candidates<Guest>,
 }
 
 impl Door {
@@ -88,10 +149,15 @@ impl Door {
         listener: Listener,
         link: LinkSpec,
         layout: Layout,
-        version: u32,
         bell: impl Fn() -> std::io::Result<[EventFd; 2]> + Send + 'static,
     ) -> Door {
-        Door { name, listener, link, layout, version, bell: Box::new(bell), candidates: Vec::new() }
+        let candidates = Candidates::new(CANDIDATE_PATIENCE);
+        Door { name, listener, link, layout, bell: Box::new(bell), candidates }
+    }
+
+    /// Where it is.
+    pub(crate) fn socket(&self) -> &Path {
+        self.listener.path()
     }
 
     /// Whether nobody has connected without announcing itself yet.
@@ -106,117 +172,48 @@ impl Door {
 
     /// Forgets rings of those who wait.
     pub(crate) fn drain(&self) {
-        for guest in &self.candidates {
+        for guest in self.candidates.iter() {
             guest.incarnation.control_bell.event_fd().drain();
         }
     }
 
     /// Lets those in who have connected. Returns an agent that has announced itself; ask again until there is none.
     pub(crate) fn answer(&mut self, now: Nanos) -> Option<Guest> {
-        self.accept(now);
-        self.promote(now)
-    }
-
-    fn accept(&mut self, now: Nanos) {
-        // A refused connection has been told why; the next may be a good one.
-        for _ in 0..CANDIDATES_MAX {
-            let connection = match self.listener.accept() {
-                Ok(Some(connection)) => connection,
-                Ok(None) => return,
-                Err(_) => continue,
-            };
-            if self.candidates.len() == CANDIDATES_MAX {
-                let _ = connection.refuse("too many agents are attaching at once; try again");
-                continue;
-            }
-            match self.offer(&connection) {
-                Ok((incarnation, port, control)) => {
-                    let incarnation = Arc::new(incarnation);
-                    let guest = Guest { incarnation, port, control, connection, since: now };
-                    self.candidates.push(guest);
-                }
-                Err(error) => {
-                    let _ = connection.refuse(&format!("the host cannot make a window: {error}"));
-                }
-            }
-        }
-    }
-
-    /// Makes a window and hands it over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`).
-    fn offer(
-        &self,
-        connection: &Connection,
-    ) -> Result<(Incarnation, AnyPort, HostControl), Box<dyn std::error::Error>> {
-        let layout = self.layout.clone();
-        let (nic, host) = (layout.nic_lines, layout.host_lines);
-        let extra = self.link.extra_lines(nic, host);
-        let (memory, memory_fd) = Memory::create(&self.name, nic, host, extra)?;
-        let memory = Arc::new(memory);
-        // The agent's own bell is the last.
-        let [agent_bell, agents_end] = SocketBell::pair()?;
-        let (mut bells, mut agents_ends) = (Vec::new(), Vec::new());
-        for _ in 0..layout.config.cores {
-            let [waiting, ringing] = (self.bell)()?;
-            bells.push(waiting);
-            agents_ends.push(ringing);
-        }
-        let control_bell = EventFd::new()?;
-        agents_ends.push(control_bell.try_clone()?);
-        bells.push(control_bell);
-        let port = self.link.port(&memory, Side::Host, &layout.mappings(Side::Host))?;
-        write_header(&layout, port.window(Home::Nic));
-        let fds = agents_ends.iter().map(AsFd::as_fd).chain([agents_end.as_fd()]);
-        let fds: Vec<BorrowedFd<'_>> = fds.collect();
-        connection.send_offer(&Offer {
-            version: self.version,
-            lines: [nic, host, extra],
-            memory: memory_fd.as_fd(),
-            doorbells: &fds,
-            link: &self.link.to_text(),
-        })?;
-        let bells = bells.into_iter().enumerate();
-        let mut bells = bells
-            .map(|(vector, bell)| self.link.doorbell(&memory, vector, bell))
-            .collect::<Result<Vec<_>, _>>()?;
-        let control_bell = bells.pop().ok_or("no doorbells")?;
-        let control = HostControl::new(&layout);
-        let incarnation = Incarnation {
-            layout,
-            memory,
-            link: self.link.clone(),
-            core_bells: bells,
-            control_bell,
-            agent_bell,
-            lost: AtomicBool::new(false),
-            fault: AtomicBool::new(false),
+        let Door { name, listener, link, layout, bell, candidates } = self;
+        let make = |connection: &Connection| make(name, connection, link, layout, &*bell);
+        let join = |connection, (incarnation, port)| {
+            let control = HostControl::new(layout);
+            Guest { incarnation: Arc::new(incarnation), port, control, connection }
         };
-        Ok((incarnation, port, control))
+        candidates.accept(listener, now, make, join);
+        candidates.announced(now, &mut ())
     }
+}
 
-    /// The next candidate that has announced itself. Drops those that never will.
-    fn promote(&mut self, now: Nanos) -> Option<Guest> {
-        let mut at = 0;
-        while at < self.candidates.len() {
-            let candidate = &self.candidates[at];
-            match candidate.control.agent_state(&candidate.port) {
-                AgentState::Ready => return Some(self.candidates.swap_remove(at)),
-                AgentState::OtherVersion(version) => {
-                    let text = format!(
-                        "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
-                    );
-                    let _ = candidate.connection.refuse(&text);
-                    self.candidates.swap_remove(at);
-                    continue;
-                }
-                AgentState::Absent => {}
-            }
-            let late = now.since(candidate.since) > CANDIDATE_PATIENCE;
-            if late || candidate.connection.hung_up() {
-                self.candidates.swap_remove(at);
-                continue;
-            }
-            at += 1;
-        }
-        None
-    }
+/// Makes a window and hands it over.
+fn make(
+    name: &str,
+    connection: &Connection,
+    link: &LinkSpec,
+    layout: &Layout,
+    bell: impl Fn() -> std::io::Result<[EventFd; 2]>,
+) -> Result<(Incarnation, AnyPort), OfferError> {
+    let (memory, fd) = create_window(name, layout, link)?;
+    let Offered { port, bells, agent_bell } =
+        offer(connection, layout, link, (&memory, fd.as_fd()), bell)?;
+    let bells = bells.into_iter().enumerate();
+    let mut bells = bells
+        .map(|(vector, bell)| link.doorbell(&memory, vector, bell))
+        .collect::<Result<Vec<_>, _>>()?;
+    let incarnation = Incarnation {
+        layout: layout.clone(),
+        memory,
+        link: link.clone(),
+        control_bell: bells.pop().expect("the control context's is the last"),
+        core_bells: bells,
+        agent_bell,
+        lost: AtomicBool::new(false),
+        fault: Fault::default(),
+    };
+    Ok((incarnation, port))
 }

@@ -242,7 +242,7 @@ impl Enclave {
         // The shared outside context, one per spawner, and the control context.
         let outside = options.spawners + 1;
         config.contexts = u16::try_from(outside + 1).unwrap_or(u16::MAX);
-        let layout = Layout::new(config)?;
+        let layout = Layout::new(Config { subsystem: wave_sched::SUBSYSTEM.id, ..config })?;
         let listener = Listener::bind(&options.socket, &options.allowed_uids)?;
         let name = options
             .socket

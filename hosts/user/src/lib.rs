@@ -13,7 +13,7 @@
 //! Must not know: any policy, and what the threads do.
 //!
 //! ```no_run
-//! let enclave = wave_user::Enclave::start(wave_user::Options::new("/tmp/wave/my.sock"))?;
+//! let enclave = wave_user::Enclave::start(wave_user::Options::new("/tmp/my.sock"))?;
 //! let answer = enclave.spawn(0, || 6 * 7)?.join().unwrap();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -245,7 +245,7 @@ impl Shared {
                 self.control_bell.ring();
             }
         }
-        if signals.fault() && !incarnation.fault.swap(true, Ordering::SeqCst) {
+        if signals.fault() && incarnation.fault.note(signals.seen()) {
             self.control_bell.ring();
         }
     }

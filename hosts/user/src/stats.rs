@@ -128,6 +128,16 @@ impl Times {
         self.max
     }
 
+    /// The histogram, for [`Times::from_buckets`].
+    pub fn buckets(&self) -> &[u64] {
+        &self.buckets
+    }
+
+    /// What [`Times::buckets`] gave, and the longest; none where it has another number of buckets.
+    pub fn from_buckets(buckets: &[u64], max: Nanos) -> Option<Times> {
+        Some(Times { buckets: buckets.try_into().ok()?, max })
+    }
+
     /// Those of several cores together.
     pub fn merge(&mut self, other: &Times) {
         for (bucket, other) in self.buckets.iter_mut().zip(other.buckets) {

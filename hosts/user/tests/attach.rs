@@ -27,7 +27,12 @@ struct Faker {
 
 impl Faker {
     fn new(name: &str) -> Faker {
-        let layout = Layout::new(Config { subjects: 16, ..Config::coherent(1) }).unwrap();
+        let layout = Layout::new(Config {
+            subsystem: wave_sched::SUBSYSTEM.id,
+            subjects: 16,
+            ..Config::coherent(1)
+        })
+        .unwrap();
         let (memory, file) = Memory::create(name, layout.nic_lines, layout.host_lines, 0).unwrap();
         Faker { listener: Listener::bind(&socket(name), &[]).unwrap(), layout, memory, file }
     }
@@ -70,7 +75,8 @@ impl Faker {
         let connection = self.accept();
         let bells: Vec<_> = (0..doorbells).map(|_| EventFd::new().unwrap()).collect();
         let doorbells: Vec<_> = bells.iter().map(AsFd::as_fd).collect();
-        let offer = Offer { version, lines, memory, doorbells: &doorbells, link };
+        let subsystem = wave_sched::SUBSYSTEM.id;
+        let offer = Offer { version, subsystem, lines, memory, doorbells: &doorbells, link };
         connection.send_offer(&offer).unwrap();
         agent.join().unwrap()
     }
@@ -139,8 +145,17 @@ fn an_agent_refuses_a_window_that_is_not_what_was_said() {
     let both = [version, PROTOCOL_VERSION].map(|version| text.contains(&version.to_string()));
     assert_eq!(both, [true, true], "{text}");
 
-    // The same in the header, where an offer cannot be trusted.
     let memory = Memory::map(host.file.as_fd(), lines[0], lines[1], 0).unwrap();
+    let word = &memory.region(Home::Nic)[2];
+    let honest = word.fetch_xor(7 << 48, std::sync::atomic::Ordering::Relaxed);
+    let error = host.offer(PROTOCOL_VERSION, lines, host.file.as_fd(), bells, "shm");
+    assert!(matches!(&error, AttachError::Subsystem { .. }), "{error}");
+    assert!(
+        error.to_string().contains("the offer says subsystem 1, its window's header subsystem 6")
+    );
+    word.store(honest, std::sync::atomic::Ordering::Relaxed);
+
+    // The same in the header, where an offer cannot be trusted.
     memory.region(Home::Nic)[1].store(u64::from(version), std::sync::atomic::Ordering::Relaxed);
     let error = host.offer(PROTOCOL_VERSION, lines, host.file.as_fd(), bells, "shm");
     let text = error.to_string();
@@ -182,7 +197,14 @@ fn an_agent_outlives_a_host_that_goes_at_any_step() {
     let bells: Vec<_> = (0..host.layout.doorbells()).map(|_| EventFd::new().unwrap()).collect();
     let doorbells: Vec<_> = bells.iter().map(AsFd::as_fd).collect();
     let (version, lines, memory) = (PROTOCOL_VERSION, host.lines(), host.file.as_fd());
-    let offer = Offer { version, lines, memory, doorbells: &doorbells, link: "shm" };
+    let offer = Offer {
+        version,
+        subsystem: wave_sched::SUBSYSTEM.id,
+        lines,
+        memory,
+        doorbells: &doorbells,
+        link: "shm",
+    };
     connection.send_offer(&offer).unwrap();
     drop(connection);
     assert_eq!(agent.join().unwrap(), Exit::HostGone);

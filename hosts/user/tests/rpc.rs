@@ -1,6 +1,6 @@
 //! A server of RPCs and an agent's dispatcher, over real windows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,11 +10,11 @@ use bytes::Bytes;
 use wave_agent::{Attached, HostBell, attach, attach_rpc};
 use wave_core::agent::{Front, Step};
 use wave_core::clock::Nanos;
-use wave_core::layout::PayloadConfig;
 use wave_core::message::Subject;
 use wave_core::policy::{Note, Progress};
 use wave_links::{AnyPort, LinkSpec};
 use wave_rpc::dispatch::{Arrival, Dispatch, Event, Refused};
+use wave_rpc::extents::PayloadConfig;
 use wave_rpc::steer;
 use wave_sched::policies::by_name;
 use wave_user::Enclave;
@@ -35,6 +35,8 @@ struct Agent {
     ended: HashMap<Subject, Status>,
     /// For a scheduler, if there is one.
     notes: Arc<Mutex<Vec<Note>>>,
+    /// Replies to these are left unread.
+    unread: HashSet<Subject>,
 }
 
 impl Agent {
@@ -46,7 +48,9 @@ impl Agent {
         dispatch.announce();
         let (replies, ended) = (HashMap::new(), HashMap::new());
         let (start, notes) = (Instant::now(), Arc::default());
-        let mut agent = Agent { dispatch, _attached: connection, start, replies, ended, notes };
+        let unread = HashSet::new();
+        let mut agent =
+            Agent { dispatch, _attached: connection, start, replies, ended, notes, unread };
         agent.until(|agent| agent.dispatch.is_ready());
         agent
     }
@@ -66,7 +70,9 @@ impl Agent {
                 Event::Service(service) => assert!(!service.methods.is_empty()),
                 Event::Headers { .. } | Event::Taken { .. } => {}
                 Event::Message { call, message, end, .. } => {
-                    self.dispatch.grant(call, message.len() as u32);
+                    if !self.unread.contains(&call) {
+                        self.dispatch.grant(call, message.len() as u32);
+                    }
                     self.replies.entry(call).or_default().push(message.to_vec());
                     if end {
                         assert!(
@@ -75,7 +81,7 @@ impl Agent {
                         );
                     }
                 }
-                Event::Status { call, status, .. } => {
+                Event::Status { call, status, .. } | Event::Stopped { call, status } => {
                     assert!(self.ended.insert(call, status).is_none(), "a call ends once");
                 }
             }
@@ -132,7 +138,7 @@ fn calls_of_all_kinds_are_served_over_rings_of_any_size_and_every_link() {
             let name = format!("kinds-{}-{entries}-{extents}", link.name());
             let mut options = Options::new(socket(&name)).workers(2).over(link.clone());
             options.yields_cpu = true;
-            options.config.payloads = PayloadConfig { extents, lines: 64, inline_max: 80 };
+            options.config.pools = PayloadConfig { extents, lines: 64, inline_max: 80 }.pools();
             options.config.messages.entries = entries;
             options.config.decisions.entries = entries;
             options.config.prestage = 1;
@@ -270,7 +276,7 @@ fn threads_of_an_enclave_serve_with_and_without_agents_of_their_own() {
     // A thread that waits for its reply's copy is not woken by anybody.
     let link = LinkSpec::builtin("stingray").expect("it is built in");
     let mut options = Options::new(socket("threads")).workers(5).over(link);
-    options.config.payloads = PayloadConfig { extents: 1, lines: 2, inline_max: 40 };
+    options.config.pools = PayloadConfig { extents: 1, lines: 2, inline_max: 40 }.pools();
     let methods = Methods::new().unary("/t.T/Echo", echo).method(method("/t.T/Each"), echo_each);
     let server = Server::start_threads(options, methods, &enclave).unwrap();
     for round in 0..10_u8 {
@@ -303,19 +309,11 @@ impl Front for Teller {
     fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 }
 
-#[test]
-fn a_thread_whose_reply_is_being_copied_awaits_no_note() {
-    let enclave = Enclave::start(wave_user::Options::new(socket("scheduled"))).unwrap();
-    // Of two lines: a reply needs several copies one after the other.
-    let link = LinkSpec::builtin("stingray").expect("it is built in");
-    let mut options = Options::new(socket("copied")).workers(2).over(link);
-    options.config.payloads = PayloadConfig { extents: 1, lines: 2, inline_max: 40 };
-    let methods = Methods::new().unary("/t.T/Echo", echo);
-    let server = Server::start_threads(options, methods, &enclave).unwrap();
-    let mut agent = Agent::new(&server, "jbsq");
+/// A scheduler of an enclave's threads that hears of an agent's requests, until it is revoked.
+fn schedule(enclave: &Enclave, agent: &Agent) -> std::thread::JoinHandle<()> {
     let Attached { layout, port, host_bells, connection, .. } = attach(enclave.socket()).unwrap();
     let teller = Teller(Arc::clone(&agent.notes));
-    let scheduler = std::thread::spawn(move || {
+    std::thread::spawn(move || {
         let policy = by_name("fifo", &layout.config).unwrap();
         let mut agent = wave_core::agent::Agent::new(layout, port, host_bells, policy, ());
         agent.add_front(Box::new(teller));
@@ -326,7 +324,20 @@ fn a_thread_whose_reply_is_being_copied_awaits_no_note() {
         {
             std::thread::yield_now();
         }
-    });
+    })
+}
+
+#[test]
+fn a_thread_whose_reply_is_being_copied_awaits_no_note() {
+    let enclave = Enclave::start(wave_user::Options::new(socket("scheduled"))).unwrap();
+    // Of two lines: a reply needs several copies one after the other.
+    let link = LinkSpec::builtin("stingray").expect("it is built in");
+    let mut options = Options::new(socket("copied")).workers(2).over(link);
+    options.config.pools = PayloadConfig { extents: 1, lines: 2, inline_max: 40 }.pools();
+    let methods = Methods::new().unary("/t.T/Echo", echo);
+    let server = Server::start_threads(options, methods, &enclave).unwrap();
+    let mut agent = Agent::new(&server, "jbsq");
+    let scheduler = schedule(&enclave, &agent);
     agent.until(|_| enclave.stats().agents > 0);
     for round in 0..50_u8 {
         let message = [round].repeat(1_000);
@@ -372,4 +383,121 @@ fn a_worker_tells_how_many_calls_it_has_served_and_how_long_that_took() {
     }
     assert_eq!(served(&server), 10);
     assert!(server.work()[0].busy.0 >= 10 * CALL.as_nanos() as u64);
+}
+
+/// Replies until nobody waits any more.
+fn replies_for_ever(call: &mut Call<'_>) -> Result<(), Status> {
+    let reply = [7; 1_000];
+    loop {
+        call.send(&reply)?;
+    }
+}
+
+/// Clients that read nothing and clients that say nothing, more than the workers may have; then others.
+fn streams_hold_nobody_up(server: &Server, agent: &mut Agent) {
+    let mut open = Vec::new();
+    for _ in 0..20 {
+        let unread = agent.begin(Arrival { method: 1, ..Arrival::default() }).unwrap();
+        agent.unread.insert(unread);
+        let silent = agent.begin(Arrival { method: 2, ..Arrival::default() }).unwrap();
+        open.extend([unread, silent]);
+        let call = agent.call(0, b"x");
+        assert_eq!(agent.end(call), Status::ok());
+    }
+    // Who reads or speaks after all is served.
+    let [.., read, spoken] = open[..] else { panic!("there are streams") };
+    agent.dispatch.message(spoken, Bytes::from_static(b"late"), true, false);
+    assert_eq!(agent.end(spoken), Status::ok());
+    assert_eq!(agent.replies[&spoken], [b"late"]);
+    agent.until(|agent| agent.replies.get(&read).is_some_and(|replies| replies.len() >= 60));
+    let was = agent.replies[&read].len();
+    agent.unread.clear();
+    agent.dispatch.grant(read, 1_000 * was as u32);
+    agent.until(|agent| agent.replies[&read].len() > 10 * was);
+    for call in open {
+        agent.dispatch.cancel(call, Code::Cancelled);
+    }
+    agent.until(|agent| agent.dispatch.open() == 0);
+    assert_eq!(server.stats().faults, 0);
+}
+
+fn streams() -> Methods {
+    Methods::new()
+        .unary("/t.T/Echo", echo)
+        .method(method("/t.T/Replies"), replies_for_ever)
+        .method(method("/t.T/Each"), echo_each)
+}
+
+#[test]
+fn unread_and_silent_streams_hold_up_no_worker() {
+    for steering in ["jbsq:k=1", "jbsq:k=4", "rss:ahead=4", "multi-queue:k=1", "darc"] {
+        let options = Options { yields_cpu: true, ..Options::new(socket("streams")).workers(2) };
+        let server = Server::start(options, streams()).unwrap();
+        streams_hold_nobody_up(&server, &mut Agent::new(&server, steering));
+    }
+}
+
+#[test]
+fn unread_and_silent_streams_hold_up_no_thread() {
+    let enclave = Enclave::start(wave_user::Options::new(socket("stream-enclave"))).unwrap();
+    let options = Options::new(socket("stream-threads")).workers(2);
+    let server = Server::start_threads(options, streams(), &enclave).unwrap();
+    let mut agent = Agent::new(&server, "jbsq");
+    streams_hold_nobody_up(&server, &mut agent);
+    // The same with a scheduler that runs only threads of which it hears.
+    let scheduler = schedule(&enclave, &agent);
+    agent.until(|_| enclave.stats().agents > 0);
+    streams_hold_nobody_up(&server, &mut agent);
+    enclave.kill_agent();
+    scheduler.join().unwrap();
+    drop(server);
+}
+
+#[test]
+fn handlers_that_are_suspended_end_with_their_agent_and_with_their_server() {
+    let ended = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&ended);
+    let wait = move |call: &mut Call<'_>| {
+        let result = call.receive().map(drop);
+        count.fetch_add(1, Ordering::SeqCst);
+        result
+    };
+    let methods = Methods::new().unary("/t.T/Echo", echo).method(method("/t.T/Wait"), wait);
+    let server = Server::start(Options::new(socket("suspended")), methods).unwrap();
+    for round in 1..=2 {
+        let mut agent = Agent::new(&server, "jbsq");
+        for _ in 0..10 {
+            agent.begin(Arrival { method: 1, ..Arrival::default() }).unwrap();
+        }
+        // Streams before it have been begun, as the worker takes them in turn.
+        let call = agent.call(0, b"x");
+        assert_eq!(agent.end(call), Status::ok());
+        if round == 1 {
+            drop(agent);
+            while ended.load(Ordering::SeqCst) < 10 {
+                std::thread::yield_now();
+            }
+        } else {
+            drop(server);
+            assert_eq!(ended.load(Ordering::SeqCst), 20);
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_handler_that_reads_on_after_its_last_reply_ends() {
+    let answers_first = |call: &mut Call<'_>| {
+        call.reply(b"early")?;
+        while call.receive()?.is_some() {}
+        Ok(())
+    };
+    let methods = Methods::new().method(method("/t.T/Early"), answers_first);
+    let server = Server::start(Options::new(socket("early")), methods).unwrap();
+    let mut agent = Agent::new(&server, "jbsq:k=1");
+    let call = agent.begin(Arrival { method: 0, ..Arrival::default() }).unwrap();
+    assert_eq!(agent.end(call), Status::ok());
+    // A handler that is suspended for ever would keep the server from ending.
+    drop(agent);
+    drop(server);
 }

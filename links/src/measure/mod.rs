@@ -4,6 +4,7 @@
 //! interleaved chunks, so that a slow moment of the machine hits all of them; each is the median of
 //! its chunks with the 5th and 95th percentile. Nothing is subtracted, not even the loop.
 
+mod bar;
 mod cpus;
 mod modelled;
 mod rows;
@@ -12,7 +13,6 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use wave_core::link::{Home, LINE_BYTES};
@@ -112,7 +112,7 @@ pub fn shared_memory(effort: Effort) -> io::Result<Measured> {
 }
 
 /// Measures one line of a PCI device's memory, given as its `resourceN` file in sysfs
-/// (`resourceN_wc` maps it write-combining).
+/// (`resourceN_wc` maps it write-combining). Any other file is refused.
 ///
 /// Only the 64-byte line at byte `read_at` is ever read, and only the one at `write_at` written;
 /// both must be multiples of 64. Even reading a device's registers can have effects: it is the
@@ -123,13 +123,22 @@ pub fn pci_bar(
     write_at: Option<u64>,
     effort: Effort,
 ) -> io::Result<Measured> {
-    let file = File::options().read(true).write(true).custom_flags(libc::O_SYNC).open(path)?;
+    lines_of(&bar::open(path)?, path, read_at, write_at, effort)
+}
+
+fn lines_of(
+    file: &File,
+    path: &Path,
+    read_at: u64,
+    write_at: Option<u64>,
+    effort: Effort,
+) -> io::Result<Measured> {
     let map_line = |at: u64| {
         if !at.is_multiple_of(LINE_BYTES as u64) {
             let error = format!("offset {at} is not a multiple of {LINE_BYTES}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
-        // Beyond the end of an ordinary file, touching would be SIGBUS.
+        // Touching what lies beyond would be SIGBUS.
         if file.metadata()?.len() < at.saturating_add(LINE_BYTES as u64) {
             let error = format!("offset {at} lies beyond the end of {}", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
@@ -254,20 +263,37 @@ mod tests {
 
     #[test]
     fn a_bar_is_written_only_where_allowed() {
-        let path = std::env::temp_dir().join(format!("wave-links-bar-{}", std::process::id()));
-        std::fs::write(&path, [7u8; 8192]).unwrap();
-        let before = std::fs::read(&path).unwrap();
-        let measured = pci_bar(&path, 4160, None, QUICK).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7u8; 8192]).unwrap();
+        let before = std::fs::read(file.path()).unwrap();
+        let measure =
+            |read_at, write_at| lines_of(file.as_file(), file.path(), read_at, write_at, QUICK);
+        let measured = measure(4160, None).unwrap();
         assert!(measured.word_read.is_some() && measured.word_write.is_none());
-        assert_eq!(std::fs::read(&path).unwrap(), before);
-        let measured = pci_bar(&path, 0, Some(4160), QUICK).unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap(), before);
+        let measured = measure(0, Some(4160)).unwrap();
         assert!(measured.word_write.is_some());
-        let after = std::fs::read(&path).unwrap();
+        let after = std::fs::read(file.path()).unwrap();
         assert_eq!(after[..4160], before[..4160]);
         assert_eq!(after[4224..], before[4224..]);
-        assert!(pci_bar(&path, 8192, None, QUICK).is_err());
-        assert!(pci_bar(&path, 8, None, QUICK).is_err());
-        std::fs::remove_file(&path).unwrap();
+        assert!(measure(8192, None).is_err());
+        assert!(measure(8, None).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_no_bar_is_refused_and_left_as_it_was() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("resource0");
+        std::fs::write(&path, [7u8; 8192]).unwrap();
+        let link = scratch.path().join("resource2");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        // A file of the kernel's that is no BAR; a device, which opening may already change.
+        for other in [&path, &link, Path::new("/sys/kernel/uevent_seqnum"), Path::new("/dev/zero")]
+        {
+            let error = pci_bar(other, 0, Some(0), QUICK).unwrap_err();
+            assert!(error.to_string().contains("no PCI BAR"), "{}: {error}", other.display());
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), [7u8; 8192]);
     }
 
     #[test]

@@ -45,6 +45,19 @@ pub mod beta;
 pub mod guard;
 pub mod policies;
 pub mod serve;
+pub mod show;
 pub mod space;
 pub mod table;
 pub mod wire;
+
+use wave_core::subsystem::{Subsystem, SubsystemId};
+
+/// What the rest of Wave knows of memory.
+pub static SUBSYSTEM: Subsystem = Subsystem {
+    id: SubsystemId::new(2),
+    name: "memory",
+    about: "which pages stay in the fast tier",
+    policies: &policies::KNOWN,
+    make: Some(|text, config| policies::by_name(text, config).map(|policy| policy as _)),
+    show: show::SHOW,
+};

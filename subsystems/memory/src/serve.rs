@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use wave_core::clock::Nanos;
 use wave_core::control::HostControl;
 use wave_core::host::{HostCore, Mechanism, Next};
-use wave_core::layout::{BulkConfig, Config, Layout};
+use wave_core::layout::{Config, Layout, PoolConfig};
 use wave_core::link::{Port, Transport};
 use wave_core::message::Decision;
 use wave_core::outcome::{Code, Counts};
@@ -25,6 +25,8 @@ use crate::guard::{Guard, Held};
 use crate::table::{Bits, Table};
 use crate::wire::{self, Action, BATCH_PAGES, Place};
 
+/// The pool in which readings travel.
+pub const READINGS: usize = 0;
 /// Words of readings that are gathered before they are sent.
 const ENOUGH_WORDS: usize = 2_048;
 /// Words that one strip's readings may take: each batch on its own.
@@ -39,7 +41,9 @@ pub fn config(strips: u32) -> Config {
     config.contexts = 1;
     config.subjects = strips;
     config.prestage = 32;
-    config.bulk = BulkConfig { extents: 8, lines: 512, transport: Transport::DmaAsync };
+    config.subsystem = crate::SUBSYSTEM.id;
+    config.pools[READINGS] =
+        PoolConfig { extents: 8, lines: 512, transport: Transport::DmaAsync, ..PoolConfig::NONE };
     // Two of the longest scan periods, with some time to page out between them.
     config.patience = Nanos::from_millis(30_000);
     config
@@ -287,8 +291,9 @@ pub struct Server {
 impl Server {
     /// The ends of a fresh window. Panics unless it has one core and extents that hold a strip's readings.
     pub fn new(layout: &Layout, run: u32, now: Nanos) -> Server {
-        let Config { cores, bulk, patience, .. } = layout.config;
-        assert!(cores == 1 && bulk.words() >= STRIP_WORDS_MAX, "{:?}", layout.config);
+        let Config { cores, patience, .. } = layout.config;
+        let readings = layout.config.bulk();
+        assert!(cores == 1 && readings.words() >= STRIP_WORDS_MAX, "{:?}", layout.config);
         Server {
             core: HostCore::new(layout, 0, run, true),
             control: HostControl::new(layout),

@@ -14,12 +14,46 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use wave_core::extent::{Borrowed, NotItsOwn, NotLent, Pool};
-use wave_core::layout::{Layout, PoolPlace};
-use wave_core::link::{Dma, LINE_BYTES, LINE_WORDS, Port, Side, Ticket, Window};
+use wave_core::layout::{Layout, POOLS_MAX, PoolConfig, PoolPlace, PoolScope};
+use wave_core::link::{Dma, LINE_BYTES, LINE_WORDS, Port, Side, Ticket, Transport, Window};
 use wave_core::message::Subject;
 use wave_core::queue::PAYLOAD_WORDS;
 
 use crate::wire::{from_words, to_words};
+
+/// Index of the pools that carry replies, one for each worker.
+const REPLIES: usize = 0;
+/// Index of the pools that carry requests, one for each worker.
+const REQUESTS: usize = 1;
+
+/// The pools that a server of RPCs asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PayloadConfig {
+    /// Extents for each worker, in each direction; 0 where all goes through the queues.
+    pub extents: u8,
+    /// Lines in each.
+    pub lines: u16,
+    /// Bytes that still go through the queue: what is longer goes in extents.
+    pub inline_max: u32,
+}
+
+impl PayloadConfig {
+    /// All goes through the queues.
+    pub const NONE: PayloadConfig = PayloadConfig { extents: 0, lines: 0, inline_max: 0 };
+
+    /// As a configuration has them.
+    pub const fn pools(self) -> [PoolConfig; POOLS_MAX] {
+        let mut pools = [PoolConfig::NONE; POOLS_MAX];
+        if self.extents > 0 {
+            let PayloadConfig { extents, lines, inline_max } = self;
+            let (scope, transport) = (PoolScope::Core, Transport::DmaAsync);
+            let producer = Side::Host;
+            pools[REPLIES] = PoolConfig { producer, scope, extents, lines, transport, inline_max };
+            pools[REQUESTS] = PoolConfig { producer: Side::Agent, ..pools[REPLIES] };
+        }
+        pools
+    }
+}
 
 /// The pools of one worker, as one side has them.
 #[derive(Debug)]
@@ -55,19 +89,17 @@ pub enum BadExtent {
 impl Extents {
     /// Of a worker, for `side`.
     pub fn new(layout: &Layout, worker: u16, side: Side) -> Extents {
-        let at = usize::from(worker);
-        let (requests, replies) = (layout.large_decisions[at], layout.large_messages[at]);
         let (fills, reads) = match side {
-            Side::Host => (replies, requests),
-            Side::Agent => (requests, replies),
+            Side::Host => (REPLIES, REQUESTS),
+            Side::Agent => (REQUESTS, REPLIES),
         };
-        Extents::over(fills, reads, layout.config.payloads.inline_max)
+        let inline_max = layout.config.pools[fills].inline_max;
+        Extents::over(layout.pool_of(fills, worker), layout.pool_of(reads, worker), inline_max)
     }
 
     /// Of a queue that has none.
     pub fn none() -> Extents {
-        let none = PoolPlace { producer: Side::Host, target: 0, staging: 0, extents: 0, lines: 0 };
-        Extents::over(none, none, 0)
+        Extents::over(PoolPlace::NONE, PoolPlace::NONE, 0)
     }
 
     fn over(fills: PoolPlace, reads: PoolPlace, inline_max: u32) -> Extents {

@@ -16,8 +16,21 @@ pub mod dispatch;
 pub mod extents;
 pub mod metadata;
 pub mod service;
+pub mod show;
 pub mod status;
 pub mod steer;
 pub mod stub;
 pub mod window;
 pub mod wire;
+
+use wave_core::subsystem::{Subsystem, SubsystemId};
+
+/// What the rest of Wave knows of RPCs.
+pub static SUBSYSTEM: Subsystem = Subsystem {
+    id: SubsystemId::new(3),
+    name: "rpc",
+    about: "which worker gets which call, and when",
+    policies: &steer::KNOWN,
+    make: None,
+    show: show::SHOW,
+};

@@ -3,119 +3,49 @@
 //! [`Stub`] is sans I/O: whoever drives it owns the port, waits, and rings. It keeps no message but those that came while a handler
 //! was busy with another call, and of these as many as the agent may have on their way to it.
 //!
+//! # Calls that wait for their clients
+//!
+//! A reply that finds no room, or a worker that runs out of work while a client has not half-closed, tells the agent that the call
+//! waits ([`WAITS`]): steering does not count it until the agent has something for it. The frame says how much of the call had
+//! come, so one that crosses with a grant or a message is told from one that still holds.
+//!
+//! A worker that suspends handlers keeps their calls [apart](Stub::keep_apart): what comes for such a call is kept for it, and its
+//! name is [given](Stub::take_woken) once.
+//!
 //! # Parking without losing a wake-up
 //!
 //! As a core's ([`wave_core::host`]): the worker says that it is parked, fences, reads that back from NIC memory, looks once more,
 //! and only then waits for its doorbell. The agent looks at that word after it has sent something.
+
+mod event;
+mod wait;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use wave_core::clock::Nanos;
 use wave_core::endpoint::{Receiver, Sender};
-use wave_core::layout::{AGENT_PARKED, CORE_PARKED, Layout};
+use wave_core::layout::Layout;
 use wave_core::link::{Home, Port, Side, Window};
 use wave_core::message::Subject;
+use wave_core::park::ParkWord;
 use wave_core::queue::PushError;
 
-use crate::boxes::{BadFrame, FRAME_BYTES_MAX, Frame, Inbox, Outbox};
+use self::event::event;
+pub use self::event::{Event, SendError, StubError};
+pub use self::wait::Wait;
+use crate::boxes::{FRAME_BYTES_MAX, Frame, Inbox, Outbox};
 use crate::extents::Extents;
-use crate::metadata::{BadMetadata, Metadata};
+use crate::metadata::Metadata;
 use crate::status::{Code, Status};
 use crate::window::Load;
 use crate::wire::{
-    BEGIN, Begin, CANCEL, COMPRESSED, END, GRANT, HALF_CLOSE, HAS_MESSAGE, HEADERS, Head, MESSAGE,
-    STATUS, TAKEN, WORKER,
+    BEGIN, Begin, CANCEL, END, GRANT, HALF_CLOSE, HAS_MESSAGE, HEADERS, Head, MESSAGE, STATUS,
+    TAKEN, WAITS, WORKER, YIELDS,
 };
 
 /// Entries taken in one look.
 const ENTRIES_PER_LOOK: usize = 4096;
-
-/// What came for a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
-    /// A call begins. It has to be ended, by [`Stub::finish`] or by a last [`Stub::message`].
-    Begin {
-        /// Which.
-        call: Subject,
-        /// Its method, its class, the time that it has left.
-        begin: Begin,
-        /// What its client says of it.
-        metadata: Metadata<'a>,
-        /// The first message, if it is here already.
-        message: Option<&'a [u8]>,
-        /// It came compressed.
-        compressed: bool,
-        /// The client sends nothing more.
-        end: bool,
-    },
-    /// A message.
-    Message {
-        /// Of which call.
-        call: Subject,
-        /// Whole.
-        message: &'a [u8],
-        /// It came compressed.
-        compressed: bool,
-        /// The client sends nothing more.
-        end: bool,
-    },
-    /// The client sends nothing more.
-    HalfClose {
-        /// In which call.
-        call: Subject,
-    },
-    /// Nobody waits for the call any more. It still has to be ended.
-    Cancel {
-        /// Which.
-        call: Subject,
-        /// Why: CANCELLED or DEADLINE_EXCEEDED, or what the agent found.
-        why: Code,
-    },
-}
-
-/// The agent wrote what no agent of ours writes: it should lose its window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StubError {
-    /// No frame.
-    #[error(transparent)]
-    Frame(#[from] BadFrame),
-    /// Metadata.
-    #[error(transparent)]
-    Metadata(#[from] BadMetadata),
-    /// Its credit.
-    #[error(transparent)]
-    Credit(#[from] PushError),
-    /// A frame that has no place there.
-    #[error("peer's fault: a frame of kind {0} has no place there")]
-    Kind(u16),
-    /// A call of a number that there cannot be, or that is open already.
-    #[error("peer's fault: call {}.{} cannot begin", .0.id, .0.generation)]
-    Call(Subject),
-    /// More messages than were taken.
-    #[error("peer's fault: it passed the window of call {}.{}", .0.id, .0.generation)]
-    Window(Subject),
-}
-
-/// Why a reply was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
-    /// The client has not read enough of earlier replies: poll, and try again.
-    #[error("the client has not read enough of earlier replies yet")]
-    Blocked,
-    /// The call is not open, or was ended.
-    #[error("the call is not open")]
-    NotOpen,
-    /// Metadata precedes the replies, and comes once.
-    #[error("metadata precedes a call's replies, and was sent before or comes after one")]
-    TooLate,
-    /// More bytes than cross the link at once. Nothing was sent, and the call is as it was.
-    #[error("{0} bytes are more than can be sent at once, which is {FRAME_BYTES_MAX}")]
-    TooLong(u64),
-    /// The agent is at fault.
-    #[error(transparent)]
-    Fault(#[from] PushError),
-}
 
 /// A call that a worker has.
 #[derive(Clone, Copy, Debug, Default)]
@@ -134,6 +64,16 @@ struct Open {
     replied: bool,
     /// The client sends nothing more.
     half_closed: bool,
+    /// Frames that came after its beginning.
+    frames: u32,
+    /// The agent was told that it waits, and has sent nothing since.
+    waits: bool,
+    /// The agent was told that the worker runs others between its messages.
+    yields: bool,
+    /// What comes for it is kept in a queue of its own.
+    is_apart: bool,
+    /// It is in `delivered`.
+    is_delivered: bool,
 }
 
 /// A frame that came while a handler was busy.
@@ -149,9 +89,9 @@ struct Kept {
 pub struct Stub {
     inbox: Inbox,
     outbox: Outbox,
-    status: u32,
+    park: ParkWord,
     cancel_word: u32,
-    agent_parked: u32,
+    agent: ParkWord,
     calls: Vec<Open>,
     open: u32,
     /// CANCEL frames that came.
@@ -159,20 +99,17 @@ pub struct Stub {
     /// Of each open call its beginning, a window of messages, an end and a cancellation at most: no limit of its own, which one
     /// call could use up while its handler's next message waits in the queue.
     kept: VecDeque<Kept>,
+    /// The same of calls that are kept apart, by slot.
+    apart: Vec<VecDeque<Kept>>,
+    /// Calls that are kept apart, waited, and for which something came.
+    woken: VecDeque<Subject>,
+    /// Calls of which something was given since the worker last ran out of work, and whose clients may send more.
+    delivered: Vec<Subject>,
     /// What [`Stub::poll`] gave last, if it came out of `kept`.
     current: Vec<u8>,
     idle_since: Option<Nanos>,
     parked: bool,
     spin: Nanos,
-}
-
-/// What a worker without work does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Look again soon.
-    Spin,
-    /// Wait for the doorbell, then look again.
-    Park,
 }
 
 impl Stub {
@@ -185,13 +122,16 @@ impl Stub {
                 Sender::new(&layout.messages[at], Side::Host),
                 Extents::new(layout, worker, Side::Host),
             ),
-            status: layout.core_status + u32::from(worker),
+            park: ParkWord::of_core(layout, worker),
             cancel_word: layout.preempt + u32::from(worker),
-            agent_parked: layout.agent_parked,
+            agent: ParkWord::of_agent(layout),
             calls: alloc::vec![Open::default(); layout.config.subjects as usize],
             open: 0,
             cancels: 0,
             kept: VecDeque::new(),
+            apart: (0..layout.config.subjects).map(|_| VecDeque::new()).collect(),
+            woken: VecDeque::new(),
+            delivered: Vec::new(),
             current: Vec::new(),
             idle_since: None,
             parked: false,
@@ -219,8 +159,52 @@ impl Stub {
         self.open
     }
 
-    /// The next thing that came (Wave Table 1, `POLL_TXNS`). What concerns calls that were ended is passed over, and a call that
-    /// nobody waits for any more, or whose time is up, ends here before it is begun.
+    /// Keeps what comes for a call from [`Stub::poll`]: its handler asks by [`Stub::poll_call`].
+    pub fn keep_apart(&mut self, call: Subject) {
+        let Some(open) = self.of(call) else { return };
+        open.is_apart = true;
+        if core::mem::take(&mut open.is_delivered) {
+            self.delivered.retain(|delivered| *delivered != call);
+        }
+        // What came while another handler ran.
+        for kept in core::mem::take(&mut self.kept) {
+            let is_its = kept.head.call == call;
+            let queue = if is_its { &mut self.apart[call.id as usize] } else { &mut self.kept };
+            queue.push_back(kept);
+        }
+    }
+
+    /// A call that is kept apart, said to wait, and for which something has come since.
+    pub fn take_woken(&mut self) -> Option<Subject> {
+        self.woken.pop_front()
+    }
+
+    /// Tells the agent that a call waits for its client: it will have something for it later. Once until then.
+    ///
+    /// # Errors
+    /// The agent is at fault.
+    pub fn wait_for_client(&mut self, port: &impl Port, call: Subject) -> Result<(), PushError> {
+        let Some(open) = self.of(call).filter(|open| !open.waits) else { return Ok(()) };
+        open.waits = true;
+        let head = Head { argument: open.frames.into(), ..Head::new(WAITS, call) };
+        self.outbox.send(port, &head, &[], &[])
+    }
+
+    /// Tells the agent that from now on the worker runs other calls between the messages of this one. Once for a call.
+    ///
+    /// # Errors
+    /// The agent is at fault.
+    pub fn yield_to_others(&mut self, port: &impl Port, call: Subject) -> Result<(), PushError> {
+        let Some(open) = self.of(call).filter(|open| !open.yields && !open.waits) else {
+            return Ok(());
+        };
+        open.yields = true;
+        self.outbox.send(port, &Head::new(YIELDS, call), &[], &[])
+    }
+
+    /// The next thing that came (Wave Table 1, `POLL_TXNS`), but for calls that are kept apart. What concerns calls that were
+    /// ended is passed over, and a call that nobody waits for any more, or whose time is up, ends here before it is begun. Returns
+    /// none as well where a call that is kept apart was woken.
     ///
     /// # Errors
     /// The agent is at fault.
@@ -228,12 +212,11 @@ impl Stub {
     pub fn poll(&mut self, port: &impl Port, now: Nanos) -> Result<Option<Event<'_>>, StubError> {
         if self.parked {
             self.parked = false;
-            port.window(Home::Nic).store(self.status, 0, 0);
-            port.window(Home::Nic).publish();
+            self.park.unpark(port);
         }
         if !self.kept.is_empty() || self.cancel_is_on_its_way(port) {
             self.attend(port, now)?;
-            return self.poll_kept(port, now, |_| true);
+            return self.poll_kept(port, now, None);
         }
         loop {
             let Some(frame) = self.inbox.next(port, ENTRIES_PER_LOOK, self.outbox.extents())?
@@ -244,11 +227,23 @@ impl Stub {
             self.current.clear();
             self.current.extend_from_slice(frame.first);
             self.current.extend_from_slice(frame.second);
-            if self.admit(&head)? && self.deliver(port, &head, Nanos(0))? {
-                self.idle_since = None;
-                return Ok(Some(event(&head, &self.current, first)?));
+            if self.admit(&head)? {
+                if self.is_apart(head.call) {
+                    let bytes = core::mem::take(&mut self.current);
+                    self.apart[head.call.id as usize].push_back(Kept { head, bytes, at: now });
+                } else if self.deliver(port, &head, Nanos(0))? {
+                    self.idle_since = None;
+                    return Ok(Some(event(&head, &self.current, first)?));
+                }
+            }
+            if !self.woken.is_empty() {
+                return Ok(None);
             }
         }
+    }
+
+    fn is_apart(&mut self, call: Subject) -> bool {
+        self.of(call).is_some_and(|open| open.is_apart)
     }
 
     /// The next thing that came for one call: for a handler that waits for messages. What comes for others is kept.
@@ -262,20 +257,25 @@ impl Stub {
         call: Subject,
     ) -> Result<Option<Event<'_>>, StubError> {
         self.attend(port, now)?;
-        self.poll_kept(port, now, |head| head.call == call)
+        self.poll_kept(port, now, Some(call))
     }
 
     fn poll_kept(
         &mut self,
         port: &impl Port,
         now: Nanos,
-        is_wanted: impl Fn(&Head) -> bool,
+        of: Option<Subject>,
     ) -> Result<Option<Event<'_>>, StubError> {
         loop {
-            let at = self.kept.iter().position(|kept| is_wanted(&kept.head));
-            let Some(Kept { head, bytes, at }) = at.and_then(|at| self.kept.remove(at)) else {
-                return Ok(None);
+            let next = match of {
+                Some(call) if self.is_apart(call) => self.apart[call.id as usize].pop_front(),
+                Some(call) => {
+                    let at = self.kept.iter().position(|kept| kept.head.call == call);
+                    at.and_then(|at| self.kept.remove(at))
+                }
+                None => self.kept.pop_front(),
             };
+            let Some(Kept { head, bytes, at }) = next else { return Ok(None) };
             self.current = bytes;
             if self.deliver(port, &head, now.since(at))? {
                 self.idle_since = None;
@@ -321,7 +321,11 @@ impl Stub {
             bytes.extend_from_slice(first);
             bytes.extend_from_slice(second);
             if self.admit(&head)? {
-                self.kept.push_back(Kept { head, bytes, at: now });
+                let kept = match self.is_apart(head.call) {
+                    true => &mut self.apart[head.call.id as usize],
+                    false => &mut self.kept,
+                };
+                kept.push_back(Kept { head, bytes, at: now });
             }
         }
         Ok(self.inbox.took())
@@ -349,6 +353,13 @@ impl Stub {
             self.cancels += 1;
         }
         // A call that was ended may still be spoken of.
+        let Some(open) = self.of(call) else { return Ok(false) };
+        open.frames = open.frames.wrapping_add(1);
+        let is_woken = core::mem::take(&mut open.waits) && open.is_apart;
+        if is_woken {
+            self.idle_since = None;
+            self.woken.push_back(call);
+        }
         let Some(open) = self.of(call) else { return Ok(false) };
         match head.kind {
             MESSAGE | HALF_CLOSE => {
@@ -393,6 +404,13 @@ impl Stub {
             MESSAGE => self.take(port, head)?,
             _ => {}
         }
+        if let Some(open) = self.of(head.call)
+            && !open.is_apart
+            && !open.half_closed
+            && !core::mem::replace(&mut open.is_delivered, true)
+        {
+            self.delivered.push(head.call);
+        }
         Ok(true)
     }
 
@@ -431,7 +449,7 @@ impl Stub {
     }
 
     /// Sends a reply (Wave Table 1, `SET_TXNS_OUTCOMES`). Its flags: with [`END`] it is the last, and the call has ended with OK;
-    /// with [`COMPRESSED`] the client gets it compressed, if it takes that.
+    /// with [`COMPRESSED`](crate::wire::COMPRESSED) the client gets it compressed, if it takes that.
     ///
     /// # Errors
     /// The client has not read enough; the call is not open; or the agent is at fault.
@@ -446,6 +464,7 @@ impl Stub {
         check_length(message.len())?;
         let open = self.of(call).ok_or(SendError::NotOpen)?;
         if open.on_way.is_full() {
+            self.wait_for_client(port, call)?;
             return Err(SendError::Blocked);
         }
         open.on_way = open.on_way.plus(Load::of(message.len() as u32));
@@ -491,11 +510,19 @@ impl Stub {
     }
 
     fn forget(&mut self, call: Subject) {
-        self.calls[call.id as usize].is_open = false;
+        let open = &mut self.calls[call.id as usize];
+        open.is_open = false;
+        if core::mem::take(&mut open.is_delivered) {
+            self.delivered.retain(|delivered| *delivered != call);
+        }
         self.open -= 1;
         // Nor may what was kept of it be taken for another's, should the agent name one the same.
         if !self.kept.is_empty() {
             self.kept.retain(|kept| kept.head.call != call);
+        }
+        self.apart[call.id as usize].clear();
+        if !self.woken.is_empty() {
+            self.woken.retain(|woken| *woken != call);
         }
     }
 
@@ -518,7 +545,7 @@ impl Stub {
             return Ok(false);
         }
         self.outbox.fence(port);
-        Ok(port.window(Home::Host).load(self.agent_parked, 0) == AGENT_PARKED)
+        Ok(self.agent.is_parked(port))
     }
 
     /// Whether something waits for another [`Stub::publish`]: replies, for room or for copies that are under way; or extents, to
@@ -526,6 +553,12 @@ impl Stub {
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.outbox.is_behind()
+    }
+
+    /// Whether what was sent waits for the agent to take what came before, as of the last time that something was sent or published.
+    #[inline]
+    pub fn is_stuck(&self) -> bool {
+        self.outbox.is_stuck()
     }
 
     /// Whether everything that was sent is on its way. Until then, publish again.
@@ -538,24 +571,6 @@ impl Stub {
     pub fn prefetch(&mut self, port: &impl Port) {
         self.inbox.prefetch(port);
     }
-
-    /// What to do after [`Stub::poll`] found nothing. On [`Wait::Park`] the agent has been told so.
-    ///
-    /// # Errors
-    /// The agent is at fault.
-    pub fn wait(&mut self, port: &impl Port, now: Nanos) -> Result<Wait, StubError> {
-        let since = *self.idle_since.get_or_insert(now);
-        if !self.is_flushed(port) || now.since(since) < self.spin {
-            return Ok(Wait::Spin);
-        }
-        let nic = port.window(Home::Nic);
-        nic.store(self.status, 0, CORE_PARKED);
-        nic.fence();
-        nic.load(self.status, 0);
-        self.parked = true;
-        // Also what is not kept counts: a grant, or a part of a frame of which more may be there.
-        Ok(if self.attend(port, now)? { Wait::Spin } else { Wait::Park })
-    }
 }
 
 /// What a frame adds to its call's window.
@@ -567,24 +582,4 @@ fn load(head: &Head) -> Load {
 /// What is longer would be the agent's to refuse, and the end of every call.
 fn check_length(bytes: usize) -> Result<(), SendError> {
     if bytes as u64 > FRAME_BYTES_MAX { Err(SendError::TooLong(bytes as u64)) } else { Ok(()) }
-}
-
-fn event<'a>(head: &Head, bytes: &'a [u8], first: usize) -> Result<Event<'a>, StubError> {
-    let call = head.call;
-    let (first, message) = bytes.split_at(first);
-    let (end, compressed) = (head.flags & END != 0, head.flags & COMPRESSED != 0);
-    Ok(match head.kind {
-        BEGIN => Event::Begin {
-            call,
-            begin: Begin::from_word(head.argument),
-            metadata: Metadata::new(first)?,
-            message: (head.flags & HAS_MESSAGE != 0).then_some(message),
-            compressed,
-            end,
-        },
-        MESSAGE => Event::Message { call, message, compressed, end },
-        HALF_CLOSE => Event::HalfClose { call },
-        CANCEL => Event::Cancel { call, why: Code::from_number(head.argument as i32) },
-        kind => return Err(StubError::Kind(kind)),
-    })
 }

@@ -25,6 +25,8 @@
 //! | MESSAGE | | message | |
 //! | STATUS | text | trailers, as metadata | a [`Code`] |
 //! | TAKEN | | | messages that were taken, as a [`Load`] |
+//! | WAITS | | | the call's frames that came so far, not counting its BEGIN |
+//! | YIELDS | | | |
 //! | WORKER | | | the worker's thread, as a subject's word, and 0 if it is none's |
 //! | SERVICE | what the host serves ([`crate::service`]) | | |
 //!
@@ -33,15 +35,11 @@
 //! follow each other, with none but returns between them. SERVICE comes in the control context's queue, WORKER first in a worker's, all else in a worker's.
 
 use wave_core::clock::Nanos;
-use wave_core::layout::PROTOCOL_VERSION;
 use wave_core::message::Subject;
 use wave_core::queue::{Entry, PAYLOAD_WORDS, Tag};
 
 #[cfg(doc)]
 use crate::{status::Code, window::Load};
-
-/// The version in the offer of a window of RPCs: no host of threads, or of anything else, has it.
-pub const RPC_VERSION: u32 = 1 << 30 | PROTOCOL_VERSION;
 
 /// Agent to host: a call begins.
 pub const BEGIN: u16 = 1;
@@ -69,6 +67,11 @@ pub const SERVICE: u16 = 11;
 pub const EXTENT: u16 = 12;
 /// Either way: extents were read.
 pub const RETURN: u16 = 13;
+
+/// Host to agent: the call can do nothing before its client reads replies or sends a message. The worker serves others meanwhile.
+pub const WAITS: u16 = 14;
+/// Host to agent: from now on the worker runs other calls between the messages of this one. Once for a call, while it does not wait.
+pub const YIELDS: u16 = 15;
 
 /// Flag: nothing follows in this direction.
 pub const END: u8 = 1;

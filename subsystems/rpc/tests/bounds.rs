@@ -8,17 +8,17 @@ use common::nasty::{Bell, Link, NastyPort};
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::Sender;
-use wave_core::layout::{Config, Layout, PayloadConfig, write_header};
+use wave_core::layout::{Config, Layout, write_header};
 use wave_core::link::{Home, Port, Side};
 use wave_core::message::Subject;
 use wave_rpc::boxes::{FRAME_BYTES_MAX, Outbox};
 use wave_rpc::dispatch::{Arrival, Dispatch, Event};
-use wave_rpc::extents::Extents;
+use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::metadata::Metadata;
 use wave_rpc::service::{Method, Service};
 use wave_rpc::status::{Code, Status};
 use wave_rpc::steer;
-use wave_rpc::stub::{self, SendError, Stub};
+use wave_rpc::stub::{self, SendError, Stub, Wait};
 use wave_rpc::wire::{END, Head, SERVICE, WINDOW_BYTES, WINDOW_MESSAGES};
 
 /// A dispatcher and one worker that have met.
@@ -38,6 +38,10 @@ impl Met {
     }
 
     fn with(config: Config, thread: Option<Subject>) -> Met {
+        Met::steered(config, "jbsq:k=64", thread)
+    }
+
+    fn steered(config: Config, steering: &str, thread: Option<Subject>) -> Met {
         let layout = Layout::new(config).unwrap();
         let link = Link::new(&layout, true, 1);
         let port = link.port(Side::Host, &layout);
@@ -51,7 +55,7 @@ impl Met {
         control.send(&port, &head, &service, &[]).unwrap();
         let mut stub = Stub::new(&layout, 0);
         stub.announce(&port, thread).unwrap();
-        let steering = steer::by_name("jbsq:k=64", &config).unwrap();
+        let steering = steer::by_name(steering, &config).unwrap();
         let bells = vec![Bell::default(); layout.doorbells()];
         let agent = link.port(Side::Agent, &layout);
         let dispatch = Dispatch::new(layout, agent, bells, steering);
@@ -100,7 +104,7 @@ fn is_begin(event: Option<stub::Event<'_>>, of: Subject) -> bool {
 /// A thread that looks only when a note came. Returns how often it did until it found the request.
 fn looks_of_a_thread(entries: u32, payloads: PayloadConfig) -> usize {
     let mut config = Config { contexts: 1, subjects: 64, prestage: 1, ..Config::coherent(1) };
-    (config.decisions.entries, config.payloads) = (entries, payloads);
+    (config.decisions.entries, config.pools) = (entries, payloads.pools());
     let thread = Subject { id: 3, generation: 1 };
     let mut met = Met::with(config, Some(thread));
     let message = Some(Bytes::from(vec![7; 1_000]));
@@ -237,4 +241,146 @@ fn a_handler_that_sends_too_much_or_too_late_harms_its_own_call_only() {
     else {
         panic!("{:?}", met.events)
     };
+}
+
+/// A dispatcher with one worker, which takes one call at a time.
+fn met_one_at_a_time(subjects: u32) -> Met {
+    let config = Config { contexts: 1, subjects, ..Config::coherent(1) };
+    let mut met = Met::steered(config, "jbsq:k=1", Some(Subject { id: 3, generation: 1 }));
+    met.dispatch.take_notes().for_each(drop);
+    met
+}
+
+/// Fills the window of a call's replies.
+fn fill_replies(met: &mut Met, call: Subject) {
+    let reply = vec![7; WINDOW_BYTES as usize];
+    met.stub.message(&met.port, call, &reply, 0).unwrap();
+    let blocked = met.stub.message(&met.port, call, b"more", 0);
+    assert_eq!(blocked, Err(SendError::Blocked));
+}
+
+#[test]
+fn unread_replies_take_no_place_from_other_calls() {
+    let mut met = met_one_at_a_time(64);
+    let unread = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), unread));
+    met.stub.keep_apart(unread);
+    let other = met.begin();
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the worker has its one call");
+    fill_replies(&mut met, unread);
+    met.settle();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
+    // Once its client reads, the call is woken, counts again, and its thread is told.
+    met.dispatch.take_notes().for_each(drop);
+    met.dispatch.grant(unread, WINDOW_BYTES);
+    met.settle();
+    assert_eq!(met.dispatch.take_notes().count(), 1);
+    assert_eq!(met.stub.take_woken(), Some(unread));
+    met.stub.message(&met.port, other, b"", END).unwrap();
+    let third = met.begin();
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None));
+    met.stub.message(&met.port, unread, b"more", END).unwrap();
+    met.settle();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), third));
+}
+
+#[test]
+fn a_stream_whose_client_says_nothing_takes_no_place_from_other_calls() {
+    let mut met = met_one_at_a_time(64);
+    let silent = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), silent));
+    // A worker that polls has run out of work.
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None));
+    met.stub.wait(&met.port, NOW).unwrap();
+    let other = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
+}
+
+/// It may share its CPU with the agent, which has to make room.
+#[test]
+fn a_worker_whose_replies_wait_for_room_yields_its_cpu() {
+    let mut met = met_one_at_a_time(64);
+    let call = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
+    met.stub.message(&met.port, call, &vec![7; WINDOW_BYTES as usize - 1], 0).unwrap();
+    met.stub.publish(&met.port).unwrap();
+    assert!(met.stub.is_stuck(), "the reply has more entries than the queue");
+    assert_eq!(met.stub.wait(&met.port, NOW), Ok(Wait::Spin), "for its spin time");
+    let later = NOW + Nanos::from_millis(1_000);
+    assert_eq!(met.stub.wait(&met.port, later), Ok(Wait::Yield));
+    met.settle();
+    assert!(!met.stub.is_stuck());
+    assert_ne!(met.stub.wait(&met.port, later), Ok(Wait::Yield));
+}
+
+#[test]
+fn a_yielding_stream_takes_no_place_on_its_worker() {
+    let mut met = met_one_at_a_time(64);
+    let long = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), long));
+    met.stub.keep_apart(long);
+    for _ in 0..2 {
+        met.stub.yield_to_others(&met.port, long).unwrap();
+    }
+    let other = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
+    // Nor after it has waited for its client, and when it ends the other still has its place.
+    met.stub.wait_for_client(&met.port, long).unwrap();
+    met.settle();
+    met.dispatch.half_close(long);
+    met.settle();
+    met.stub.message(&met.port, long, b"", END).unwrap();
+    met.begin();
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the other counts");
+    met.stub.message(&met.port, other, b"", END).unwrap();
+    met.settle();
+    assert!(met.stub.poll(&met.port, NOW).unwrap().is_some());
+}
+
+#[test]
+fn a_wait_that_crosses_with_a_message_is_none_and_its_thread_is_told() {
+    let mut met = met_one_at_a_time(64);
+    let call = met.begin();
+    assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
+    met.stub.keep_apart(call);
+    met.stub.wait_for_client(&met.port, call).unwrap();
+    met.dispatch.take_notes().for_each(drop);
+    met.dispatch.message(call, Bytes::from_static(b"now"), false, false);
+    met.settle();
+    assert_eq!(met.dispatch.take_notes().count(), 1, "the thread may have looked before it came");
+    assert_eq!(met.stub.take_woken(), Some(call));
+    met.begin();
+    assert_eq!(met.stub.poll(&met.port, NOW), Ok(None), "the call counts");
+    assert_eq!(met.read(call), 1);
+}
+
+#[test]
+fn of_too_many_waiting_streams_the_oldest_of_the_fullest_address_is_stopped() {
+    let mut met = met_one_at_a_time(8);
+    let mut wait = |address, hash| {
+        let arrival = Arrival { address, hash, ..Arrival::default() };
+        let call = met.dispatch.begin(NOW, arrival).unwrap();
+        met.settle();
+        assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), call));
+        met.stub.keep_apart(call);
+        met.stub.wait_for_client(&met.port, call).unwrap();
+        met.settle();
+        call
+    };
+    // A client of another address came first, and another connection of the same.
+    let patient = wait(1, 10);
+    let small = wait(2, 20);
+    let oldest = wait(2, 21);
+    wait(2, 21);
+    let last = wait(2, 21);
+    let [Event::Stopped { call, status }] = &met.events[..] else { panic!("{:?}", met.events) };
+    assert_eq!((*call, status.code), (oldest, Code::ResourceExhausted));
+    assert_eq!(met.dispatch.counts().stopped, 1);
+    // Its worker hears of it, and the others go on.
+    assert_eq!(met.stub.take_woken(), Some(oldest));
+    for call in [patient, small, last] {
+        met.stub.message(&met.port, call, b"", END).unwrap();
+    }
+    met.settle();
+    assert_eq!(met.dispatch.counts().answered, 3);
 }

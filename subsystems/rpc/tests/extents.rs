@@ -6,12 +6,12 @@ mod common;
 use common::nasty::{Link, NastyPort};
 use common::shape;
 use wave_core::endpoint::{Receiver, Sender};
-use wave_core::layout::{Config, Layout, PayloadConfig};
+use wave_core::layout::{Config, Layout};
 use wave_core::link::Side;
 use wave_core::message::Subject;
 use wave_core::queue::Tag;
 use wave_rpc::boxes::{Inbox, Outbox};
-use wave_rpc::extents::Extents;
+use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::wire::{DATA, EXTENT, Head, MESSAGE, RETURN};
 
 /// One side's ends of a worker's two queues.
@@ -53,7 +53,8 @@ impl End {
 
 fn layout(name: &str, payloads: PayloadConfig) -> Layout {
     let (messages, decisions) = shape(name, 2, 2);
-    let config = Config { messages, decisions, payloads, prestage: 0, ..Config::coherent(1) };
+    let config =
+        Config { messages, decisions, pools: payloads.pools(), prestage: 0, ..Config::coherent(1) };
     Layout::new(config).unwrap()
 }
 

@@ -14,12 +14,12 @@ use rand_pcg::Pcg32;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::{Receiver, Sender};
-use wave_core::layout::{Config, Layout, PayloadConfig, QueuePlace, write_header};
+use wave_core::layout::{Config, Layout, QueuePlace, write_header};
 use wave_core::link::{Home, LINE_WORDS, Port, Side};
 use wave_core::message::Subject;
 use wave_rpc::boxes::{Inbox, Outbox};
 use wave_rpc::dispatch::{Arrival, Dispatch, Event};
-use wave_rpc::extents::Extents;
+use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::metadata::{self, Metadata};
 use wave_rpc::service::{Method, Service};
 use wave_rpc::status::{Code, Status};
@@ -27,7 +27,7 @@ use wave_rpc::steer;
 use wave_rpc::stub::{self, SendError, Stub};
 use wave_rpc::wire::{
     BEGIN, Begin, CANCEL, END, EXTENT, GRANT, HALF_CLOSE, HAS_MESSAGE, HEADERS, Head, MESSAGE,
-    RETURN, SERVICE, STATUS, TAKEN, WINDOW_BYTES, WORKER,
+    RETURN, SERVICE, STATUS, TAKEN, WAITS, WINDOW_BYTES, WORKER, YIELDS,
 };
 
 const CALLS: u32 = 4;
@@ -42,11 +42,12 @@ fn layout(rng: &mut Pcg32, workers: u16) -> (&'static str, Layout) {
         subjects: CALLS,
         prestage: 0,
         spin: Nanos(0),
-        payloads: PayloadConfig {
+        pools: PayloadConfig {
             extents: [0, 1, 4][rng.random_range(0..3)],
             lines: 2,
             inline_max: 100,
-        },
+        }
+        .pools(),
         ..Config::coherent(workers)
     };
     (name, Layout::new(config).unwrap())
@@ -267,7 +268,22 @@ fn a_hostile_agent_harms_nobody() {
                     }
                 }
                 _ => {
-                    result = match rng.random_range(0..3) {
+                    result = match rng.random_range(0..4) {
+                        3 if !has.is_empty() => {
+                            let at = rng.random_range(0..has.len());
+                            let call = *has.iter().nth(at).expect("it is below their number");
+                            if rng.random() {
+                                stub.keep_apart(call);
+                            }
+                            let waits = match rng.random() {
+                                true => stub.wait_for_client(&port, call),
+                                false => stub.yield_to_others(&port, call),
+                            };
+                            while let Some(woken) = stub.take_woken() {
+                                assert!(has.contains(&woken), "{woken:?} was ended");
+                            }
+                            waits.map_err(Into::into)
+                        }
                         0 => stub.wait(&port, now).map(drop),
                         1 => stub.attend(&port, now).map(drop),
                         _ => stub.publish(&port).map(drop).map_err(Into::into),
@@ -360,6 +376,7 @@ impl Front {
                 assert!(Metadata::new(&trailers).is_ok());
                 (call, true)
             }
+            Event::Stopped { call, .. } => (call, true),
             Event::Taken { call, .. } => {
                 self.taken += 1;
                 (call, false)
@@ -531,7 +548,12 @@ fn lie_to_dispatch(
             host.send(head, &first, &[])
         }
         8 if rng.random_range(0..50) == 0 => {
-            head.kind = rng.random_range(0..14);
+            head.kind = rng.random_range(0..16);
+            host.send(head, &[], &[])
+        }
+        9 if rng.random() => {
+            head.kind = if rng.random() { WAITS } else { YIELDS };
+            head.argument = rng.random_range(0..3);
             host.send(head, &[], &[])
         }
         _ => {

@@ -10,12 +10,12 @@ use loom::thread;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::Sender;
-use wave_core::layout::{Config, Layout, PayloadConfig, PoolPlace, QueuePlace, write_header};
+use wave_core::layout::{Config, Layout, PoolPlace, QueuePlace, write_header};
 use wave_core::link::{Doorbell, Home, Side, Transport};
 use wave_core::message::Subject;
 use wave_rpc::boxes::Outbox;
 use wave_rpc::dispatch::{Arrival, Dispatch, Event};
-use wave_rpc::extents::Extents;
+use wave_rpc::extents::{Extents, PayloadConfig};
 use wave_rpc::service::{Method, Service};
 use wave_rpc::steer;
 use wave_rpc::stub::{self, Stub, Wait};
@@ -35,7 +35,7 @@ fn meet(transport: Transport) -> Met {
 }
 
 fn meet_with(transport: Transport, payloads: PayloadConfig) -> Met {
-    let mut config = Config { payloads, ..Config::coherent(1) };
+    let mut config = Config { pools: payloads.pools(), ..Config::coherent(1) };
     (config.messages.entries, config.decisions.entries) = (4, 4);
     (config.messages.transport, config.decisions.transport) = (transport, transport);
     (config.contexts, config.subjects, config.spin, config.prestage) = (1, 1, Nanos(0), 0);
@@ -51,7 +51,7 @@ fn meet_with(transport: Transport, payloads: PayloadConfig) -> Met {
     let words = [(host, layout.agent_parked, 0), (host, layout.preempt, 0)];
     let words = words.into_iter().chain([(Home::Nic as u8, layout.core_status, 0)]);
     // Of an extent its first word, in either memory.
-    let PoolPlace { target, staging, extents, .. } = layout.large_decisions[0];
+    let PoolPlace { target, staging, extents, .. } = layout.pool_of(1, 0);
     let extent = [(host, target, 0), (Home::Nic as u8, staging, 0)];
     let words = words.chain(extent.into_iter().filter(|_| extents > 0));
     let port = port(ring(&layout.messages[0]).chain(ring(&layout.decisions[0])).chain(words));
@@ -84,7 +84,7 @@ fn next_call(stub: &mut Stub, port: &LoomPort, bell: &Bell) -> Subject {
             return call;
         }
         match stub.wait(port, Nanos(0)).unwrap() {
-            Wait::Spin => thread::yield_now(),
+            Wait::Spin | Wait::Yield => thread::yield_now(),
             Wait::Park => bell.wait(),
         }
     }
@@ -159,7 +159,7 @@ fn an_extent_is_written_anew_once_it_was_read() {
                 let Some(event) = event else {
                     stub.publish(&port).unwrap();
                     match stub.wait(&port, Nanos(0)).unwrap() {
-                        Wait::Spin => thread::yield_now(),
+                        Wait::Spin | Wait::Yield => thread::yield_now(),
                         Wait::Park => bell.wait(),
                     }
                     continue;

@@ -27,6 +27,19 @@ extern crate std;
 
 pub mod oracles;
 pub mod policies;
+pub mod show;
 pub mod wire;
 #[cfg(feature = "workload")]
 pub mod workload;
+
+use wave_core::subsystem::{Subsystem, SubsystemId};
+
+/// What the rest of Wave knows of scheduling.
+pub static SUBSYSTEM: Subsystem = Subsystem {
+    id: SubsystemId::new(1),
+    name: "sched",
+    about: "which thread a core runs next",
+    policies: &policies::KNOWN,
+    make: Some(policies::by_name),
+    show: show::SHOW,
+};

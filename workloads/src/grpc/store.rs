@@ -56,7 +56,7 @@ pub struct ServiceTimes {
 }
 
 /// What GETs and RANGEs have done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Worked {
     /// Those that were served.
     pub calls: u64,

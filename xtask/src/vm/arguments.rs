@@ -15,7 +15,7 @@ usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the
        cargo xtask vm run [OPTION]... -- COMMAND [ARGUMENT]...
          --cpus N                virtual CPUs (2; with --icount 1)
          --memory-mib N          memory (2048)
-         --timeout SECONDS       for boot and command together (300)
+         --timeout SECONDS       end the guest after this long without output (300), or ten times as long
          --icount                count instructions, of all CPUs, instead of time
          --append KERNEL_ARGS    more of the kernel's command line
          --module NAME           load a kernel module first, with what it depends on
@@ -25,7 +25,7 @@ usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the
        The command runs as root, in this folder, over this machine's files; what it writes is lost
        and what it leaves running is killed. Its input is empty. Of the environment it gets PATH,
        HOME, USER, LANG, LC_*, TERM, TZ, RUST_* and WAVE_*.
-       exit code: the command's; 124 after the timeout; 125 where the virtual machine failed";
+       exit code: the command's; 124 after the --timeout; 125 if the virtual machine failed";
 
 /// What is asked for.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ fn parse_run(options: &[String]) -> Result<Wanted, Error> {
             "--cpus" => cpus = Some(number(option, value()?)?),
             "--memory-mib" => wanted.memory_mib = number(option, value()?)?,
             "--timeout" => {
-                wanted.timeout = Duration::from_secs(number(option, value()?)?.into());
+                wanted.silence_max = Duration::from_secs(number(option, value()?)?.into());
             }
             "--icount" => wanted.icount = true,
             "--append" => wanted.append.push(value()?.clone()),
@@ -127,7 +127,7 @@ mod unit_tests {
     fn reads_options_up_to_the_command() {
         let line = "run --cpus 4 --timeout 9 --with a:/b --append x=1 -- redis-server --port 1";
         let Ok(Request::Run(wanted)) = parsed(line) else { panic!("not a run") };
-        assert_eq!((wanted.cpus, wanted.timeout), (4, Duration::from_secs(9)));
+        assert_eq!((wanted.cpus, wanted.silence_max), (4, Duration::from_secs(9)));
         assert_eq!(wanted.copied, [Copied { from: "a".into(), to: Some("/b".into()) }]);
         assert_eq!(wanted.append, ["x=1"]);
         assert_eq!(wanted.command, ["redis-server", "--port", "1"]);

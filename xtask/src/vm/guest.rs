@@ -19,6 +19,9 @@ pub const PORT_ERR: &str = "wave.err";
 /// The virtiofs tag of this machine's root.
 pub const SHARE_TAG: &str = "host-root";
 
+/// What the disk at /var/tmp needs.
+pub const MODULES_OF_DISK: [&str; 2] = ["virtio_blk", "ext4"];
+
 /// Variables that are handed on to the command: what finds programs and shapes their output. The
 /// rest stays here, as the script is a file and the environment may hold secrets.
 const HANDED_ON: &[&str] = &["PATH", "HOME", "USER", "LANG", "TERM", "TZ"];
@@ -43,6 +46,13 @@ pub fn first_script(wanted: &Wanted, modules: &[&str], here: &Path) -> String {
             )
         })
         .collect();
+    let disk = match wanted.disk_mib {
+        0 => "",
+        _ => {
+            "mkdir -p /new/var/tmp && mount -t ext4 /dev/vda /new/var/tmp || fail the disk cannot be mounted\n\
+             chmod 1777 /new/var/tmp"
+        }
+    };
     format!(
         r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -70,12 +80,14 @@ mount -t tmpfs tmpfs /own
 mkdir /own/upper /own/work
 mount -t overlay -o lowerdir=/host,upperdir=/own/upper,workdir=/own/work root /new ||
     fail there is no overlay over the files of the host
+{disk}
 {copy}
 for name in dev proc sys; do
     mount --move /$name /new/$name
 done
 mount -t tmpfs -o mode=755 run /new/run
-mkdir -p /new/run/wave /new/run/lock /new/dev/pts /new/dev/shm
+mkdir -p -m 700 /new/run/wave
+mkdir -p /new/run/lock /new/dev/pts /new/dev/shm
 mount -t devpts devpts /new/dev/pts
 mount -t tmpfs shm /new/dev/shm
 ln -sf /proc/self/fd /new/dev/fd

@@ -109,7 +109,7 @@ fn guests_in_both(kernel: &Kernel, program: &str) -> Result<[Figures; 2], String
 /// Runs a command in a machine that writes a name and a number in each line.
 fn figures_of(kernel: &Kernel, wanted: Wanted, command: &[&str]) -> Result<Figures, String> {
     let command = command.iter().map(ToString::to_string).collect();
-    let wanted = Wanted { timeout: TIMEOUT, command, ..wanted };
+    let wanted = Wanted { silence_max: TIMEOUT, command, ..wanted };
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let outcome = session::run(kernel, &wanted, &mut out, &mut err);
     let exit_code = outcome.map_err(|error| error.to_string())?.exit_code;

@@ -15,12 +15,15 @@ pub struct Wanted {
     pub cpus: u32,
     /// The guest's memory, in MiB.
     pub memory_mib: u32,
-    /// How long boot and command may take together.
-    pub timeout: Duration,
+    /// Longest time without output before the guest is ended. Ten times as long ends it whatever it prints.
+    pub silence_max: Duration,
     /// Time goes by the instructions that all CPUs execute: slower, and the same on every machine.
     pub icount: bool,
     /// More of the kernel's command line.
     pub append: Vec<String>,
+    /// An empty disk at /var/tmp, of so many MiB; 0 for none. The rest of the guest's files are in its memory, where
+    /// no file can be swap.
+    pub disk_mib: u32,
     /// Kernel modules to load.
     pub modules: Vec<String>,
     /// Files to put into the guest's own memory.
@@ -36,9 +39,10 @@ impl Default for Wanted {
         Self {
             cpus: 2,
             memory_mib: 2048,
-            timeout: Duration::from_secs(300),
+            silence_max: Duration::from_secs(300),
             icount: false,
             append: Vec::new(),
+            disk_mib: 0,
             modules: Vec::new(),
             copied: Vec::new(),
             nic: None,
@@ -91,6 +95,8 @@ pub struct Paths {
     pub err: PathBuf,
     /// The socket of [`super::share`].
     pub share: PathBuf,
+    /// What is on the disk, where one is wanted.
+    pub disk: PathBuf,
 }
 
 /// The program.
@@ -156,6 +162,10 @@ pub fn arguments(
         line.pair("-device", "intel-iommu,intremap=on");
         line.pair("-chardev", &format!("socket,id=nic,path={}", nic::socket(folder).display()));
         line.pair("-device", &format!("ivshmem-doorbell,chardev=nic,vectors={}", nic::VECTORS));
+    }
+    if wanted.disk_mib > 0 {
+        let drive = format!("id=disk,if=none,format=raw,file={}", paths.disk.display());
+        line.pair("-drive", &drive).pair("-device", "virtio-blk-pci,drive=disk");
     }
     line.pair("-device", "virtio-serial-pci");
     for (name, socket) in

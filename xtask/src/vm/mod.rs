@@ -20,12 +20,14 @@ mod modules;
 mod nic;
 mod outside;
 mod relay;
+mod scenarios;
 mod session;
 mod share;
 mod sources;
 mod tests;
 mod tools;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 
@@ -112,11 +114,14 @@ fn folder() -> PathBuf {
 /// the process, and perhaps more after a hyphen. What is another user's stays.
 fn remove_abandoned(within: &Path, prefix: &str) {
     let Ok(entries) = std::fs::read_dir(within) else { return };
+    let Ok(user) = std::fs::metadata("/proc/self").map(|own| own.uid()) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(rest) = name.strip_prefix(prefix) else { continue };
         let process = rest.split('-').next().unwrap_or_default();
-        if process.parse::<u32>().is_ok() && !Path::new("/proc").join(process).exists() {
+        let ours = entry.metadata().is_ok_and(|found| found.uid() == user);
+        let is_gone = !Path::new("/proc").join(process).exists();
+        if ours && process.parse::<u32>().is_ok() && is_gone {
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }

@@ -4,12 +4,12 @@
 //! memory of BAR 2 with the guest, and interrupts it. `memory` is the guest's own memory, which a real
 //! device reaches by DMA.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use wave_links::pci::ivshmem::Server;
+use wave_links::places::own_dir;
 
 use super::machine::Wanted;
 
@@ -44,7 +44,8 @@ impl Nic {
             return Err(format!("with --nic the guest may have {MEMORY_MAX_MIB} MiB at most"));
         }
         let failed = |error| format!("{}: {error}", folder.display());
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        // The files in it are removed, and what is in them is the guest's memory.
+        own_dir(folder).map_err(|error| error.to_string())?;
         if UnixStream::connect(socket(folder)).is_ok() {
             return Err(format!("{}: another machine has its device there", folder.display()));
         }

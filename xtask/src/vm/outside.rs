@@ -183,7 +183,7 @@ fn with_agents(
         nic: Some(folder.clone()),
         // For swap; the guest has no room for files.
         modules: vec!["zram".into()],
-        timeout: Duration::from_secs(300),
+        silence_max: Duration::from_secs(300),
         command,
         ..Wanted::default()
     };

@@ -16,7 +16,7 @@ use super::logs::Logs;
 use super::machine::{self, Accelerator, Paths, Wanted};
 use super::nic::Nic;
 use super::relay::{self, Event};
-use super::{Error, folder, guest, modules, nic, remove_abandoned, share, tools};
+use super::{Error, folder, guest, modules, nic, output_of, remove_abandoned, share, tools};
 
 /// Pieces of output that may wait for us to write them; beyond, the guest waits.
 const PIECES_MAX: usize = 64;
@@ -67,7 +67,7 @@ fn kvm_boots(kernel: &Kernel) -> bool {
         return false;
     }
     let wanted =
-        Wanted { timeout: KVM_PROBE_MAX, command: vec!["true".into()], ..Wanted::default() };
+        Wanted { silence_max: KVM_PROBE_MAX, command: vec!["true".into()], ..Wanted::default() };
     let mut nowhere = std::io::sink();
     let outcome = run_with(kernel, &wanted, Accelerator::Kvm, &mut nowhere, &mut std::io::sink());
     matches!(outcome, Ok(Outcome { exit_code: 0 }))
@@ -83,16 +83,19 @@ fn run_with(
     let scratch = Scratch::new().map_err(|error| Error::Machine(format!("scratch: {error}")))?;
     let logs =
         Logs::begin(&scratch.name).map_err(|error| Error::Machine(format!("logs: {error}")))?;
-    let deadline = Instant::now() + wanted.timeout;
     let mut running = Running::start(kernel, wanted, accelerator, &scratch, &logs)
         .map_err(|error| Error::Machine(format!("{error}{}", logs.telling(false))))?;
-    let ended = running.follow(deadline, out, err);
+    let ended = running.follow(wanted.silence_max, out, err);
     match ended {
         Ended::Exit(exit_code) => Ok(Outcome { exit_code }),
         Ended::TimedOut { started } => {
-            let what = if started { "the command did not end" } else { "the guest did not start" };
-            let (seconds, log) = (wanted.timeout.as_secs(), logs.telling(started));
-            Err(Error::TimedOut(format!("{what} within {seconds} s{log}")))
+            let what = if started {
+                "the command was silent"
+            } else {
+                "the guest did not start, and was silent"
+            };
+            let (seconds, log) = (wanted.silence_max.as_secs(), logs.telling(started));
+            Err(Error::TimedOut(format!("{what} for {seconds} s{log}")))
         }
         Ended::Gone { started } => {
             let when = if started { "while the command ran" } else { "before the command" };
@@ -137,7 +140,11 @@ impl Running {
             out: scratch.path.join("out"),
             err: scratch.path.join("err"),
             share: scratch.path.join("share"),
+            disk: scratch.path.join("disk"),
         };
+        if wanted.disk_mib > 0 {
+            empty_disk(&paths.disk, wanted.disk_mib)?;
+        }
         let nic = wanted.nic.as_deref().map(|folder| Nic::open(folder, wanted)).transpose()?;
         let version = machine::qemu_version()?;
         let end_mark = end_mark();
@@ -167,8 +174,9 @@ impl Running {
         }
     }
 
-    /// Until the command's exit code and all its output are here, or will not come.
-    fn follow(&mut self, deadline: Instant, out: &mut dyn Write, err: &mut dyn Write) -> Ended {
+    /// Returns once the exit code and all output have come or cannot come, or after `silence` without events.
+    fn follow(&mut self, silence: Duration, out: &mut dyn Write, err: &mut dyn Write) -> Ended {
+        let (mut deadline, last) = (Instant::now() + silence, Instant::now() + 10 * silence);
         let mut started = false;
         let mut incomplete = 2;
         let mut exit_code = None;
@@ -179,10 +187,14 @@ impl Running {
                 wait(&mut self.qemu, POWER_OFF_MAX);
                 return Ended::Exit(exit_code);
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline.min(last) {
                 return Ended::TimedOut { started };
             }
-            match self.events.recv_timeout(LOOK_EVERY) {
+            let event = self.events.recv_timeout(LOOK_EVERY);
+            if event.is_ok() {
+                deadline = Instant::now() + silence;
+            }
+            match event {
                 // Where our own output is closed, the command's goes nowhere.
                 Ok(Event::Out(piece)) => drop(out.write_all(&piece).and_then(|()| out.flush())),
                 Ok(Event::Err(piece)) => drop(err.write_all(&piece).and_then(|()| err.flush())),
@@ -236,6 +248,9 @@ fn initramfs(kernel: &Kernel, wanted: &Wanted, end_mark: &str) -> Result<Vec<u8>
     if wanted.nic.is_some() {
         names.extend(nic::MODULES.map(String::from));
     }
+    if wanted.disk_mib > 0 {
+        names.extend(guest::MODULES_OF_DISK.map(String::from));
+    }
     names.extend(wanted.modules.iter().cloned());
     let modules = modules::in_order(kernel, &names)?;
     let names: Vec<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();
@@ -252,6 +267,15 @@ fn initramfs(kernel: &Kernel, wanted: &Wanted, end_mark: &str) -> Result<Vec<u8>
         archive.program(&format!("modules/{name}.ko"), bytes);
     }
     Ok(archive.finish())
+}
+
+/// A file with a file system in it. It takes room here only for what the guest writes.
+fn empty_disk(path: &Path, mib: u32) -> Result<(), String> {
+    let file = File::create_new(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    file.set_len(u64::from(mib) << 20).map_err(|error| error.to_string())?;
+    // A journal would only take time.
+    let options = ["-q", "-F", "-O", "^has_journal,^metadata_csum"];
+    output_of(Command::new("mkfs.ext4").args(options).arg(path)).map(drop)
 }
 
 /// Not in any output but by intention: of 64 bits that are new with each run.

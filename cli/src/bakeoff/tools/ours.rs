@@ -20,8 +20,7 @@ pub struct Ours {
 
 impl Ours {
     pub fn start(policy: &str, pid: i32, places: Places) -> Result<Ours, Failure> {
-        let socket = format!("wave-bakeoff-{}.sock", std::process::id());
-        let socket = std::env::temp_dir().join(socket);
+        let socket = wave_links::places::socket("bakeoff").map_err(Failure::cannot)?;
         let mut options = Options::new(socket, vec![Group::Process(pid)], STRIPS);
         options.limits = Limits { refaults_per_minute: f64::INFINITY, pressure_percent: 100.0 };
         let enclave = Enclave::start(options).map_err(Failure::cannot)?;

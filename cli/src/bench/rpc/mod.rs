@@ -19,6 +19,7 @@ use wave_workloads::grpc::store::echo;
 
 pub use self::process::host;
 use self::process::{Kind, Measured, Seats};
+pub(super) use self::process::{Process, free_address};
 use super::{Chunks, ns_per, pin};
 use crate::report::Progress;
 
@@ -157,7 +158,7 @@ fn target(address: &str, shape: Shape) -> Target {
 }
 
 /// A server's front is there before its host is: waits until calls end well.
-fn wait_ready(generator: &mut Generator) -> Result<(), String> {
+pub(super) fn wait_ready(generator: &mut Generator) -> Result<(), String> {
     let start = Instant::now();
     while start.elapsed() < START_PATIENCE {
         let closed = generator.closed(Duration::from_millis(5), DRAIN);

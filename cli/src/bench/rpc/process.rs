@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use wave_core::clock::Nanos;
+use wave_links::places;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost;
 
+use crate::terminal::out;
 use crate::{cpu_time, store};
 
 /// Who has which CPU.
@@ -92,13 +94,8 @@ impl Measured {
                 Ok(Measured { address, host, thread, agent, socket })
             }
             Kind::Offload { batch, is_awake } => {
-                let is_split = seats.connections.is_some();
-                let unique = format!(
-                    "wave-bench-rpc-{}-{batch}-{is_awake}-{is_split}.sock",
-                    std::process::id()
-                );
-                let socket = std::env::temp_dir().join(unique);
-                let place = socket.to_str().ok_or("the folder for temporary files has no name")?;
+                let socket = places::socket("bench-rpc").map_err(|error| error.to_string())?;
+                let place = socket.to_str().ok_or("the folder for sockets has no name")?;
                 let [host_cpu, agent_cpu] = [seats.host, seats.agent].map(|cpu| cpu.to_string());
                 let batch = batch.to_string();
                 let mut words = vec!["bench-rpc-host", place, &host_cpu, &batch];
@@ -167,30 +164,30 @@ pub fn host(
         options.config.spin = AWAKE;
     }
     let server = Server::start(options, store::echo_method()).map_err(|error| error.to_string())?;
-    println!("serving");
+    out!("serving");
     for line in std::io::stdin().lines() {
         line.map_err(|error| error.to_string())?;
         let work = server.work();
         let calls: u64 = work.iter().map(|work| work.calls).sum();
         let busy_ns: u64 = work.iter().map(|work| work.busy.0).sum();
-        println!("{calls} {busy_ns}");
+        out!("{calls} {busy_ns}");
     }
     Ok(())
 }
 
-fn free_address() -> std::io::Result<String> {
+pub fn free_address() -> std::io::Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
 /// A process of this program.
-struct Process {
+pub struct Process {
     child: Child,
     told: ChildStdin,
     says: BufReader<ChildStdout>,
 }
 
 impl Process {
-    fn start(words: &[&str]) -> Result<Process, String> {
+    pub fn start(words: &[&str]) -> Result<Process, String> {
         let text = |error: &dyn std::fmt::Display| format!("starting `wave {}`: {error}", words[0]);
         let mut child = Command::new(std::env::current_exe().map_err(|error| text(&error))?)
             .args(words)
@@ -203,7 +200,7 @@ impl Process {
         Ok(Process { child, told, says: BufReader::new(says) })
     }
 
-    fn line(&mut self) -> Result<String, String> {
+    pub fn line(&mut self) -> Result<String, String> {
         let mut line = String::new();
         match self.says.read_line(&mut line) {
             Ok(bytes) if bytes > 0 => Ok(line),

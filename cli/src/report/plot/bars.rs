@@ -9,6 +9,7 @@ use super::style::{
 };
 use crate::report::model::RunResult;
 use crate::report::number::{difference, thousands};
+use crate::report::terminal::has_saturations;
 
 const LEFT: i32 = 24;
 const RIGHT: i32 = 700;
@@ -26,14 +27,13 @@ struct Bar {
 /// Saturation of each variant, if the scenario is a ladder and any is known.
 pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
     let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
-    if result.kind != "ladder"
-        || result.variants.iter().all(|variant| variant.saturation_per_second.is_none())
-    {
+    if result.kind != "ladder" || !has_saturations(result) {
         return Ok(None);
     }
     let bar = |(index, variant): (usize, &crate::report::model::VariantResult)| {
         let rate = variant.saturation_per_second;
         let label = match (rate, reference) {
+            (None, _) if variant.not_measurable.is_some() => "not measurable".to_owned(),
             (None, _) => "none".to_owned(),
             (Some(rate), Some(reference)) if index > 0 => {
                 format!("{} k/s ({})", thousands(rate), difference(rate, reference))

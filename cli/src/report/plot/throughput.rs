@@ -51,8 +51,11 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
             let label = format!("limit for saturation: {} µs", result.limit_us);
             root.draw(&Text::new(label, (x + 8, y - 10), text(12.0, MUTED, HPos::Left)))?;
             for (index, curve) in curves.iter().enumerate() {
-                let line = curve.iter().map(|(x, y, _)| (*x, *y));
-                chart.draw_series(LineSeries::new(line, colour(index).stroke_width(2)))?;
+                // No line leads to or from what is not a measurement.
+                for line in curve.split(|dot| !dot.2).filter(|line| line.len() > 1) {
+                    let line = line.iter().map(|(x, y, _)| (*x, *y));
+                    chart.draw_series(LineSeries::new(line, colour(index).stroke_width(2)))?;
+                }
             }
             for (index, curve) in curves.iter().enumerate() {
                 for (x, y, valid) in curve {
@@ -61,7 +64,7 @@ pub fn draw(result: &RunResult) -> Result<Option<String>, DrawError> {
             }
             legend(root, (76, HEIGHT as i32 + 10), Key::Curve, &names)?;
             let below = (HEIGHT + legend_height(names.len())) as i32;
-            let hollow = "A hollow marker is a point whose generator did not keep up.";
+            let hollow = "A hollow marker is not a measurement: the point was disturbed, or its generator lagged. No line goes through it.";
             if dots().any(|dot| !dot.2) {
                 root.draw(&Text::new(hollow, (60, below), text(12.0, MUTED, HPos::Left)))?;
             }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_core::clock::Nanos;
 use wave_core::snapshot::State;
+use wave_links::places;
 use wave_linux::sched::{self, DeviceOptions, Enclave, Options};
 
 use super::Failure;
@@ -26,6 +27,7 @@ pub use file::load;
 pub use report::Report;
 use seats::Seat;
 pub use seats::parse as parse_cpus;
+use wave_links::say;
 pub use work::Work;
 use work::{Ended, Started};
 
@@ -88,18 +90,16 @@ pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
     if parts.iter().any(|part| part.work == Work::Everything) {
         stay_outside(&seats)?;
     }
-    let options = parts.iter().zip(&seats).map(|(part, seat)| options(part, seat)).collect();
-    let enclaves = Enclave::start_all(options).map_err(Failure::cannot)?;
+    let options = parts.iter().zip(&seats).map(|(part, seat)| options(part, seat));
+    let enclaves =
+        Enclave::start_all(options.collect::<Result<_, _>>()?).map_err(Failure::cannot)?;
     let began = parts.iter().map(|_| Mutex::new(None)).collect();
     let agents = parts.iter().map(|_| AtomicI32::new(0)).collect();
     let shown = Arc::new(Shown { parts, seats, enclaves, began, agents });
     let served = Arc::clone(&shown);
     let _server = status::Server::start(move || served.tell())
         .inspect_err(|error| {
-            eprintln!(
-                "wave run: `wave linux status` will not know of it: {}: {error}",
-                status::FOLDER
-            );
+            say!("wave run: `wave linux status` will not show it: {}: {error}", status::FOLDER);
         })
         .ok();
     let mut running = Vec::new();
@@ -139,12 +139,12 @@ fn stay_outside(seats: &[Seat]) -> Result<(), Failure> {
     }
 }
 
-fn options(part: &Part, seat: &Seat) -> Options {
+fn options(part: &Part, seat: &Seat) -> Result<Options, Failure> {
     let name = part.name.as_deref().unwrap_or("enclave");
-    let socket = format!("wave-linux-{}-{name}.sock", std::process::id());
-    let mut options = Options::new(std::env::temp_dir().join(socket), seat.cores.clone());
+    let socket = places::socket(name).map_err(Failure::cannot)?;
+    let mut options = Options::new(socket, seat.cores.clone());
     if seat.inside {
-        eprintln!(
+        say!(
             "wave run: no CPU is left outside the enclave: the agent shares CPU {}, where it comes before the \
              threads that it decides on",
             seat.agent
@@ -157,7 +157,7 @@ fn options(part: &Part, seat: &Seat) -> Options {
     }
     options.device.clone_from(&part.device);
     options.everything = part.work == Work::Everything;
-    options
+    Ok(options)
 }
 
 /// What the run is asked to do meanwhile.
@@ -274,14 +274,14 @@ impl<'a> Running<'a> {
             Running { shown, at, record, agent: None, agents: 0, lost_at: None, started: None };
         let began = Instant::now();
         if let Some(device) = &running.part().device {
-            eprintln!(
+            say!(
                 "wave run: waiting up to {} s for an agent behind {}",
                 DEVICE_PATIENCE.as_secs(),
                 device.address
             );
             while !running.enclave().stats().agent_decides {
                 if began.elapsed() > DEVICE_PATIENCE {
-                    eprintln!("wave run: no agent yet; the host decides until one attaches");
+                    say!("wave run: no agent yet; the host decides until one attaches");
                     break;
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -345,7 +345,7 @@ impl<'a> Running<'a> {
             self.lost_at = Some(Instant::now());
             let of =
                 self.part().name.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
-            eprintln!("wave run: the agent{of} is gone; the host decides until another is there");
+            say!("wave run: the agent{of} is gone; the host decides until another is there");
         }
         let here = self.part().device.is_none();
         if here && self.agent.is_none() && self.lost_at.is_none_or(|at| at.elapsed() >= REST) {

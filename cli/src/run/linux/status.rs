@@ -4,7 +4,6 @@
 //! keeps nobody else waiting, and waits itself no longer than [`PATIENCE`].
 
 use std::io::{self, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +12,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use wave_links::places::own_dir;
 
 use super::report::Report;
 
 /// Where the sockets are; root's.
-pub const FOLDER: &str = "/run/wave";
+pub use wave_links::places::ROOTS_RUNTIME_DIR as FOLDER;
 const PREFIX: &str = "linux-";
 const SUFFIX: &str = ".sock";
 /// How long either side waits for the other.
@@ -80,8 +80,7 @@ impl Server {
     }
 
     fn at(path: PathBuf, tell: impl Fn() -> Run + Send + 'static) -> io::Result<Server> {
-        let folder = path.parent().unwrap_or(Path::new("."));
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        own_dir(path.parent().unwrap_or(Path::new("."))).map_err(io::Error::other)?;
         // Of an earlier process that had our id.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
@@ -188,9 +187,14 @@ mod tests {
         Run { pid: std::process::id(), enclaves: vec![Enclave { report, threads }] }
     }
 
+    fn own_folder() -> tempfile::TempDir {
+        let owners = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        tempfile::Builder::new().permissions(owners).tempdir().unwrap()
+    }
+
     #[test]
     fn who_asks_is_told_and_who_was_killed_leaves_nothing() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = own_folder();
         let path = |name: &str| folder.path().join(name);
         assert!(runs_in(&path("none")).unwrap().is_empty());
         // As after SIGKILL: a file that nobody listens on.
@@ -207,7 +211,7 @@ mod tests {
 
     #[test]
     fn who_never_reads_keeps_nobody_waiting_for_ever() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = own_folder();
         let path = folder.path().join("linux-3.sock");
         // More than the kernel holds for somebody.
         let server = Server::at(path.clone(), || run(50_000)).unwrap();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use wave_links::say;
 use wave_linux::sched::{self, Enclave, Group, JoinError, TargetError};
 
 use crate::run::Failure;
@@ -69,7 +70,7 @@ impl Work {
         match self {
             Work::Command(words) => start(words, enclave, json).map(Started::Command),
             Work::Everything => {
-                eprintln!("wave run: {} is here; Ctrl-C gives all back", self.in_words());
+                say!("wave run: scheduling {}; press Ctrl-C to detach", self.in_words());
                 Ok(Started::Everything)
             }
             Work::Group(group) => {
@@ -78,7 +79,7 @@ impl Work {
                     Group::Cgroup(_) => Started::Cgroup(group.clone(), Instant::now()),
                 };
                 let came = enclave.adopt(group, agents).map_err(not_meant)?;
-                eprintln!(
+                say!(
                     "wave run: {came} threads of {} came; Ctrl-C gives them back",
                     self.in_words()
                 );

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_linux::memory::{
     Enclave, Figures, Group, Options, Process, StartError, Stats, Swap, Zram,
@@ -27,7 +28,7 @@ use self::report::{Compressed, MemoryResult, Ran, Second};
 use self::served::{NICE, Served};
 use super::neighbours::{DISTURBING_CPUS, Neighbours};
 use super::seating::{self, Seating};
-use super::{Failure, describe, machine};
+use super::{Failure, Journal, describe, machine};
 use crate::memory::agent::{self, Agent};
 use crate::memory::report::Sample;
 use crate::report::Progress;
@@ -38,8 +39,14 @@ const HEAR_PATIENCE: Duration = Duration::from_secs(30);
 /// The table has room for so many times the cache.
 const ROOM: u64 = 4;
 
-/// Runs each variant in turn. Agents write logs into the directory `record`, if there is one.
-pub fn run(memory: &Memory, quiet: bool, record: Option<&Path>) -> Result<MemoryResult, Failure> {
+/// Runs each variant in turn, but for those that `journal` has. Agents write logs into the directory `record`, if there
+/// is one.
+pub fn run(
+    memory: &Memory,
+    quiet: bool,
+    record: Option<&Path>,
+    journal: &Journal,
+) -> Result<MemoryResult, Failure> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
@@ -49,21 +56,25 @@ pub fn run(memory: &Memory, quiet: bool, record: Option<&Path>) -> Result<Memory
             Failure::Cannot(format!("{}: cannot be made: {error}", directory.display()))
         })?;
     }
-    let started = machine::now();
+    let started = journal.started();
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     let seating = seating::seat(&cpus, 1, 1);
     // Agent, enclave and probe stay away from the CPU that serves.
     cpu::pin_current_thread_to(&seating.housekeeping(&cpus)).map_err(Failure::cannot)?;
     let progress = Progress::new(2 * memory.variants.len() as u64, quiet);
+    journal.follow(&progress);
+    progress.say(&super::planned(memory.variants.len() as u64, memory.seconds));
     progress.say(&format!("{}: cpu {}: GETs; all else elsewhere", memory.name, seating.workers[0]));
     // Taken down last.
     let swap = Swap::set_up(memory.swap_bytes).map_err(Failure::cannot)?;
     let before = Neighbours::now();
     let ground = Ground { memory, seating, progress, swap, end, record };
-    let ran: Result<Vec<Ran>, Failure> =
-        memory.variants.iter().map(|variant| ground.variant(variant)).collect();
-    let ran = ran?;
+    let one = |variant: &Managed| -> Result<Ran, Failure> {
+        journal.point(&variant.name, || Kept::of(ground.variant(variant)?))?.ran()
+    };
+    let ran: Vec<Ran> = memory.variants.iter().map(one).collect::<Result<_, _>>()?;
     let mut facts = ground.facts(&ran);
+    facts.extend(journal.fact());
     if let Some((before, after)) = before.zip(Neighbours::now()) {
         let others = after.cpus_since(&before);
         let how = match others > DISTURBING_CPUS {
@@ -80,6 +91,28 @@ pub fn run(memory: &Memory, quiet: bool, record: Option<&Path>) -> Result<Memory
     Ok(MemoryResult::new(memory, started, machine::machine(cpus.len()), seating, ran, facts))
 }
 
+/// What the journal keeps of a variant.
+#[derive(Deserialize, Serialize)]
+struct Kept {
+    ran: Ran,
+    histograms: [String; 3],
+}
+
+impl Kept {
+    fn of(ran: Ran) -> Result<Kept, Failure> {
+        let histograms = ran.histograms.each_ref().map(recorder::encode);
+        Ok(Kept { ran, histograms })
+    }
+
+    fn ran(self) -> Result<Ran, Failure> {
+        let Kept { mut ran, histograms } = self;
+        for (histogram, text) in ran.histograms.iter_mut().zip(&histograms) {
+            *histogram = recorder::decode(text).map_err(Failure::cannot)?;
+        }
+        Ok(ran)
+    }
+}
+
 struct Ground<'a> {
     memory: &'a Memory,
     seating: Seating,
@@ -92,7 +125,7 @@ struct Ground<'a> {
 impl Ground<'_> {
     fn look_whether_over(&self) -> Result<(), Failure> {
         match self.end.load(Ordering::SeqCst) {
-            true => Err(Failure::Cannot("it was interrupted: there is no result".to_owned())),
+            true => Err(Failure::Cannot("it was interrupted: everything is undone".to_owned())),
             false => Ok(()),
         }
     }
@@ -150,8 +183,7 @@ impl Ground<'_> {
     }
 
     fn manage(&self, pid: i32, policy: &str, name: &str) -> Result<Manager, Failure> {
-        let socket = format!("wave-run-{}.sock", std::process::id());
-        let socket = std::env::temp_dir().join(socket);
+        let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
         let strips = (ROOM * self.memory.workload.cache_bytes).div_ceil(STRIP_BYTES) as u32;
         let mut options = Options::new(socket, vec![Group::Process(pid)], strips);
         options.limits.refaults_per_minute = self.memory.refaults_per_minute;

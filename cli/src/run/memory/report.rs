@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wave_linux::memory::Stats;
 use wave_workloads::recorder::{self, Latency};
 
@@ -22,7 +22,7 @@ const PER_BYTES: f64 = (4_u64 << 30) as f64;
 const SERVED: f64 = 0.99;
 
 /// One second of a variant.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Second {
     /// Whether it is after the warm-up.
     pub counts: bool,
@@ -43,7 +43,7 @@ pub struct Second {
 }
 
 /// What is in compressed swap at the end.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Compressed {
     /// Before compression.
     pub held_bytes: u64,
@@ -52,14 +52,14 @@ pub struct Compressed {
 }
 
 /// One variant.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct Ran {
     /// As in the scenario.
     pub name: String,
     /// As in the scenario; none: nobody decided.
     pub policy: Option<String>,
     /// How access bits were read.
-    pub backend: Option<&'static str>,
+    pub backend: Option<String>,
     /// The database, before the first GET.
     pub ready: Ready,
     /// Before the first GET.
@@ -67,7 +67,7 @@ pub struct Ran {
     /// Each second.
     pub seconds: Vec<Second>,
     /// GETs, GETs alone, and mapping: after the warm-up.
-    #[serde(skip)]
+    #[serde(skip, default = "histograms")]
     pub histograms: [Histogram<u64>; 3],
     /// GETs whose key or value was not what was written, also in the warm-up.
     pub wrong: u64,
@@ -81,6 +81,10 @@ pub struct Ran {
     pub lost_agents: u64,
 }
 
+fn histograms() -> [Histogram<u64>; 3] {
+    std::array::from_fn(|_| recorder::histogram())
+}
+
 impl Ran {
     /// Before its first GET.
     pub fn new(variant: &Managed, ready: Ready, resident_before_bytes: u64) -> Ran {
@@ -91,7 +95,7 @@ impl Ran {
             ready,
             resident_before_bytes,
             seconds: Vec::new(),
-            histograms: std::array::from_fn(|_| recorder::histogram()),
+            histograms: histograms(),
             wrong: 0,
             compressed: None,
             outcomes: Vec::new(),
@@ -101,11 +105,11 @@ impl Ran {
     }
 
     /// Takes what its enclave tells at the end.
-    pub fn finish(&mut self, stats: &Stats, backend: &'static str) {
+    pub fn finish(&mut self, stats: &Stats, backend: &str) {
         let outcomes = stats.outcomes.iter();
         self.outcomes = outcomes.map(|(code, count)| (code.name().to_owned(), *count)).collect();
         self.held_back = [stats.totals.held_for_refaults, stats.totals.held_for_pressure];
-        (self.lost_agents, self.backend) = (stats.lost_agents, Some(backend));
+        (self.lost_agents, self.backend) = (stats.lost_agents, Some(backend.to_owned()));
     }
 
     fn latency(&self, of: usize) -> Latency {
@@ -482,7 +486,7 @@ impl MemoryResult {
                 row.extend([memory.refaults, memory.pages_out].map(|number| number.to_string()));
                 row.push(format!("{:.3}", memory.host_cpu_seconds));
                 row.push(format!("{:.3}", memory.agent_cpu_seconds));
-                row.push(memory.held.unwrap_or_default().to_owned());
+                row.push(memory.held.clone().unwrap_or_default());
                 writer.write_record(row)?;
             }
         }

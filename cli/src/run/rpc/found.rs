@@ -11,9 +11,10 @@ use crate::commands::table as empty_table;
 use crate::report::RunResult;
 use crate::report::model::VariantResult;
 use crate::report::number::{difference, micros, short, thousands};
-use crate::report::terminal::marked;
+use crate::report::terminal::{self, marked};
 use crate::run::point::for_report;
 use crate::run::system::Delta;
+use crate::run::verdict::{put_saturations, saturation};
 use crate::scenario::{Rpc, RpcPlacement, Stack};
 
 /// A variant's points so far.
@@ -77,6 +78,9 @@ struct Placed {
     host_cores: u32,
     agent_cores: u32,
     saturation_per_second: Option<f64>,
+    /// Why its saturation could not be measured, if so.
+    #[serde(default)]
+    not_measurable: Option<String>,
     saturation_by_limit: Vec<(u64, Option<f64>)>,
     lowest_load_per_second: f64,
     compared: Option<Figures>,
@@ -88,8 +92,6 @@ struct Placed {
 struct Figures {
     offered_per_second: f64,
     valid: bool,
-    /// Other processes took CPU time from it.
-    disturbed: bool,
     served: f64,
     get_p50_us: f64,
     get_p99_us: f64,
@@ -120,7 +122,6 @@ impl Figures {
         Figures {
             offered_per_second: open.point.offered_per_second,
             valid: open.point.generator.valid,
-            disturbed: point.disturbed,
             served: open.point.served(),
             get_p50_us: get.p50_ns as f64 / 1e3,
             get_p99_us: get.p99_ns as f64 / 1e3,
@@ -147,14 +148,16 @@ impl<'a> Row<'a> {
         self.points.iter().map(|point| point.open.point.clone()).collect()
     }
 
-    fn saturation(&self, limits: &Limits) -> Option<f64> {
-        measured::saturation(&self.measured(), limits).map(|point| point.offered_per_second)
+    /// Its saturation, or why that is not known.
+    fn saturation(&self, limits: &Limits) -> Result<Option<f64>, String> {
+        saturation(&self.measured(), limits)
     }
 
-    /// The limit that is meant, and the usual ones.
+    /// The limit that is meant, and the usual ones. None also where it is not known.
     fn by_limit(&self, limits: &Limits) -> Vec<(u64, Option<f64>)> {
         let with = |us: u64| Limits { p99_ns: us * 1_000, ..limits.clone() };
-        all_limits(limits).into_iter().map(|us| (us, self.saturation(&with(us)))).collect()
+        let known = |us: u64| self.saturation(&with(us)).unwrap_or(None);
+        all_limits(limits).into_iter().map(|us| (us, known(us))).collect()
     }
 
     fn at(&self, load: f64) -> Option<&Measured> {
@@ -164,8 +167,10 @@ impl<'a> Row<'a> {
     fn placed(&self, scenario: &Rpc, limits: &Limits) -> Placed {
         let workers = self.seats.seating.workers.len();
         let figures = |load: f64| self.at(load).map(|point| Figures::of(point, workers));
-        let saturation = self.saturation(limits);
+        let known = self.saturation(limits);
+        let saturation = known.clone().unwrap_or(None);
         Placed {
+            not_measurable: known.err(),
             same_system_as: None,
             workers: workers as u32,
             host_cores: self.seats.host_cores,
@@ -193,9 +198,10 @@ impl<'a> Row<'a> {
                 agent_ns: agents_ns as f64,
                 ..Delta::default()
             };
-            for_report(&point.open.point, &delta)
+            let mut report = for_report(&point.open.point, &delta);
+            report.other_tries.clone_from(&point.other_tries);
+            report
         };
-        let by_limit = self.by_limit(limits).into_iter();
         let account = self.at(scenario.compare_at).map_or_else(Vec::new, |point| {
             let figures = Figures::of(point, workers);
             let service = figures.host_us_per_rpc - figures.host_beside_service_us_per_rpc;
@@ -205,21 +211,23 @@ impl<'a> Row<'a> {
                 ("agent, with looks".to_owned(), figures.agent_us_per_rpc * 1e3),
             ]
         });
-        VariantResult {
+        let mut result = VariantResult {
             name: self.stack.name.clone(),
             placement: self.stack.placement.name().to_owned(),
             link: self.stack.link.to_string(),
             policy: self.stack.policy.clone(),
             workers: workers as u32,
             points: points.iter().map(report).collect(),
-            saturation_per_second: self.saturation(limits),
-            saturation_by_limit: by_limit
-                .filter_map(|(us, saturation)| Some((us as u32, saturation?)))
-                .collect(),
+            saturation_per_second: None,
+            not_measurable: None,
+            saturation_by_limit: Vec::new(),
+            limits_not_measurable: Vec::new(),
             account,
             preemptions: None,
             compared: None,
-        }
+        };
+        put_saturations(&mut result, &self.measured(), limits, &all_limits(limits));
+        result
     }
 }
 
@@ -236,6 +244,7 @@ impl Placed {
             host_cores: 0,
             agent_cores: 0,
             saturation_per_second: None,
+            not_measurable: None,
             saturation_by_limit: Vec::new(),
             lowest_load_per_second: scenario.loads_per_second[0],
             compared: None,
@@ -246,6 +255,9 @@ impl Placed {
     /// Beside another; if that has no saturation, beside the lowest load that it did not serve.
     fn against(&self, other: &Placed) -> Option<Against> {
         let ours = self.saturation_per_second?;
+        if other.not_measurable.is_some() {
+            return None;
+        }
         let theirs = other.saturation_per_second.unwrap_or(other.lowest_load_per_second);
         Some(Against {
             of: self.name.clone(),
@@ -271,6 +283,24 @@ fn all_limits(limits: &Limits) -> Vec<u64> {
     let meant = limits.p99_ns / 1_000;
     let others = SENSITIVITY_LIMITS_US.into_iter().filter(|us| *us != meant);
     [meant].into_iter().chain(others).collect()
+}
+
+/// Whether GETs come near the limit under the lowest load already: then it is not the load that decides.
+pub fn floor(rows: &[Row<'_>], limits: &Limits) -> Option<(String, String)> {
+    let first = rows.iter().filter_map(|row| row.points.first()?.open.point.latency("GET"));
+    near(first.map(|get| get.p99_ns).min()?, limits.p99_ns)
+}
+
+fn near(least_ns: u64, limit_ns: u64) -> Option<(String, String)> {
+    (2 * least_ns > limit_ns).then(|| {
+        let [least, limit] = [least_ns, limit_ns].map(|ns| ns as f64 / 1e3);
+        let what = format!("no variant has a GET's p99 below {least:.0} us under the lowest load");
+        let how = format!(
+            "against a limit of {limit:.0} us: saturations, and what follows from them, say more about this machine than \
+             about the variants; run again when it is quiet"
+        );
+        (what, how)
+    })
 }
 
 /// What is known besides, for the report.
@@ -418,11 +448,11 @@ pub fn table(result: &RunResult) -> String {
         let saturation = placed.saturation_per_second;
         let mut row = vec![
             placed.name.clone(),
-            saturation.map_or_else(|| "none".to_owned(), thousands),
+            terminal::saturation_cell(saturation, placed.not_measurable.as_deref()),
             saturation.zip(first).map_or_else(String::new, |(rate, first)| difference(rate, first)),
         ];
         if let Some(figures) = &placed.compared {
-            let valid = figures.valid && !figures.disturbed;
+            let valid = figures.valid;
             marks |= !valid;
             let ns = |us: f64| micros((us * 1e3).round().max(0.0) as u64);
             let latencies = [ns(figures.get_p50_us), ns(figures.get_p99_us)];
@@ -440,7 +470,7 @@ pub fn table(result: &RunResult) -> String {
     }
     let mut text = table.to_string();
     if marks {
-        text.push_str("\nIn brackets: the point is invalid, or other processes disturbed it");
+        text.push_str("\nIn brackets: the point is not a measurement");
     }
     if let Some(gain) = extra.multi_queue_gain {
         text.push_str(&format!(
@@ -457,4 +487,16 @@ pub fn table(result: &RunResult) -> String {
         text.push_str(&format!("\n{of}: {at_least}{ratio:.2} times the load of {to}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_the_lowest_load_comes_near_is_named() {
+        assert_eq!(near(500_000, 1_000_000), None);
+        let (what, how) = near(501_000, 1_000_000).unwrap();
+        assert!(what.contains("below 501 us") && how.contains("limit of 1000 us"), "{what}: {how}");
+    }
 }

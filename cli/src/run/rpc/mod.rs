@@ -8,9 +8,8 @@ mod found;
 mod seats;
 mod serving;
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wave_workloads::cpu;
 use wave_workloads::point::{self as measured, Limits, Verdict};
@@ -19,39 +18,40 @@ use wave_workloads::rocksdb::Database;
 use self::found::Row;
 pub use self::found::table;
 use self::seats::{Equal, Seats, twin};
-use self::serving::{Measured, Serving, Wanted};
-use super::lateness::Lateness;
+pub use self::serving::Measured;
+use self::serving::{Serving, Wanted};
 use super::neighbours::{DISTURBING_CPUS, Neighbours};
-use super::session::TRIES;
-use super::{Failure, Finished, machine};
+use super::verdict::{Rule, TRIES, Try};
+use super::{Failure, Finished, Journal, machine};
+use crate::interrupt;
 use crate::report::model::SATURATION_SERVED;
 use crate::report::{Progress, RunResult};
 use crate::scenario::{Rpc, Stack};
 
 /// How much time a run spends at most on repeating points that other processes disturbed, as a share of its own.
 const PATIENCE: f64 = 0.25;
-/// A neighbour that is at it now may be done a little later.
-const PAUSE: Duration = Duration::from_millis(300);
 /// After so many loads in a row that it did not serve, a variant is offered no higher ones.
 const SATURATED_LOADS: usize = 2;
 
-/// Runs `scenario` from the calling thread, which becomes the generator.
-pub fn run(scenario: &Rpc, quiet: bool) -> Result<Finished, Failure> {
+/// Runs `scenario` from the calling thread, which becomes the generator. Points that `journal` has are not run.
+pub fn run(scenario: &Rpc, quiet: bool, journal: &Journal) -> Result<Finished, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
-    let started = machine::now();
+    super::enough_cpus(scenario.cores, cpus.len(), &scenario.name)?;
+    let started = journal.started();
     let equal = Equal::of(scenario, cpus.len());
     let (twins, stacks): (Vec<&Stack>, Vec<&Stack>) =
         scenario.variants.iter().partition(|stack| twin(scenario, stack, equal).is_some());
     let loads = scenario.loads_per_second.len() as u64 + u64::from(scenario.refine);
     let progress = Progress::new(1 + stacks.len() as u64 * (loads + 1), quiet);
+    journal.follow(&progress);
+    progress.say(&super::planned(stacks.len() as u64 * loads, scenario.seconds));
     progress.begin(&format!("filling RocksDB with {} keys", scenario.workload.keys));
     let database = Arc::new(fill(scenario)?);
     progress.end();
-    let (before, late) = (Neighbours::now(), Lateness::measure());
+    let before = Neighbours::now();
     let all_seats: Vec<Seats> =
         stacks.iter().map(|stack| Seats::new(scenario, stack, equal, &cpus)).collect();
-    let planned = scenario.seconds * (stacks.len() as u64 * loads) as f64;
-    let patience = Cell::new(Duration::from_secs_f64(PATIENCE * planned));
+    let patience = Duration::from_secs_f64(PATIENCE * scenario.seconds * loads as f64);
     let mut systems = Vec::new();
     for (stack, seats) in stacks.iter().zip(&all_seats) {
         progress.begin(&format!("starting {}", stack.name));
@@ -62,7 +62,8 @@ pub fn run(scenario: &Rpc, quiet: bool) -> Result<Finished, Failure> {
             wanted,
             serving,
             restarts: 0,
-            patience: &patience,
+            rule: Rule::new(limits(scenario), patience),
+            journal,
         });
         progress.end();
     }
@@ -70,8 +71,10 @@ pub fn run(scenario: &Rpc, quiet: bool) -> Result<Finished, Failure> {
     for &load in &scenario.loads_per_second {
         for system in &mut systems {
             progress.begin(&format!("{}: {:.1} k/s", system.row.stack.name, load / 1e3));
-            if load == scenario.compare_at || !system.is_saturated(&limits) {
-                system.tries(load, &limits)?;
+            if load == scenario.compare_at || !system.is_saturated() {
+                let points = system.row.points.iter().map(Try::point);
+                let most = system.rule.most(points, load);
+                system.tries(load, most)?;
             }
             progress.end();
         }
@@ -80,12 +83,13 @@ pub fn run(scenario: &Rpc, quiet: bool) -> Result<Finished, Failure> {
         for system in &mut systems {
             progress.begin(&format!("{}: saturation between these", system.row.stack.name));
             if let Some(load) = measured::next_probe(&system.row.measured(), &limits) {
-                system.tries(load, &limits)?;
+                system.tries(load, TRIES)?;
             }
             progress.end();
         }
     }
     let mut facts = found::facts(scenario, &database, equal, &twins);
+    facts.extend(journal.fact());
     let mut rows = Vec::new();
     for System { row, serving, restarts, .. } in systems {
         if restarts > 0 {
@@ -95,16 +99,14 @@ pub fn run(scenario: &Rpc, quiet: bool) -> Result<Finished, Failure> {
         serving.map_or(Ok(()), Serving::stop)?;
         rows.push(row);
     }
-    let disturbed = rows.iter().flat_map(|row| &row.points).filter(|point| point.disturbed).count();
-    if disturbed > 0 {
-        let how =
-            "other processes took CPU time from them; run again on a quiet machine".to_owned();
-        facts.push((format!("{disturbed} points are disturbed"), how));
-    }
-    facts.push(late.or_later(Lateness::measure()).fact(limits.p99_ns));
+    facts.extend(found::floor(&rows, &limits));
     if let Some((before, after)) = before.zip(Neighbours::now()) {
         let others = after.cpus_since(&before);
-        let disturbed = if others > DISTURBING_CPUS { "; the figures are disturbed" } else { "" };
+        let disturbed = if others > DISTURBING_CPUS {
+            "; points that they disturbed were repeated, or are not measurements"
+        } else {
+            ""
+        };
         let how = format!("measured over the whole run, after its end{disturbed}");
         facts.push((format!("other processes used {others:.2} CPUs"), how));
     }
@@ -140,6 +142,7 @@ fn limits(scenario: &Rpc) -> Limits {
 fn fill(scenario: &Rpc) -> Result<Database, Failure> {
     let workload = &scenario.workload;
     let mut database = Database::open_in_order(None).map_err(Failure::cannot)?;
+    interrupt::remove_at_end(database.directory());
     let filled = database.fill(workload.keys, workload.value_bytes as usize, |_, _| {});
     filled.map_err(Failure::cannot)?;
     Ok(database)
@@ -151,45 +154,24 @@ struct System<'a> {
     wanted: Wanted<'a>,
     serving: Option<Serving>,
     restarts: u32,
-    /// What is left of the time for repeating points, of all variants.
-    patience: &'a Cell<Duration>,
+    /// The rule that is every row's.
+    rule: Rule,
+    journal: &'a Journal,
 }
 
 impl System<'_> {
-    /// Runs a point; again if it was served too slowly, unless a lower load was served no better.
-    fn tries(&mut self, load: f64, limits: &Limits) -> Result<(), Failure> {
-        let points = self.row.points.iter();
-        let lower = points.filter(|point| point.open.point.offered_per_second < load);
-        let fails =
-            lower.clone().any(|point| point.open.point.verdict(limits) == Verdict::Saturated);
-        let most = if fails { 1 } else { TRIES };
-        for tried in 1..=most {
-            let measured = self.undisturbed_point(load)?;
-            let point = &measured.open.point;
-            let is_slow = match point.verdict(limits) {
-                Verdict::Sustained => false,
-                Verdict::Saturated => point.served() >= limits.served,
-                Verdict::Invalid => true,
-            };
-            if !is_slow || tried == most {
-                self.row.points.push(measured);
-                return Ok(());
-            }
-        }
+    /// Runs a point, by the rule that is every row's, up to `most` times; unless a run before has finished it.
+    fn tries(&mut self, load: f64, most: usize) -> Result<(), Failure> {
+        let key = format!("{}, {}: {load}", self.row.stack.name, self.row.points.len());
+        let (measured, patience) = self.journal.point(&key, || {
+            let mut rule = self.rule.clone();
+            let measured = rule.load(most, || self.point(load))?;
+            self.rule = rule;
+            Ok((measured, self.rule.patience))
+        })?;
+        self.rule.patience = patience;
+        self.row.points.push(measured);
         Ok(())
-    }
-
-    fn undisturbed_point(&mut self, load: f64) -> Result<Measured, Failure> {
-        loop {
-            let start = Instant::now();
-            let measured = self.point(load)?;
-            let left = self.patience.get();
-            if !measured.disturbed || left.is_zero() {
-                return Ok(measured);
-            }
-            std::thread::sleep(PAUSE);
-            self.patience.set(left.saturating_sub(start.elapsed()));
-        }
     }
 
     fn point(&mut self, load: f64) -> Result<Measured, Failure> {
@@ -199,18 +181,18 @@ impl System<'_> {
         };
         let mut measured = serving.load(load, self.wanted.scenario.times())?;
         if let Some(why) = &measured.broken {
-            let lag = &mut measured.open.point.generator;
-            (lag.valid, lag.why_invalid) = (false, Some(why.clone()));
+            let why = why.clone();
+            measured.invalidate(&why);
             self.serving = None;
             self.restarts += 1;
         }
         Ok(measured)
     }
 
-    fn is_saturated(&self, limits: &Limits) -> bool {
-        let last =
-            self.row.points.iter().filter(|point| !point.disturbed).rev().take(SATURATED_LOADS);
-        let saturated = last.filter(|point| point.open.point.verdict(limits) == Verdict::Saturated);
-        saturated.count() == SATURATED_LOADS
+    fn is_saturated(&self) -> bool {
+        let measured = self.row.points.iter().map(Try::point).filter(|point| point.generator.valid);
+        let last = measured.rev().take(SATURATED_LOADS);
+        last.filter(|point| point.verdict(&self.rule.limits) == Verdict::Saturated).count()
+            == SATURATED_LOADS
     }
 }

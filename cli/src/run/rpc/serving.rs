@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use wave_core::layout::Config;
 use wave_user::Enclave;
 use wave_user::rpc::{Options, Server};
@@ -13,11 +14,13 @@ use wave_workloads::cpu;
 use wave_workloads::grpc::load::{ByKind, CallSettings, Generator, Kind, Open, Target};
 use wave_workloads::grpc::onhost::{self, OnHost};
 use wave_workloads::grpc::store::{ServiceTimes, Store, Worked};
+use wave_workloads::point::Point;
 use wave_workloads::rocksdb::Database;
 
 use super::seats::Seats;
 use crate::run::agent::AgentProcess;
-use crate::run::neighbours::{DISTURBING_CPUS, Neighbours};
+use crate::run::seating::Seating;
+use crate::run::verdict::{Try, Watch};
 use crate::run::{Failure, keep_house, system, take_generators_seat};
 use crate::scenario::{Link, Rpc, RpcPlacement, RpcWorkload, Stack, defaults};
 use crate::{cpu_time, store};
@@ -45,17 +48,39 @@ pub struct Wanted<'a> {
 }
 
 /// What happened under one load.
+#[derive(Deserialize, Serialize)]
 pub struct Measured {
     pub open: Open,
     pub used: Used,
-    /// Whether other processes took so much CPU time that the point says little.
-    pub disturbed: bool,
+    /// Why the point is not a measurement, if other processes disturbed it.
+    pub disturbed: Option<String>,
+    /// Why each other try of its load was set aside.
+    pub other_tries: Vec<String>,
     /// Why the system has to be started again before the next load, if so.
     pub broken: Option<String>,
 }
 
+impl Try for Measured {
+    fn point(&self) -> &Point {
+        &self.open.point
+    }
+
+    fn disturbance(&self) -> Option<&str> {
+        self.disturbed.as_deref()
+    }
+
+    fn set_aside(&mut self, others: Vec<String>) {
+        self.other_tries = others;
+    }
+
+    fn invalidate(&mut self, why: &str) {
+        let lag = &mut self.open.point.generator;
+        (lag.valid, lag.why_invalid) = (false, Some(why.to_owned()));
+    }
+}
+
 /// Time that went by, and what it was used for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct Used {
     pub wall_ns: u64,
     /// GETs and RANGEs that were served, and their service.
@@ -76,7 +101,9 @@ pub struct Serving {
     agents: Vec<AgentProcess>,
     host: Host,
     store: Store,
-    workers: usize,
+    seating: Seating,
+    /// Schedulers that were lost before it served.
+    lost_before: u64,
 }
 
 /// What runs handlers.
@@ -138,7 +165,7 @@ impl Serving {
                 ];
                 let shares = seating.agents_yield;
                 if is_split {
-                    let notes = system::socket();
+                    let notes = system::socket()?;
                     words.extend(["--notes".into(), notes.clone().into()]);
                     words.extend(["--notes-link".into(), notes_link(&stack.link)]);
                     agents.push(AgentProcess::start_with(&words, seating.agents[0], shares)?);
@@ -156,14 +183,16 @@ impl Serving {
         wait_until_served(&address, &mut agents)?;
         let target =
             Target { address, connections: workload.connections as usize, streams: STREAMS };
-        let generator = Generator::connect(&target, &calls(workload), scenario.seed);
-        let generator = generator.map_err(Failure::cannot)?;
-        Ok(Serving { generator, agents, host, store, workers: seating.workers.len() })
+        let generator = connect(&target, &calls(workload), scenario.seed, &mut agents)?;
+        let seating = seating.clone();
+        let mut serving = Serving { generator, agents, host, store, seating, lost_before: 0 };
+        serving.lost_before = serving.lost_agents();
+        Ok(serving)
     }
 
     /// Loads it.
     pub fn load(&mut self, per_second: f64, times: [Duration; 2]) -> Result<Measured, Failure> {
-        let (before, neighbours) = (self.used()?, Neighbours::now());
+        let (watch, before) = (Watch::start(&self.seating), self.used()?);
         let [warm_up, counted] = times;
         let open = self.generator.open(per_second, warm_up, counted, DRAIN);
         let open = open.map_err(Failure::cannot)?;
@@ -175,22 +204,15 @@ impl Serving {
             return Err(Failure::Check(text));
         }
         let (broken, used) = (self.broken(&open), after.since(before));
-        let mut disturbed = false;
-        if let Some((before, after)) = neighbours.zip(Neighbours::now()) {
-            // Agents are children that were not waited for yet.
-            let agents = used.agents_ns as f64 / used.wall_ns as f64;
-            disturbed = after.cpus_since(&before) - agents > DISTURBING_CPUS;
-        }
-        Ok(Measured { open, used, disturbed, broken })
+        let disturbed = watch.end(used.agents_ns as f64).disturbance();
+        Ok(Measured { open, used, disturbed, other_tries: Vec::new(), broken })
     }
 
     fn broken(&mut self, open: &Open) -> Option<String> {
         if open.answers.unanswered > 0 {
             return Some(format!("{} calls were not answered", open.answers.unanswered));
         }
-        if let Host::Threads { enclave, .. } = &self.host
-            && enclave.stats().lost_agents > 0
-        {
+        if self.lost_agents() > self.lost_before {
             return Some(
                 "the watchdog turned the agent out: it had no CPU for 20 ms, or hung".into(),
             );
@@ -198,6 +220,13 @@ impl Serving {
         let mut left =
             self.agents.iter_mut().filter_map(|agent| agent.wait_for_end(Duration::ZERO));
         left.next().map(|status| format!("an agent left ({status})"))
+    }
+
+    fn lost_agents(&self) -> u64 {
+        match &self.host {
+            Host::Threads { enclave, .. } => enclave.stats().lost_agents,
+            Host::Cores(_) | Host::Tonic(_) => 0,
+        }
     }
 
     /// Since it was started.
@@ -208,7 +237,7 @@ impl Serving {
             Host::Threads { enclave, .. } => {
                 let cores = enclave.stats().cores;
                 let idle: u64 = cores.iter().map(|core| core.parked.0 + core.polling.0).sum();
-                (wall_ns * self.workers as u64).saturating_sub(idle)
+                (wall_ns * self.seating.workers.len() as u64).saturating_sub(idle)
             }
             Host::Cores(server) => server.work().iter().map(|work| work.busy.0).sum(),
             Host::Tonic(_) => cpu_time::cpu_ns(me, onhost::THREADS).map_err(Failure::Cannot)?,
@@ -270,7 +299,7 @@ fn front(host: &Path, address: &str, steer: &str) -> Vec<OsString> {
 }
 
 fn rpc_options(stack: &Stack, workers: u16) -> Result<Options, Failure> {
-    let options = Options::new(system::socket()).workers(workers);
+    let options = Options::new(system::socket()?).workers(workers);
     let mut options = options.over(system::link(&stack.link)?);
     let config = &mut options.config;
     (config.messages.entries, config.decisions.entries) = (ENTRIES, ENTRIES);
@@ -289,7 +318,7 @@ fn notes_link(link: &Link) -> OsString {
 
 fn enclave(scenario: &Rpc, link: &Link, seats: &Seats) -> Result<Enclave, Failure> {
     let seating = &seats.seating;
-    let mut options = wave_user::Options::new(system::socket());
+    let mut options = wave_user::Options::new(system::socket()?);
     options.cpus.clone_from(&seating.workers);
     options.yields_cpu = seating.workers_yield;
     options.link = system::link(link)?;
@@ -311,22 +340,41 @@ fn calls(workload: &RpcWorkload) -> CallSettings {
     calls
 }
 
+/// Connects, once there is somebody. An agent that the watchdog has turned out comes back: on a busy machine it may have had
+/// no CPU for 20 ms before it served anything.
+fn connect(
+    target: &Target,
+    calls: &CallSettings,
+    seed: u64,
+    agents: &mut [AgentProcess],
+) -> Result<Generator, Failure> {
+    loop {
+        let error = match Generator::connect(target, calls, seed) {
+            Ok(generator) => return Ok(generator),
+            Err(error) => error,
+        };
+        if !come_back(agents)? {
+            return Err(Failure::cannot(error));
+        }
+    }
+}
+
+fn come_back(agents: &mut [AgentProcess]) -> Result<bool, Failure> {
+    agents.iter_mut().try_fold(false, |came, agent| Ok(agent.come_back()? || came))
+}
+
 /// A front is there before its host and its scheduler are: waits until calls end well.
 fn wait_until_served(address: &str, agents: &mut [AgentProcess]) -> Result<(), Failure> {
     let start = Instant::now();
     let target = Target { address: address.to_owned(), connections: 1, streams: 1 };
     let calls = CallSettings::new(ByKind::only(Kind::Get), 1);
-    let mut generator = Generator::connect(&target, &calls, 0).map_err(Failure::cannot)?;
+    let mut generator = connect(&target, &calls, 0, agents)?;
     while start.elapsed() < START_PATIENCE {
         let closed = generator.closed(Duration::from_millis(5), DRAIN).map_err(Failure::cannot)?;
         if closed.done > 0 {
             return Ok(());
         }
-        for agent in agents.iter_mut() {
-            if let Some(status) = agent.wait_for_end(Duration::ZERO) {
-                return Err(Failure::Cannot(format!("an agent left before it served ({status})")));
-            }
-        }
+        come_back(agents)?;
     }
     let text = format!("nobody answered at {address} within {} s", START_PATIENCE.as_secs());
     Err(Failure::Cannot(text))

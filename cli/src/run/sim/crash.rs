@@ -45,7 +45,7 @@ pub fn run(ground: &Ground<'_>, times: Crash) -> Result<Found, Failure> {
     let label = |variant: &Variant| format!("{}: {} kills", variant.name, times.kills);
     let done = parallel::each(variants, &ground.progress, label, |variant| {
         let logs = ground.recording.as_ref().map(|recording| recording.logs(&variant.name));
-        one(ground, variant, times, logs)
+        ground.journal.point(&variant.name, || one(ground, variant, times, logs))
     })?;
     let mut found = Found::default();
     let mut tallies = Vec::new();

@@ -46,7 +46,8 @@ pub fn run(ground: &Ground<'_>, enclaves: Enclaves) -> Result<Found, Failure> {
         false => format!("{}: {:.0} k/s to each", variant.name, load / 1e3),
     };
     let done = parallel::each(&jobs, &ground.progress, label, |&(variant, load, kills)| {
-        one(ground, variant, enclaves.count, load, kills)
+        let key = format!("{}: {load}{}", variant.name, if kills { ", kill" } else { "" });
+        ground.journal.point(&key, || one(ground, variant, enclaves.count, load, kills))
     })?;
     let mut done = done.into_iter();
     let mut found = Found::default();

@@ -3,18 +3,22 @@
 use super::super::compare::Runs;
 use super::super::load::{Row, open_ended, rows, steps_of_row};
 use super::super::point::Outcome;
-use super::super::recording::Logs;
 use super::super::session::variant_found;
 use super::super::{compare, ladder, limits};
+use super::point::{refine, search};
 use super::{Failure, Found, Ground, Simulated, parallel};
 use crate::report::model::VariantResult;
 use crate::scenario::{Load, Scenario, Variant};
 
 impl Ground<'_> {
-    /// Where the agent of one point writes its log.
-    fn point_logs(&self, variant: &str, per_second: f64) -> Option<Logs> {
-        let recording = self.recording.as_ref()?;
-        Some(recording.logs(&format!("{variant} {per_second:.0}")))
+    /// One point of the variant that is called so, unless a run before has finished it.
+    fn point(&self, simulated: &Simulated, variant: &str, load: f64) -> Result<Outcome, Failure> {
+        let logs = self
+            .recording
+            .as_ref()
+            .map(|recording| recording.logs(&format!("{variant} {load:.0}")));
+        let key = format!("{variant}: {load}");
+        self.journal.point(&key, || simulated.run(load, logs.as_ref()))
     }
 }
 
@@ -46,7 +50,7 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
             };
             let outcomes = parallel::each(&jobs, &ground.progress, label, |&(at, load)| {
                 let (row, simulated) = rows[at];
-                simulated.run(load, ground.point_logs(&row.variant.name, load).as_ref())
+                ground.point(simulated, &row.variant.name, load)
             })?;
             let rows: Vec<_> = rows.iter().zip(outcomes.chunks(loads.len())).collect();
             match scenario.run.refine {
@@ -59,8 +63,8 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
                         format!("{}: saturation between these", row.variant.name)
                     };
                     parallel::each(&rows, &ground.progress, label, |((row, simulated), run)| {
-                        let logs = |load| ground.point_logs(&row.variant.name, load);
-                        let run = simulated.refine(run.to_vec(), more, &limits, logs)?;
+                        let point = |load| ground.point(simulated, &row.variant.name, load);
+                        let run = refine(run.to_vec(), more, &limits, point)?;
                         Ok(variant_found(&row.variant, &limits, run))
                     })?
                 }
@@ -70,8 +74,8 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
             let label = |(row, _): &(&Row, &Simulated)| format!("{}: saturation", row.variant.name);
             parallel::each(&rows, &ground.progress, label, |(row, simulated)| {
                 let range = (low * row.factor, high * row.factor);
-                let logs = |load| ground.point_logs(&row.variant.name, load);
-                let (_, outcomes) = simulated.search(range, probes, &limits, logs)?;
+                let point = |load| ground.point(simulated, &row.variant.name, load);
+                let outcomes = search(range, probes, &limits, point)?;
                 Ok(variant_found(&row.variant, &limits, outcomes))
             })?
         }
@@ -84,8 +88,7 @@ pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
         let label = |variant: &Variant| format!("{}: {:.1} k/s", variant.name, load / 1e3);
         let points = parallel::each(&scenario.variants, &ground.progress, label, |variant| {
             let simulated = Simulated::new(scenario, variant)?;
-            let logs = ground.point_logs(&variant.name, load);
-            let outcomes = vec![simulated.run(load, logs.as_ref())?];
+            let outcomes = vec![ground.point(&simulated, &variant.name, load)?];
             Ok(Runs { variant: variant.clone(), outcomes, ideal: None })
         })?;
         compare::conclude(&mut found, &scenario.workload, load, &compared.with, points);
@@ -116,11 +119,12 @@ pub fn ladder(ground: &Ground<'_>) -> Result<Found, Failure> {
     let found = parallel::each(&jobs, &ground.progress, label, |&(variant, seed)| {
         let mut simulated = Simulated::new(scenario, variant)?;
         simulated.setup.seed = scenario.run.seed + seed;
-        let logs = |load| match seed {
-            0 => ground.point_logs(&variant.name, load),
-            _ => ground.point_logs(&format!("{} seed {}", variant.name, seed + 1), load),
+        let name = match seed {
+            0 => variant.name.clone(),
+            _ => format!("{} seed {}", variant.name, seed + 1),
         };
-        let (_, outcomes) = simulated.search((low, high), probes, &limits, logs)?;
+        let point = |load| ground.point(&simulated, &name, load);
+        let outcomes = search((low, high), probes, &limits, point)?;
         Ok(variant_found(variant, &limits, outcomes))
     })?;
     let mut found = found.into_iter();

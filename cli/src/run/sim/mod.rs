@@ -17,7 +17,7 @@ pub use point::point;
 pub use setup::Simulated;
 
 use super::recording::Recording;
-use super::{Failure, Finished, Found, kind_name, machine};
+use super::{Failure, Finished, Found, Journal, kind_name};
 use crate::report::model::SATURATION_LIMIT_US;
 use crate::report::{Progress, RunResult};
 use crate::scenario::{Kind, Scenario, Threads, Variant};
@@ -28,12 +28,19 @@ struct Ground<'a> {
     scenario: &'a Scenario,
     progress: Progress,
     recording: Option<Arc<Recording>>,
+    /// What is kept of points.
+    journal: &'a Journal,
 }
 
 /// Runs `scenario` in the simulator. Agents write logs into the directory `record`, if there is one:
-/// a file per point.
-pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Finished, Failure> {
-    let started = machine::now();
+/// a file per point. Points that `journal` has are not run.
+pub fn run(
+    scenario: &Scenario,
+    quiet: bool,
+    record: Option<&Path>,
+    journal: &Journal,
+) -> Result<Finished, Failure> {
+    let started = journal.started();
     let mut scenario = scenario.clone();
     if let Kind::Chaos(_) = scenario.kind {
         let why = "kind = \"chaos\" is about real code that is preempted, there is nothing to simulate: \
@@ -61,12 +68,13 @@ pub fn run(scenario: &Scenario, quiet: bool, record: Option<&Path>) -> Result<Fi
         Kind::Chaos(_) => 0,
     };
     let progress = Progress::new(steps, quiet);
+    journal.follow(&progress);
     let skipped: Vec<(String, String)> = others.iter().map(skipped).collect();
     for (what, why) in &skipped {
         progress.say(&format!("{what}: {why}"));
     }
     let recording = record.map(|directory| Recording::start(directory, &scenario)).transpose()?;
-    let ground = Ground { scenario: &scenario, progress, recording };
+    let ground = Ground { scenario: &scenario, progress, recording, journal };
     let mut found = match scenario.kind {
         Kind::Load => load::run(&ground),
         Kind::Ladder => load::ladder(&ground),

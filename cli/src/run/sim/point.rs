@@ -10,7 +10,7 @@ use wave_sim::experiment::{self, Outcome};
 use wave_sim::requests::{Load, Served};
 use wave_sim::usage::Usage;
 use wave_workloads::generator::{Invalid, Report, Seat, Settings};
-use wave_workloads::point::{self as measured, Limits, Point, SearchResult};
+use wave_workloads::point::{self as measured, Limits, Point};
 use wave_workloads::recorder::{Recorded, Window};
 
 use super::super::point::{self as native, account, for_report};
@@ -18,6 +18,8 @@ use super::super::recording::Logs;
 use super::super::session::failed_point;
 use super::super::system::Delta;
 use super::{Failure, Simulated};
+
+use crate::terminal::note;
 
 /// A simulated outcome as a load point: what `load` came to.
 pub fn point(load: &Load, outcome: &Outcome) -> Point {
@@ -106,7 +108,7 @@ impl Simulated {
         let served = ends * load.end().0 as f64 / load.measure.0.max(1) as f64;
         let account = account(&delta, &self.service_ns(), &counts, served.round() as u64);
         let report = for_report(&measured, &delta);
-        Ok(native::Outcome { measured, report, account, range: None, disturbed: false })
+        Ok(native::Outcome { measured, report, account, range: None, disturbed: None })
     }
 
     /// Where the time of `cores` cores went.
@@ -140,46 +142,44 @@ impl Simulated {
             ..Delta::default()
         }
     }
+}
 
-    /// Runs `loads` more where saturation lies by `outcomes`, and gives all.
-    pub fn refine(
-        &self,
-        mut outcomes: Vec<native::Outcome>,
-        loads: u32,
-        limits: &Limits,
-        logs: impl Fn(f64) -> Option<Logs>,
-    ) -> Result<Vec<native::Outcome>, Failure> {
-        for _ in 0..loads {
-            let points: Vec<Point> = outcomes.iter().map(|each| each.measured.clone()).collect();
-            let Some(load) = measured::next_probe(&points, limits) else { break };
-            outcomes.push(self.run(load, logs(load).as_ref())?);
+/// Runs `loads` more points where saturation lies by `outcomes`, and gives all.
+pub(super) fn refine(
+    mut outcomes: Vec<native::Outcome>,
+    loads: u32,
+    limits: &Limits,
+    run: impl Fn(f64) -> Result<native::Outcome, Failure>,
+) -> Result<Vec<native::Outcome>, Failure> {
+    for _ in 0..loads {
+        let points: Vec<Point> = outcomes.iter().map(|each| each.measured.clone()).collect();
+        let Some(load) = measured::next_probe(&points, limits) else { break };
+        outcomes.push(run(load)?);
+    }
+    Ok(outcomes)
+}
+
+/// Looks for saturation by at most `probes` points between two loads, and gives them.
+pub(super) fn search(
+    (low, high): (f64, f64),
+    probes: u32,
+    limits: &Limits,
+    run: impl Fn(f64) -> Result<native::Outcome, Failure>,
+) -> Result<Vec<native::Outcome>, Failure> {
+    let (mut outcomes, mut failure) = (Vec::new(), None);
+    let probe = |per_second| match run(per_second) {
+        Ok(outcome) => {
+            let point = outcome.measured.clone();
+            outcomes.push(outcome);
+            point
         }
-        Ok(outcomes)
-    }
-
-    /// Looks for saturation, with the points that were run for that.
-    pub fn search(
-        &self,
-        (low, high): (f64, f64),
-        probes: u32,
-        limits: &Limits,
-        logs: impl Fn(f64) -> Option<Logs>,
-    ) -> Result<(SearchResult, Vec<native::Outcome>), Failure> {
-        let (mut outcomes, mut failure) = (Vec::new(), None);
-        let run = |per_second| match self.run(per_second, logs(per_second).as_ref()) {
-            Ok(outcome) => {
-                let point = outcome.measured.clone();
-                outcomes.push(outcome);
-                point
-            }
-            Err(error) => {
-                failure.get_or_insert(error);
-                failed_point(per_second)
-            }
-        };
-        let result = measured::search(run, low, high, probes as usize, limits);
-        failure.map_or(Ok((result, outcomes)), Err)
-    }
+        Err(error) => {
+            failure.get_or_insert(error);
+            failed_point(per_second)
+        }
+    };
+    measured::search(probe, low, high, probes as usize, limits);
+    failure.map_or(Ok(outcomes), Err)
 }
 
 /// A file for each agent's log. One that cannot be written is said on stderr, and the run goes on.
@@ -187,7 +187,7 @@ pub(super) fn sinks(logs: Logs) -> Box<wave_sim::agent::Logs> {
     Box::new(move |_| -> Sink {
         let path = logs.next().path;
         let failed = |path: &std::path::Path, error: std::io::Error| {
-            eprintln!("wave run: the log {} ends early: {error}", path.display());
+            note!("wave run: the log {} ends early: {error}", path.display());
         };
         let mut file = File::create(&path).map_err(|error| failed(&path, error)).ok();
         Box::new(move |bytes| {

@@ -33,7 +33,7 @@ fn scenario(kind: &str, loads: &str, more: &str) -> Scenario {
 }
 
 fn result(scenario: &Scenario) -> RunResult {
-    let Finished { mut result, failed } = run(scenario, true, None).unwrap();
+    let Finished { mut result, failed } = run(scenario, true, None, &Journal::none()).unwrap();
     assert_eq!(failed, Vec::<String>::new());
     result.started.clear();
     result
@@ -71,7 +71,7 @@ fn what_there_is_no_model_of_is_left_out_and_said() {
         assert!(result.facts.iter().any(told), "{name}: {:?}", result.facts);
     }
     loads.variants.drain(..2);
-    let refused = run(&loads, true, None).unwrap_err();
+    let refused = run(&loads, true, None, &Journal::none()).unwrap_err();
     assert_eq!(refused.exit_code(), 2);
     assert!(refused.to_string().contains("no variant is left"), "{refused}");
 }
@@ -87,7 +87,7 @@ fn a_ladder_of_more_cores_than_there_are_here_has_its_rungs() {
     assert!(shared.saturation_per_second >= across.saturation_per_second, "{result:?}");
     assert!(result.extra["offload_vs_shm"].as_f64().is_some_and(|share| share <= 1.0));
     ladder.variants[0].host.cores = 241;
-    let refused = run(&ladder, true, None).unwrap_err();
+    let refused = run(&ladder, true, None, &Journal::none()).unwrap_err();
     assert!(refused.to_string().contains("cores is 241, allowed is 1 to 240"), "{refused}");
 }
 
@@ -118,7 +118,7 @@ fn an_enclave_whose_agent_is_killed_disturbs_no_other() {
 fn a_simulated_agents_log_replays_to_the_same_decisions() {
     let directory = tempfile::tempdir().unwrap();
     let loads = scenario("load", "loads_per_second = [100_000]", "");
-    run(&loads, true, Some(directory.path())).unwrap();
+    run(&loads, true, Some(directory.path()), &Journal::none()).unwrap();
     let log = std::fs::read(directory.path().join("over-pcie-100000.wavelog")).unwrap();
     let mut reader = LogReader::new(&log).unwrap();
     let header = reader.header().clone();

@@ -134,7 +134,7 @@ fn what_cannot_be_swept_is_refused_with_axis_and_what_is_allowed() {
         (
             "\"run.seed\" = [1]\n\"host.cores\" = [1, 0]",
             2,
-            "[sweep] with \"host.cores\" = 0: `host.cores` is 0, expected 1 to 1024",
+            "[sweep] with \"host.cores\" = 0: `host.cores` is 0, expected 1 to 240",
         ),
         (
             "\"host.cores\" = [\"many\"]",

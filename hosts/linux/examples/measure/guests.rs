@@ -53,7 +53,7 @@ pub fn measure() -> Result<(), Error> {
     let machines =
         (0..MACHINES).map(|_| Machine::new(&kvm, cores.len())).collect::<Result<Vec<_>, _>>()?;
 
-    let socket = std::env::temp_dir().join(format!("wave-measure-{}.sock", std::process::id()));
+    let socket = wave_links::places::socket("measure")?;
     let mut options = Options::new(&socket, cores.clone());
     // An emulated machine is slow.
     options.config.patience = Nanos::from_millis(5_000);

@@ -69,7 +69,7 @@ fn bpf_fifo() -> Result<(), Error> {
 }
 
 fn wave() -> Result<(), Error> {
-    let socket = std::env::temp_dir().join(format!("wave-measure-{}.sock", std::process::id()));
+    let socket = wave_links::places::socket("measure")?;
     let mut options = Options::new(&socket, vec![0]);
     options.config.prestage = THREADS as u16;
     options.config.decisions.entries = (2 * THREADS).next_power_of_two() as u32;

@@ -193,7 +193,8 @@ impl Enclave {
     /// Looks at the programs, and waits for an agent. Nothing of theirs is changed before one decides.
     pub fn start(options: Options) -> Result<Enclave, StartError> {
         let system = |doing| move |error| StartError::System { doing, error };
-        let layout = Layout::new(options.config)?;
+        let layout =
+            Layout::new(Config { subsystem: wave_memory::SUBSYSTEM.id, ..options.config })?;
         for group in &options.groups {
             processes_of(group)?;
         }

@@ -7,21 +7,18 @@ use std::time::Duration;
 
 use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, Revoked};
-use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
-use wave_core::link::{Home, Port, Side};
-use wave_links::memory::Memory;
-use wave_links::socket::{Connection, Listener, Offer};
-use wave_links::{AnyPort, EventFd, LinkSpec, SocketBell};
+use wave_core::layout::Layout;
+use wave_host::{Candidate, Candidates, OfferError, Offered, create_window, offer};
+use wave_links::socket::{Connection, Listener};
+use wave_links::{AnyPort, EventFd, LinkSpec};
 use wave_memory::serve::{Fault, Server, State, Step};
 
 use super::Group;
 use super::enclave::{Options, Shared, lock};
 use super::kernel::Kernel;
-use crate::device::Nic;
-use crate::line::Line;
+use crate::device::{Leased, Nic};
+use crate::line::{Line, one_bell};
 
-/// Candidates at once; more are refused.
-const CANDIDATES_MAX: usize = 4;
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 /// Steps between two looks at who wants to attach.
@@ -41,7 +38,22 @@ struct Agent {
     line: Line,
     /// The core's, then the control context's.
     bells: Vec<EventFd>,
-    since: Nanos,
+}
+
+impl Candidate for Agent {
+    type Beside = Option<Nic>;
+
+    fn state(&self) -> AgentState {
+        self.server.control().agent_state(&self.port)
+    }
+
+    fn has_gone(&self, nic: &Option<Nic>) -> bool {
+        self.line.hung_up(nic.as_ref())
+    }
+
+    fn turn_away(&self, nic: &mut Option<Nic>, why: Option<&str>) {
+        self.line.turn_away(nic.as_mut(), why);
+    }
 }
 
 pub(super) struct Host {
@@ -53,7 +65,7 @@ pub(super) struct Host {
     state: State,
     kernel: Kernel,
     // Agents before the device that they are behind.
-    candidates: Vec<Agent>,
+    candidates: Candidates<Agent>,
     attached: Option<Agent>,
     nic: Option<Nic>,
     run: u32,
@@ -82,7 +94,7 @@ impl Host {
             layout,
             state,
             kernel,
-            candidates: Vec::new(),
+            candidates: Candidates::new(CANDIDATE_PATIENCE),
             attached: None,
             nic,
             run: 0,
@@ -106,8 +118,9 @@ impl Host {
                 nic.look();
             }
             self.accept(now);
-            self.answer(now);
-            self.promote(now);
+            while let Some(agent) = self.candidates.announced(now, &mut self.nic) {
+                self.attach(agent, now);
+            }
             let busy = self.serve();
             let now = super::now();
             if now >= self.survey_at {
@@ -155,111 +168,25 @@ impl Host {
         }
     }
 
+    /// Lets in who has connected, or asks by the device.
     fn accept(&mut self, now: Nanos) {
-        for _ in 0..CANDIDATES_MAX {
-            let connection = match self.listener.accept() {
-                Ok(Some(connection)) => connection,
-                Ok(None) => return,
-                Err(_) => continue,
-            };
-            if self.candidates.len() == CANDIDATES_MAX {
-                let _ = connection.refuse("too many agents are attaching at once; try again");
-                continue;
-            }
-            match self.offer(&connection) {
-                Ok((port, bell, bells)) => {
-                    let server = Server::new(&self.layout, self.run, now);
-                    let line = Line::Socket(connection, bell);
-                    self.candidates.push(Agent { port, server, line, bells, since: now });
-                }
-                Err(error) => {
-                    let _ = connection.refuse(&format!("the host cannot make a window: {error}"));
-                }
-            }
-        }
-    }
-
-    /// Makes a window and hands it over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`).
-    fn offer(
-        &self,
-        connection: &Connection,
-    ) -> Result<(AnyPort, SocketBell, Vec<EventFd>), Box<dyn std::error::Error>> {
-        let layout = &self.layout;
-        let (nic, host) = (layout.nic_lines, layout.host_lines);
-        let extra = self.link.extra_lines(nic, host);
-        let (memory, memory_fd) = Memory::create("wave-memory", nic, host, extra)?;
-        let memory = Arc::new(memory);
-        let [agent_bell, agents_end] = SocketBell::pair()?;
-        let bells = vec![EventFd::new()?, EventFd::new()?];
-        let port = self.link.port(&memory, Side::Host, &layout.mappings(Side::Host))?;
-        write_header(layout, port.window(Home::Nic));
-        let fds = [bells[0].as_fd(), bells[1].as_fd(), agents_end.as_fd()];
-        connection.send_offer(&Offer {
-            version: PROTOCOL_VERSION,
-            lines: [nic, host, extra],
-            memory: memory_fd.as_fd(),
-            doorbells: &fds,
-            link: &self.link.to_text(),
-        })?;
-        Ok((port, agent_bell, bells))
-    }
-
-    /// Makes a window for an agent behind the device that asks for one.
-    fn answer(&mut self, now: Nanos) {
-        let Some(nic) = &mut self.nic else { return };
-        let Some((request, number)) = nic.asked() else { return };
-        if self.candidates.len() == CANDIDATES_MAX {
-            nic.refuse(request, number, "too many agents are attaching at once; try again");
-            return;
-        }
-        let layout = &self.layout;
-        let mut made = || -> Result<_, Box<dyn std::error::Error>> {
-            let lease = nic.lease(layout, request, number)?;
-            let memory = &lease.window().memory;
-            let port = LinkSpec::Shm.port(memory, Side::Host, &layout.mappings(Side::Host))?;
-            write_header(layout, port.window(Home::Nic));
-            let bells = nic.bells()?;
-            nic.offer(layout, &lease);
-            Ok((port, bells, Line::Device(lease)))
+        let Host { listener, link, layout, candidates, nic, run, .. } = self;
+        let make = |connection: &Connection| -> Result<Offered, OfferError> {
+            let (memory, fd) = create_window("wave-memory", layout, link)?;
+            offer(connection, layout, link, (&memory, fd.as_fd()), one_bell)
         };
-        match made() {
-            Ok((port, bells, line)) => {
-                let server = Server::new(layout, self.run, now);
-                self.candidates.push(Agent { port, server, line, bells, since: now });
-            }
-            Err(error) => {
-                nic.refuse(request, number, &format!("the host cannot make a window: {error}"));
-            }
-        }
-    }
-
-    /// Lets a candidate that has announced itself take over; drops those that never will.
-    fn promote(&mut self, now: Nanos) {
-        let mut at = 0;
-        while at < self.candidates.len() {
-            let candidate = &self.candidates[at];
-            match candidate.server.control().agent_state(&candidate.port) {
-                AgentState::Ready => {
-                    let agent = self.candidates.swap_remove(at);
-                    self.attach(agent, now);
-                    continue;
-                }
-                AgentState::OtherVersion(version) => {
-                    let text = format!(
-                        "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
-                    );
-                    candidate.line.refuse(self.nic.as_mut(), &text);
-                    self.candidates.swap_remove(at);
-                    continue;
-                }
-                AgentState::Absent => {}
-            }
-            let late = now.since(candidate.since) > CANDIDATE_PATIENCE;
-            if late || candidate.line.hung_up(self.nic.as_ref()) {
-                self.candidates.swap_remove(at);
-                continue;
-            }
-            at += 1;
+        let server = || Server::new(layout, *run, now);
+        let join = |connection, Offered { port, bells, agent_bell }| Agent {
+            port,
+            server: server(),
+            line: Line::Socket(connection, agent_bell),
+            bells,
+        };
+        candidates.accept(listener, now, make, join);
+        let asked = nic.as_mut().and_then(|nic| nic.answer(layout, candidates.check_room()));
+        if let Some(Leased { port, bells, lease }) = asked {
+            let line = Line::Device(lease);
+            candidates.push(Agent { port, server: server(), line, bells }, now);
         }
     }
 
@@ -303,7 +230,10 @@ impl Host {
                     stats.faults += u64::from(fault == Fault::Nonsense);
                     stats.late += u64::from(fault == Fault::Late);
                     drop(stats);
-                    self.detach(Revoked::TurnedOut);
+                    self.detach(match fault {
+                        Fault::Nonsense => Revoked::Fault,
+                        Fault::Late => Revoked::TurnedOut,
+                    });
                     return true;
                 }
             }

@@ -4,27 +4,38 @@
 //! of a pipe that this process holds, and takes the swap down: when it is dropped, and when this
 //! process is killed. The sentinel keeps the lock until then. So whoever has the lock and finds such swap
 //! knows that both were killed, and takes it down.
+//!
+//! Files lie in folders that only root can enter, and are opened by their names there, without following links. What is swapped
+//! off is the file that was opened and checked, by its descriptor: never what a path leads to at that moment.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
+use wave_links::places::{PlaceError, ROOTS_RUNTIME_DIR, own_dir};
 
 use super::swap::{header, swap_state};
 
-const LOCK: &str = "/run/wave-swap.lock";
+/// In root's folder for sockets.
+const LOCK: &str = "/run/wave/swap.lock";
+const LOCK_NAME: &str = "swap.lock";
+/// Of files.
+const OWNERS: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Labels of our devices: one that is removed afterwards, and one that was there.
 const ADDED: [u8; header::LABEL_BYTES] = *b"wave-swap-added\0";
 const FOUND: [u8; header::LABEL_BYTES] = *b"wave-swap-found\0";
+/// Where nothing was written yet.
+const UNLABELLED: [u8; header::LABEL_BYTES] = [0; header::LABEL_BYTES];
 const FILE: &str = "wave-swap";
-/// Where a file may lie, the best first.
-const FOLDERS: [&str; 3] = ["/var/tmp", "/var/lib", "/"];
+/// Where a file may lie, the best first: folders of our own.
+const FOLDERS: [&str; 2] = ["/var/lib/wave", "/var/tmp/wave"];
 /// What is left to others where a file lies.
 const LEFT_FREE_BYTES: u64 = 1 << 30;
 const CONTROL: &str = "/sys/class/zram-control";
@@ -90,6 +101,9 @@ pub enum SwapError {
         /// For how much.
         bytes: u64,
     },
+    /// A folder that may be under the control of others.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     /// It could not be taken down.
     #[error(
         "{} is still swap: there may be too little memory for what is in it; end what uses it, then `swapoff {}`",
@@ -124,7 +138,7 @@ impl Swap {
             .map_err(|error| SwapError::Nowhere { zram, file: error.to_string() })
     }
 
-    /// In a file in this folder.
+    /// In a file in this folder, which must be root's alone (mode 0700); it is made where it is missing.
     pub fn in_file(folder: &Path, bytes: u64) -> Result<Swap, SwapError> {
         in_file(begin(bytes)?, &[folder.to_owned()], bytes)
     }
@@ -161,13 +175,17 @@ fn begin(bytes: u64) -> Result<File, SwapError> {
     if bytes < BYTES_MIN {
         return Err(SwapError::TooSmall(bytes));
     }
+    if !rustix::process::geteuid().is_root() {
+        return Err(SwapError::NotPermitted);
+    }
     let refused = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => SwapError::NotPermitted,
         _ => SwapError::Refused { doing: "locking", path: LOCK.into(), error },
     };
-    let mut options = OpenOptions::new();
-    let lock = options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let lock = lock.open(LOCK).map_err(refused)?;
+    let folder = own_dir(Path::new(ROOTS_RUNTIME_DIR))?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = rustix::fs::openat(&folder, LOCK_NAME, flags, OWNERS);
+    let lock = File::from(lock.map_err(|error| refused(error.into()))?);
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Err(SwapError::Taken),
@@ -189,10 +207,9 @@ fn on_zram(lock: File, bytes: u64) -> Result<Swap, SwapError> {
     let _ = set("comp_algorithm", "lz4".to_owned());
     set("disksize", bytes.to_string()).map_err(refused("sizing"))?;
     let label = if added { &ADDED } else { &FOUND };
-    let device = OpenOptions::new().write(true).open(path);
-    let written = device.and_then(|device| header::write(&device, bytes, label));
-    written.map_err(refused("writing to"))?;
-    swap_on(path, SWAP_FLAG_PREFER | ZRAM_PRIORITY)?;
+    let device = zram_device(number).map_err(refused("opening"))?;
+    header::write(&device, bytes, label).map_err(refused("writing to"))?;
+    swap_on(&by_descriptor(&device), path, SWAP_FLAG_PREFER | ZRAM_PRIORITY)?;
     Ok(swap)
 }
 
@@ -240,26 +257,48 @@ fn size(number: u32) -> Option<u64> {
 }
 
 fn in_file(lock: File, folders: &[PathBuf], bytes: u64) -> Result<Swap, SwapError> {
-    let has_room = |folder: &&PathBuf| free_bytes(folder) >= Some(bytes + LEFT_FREE_BYTES);
-    let Some(folder) = folders.iter().find(has_room) else {
-        let folders: Vec<_> = folders.iter().map(|folder| folder.to_string_lossy()).collect();
-        return Err(SwapError::NoRoom { folders: folders.join(", "), bytes });
-    };
-    let path = folder.join(FILE);
+    let mut refusal = None;
+    for path in folders {
+        let folder = match own_dir(path) {
+            Ok(folder) => folder,
+            Err(error) => {
+                refusal = Some(error);
+                continue;
+            }
+        };
+        if free_bytes(&folder) >= Some(bytes + LEFT_FREE_BYTES) {
+            return in_file_of(lock, &folder, bytes);
+        }
+    }
+    let folders: Vec<_> = folders.iter().map(|folder| folder.to_string_lossy()).collect();
+    let no_room = SwapError::NoRoom { folders: folders.join(", "), bytes };
+    Err(refusal.map_or(no_room, SwapError::Place))
+}
+
+fn in_file_of(lock: File, folder: &OwnedFd, bytes: u64) -> Result<Swap, SwapError> {
+    // As the kernel lists it: without links.
+    let folder_path = std::fs::read_link(by_descriptor(folder)).unwrap_or_default();
+    let path = folder_path.join(FILE);
     let refused = |error| SwapError::Refused { doing: "writing to", path: path.clone(), error };
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    let file = file.map_err(refused)?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(folder, FILE, flags, OWNERS);
+    let file = File::from(file.map_err(|error| refused(error.into()))?);
     let swap = guarded(path.clone(), "", Path::new(""), lock)?;
     // No holes: the kernel takes none in swap.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
         .map_err(|error| refused(error.into()))?;
     header::write(&file, bytes, &FOUND).map_err(refused)?;
-    swap_on(&swap.path, 0)?;
+    swap_on(&by_descriptor(&file), &path, 0)?;
     Ok(swap)
 }
 
-fn free_bytes(folder: &Path) -> Option<u64> {
-    let found = rustix::fs::statvfs(folder).ok()?;
+/// The path of an open file that leads to that file and to no other, whatever has its name by now.
+fn by_descriptor(file: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn free_bytes(folder: &OwnedFd) -> Option<u64> {
+    let found = rustix::fs::fstatvfs(folder).ok()?;
     Some(found.f_bavail * found.f_frsize)
 }
 
@@ -277,8 +316,9 @@ fn guarded(path: PathBuf, value: &str, freeing: &Path, lock: File) -> Result<Swa
     Ok(Swap { path, sentinel, _lock: lock })
 }
 
-fn swap_on(path: &Path, flags: i32) -> Result<(), SwapError> {
-    let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+/// `what` is how `path` is said to the kernel.
+fn swap_on(what: &Path, path: &Path, flags: i32) -> Result<(), SwapError> {
+    let name = CString::new(what.as_os_str().as_bytes()).unwrap_or_default();
     // SAFETY: the kernel reads the name, which ends with a zero.
     match unsafe { libc::swapon(name.as_ptr(), flags) } {
         0 => Ok(()),
@@ -292,31 +332,64 @@ fn swap_on(path: &Path, flags: i32) -> Result<(), SwapError> {
 /// What cannot be taken down stays, and is tried again by the next one.
 fn take_down_leftovers() {
     for number in zram_devices() {
-        let path = PathBuf::from(format!("/dev/zram{number}"));
         if size(number).unwrap_or(0) == 0 {
             continue;
         }
-        let Ok(label) = header::label(&path) else { continue };
+        let Ok(device) = zram_device(number) else { continue };
+        let Ok(label) = header::label(&device) else { continue };
         if label != ADDED && label != FOUND {
             continue;
         }
-        swap_off(&path);
+        swap_off(&device);
+        // Who has it open keeps it from being freed.
+        drop(device);
         let (value, freeing) = freeing(number, label == ADDED);
         let _ = std::fs::write(freeing, value);
     }
     let devices = swap_state().unwrap_or_default().devices;
-    let swapped = devices.into_iter().map(|device| device.path);
-    let files = swapped.chain(FOLDERS.map(|folder| Path::new(folder).join(FILE)));
-    for path in files.filter(|path| path.file_name().is_some_and(|name| name == FILE)) {
-        let empty = path.metadata().is_ok_and(|file| file.len() == 0);
-        if empty || header::label(&path).is_ok_and(|label| label == FOUND) {
-            swap_off(&path);
-            let _ = std::fs::remove_file(&path);
-        }
+    let swapped = devices.iter().map(|device| device.path.as_path());
+    let swapped = swapped.filter(|path| path.file_name().is_some_and(|name| name == FILE));
+    for folder in swapped.filter_map(Path::parent).chain(FOLDERS.map(Path::new)) {
+        let _ = take_down_in(folder);
     }
 }
 
-fn swap_off(path: &Path) {
+/// Takes down the swap file in this folder, and removes it: only in a folder that is root's alone, and only one of ours.
+fn take_down_in(folder: &Path) -> io::Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    let folder = own_dir(folder).map_err(io::Error::other)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::openat(&folder, FILE, flags, Mode::empty())?);
+    let found = file.metadata()?;
+    let is_ours = found.is_file() && found.uid() == 0 && found.nlink() == 1;
+    // One that was cut short has no label yet; nobody else has this name in this folder.
+    let is_known = || header::label(&file).map(|label| label == FOUND || label == UNLABELLED);
+    if is_ours && (found.len() == 0 || is_known()?) {
+        swap_off(&file);
+        rustix::fs::unlinkat(&folder, FILE, AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// Opens a zram device: the kernel's of this number, whatever else has its name.
+fn zram_device(number: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+    let device = options.open(format!("/dev/zram{number}"))?;
+    let found = device.metadata()?;
+    let (major, minor) = (libc::major(found.rdev()), libc::minor(found.rdev()));
+    let kernels = std::fs::read_to_string(setting(number, "dev"))?;
+    match found.file_type().is_block_device() && kernels.trim() == format!("{major}:{minor}") {
+        true => Ok(device),
+        false => Err(io::Error::other(format!("/dev/zram{number} is not the device of this name"))),
+    }
+}
+
+/// Swaps off the file or device that is open, if it is swap.
+fn swap_off(file: &File) {
+    let path = by_descriptor(file);
     let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
     // SAFETY: the kernel reads the name, which ends with a zero.
     unsafe { libc::swapoff(name.as_ptr()) };

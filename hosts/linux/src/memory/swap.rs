@@ -142,9 +142,9 @@ pub(super) mod header {
     }
 
     /// The label of what is swap already.
-    pub(in super::super) fn label(path: &Path) -> io::Result<[u8; LABEL_BYTES]> {
+    pub(in super::super) fn label(file: &File) -> io::Result<[u8; LABEL_BYTES]> {
         let mut label = [0; LABEL_BYTES];
-        File::open(path)?.read_exact_at(&mut label, LABEL_AT)?;
+        file.read_exact_at(&mut label, LABEL_AT)?;
         Ok(label)
     }
 

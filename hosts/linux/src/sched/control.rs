@@ -1,9 +1,7 @@
 //! The control thread: lets agents attach, watches them, turns them out, and rings for both sides where
 //! the kernel cannot.
 //!
-//! The states are those of hosts/user: a candidate has a window and doorbells of its own, and takes
-//! over when it has announced itself; whatever an agent does after its window was revoked reaches
-//! nobody.
+//! Its states are those of [`wave_host`].
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -14,24 +12,19 @@ use std::sync::atomic::Ordering;
 
 use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, HostControl, Revoked};
-use wave_core::layout::{Layout, PROTOCOL_VERSION, write_header};
-use wave_core::link::{Home, Port, Side};
+use wave_core::layout::Layout;
 use wave_core::message::{Sequence, Subject};
-use wave_core::snapshot::CoreRecord;
-use wave_core::watchdog::Watchdog;
-use wave_links::socket::{Connection, Listener, Offer};
-use wave_links::{AnyPort, EventFd, LinkSpec, SocketBell};
+use wave_core::snapshot::Record;
+use wave_host::{Candidate, Candidates, Core, Offered, Scheduled, Supervisor, offer};
+use wave_links::socket::{Connection, Listener};
+use wave_links::{AnyPort, EventFd, LinkSpec};
 
 use super::object::{LoadError, Mechanism};
 use super::{Shared, lock};
-use crate::device::Nic;
-use crate::line::Line;
+use crate::device::{Leased, Nic};
+use crate::line::{Line, one_bell};
 use crate::window::Window;
 
-/// Candidates at once; more are refused.
-const CANDIDATES_MAX: usize = 4;
-/// Shortest time between two snapshots.
-const SNAPSHOT_GAP: Nanos = Nanos::from_millis(1);
 /// How long a candidate may take to announce itself.
 const CANDIDATE_PATIENCE: Nanos = Nanos::from_millis(10_000);
 
@@ -48,11 +41,22 @@ struct Agent {
     line: Line,
     /// A bell per core, then the control context's.
     bells: Vec<EventFd>,
-    since: Nanos,
-    /// How many cores had come over when the last snapshot was taken.
-    cores_in_snapshot: Option<usize>,
-    wants_snapshot: bool,
-    last_snapshot: Nanos,
+}
+
+impl Candidate for Agent {
+    type Beside = Option<Nic>;
+
+    fn state(&self) -> AgentState {
+        self.control.agent_state(&self.port)
+    }
+
+    fn has_gone(&self, nic: &Option<Nic>) -> bool {
+        self.line.hung_up(nic.as_ref())
+    }
+
+    fn turn_away(&self, nic: &mut Option<Nic>, why: Option<&str>) {
+        self.line.turn_away(nic.as_mut(), why);
+    }
 }
 
 pub(super) struct Control {
@@ -61,11 +65,10 @@ pub(super) struct Control {
     listener: Listener,
     layout: Layout,
     // Agents before the device that they are behind.
-    candidates: Vec<Agent>,
+    candidates: Candidates<Agent>,
     attached: Option<Agent>,
     nic: Option<Nic>,
-    watchdog: Watchdog,
-    cores_seen: Vec<CoreRecord>,
+    supervisor: Supervisor,
     /// Threads that wait, and since when.
     waiting: HashMap<(Subject, Sequence), Nanos>,
     waiting_looked: Nanos,
@@ -79,18 +82,16 @@ impl Control {
         layout: Layout,
         nic: Option<Nic>,
     ) -> Control {
-        let cores = usize::from(layout.config.cores);
-        let watchdog = Watchdog::new(layout.config.patience);
+        let supervisor = Supervisor::new(&layout.config);
         Control {
             shared,
             mechanism,
             listener,
             layout,
-            candidates: Vec::new(),
+            candidates: Candidates::new(CANDIDATE_PATIENCE),
             attached: None,
             nic,
-            watchdog,
-            cores_seen: vec![CoreRecord::default(); cores],
+            supervisor,
             waiting: HashMap::new(),
             waiting_looked: Nanos(0),
         }
@@ -125,8 +126,9 @@ impl Control {
             let now = super::now();
             self.mechanism.beat(now.0);
             self.accept(now);
-            self.answer(now);
-            self.promote(now)?;
+            while let Some(agent) = self.candidates.announced(now, &mut self.nic) {
+                self.attach(agent)?;
+            }
             self.serve(now)?;
             self.help_the_starved(now);
         }
@@ -154,10 +156,9 @@ impl Control {
             fds.push(poll_in(nic.control_bell().as_fd()));
         }
         let quarter_ms = (self.layout.config.patience.0 / 4_000_000).clamp(1, 1000) as i32;
-        let cores = usize::from(self.layout.config.cores);
         let timeout_ms = match &self.attached {
             _ if self.nic.as_ref().is_some_and(Nic::is_polled) => 0,
-            Some(agent) if agent.wants_snapshot || agent.cores_in_snapshot != Some(cores) => 1,
+            Some(_) if self.supervisor.wants_snapshot() || self.supervisor.awaits_cores() => 1,
             _ => quarter_ms,
         };
         // SAFETY: `fds` is an array of as many valid entries as are said, alive during the call.
@@ -167,6 +168,12 @@ impl Control {
 
     /// Passes on what the agent has rung.
     fn kick(&self) {
+        // A candidate's rings mean nothing yet, and would end every wait. A device's bells are the attached agent's.
+        for candidate in self.candidates.iter().filter(|it| matches!(it.line, Line::Socket(..))) {
+            for bell in &candidate.bells {
+                bell.drain();
+            }
+        }
         let Some(agent) = &self.attached else { return };
         for (core, bell) in agent.bells.iter().enumerate() {
             if bell.drain() && core < usize::from(self.layout.config.cores) {
@@ -175,143 +182,27 @@ impl Control {
         }
     }
 
+    /// Lets in who has connected, or asks by the device.
     fn accept(&mut self, now: Nanos) {
-        for _ in 0..CANDIDATES_MAX {
-            let connection = match self.listener.accept() {
-                Ok(Some(connection)) => connection,
-                Ok(None) => return,
-                Err(_) => continue,
-            };
-            if self.candidates.len() == CANDIDATES_MAX {
-                let _ = connection.refuse("too many agents are attaching at once; try again");
-                continue;
-            }
-            self.mechanism.spare_agent(connection.peer_pid());
-            match self.offer(connection, now) {
-                Ok(agent) => self.candidates.push(agent),
-                Err((connection, error)) => {
-                    let _ = connection.refuse(&format!("the host cannot make a window: {error}"));
-                }
-            }
-        }
-    }
-
-    /// Makes a window and hands it over (Wave Table 1, `CREATE_QUEUE`, `ASSOC_QUEUE_WITH`).
-    fn offer(
-        &self,
-        connection: Connection,
-        now: Nanos,
-    ) -> Result<Agent, (Connection, Box<dyn std::error::Error>)> {
-        let made = || -> Result<_, Box<dyn std::error::Error>> {
-            let window = Window::new(&self.layout)?;
-            let [agent_bell, agents_end] = SocketBell::pair()?;
-            let bells = (0..self.layout.agent_vector())
-                .map(|_| EventFd::new())
-                .collect::<Result<Vec<_>, _>>()?;
-            let link = LinkSpec::Shm;
-            let mappings = self.layout.mappings(Side::Host);
-            let port = link.port(&window.memory, Side::Host, &mappings)?;
-            write_header(&self.layout, port.window(Home::Nic));
-            let fds = bells.iter().map(AsFd::as_fd).chain([agents_end.as_fd()]);
-            let fds: Vec<BorrowedFd<'_>> = fds.collect();
-            connection.send_offer(&Offer {
-                version: PROTOCOL_VERSION,
-                lines: [self.layout.nic_lines, self.layout.host_lines, 0],
-                memory: window.fd(),
-                doorbells: &fds,
-                link: &link.to_text(),
-            })?;
-            Ok((Arc::new(window), port, bells, agent_bell))
+        let Control { mechanism, listener, layout, candidates, nic, .. } = self;
+        let make = |connection: &Connection| -> Result<_, Box<dyn std::error::Error>> {
+            mechanism.spare_agent(connection.peer_pid());
+            let window = Window::new(layout)?;
+            let at = (&window.memory, window.fd());
+            let offered = offer(connection, layout, &LinkSpec::Shm, at, one_bell)?;
+            Ok((Arc::new(window), offered))
         };
-        match made() {
-            Ok((window, port, bells, agent_bell)) => {
-                let line = Line::Socket(connection, agent_bell);
-                Ok(self.candidate(window, port, bells, line, now))
-            }
-            Err(error) => Err((connection, error)),
-        }
-    }
-
-    fn candidate(
-        &self,
-        window: Arc<Window>,
-        port: AnyPort,
-        bells: Vec<EventFd>,
-        line: Line,
-        now: Nanos,
-    ) -> Agent {
-        Agent {
-            control: HostControl::new(&self.layout),
-            window,
-            port,
-            line,
-            bells,
-            since: now,
-            cores_in_snapshot: None,
-            wants_snapshot: true,
-            last_snapshot: Nanos(0),
-        }
-    }
-
-    /// Makes a window for an agent behind the device that asks for one.
-    fn answer(&mut self, now: Nanos) {
-        let Some(nic) = &mut self.nic else { return };
-        let Some((request, number)) = nic.asked() else { return };
-        if self.candidates.len() == CANDIDATES_MAX {
-            nic.refuse(request, number, "too many agents are attaching at once; try again");
-            return;
-        }
-        let layout = &self.layout;
-        let mut made = || -> Result<_, Box<dyn std::error::Error>> {
-            let lease = nic.lease(layout, request, number)?;
-            let window = Arc::clone(lease.window());
-            let port =
-                LinkSpec::Shm.port(&window.memory, Side::Host, &layout.mappings(Side::Host))?;
-            write_header(layout, port.window(Home::Nic));
-            let bells = nic.bells()?;
-            nic.offer(layout, &lease);
-            Ok((window, port, bells, lease))
+        let join = |connection, (window, Offered { port, bells, agent_bell })| {
+            let line = Line::Socket(connection, agent_bell);
+            Agent { control: HostControl::new(layout), window, port, line, bells }
         };
-        match made() {
-            Ok((window, port, bells, lease)) => {
-                let agent = self.candidate(window, port, bells, Line::Device(lease), now);
-                self.candidates.push(agent);
-            }
-            Err(error) => {
-                nic.refuse(request, number, &format!("the host cannot make a window: {error}"));
-            }
+        candidates.accept(listener, now, make, join);
+        let asked = nic.as_mut().and_then(|nic| nic.answer(layout, candidates.check_room()));
+        if let Some(Leased { port, bells, lease }) = asked {
+            let (control, window) = (HostControl::new(layout), Arc::clone(lease.window()));
+            let line = Line::Device(lease);
+            candidates.push(Agent { control, window, port, line, bells }, now);
         }
-    }
-
-    /// Lets a candidate that has announced itself take over; drops those that never will.
-    fn promote(&mut self, now: Nanos) -> Result<(), LoadError> {
-        let mut at = 0;
-        while at < self.candidates.len() {
-            let candidate = &self.candidates[at];
-            match candidate.control.agent_state(&candidate.port) {
-                AgentState::Ready => {
-                    let agent = self.candidates.swap_remove(at);
-                    self.attach(agent)?;
-                    continue;
-                }
-                AgentState::OtherVersion(version) => {
-                    let text = format!(
-                        "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
-                    );
-                    candidate.line.refuse(self.nic.as_mut(), &text);
-                    self.candidates.swap_remove(at);
-                    continue;
-                }
-                AgentState::Absent => {}
-            }
-            let late = now.since(candidate.since) > CANDIDATE_PATIENCE;
-            if late || candidate.line.hung_up(self.nic.as_ref()) {
-                self.candidates.swap_remove(at);
-                continue;
-            }
-            at += 1;
-        }
-        Ok(())
     }
 
     /// A new incarnation begins; the workload goes on meanwhile.
@@ -323,7 +214,7 @@ impl Control {
         agents.attached += 1;
         agents.pid = agent.line.pid();
         drop(agents);
-        self.watchdog = Watchdog::new(self.layout.config.patience);
+        self.supervisor.begin();
         self.shared.kill.store(false, Ordering::SeqCst);
         let far = match (&agent.line, &self.nic) {
             (Line::Device(lease), Some(nic)) => nic.far(lease),
@@ -339,48 +230,25 @@ impl Control {
 
     fn serve(&mut self, now: Nanos) -> Result<(), LoadError> {
         let Some(agent) = &mut self.attached else { return Ok(()) };
-        let requests = agent.control.poll(&agent.port);
-        let (cores, here) = self.mechanism.cores();
-        agent.wants_snapshot |= requests.resync;
-        agent.wants_snapshot |= self.mechanism.take_lost();
-        agent.wants_snapshot |= agent.cores_in_snapshot != Some(here);
-        if agent.wants_snapshot && now.since(agent.last_snapshot) >= SNAPSHOT_GAP {
-            let records = self.mechanism.records();
-            if agent.control.send_snapshot(&agent.port, &cores, records) {
-                agent.cores_in_snapshot = Some(here);
-                agent.wants_snapshot = false;
-                agent.last_snapshot = now;
-                lock(&self.shared.agents).snapshots += 1;
-            }
+        let look = self.supervisor.look(now, &mut agent.control, &agent.port, &*self.mechanism);
+        if look.has_sent {
+            lock(&self.shared.agents).snapshots += 1;
         }
-        let signals = agent.control.take_signals();
-        if signals.ring_agent() {
+        if look.ring {
             agent.line.ring();
         }
-        let faults = requests.fault | signals.fault() | self.mechanism.take_fault();
+        let faults = look.fault.is_some() | self.mechanism.take_fault();
         // The program has turned it out by itself, because this thread was late.
         let unwatched = !self.mechanism.agent_decides();
         let gone =
             agent.line.hung_up(self.nic.as_ref()) || self.shared.kill.swap(false, Ordering::SeqCst);
-        let mut idle = false;
-        for (record, seen) in cores.iter().zip(&mut self.cores_seen) {
-            idle |= record.has_idled_since(seen);
-            *seen = *record;
-        }
-        let mechanism = &self.mechanism;
-        let bark = self.watchdog.look(
-            now,
-            idle,
-            |subject, sequence| mechanism.waits(subject, sequence),
-            |from| mechanism.runnable_from(from),
-        );
-        if gone || faults || unwatched || bark.is_some() {
+        if gone || faults || unwatched || look.bark.is_some() {
             let mut agents = lock(&self.shared.agents);
             agents.lost += 1;
             agents.faults += u64::from(faults);
-            agents.barks += u64::from(bark.is_some());
+            agents.barks += u64::from(look.bark.is_some());
             drop(agents);
-            self.detach(Revoked::TurnedOut)?;
+            self.detach(if faults { Revoked::Fault } else { Revoked::TurnedOut })?;
         }
         Ok(())
     }
@@ -410,6 +278,28 @@ impl Control {
         self.mechanism.switch_windows(None, None)?;
         self.mechanism.kick_all();
         Ok(())
+    }
+}
+
+impl Scheduled for Mechanism {
+    fn cores(&self) -> Vec<Core> {
+        self.supervised_cores()
+    }
+
+    fn records(&self) -> impl Iterator<Item = Record> {
+        self.records()
+    }
+
+    fn waits(&self, subject: Subject, sequence: Sequence) -> bool {
+        self.waits(subject, sequence)
+    }
+
+    fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> {
+        self.runnable_from(from)
+    }
+
+    fn take_lost(&self) -> bool {
+        self.take_lost()
     }
 }
 

@@ -245,6 +245,7 @@ impl Enclave {
         for options in &all {
             let cores = options.cpus.len();
             layouts.push(Layout::new(Config {
+                subsystem: wave_sched::SUBSYSTEM.id,
                 cores: u16::try_from(cores).unwrap_or(u16::MAX),
                 // A context for each CPU outside the enclave, and the control context.
                 contexts: u16::try_from(possible - cores + 1).unwrap_or(u16::MAX),

@@ -13,6 +13,7 @@ use wave_core::link::{Port, Side, Window as _};
 use wave_core::message::{Decision, FLAG_ATOMIC, Message};
 use wave_core::queue::{PushError, Tag};
 use wave_links::shm::ShmPort;
+use wave_skip::skip;
 
 use wave_core::layout::{Config, Layout};
 
@@ -464,11 +465,11 @@ fn program() -> Option<&'static Mutex<Program>> {
     let load = || {
         // SAFETY: reads a number of this process.
         if unsafe { libc::geteuid() } != 0 {
-            println!("skipped: loading BPF programs takes root");
+            skip("loading BPF programs takes root");
             return None;
         }
         if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
-            println!("skipped: this kernel has no BTF (/sys/kernel/btf/vmlinux)");
+            skip("this kernel has no BTF (/sys/kernel/btf/vmlinux)");
             return None;
         }
         Some(Mutex::new(Program::load()))

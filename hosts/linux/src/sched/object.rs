@@ -13,6 +13,7 @@ use wave_core::link::{Home, LINE_WORDS};
 use wave_core::message::{Sequence, Subject, TxnId};
 use wave_core::outcome::Code;
 use wave_core::snapshot::{CoreRecord, Record, State};
+use wave_host::Core;
 use wave_links::memory::Memory;
 
 use super::places::{AllPlaces, Part};
@@ -392,21 +393,21 @@ impl Mechanism {
         &self.program.cores.region(Home::Nic)[core * words..][..words]
     }
 
-    /// Every core as a snapshot tells it, and how many have come over to the current window.
-    pub(crate) fn cores(&self) -> (Vec<CoreRecord>, usize) {
+    /// Every core, as its supervisor sees it.
+    pub(crate) fn supervised_cores(&self) -> Vec<Core> {
         let epoch = self.epoch();
-        let mut here = 0;
         let of = |core| {
             let words = self.core_words(core);
-            let came_over = words[CoreField::Epoch as usize].load(Ordering::Acquire) == epoch;
-            here += usize::from(came_over);
-            let record = words[CoreField::Record as usize].load(Ordering::Acquire);
-            // Until then the decision that it answered last was another window's.
-            let txn = if came_over { TxnId::new(record as u32) } else { TxnId::new(0) };
-            CoreRecord { run: (record >> 32) as u32, txn, asks: record & 1 << 24 != 0 }
+            let is_here = words[CoreField::Epoch as usize].load(Ordering::Acquire) == epoch;
+            let word = words[CoreField::Record as usize].load(Ordering::Acquire);
+            let record = CoreRecord {
+                run: (word >> 32) as u32,
+                txn: TxnId::new(word as u32),
+                asks: word & 1 << 24 != 0,
+            };
+            Core { record, is_here, is_agents: true }
         };
-        let records = (0..self.core_count).map(of).collect();
-        (records, here)
+        (0..self.core_count).map(of).collect()
     }
 
     /// Each core's counters.

@@ -35,7 +35,7 @@ fn page_out(bits: &mut AccessBits, process: &Process, range: &Range<u64>) {
 
 fn open_bits() -> Option<AccessBits> {
     share_a_cpu();
-    AccessBits::open().inspect_err(|error| println!("skipped: {error}")).ok()
+    AccessBits::open().inspect_err(|error| wave_skip::skip(error)).ok()
 }
 
 #[test]

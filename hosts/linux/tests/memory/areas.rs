@@ -28,7 +28,7 @@ fn each_kind_is_recognised() {
     let Some(process) = target.open() else { return };
     let iterator = Areas::open();
     match iterator.falls_back() {
-        Some(why) if !is_root() => println!("skipped, but for /proc: {why}"),
+        Some(why) if !is_root() => wave_skip::skip(format!("but for /proc: {why}")),
         why => assert_eq!(why, None),
     }
     let maps = [iterator.map(&process).unwrap(), Areas::by_proc().map(&process).unwrap()];

@@ -1,10 +1,16 @@
 //! Swap of our own comes and goes, however its owner ends.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use tempfile::TempDir;
+use wave_links::places::PlaceError;
 use wave_linux::memory::{Swap, SwapError, SwapKind, swap_state};
+
+use wave_skip::skip;
 
 use crate::target::{MIB, is_root, wait_for};
 
@@ -14,7 +20,7 @@ const ANSWER: &str = "swap: ";
 /// Some, once no other test has any; or why not is said.
 pub fn own_swap(bytes: u64) -> Option<Swap> {
     if !is_root() {
-        println!("skipped: {}", SwapError::NotPermitted);
+        skip(SwapError::NotPermitted);
         return None;
     }
     take(|| Swap::set_up(bytes))
@@ -32,7 +38,7 @@ fn take(set_up: impl Fn() -> Result<Swap, SwapError>) -> Option<Swap> {
         Ok(swap) => Some(swap),
         // A container's root; a virtual machine without a disk.
         Err(error @ (SwapError::NotPermitted | SwapError::NoRoom { .. })) => {
-            println!("skipped: {error}");
+            skip(error);
             None
         }
         Err(error) => panic!("{error}"),
@@ -73,14 +79,104 @@ fn a_file_will_do() {
     if own_swap(MIB).is_none() {
         return;
     }
-    let Some(swap) = take(|| Swap::in_file(Path::new("/var/tmp"), 32 * MIB)) else { return };
+    let folder = scratch();
+    let Some(swap) = take(|| Swap::in_file(folder.path(), 32 * MIB)) else { return };
     let path = swap.path().to_owned();
     assert!(is_swap(&path) && path.starts_with("/var/tmp"));
     drop(swap);
     assert!(!is_swap(&path) && !path.exists());
-    // A folder of the kernel's has no room for it.
-    let error = Swap::in_file(Path::new("/proc"), 32 * MIB).map(|_| ());
-    assert!(matches!(error, Err(SwapError::NoRoom { .. } | SwapError::Taken)), "{error:?}");
+}
+
+/// A folder that only root can enter, where there is a disk.
+fn scratch() -> TempDir {
+    let owners = Permissions::from_mode(0o700);
+    tempfile::Builder::new().permissions(owners).tempdir_in("/var/tmp").unwrap()
+}
+
+/// Swap that is not Wave's, with what Wave looks for written into it; it goes with the value.
+struct Others {
+    path: PathBuf,
+    _folder: TempDir,
+}
+
+impl Others {
+    /// Of this file name, where others can enter. Nothing where it is not permitted, or not possible there.
+    fn named(name: &str) -> Option<Others> {
+        let folder = scratch();
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, vec![0; MIB as usize]).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let made = Command::new("mkswap").args(["-L", "wave-swap-found"]).arg(&path).output();
+        assert!(made.unwrap().status.success());
+        match Command::new("swapon").arg(&path).status().unwrap().success() {
+            true => Some(Others { path, _folder: folder }),
+            false => {
+                skip("no swap can be there");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        let _ = Command::new("swapoff").arg(&self.path).status();
+    }
+}
+
+#[test]
+fn a_link_in_var_tmp_does_not_swap_off_what_it_leads_to() {
+    if own_swap(MIB).is_none() {
+        return;
+    }
+    let Some(others) = Others::named("theirs") else { return };
+    // Everybody may put one there.
+    let link = Path::new("/var/tmp/wave-swap");
+    std::os::unix::fs::symlink(&others.path, link).unwrap();
+    let swap = own_swap(MIB);
+    let (still, link_is_there) = (is_swap(&others.path), link.is_symlink());
+    let _ = std::fs::remove_file(link);
+    assert!(swap.is_some() && still && link_is_there);
+}
+
+#[test]
+fn a_file_of_wave_s_name_in_a_folder_of_others_is_not_taken_down() {
+    if own_swap(MIB).is_none() {
+        return;
+    }
+    let Some(others) = Others::named("wave-swap") else { return };
+    let swap = own_swap(MIB);
+    assert!(swap.is_some() && is_swap(&others.path) && others.path.exists());
+}
+
+#[test]
+fn a_folder_that_others_can_enter_is_not_used() {
+    if own_swap(MIB).is_none() {
+        return;
+    }
+    let folder = scratch();
+    for mode in [0o777, 0o1777, 0o755] {
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+        let error = refusal(|| Swap::in_file(folder.path(), 32 * MIB));
+        assert!(matches!(error, SwapError::Place(PlaceError::NotOurs { .. })), "{error:?}");
+    }
+    // A link to one of ours may lead elsewhere in a moment.
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o700)).unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+    let error = refusal(|| Swap::in_file(&link, 32 * MIB));
+    assert!(matches!(error, SwapError::Place(PlaceError::NotOurs { .. })), "{error:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+fn refusal(set_up: impl Fn() -> Result<Swap, SwapError>) -> SwapError {
+    let mut refusal = None;
+    wait_for("the end of another's swap", || {
+        refusal = set_up().err();
+        !matches!(refusal, Some(SwapError::Taken))
+    });
+    refusal.expect("this is to be refused")
 }
 
 /// What another process runs: sets up swap and holds it until it is killed.
@@ -103,7 +199,7 @@ fn owner() -> Option<(Child, PathBuf)> {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let path = lines.find_map(|line| Some(line.split_once(ANSWER)?.1.to_owned())).unwrap();
     if path.is_empty() {
-        println!("skipped: it is not permitted");
+        skip("it is not permitted");
         child.kill().unwrap();
         child.wait().unwrap();
         return None;

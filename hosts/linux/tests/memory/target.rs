@@ -70,7 +70,7 @@ impl Target {
         match Process::open(self.child.id() as i32) {
             Ok(process) => Some(process),
             Err(error @ TargetError::NotPermitted { .. }) if !is_root() => {
-                println!("skipped: {error}");
+                wave_skip::skip(error);
                 None
             }
             Err(error) => panic!("{error}"),

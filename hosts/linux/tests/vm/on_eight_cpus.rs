@@ -65,7 +65,7 @@ fn the_same_programs_on_eight_cpus() {
     let Some(_alone) = alone() else { return };
     if cpus().len() < CPUS {
         println!(
-            "skipped: this machine has less than {CPUS} CPUs (`cargo xtask vm test` has another)"
+            "elsewhere: this machine has less than {CPUS} CPUs (`cargo xtask vm test` has another)"
         );
         return;
     }

@@ -97,6 +97,7 @@ impl RpcWindow {
         let mut config = Config::pcie(setup.workers);
         (config.subjects, config.contexts, config.spin) = (CALLS, 1, Nanos(0));
         (config.messages.entries, config.decisions.entries) = (ENTRIES, ENTRIES);
+        config.subsystem = wave_rpc::SUBSYSTEM.id;
         let layout = Layout::new(config)?;
         let (nic, host) = (layout.nic_lines, layout.host_lines);
         let memory = Memory::create("wave-sim-rpc", nic, host, extra_lines(nic, host));

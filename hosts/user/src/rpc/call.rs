@@ -1,5 +1,6 @@
 //! One call, as its handler sees it.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use wave_core::clock::{Clock, Nanos};
@@ -9,6 +10,7 @@ use wave_rpc::status::{Code, Status};
 use wave_rpc::stub::{Event, SendError};
 use wave_rpc::wire::{Begin, COMPRESSED, END, message_flags};
 
+use super::streams::{Pause, Pauser};
 use super::worker::{Lost, Worker};
 use crate::clock::MonotonicClock;
 
@@ -23,11 +25,21 @@ impl From<EndedError> for Status {
     }
 }
 
-/// A call that is being served.
+/// After every so many messages a streaming handler lets other handlers of its worker run.
+const MESSAGES_PER_TURN: u32 = 16;
+
+/// A call that is being served. A handler that waits in it, for a message or for the client to read, lets its worker serve others
+/// meanwhile.
 #[derive(Debug)]
 pub struct Call<'a> {
-    worker: &'a mut Worker,
+    /// Borrowed for one operation at a time: handlers that are suspended share it.
+    worker: &'a RefCell<Worker>,
+    /// By which its handler is suspended. `None` in calls of one message each way, which wait for nothing.
+    pauser: Option<Pauser<'a>>,
+    /// The window that the call came by.
+    epoch: u64,
     call: Subject,
+    messages: u32,
     begin: Begin,
     begun: Nanos,
     metadata: Vec<u8>,
@@ -45,7 +57,8 @@ pub struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub(super) fn new(
-        worker: &'a mut Worker,
+        worker: &'a RefCell<Worker>,
+        pauser: Option<Pauser<'a>>,
         call: Subject,
         begin: Begin,
         metadata: Vec<u8>,
@@ -55,7 +68,10 @@ impl<'a> Call<'a> {
         let begun = if begin.left.is_some() { MonotonicClock.now() } else { Nanos(0) };
         Call {
             worker,
+            pauser,
+            epoch: worker.borrow().epoch(),
             call,
+            messages: 0,
             begin,
             begun,
             metadata,
@@ -66,6 +82,46 @@ impl<'a> Call<'a> {
             cancelled: None,
             trailers: Vec::new(),
             ended: false,
+        }
+    }
+
+    /// Does something with the worker, unless it has turned to another window since the call came: a call of the same name may
+    /// have come by that.
+    fn with<R>(&self, what: impl FnOnce(&mut Worker) -> R) -> Result<R, Lost> {
+        let mut worker = self.worker.borrow_mut();
+        if worker.epoch() == self.epoch { Ok(what(&mut worker)) } else { Err(Lost) }
+    }
+
+    /// Lets others of the worker run.
+    fn pause(&self, pause: Pause) {
+        match self.pauser {
+            Some(pauser) => pauser.pause(pause),
+            // A hostile agent's doing: honest ones begin such calls with their one message, and the end.
+            None => std::thread::yield_now(),
+        }
+    }
+
+    /// Counts a message sent or received. Yields after every [`MESSAGES_PER_TURN`].
+    fn count_message(&mut self) {
+        self.messages += 1;
+        if self.messages.is_multiple_of(MESSAGES_PER_TURN) {
+            self.yield_to_others();
+        }
+    }
+
+    /// After a reply: yields if it found no room, as the replies of other calls would queue behind what the handler goes on to send.
+    fn leave_room(&mut self) {
+        if self.worker.borrow().is_stuck() {
+            self.yield_to_others();
+        }
+    }
+
+    /// Lets others of the worker run. The call no longer takes its place from them.
+    fn yield_to_others(&mut self) {
+        if self.pauser.is_some() {
+            let call = self.call;
+            let _ = self.with(|worker| worker.yield_to_others(call));
+            self.pause(Pause::Goes);
         }
     }
 
@@ -103,9 +159,10 @@ impl<'a> Call<'a> {
     /// Nobody does.
     pub fn check_cancelled(&mut self) -> Result<(), Status> {
         if self.cancelled.is_none() {
-            self.cancelled = match self.worker.is_cancelled(self.call) {
-                Ok(why) => why,
-                Err(Lost) => Some(Code::Unavailable),
+            let call = self.call;
+            self.cancelled = match self.with(|worker| worker.is_cancelled(call)) {
+                Ok(Ok(why)) => why,
+                Ok(Err(Lost)) | Err(Lost) => Some(Code::Unavailable),
             };
         }
         match self.cancelled {
@@ -121,25 +178,43 @@ impl<'a> Call<'a> {
     pub fn receive(&mut self) -> Result<Option<Vec<u8>>, Status> {
         loop {
             if let Some(message) = self.next.take() {
+                self.count_message();
                 return Ok(Some(message));
             }
-            if self.half_closed {
+            // After a last reply nothing comes any more.
+            if self.half_closed || self.ended {
                 return Ok(None);
             }
             self.check_cancelled()?;
-            match self.worker.poll_call(self.call) {
-                Ok(Some(Event::Message { message, compressed, end, .. })) => {
-                    let message = message.to_vec();
-                    (self.half_closed, self.came_compressed) = (end, compressed);
-                    return Ok(Some(message));
+            match self.look() {
+                Ok(true) => {}
+                Ok(false) => {
+                    let call = self.call;
+                    let _ = self.with(|worker| worker.wait_for_client(call));
+                    self.pause(Pause::Waits);
                 }
-                Ok(Some(Event::HalfClose { .. })) => self.half_closed = true,
-                Ok(Some(Event::Cancel { why, .. })) => self.cancelled = Some(why),
-                Ok(Some(Event::Begin { .. })) => {}
-                Ok(None) => self.worker.pause(),
                 Err(Lost) => self.cancelled = Some(Code::Unavailable),
             }
         }
+    }
+
+    /// Takes the next thing that came. Returns whether there was one.
+    fn look(&mut self) -> Result<bool, Lost> {
+        let mut worker = self.worker.borrow_mut();
+        if worker.epoch() != self.epoch {
+            return Err(Lost);
+        }
+        match worker.poll_call(self.call)? {
+            Some(Event::Message { message, compressed, end, .. }) => {
+                self.next = Some(message.to_vec());
+                (self.half_closed, self.came_compressed) = (end, compressed);
+            }
+            Some(Event::HalfClose { .. }) => self.half_closed = true,
+            Some(Event::Cancel { why, .. }) => self.cancelled = Some(why),
+            Some(Event::Begin { .. }) => {}
+            None => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Whether the last message that was received came compressed.
@@ -168,12 +243,12 @@ impl<'a> Call<'a> {
 
     /// Memory for a reply.
     pub(super) fn memory(&mut self) -> Vec<u8> {
-        self.worker.memory()
+        self.worker.borrow_mut().memory()
     }
 
     /// Memory for the next call.
     pub(super) fn give_back(&mut self, message: Vec<u8>) {
-        self.worker.keep(message);
+        self.worker.borrow_mut().keep(message);
     }
 
     /// Sends metadata before the first reply.
@@ -185,9 +260,9 @@ impl<'a> Call<'a> {
         for (key, value) in pairs {
             metadata::push(&mut encoded, key, value).map_err(not_sent)?;
         }
-        match self.worker.headers(self.call, &encoded) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(EndedError.into()),
+        match self.with(|worker| worker.headers(self.call, &encoded)) {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(EndedError.into()),
         }
     }
 
@@ -223,12 +298,19 @@ impl<'a> Call<'a> {
             return Err(EndedError.into());
         }
         loop {
-            match self.worker.message(self.call, reply, message_flags(end, self.compress)) {
-                Ok(()) => return Ok(()),
+            let flags = message_flags(end, self.compress);
+            let sent = self.with(|worker| worker.message(self.call, reply, flags));
+            match sent.unwrap_or(Err(SendError::NotOpen)) {
+                Ok(()) if end => return Ok(()),
+                Ok(()) => {
+                    self.count_message();
+                    self.leave_room();
+                    return Ok(());
+                }
+                // The agent was told so.
                 Err(SendError::Blocked) => {
                     self.check_cancelled()?;
-                    self.worker.attend();
-                    self.worker.pause();
+                    self.pause(Pause::Waits);
                 }
                 Err(SendError::NotOpen | SendError::Fault(_)) => {
                     self.cancelled = self.cancelled.or(Some(Code::Unavailable));
@@ -246,14 +328,17 @@ impl<'a> Call<'a> {
         if !self.ended {
             let status = result.err().unwrap_or_default();
             let trailers = std::mem::take(&mut self.trailers);
-            let sent = self.worker.finish(self.call, &status, &trailers);
-            if let Err(SendError::TooLong(_)) = sent {
-                let status = Status::new(Code::Internal, "its status and trailers are too long");
-                let _ = self.worker.finish(self.call, &status, &[]);
-            }
+            // Of a call whose agent is gone nobody wants to hear.
+            let _ = self.with(|worker| {
+                let sent = worker.finish(self.call, &status, &trailers);
+                if let Err(SendError::TooLong(_)) = sent {
+                    let text = "its status and trailers are too long";
+                    let _ = worker.finish(self.call, &Status::new(Code::Internal, text), &[]);
+                }
+            });
         }
         let metadata = std::mem::take(&mut self.metadata);
-        self.worker.keep(metadata);
+        self.worker.borrow_mut().keep(metadata);
     }
 }
 

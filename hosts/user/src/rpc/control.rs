@@ -16,7 +16,7 @@ use wave_rpc::wire::{Head, SERVICE};
 use super::overlooked::{LOOK_EVERY, Overlooked};
 use super::server::Shared;
 use crate::clock::MonotonicClock;
-use crate::door::{Door, Guest, wait_for_any};
+use crate::door::{Door, Guest, say_fault, wait_for_any};
 use crate::shared::lock;
 
 /// How often this thread looks at an agent that has not taken what it is told, in milliseconds.
@@ -97,7 +97,9 @@ impl Control {
             Head { lengths: [service.len() as u32, 0], ..Head::new(SERVICE, Subject::default()) };
         // A window that nobody has written to has room, or waits for it.
         let sent = outbox.send(&guest.port, &head, &service, &[]);
-        guest.incarnation.fault.fetch_or(sent.is_err(), Ordering::SeqCst);
+        if let Err(error) = sent {
+            guest.incarnation.fault.note(error);
+        }
         lock(&self.shared.stats).attached += 1;
         self.shared.switch(Some(Arc::clone(&guest.incarnation)));
         let overlooked = Overlooked::new(&guest.incarnation.layout);
@@ -106,9 +108,10 @@ impl Control {
 
     fn serve(&mut self) {
         let Some(Agent { guest, outbox, told, overlooked }) = &mut self.attached else { return };
-        let mut fault = guest.incarnation.fault.load(Ordering::SeqCst);
         if !*told {
-            fault |= outbox.flush(&guest.port).is_err();
+            if let Err(error) = outbox.flush(&guest.port) {
+                guest.incarnation.fault.note(error);
+            }
             outbox.publish(&guest.port);
             *told = outbox.poll(&guest.port);
             guest.incarnation.agent_bell.ring();
@@ -121,12 +124,17 @@ impl Control {
                 unpark();
             }
         }
+        let fault = guest.incarnation.fault.is_set();
         if fault || guest.connection.hung_up() {
             let mut stats = lock(&self.shared.stats);
             stats.lost += 1;
             stats.faults += u64::from(fault);
+            let faults = stats.faults;
             drop(stats);
-            self.detach(Revoked::TurnedOut);
+            if fault {
+                say_fault(self.door.socket(), guest, faults);
+            }
+            self.detach(if fault { Revoked::Fault } else { Revoked::TurnedOut });
         }
     }
 

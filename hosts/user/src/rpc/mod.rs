@@ -4,12 +4,13 @@
 //! calls handlers; [`Server::start_polled`] gives the [`Worker`]s to the caller, who polls; [`Server::start_threads`] runs each
 //! worker as a thread of an enclave, so that handlers are scheduled, and preempted, by the enclave's agent.
 //!
-//! Handlers are not async: one serves one call until it returns.
+//! Handlers are not async. One of a method with one message each way has its worker until it returns. One that streams gives its
+//! worker to other calls while it waits for its client, and now and then in between.
 //!
 //! ```no_run
 //! use wave_user::rpc::{Methods, Options, Server};
 //! let methods = Methods::new().unary("/echo.Echo/Unary", |_call, request| Ok(request.to_vec()));
-//! let server = Server::start(Options::new("/tmp/wave/echo.sock"), methods)?;
+//! let server = Server::start(Options::new("/tmp/echo.sock"), methods)?;
 //! # Ok::<(), wave_user::rpc::ServeError>(())
 //! ```
 
@@ -18,6 +19,8 @@ mod control;
 mod methods;
 mod overlooked;
 mod server;
+mod serving;
+mod streams;
 pub mod typed;
 mod worker;
 

@@ -1,21 +1,23 @@
 //! Starting and stopping a server.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle as Pthread;
 
 use wave_core::clock::Nanos;
-use wave_core::layout::{Config, ConfigError, Layout, PayloadConfig, QueueConfig};
+use wave_core::layout::{Config, ConfigError, Layout, QueueConfig};
 use wave_core::link::Doorbell;
 use wave_links::socket::{Listener, SocketError};
 use wave_links::{EventFd, LinkSpec};
+use wave_rpc::extents::PayloadConfig;
 use wave_rpc::service::BadService;
-use wave_rpc::wire::RPC_VERSION;
 
 use super::control::Control;
 use super::methods::Methods;
 use super::overlooked::Awaits;
+use super::serving::serve;
 use super::worker::{Patience, Worker};
 use crate::door::{Door, Incarnation};
 use crate::shared::lock;
@@ -56,7 +58,7 @@ impl Options {
         config.subjects = 1024;
         config.decisions.entries = 1024;
         config.contexts = 1;
-        config.payloads = Options::payloads(&LinkSpec::Shm);
+        config.pools = Options::payloads(&LinkSpec::Shm).pools();
         Options {
             socket: socket.into(),
             allowed_uids: Vec::new(),
@@ -75,7 +77,7 @@ impl Options {
         let Config { messages, decisions, .. } = self.config;
         self.config.messages = QueueConfig { entries: messages.entries, ..suits.messages };
         self.config.decisions = QueueConfig { entries: decisions.entries, ..suits.decisions };
-        self.config.payloads = Options::payloads(&link);
+        self.config.pools = Options::payloads(&link).pools();
         self.link = link;
         self
     }
@@ -205,8 +207,8 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     /// An agent wrote nonsense: the control thread turns it out.
-    pub(super) fn fault(&self, incarnation: &Incarnation) {
-        incarnation.fault.store(true, Ordering::SeqCst);
+    pub(super) fn fault(&self, incarnation: &Incarnation, worker: u16, seen: impl Display) {
+        incarnation.fault.note(format_args!("worker {worker}: {seen}"));
         self.control_bell.ring();
     }
 
@@ -253,7 +255,7 @@ impl Server {
             let (pinned, is_pinned) = std::sync::mpsc::channel();
             let body = move || {
                 let _ = pinned.send(cpu.map_or(Ok(()), |cpu| wave_links::cpus::pin(&[cpu])));
-                worker.serve();
+                serve(worker);
             };
             let pthread = std::thread::Builder::new().name(format!("wave-worker-{index}"));
             let started = pthread.spawn(body);
@@ -287,7 +289,7 @@ impl Server {
     ) -> Result<Server, ServeError> {
         let (mut server, workers) = Server::make(options, methods, Patience::Thread)?;
         for worker in workers {
-            let handle = enclave.spawn(0, move || worker.serve())?;
+            let handle = enclave.spawn(0, move || serve(worker))?;
             lock(&server.shared.unpark).push(enclave.unparker(handle.thread()));
             server.threads.push(handle);
         }
@@ -301,7 +303,7 @@ impl Server {
     ) -> Result<(Server, Vec<Worker>), ServeError> {
         let Options { socket, allowed_uids, config, link, batch, yields_cpu, .. } = options;
         methods.check().map_err(ServeError::Methods)?;
-        let layout = Layout::new(config)?;
+        let layout = Layout::new(Config { subsystem: wave_rpc::SUBSYSTEM.id, ..config })?;
         let listener = Listener::bind(&socket, &allowed_uids)?;
         let name =
             socket.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
@@ -329,7 +331,7 @@ impl Server {
             let bell = EventFd::new()?;
             Ok([bell.try_clone()?, bell])
         };
-        let door = Door::new(name, listener, link, layout, RPC_VERSION, ends);
+        let door = Door::new(name, listener, link, layout, ends);
         let control = Control::new(Arc::clone(&shared), door);
         let pthread = std::thread::Builder::new().name("wave-control".into());
         let started = pthread.spawn(move || control.run());

@@ -1,19 +1,18 @@
 //! A worker: its queues in the window of whichever agent is attached.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use wave_core::clock::Clock;
+use wave_core::clock::{Clock, Nanos};
 use wave_core::link::Doorbell;
 use wave_core::message::Subject;
 use wave_links::{AnyPort, EventFd};
 use wave_rpc::metadata::Metadata;
 use wave_rpc::status::{Code, Status};
-use wave_rpc::stub::{Event, SendError, Stub, Wait};
-use wave_rpc::wire::message_flags;
+use wave_rpc::stub::{Event, SendError, Stub, StubError, Wait};
 
-use super::call::Call;
 use super::server::Shared;
 use crate::clock::MonotonicClock;
 use crate::door::Incarnation;
@@ -111,8 +110,8 @@ impl Worker {
             let announced = stub.announce(port, thread);
             self.unpublished += 1;
             self.publish();
-            if announced.is_err() {
-                self.fault();
+            if let Err(error) = announced {
+                self.fault(error);
             }
         }
     }
@@ -127,8 +126,8 @@ impl Worker {
         let Link { port, stub, incarnation } = self.link.as_mut()?;
         match stub.poll(port, MonotonicClock.now()) {
             Ok(event) => event,
-            Err(_) => {
-                self.shared.fault(incarnation);
+            Err(error) => {
+                self.shared.fault(incarnation, self.index, error);
                 None
             }
         }
@@ -182,7 +181,7 @@ impl Worker {
         match stub.publish(port) {
             Ok(true) => incarnation.agent_bell.ring(),
             Ok(false) => {}
-            Err(_) => self.fault(),
+            Err(error) => self.fault(error),
         }
     }
 
@@ -211,23 +210,74 @@ impl Worker {
             return;
         };
         match stub.wait(port, MonotonicClock.now()) {
-            Ok(Wait::Spin) if self.shared.yields_cpu => std::thread::yield_now(),
-            Ok(Wait::Spin) => std::hint::spin_loop(),
+            Ok(Wait::Spin) if !self.shared.yields_cpu => std::hint::spin_loop(),
+            Ok(Wait::Spin | Wait::Yield) => std::thread::yield_now(),
             Ok(Wait::Park) => {
                 incarnation.core_bells[index].wait_with(&self.bell, Some(SLEEP_MAX));
             }
-            Err(_) => self.fault(),
+            Err(error) => self.fault(error),
         }
     }
 
-    /// Lets a little time pass in the middle of a call.
-    pub(super) fn pause(&mut self) {
+    /// Lets others of the CPU run, as the agent may need it to make room for what was sent: nobody rings when there is some.
+    pub(super) fn wait_for_room(&mut self) {
         self.publish();
         match self.patience {
-            // Whom it waits for may share its CPU.
-            Patience::Pthread => std::thread::yield_now(),
+            _ if !self.is_stuck() => {}
             Patience::Thread => crate::yield_now(),
+            Patience::Pthread => std::thread::yield_now(),
         }
+    }
+
+    /// Keeps what comes for a call from [`Worker::poll`], for a handler that is suspended while it waits.
+    pub(super) fn keep_apart(&mut self, call: Subject) {
+        if let Ok(Link { stub, .. }) = self.live() {
+            stub.keep_apart(call);
+        }
+    }
+
+    /// A call that is kept apart, waited for its client, and need not wait any longer.
+    pub(super) fn take_woken(&mut self) -> Option<Subject> {
+        self.link.as_mut()?.stub.take_woken()
+    }
+
+    /// Tells the agent that a call waits for its client.
+    pub(super) fn wait_for_client(&mut self, call: Subject) {
+        let Ok(Link { port, stub, .. }) = self.live() else { return };
+        match stub.wait_for_client(port, call) {
+            Ok(()) => self.unpublished += 1,
+            Err(error) => self.fault(error),
+        }
+    }
+
+    /// Whether replies wait for the agent to take earlier ones.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.stub.is_stuck())
+    }
+
+    /// Tells the agent that the worker runs others between the messages of a call.
+    pub(super) fn yield_to_others(&mut self, call: Subject) {
+        let Ok(Link { port, stub, .. }) = self.live() else { return };
+        match stub.yield_to_others(port, call) {
+            Ok(()) => self.unpublished += 1,
+            Err(error) => self.fault(error),
+        }
+    }
+
+    /// Counts what the worker did between two looks that found nothing.
+    pub(super) fn tally(&self, calls: u64, busy: Nanos) {
+        self.shared.tallies[usize::from(self.index)].add(calls, busy);
+    }
+
+    /// Publishes what was sent, if it is as much as the server's batch.
+    pub(super) fn publish_batch(&mut self) {
+        if self.unpublished >= self.shared.batch {
+            self.publish();
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Whether nobody waits for a call any more, and why. Without a look across the link: for a call that takes long.
@@ -238,27 +288,20 @@ impl Worker {
         let Link { port, stub, incarnation } = self.live().map_err(|_| Lost)?;
         let incarnation = Arc::clone(incarnation);
         let result = stub.is_cancelled(port, MonotonicClock.now(), call);
-        result.map_err(|_| self.lose(&incarnation))
+        result.map_err(|error| self.lose(&incarnation, error))
     }
 
     pub(super) fn poll_call(&mut self, call: Subject) -> Result<Option<Event<'_>>, Lost> {
-        let shared = Arc::clone(&self.shared);
+        let (shared, index) = (Arc::clone(&self.shared), self.index);
         let Link { port, stub, incarnation } = self.live().map_err(|_| Lost)?;
-        stub.poll_call(port, MonotonicClock.now(), call).map_err(|_| {
-            shared.fault(incarnation);
+        stub.poll_call(port, MonotonicClock.now(), call).map_err(|error| {
+            shared.fault(incarnation, index, error);
             Lost
         })
     }
 
-    pub(super) fn attend(&mut self) {
-        let Ok(Link { port, stub, .. }) = self.live() else { return };
-        if stub.attend(port, MonotonicClock.now()).is_err() {
-            self.fault();
-        }
-    }
-
-    fn lose(&self, incarnation: &Incarnation) -> Lost {
-        self.shared.fault(incarnation);
+    fn lose(&self, incarnation: &Incarnation, error: StubError) -> Lost {
+        self.shared.fault(incarnation, self.index, error);
         Lost
     }
 
@@ -268,9 +311,9 @@ impl Worker {
         self.link.as_mut().filter(|_| is_current).ok_or(SendError::NotOpen)
     }
 
-    fn fault(&self) {
+    fn fault(&self, seen: impl Display) {
         if let Some(link) = &self.link {
-            self.shared.fault(&link.incarnation);
+            self.shared.fault(&link.incarnation, self.index, seen);
         }
     }
 
@@ -285,62 +328,5 @@ impl Worker {
         if self.kept.len() < KEPT && memory.capacity() <= KEPT_BYTES_MAX {
             self.kept.push(memory);
         }
-    }
-
-    /// Calls handlers until the server stops.
-    pub(super) fn serve(mut self) {
-        let (mut calls, mut looked) = (0, MonotonicClock.now());
-        while !self.shared.stop.load(Ordering::Relaxed) {
-            // Memory first: what comes is borrowed.
-            let (first, second) = (self.memory(), self.memory());
-            match self.poll() {
-                Some(Event::Begin { call, begin, metadata, message, compressed, end }) => {
-                    let (mut bytes, mut next) = (first, second);
-                    bytes.extend_from_slice(metadata.as_bytes());
-                    let next = message.map(|message| {
-                        next.extend_from_slice(message);
-                        next
-                    });
-                    self.handle(call, begin, bytes, next, message_flags(end, compressed));
-                    calls += 1;
-                    if self.unpublished >= self.shared.batch {
-                        self.publish();
-                    }
-                }
-                // Of a call that is over.
-                Some(_) => {}
-                None => {
-                    self.keep(first);
-                    self.keep(second);
-                    if calls > 0 {
-                        self.publish();
-                        let busy = MonotonicClock.now().since(looked);
-                        self.shared.tallies[usize::from(self.index)].add(calls, busy);
-                        calls = 0;
-                    }
-                    self.wait();
-                    looked = MonotonicClock.now();
-                }
-            }
-        }
-    }
-
-    fn handle(
-        &mut self,
-        call: Subject,
-        begin: wave_rpc::wire::Begin,
-        metadata: Vec<u8>,
-        next: Option<Vec<u8>>,
-        flags: u8,
-    ) {
-        let shared = Arc::clone(&self.shared);
-        let mut call = Call::new(self, call, begin, metadata, next, flags);
-        let Some(handler) = shared.methods.handler(begin.method) else {
-            return call.end(Err(Status::new(Code::Unimplemented, "the host has no such method")));
-        };
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| handler(&mut call)));
-        call.end(
-            result.unwrap_or_else(|_| Err(Status::new(Code::Internal, "the handler panicked"))),
-        );
     }
 }

@@ -12,7 +12,7 @@
 //! threshold:hot_share=0.5
 //! ```
 //!
-//! What is not set has its default; [`SHIPPED`] lists them.
+//! What is not set has its default; `wave policies` lists them.
 
 pub mod idle_age;
 pub mod prefetch;
@@ -27,12 +27,9 @@ use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::{Choice, Policy};
 pub use wave_core::settings::PolicyError;
-use wave_core::settings::{Setting, Settings, Shipped};
+use wave_core::settings::{Known, Setting, Settings, Shipped, known, names};
 
 pub use tiered::{Classifier, Tiered};
-
-/// Names of the shipped policies.
-pub const NAMES: &[&str] = &["sol", "idle-age", "threshold"];
 
 /// A policy that moves batches between tiers.
 pub trait Tiering: Policy {
@@ -83,12 +80,41 @@ pub(crate) const PREFETCH: Setting = Setting::one_of(
     "whether paged-out memory that a program goes through at a stride is brought back ahead of it",
 );
 
-/// The shipped policies, and the settings that each takes.
-pub static SHIPPED: Shipped = Shipped(&[
-    ("sol", &sol::SETTINGS),
-    ("idle-age", &idle_age::SETTINGS),
-    ("threshold", &threshold::SETTINGS),
+/// The shipped policies.
+pub static SHIPPED: Shipped<dyn Tiering + Send> = Shipped(&[
+    (
+        Known {
+            name: "sol",
+            about: "learns how warm each batch is, and how often to look at it, by Thompson sampling",
+            settings: &sol::SETTINGS,
+        },
+        |config, settings| Ok(tiered(sol::Sol::from_settings(settings)?, settings, config)),
+    ),
+    (
+        Known {
+            name: "idle-age",
+            about: "pages out batches that have not been touched for a set time",
+            settings: &idle_age::SETTINGS,
+        },
+        |config, settings| Ok(tiered(idle_age::IdleAge::from_settings(settings), settings, config)),
+    ),
+    (
+        Known {
+            name: "threshold",
+            about: "pages out batches with less than a set share of pages touched at the last scan",
+            settings: &threshold::SETTINGS,
+        },
+        |config, settings| {
+            Ok(tiered(threshold::Threshold::from_settings(settings), settings, config))
+        },
+    ),
 ]);
+
+/// What there is to know of each.
+pub static KNOWN: [Known; 3] = known(&SHIPPED);
+
+/// Names of the shipped policies.
+pub static NAMES: &[&str] = &names(&KNOWN);
 
 /// The shipped policy of this name, with its settings, for address spaces of at most
 /// [`Config::subjects`] strips.
@@ -96,16 +122,7 @@ pub static SHIPPED: Shipped = Shipped(&[
 /// # Errors
 /// Says what is unknown, or no value, and what is allowed.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Tiering + Send>, PolicyError> {
-    let (policy, settings) = SHIPPED.parse(text)?;
-    Ok(match policy {
-        "idle-age" => tiered(idle_age::IdleAge::from_settings(&settings), &settings, config),
-        "threshold" => tiered(threshold::Threshold::from_settings(&settings), &settings, config),
-        _ => {
-            let sol = sol::Sol::from_settings(&settings)
-                .map_err(|error| PolicyError::Setting { policy, error })?;
-            tiered(sol, &settings, config)
-        }
-    })
+    SHIPPED.make(text, config)
 }
 
 /// A policy of two tiers, with the settings that all share.
@@ -136,13 +153,12 @@ mod tests {
 
     #[test]
     fn every_policy_goes_by_its_name_and_keeps_little() {
-        assert!(NAMES.iter().eq(SHIPPED.0.iter().map(|(name, _)| name)));
-        for (name, settings) in SHIPPED.0 {
-            for setting in *settings {
+        for Known { name, settings, .. } in KNOWN {
+            for setting in settings {
                 let text = alloc::format!("{name}:{}={}", setting.key, setting.default);
-                assert_eq!(by_name(&text, &config()).unwrap().name(), *name);
+                assert_eq!(by_name(&text, &config()).unwrap().name(), name);
             }
-            for text in [String::from(*name), alloc::format!("{name}:prefetch=on")] {
+            for text in [String::from(name), alloc::format!("{name}:prefetch=on")] {
                 let bytes = by_name(&text, &config()).unwrap().state_bytes_per_batch();
                 assert!(bytes <= 32, "{text} keeps {bytes} bytes a batch");
             }
@@ -174,7 +190,10 @@ mod tests {
 
     #[test]
     fn whoever_asks_for_something_else_is_told_what_there_is() {
-        assert_eq!(error("lru"), "there is no policy `lru`; shipped are: sol, idle-age, threshold");
+        assert_eq!(
+            error("lru"),
+            "there is no policy `lru`; shipped policies: sol, idle-age, threshold"
+        );
         assert_eq!(
             error("idle-age:hot_share=0.5"),
             "policy `idle-age`: it has no setting `hot_share`; it takes period_ms=N, 1 to 3600000 \

@@ -1,6 +1,6 @@
 //! The table of calls.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use bytes::Bytes;
@@ -22,6 +22,8 @@ pub struct Arrival {
     pub slo: Option<Nanos>,
     /// Of its connection: what RSS would steer by.
     pub hash: u64,
+    /// Of its client's address: streams that wait are counted by it.
+    pub address: u64,
     /// When its client stops waiting, by the agent's clock.
     pub deadline: Option<Nanos>,
     /// Encoded.
@@ -49,6 +51,17 @@ pub(super) enum Place {
     Handed { worker: u16, at: Nanos },
 }
 
+/// What a call that was handed over counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It takes a place of its worker.
+    Runs,
+    /// Its worker runs other calls between its messages ([`YIELDS`](crate::wire::YIELDS)).
+    Yields,
+    /// It waits for its client ([`WAITS`](crate::wire::WAITS)).
+    Waits,
+}
+
 /// A call.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -59,6 +72,13 @@ pub(super) struct Slot {
     pub(super) place: Place,
     pub(super) method: u16,
     pub(super) request: Request,
+    address: u64,
+    /// Frames sent to its worker after its beginning.
+    pub(super) frames: u32,
+    /// Its worker runs other calls between its messages.
+    pub(super) yields: bool,
+    /// Since when its worker has nothing to do before its client does something.
+    pub(super) waits: Option<Nanos>,
     pub(super) deadline: Option<Nanos>,
     metadata: Bytes,
     /// What its client has sent and the window has no room for: messages, and the flags of each. Without a message, the
@@ -77,6 +97,14 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    pub(super) fn standing(&self) -> Standing {
+        match (self.waits, self.yields) {
+            (Some(_), _) => Standing::Waits,
+            (None, true) => Standing::Yields,
+            (None, false) => Standing::Runs,
+        }
+    }
+
     /// What goes with the call's beginning: metadata, and a first message if there is one.
     pub(super) fn take_first(&mut self) -> (Bytes, Option<Bytes>, u8) {
         let metadata = core::mem::take(&mut self.metadata);
@@ -101,6 +129,10 @@ impl Calls {
             place: Place::Waiting,
             method: 0,
             request: Request::default(),
+            address: 0,
+            frames: 0,
+            yields: false,
+            waits: None,
             deadline: None,
             metadata: Bytes::new(),
             pending: VecDeque::new(),
@@ -123,6 +155,8 @@ impl Calls {
         slot.generation = slot.generation.wrapping_add(1);
         (slot.in_use, slot.front, slot.place) = (true, true, Place::Waiting);
         slot.request = arrival.request();
+        (slot.address, slot.frames) = (arrival.address, 0);
+        (slot.yields, slot.waits) = (false, None);
         (slot.method, slot.deadline, slot.metadata) =
             (arrival.method, arrival.deadline, arrival.metadata);
         (slot.on_way, slot.replies, slot.to_grant) = Default::default();
@@ -157,6 +191,27 @@ impl Calls {
         (slot.in_use && slot.generation == call.generation).then_some(slot)
     }
 
+    /// Of the calls that wait for their clients, up to `count` that have waited longest, of the connection with most of them, of the
+    /// address with most of them. One that was given up has to be ended by its worker, and is none of them.
+    pub(super) fn longest_of_most(&self, count: usize) -> Vec<Subject> {
+        let waiting = || {
+            let slots = self.slots.iter().enumerate();
+            slots.filter_map(|(id, slot)| {
+                let since = slot.waits.filter(|_| slot.in_use && slot.front)?;
+                Some((id as u32, slot.address, slot.request.hash, since))
+            })
+        };
+        let Some(address) = most(waiting().map(|(_, address, ..)| address)) else {
+            return Vec::new();
+        };
+        let of_address = || waiting().filter(|(_, its, ..)| *its == address);
+        let connection = most(of_address().map(|(_, _, hash, _)| hash));
+        let of_connection = of_address().filter(|(_, _, hash, _)| Some(*hash) == connection);
+        let mut longest: Vec<_> = of_connection.map(|(id, .., since)| (since, id)).collect();
+        longest.sort_unstable();
+        longest.iter().take(count).map(|(_, id)| self.subject(*id)).collect()
+    }
+
     /// A slot that is known to be in use.
     pub(super) fn slot(&mut self, id: u32) -> &mut Slot {
         &mut self.slots[id as usize]
@@ -165,4 +220,13 @@ impl Calls {
     pub(super) fn subject(&self, id: u32) -> Subject {
         Subject { id, generation: self.slots[id as usize].generation }
     }
+}
+
+/// What comes most often.
+fn most(all: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut counts = BTreeMap::new();
+    for one in all {
+        *counts.entry(one).or_insert(0_u32) += 1;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(one, _)| one)
 }

@@ -1,5 +1,6 @@
 //! What can be wrong with a call, and with a host.
 
+use wave_core::control::BadIncarnation;
 use wave_core::message::Subject;
 use wave_core::queue::PushError;
 
@@ -21,6 +22,9 @@ pub enum Refused {
 /// The host wrote what no host of ours writes. The agent turns its back on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DispatchError {
+    /// Its word on this incarnation.
+    #[error(transparent)]
+    Incarnation(#[from] BadIncarnation),
     /// No frame.
     #[error("worker {worker}: {error}")]
     Frame {

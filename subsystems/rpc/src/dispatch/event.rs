@@ -38,6 +38,13 @@ pub enum Event {
         /// Encoded and checked.
         trailers: Bytes,
     },
+    /// The agent ended the call itself, by its deadline or a limit. Replies that its client has not read are of no use.
+    Stopped {
+        /// Which call.
+        call: Subject,
+        /// Why.
+        status: Status,
+    },
     /// The host took messages.
     Taken {
         /// Of which call.

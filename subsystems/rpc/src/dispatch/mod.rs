@@ -14,6 +14,7 @@
 mod calls;
 mod error;
 mod event;
+mod waiting;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,30 +22,30 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use wave_core::agent::{ENTRIES_PER_TURN, Step};
 use wave_core::clock::Nanos;
+use wave_core::control::Revoked;
 use wave_core::endpoint::{Receiver, Sender, home_of};
-use wave_core::layout::{
-    AGENT_PARKED, AGENT_READY, CORE_PARKED, INCARNATION_LIVE, INCARNATION_REPLACED, Layout,
-    PROTOCOL_VERSION,
-};
+use wave_core::layout::{AGENT_READY, Layout, PROTOCOL_VERSION};
 use wave_core::link::{Doorbell, Home, Port, Side, Window};
 use wave_core::message::Subject;
 use wave_core::note;
+use wave_core::park::ParkWord;
 use wave_core::waiting::Heap;
 
 pub use self::calls::Arrival;
-use self::calls::{Calls, Place};
+use self::calls::{Calls, Place, Standing};
 pub use self::error::{DispatchError, Refused};
 pub use self::event::Event;
+use self::waiting::Tally;
 use crate::boxes::{Frame, Inbox, Outbox};
 use crate::extents::Extents;
 use crate::metadata::Metadata;
 use crate::service::Service;
 use crate::status::{Code, Status};
-use crate::steer::{Request, Steering, Workers};
+use crate::steer::{Request, Steering};
 use crate::window::Load;
 use crate::wire::{
     BEGIN, Begin, CANCEL, COMPRESSED, END, GRANT, HALF_CLOSE, HAS_MESSAGE, HEADERS, Head, MESSAGE,
-    SERVICE, STATUS, TAKEN, WORKER, message_flags,
+    SERVICE, STATUS, TAKEN, WAITS, WORKER, YIELDS, message_flags,
 };
 
 /// Calls handed over in one step, at most.
@@ -65,6 +66,8 @@ pub struct Counts {
     pub cancelled: u64,
     /// Not ended when their time was up.
     pub expired: u64,
+    /// Ended because too many waited for their clients.
+    pub stopped: u64,
     /// Of those that were handed to a worker and given up or expired, ended by it since.
     pub wound_up: u64,
 }
@@ -76,6 +79,8 @@ struct Worker {
     inbox: Inbox,
     is_there: bool,
     thread: Option<Subject>,
+    /// Calls that it has.
+    open: u16,
     /// What its thread was told of last.
     noted: Option<note::Request>,
     /// CANCEL frames so far, which its cancel word tells.
@@ -91,7 +96,7 @@ pub struct Dispatch<L: Port, B: Doorbell> {
     bells: Vec<B>,
     steering: Box<dyn Steering>,
     workers: Vec<Worker>,
-    outstanding: Vec<u16>,
+    tally: Tally,
     absent: usize,
     /// Workers are threads that somebody schedules.
     are_threads: bool,
@@ -128,13 +133,14 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             inbox: inbox(&layout.messages[at]),
             is_there: false,
             thread: None,
+            open: 0,
             noted: None,
             cancels: 0,
             unheard: false,
         };
         Dispatch {
             workers: (0..count).map(worker).collect(),
-            outstanding: alloc::vec![0; count],
+            tally: Tally::new(count),
             absent: count,
             are_threads: false,
             control: inbox(&layout.messages[layout.control_context()]),
@@ -187,8 +193,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
 
     /// One for each thread that was told of a call and has not ended all of its calls: for a scheduler that may not have heard.
     pub fn open_notes(&self) -> impl Iterator<Item = note::Request> + '_ {
-        let open = self.workers.iter().zip(&self.outstanding).filter(|(_, count)| **count > 0);
-        open.filter_map(|(worker, _)| worker.noted)
+        self.workers.iter().filter(|worker| worker.open > 0).filter_map(|worker| worker.noted)
     }
 
     /// A call begins.
@@ -244,7 +249,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             let granted = core::mem::take(&mut slot.to_grant);
             slot.replies = slot.replies.less(granted);
             let head = Head { argument: granted.to_word(), ..Head::new(GRANT, call) };
-            self.send(worker, &head, &[], &[]);
+            self.follow_up(worker, &head, &[]);
         }
     }
 
@@ -264,13 +269,13 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
 
     fn round(&mut self, now: Nanos, events: &mut Vec<Event>) -> Result<Step, DispatchError> {
         let nic = self.port.window(home_of(Side::Agent));
-        if nic.load(self.layout.incarnation, 0) != INCARNATION_LIVE {
+        if Revoked::from_word(nic.load(self.layout.incarnation, 0))?.is_some() {
             return Ok(Step::Revoked);
         }
         let mut progress = self.poll_control(events)?;
         for worker in 0..self.workers.len() {
             let of = &self.workers[worker];
-            if self.outstanding[worker] > 0 || !of.is_there || of.outbox.lends() {
+            if of.open > 0 || !of.is_there || of.outbox.lends() {
                 progress |= self.poll_worker(now, worker as u16, events)?;
             }
         }
@@ -289,26 +294,21 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Whether the host has turned to another agent: this one is not to come back.
-    pub fn is_replaced(&self) -> bool {
+    /// Why the host has revoked this incarnation, if it has and says so. One that was replaced is not to come back.
+    pub fn revoked(&self) -> Option<Revoked> {
         let nic = self.port.window(home_of(Side::Agent));
-        nic.load(self.layout.incarnation, 0) == INCARNATION_REPLACED
+        Revoked::from_word(nic.load(self.layout.incarnation, 0)).ok().flatten()
     }
 
     /// Says that the agent is about to sleep. Step once more after it, and if that finds nothing, wait for the doorbell; then
     /// [`Dispatch::unpark`].
     pub fn prepare_park(&mut self) {
-        let host = self.port.window(Home::Host);
-        host.store(self.layout.agent_parked, 0, AGENT_PARKED);
-        host.fence();
-        host.load(self.layout.agent_parked, 0);
+        ParkWord::of_agent(&self.layout).park(&self.port);
     }
 
     /// Takes the word back.
     pub fn unpark(&mut self) {
-        let host = self.port.window(Home::Host);
-        host.store(self.layout.agent_parked, 0, 0);
-        host.publish();
+        ParkWord::of_agent(&self.layout).unpark(&self.port);
     }
 
     /// What the host serves, whole, from the control context.
@@ -338,7 +338,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
     ) -> Result<bool, DispatchError> {
         for _ in 0..FRAMES_PER_TURN {
             let Dispatch { workers, calls, deadlines, port, .. } = self;
-            let Dispatch { outstanding, steering, counts, absent, are_threads, .. } = self;
+            let Dispatch { tally, steering, counts, absent, are_threads, .. } = self;
             let of = &mut workers[usize::from(worker)];
             let frame = of.inbox.next(port, ENTRIES_PER_TURN * 4, of.outbox.extents());
             let frame = frame.map_err(|error| DispatchError::Frame { worker, error })?;
@@ -402,6 +402,14 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
                     self.pass_on(call.id);
                     continue;
                 }
+                WAITS => {
+                    self.on_waits(now, worker, &head, events)?;
+                    continue;
+                }
+                YIELDS => {
+                    self.on_yields(worker, &head)?;
+                    continue;
+                }
                 kind => return Err(DispatchError::Kind { worker, kind }),
             }
             if ended {
@@ -410,7 +418,8 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
                 } else {
                     counts.wound_up += 1
                 }
-                outstanding[usize::from(worker)] -= 1;
+                of.open -= 1;
+                tally.leave(worker, slot.standing());
                 let Place::Handed { at, .. } = slot.place else { continue };
                 steering.ended(now, worker, &slot.request, now.since(at));
                 deadlines.remove(call.id);
@@ -430,7 +439,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             let call = self.calls.subject(id);
             self.counts.expired += 1;
             let status = Status::new(Code::DeadlineExceeded, "the deadline has passed");
-            events.push(Event::Status { call, status, trailers: Bytes::new() });
+            events.push(Event::Stopped { call, status });
             self.give_up(call, Code::DeadlineExceeded);
         }
         any
@@ -445,12 +454,8 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         self.deadlines.remove(call.id);
         match place {
             Place::Handed { worker, .. } => {
-                self.send(
-                    worker,
-                    &Head { argument: why as u64, ..Head::new(CANCEL, call) },
-                    &[],
-                    &[],
-                );
+                let head = Head { argument: why as u64, ..Head::new(CANCEL, call) };
+                self.follow_up(worker, &head, &[]);
                 let of = &mut self.workers[usize::from(worker)];
                 of.cancels += 1;
                 // The word by which a handler that runs learns of it without a look across the link.
@@ -467,11 +472,10 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
     /// Wave Table 1, `TXN_CREATE`: calls to workers, as the policy says.
     fn hand_over(&mut self, now: Nanos) -> bool {
         for made in 0..CALLS_PER_STEP {
-            let next = self
-                .steering
-                .next(now, Workers { calls: &self.outstanding, are_threads: self.are_threads });
+            let next = self.steering.next(now, self.tally.workers(self.are_threads));
             let Some((id, worker)) = next else { return made > 0 };
-            self.outstanding[usize::from(worker)] += 1;
+            self.tally.enter(worker, Standing::Runs);
+            self.workers[usize::from(worker)].open += 1;
             self.counts.handed += 1;
             let call = self.calls.subject(id);
             let slot = self.calls.slot(id);
@@ -481,7 +485,6 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             let begin = Begin { method: slot.method, class: slot.request.class, left };
             let length = message.as_ref().map(|message| message.len() as u32);
             slot.on_way = length.map_or(Load::default(), Load::of);
-            let request = slot.request;
             let head = Head {
                 flags: flags | if message.is_some() { HAS_MESSAGE } else { 0 },
                 lengths: [metadata.len() as u32, slot.on_way.bytes],
@@ -490,13 +493,18 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             };
             self.send(worker, &head, &metadata, message.as_deref().unwrap_or_default());
             self.pass_on(id);
-            if let Some(thread) = self.workers[usize::from(worker)].thread {
-                let Request { class, slo, .. } = request;
-                self.unsent.push((worker, note::Request { thread, class, slo }));
-                self.workers[usize::from(worker)].unheard = true;
-            }
+            self.note(worker, id);
         }
         true
+    }
+
+    /// Has a worker's thread told of a call, where it is one.
+    fn note(&mut self, worker: u16, id: u32) {
+        let of = &mut self.workers[usize::from(worker)];
+        let Some(thread) = of.thread else { return };
+        let Request { class, slo, .. } = self.calls.slot(id).request;
+        self.unsent.push((worker, note::Request { thread, class, slo }));
+        of.unheard = true;
     }
 
     /// Sends what a call has for its worker, as far as its window allows.
@@ -515,7 +523,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             }
             let message = message.unwrap_or_default();
             let head = Head { flags, lengths: [0, message.len() as u32], ..Head::new(kind, call) };
-            self.send(worker, &head, &[], &message);
+            self.follow_up(worker, &head, &message);
         }
     }
 
@@ -536,8 +544,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
             if worker.outbox.publish(&self.port) {
                 worker.unheard = true;
                 worker.outbox.fence(&self.port);
-                let nic = self.port.window(home_of(Side::Agent));
-                if nic.load(self.layout.core_status + at as u32, 0) == CORE_PARKED {
+                if ParkWord::of_core(&self.layout, at as u16).is_parked(&self.port) {
                     self.bells[at].ring();
                 }
             }

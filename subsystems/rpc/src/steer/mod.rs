@@ -20,7 +20,7 @@ use alloc::boxed::Box;
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
-use wave_core::settings::{PolicyError, Setting, Settings, Shipped};
+use wave_core::settings::{Known, PolicyError, Setting, Settings, Shipped, known, names};
 
 /// What a policy may know of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +36,10 @@ pub struct Request {
 /// The workers of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers<'a> {
-    /// How many calls each has, handed over and not ended.
+    /// Calls that take a place, per worker: handed over, not ended, neither waiting for their clients nor yielding.
     pub calls: &'a [u16],
+    /// Yielding calls, per worker: the worker runs other calls between their messages.
+    pub yielding: &'a [u16],
     /// They are threads that somebody schedules, and not CPUs.
     pub are_threads: bool,
 }
@@ -53,15 +55,15 @@ impl Workers<'_> {
         self.calls.is_empty()
     }
 
-    /// The worker of `among` with the fewest calls, if that is below `k`, or below what suits the workers; of equal ones the first
-    /// at or after `from`, in a circle.
+    /// The worker of `among` with the fewest calls, if that is below `k`, or below what suits the workers. Of equal ones the one with
+    /// the fewest that yield; of those the first at or after `from`, in a circle.
     pub fn least(&self, k: Option<u16>, from: usize, among: impl Fn(usize) -> bool) -> Option<u16> {
         let limit = k.unwrap_or(if self.are_threads { 1 } else { K_OF_CPUS });
         let count = self.calls.len();
         (0..count)
             .map(|step| (from + step) % count)
             .filter(|&worker| self.calls[worker] < limit && among(worker))
-            .min_by_key(|&worker| self.calls[worker])
+            .min_by_key(|&worker| (self.calls[worker], self.yielding[worker]))
             .map(|worker| worker as u16)
     }
 }
@@ -84,31 +86,59 @@ pub trait Steering: Send {
     fn next(&mut self, now: Nanos, workers: Workers<'_>) -> Option<(u32, u16)>;
 }
 
-/// Names of the shipped policies.
-pub const NAMES: &[&str] = &["rss", "round-robin", "jbsq", "multi-queue", "darc"];
-
-/// The shipped policies, and the settings that each takes.
-pub static SHIPPED: Shipped = Shipped(&[
-    ("rss", &spread::SETTINGS),
-    ("round-robin", &spread::SETTINGS),
-    ("jbsq", &bounded::SETTINGS),
-    ("multi-queue", &multi_queue::SETTINGS),
-    ("darc", &darc::SETTINGS),
+/// The shipped policies.
+pub static SHIPPED: Shipped<dyn Steering> = Shipped(&[
+    (
+        Known {
+            name: "rss",
+            about: "all calls of a connection to one worker, however busy it is: the baseline",
+            settings: &spread::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(spread::Spread::new(config, settings, spread::By::Hash))),
+    ),
+    (
+        Known {
+            name: "round-robin",
+            about: "each call to the next worker",
+            settings: &spread::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(spread::Spread::new(config, settings, spread::By::Turn))),
+    ),
+    (
+        Known {
+            name: "jbsq",
+            about: "one queue; each call to the worker with the fewest calls, if fewer than k",
+            settings: &bounded::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(bounded::Bounded::new(config, settings))),
+    ),
+    (
+        Known {
+            name: "multi-queue",
+            about: "a queue per class; next is the head that waited longest relative to its objective",
+            settings: &multi_queue::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(multi_queue::MultiQueue::new(config, settings))),
+    ),
+    (
+        Known {
+            name: "darc",
+            about: "reserves workers for short classes, by measured service times",
+            settings: &darc::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(darc::Darc::new(config, settings)?)),
+    ),
 ]);
+
+/// What there is to know of each.
+pub static KNOWN: [Known; 5] = known(&SHIPPED);
+
+/// Names of the shipped policies.
+pub static NAMES: &[&str] = &names(&KNOWN);
 
 /// The shipped policy of this name, with its settings, for workers and calls of this configuration.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Steering>, PolicyError> {
-    let (name, settings): (_, Settings<'_>) = SHIPPED.parse(text)?;
-    Ok(match name {
-        "rss" => Box::new(spread::Spread::new(config, &settings, spread::By::Hash)),
-        "round-robin" => Box::new(spread::Spread::new(config, &settings, spread::By::Turn)),
-        "multi-queue" => Box::new(multi_queue::MultiQueue::new(config, &settings)),
-        "darc" => {
-            let darc = darc::Darc::new(config, &settings);
-            Box::new(darc.map_err(|error| PolicyError::Setting { policy: name, error })?)
-        }
-        _ => Box::new(bounded::Bounded::new(config, &settings)),
-    })
+    SHIPPED.make(text, config)
 }
 
 /// [`K`] where nobody says, for workers that are CPUs. One of them in a closed loop of 64 calls, on a machine with two:
@@ -140,6 +170,7 @@ mod tests {
     struct Bench {
         policy: Box<dyn Steering>,
         outstanding: Vec<u16>,
+        yielding: Vec<u16>,
         are_threads: bool,
     }
 
@@ -147,7 +178,8 @@ mod tests {
         fn new(text: &str, workers: u16) -> Bench {
             let config = Config { subjects: 64, ..Config::coherent(workers) };
             let policy = by_name(text, &config).unwrap();
-            Bench { policy, outstanding: vec![0; workers.into()], are_threads: false }
+            let none = vec![0; workers.into()];
+            Bench { policy, outstanding: none.clone(), yielding: none, are_threads: false }
         }
 
         fn arrive(&mut self, now: u64, call: u32, class: u8) {
@@ -159,7 +191,11 @@ mod tests {
             let mut handed = vec![];
             while let Some((call, worker)) = self.policy.next(
                 Nanos(now),
-                Workers { calls: &self.outstanding, are_threads: self.are_threads },
+                Workers {
+                    calls: &self.outstanding,
+                    yielding: &self.yielding,
+                    are_threads: self.are_threads,
+                },
             ) {
                 self.outstanding[usize::from(worker)] += 1;
                 handed.push((call, worker));
@@ -226,6 +262,16 @@ mod tests {
         bench.end(1, 1, 0, 1);
         bench.end(1, 1, 0, 1);
         assert_eq!(bench.hand_over(1), [(4, 1), (5, 1)]);
+    }
+
+    #[test]
+    fn of_equal_lines_the_one_with_fewer_streams_gets_the_call() {
+        let mut bench = Bench::new("jbsq:k=2", 3);
+        bench.yielding = vec![2, 1, 3];
+        for call in 0..4 {
+            bench.arrive(0, call, 0);
+        }
+        assert_eq!(bench.hand_over(0), [(0, 1), (1, 0), (2, 2), (3, 1)]);
     }
 
     #[test]

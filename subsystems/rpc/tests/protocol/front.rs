@@ -218,6 +218,7 @@ impl Life {
             class,
             slo: if rng.random() { Some(Nanos(rng.random_range(0..100_000))) } else { None },
             hash: rng.random(),
+            address: u64::from(rng.random::<u8>() % 3),
             deadline,
             metadata: metadata.clone(),
             message: first.map(|length| Bytes::from(fill(serial, false, 0, length))),

@@ -80,6 +80,8 @@ struct Job {
     cancelled: Option<Code>,
     /// It saw the cancellation by itself, before it was told.
     saw_it: bool,
+    /// Its handler is suspended until something comes for it.
+    is_suspended: bool,
 }
 
 impl Job {
@@ -172,6 +174,17 @@ struct Worked {
     incarnation: Rc<Incarnation>,
 }
 
+/// How a worker serves its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serves {
+    /// One until it has ended.
+    OneByOne,
+    /// All in the order in which something comes for them.
+    AsTheyCome,
+    /// Each by a handler that is suspended while it waits.
+    Apart,
+}
+
 pub struct Worker {
     index: u16,
     link: Option<Worked>,
@@ -179,8 +192,7 @@ pub struct Worker {
     pub parked: bool,
     /// It has found nothing to do, and is about to say that it sleeps.
     found_nothing: bool,
-    /// Serves one call until it has ended.
-    one_by_one: bool,
+    serves: Serves,
     jobs: Vec<Job>,
     pub parks: u64,
 }
@@ -261,7 +273,8 @@ impl Worker {
     }
 
     fn looks_and_works(&mut self, now: Nanos, rng: &mut Pcg32, book: &Shared) -> bool {
-        if rng.random() && self.work(now, rng, book) {
+        // A handler that is suspended takes what has come first.
+        if self.serves != Serves::Apart && rng.random() && self.work(now, rng, book) {
             return true;
         }
         if let Some(came) = self.look(now) {
@@ -277,8 +290,21 @@ impl Worker {
         let count = self.jobs.len();
         let start = if count == 0 { return false } else { rng.random_range(0..count) };
         for at in (0..count).map(|step| (start + step) % count) {
-            match self.jobs[at].step(link, now, book) {
+            let job = &mut self.jobs[at];
+            if job.is_suspended {
+                continue;
+            }
+            match job.step(link, now, book) {
+                Did::Nothing if self.serves == Serves::Apart => {
+                    link.stub.wait_for_client(&link.port, job.call).unwrap();
+                    job.is_suspended = true;
+                    book::open(book).count("handlers suspended");
+                    continue;
+                }
                 Did::Nothing => continue,
+                Did::Something if self.serves == Serves::Apart && rng.random() => {
+                    link.stub.yield_to_others(&link.port, job.call).unwrap();
+                }
                 Did::Something => {}
                 Did::Ended => drop(self.jobs.swap_remove(at)),
             }
@@ -292,8 +318,19 @@ impl Worker {
 
     fn look(&mut self, now: Nanos) -> Option<Came> {
         let Some(Worked { port, stub, .. }) = &mut self.link else { return None };
+        if self.serves == Serves::Apart {
+            while let Some(call) = stub.take_woken() {
+                let job = self.jobs.iter_mut().find(|job| job.call == call);
+                job.expect("a call that was ended is not woken").is_suspended = false;
+            }
+            for job in self.jobs.iter().filter(|job| !job.is_suspended) {
+                if let Some(event) = stub.poll_call(port, now, job.call).unwrap() {
+                    return Some(came(event));
+                }
+            }
+        }
         let event = match self.jobs.first() {
-            Some(job) if self.one_by_one => {
+            Some(job) if self.serves == Serves::OneByOne => {
                 let call = job.call;
                 let event = stub.poll_call(port, now, call).unwrap();
                 if event.is_none() {
@@ -304,30 +341,20 @@ impl Worker {
             }
             _ => stub.poll(port, now).unwrap(),
         };
-        Some(match event? {
-            Event::Begin { call, begin, metadata, message, compressed, end } => {
-                let is_odd = message.is_some_and(|message| is_odd(message.len() as u32));
-                assert_eq!(compressed, is_odd, "whether it came compressed");
-                let message = message.map(<[u8]>::to_vec);
-                Came::Begin(call, begin, metadata.as_bytes().to_vec(), message, end)
-            }
-            Event::Message { call, message, compressed, end } => {
-                assert_eq!(compressed, is_odd(message.len() as u32), "whether it came compressed");
-                Came::Message(call, message.to_vec(), end)
-            }
-            Event::HalfClose { call } => Came::HalfClose(call),
-            Event::Cancel { call, why } => Came::Cancel(call, why),
-        })
+        Some(came(event?))
     }
 
     fn take(&mut self, now: Nanos, came: Came, book: &Shared) {
-        let Some(Worked { incarnation, .. }) = &self.link else { return };
+        let Some(Worked { incarnation, stub, .. }) = &mut self.link else { return };
         let mut open = book::open(book);
         if let Came::Begin(call, begin, metadata, message, end) = came {
+            if self.serves == Serves::Apart {
+                stub.keep_apart(call);
+            }
             let place = (incarnation.number, self.index, now);
             let serial =
                 open.handler_begins(place, call, begin, &metadata, message.as_deref(), end);
-            assert!(!self.one_by_one || self.jobs.is_empty());
+            assert!(self.serves != Serves::OneByOne || self.jobs.is_empty());
             let plan = open.calls[serial].plan.clone();
             let due = match &plan.script {
                 Script::Stream(lengths) => lengths.iter().copied().collect(),
@@ -343,6 +370,7 @@ impl Worker {
                 heard_end: false,
                 cancelled: None,
                 saw_it: false,
+                is_suspended: false,
             };
             job.hear(message.map(|message| message.len()), end);
             return self.jobs.push(job);
@@ -368,6 +396,23 @@ impl Worker {
             }
             Came::Begin(..) => {}
         }
+    }
+}
+
+fn came(event: Event<'_>) -> Came {
+    match event {
+        Event::Begin { call, begin, metadata, message, compressed, end } => {
+            let is_odd = message.is_some_and(|message| is_odd(message.len() as u32));
+            assert_eq!(compressed, is_odd, "whether it came compressed");
+            let message = message.map(<[u8]>::to_vec);
+            Came::Begin(call, begin, metadata.as_bytes().to_vec(), message, end)
+        }
+        Event::Message { call, message, compressed, end } => {
+            assert_eq!(compressed, is_odd(message.len() as u32), "whether it came compressed");
+            Came::Message(call, message.to_vec(), end)
+        }
+        Event::HalfClose { call } => Came::HalfClose(call),
+        Event::Cancel { call, why } => Came::Cancel(call, why),
     }
 }
 
@@ -404,14 +449,18 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(workers: u16, rng: &mut Pcg32) -> Host {
-        let worker = |index| Worker {
+    pub fn new(workers: u16, seed: u64, rng: &mut Pcg32) -> Host {
+        let worker = |index: u16| Worker {
             index,
             link: None,
             epoch: 0,
             parked: false,
             found_nothing: false,
-            one_by_one: rng.random(),
+            serves: match (rng.random(), (seed + u64::from(index)) % 3) {
+                (true, 0..=1) => Serves::OneByOne,
+                (false, 0..=1) => Serves::AsTheyCome,
+                _ => Serves::Apart,
+            },
             jobs: Vec::new(),
             parks: 0,
         };

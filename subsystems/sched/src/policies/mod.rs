@@ -11,7 +11,7 @@
 //! vm:quantum_ms=5..10,latency_ms=15,weight=1/2
 //! ```
 //!
-//! What is not set has its default; [`settings`] lists them. [`fifo`] is the one to read first; the
+//! What is not set has its default; `wave policies` lists them. [`fifo`] is the one to read first; the
 //! others share [`common`], which is also the way to a preemptive policy of your own.
 
 pub mod common;
@@ -28,25 +28,65 @@ use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::Policy;
 pub use wave_core::settings::PolicyError;
-use wave_core::settings::{Setting, Settings, Shipped};
+use wave_core::settings::{Known, Settings, Shipped, known, names};
 
-/// Names of the shipped policies.
-pub const NAMES: &[&str] = &["fifo", "shinjuku", "multi-queue", "round-robin", "edf", "vm"];
-
-/// The shipped policies, and the settings that each takes.
-pub static SHIPPED: Shipped = Shipped(&[
-    ("fifo", &[]),
-    ("shinjuku", &shinjuku::SETTINGS),
-    ("multi-queue", &multi_queue::SETTINGS),
-    ("round-robin", &round_robin::SETTINGS),
-    ("edf", &edf::SETTINGS),
-    ("vm", &vm::SETTINGS),
+/// The shipped policies.
+pub static SHIPPED: Shipped<dyn Policy + Send> = Shipped(&[
+    (
+        Known {
+            name: "fifo",
+            about: "first in, first out; each thread runs without preemption",
+            settings: &[],
+        },
+        |config, _| Ok(Box::new(fifo::Fifo::new(config))),
+    ),
+    (
+        Known {
+            name: "shinjuku",
+            about: "one queue and a time slice, so that short runs do not wait behind long ones",
+            settings: &shinjuku::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(shinjuku::Shinjuku::from_settings(config, settings))),
+    ),
+    (
+        Known {
+            name: "multi-queue",
+            about: "Shinjuku with a queue per class, served by how long each class may wait",
+            settings: &multi_queue::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(multi_queue::MultiQueue::from_settings(config, settings))),
+    ),
+    (
+        Known {
+            name: "round-robin",
+            about: "each thread in turn for a quantum of milliseconds",
+            settings: &round_robin::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(round_robin::from_settings(config, settings))),
+    ),
+    (
+        Known {
+            name: "edf",
+            about: "earliest deadline first, on all cores together",
+            settings: &edf::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(edf::Edf::from_settings(config, settings))),
+    ),
+    (
+        Known {
+            name: "vm",
+            about: "virtual CPUs: fair shares, and a bound on each one's wait",
+            settings: &vm::SETTINGS,
+        },
+        |config, settings| Ok(Box::new(vm::Vm::from_settings(config, settings))),
+    ),
 ]);
 
-/// The settings that the shipped policy of this name takes; `None` if there is no such policy.
-pub fn settings(name: &str) -> Option<&'static [Setting]> {
-    SHIPPED.settings(name)
-}
+/// What there is to know of each.
+pub static KNOWN: [Known; 6] = known(&SHIPPED);
+
+/// Names of the shipped policies.
+pub static NAMES: &[&str] = &names(&KNOWN);
 
 fn parse(text: &str) -> Result<(&'static str, Settings<'_>), PolicyError> {
     SHIPPED.parse(text)
@@ -75,15 +115,7 @@ pub fn slice_of_one_queue(text: &str) -> Option<Nanos> {
 
 /// The shipped policy of this name, with its settings, for an enclave of this configuration.
 pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, PolicyError> {
-    let (name, settings) = parse(text)?;
-    Ok(match name {
-        "shinjuku" => Box::new(shinjuku::Shinjuku::from_settings(config, &settings)),
-        "multi-queue" => Box::new(multi_queue::MultiQueue::from_settings(config, &settings)),
-        "round-robin" => Box::new(round_robin::from_settings(config, &settings)),
-        "edf" => Box::new(edf::Edf::from_settings(config, &settings)),
-        "vm" => Box::new(vm::Vm::from_settings(config, &settings)),
-        _ => Box::new(fifo::Fifo::new(config)),
-    })
+    SHIPPED.make(text, config)
 }
 
 #[cfg(test)]
@@ -94,12 +126,11 @@ mod tests {
     #[test]
     fn every_policy_goes_by_its_name_and_its_defaults_are_allowed() {
         let config = Config { subjects: 8, ..Config::coherent(2) };
-        assert!(NAMES.iter().eq(SHIPPED.0.iter().map(|(name, _)| name)));
-        for name in NAMES {
-            assert_eq!(by_name(name, &config).unwrap().name(), *name);
-            for setting in settings(name).unwrap() {
+        for Known { name, settings, .. } in KNOWN {
+            assert_eq!(by_name(name, &config).unwrap().name(), name);
+            for setting in settings {
                 let text = alloc::format!("{name}:{}={}", setting.key, setting.default);
-                assert_eq!(check(&text), Ok(*name));
+                assert_eq!(check(&text), Ok(name));
             }
         }
     }
@@ -119,7 +150,7 @@ mod tests {
         let error = check("cfs:x=1").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "there is no policy `cfs`; shipped are: fifo, shinjuku, multi-queue, round-robin, edf, vm"
+            "there is no policy `cfs`; shipped policies: fifo, shinjuku, multi-queue, round-robin, edf, vm"
         );
         let error = check("fifo:slice_us=1").unwrap_err();
         assert_eq!(error.to_string(), "policy `fifo`: it has no setting `slice_us`; it takes none");

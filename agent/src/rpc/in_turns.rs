@@ -1,0 +1,20 @@
+//! Tasks that give way to others are woken again.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+
+use tokio::task::coop::has_budget_remaining;
+
+/// This task, so that it goes on after tokio has had it give way, as after 128 accepts or reads in a row. tokio wakes such a task when
+/// its runtime looks at the sockets again, and forgets it where `block_on` returns before that: a front's polls do.
+pub async fn in_turns<T>(task: impl Future<Output = T>) -> T {
+    let mut task = pin!(task);
+    poll_fn(|cx| {
+        let polled = task.as_mut().poll(cx);
+        if polled.is_pending() && !has_budget_remaining() {
+            cx.waker().wake_by_ref();
+        }
+        polled
+    })
+    .await
+}

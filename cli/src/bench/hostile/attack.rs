@@ -1,0 +1,115 @@
+//! Clients that take what they can and give nothing, by frames of HTTP/2 written by hand.
+
+use std::io::{self, Write};
+use std::net::TcpStream;
+
+use prost::Message;
+use wave_workloads::grpc::proto::kv::RangeRequest;
+
+/// Connections of an attacker that has many.
+const CONNECTIONS: usize = 1000;
+/// Streams of one that has many on a single connection: as many as servers let clients have.
+const STREAMS: u32 = 100;
+
+/// What an attacker does.
+#[derive(Clone, Copy, Debug)]
+pub enum Attack {
+    /// Opens connections and makes no call.
+    Idle,
+    /// Opens sockets and says nothing.
+    Handshakes,
+    /// Asks for more than its window and reads none of it.
+    Unread,
+    /// Sends a part of each message.
+    Slow,
+}
+
+impl Attack {
+    pub const ALL: [Attack; 4] = [Attack::Idle, Attack::Handshakes, Attack::Unread, Attack::Slow];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Attack::Idle => "idle_connections",
+            Attack::Handshakes => "unfinished_handshakes",
+            Attack::Unread => "unread_streams",
+            Attack::Slow => "slow_messages",
+        }
+    }
+
+    /// Begins it. It ends when what this gives is dropped.
+    pub fn begin(self, address: &str) -> io::Result<Vec<TcpStream>> {
+        let connections =
+            if matches!(self, Attack::Idle | Attack::Handshakes) { CONNECTIONS } else { 1 };
+        let first = match self {
+            Attack::Handshakes => Vec::new(),
+            Attack::Idle => greeting(),
+            Attack::Unread => calls("/wave.kv.v1.Store/Range", address, |stream| {
+                let all = RangeRequest { limit: 1_000_000, start: vec![0; 8].into(), slo_us: 0 };
+                let message = all.encode_to_vec();
+                data(stream, &[&prefix(message.len())[..], &message].concat(), true)
+            }),
+            Attack::Slow => calls("/wave.echo.v1.Echo/Unary", address, |stream| {
+                data(stream, &[&prefix(1 << 20)[..], &[1; 500]].concat(), false)
+            }),
+        };
+        let connect = |_| {
+            let mut socket = TcpStream::connect(address)?;
+            // A server that has no room for it closes it.
+            let _ = socket.write_all(&first);
+            Ok(socket)
+        };
+        (0..connections).map(connect).collect()
+    }
+}
+
+/// A client's preface and settings of its own.
+fn greeting() -> Vec<u8> {
+    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[])].concat()
+}
+
+fn calls(path: &str, authority: &str, body: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    let mut bytes = greeting();
+    for stream in (0..STREAMS).map(|at| 2 * at + 1) {
+        bytes.extend(headers(stream, path, authority));
+        bytes.extend(body(stream));
+    }
+    bytes
+}
+
+/// A request's headers, none of them indexed or compressed (RFC 7541, 6.2.2).
+fn headers(stream: u32, path: &str, authority: &str) -> Vec<u8> {
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", authority),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    ];
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        block.push(0);
+        for text in [name, value] {
+            // Below 127, a length is one byte.
+            block.push(text.len() as u8);
+            block.extend(text.as_bytes());
+        }
+    }
+    const END_HEADERS: u8 = 4;
+    frame(1, END_HEADERS, stream, &block)
+}
+
+fn data(stream: u32, bytes: &[u8], is_end: bool) -> Vec<u8> {
+    frame(0, u8::from(is_end), stream, bytes)
+}
+
+/// What gRPC writes before a message.
+fn prefix(bytes: usize) -> [u8; 5] {
+    let [a, b, c, d] = (bytes as u32).to_be_bytes();
+    [0, a, b, c, d]
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, length @ ..] = (payload.len() as u32).to_be_bytes();
+    [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}

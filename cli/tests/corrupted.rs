@@ -1,0 +1,144 @@
+//! A window that somebody writes into who should not: each side says which of them is at fault, and what was seen.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use wave_core::endpoint::Sender;
+use wave_core::layout::{Layout, PROTOCOL_VERSION, read_header};
+use wave_core::link::{Doorbell, Home, Port, Side};
+use wave_core::queue::Tag;
+use wave_links::socket::{Connection, Listener, Offer};
+use wave_links::{AnyPort, EventFd, LinkSpec, Memory};
+
+/// Of no frame.
+const NONSENSE: Tag = Tag { kind: 0x7777, flags: 0 };
+
+/// A process whose lines are read; ended with the test.
+struct Process {
+    child: Child,
+    says: BufReader<Box<dyn Read>>,
+}
+
+impl Process {
+    fn start(line: &str) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+        command.args(line.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr: Box<dyn Read> = Box::new(child.stderr.take().unwrap());
+        Process { child, says: BufReader::new(stderr) }
+    }
+
+    /// The next line of standard error with these words.
+    fn says(&mut self, words: &str) -> String {
+        let mut all = String::new();
+        loop {
+            let mut line = String::new();
+            let bytes = self.says.read_line(&mut line).unwrap();
+            assert!(bytes > 0, "it ended without saying `{words}`:\n{all}");
+            if line.contains(words) {
+                return line;
+            }
+            all.push_str(&line);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Not killed: a host removes its database.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+/// Between a front and its host: it hands the host's window on, and keeps it.
+struct Between {
+    layout: Layout,
+    port: AnyPort,
+    /// Of the host's workers, its control thread and the agent.
+    bells: Vec<EventFd>,
+    _ends: [Connection; 2],
+}
+
+fn window_between(front: &Listener, host: &std::path::Path) -> Between {
+    let agent = loop {
+        match front.accept().unwrap() {
+            Some(agent) => break agent,
+            None => std::thread::yield_now(),
+        }
+    };
+    let connection = Connection::connect(host).unwrap();
+    let offer = connection.receive_offer(PROTOCOL_VERSION, None).unwrap();
+    let [nic, host_lines, extra] = offer.lines;
+    let memory = Arc::new(Memory::map(offer.memory.as_fd(), nic, host_lines, extra).unwrap());
+    let doorbells: Vec<_> = offer.doorbells.iter().map(AsFd::as_fd).collect();
+    agent
+        .send_offer(&Offer {
+            version: PROTOCOL_VERSION,
+            subsystem: offer.subsystem,
+            lines: offer.lines,
+            memory: offer.memory.as_fd(),
+            doorbells: &doorbells,
+            link: &offer.link,
+        })
+        .unwrap();
+    let port = LinkSpec::parse(&offer.link).unwrap().port(&memory, Side::Agent, &[]).unwrap();
+    let layout = read_header(port.window(Home::Nic), nic, host_lines).unwrap();
+    let cores = usize::from(layout.config.cores);
+    let bells = offer.doorbells.into_iter().take(cores).map(|fd| EventFd::from_fd(fd).unwrap());
+    Between { layout, port, bells: bells.collect(), _ends: [agent, connection] }
+}
+
+#[test]
+fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() {
+    let folder = TempDir::new().unwrap();
+    let (host_path, front_path) = (folder.path().join("host"), folder.path().join("front"));
+    let mut host = Process::start(&format!("serve kv --offload {} --keys 10", host_path.display()));
+    // It listens once it has said so.
+    let mut told = String::new();
+    BufReader::new(host.child.stdout.take().unwrap()).read_line(&mut told).unwrap();
+    let listener = Listener::bind(&front_path, &[]).unwrap();
+    let mut front =
+        Process::start(&format!("agent --rpc {} --listen 127.0.0.1:0", front_path.display()));
+    let between = window_between(&listener, &host_path);
+    front.says("steers to 1 workers");
+
+    // Nobody has called, so the front has sent nothing yet.
+    let mut requests = Sender::new(&between.layout.decisions[0], Side::Agent);
+    requests.push(&between.port, NONSENSE, &[7, 7, 7]).unwrap();
+    requests.publish(&between.port);
+    between.bells[0].ring();
+
+    let said = host.says("turning the agent at");
+    assert!(said.contains(&host_path.display().to_string()), "{said}");
+    assert!(said.contains("makes no sense: worker 0: peer's fault"), "{said}");
+    let said = front.says("the host has");
+    assert!(said.contains("turned this agent out: it read nonsense"), "{said}");
+    assert!(host.child.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn a_front_that_finds_nonsense_itself_says_what() {
+    let folder = TempDir::new().unwrap();
+    let (host_path, front_path) = (folder.path().join("host"), folder.path().join("front"));
+    let mut host = Process::start(&format!("serve kv --offload {} --keys 10", host_path.display()));
+    let mut told = String::new();
+    BufReader::new(host.child.stdout.take().unwrap()).read_line(&mut told).unwrap();
+    let listener = Listener::bind(&front_path, &[]).unwrap();
+    let mut front =
+        Process::start(&format!("agent --rpc {} --listen 127.0.0.1:0", front_path.display()));
+    let Between { layout, port, _ends, .. } = window_between(&listener, &host_path);
+    front.says("steers to 1 workers");
+    let nic = port.window(Home::Nic);
+    wave_core::link::Window::store(nic, layout.incarnation, 0, 0x1234_5678);
+    wave_core::link::Window::publish(nic);
+    let said = front.says("turning away from the host");
+    assert!(
+        said.contains("peer's fault: the window's word on its incarnation is 0x12345678"),
+        "{said}"
+    );
+}

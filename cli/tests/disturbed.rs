@@ -1,0 +1,84 @@
+//! A native comparison beside processes that take the CPUs away: no row of it is shown as a result.
+
+use std::process::{Child, Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const SCENARIO: &str = r#"name = "beside-neighbours"
+kind = "load"
+
+[workload]
+keys = 1_000
+service_us = 100
+
+[run]
+seconds = 0.3
+warmup_seconds = 0.1
+loads_per_second = [500, 1_000]
+
+[host]
+cores = 1
+
+[[variant]]
+name = "Linux threads"
+placement = "linux"
+
+[[variant]]
+name = "on-host agent"
+placement = "onhost"
+policy = "fifo"
+"#;
+
+/// Processes that compute until they are dropped.
+struct Neighbours(Vec<Child>);
+
+impl Neighbours {
+    fn start(count: usize) -> Neighbours {
+        let computes = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        Neighbours((0..count).map(computes).collect())
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn run(directory: &TempDir, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(["run", "beside.toml", "--quiet"]).args(words).current_dir(directory.path());
+    command.output().expect("the program can be run")
+}
+
+#[test]
+fn rows_of_linux_and_of_an_agent_are_no_result_beside_the_same_neighbours() {
+    let directory = TempDir::new().unwrap();
+    std::fs::write(directory.path().join("beside.toml"), SCENARIO).unwrap();
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let neighbours = Neighbours::start(2 * cpus);
+    let ran = run(&directory, &["--json"]);
+    drop(neighbours);
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(4), "{errors}");
+    let found: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let banner = found["banner"].as_str().unwrap();
+    assert!(banner.starts_with("NO RESULT: 4 of 4 points are not measurements"), "{banner}");
+    for variant in found["variants"].as_array().unwrap() {
+        assert!(variant["saturation_per_second"].is_null(), "{variant}");
+        let why = variant["not_measurable"].as_str().unwrap();
+        assert!(why.contains("0.5 k/s is not a measurement (disturbed: "), "{why}");
+        for point in variant["points"].as_array().unwrap() {
+            let why = point["generator"]["why_invalid"].as_str().unwrap();
+            assert!(why.starts_with("disturbed: "), "{why}");
+        }
+        // Both had time to try again.
+        assert!(!variant["points"][0]["other_tries"].as_array().unwrap().is_empty(), "{variant}");
+    }
+    let page = directory.path().join("out/beside-neighbours/report.html");
+    assert!(std::fs::read_to_string(page).unwrap().contains("class=\"banner\""));
+}

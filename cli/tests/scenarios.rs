@@ -1,0 +1,241 @@
+//! Every scenario that ships runs in a test, shortened, and has to pass its own checks: with exit code 0.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Which test runs which file of `scenarios/`, and where that test is.
+///
+/// Native runs are on this machine's kernel, beside whatever else it does; simulated ones are in virtual time. What
+/// asks that no agent is ever turned out (`enclaves`), or searches for saturations (`ladder`), asks that of the machine
+/// as well, so it is simulated here. `cargo xtask vm test` runs what needs another kernel.
+const RUN_BY: &[(&str, &str, &str)] = &[
+    ("agent-crash.toml", "cli/tests/scenarios.rs", "agent_crash_natively"),
+    ("cores.toml", "cli/tests/scenarios.rs", "cores_simulated"),
+    ("enclaves.toml", "cli/tests/scenarios.rs", "enclaves_simulated"),
+    ("kernel/two-enclaves.toml", "xtask/src/vm/scenarios.rs", "two_enclaves"),
+    ("ladder.toml", "cli/tests/scenarios.rs", "ladder_simulated"),
+    ("memory-bakeoff.toml", "xtask/src/vm/scenarios.rs", "bake_off_compares"),
+    ("outstanding.toml", "cli/tests/scenarios.rs", "outstanding_simulated"),
+    (
+        "preempt-chaos.toml",
+        "cli/tests/preempt.rs",
+        "threads_of_both_kinds_are_preempted_and_see_nothing_wrong",
+    ),
+    ("rocksdb-fifo.toml", "cli/tests/scenarios.rs", "rocksdb_fifo_natively"),
+    ("rocksdb-shinjuku.toml", "cli/tests/scenarios.rs", "rocksdb_shinjuku_natively"),
+    (
+        "rocksdb-sol.toml",
+        "cli/tests/rocksdb_sol.rs",
+        "a_small_database_shrinks_and_every_value_stays_what_it_was",
+    ),
+    ("rpc-rocksdb.toml", "cli/tests/rpc_rocksdb.rs", "every_placement_starts_serves_and_ends"),
+    ("sim-256-cores.toml", "cli/tests/scenarios.rs", "sim_256_cores_simulated"),
+    ("sim-64-cores.toml", "cli/tests/scenarios.rs", "sim_64_cores_simulated"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Files below a folder, as paths from `scenarios/`.
+fn files(folder: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else {
+            let path = path.strip_prefix(root().join("scenarios")).unwrap();
+            all.push(path.to_str().unwrap().to_owned());
+        }
+    }
+    all
+}
+
+#[test]
+fn every_scenario_is_run_by_a_test() {
+    let mut there = files(&root().join("scenarios"));
+    there.sort();
+    let run: Vec<&str> = RUN_BY.iter().map(|(file, ..)| *file).collect();
+    assert_eq!(there, run, "scenarios/ on the left, the table above on the right");
+    for (file, place, test) in RUN_BY {
+        let text = fs::read_to_string(root().join(place)).unwrap();
+        assert!(text.contains(&format!("fn {test}(")), "{place} has no test {test}");
+        let name = file.trim_end_matches(".toml");
+        let calls = ["shortened", "sweeps"].map(|call| format!("{call}(\"{name}\""));
+        let names = [format!("scenarios/{file}\")"), calls[0].clone(), calls[1].clone()];
+        assert!(names.iter().any(|name| text.contains(name)), "{place} does not run {file}");
+    }
+}
+
+/// A value of a scenario by its path, in the first of several tables.
+type Change<'a> = (&'a [&'a str], Value);
+
+/// A copy of the scenario with these values instead of its own, each of which it has.
+fn shortened(name: &str, changes: &[Change<'_>]) -> (TempDir, PathBuf) {
+    let text = fs::read_to_string(root().join(format!("scenarios/{name}.toml"))).unwrap();
+    let mut scenario: toml::Value = toml::from_str(&text).unwrap();
+    for (path, value) in changes {
+        let place = path.iter().try_fold(&mut scenario, |at, key| at.get_mut(key));
+        *place.unwrap_or_else(|| panic!("{name} has no {path:?}")) =
+            toml::Value::try_from(value).unwrap();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("short.toml");
+    fs::write(&file, toml::to_string(&scenario).unwrap()).unwrap();
+    (directory, file)
+}
+
+fn wave(words: &[&str], file: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(words).arg(file).arg("--json");
+    command.current_dir(file.parent().unwrap()).stdin(Stdio::null());
+    command.output().expect("wave can be run")
+}
+
+/// What it prints, once it has passed its own checks; also where other processes disturbed what it measures (exit code 4).
+fn passes(words: &[&str], file: &Path) -> Value {
+    let output = wave(words, file);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{}: {errors}", output.status);
+    serde_json::from_slice(&output.stdout).expect("one object and nothing else")
+}
+
+const RUN: &[&str] = &["run", "--quiet", "--out", "out"];
+const SIM: &[&str] = &["run", "--quiet", "--host", "sim", "--out", "out"];
+
+/// Every point of every variant has served requests.
+fn serves(result: &Value, variants: usize) {
+    let all = result["variants"].as_array().unwrap();
+    assert_eq!(all.len(), variants, "{result}");
+    for variant in all {
+        let points = variant["points"].as_array().unwrap();
+        assert!(!points.is_empty(), "{variant}");
+        assert!(points.iter().all(|point| point["done"].as_u64().unwrap() > 0), "{variant}");
+    }
+}
+
+/// Kills follow each other sooner than any of them can be over: the load has to last until the last one is. A load
+/// that ends before leaves a stopped agent that nobody notices.
+#[test]
+fn agent_crash_natively() {
+    let changes: [Change<'_>; 3] = [
+        (&["crash", "kills"], 6.into()),
+        (&["crash", "every_ms"], 1.into()),
+        (&["crash", "load_per_second"], 10_000.into()),
+    ];
+    let (_directory, file) = shortened("agent-crash", &changes);
+    let output = wave(RUN, &file);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "on a busy machine as well: {errors}");
+    let result: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    serves(&result, 2);
+    assert_eq!((&result["crashes"], &result["requests_lost"]), (&12.into(), &0.into()));
+}
+
+#[test]
+fn rocksdb_fifo_natively() {
+    let changes: [Change<'_>; 3] = [
+        (&["run", "seconds"], 0.2.into()),
+        (&["run", "warmup_seconds"], 0.05.into()),
+        (&["run", "loads_per_second"], vec![5_000, 10_000].into()),
+    ];
+    let (_directory, file) = shortened("rocksdb-fifo", &changes);
+    let result = passes(RUN, &file);
+    assert!(result["variants"].as_array().unwrap().len() >= 4, "{result}");
+}
+
+#[test]
+fn rocksdb_shinjuku_natively() {
+    let changes: [Change<'_>; 4] = [
+        (&["run", "seconds"], 0.3.into()),
+        (&["run", "warmup_seconds"], 0.05.into()),
+        (&["run", "loads_per_second"], vec![2_000].into()),
+        (&["run", "refine"], 0.into()),
+    ];
+    let (_directory, file) = shortened("rocksdb-shinjuku", &changes);
+    let result = passes(RUN, &file);
+    // Two of them are on the host, where few CPUs make them the same as others.
+    assert!(result["variants"].as_array().unwrap().len() >= 7, "{result}");
+}
+
+#[test]
+fn enclaves_simulated() {
+    let changes: [Change<'_>; 3] = [
+        (&["run", "seconds"], 0.03.into()),
+        (&["run", "warmup_seconds"], 0.01.into()),
+        (&["run", "loads_per_second"], vec![5_000, 15_000].into()),
+    ];
+    let (_directory, file) = shortened("enclaves", &changes);
+    let result = passes(SIM, &file);
+    serves(&result, 2);
+    assert_eq!(result["undisturbed"], true);
+}
+
+#[test]
+fn ladder_simulated() {
+    let changes: [Change<'_>; 3] = [
+        (&["run", "seconds"], 0.02.into()),
+        (&["run", "warmup_seconds"], 0.004.into()),
+        (&["run", "search", "probes"], 4.into()),
+    ];
+    let (_directory, file) = shortened("ladder", &changes);
+    let result = passes(SIM, &file);
+    serves(&result, 6);
+    assert!(result["offload_vs_shm"].as_f64().is_some(), "{result}");
+}
+
+#[test]
+fn sim_256_cores_simulated() {
+    let changes: [Change<'_>; 3] = [
+        (&["run", "seconds"], 0.004.into()),
+        (&["run", "warmup_seconds"], 0.001.into()),
+        (&["run", "loads_per_second"], vec![200_000].into()),
+    ];
+    let (_directory, file) = shortened("sim-256-cores", &changes);
+    let result = passes(SIM, &file);
+    serves(&result, 2);
+    assert_eq!(result["undisturbed"], true);
+}
+
+/// Runs a sweep of two values on each axis, with points of 2 ms, and merges it.
+fn sweeps(name: &str, axes: &[(&str, Value)]) {
+    let mut changes: Vec<Change<'_>> =
+        vec![(&["run", "seconds"], 0.002.into()), (&["run", "warmup_seconds"], 0.0005.into())];
+    changes.push((&["run", "search", "probes"], 3.into()));
+    let keys: Vec<[&str; 2]> = axes.iter().map(|(axis, _)| ["sweep", axis]).collect();
+    let values = axes.iter().map(|(_, values)| values.clone());
+    changes.extend(keys.iter().map(|key| &key[..]).zip(values));
+    let (directory, file) = shortened(name, &changes);
+    let swept = passes(&["sweep", "--quiet", "--out", "out"], &file);
+    assert!(swept["points"].as_u64().unwrap() >= 4, "{swept}");
+    assert_eq!(swept["ran"], swept["points"], "{swept}");
+    passes(&["merge"], &directory.path().join("out"));
+    assert!(directory.path().join("out/report.html").is_file());
+}
+
+#[test]
+fn cores_simulated() {
+    let axes = [
+        ("host.cores", vec![4, 8].into()),
+        ("host.prestage", vec![0, 2].into()),
+        ("run.seed", vec![1, 2].into()),
+    ];
+    sweeps("cores", &axes);
+}
+
+#[test]
+fn outstanding_simulated() {
+    let axes = [("host.cores", vec![4, 8].into()), ("host.prestage", vec![0, 2].into())];
+    sweeps("outstanding", &axes);
+}
+
+#[test]
+fn sim_64_cores_simulated() {
+    let axes = [("host.cores", vec![16, 64].into()), ("host.prestage", vec![0, 1].into())];
+    sweeps("sim-64-cores", &axes);
+}

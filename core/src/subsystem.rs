@@ -1,0 +1,121 @@
+//! What a subsystem is to the rest of Wave: an identity, and a descriptor from which commands, log output
+//! and the registry are built (ADR 37).
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::layout::Config;
+use crate::message::{Decision, Message};
+use crate::policy::Policy;
+use crate::settings::{Known, PolicyError};
+
+/// Identifies a subsystem in the window's header, in the offer and in the log's header.
+///
+/// Numbers below [`SubsystemId::OUTSIDE`] are given out by this project, the others by whoever
+/// builds a subsystem outside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubsystemId(u16);
+
+impl SubsystemId {
+    /// No subsystem: in a configuration that no host has offered.
+    pub const NONE: SubsystemId = SubsystemId(0);
+    /// The first number for subsystems outside this project.
+    pub const OUTSIDE: u16 = 0x8000;
+
+    /// The subsystem of this number.
+    pub const fn new(number: u16) -> SubsystemId {
+        SubsystemId(number)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
+impl fmt::Display for SubsystemId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "subsystem {}", self.0)
+    }
+}
+
+/// Everything that the rest of Wave knows of a subsystem. Its crate exports one.
+#[derive(Clone, Copy, Debug)]
+pub struct Subsystem {
+    /// Its identity.
+    pub id: SubsystemId,
+    /// Its name, as in `wave policies`.
+    pub name: &'static str,
+    /// What its policies decide, for help texts.
+    pub about: &'static str,
+    /// The policies that it ships.
+    pub policies: &'static [Known],
+    /// Makes one of them from a text with its name and settings, for an enclave of this configuration.
+    /// `None` where they are not [`Policy`]s.
+    pub make: Option<MakePolicy>,
+    /// How its messages and decisions are shown.
+    pub show: Show,
+}
+
+/// See [`Subsystem::make`].
+pub type MakePolicy = fn(&str, &Config) -> Result<Box<dyn Policy + Send>, PolicyError>;
+
+/// How a subsystem's messages and decisions are shown to people, in traces and replays.
+#[derive(Clone, Copy, Debug)]
+pub struct Show {
+    /// What an id stands for: "thread".
+    pub subject: &'static str,
+    /// Shows a message; `None` for a kind that the subsystem does not have.
+    pub message: fn(&Message) -> Option<ShownMessage>,
+    /// Shows a decision.
+    pub decision: fn(&Decision) -> Shown,
+    /// Whether a decision that is carried out occupies its core until a message ends the run. Its argument is then the
+    /// time in nanoseconds after which the core itself ends it, or zero.
+    pub occupies_core: bool,
+}
+
+impl Show {
+    /// For a subsystem that is not known here: numbers only.
+    pub const PLAIN: Show = Show {
+        subject: "subject",
+        message: |_| None,
+        decision: |decision| Shown {
+            name: format!("decision of kind {}", decision.kind),
+            fields: vec![("argument", decision.argument)],
+        },
+        occupies_core: false,
+    };
+}
+
+/// A message or decision in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// What it says, without its subject: "WAKEUP".
+    pub name: String,
+    /// Its fields, units last in their names.
+    pub fields: Vec<(&'static str, u64)>,
+}
+
+/// A message in words, and what it does to its subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownMessage {
+    /// The words.
+    pub shown: Shown,
+    /// Whether its subject waits for a decision from now on; `None` where nothing waits.
+    pub waits: Option<bool>,
+    /// The core whose run it ends, and whether by force.
+    pub ends_run: Option<EndedRun>,
+}
+
+/// A run that a message ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedRun {
+    /// On which core.
+    pub core: u16,
+    /// Whether it was preempted.
+    pub is_forced: bool,
+}

@@ -1,0 +1,200 @@
+//! The door: agents that have a window and have not announced themselves yet.
+
+use wave_core::clock::Nanos;
+use wave_core::control::AgentState;
+use wave_core::layout::PROTOCOL_VERSION;
+use wave_links::socket::{Connection, Listener};
+
+/// Candidates at once, of those who come by a socket or a device; more are refused.
+pub const CANDIDATES_MAX: usize = 4;
+
+/// An agent that was given a window.
+pub trait Candidate {
+    /// Host state needed to check or refuse a candidate: for example, the device that it attaches through.
+    type Beside;
+
+    /// The state that the agent wrote to the window.
+    fn state(&self) -> AgentState;
+
+    /// Whether the agent has hung up.
+    fn has_gone(&self, beside: &Self::Beside) -> bool;
+
+    /// Refuses the candidate, which is dropped next. `why` is shown to its user; `None` if the agent hung up or timed out.
+    fn turn_away(&self, beside: &mut Self::Beside, why: Option<&str>);
+}
+
+/// Those who wait at the door.
+#[derive(Debug)]
+pub struct Candidates<C> {
+    patience: Nanos,
+    waiting: Vec<(C, Nanos)>,
+}
+
+impl<C: Candidate> Candidates<C> {
+    /// No candidates yet. A candidate that does not announce itself within `patience` is dropped.
+    pub const fn new(patience: Nanos) -> Candidates<C> {
+        Candidates { patience, waiting: Vec::new() }
+    }
+
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Checks that there is room for another candidate.
+    ///
+    /// # Errors
+    /// [`CANDIDATES_MAX`] are waiting; the message is for the refused agent's user.
+    pub fn check_room(&self) -> Result<(), &'static str> {
+        match self.waiting.len() < CANDIDATES_MAX {
+            true => Ok(()),
+            false => Err("too many agents are attaching at once; try again"),
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &C> {
+        self.waiting.iter().map(|(candidate, _)| candidate)
+    }
+
+    /// One more, which was given a window just now.
+    pub fn push(&mut self, candidate: C, now: Nanos) {
+        self.waiting.push((candidate, now));
+    }
+
+    /// Lets those in who have connected: `make` gives each a window, and `join` makes a candidate of both. Whoever is refused is told
+    /// why.
+    pub fn accept<M, E: std::fmt::Display>(
+        &mut self,
+        listener: &Listener,
+        now: Nanos,
+        mut make: impl FnMut(&Connection) -> Result<M, E>,
+        mut join: impl FnMut(Connection, M) -> C,
+    ) {
+        for _ in 0..CANDIDATES_MAX {
+            let connection = match listener.accept() {
+                Ok(Some(connection)) => connection,
+                Ok(None) => return,
+                // A refused connection has been told why; the next may be a good one.
+                Err(_) => continue,
+            };
+            // One that has gone needs no answer.
+            let _ = match self.check_room() {
+                Err(full) => connection.refuse(full),
+                Ok(()) => match make(&connection) {
+                    Ok(made) => {
+                        self.push(join(connection, made), now);
+                        Ok(())
+                    }
+                    Err(error) => connection.refuse(&no_window(error)),
+                },
+            };
+        }
+    }
+
+    /// Removes and returns a candidate that has announced itself; call until `None`. Drops candidates that failed or timed out.
+    pub fn announced(&mut self, now: Nanos, beside: &mut C::Beside) -> Option<C> {
+        let mut at = 0;
+        while let Some((candidate, since)) = self.waiting.get(at) {
+            let why = match candidate.state() {
+                AgentState::Ready => return Some(self.waiting.swap_remove(at).0),
+                AgentState::OtherVersion(version) => Some(format!(
+                    "the host speaks protocol version {PROTOCOL_VERSION}, the agent {version}"
+                )),
+                AgentState::Absent => None,
+            };
+            let is_late = now.since(*since) > self.patience;
+            if why.is_some() || is_late || candidate.has_gone(beside) {
+                candidate.turn_away(beside, why.as_deref());
+                self.waiting.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        None
+    }
+}
+
+/// What is said to an agent that a window could not be made for.
+pub fn no_window(error: impl std::fmt::Display) -> String {
+    format!("the host cannot make a window: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Nanos = Nanos::from_millis(10);
+
+    struct Stranger {
+        name: char,
+        state: AgentState,
+        has_gone: bool,
+    }
+
+    impl Candidate for Stranger {
+        type Beside = Vec<(char, Option<String>)>;
+
+        fn state(&self) -> AgentState {
+            self.state
+        }
+
+        fn has_gone(&self, _: &Self::Beside) -> bool {
+            self.has_gone
+        }
+
+        fn turn_away(&self, beside: &mut Self::Beside, why: Option<&str>) {
+            beside.push((self.name, why.map(String::from)));
+        }
+    }
+
+    fn waiting(strangers: &[(char, AgentState, bool)]) -> Candidates<Stranger> {
+        let mut candidates = Candidates::new(PATIENCE);
+        for &(name, state, has_gone) in strangers {
+            candidates.push(Stranger { name, state, has_gone }, Nanos(0));
+        }
+        candidates
+    }
+
+    #[test]
+    fn who_announced_itself_comes_in_and_the_others_wait() {
+        let mut candidates = waiting(&[
+            ('a', AgentState::Absent, false),
+            ('b', AgentState::Ready, false),
+            ('c', AgentState::Ready, false),
+        ]);
+        let mut away = Vec::new();
+        let mut come = Vec::new();
+        while let Some(stranger) = candidates.announced(PATIENCE, &mut away) {
+            come.push(stranger.name);
+        }
+        come.sort_unstable();
+        assert_eq!(come, ['b', 'c']);
+        assert!(candidates.iter().map(|stranger| stranger.name).eq(['a']));
+        assert!(away.is_empty());
+    }
+
+    #[test]
+    fn late_or_gone_candidates_are_dropped_silently_and_other_versions_are_refused() {
+        let mut candidates = waiting(&[
+            ('a', AgentState::Absent, true),
+            ('b', AgentState::OtherVersion(1), false),
+            ('c', AgentState::Absent, false),
+        ]);
+        let mut away = Vec::new();
+        assert!(candidates.announced(PATIENCE, &mut away).is_none());
+        away.sort();
+        let [('a', None), ('b', Some(why))] = &away[..] else { panic!("{away:?}") };
+        assert!(why.contains("the agent 1"), "{why}");
+        assert!(candidates.announced(PATIENCE + Nanos(1), &mut away).is_none());
+        assert!(candidates.is_empty());
+        assert_eq!(away.len(), 3);
+    }
+
+    #[test]
+    fn there_is_room_for_four() {
+        let candidates = waiting(&[('a', AgentState::Absent, false); CANDIDATES_MAX]);
+        assert!(candidates.check_room().is_err());
+        assert!(waiting(&[('a', AgentState::Absent, false); 3]).check_room().is_ok());
+    }
+}

@@ -1,0 +1,23 @@
+//! What every host does about agents: it lets them attach, watches the one that decides, and turns it out.
+//!
+//! ```text
+//!   connect            agent announces itself        hangs up, writes nonsense,
+//!  ---------> candidate --------------------> attached -------------------------> fallback
+//!                 |  never does: dropped         ^  |  makes work wait too long
+//!                 |                              |  | another candidate announces itself:
+//!                 +------------------------------+--+ it takes over, the old window is revoked
+//! ```
+//!
+//! Each candidate gets a window and doorbells of its own ([`offer()`]). Whatever an agent does after its window was revoked reaches
+//! nobody (docs/adr/0003). [`Candidates`] is the door; every host has one. [`Supervisor`] judges the agent of a host that schedules
+//! threads: hosts/user, hosts/linux and the simulator run the same one.
+
+#![forbid(unsafe_code)]
+
+mod candidates;
+mod offer;
+mod supervisor;
+
+pub use candidates::{CANDIDATES_MAX, Candidate, Candidates, no_window};
+pub use offer::{OfferError, Offered, create_window, offer};
+pub use supervisor::{Core, Look, Scheduled, Supervisor};

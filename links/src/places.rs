@@ -1,0 +1,243 @@
+//! Folders and sockets whose place Wave chooses itself, where no other user can get in between.
+//!
+//! A name below `/tmp` can be guessed and taken first, with a link or a folder that leads elsewhere. So everything that Wave
+//! names itself lies in a folder that belongs to this user and that nobody else can enter, and this is checked at each use.
+//! A path that the user names is the user's; but what lies there is replaced only if it is a dead socket of the same user.
+
+use std::env;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::process::{Pid, Uid, geteuid, test_kill_process};
+
+/// Root's.
+pub const ROOTS_RUNTIME_DIR: &str = "/run/wave";
+/// What the mode of a folder of our own must not allow: anything, to anybody else.
+const OTHERS: u32 = 0o077;
+
+/// Why a place is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// It may be under the control of another user.
+    #[error(
+        "{} {why}: Wave keeps its files only in a folder that belongs to this user and that nobody else can enter (mode 0700)",
+        path.display()
+    )]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The system refuses it.
+    #[error("cannot {what} {}: {source}", path.display())]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// With which folder.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// The folder for this user's sockets: `/run/wave` for root, `$XDG_RUNTIME_DIR/wave` for others, and where that cannot be had
+/// a folder below the one for temporary files whose name has the user's number. It is made where it is missing.
+///
+/// # Errors
+/// None of these is there and belongs to this user alone.
+pub fn runtime_dir() -> Result<PathBuf, PlaceError> {
+    let user = geteuid();
+    let first = match user.is_root() {
+        true => Some(PathBuf::from(ROOTS_RUNTIME_DIR)),
+        false => session_dir(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)),
+    };
+    runtime_dir_in(first, &env::temp_dir(), user)
+}
+
+/// The specification of the variable has it absolute, or else ignored.
+fn session_dir(named: Option<PathBuf>) -> Option<PathBuf> {
+    named.filter(|named| named.is_absolute()).map(|named| named.join("wave"))
+}
+
+fn runtime_dir_in(first: Option<PathBuf>, temp: &Path, user: Uid) -> Result<PathBuf, PlaceError> {
+    let last = temp.join(format!("wave-{}", user.as_raw()));
+    match first {
+        Some(first) if own_dir(&first).is_ok() => Ok(first),
+        _ => own_dir(&last).map(|_| last),
+    }
+}
+
+/// A path for a socket of this process, in [`runtime_dir`]. No two calls give the same one.
+///
+/// # Errors
+/// As [`runtime_dir`].
+pub fn socket(what: &str) -> Result<PathBuf, PlaceError> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    static SWEEP: Once = Once::new();
+    let folder = runtime_dir()?;
+    SWEEP.call_once(|| remove_abandoned(&folder));
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    Ok(folder.join(format!("{what}-{}-{count}.sock", std::process::id())))
+}
+
+/// Removes the sockets of processes that were killed.
+fn remove_abandoned(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(owner_of).and_then(Pid::from_raw);
+        let is_gone = |owner| matches!(test_kill_process(owner), Err(Errno::SRCH));
+        // One of another container's has its own numbers: it may live though there is no such process here.
+        if owner.is_some_and(is_gone) && crate::socket::is_dead(&path) {
+            let _ = remove_socket(&path, |_| true);
+        }
+    }
+}
+
+/// The process in a name that [`socket`] gave.
+fn owner_of(name: &str) -> Option<i32> {
+    let mut parts = name.strip_suffix(".sock")?.rsplit('-');
+    let (_count, pid) = (parts.next()?.parse::<u32>().ok()?, parts.next()?);
+    pid.parse().ok()
+}
+
+/// Makes the folder, if it is missing, and opens it once it is known to be a folder of this user's that nobody else can enter,
+/// not a link to one. What is above it must be there.
+///
+/// # Errors
+/// It is not.
+pub fn own_dir(path: &Path) -> Result<OwnedFd, PlaceError> {
+    let system = |what| {
+        move |error: Errno| PlaceError::System { what, path: path.into(), source: error.into() }
+    };
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(system("make the folder")(error)),
+    }
+    let not_ours = |why| PlaceError::NotOurs { path: path.into(), why };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+        Errno::NOTDIR | Errno::LOOP => not_ours("is no folder, or a link to one"),
+        // Not ours to read.
+        Errno::ACCESS => not_ours("belongs to another user"),
+        error => system("open the folder")(error),
+    })?;
+    let stat = rustix::fs::fstat(&folder).map_err(system("look at the folder"))?;
+    if stat.st_uid != geteuid().as_raw() {
+        return Err(not_ours("belongs to another user"));
+    }
+    if stat.st_mode & OTHERS != 0 {
+        return Err(not_ours("is open to other users"));
+    }
+    Ok(folder)
+}
+
+/// Removes a socket's file if `is_it` says so of what lies there, and nothing else: no link is followed. Returns whether it was
+/// there.
+pub(crate) fn remove_socket(path: &Path, is_it: impl Fn(&Stat) -> bool) -> io::Result<bool> {
+    let Some(name) = path.file_name() else { return Ok(false) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+    let stat = match rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(false),
+        found => found?,
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket || !is_it(&stat) {
+        return Ok(false);
+    }
+    rustix::fs::unlinkat(&folder, name, AtFlags::empty())?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn why(path: &Path) -> &'static str {
+        match own_dir(path) {
+            Err(PlaceError::NotOurs { why, .. }) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_folder_that_somebody_took_first_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        own_dir(&path("ours")).unwrap();
+        assert_eq!(fs::metadata(path("ours")).unwrap().mode() & 0o777, 0o700);
+        own_dir(&path("ours")).unwrap();
+
+        symlink(path("ours"), path("link")).unwrap();
+        symlink(path("nothing"), path("dangling")).unwrap();
+        fs::write(path("file"), "").unwrap();
+        for other in ["link", "dangling", "file"] {
+            assert_eq!(why(&path(other)), "is no folder, or a link to one", "{other}");
+        }
+        assert!(!path("nothing").exists());
+        for mode in [0o777, 0o1777, 0o770, 0o750, 0o705] {
+            fs::set_permissions(path("ours"), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(why(&path("ours")), "is open to other users", "{mode:o}");
+        }
+        if geteuid().is_root() {
+            fs::create_dir(path("theirs")).unwrap();
+            fs::set_permissions(path("theirs"), fs::Permissions::from_mode(0o700)).unwrap();
+            std::os::unix::fs::chown(path("theirs"), Some(65534), None).unwrap();
+            assert_eq!(why(&path("theirs")), "belongs to another user");
+        }
+        assert!(matches!(own_dir(&path("a/b")), Err(PlaceError::System { .. })));
+    }
+
+    #[test]
+    fn sockets_lie_in_a_folder_of_the_users_own() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        let chosen = |first| runtime_dir_in(first, scratch.path(), geteuid());
+        let last = path(&format!("wave-{}", geteuid().as_raw()));
+        assert_eq!(chosen(Some(path("wave"))).unwrap(), path("wave"));
+        // As after `su`: the variable names another user's.
+        assert_eq!(chosen(Some(path("none/wave"))).unwrap(), last);
+        assert_eq!(chosen(None).unwrap(), last);
+        assert_eq!(fs::metadata(&last).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&last, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(chosen(None), Err(PlaceError::NotOurs { .. })));
+        assert_eq!(session_dir(Some("run".into())), None);
+        assert_eq!(session_dir(Some("/run/user/7".into())), Some("/run/user/7/wave".into()));
+
+        let [one, other] = [socket("test").unwrap(), socket("test").unwrap()];
+        assert_ne!(one, other);
+        assert_eq!(one.parent(), other.parent());
+        let name = one.file_name().unwrap().to_str().unwrap();
+        assert_eq!(owner_of(name), Some(std::process::id() as i32));
+        assert!(own_dir(one.parent().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn sockets_of_killed_processes_go_and_those_of_others_stay() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        // Beyond what the kernel gives to processes.
+        let dead = [path("linux-a-b-4194305-0.sock"), path("bench-4194306-17.sock")];
+        dead.iter().for_each(|path| drop(UnixListener::bind(path).unwrap()));
+        let alive = UnixListener::bind(path("bench-4194307-0.sock")).unwrap();
+        let kept = [format!("ours-{}-0.sock", std::process::id()), "linux-4194305.sock".into()];
+        kept.iter().for_each(|name| drop(UnixListener::bind(path(name)).unwrap()));
+        fs::write(path("file-4194305-0.sock"), "").unwrap();
+        remove_abandoned(scratch.path());
+        assert!(dead.iter().all(|path| !path.exists()));
+        assert!(kept.iter().all(|name| path(name).exists()));
+        assert!(path("bench-4194307-0.sock").exists() && path("file-4194305-0.sock").exists());
+        drop(alive);
+    }
+}

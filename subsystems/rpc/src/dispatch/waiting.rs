@@ -1,0 +1,135 @@
+//! Which calls take a place on their worker: all but streams that wait for their clients or yield to other calls.
+//!
+//! A worker tells of a call that can do nothing before its client reads replies or sends a message ([`WAITS`]), and of one that has
+//! sent or received many messages, between which the worker runs other calls from then on ([`YIELDS`]). Steering counts neither, so
+//! clients who leave streams unread or open, or read long ones, take no worker's place from others. At most half of all calls may
+//! wait. Beyond that the calls that have waited longest are stopped, of the connection and the address with most of them.
+
+use alloc::vec::Vec;
+
+use wave_core::clock::Nanos;
+use wave_core::link::{Doorbell, Port};
+
+use super::calls::Standing;
+use super::{Dispatch, DispatchError, Event};
+use crate::status::{Code, Status};
+use crate::steer::Workers;
+use crate::wire::{Head, WAITS, YIELDS};
+
+/// Calls that are stopped at once: of those that may wait, one in so many.
+const STOPPED_SHARE: u32 = 16;
+
+/// How many calls of workers have which standing.
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// Of each worker its calls that run.
+    running: Vec<u16>,
+    /// Of each worker its calls that yield.
+    yielding: Vec<u16>,
+    /// Calls that wait.
+    waiting: u32,
+}
+
+impl Tally {
+    pub(super) fn new(workers: usize) -> Tally {
+        Tally { running: alloc::vec![0; workers], yielding: alloc::vec![0; workers], waiting: 0 }
+    }
+
+    /// A call of this worker has this standing now.
+    pub(super) fn enter(&mut self, worker: u16, standing: Standing) {
+        match standing {
+            Standing::Runs => self.running[usize::from(worker)] += 1,
+            Standing::Yields => self.yielding[usize::from(worker)] += 1,
+            Standing::Waits => self.waiting += 1,
+        }
+    }
+
+    /// It has it no longer.
+    pub(super) fn leave(&mut self, worker: u16, standing: Standing) {
+        match standing {
+            Standing::Runs => self.running[usize::from(worker)] -= 1,
+            Standing::Yields => self.yielding[usize::from(worker)] -= 1,
+            Standing::Waits => self.waiting -= 1,
+        }
+    }
+
+    /// What steering may know.
+    pub(super) fn workers(&self, are_threads: bool) -> Workers<'_> {
+        Workers { calls: &self.running, yielding: &self.yielding, are_threads }
+    }
+}
+
+impl<L: Port, B: Doorbell> Dispatch<L, B> {
+    /// A worker says that a call of its own waits.
+    pub(super) fn on_waits(
+        &mut self,
+        now: Nanos,
+        worker: u16,
+        head: &Head,
+        events: &mut Vec<Event>,
+    ) -> Result<(), DispatchError> {
+        let slot = self.calls.slot(head.call.id);
+        if slot.waits.is_some() {
+            return Err(DispatchError::Kind { worker, kind: WAITS });
+        }
+        if slot.frames != head.argument as u32 {
+            // What was sent since wakes the call; but its thread may have looked before that came.
+            self.note_once(worker, head.call.id);
+        } else if slot.front {
+            self.tally.leave(worker, slot.standing());
+            slot.waits = Some(now);
+            self.tally.enter(worker, Standing::Waits);
+            self.limit_waiting(events);
+        }
+        Ok(())
+    }
+
+    /// A worker says that it runs others between the messages of a call of its own.
+    pub(super) fn on_yields(&mut self, worker: u16, head: &Head) -> Result<(), DispatchError> {
+        let slot = self.calls.slot(head.call.id);
+        if slot.standing() != Standing::Runs {
+            return Err(DispatchError::Kind { worker, kind: YIELDS });
+        }
+        slot.yields = true;
+        self.tally.leave(worker, Standing::Runs);
+        self.tally.enter(worker, Standing::Yields);
+        Ok(())
+    }
+
+    /// Stops calls that have waited longest for their clients, if more wait than may: several at once, so that clients do not have all
+    /// calls looked at for each stream that they open.
+    fn limit_waiting(&mut self, events: &mut Vec<Event>) {
+        let most = (self.layout.config.subjects / 2).max(1);
+        if self.tally.waiting <= most {
+            return;
+        }
+        let count = (most / STOPPED_SHARE).max(1) as usize;
+        for call in self.calls.longest_of_most(count) {
+            self.counts.stopped += 1;
+            let text = "as many streams wait for their clients as may, and most of them here";
+            let status = Status::new(Code::ResourceExhausted, text);
+            events.push(Event::Stopped { call, status });
+            self.give_up(call, Code::ResourceExhausted);
+        }
+    }
+
+    /// Sends what follows a call's beginning: it no longer waits for its client.
+    pub(super) fn follow_up(&mut self, worker: u16, head: &Head, message: &[u8]) {
+        self.send(worker, head, &[], message);
+        let slot = self.calls.slot(head.call.id);
+        slot.frames = slot.frames.wrapping_add(1);
+        if slot.waits.take().is_some() {
+            let standing = slot.standing();
+            self.tally.leave(worker, Standing::Waits);
+            self.tally.enter(worker, standing);
+            self.note_once(worker, head.call.id);
+        }
+    }
+
+    /// Has a worker's thread told, unless it will be: any note has it look at all that came.
+    fn note_once(&mut self, worker: u16, call: u32) {
+        if self.unsent.iter().all(|(other, _)| *other != worker) {
+            self.note(worker, call);
+        }
+    }
+}
