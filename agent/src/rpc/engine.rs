@@ -101,12 +101,12 @@ impl Engine {
         self.shared.host.as_mut().and_then(Host::own_mut)
     }
 
-    /// Whether a core that is to end may: no connection is open, and what others left is heard. Or there is nobody any more who
-    /// would answer.
+    /// Whether a core that is to end may: no connection is open, no call is left of those that were, and what others left is
+    /// heard. Or there is nobody any more who would answer.
     pub fn is_empty(&self) -> bool {
         let is_alone = self.shared.host.as_ref().is_some_and(Host::is_abandoned);
         let is_heard = !self.is_behind() && self.cores.iter().all(FarCore::is_heard);
-        self.peers.is_empty() && is_heard || is_alone
+        self.peers.is_empty() && self.open() == 0 && is_heard || is_alone
     }
 
     /// Has a connection of this core go, if it is still there.

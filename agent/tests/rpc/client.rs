@@ -107,6 +107,9 @@ impl Client {
     {
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(1 << 20).initial_connection_window_size(8 << 20);
+        // A client that was off its CPU finds a socket full of small messages, and h2 by itself ends the connection at some
+        // 22,000 unread ones (`too_many_data_frames`).
+        builder.data_frame_budget(64 << 20);
         let (send, connection) = builder.handshake(io).await?;
         tokio::spawn(connection);
         Ok(Client { send })
