@@ -66,7 +66,10 @@ fn text(bytes: &[u8]) -> String {
 
 /// Starts a run and returns once it has finished a point.
 fn start(arguments: &[&str], directory: &Path, journal: &str) -> Child {
-    let mut command = wave(arguments, directory);
+    // Where the tests run in the background of a shell, SIGINT is ignored, and `wave` would ignore it, too.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_wave")]).args(arguments);
+    command.current_dir(directory).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("wave can be run");
     let has_point = || {
