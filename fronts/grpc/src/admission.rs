@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wave_core::clock::Nanos;
 use wave_rpc::status::Status;
 
-use super::limits::HANDSHAKE_GRACE;
-use super::shared::Totals;
+use crate::limits::HANDSHAKE_GRACE;
+use crate::shared::Totals;
 
 /// Of the connections that may be open, one in so many may have a GOAWAY and still be there.
 const LEAVING_SHARE: usize = 2;

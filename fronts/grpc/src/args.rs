@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use wave_agent::Seat;
 use wave_links::{LinkSpec, cpus};
 
-use super::front::RpcOptions;
-use super::limits::Limits;
-use crate::run::Seat;
+use crate::front::RpcOptions;
+use crate::limits::Limits;
 
 /// What an agent is told of RPCs.
 #[derive(Args, Clone, Debug)]
@@ -18,7 +18,7 @@ use crate::run::Seat;
 pub struct RpcArgs {
     /// Terminate gRPC for the host that serves RPCs at this socket. The agent listens also while there is none, and attaches as
     /// soon as there is. Beside --attach or --device one agent does both, and its scheduler hears of each request.
-    #[arg(long, value_name = "SOCKET", requires = "listen")]
+    #[arg(long, value_name = "SOCKET", requires = "listen", conflicts_with = "notes_from")]
     pub rpc: Option<PathBuf>,
     /// Where clients connect; may be given several times.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "rpc", value_parser = listen_address)]
@@ -37,9 +37,6 @@ pub struct RpcArgs {
     /// What lies between this agent and that scheduler: shm, or a modelled link by name or cost file, which charges for it.
     #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
     pub notes_link: LinkSpec,
-    /// Take notes from the front in another agent that offers them at this socket.
-    #[arg(long, value_name = "SOCKET", conflicts_with = "rpc")]
-    pub notes_from: Option<PathBuf>,
     /// A certificate in PEM: clients speak TLS.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

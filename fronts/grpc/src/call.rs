@@ -20,17 +20,17 @@ use wave_rpc::dispatch::{Arrival, Refused};
 use wave_rpc::status::{Code, Status};
 use wave_rpc::window::Load;
 
-use super::class::classify;
-use super::frames::{Assembler, Frame, Received};
-use super::gzip::{self, BadGzip};
-use super::health::{self, Health};
-use super::http2_stream::{Gone, Stream};
-use super::limits::{CALL_BYTES, UNCHECKED_REPLY_BYTES};
-use super::peer::Peer;
-use super::reflection;
-use super::reply;
-use super::request::Request;
-use super::shared::Shared;
+use crate::class::classify;
+use crate::frames::{Assembler, Frame, Received};
+use crate::gzip::{self, BadGzip};
+use crate::health::{self, Health};
+use crate::http2_stream::{Gone, Stream};
+use crate::limits::{CALL_BYTES, UNCHECKED_REPLY_BYTES};
+use crate::peer::Peer;
+use crate::reflection;
+use crate::reply;
+use crate::request::Request;
+use crate::shared::Shared;
 
 /// Who answers a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub struct Call {
     came: Nanos,
     deadline: Option<Nanos>,
     /// As it is on the shared list.
-    pub(super) timed: Option<Nanos>,
+    pub(crate) timed: Option<Nanos>,
     /// What the dispatcher calls it, while the host has it.
     subject: Option<Subject>,
     assembler: Assembler,
@@ -126,11 +126,11 @@ pub struct Call {
     untaken: Load,
     out: Out,
     /// As it is in the shared sum.
-    pub(super) held: usize,
+    pub(crate) held: usize,
 }
 
 impl Call {
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: Stream,
         peer: Rc<Peer>,
         route: Route,
@@ -157,28 +157,28 @@ impl Call {
         }
     }
 
-    pub(super) fn peer(&self) -> &Rc<Peer> {
+    pub(crate) fn peer(&self) -> &Rc<Peer> {
         &self.peer
     }
 
-    pub(super) const fn came(&self) -> Nanos {
+    pub(crate) const fn came(&self) -> Nanos {
         self.came
     }
 
-    pub(super) const fn subject(&self) -> Option<Subject> {
+    pub(crate) const fn subject(&self) -> Option<Subject> {
         self.subject
     }
 
-    pub(super) const fn is_hosts(&self) -> bool {
+    pub(crate) const fn is_hosts(&self) -> bool {
         matches!(self.route, Route::Host(_))
     }
 
     /// When the front has to end it; what the host has is timed by the dispatcher.
-    pub(super) fn due(&self) -> Option<Nanos> {
+    pub(crate) fn due(&self) -> Option<Nanos> {
         self.deadline.filter(|_| self.subject.is_none())
     }
 
-    pub(super) fn holds(&self) -> usize {
+    pub(crate) fn holds(&self) -> usize {
         let first = self.first.as_ref().map_or(0, Bytes::len);
         let messages = self.assembler.held() + first + self.untaken.bytes as usize;
         CALL_BYTES + self.request.metadata.len() + messages + self.out.bytes
@@ -189,7 +189,7 @@ impl Call {
         self.peer.check_room((self.holds() + bytes).saturating_sub(self.held))
     }
 
-    pub(super) fn advance(&mut self, shared: &mut Shared, slot: u32, cx: &mut Context<'_>) -> Fate {
+    pub(crate) fn advance(&mut self, shared: &mut Shared, slot: u32, cx: &mut Context<'_>) -> Fate {
         loop {
             let written = match self.write(shared, cx) {
                 Ok(Written::End) => return Fate::Ended,
@@ -223,7 +223,7 @@ impl Call {
     }
 
     /// Takes the call away from the host, if that has it still.
-    pub(super) fn give_up(&mut self, shared: &mut Shared, why: Code) {
+    pub(crate) fn give_up(&mut self, shared: &mut Shared, why: Code) {
         if let (Some(subject), Some(host)) = (self.subject.take(), &mut shared.host) {
             host.cancel(subject, why);
         }
@@ -378,7 +378,7 @@ impl Call {
     }
 
     /// Tells a watcher how the service is, if that has changed, and its client has read the last news.
-    pub(super) fn tell_health(&mut self, shared: &Shared) -> Result<(), Gone> {
+    pub(crate) fn tell_health(&mut self, shared: &Shared) -> Result<(), Gone> {
         let Route::Watch(Some(service), told) = &mut self.route else { return Ok(()) };
         let health = Health::of(service, shared.methods.as_deref(), shared.is_serving());
         if !self.out.queue.is_empty() || self.out.trailers.is_some() {
@@ -435,17 +435,17 @@ impl Call {
         }
     }
 
-    pub(super) fn on_taken(&mut self, taken: Load) {
+    pub(crate) fn on_taken(&mut self, taken: Load) {
         self.untaken = self.untaken.less(taken);
     }
 
     /// The host sent its headers.
-    pub(super) fn on_headers(&mut self, shared: &mut Shared, metadata: &[u8]) -> Result<(), Gone> {
+    pub(crate) fn on_headers(&mut self, shared: &mut Shared, metadata: &[u8]) -> Result<(), Gone> {
         if self.stream.has_responded() { Ok(()) } else { self.respond(shared, metadata, true) }
     }
 
     /// The host sent a reply. With `end` the call has ended with OK.
-    pub(super) fn on_reply(
+    pub(crate) fn on_reply(
         &mut self,
         shared: &mut Shared,
         message: Bytes,
@@ -463,13 +463,13 @@ impl Call {
     }
 
     /// The call has ended, and the host has it no more.
-    pub(super) fn on_status(&mut self, shared: &mut Shared, status: &Status, trailers: &[u8]) {
+    pub(crate) fn on_status(&mut self, shared: &mut Shared, status: &Status, trailers: &[u8]) {
         self.subject = None;
         self.finish(shared, status, trailers);
     }
 
     /// The agent ended the call, by its deadline or because too many clients read or say nothing.
-    pub(super) fn on_stopped(&mut self, shared: &mut Shared, status: &Status) {
+    pub(crate) fn on_stopped(&mut self, shared: &mut Shared, status: &Status) {
         self.subject = None;
         // Trailers would wait behind what its client does not read.
         if status.code == Code::ResourceExhausted && !self.out.queue.is_empty() {
@@ -479,14 +479,14 @@ impl Call {
         self.finish(shared, status, &[]);
     }
 
-    pub(super) fn expire(&mut self, shared: &mut Shared) {
+    pub(crate) fn expire(&mut self, shared: &mut Shared) {
         self.drop_replies();
         let status = Status::new(Code::DeadlineExceeded, "the deadline has passed");
         self.out.trailers = None;
         self.finish(shared, &status, &[]);
     }
 
-    pub(super) fn on_host_gone(&mut self, shared: &mut Shared) {
+    pub(crate) fn on_host_gone(&mut self, shared: &mut Shared) {
         self.subject = None;
         self.finish(shared, &no_host(), &[]);
     }

@@ -17,13 +17,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio_rustls::TlsAcceptor;
 
-use super::admission::{Admission, Admitted, Admitting, Leave};
-use super::engine::Engine;
-use super::http2;
-use super::in_turns::in_turns;
-use super::limits::{HANDSHAKE_PATIENCE, Limits};
-use super::peer::Peer;
-use super::slots::Ready;
+use crate::admission::{Admission, Admitted, Admitting, Leave};
+use crate::engine::Engine;
+use crate::http2;
+use crate::in_turns::in_turns;
+use crate::limits::{HANDSHAKE_PATIENCE, Limits};
+use crate::peer::Peer;
+use crate::slots::Ready;
 
 /// How long a listener rests after an error of its socket's, as where there are too many open files.
 const ACCEPT_REST: Duration = Duration::from_millis(50);

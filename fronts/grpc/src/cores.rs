@@ -11,17 +11,16 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::Receiver;
 use tokio_rustls::TlsAcceptor;
+use wave_agent::{pin, serve};
 
-use super::admission::Admission;
-use super::connect::{self, Door, Errand, Place};
-use super::engine::Engine;
-use super::far_core::FarCore;
-use super::front::{FrontError, RpcFront, RpcOptions};
-use super::host::{Far, Host};
-use super::serve::serve;
-use super::shared::{FrontCounts, Shared, Totals};
-use super::slots::Ready;
-use crate::pin::pin;
+use crate::admission::Admission;
+use crate::connect::{self, Door, Errand, Place};
+use crate::engine::Engine;
+use crate::far_core::FarCore;
+use crate::front::{FrontError, RpcFront, RpcOptions};
+use crate::host::{Far, Host};
+use crate::shared::{FrontCounts, Shared, Totals};
+use crate::slots::Ready;
 
 /// A connection core's thread. It ends, and what is left of its connections with it, when this is dropped.
 #[derive(Debug)]

@@ -16,20 +16,20 @@ use wave_rpc::service::Service;
 use wave_rpc::status::{Code, Status};
 use wave_rpc::window::Load;
 
-use super::admission::Leave;
-use super::call::{Call, Fate, Route, no_host};
-use super::far_core::FarCore;
-use super::host::{Host, Own, Owner};
-use super::http2_stream::Stream;
-use super::lanes::{ROOM_EVERY, Told};
-use super::limits::{CALL_BYTES, RESET_SOON};
-use super::methods::Methods;
-use super::peer::Peer;
-use super::reflection;
-use super::reply;
-use super::request::{self, Refusal};
-use super::shared::Shared;
-use super::slots::{Ready, Slots};
+use crate::admission::Leave;
+use crate::call::{Call, Fate, Route, no_host};
+use crate::far_core::FarCore;
+use crate::host::{Host, Own, Owner};
+use crate::http2_stream::Stream;
+use crate::lanes::{ROOM_EVERY, Told};
+use crate::limits::{CALL_BYTES, RESET_SOON};
+use crate::methods::Methods;
+use crate::peer::Peer;
+use crate::reflection;
+use crate::reply;
+use crate::request::{self, Refusal};
+use crate::shared::Shared;
+use crate::slots::{Ready, Slots};
 
 /// Calls whose time is up that one step ends, at most.
 const EXPIRED_PER_STEP: usize = 64;

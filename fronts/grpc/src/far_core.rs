@@ -6,10 +6,10 @@ use wave_core::message::Subject;
 use wave_rpc::dispatch::{Event, Refused};
 use wave_rpc::status::{Code, Status};
 
-use super::call::no_host;
-use super::host::{FarEnd, Own, Owner};
-use super::lanes::{Asked, LANE_BYTES, PIECES_PER_STEP, Told};
-use super::shared::Totals;
+use crate::call::no_host;
+use crate::host::{FarEnd, Own, Owner};
+use crate::lanes::{Asked, LANE_BYTES, PIECES_PER_STEP, Told};
+use crate::shared::Totals;
 
 /// A call of its, by its slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,15 +169,15 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
+    use wave_agent::{HostLine, attach_rpc};
     use wave_core::agent::Step;
     use wave_rpc::dispatch::{Arrival, Dispatch};
     use wave_rpc::steer;
     use wave_user::rpc::{Methods, Options, Server};
 
-    use super::super::host::{Far, Host};
-    use super::super::slots::Ready;
     use super::*;
-    use crate::attach::{HostLine, attach_rpc};
+    use crate::host::{Far, Host};
+    use crate::slots::Ready;
 
     /// A real host, and one connection core whose queues are looked at by hand.
     struct Pair {
@@ -197,7 +197,7 @@ mod tests {
             let socket = folder.path().join("host");
             let echo = Methods::new().unary("/t.T/Echo", |_, request| Ok(request.to_vec()));
             let server = Server::start(Options::new(&socket).workers(1), echo).unwrap();
-            let attached = attach_rpc(&socket).unwrap();
+            let attached = attach_rpc(&socket, true).unwrap();
             let config = attached.layout.config;
             let steering = steer::by_name("jbsq", &config).unwrap();
             let mut dispatch =

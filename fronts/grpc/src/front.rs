@@ -1,16 +1,16 @@
 //! The front: sockets, connections, and the host that it finds, loses and finds again.
 
+mod turns;
+
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 use tokio::io::Interest;
@@ -18,42 +18,31 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::{AbortHandle, LocalSet, yield_now};
-use wave_core::agent::Step;
+use tokio::task::{AbortHandle, LocalSet};
+use wave_agent::{Attached, Attacher, HostLine, OwnBell, Seat, attach_rpc};
 use wave_core::clock::Nanos;
 use wave_core::layout::{CORES_MAX, Config};
-use wave_core::link::Waiter;
-use wave_core::note;
 use wave_core::settings::PolicyError;
 use wave_links::say;
 use wave_links::socket::SocketError;
 use wave_rpc::dispatch::{Counts, Dispatch};
 use wave_rpc::steer;
 
-use super::admission::Admission;
-use super::connect::{self, Door, Place};
-use super::cores::{self, Common, CoreThread};
-use super::engine::{Engine, HostGone};
-use super::host::{Host, Own};
-use super::in_turns::in_turns;
-use super::lanes::ROOM_EVERY;
-use super::limits::Limits;
-use super::shared::{FrontCounts, Shared, Totals};
-use super::slots::Ready;
-use super::spare::Spare;
-use super::tls::{self, TlsError};
-use crate::attach::{Attached, HostLine, OwnBell, Wanted, attach_as};
-use crate::attacher::Attacher;
-use crate::run::Seat;
+use crate::admission::Admission;
+use crate::connect::{self, Door, Place};
+use crate::cores::{self, Common, CoreThread};
+use crate::engine::{Engine, HostGone};
+use crate::host::Own;
+use crate::in_turns::in_turns;
+use crate::limits::Limits;
+use crate::notes::NotesTo;
+use crate::shared::{FrontCounts, Shared, Totals};
+use crate::slots::Ready;
+use crate::spare::Spare;
+use crate::tls::{self, TlsError};
 
 /// How often it is looked whether the host has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
-/// How often the sockets are looked at, which is a call of the system: while nothing else happens, and while it does.
-const TURN_IDLE: Nanos = Nanos::from_micros(2);
-const TURN_BUSY: Nanos = Nanos::from_micros(100);
-/// So often calls and connections have their turns in one poll, at most.
-const ROUNDS_PER_POLL: usize = 8;
-
 /// What a front is made of.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
@@ -137,7 +126,7 @@ pub struct RpcFront {
     // Before the runtime: tasks and descriptors end while it is there.
     tasks: LocalSet,
     line: Option<Line>,
-    /// Another bell or socket that ends a sleep: of an agent that shares the core, or for one that wants notes.
+    /// Another bell or socket that ends a sleep: an agent's that shares the core, or one for schedulers that want notes.
     other: Option<AsyncFd<OwnedFd>>,
     runtime: Runtime,
     engine: Rc<RefCell<Engine>>,
@@ -151,6 +140,8 @@ pub struct RpcFront {
     /// When the sockets were looked at last.
     turned: Nanos,
     polled: Nanos,
+    /// When there is something to do, of all that the last poll left.
+    due: Option<Nanos>,
     progressed: bool,
     parks: bool,
     addresses: Vec<SocketAddr>,
@@ -158,6 +149,7 @@ pub struct RpcFront {
     start: Instant,
     drains_until: Option<Nanos>,
     spare: Option<Spare>,
+    notes: Option<NotesTo>,
     /// What is wrong with the steering policy's settings for the host that was found.
     unfit: Option<PolicyError>,
 }
@@ -204,13 +196,12 @@ impl RpcFront {
                 }
             });
         }
-        let attach = |socket: &Path, quiet: bool| attach_as(socket, Wanted::Rpc, quiet);
-        front.attacher = Some(Attacher::new(host, attach, move || ready.ring(), quiet)?);
+        front.attacher = Some(Attacher::new(host, attach_rpc, move || ready.ring(), quiet)?);
         Ok(front)
     }
 
     /// One core of a front, with no sockets yet.
-    pub(super) fn of_core(
+    pub(crate) fn of_core(
         options: RpcOptions,
         start: Instant,
         engine: Rc<RefCell<Engine>>,
@@ -229,6 +220,7 @@ impl RpcFront {
             listens: Vec::new(),
             turned: Nanos(0),
             polled: Nanos(0),
+            due: None,
             progressed: false,
             parks: false,
             addresses: Vec::new(),
@@ -236,18 +228,19 @@ impl RpcFront {
             start,
             drains_until: None,
             spare: None,
+            notes: None,
             unfit: None,
         })
     }
 
     /// Makes something that belongs to this core's runtime.
-    pub(super) fn inside<R>(&self, what: impl FnOnce() -> R) -> R {
+    pub(crate) fn inside<R>(&self, what: impl FnOnce() -> R) -> R {
         let _inside = self.runtime.enter();
         what()
     }
 
     /// Accepts connections until it is told to end.
-    pub(super) fn listen(
+    pub(crate) fn listen(
         &mut self,
         listener: std::net::TcpListener,
         door: Door,
@@ -261,7 +254,7 @@ impl RpcFront {
     }
 
     /// Has this core do something beside its calls.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.tasks.spawn_local(in_turns(task));
     }
 
@@ -275,103 +268,15 @@ impl RpcFront {
         Ender(Arc::clone(&self.ready))
     }
 
-    /// How it waits for work.
-    pub fn seat(&self) -> Seat {
-        self.options.seat
-    }
-
-    /// Whether it was told to end, and has.
-    pub fn has_ended(&mut self) -> bool {
-        let cores_ended = self.cores.iter_mut().fold(true, |all, core| core.has_ended() & all);
-        if !self.ready.is_to_end() {
-            return false;
-        }
-        let mut engine = self.engine.borrow_mut();
-        let now = engine.shared.now();
-        let patience = Nanos(self.options.limits.drain.as_nanos() as u64);
-        let until = *self.drains_until.get_or_insert_with(|| {
-            engine.drain();
-            // Another front may listen there at once.
-            self.listens.iter().for_each(AbortHandle::abort);
-            self.cores.iter().for_each(CoreThread::end);
-            now + patience
-        });
-        let has_ended = engine.is_empty() && cores_ended || now >= until;
-        if has_ended {
-            self.cores.iter_mut().for_each(CoreThread::join);
-        }
-        has_ended
+    /// Has a scheduler in another agent hear of each request that is handed to a thread. Not for a front beside a scheduler.
+    pub fn offer_notes(&mut self, notes: NotesTo) {
+        self.other = self.make_watch(notes.listener());
+        self.notes = Some(notes);
     }
 
     /// Why it ended by itself, if it did: the steering policy's settings are none for the host that it found.
     pub fn unfit(&self) -> Option<&PolicyError> {
         self.unfit.as_ref()
-    }
-
-    /// A bounded amount of work: the host's answers, connections, calls. It is idle when there is no more to do now.
-    pub fn poll(&mut self) -> Step {
-        let now = self.now();
-        self.look_after_host(now);
-        let RpcFront { engine, tasks, turned, progressed, parks, cores, .. } = self;
-        // Inside of the runtime: waking a task is then no call of the system.
-        let stepped = self.runtime.block_on(async {
-            let mut any = false;
-            let stepped = rounds(engine, tasks, &mut any).await?;
-            *progressed |= any;
-            // Parking looks at the sockets, too.
-            let has_sockets = cores.is_empty();
-            let turn_every = if any || !has_sockets { TURN_BUSY } else { TURN_IDLE };
-            if *parks || now.since(*turned) < turn_every {
-                return Ok(stepped);
-            }
-            *turned = now;
-            yield_now().await;
-            rounds(engine, tasks, progressed).await
-        });
-        self.polled = now;
-        stepped.unwrap_or_else(|gone| {
-            self.lose_host(gone);
-            Step::Progress
-        })
-    }
-
-    /// Whether polls have done something since the last time.
-    pub fn take_progress(&mut self) -> bool {
-        std::mem::take(&mut self.progressed)
-    }
-
-    /// Returns a flood's memory, which takes milliseconds: for a front that has its agent for itself.
-    pub(super) fn look_after_memory(&mut self) {
-        self.spare.iter_mut().for_each(|spare| spare.look(self.polled));
-    }
-
-    /// The time of the last poll.
-    pub fn polled(&self) -> Nanos {
-        self.polled
-    }
-
-    /// The requests that were handed to threads since the last time: for a scheduler.
-    pub fn take_notes(&mut self, mut what: impl FnMut(note::Request)) {
-        if let Some(own) = self.engine.borrow_mut().own() {
-            own.dispatch.take_notes().for_each(&mut what);
-        }
-    }
-
-    /// One for each thread that was handed calls and has not ended them: for a scheduler that may not have heard of them.
-    pub fn open_notes(&self, what: impl FnMut(note::Request)) {
-        if let Some(own) = self.engine.borrow_mut().own() {
-            own.dispatch.open_notes().for_each(what);
-        }
-    }
-
-    /// Where the agent's clock began.
-    pub(super) fn start(&self) -> Instant {
-        self.start
-    }
-
-    /// Ends sleeps by this bell or socket, too. Whoever it belongs to looks at it.
-    pub(super) fn watch(&mut self, other: &impl AsFd) {
-        self.other = self.make_watch(other);
     }
 
     /// `None` if the runtime cannot wait for it: then sleeps end by time.
@@ -383,70 +288,6 @@ impl RpcFront {
     /// The time, by the agent's clock.
     pub fn now(&self) -> Nanos {
         self.engine.borrow().shared.now()
-    }
-
-    /// How long to look for work before parking.
-    pub fn spin(&self) -> Nanos {
-        let engine = self.engine.borrow();
-        engine.shared.host.as_ref().map_or(Nanos(0), Host::spin)
-    }
-
-    /// Says that the agent is about to sleep. Poll once more after it, and if that finds nothing, [`RpcFront::park`]; then
-    /// [`RpcFront::unpark`].
-    pub fn prepare_park(&mut self) {
-        if let Some(host) = &mut self.engine.borrow_mut().shared.host {
-            host.prepare_park();
-        }
-        self.ready.prepare_park();
-        self.parks = true;
-    }
-
-    /// Takes that back.
-    pub fn unpark(&mut self) {
-        if let Some(host) = &mut self.engine.borrow_mut().shared.host {
-            host.unpark();
-        }
-        self.ready.unpark();
-        self.parks = false;
-    }
-
-    /// Sleeps until something happens to a socket, the host rings, or it is `until`.
-    pub fn park(&mut self, until: Option<Nanos>) {
-        if self.engine.borrow().is_behind() {
-            // Its sockets have to wait, too.
-            return std::thread::sleep(Duration::from_nanos(ROOM_EVERY.0));
-        }
-        let now = self.now();
-        let wait = until.map_or(LIFE_CHECK, |until| until.since(now)).min(LIFE_CHECK);
-        let (ready, line, other) = (&self.ready, &self.line, &self.other);
-        self.tasks.block_on(&self.runtime, async {
-            let timer = tokio::time::sleep(Duration::from_nanos(wait.0));
-            tokio::pin!(timer);
-            poll_fn(|cx| {
-                let mut is_over = ready.sleep(cx.waker());
-                if let Some(Line { bell, rung: Some(rung), .. }) = line
-                    && let Poll::Ready(guard) = rung.poll_read_ready(cx)
-                {
-                    bell.wait(Some(Duration::ZERO));
-                    if let Ok(mut guard) = guard {
-                        guard.clear_ready();
-                    }
-                    is_over = true;
-                }
-                if let Some(other) = other
-                    && let Poll::Ready(guard) = other.poll_read_ready(cx)
-                {
-                    if let Ok(mut guard) = guard {
-                        guard.clear_ready();
-                    }
-                    is_over = true;
-                }
-                if is_over { Poll::Ready(()) } else { timer.as_mut().poll(cx) }
-            })
-            .await;
-        });
-        self.ready.awake();
-        self.turned = self.now();
     }
 
     fn look_after_host(&mut self, now: Nanos) {
@@ -557,35 +398,6 @@ fn bind(
         Ok((listener, address))
     });
     bound.collect::<Result<_, _>>()
-}
-
-/// Calls and connections in turns, as long as one finds something to do that the other left: a bounded number of times.
-async fn rounds(
-    engine: &RefCell<Engine>,
-    tasks: &mut LocalSet,
-    any: &mut bool,
-) -> Result<Step, HostGone> {
-    poll_fn(|cx| {
-        for _ in 0..ROUNDS_PER_POLL {
-            let stepped = {
-                let mut engine = engine.borrow_mut();
-                let now = engine.shared.now();
-                engine.step(now)?
-            };
-            if engine.borrow().is_behind() {
-                return Poll::Ready(Ok(stepped));
-            }
-            // It never ends: the tasks that listen do not.
-            let _ = Pin::new(&mut *tasks).poll(cx);
-            if stepped == Step::Progress {
-                *any = true;
-            } else if !engine.borrow().is_rung() {
-                return Poll::Ready(Ok(stepped));
-            }
-        }
-        Poll::Ready(Ok(Step::Progress))
-    })
-    .await
 }
 
 /// The descriptor as something that the runtime can wait for.

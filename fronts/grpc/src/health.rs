@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 use wave_rpc::status::{Code, Status};
 
-use super::methods::Methods;
+use crate::methods::Methods;
 
 /// The service's name.
 pub const NAME: &str = "grpc.health.v1.Health";

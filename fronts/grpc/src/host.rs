@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use wave_agent::HostBell;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
@@ -10,9 +11,8 @@ use wave_links::AnyPort;
 use wave_rpc::dispatch::{Arrival, Dispatch, DispatchError, Event, Refused};
 use wave_rpc::status::Code;
 
-use super::lanes::{Asked, In, Out, PIECES_PER_STEP, ROOM_EVERY, Told, lane};
-use super::slots::Ready;
-use crate::attach::HostBell;
+use crate::lanes::{Asked, In, Out, PIECES_PER_STEP, ROOM_EVERY, Told, lane};
+use crate::slots::Ready;
 
 /// Whose a call of the dispatcher's is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

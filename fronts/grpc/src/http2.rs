@@ -12,14 +12,14 @@ use h2::{Ping, PingPong, Reason};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Sleep, sleep};
 
-use super::engine::Engine;
-use super::frames::Frame;
-use super::http2_stream::Stream;
-use super::limits::{
+use crate::engine::Engine;
+use crate::frames::Frame;
+use crate::http2_stream::Stream;
+use crate::limits::{
     CONNECTION_WINDOW_BYTES, LEAVE_PATIENCE, Limits, PING_PATIENCE, SEND_BUFFER_BYTES,
     STREAM_ERRORS_MAX, STREAM_WINDOW_BYTES, UNSEEN_RESETS_MAX,
 };
-use super::peer::Peer;
+use crate::peer::Peer;
 
 /// Greets the client, as HTTP/2 has it. `None` if it is no client.
 pub async fn shake_hands<T>(io: T, limits: &Limits) -> Option<Connection<T, Frame>>

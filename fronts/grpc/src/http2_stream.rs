@@ -8,7 +8,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Response};
 
-use super::frames::Frame;
+use crate::frames::Frame;
 
 /// The stream is no more: the client reset it or has gone, or it was closed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

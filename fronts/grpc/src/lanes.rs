@@ -12,7 +12,7 @@ use wave_core::message::Subject;
 use wave_rpc::dispatch::{Arrival, Event};
 use wave_rpc::status::Code;
 
-use super::slots::Ready;
+use crate::slots::Ready;
 
 /// Pieces that a queue holds.
 const PIECES: usize = 1024;

@@ -1,4 +1,4 @@
-//! The front for RPCs: gRPC over HTTP/2 (and TLS), around a [`Dispatch`](wave_rpc::dispatch::Dispatch).
+//! The front for RPCs: gRPC over HTTP/2 (and TLS), around a [`Dispatch`](wave_rpc::dispatch::Dispatch), on an agent's thread.
 //!
 //! ```text
 //!  clients ──> http2 ──────> engine ─────> Dispatch ══> workers on the host
@@ -17,12 +17,16 @@
 //!  clients ──> http2 ──> engine ──> lanes ══╝
 //!              connection cores                  first core
 //! ```
+//!
+//! Must not know: hosts and workloads.
+
+#![forbid(unsafe_code)]
 
 mod admission;
 mod args;
-mod beside;
 mod call;
 mod class;
+mod command;
 mod connect;
 mod cores;
 mod engine;
@@ -45,7 +49,6 @@ mod percent;
 mod reflection;
 mod reply;
 mod request;
-mod serve;
 mod shared;
 mod slots;
 mod spare;
@@ -53,12 +56,10 @@ mod timeout;
 mod tls;
 
 pub use args::{RpcArgs, listen_address};
-pub use beside::Source;
-pub(crate) use beside::{Beside, both};
+pub use command::{FrontArgs, execute, main_with};
 pub use engine::HostGone;
 pub use front::{Ender, FrontError, RpcFront, RpcOptions};
 pub use limits::Limits;
 pub use notes::NotesTo;
-pub use serve::{serve, serve_with};
 pub use shared::FrontCounts;
 pub use tls::TlsError;

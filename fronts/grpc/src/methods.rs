@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use wave_rpc::service::{Method, Service};
 
-use super::reflection::Files;
+use crate::reflection::Files;
 
 /// A host's methods, and its descriptors.
 #[derive(Debug)]

@@ -13,8 +13,6 @@ use wave_links::say;
 use wave_links::socket::{Connection, Listener, Offer, SocketError};
 use wave_links::{AnyPort, LinkSpec, Memory, SocketBell};
 
-use super::front::RpcFront;
-
 /// How often it is looked who connects, and who has gone.
 const LOOK_EVERY: Nanos = Nanos::from_millis(50);
 /// How often a front that would sleep looks whether there is room again.
@@ -47,20 +45,17 @@ impl NotesTo {
         Ok(NotesTo { listener, link, line: None, looked: None, buffer: Vec::new(), quiet })
     }
 
-    /// Sends the notes of the front's last turn.
-    pub(super) fn pass(&mut self, front: &mut RpcFront) {
-        let now = front.polled();
+    /// Sends the notes of the front's last turn, and where the scheduler has missed some, those of all open requests.
+    pub(crate) fn pass(&mut self, now: Nanos, notes: &[Note], open: impl FnOnce(&mut Vec<Note>)) {
         if self.looked.is_none_or(|looked| now.since(looked) >= LOOK_EVERY) {
             self.looked = Some(now);
             self.look();
         }
-        self.buffer.clear();
-        front.take_notes(|request| self.buffer.push(request.to_note()));
         let Some(line) = &mut self.line else { return };
-        let mut sent = line.notes.send(&self.buffer);
+        let mut sent = line.notes.send(notes);
         if sent.is_ok() && line.notes.is_behind() {
             self.buffer.clear();
-            front.open_notes(|request| self.buffer.push(request.to_note()));
+            open(&mut self.buffer);
             sent = line.notes.catch_up(&self.buffer);
         }
         if let Err(error) = sent {
@@ -70,18 +65,18 @@ impl NotesTo {
     }
 
     /// When a front that sleeps has to look again.
-    pub(super) fn due(&self, now: Nanos) -> Option<Nanos> {
+    pub(crate) fn due(&self, now: Nanos) -> Option<Nanos> {
         let line = self.line.as_ref().filter(|line| line.notes.is_behind());
         line.map(|_| now + ROOM_EVERY)
     }
 
     /// The front has slept: somebody may have connected.
-    pub(super) fn awake(&mut self) {
+    pub(crate) fn awake(&mut self) {
         self.looked = None;
     }
 
     /// Where schedulers connect.
-    pub(super) fn listener(&self) -> &impl AsFd {
+    pub(crate) fn listener(&self) -> &impl AsFd {
         &self.listener
     }
 

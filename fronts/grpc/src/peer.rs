@@ -9,8 +9,8 @@ use std::task::Waker;
 use wave_core::clock::Nanos;
 use wave_rpc::status::Status;
 
-use super::admission::{Address, Connection};
-use super::limits::RESETS_MAX;
+use crate::admission::{Address, Connection};
+use crate::limits::RESETS_MAX;
 
 /// A connection.
 #[derive(Debug)]
@@ -157,9 +157,9 @@ fn hash(what: impl Hash) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::admission::Admission;
-    use super::super::shared::Totals;
     use super::*;
+    use crate::admission::Admission;
+    use crate::shared::Totals;
 
     #[test]
     fn who_resets_nearly_all_calls_floods() {

@@ -9,7 +9,7 @@ use prost_types::{
 };
 use wave_rpc::status::{Code, Status};
 
-use super::methods::Methods;
+use crate::methods::Methods;
 
 /// Paths of the two versions' one method.
 pub const PATHS: [&str; 2] = [

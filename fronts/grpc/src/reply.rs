@@ -4,8 +4,8 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use wave_rpc::status::{Code, Status};
 
-use super::metadata::{self, BadReply};
-use super::percent;
+use crate::metadata::{self, BadReply};
+use crate::percent;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

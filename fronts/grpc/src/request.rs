@@ -6,9 +6,9 @@ use http::{HeaderValue, Method, StatusCode};
 use wave_core::clock::Nanos;
 use wave_rpc::status::{Code, Status};
 
-use super::class::Asked;
-use super::metadata;
-use super::timeout;
+use crate::class::Asked;
+use crate::metadata;
+use crate::timeout;
 
 /// A request, but for its path and its messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use wave_core::clock::Nanos;
 use wave_rpc::service::Method;
 use wave_rpc::status::{Code, Status};
 
-use super::host::Host;
-use super::limits::Limits;
-use super::methods::Methods;
-use super::reply::Templates;
+use crate::host::Host;
+use crate::limits::Limits;
+use crate::methods::Methods;
+use crate::reply::Templates;
 
 /// How many calls came to what in the front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wave_core::clock::Nanos;
 use wave_links::heap;
 
-use super::admission::Admission;
+use crate::admission::Admission;
 
 /// How often it is looked how much calls and connections take.
 const LOOK_EVERY: Nanos = Nanos::from_millis(50);
@@ -58,8 +58,8 @@ impl Spare {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::Totals;
     use super::*;
+    use crate::shared::Totals;
 
     #[test]
     fn memory_is_returned_once_after_a_flood_has_gone() {

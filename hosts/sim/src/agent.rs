@@ -75,8 +75,6 @@ impl Front for Notes {
         }
         Progress::More
     }
-
-    fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 }
 
 impl Work {
@@ -350,10 +348,7 @@ fn live<R: Recorder>(
     let notes = enclave.notes.borrow().clone();
     let work = Work::of(setup, notes.as_ref());
     let policy = Working { policy, world: world.clone(), work, began: Rc::clone(&began) };
-    let mut agent = Agent::new(layout, port, bells, policy, recorder);
-    if let Some(notes) = notes {
-        agent.add_front(Box::new(notes));
-    }
+    let mut agent = Agent::with_front(layout, port, bells, policy, recorder, notes);
     agent.announce();
     let told = Told::default();
     let mut idle_since = None;

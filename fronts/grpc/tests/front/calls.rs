@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use wave_agent::rpc::Limits;
+use wave_grpc::Limits;
 use wave_rpc::extents::PayloadConfig;
 use wave_rpc::status::Code;
 use wave_user::rpc::Options;

@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wave_agent::Seat;
-use wave_agent::rpc::{FrontError, Limits, RpcFront, RpcOptions};
+use wave_core::agent::Front;
+use wave_core::clock::Nanos;
+use wave_grpc::{FrontError, Limits, RpcFront, RpcOptions};
 use wave_rpc::status::Code;
 use wave_user::rpc::{Methods, Options, Server};
 
@@ -156,7 +158,7 @@ impl Held {
             while !over.load(SeqCst) {
                 resting.store(held.load(SeqCst), SeqCst);
                 if !resting.load(SeqCst) {
-                    front.poll();
+                    front.poll(Nanos(0), &mut Vec::new());
                 }
                 std::thread::yield_now();
             }

@@ -4,7 +4,10 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use wave_agent::rpc::{Limits, RpcFront, serve};
+use wave_agent::serve;
+use wave_core::agent::Front;
+use wave_core::clock::Nanos;
+use wave_grpc::{Limits, RpcFront};
 use wave_rpc::status::Code;
 use wave_user::rpc::{Methods, Options, Server};
 
@@ -261,7 +264,7 @@ fn a_front_that_finds_a_full_backlog_accepts_all_of_it() {
             crowd.push(std::net::TcpStream::connect(front.addresses()[0]).unwrap());
         }
         for _ in 0..100_000 {
-            front.poll();
+            front.poll(Nanos(0), &mut Vec::new());
         }
         assert_eq!(front.front_counts().connections, crowd.len() as u64);
     }

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tempfile::TempDir;
-use wave_agent::Seat;
-use wave_agent::rpc::{Ender, Limits, RpcFront, RpcOptions, serve};
+use wave_agent::{Seat, serve};
+use wave_grpc::{Ender, Limits, RpcFront, RpcOptions};
 use wave_rpc::service::Method;
 use wave_rpc::status::{Code, Status};
 use wave_user::Enclave;

@@ -11,7 +11,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use wave_agent::rpc::Limits;
+use wave_grpc::Limits;
 
 use crate::fixture::Fixture;
 
@@ -31,7 +31,7 @@ fn the_front_fails_no_case_of_h2spec_that_a_plain_server_passes() {
         // Where a machine checks for everybody, leaving it out would hide that nothing was checked.
         assert!(std::env::var_os(PROGRAM).is_none(), "{PROGRAM} names no program: {error}");
         wave_skip::skip(format!(
-            "there is no h2spec ({error}); with Go, in agent/tests/rpc/h2spec: \
+            "there is no h2spec ({error}); with Go, in fronts/grpc/tests/front/h2spec: \
              go install github.com/summerwind/h2spec/cmd/h2spec"
         ));
         return;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
-use wave_agent::rpc::Limits;
+use wave_grpc::Limits;
 use wave_rpc::status::Code;
 
 use crate::client::{Client, Open, run, until};

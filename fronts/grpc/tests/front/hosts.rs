@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use wave_agent::rpc::Limits;
 use wave_agent::{AttachError, attach, attach_rpc};
+use wave_grpc::Limits;
 use wave_rpc::status::Code;
 use wave_user::Enclave;
 
@@ -73,7 +73,7 @@ fn a_front_whose_host_turns_to_another_agent_leaves() {
     run(async {
         let mut client = client(&fixture).await;
         assert_eq!(client.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
-        let other = attach_rpc(&fixture.folder.path().join("host")).unwrap();
+        let other = attach_rpc(&fixture.folder.path().join("host"), true).unwrap();
         let steering = wave_rpc::steer::by_name("jbsq", &other.layout.config).unwrap();
         let mut dispatch =
             wave_rpc::dispatch::Dispatch::new(other.layout, other.port, other.host_bells, steering);
@@ -129,6 +129,6 @@ fn an_agent_of_another_kind_takes_nothing_from_a_front() {
     });
     let threads = fixture.folder.path().join("threads.sock");
     let _enclave = Enclave::start(wave_user::Options::new(&threads).cores(1)).unwrap();
-    let error = attach_rpc(&threads).unwrap_err();
+    let error = attach_rpc(&threads, true).unwrap_err();
     assert!(matches!(error, AttachError::Other { option: "--attach", .. }), "{error}");
 }

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use wave_agent::Seat;
-use wave_agent::rpc::{Limits, RpcFront, RpcOptions, serve};
+use wave_agent::{Seat, serve};
+use wave_grpc::{Limits, RpcFront, RpcOptions};
 use wave_rpc::status::{Code, Status};
 use wave_user::rpc::{Call, Methods, Options, Server};
 

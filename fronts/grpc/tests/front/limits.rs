@@ -5,7 +5,7 @@ use std::time::Duration;
 use h2::Reason;
 use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use wave_agent::rpc::Limits;
+use wave_grpc::Limits;
 use wave_rpc::status::Code;
 
 use crate::calls::client;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use wave_agent::rpc::{NotesTo, RpcFront, Source, serve_with};
-use wave_agent::{NotesFrom, Registry, Seat, attach, run_with};
+use wave_agent::{NotesFrom, Registry, Seat, attach, run_with, serve};
+use wave_grpc::{NotesTo, RpcFront};
 use wave_links::LinkSpec;
 use wave_rpc::status::Code;
 use wave_user::Enclave;
@@ -59,9 +59,9 @@ fn front_process() {
     };
     let options = front_options(rpc, &address, "jbsq:k=1");
     let link = LinkSpec::builtin(&link).unwrap();
-    let mut notes = NotesTo::new(&PathBuf::from(notes), link, true).unwrap();
     let mut front = RpcFront::new(options, Instant::now()).unwrap();
-    serve_with(&mut front, Some(&mut notes));
+    front.offer_notes(NotesTo::new(&PathBuf::from(notes), link, true).unwrap());
+    serve(&mut front);
 }
 
 /// What the scheduler's process runs, again whenever its host turns it out.
@@ -77,9 +77,11 @@ fn scheduler_process() {
             continue;
         };
         let policy = Registry::shipped().make(&policy, &attached.layout.config).unwrap();
-        let mut notes = notes.clone().map(|notes| NotesFrom::new(notes, true).unwrap());
-        let source = notes.as_mut().map_or(Source::None, Source::Link);
-        run_with(attached, policy, (), Seat::Shared, source).unwrap();
+        let left = match notes.clone().map(|notes| NotesFrom::new(notes, true).unwrap()) {
+            None => run_with(attached, policy, (), Seat::Shared, ()),
+            Some(notes) => run_with(attached, policy, (), Seat::Shared, notes),
+        };
+        left.unwrap();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::pki_types::ServerName;
-use wave_agent::rpc::Limits;
+use wave_grpc::Limits;
 
 use crate::client::{Client, run};
 use crate::dial::{CERTIFICATE, KEY, connector};
