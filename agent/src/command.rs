@@ -1,10 +1,12 @@
 //! The agent's command line, shared by `wave agent` and by every policy's own binary.
 
 use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args, Parser};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use wave_core::control::Revoked;
 use wave_core::log::Header;
 use wave_links::say;
@@ -53,6 +55,12 @@ pub struct AgentArgs {
     /// handed to a thread.
     #[arg(long, value_name = "SOCKET", requires = "scheduler")]
     pub notes_from: Option<PathBuf>,
+    /// List the policies, with their settings, and end.
+    #[arg(long)]
+    pub policies: bool,
+    /// End with the process that started this one.
+    #[arg(long, hide = true)]
+    pub leave_with_parent: bool,
 }
 
 /// Where an agent is told of no host.
@@ -74,11 +82,21 @@ impl AgentArgs {
         self.attach.is_some() || self.device.is_some()
     }
 
-    /// Checks the policy's name and settings, and pins this thread. May be done twice.
-    ///
-    /// # Errors
-    /// An exit code, and why.
-    pub fn prepare(&self, registry: &Registry) -> Result<(), (u8, String)> {
+    /// Does what is asked of every agent before it looks for a host; if that was all, returns how it went. May be done twice.
+    pub fn begin(&self, registry: &Registry) -> Option<ExitCode> {
+        if self.policies {
+            // Where nobody reads it, nobody misses it.
+            let _ = std::io::stdout().write_all(registry.describe().as_bytes());
+            return Some(ExitCode::SUCCESS);
+        }
+        if self.leave_with_parent && !leave_with_parent() {
+            return Some(ExitCode::SUCCESS);
+        }
+        self.prepare(registry).err().map(|(code, why)| fail(code, why))
+    }
+
+    /// Checks the policy's name and settings, and pins this thread.
+    fn prepare(&self, registry: &Registry) -> Result<(), (u8, String)> {
         registry.check(&self.policy).map_err(|error| (2, error))?;
         self.cpu.map_or(Ok(()), pin).map_err(|error| (3, error))
     }
@@ -90,6 +108,14 @@ pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
 }
 
+/// Has the kernel end this process with its parent; returns whether the parent is still there.
+fn leave_with_parent() -> bool {
+    let before = getppid();
+    let asked = set_parent_process_death_signal(Some(Signal::KILL));
+    // A parent that went in between sends nothing; its orphans have another one by now.
+    asked.is_ok() && getppid() == before && before.is_some()
+}
+
 /// Says why on standard error, and returns the exit code.
 pub fn fail(code: u8, why: impl Display) -> ExitCode {
     say!("wave agent: {why}");
@@ -98,6 +124,9 @@ pub fn fail(code: u8, why: impl Display) -> ExitCode {
 
 /// Attaches and runs until the host goes or turns the agent out.
 pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
+    if let Some(left) = args.begin(registry) {
+        return left;
+    }
     match &args.notes_from {
         None => execute_with(registry, args, ()),
         Some(socket) => match NotesFrom::new(socket.clone(), args.quiet) {
@@ -109,8 +138,8 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
 
 /// [`execute`] with a front on the same thread; also ends when that has ended.
 pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFront) -> ExitCode {
-    if let Err((code, why)) = args.prepare(registry) {
-        return fail(code, why);
+    if let Some(left) = args.begin(registry) {
+        return left;
     }
     let seat = Seat::of(args);
     let (place, attached) = match (&args.attach, &args.device) {

@@ -4,9 +4,9 @@
 //!
 //! ```no_run
 //! use wave_agent::{Registry, main_with};
-//! # use wave_sched::policies::fifo::Fifo as MyPolicy;
+//! # mod my_policy { pub use wave_sched::policies::SHIPPED as POLICIES; }
 //! fn main() -> std::process::ExitCode {
-//!     main_with(Registry::shipped().with("my-policy", |config| Box::new(MyPolicy::new(config))))
+//!     main_with(Registry::shipped().with_policies(&my_policy::POLICIES))
 //! }
 //! ```
 //!

@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use wave_agent::Registry;
 use wave_grpc::FrontArgs;
 
@@ -30,9 +29,6 @@ pub struct AgentCommand {
     replace: Option<Replace>,
     #[command(flatten)]
     agent: FrontArgs,
-    /// End with the process that started this one.
-    #[arg(long, hide = true)]
-    leave_with_parent: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -51,20 +47,9 @@ enum Replace {
 
 /// Runs the agent until it has to leave.
 pub fn execute(command: AgentCommand) -> ExitCode {
-    if command.leave_with_parent && !leave_with_parent() {
-        return ExitCode::SUCCESS;
-    }
     let args = match command.replace {
         Some(Replace::Replace(args)) => args,
         None => command.agent,
     };
     wave_grpc::execute(&Registry::shipped(), &args)
-}
-
-/// Has the kernel end this process with its parent; returns whether the parent is still there.
-fn leave_with_parent() -> bool {
-    let before = getppid();
-    let asked = set_parent_process_death_signal(Some(Signal::KILL));
-    // A parent that went in between sends nothing; its orphans have another one by now.
-    asked.is_ok() && getppid() == before && before.is_some()
 }

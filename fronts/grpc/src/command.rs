@@ -49,8 +49,8 @@ pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
         return fail(2, why);
     }
     // Before anything else is touched; its threads run on the agent's CPU, too.
-    if let Err((code, why)) = args.agent.prepare(registry) {
-        return fail(code, why);
+    if let Some(left) = args.agent.begin(registry) {
+        return left;
     }
     let mut front = match make_front(args) {
         Ok(Some(front)) => front,
