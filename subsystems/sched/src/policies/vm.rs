@@ -161,7 +161,7 @@ impl Discipline for FairShares {
         self.by_time.remove(id);
     }
 
-    fn take(&mut self, now: Nanos, threads: &[Thread]) -> Option<u32> {
+    fn take(&mut self, now: Nanos, _core: u16, threads: &[Thread]) -> Option<u32> {
         let (id, is_overdue) = self.first(now, threads)?;
         if !is_overdue {
             self.floor = self.floor.max(threads[id as usize].mark);
@@ -177,7 +177,7 @@ impl Discipline for FairShares {
         self.looked_at = None;
     }
 
-    fn charge(&mut self, thread: &mut Thread, ran: Nanos) {
+    fn charge(&mut self, _id: u32, thread: &mut Thread, ran: Nanos) {
         thread.mark = thread.mark.saturating_add(self.weighed(thread, ran));
     }
 
