@@ -1,4 +1,4 @@
-//! An agent in a process of its own: the same binary, as `wave agent`.
+//! An agent in a process of its own: the same binary, as `wave agent`, or a program of the user's.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -26,9 +26,10 @@ pub struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`, and writes `log`.
+    /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`, and writes `log`: `program`, or this binary.
     /// Must be called on a thread that outlives the agent.
     pub fn start(
+        program: Option<&Path>,
         socket: &Path,
         policy: &str,
         cpu: usize,
@@ -40,7 +41,10 @@ impl AgentProcess {
         if let Some(Log { path, about }) = log {
             words.extend(["--record".into(), path.into(), "--record-about".into(), about.into()]);
         }
-        AgentProcess::start_with(&words, cpu, shares_cpu)
+        match program {
+            None => AgentProcess::start_with(&words, cpu, shares_cpu),
+            Some(program) => AgentProcess::spawn(Command::new(program), &words, cpu, shares_cpu),
+        }
     }
 
     /// Starts an agent with these arguments of `wave agent`, on `cpu`. Must be called on a thread that
@@ -52,7 +56,17 @@ impl AgentProcess {
     ) -> Result<AgentProcess, Failure> {
         let program = std::env::current_exe().map_err(starting)?;
         let mut command = Command::new(program);
-        command.args(["agent", "--quiet", "--leave-with-parent"]).args(words);
+        command.arg("agent");
+        AgentProcess::spawn(command, words, cpu, shares_cpu)
+    }
+
+    fn spawn(
+        mut command: Command,
+        words: &[OsString],
+        cpu: usize,
+        shares_cpu: bool,
+    ) -> Result<AgentProcess, Failure> {
+        command.args(["--quiet", "--leave-with-parent"]).args(words);
         command.args(["--cpu", &cpu.to_string()]);
         if shares_cpu {
             command.arg("--share-cpu");
@@ -125,6 +139,22 @@ impl AgentProcess {
         let ticks = rustix::param::clock_ticks_per_second();
         Some(Duration::from_millis(cpu_ticks(&stat)? * 1000 / ticks))
     }
+}
+
+/// The names of the policies of a user's agent.
+pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
+    let shown = program.display();
+    let output = Command::new(program).arg("--policies").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| Failure::Scenario(format!("--agent {shown}: {error}")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text.lines().filter(|line| !line.starts_with(' '));
+    let names: Vec<_> =
+        lines.filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect();
+    if names.is_empty() || !output.status.success() {
+        let why = "it lists no policies when asked with --policies; an agent's `main` is wave_agent::main_with";
+        return Err(Failure::Scenario(format!("--agent {shown}: {why}")));
+    }
+    Ok(names)
 }
 
 fn starting(error: std::io::Error) -> Failure {

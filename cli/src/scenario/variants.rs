@@ -174,6 +174,7 @@ fn agent(
     }
     Ok(Agent {
         placement,
+        program: None,
         policy: policy.get_ref().clone(),
         messages: queue(
             "messages",
