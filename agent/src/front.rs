@@ -21,6 +21,12 @@ pub trait ThreadFront: Front {
         false
     }
 
+    /// Whether a turn that did something left more to do at once. Only a front that is alone is asked: one that is done may sleep
+    /// without another look.
+    fn has_more(&self) -> bool {
+        true
+    }
+
     /// How a front that is alone waits for work.
     fn seat(&self) -> Seat {
         Seat::Own
@@ -57,6 +63,10 @@ impl<F: ThreadFront + ?Sized> ThreadFront for &mut F {
 
     fn has_ended(&mut self) -> bool {
         (**self).has_ended()
+    }
+
+    fn has_more(&self) -> bool {
+        (**self).has_more()
     }
 
     fn seat(&self) -> Seat {

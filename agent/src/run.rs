@@ -114,8 +114,8 @@ trait Duty {
 enum Turn {
     /// Something was done: the next one at once.
     Progress,
-    /// Nothing to do, until something happens or it is this time.
-    Idle(Option<Nanos>),
+    /// Nothing to do any more, until something happens or it is this time; `worked`: there was.
+    Idle { until: Option<Nanos>, worked: bool },
     /// There are no more.
     Over(Exit),
 }
@@ -135,7 +135,14 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
                 }
                 continue;
             }
-            Turn::Idle(_) => {}
+            Turn::Idle { worked: false, .. } => {}
+            Turn::Idle { worked: true, .. } => {
+                idle_since = None;
+                // It may have the answer by the time that this thread would sleep.
+                if seat == Seat::Shared {
+                    std::thread::yield_now();
+                }
+            }
         }
         let idle = now.since(*idle_since.get_or_insert(now));
         duty.rest(idle);
@@ -153,7 +160,7 @@ fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
         match duty.turn(duty.now())? {
             Turn::Over(exit) => return Ok(exit),
             Turn::Progress => {}
-            Turn::Idle(until) => {
+            Turn::Idle { until, .. } => {
                 let left = |at: Nanos| Duration::from_nanos(at.since(duty.now()).0);
                 duty.wait(until.map_or(LIFE_CHECK, |at| left(at).min(LIFE_CHECK)));
             }
@@ -197,7 +204,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Duty
                         return Ok(Turn::Over(Exit::HostGone));
                     }
                 }
-                Turn::Idle(until)
+                Turn::Idle { until, worked: false }
             }
         })
     }
@@ -248,9 +255,11 @@ impl<F: ThreadFront> Duty for Alone<F> {
         let progress = self.front.poll(now, &mut self.notes);
         self.notes.clear();
         self.front.look_after();
-        Ok(match progress {
-            Progress::More => Turn::Progress,
-            Progress::Done => Turn::Idle(self.front.next_deadline()),
+        let worked = progress == Progress::More;
+        Ok(if worked && self.front.has_more() {
+            Turn::Progress
+        } else {
+            Turn::Idle { until: self.front.next_deadline(), worked }
         })
     }
 

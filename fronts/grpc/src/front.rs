@@ -143,6 +143,8 @@ pub struct RpcFront {
     /// When there is something to do, of all that the last poll left.
     due: Option<Nanos>,
     progressed: bool,
+    /// Whether the last poll left something to do at once.
+    has_more: bool,
     parks: bool,
     addresses: Vec<SocketAddr>,
     options: RpcOptions,
@@ -222,6 +224,7 @@ impl RpcFront {
             polled: Nanos(0),
             due: None,
             progressed: false,
+            has_more: false,
             parks: false,
             addresses: Vec::new(),
             options,

@@ -74,13 +74,11 @@ impl Front for RpcFront {
         }
         drop(engine);
         let has_progressed = std::mem::take(&mut self.progressed);
-        match step {
-            Step::Idle(until) if !has_progressed => {
-                self.due = until.into_iter().chain(due).min();
-                Progress::Done
-            }
-            _ => Progress::More,
+        self.has_more = !matches!(step, Step::Idle(_));
+        if let Step::Idle(until) = step {
+            self.due = until.into_iter().chain(due).min();
         }
+        if has_progressed || self.has_more { Progress::More } else { Progress::Done }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -129,6 +127,10 @@ impl ThreadFront for RpcFront {
             self.cores.iter_mut().for_each(CoreThread::join);
         }
         has_ended
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn seat(&self) -> Seat {
