@@ -1,4 +1,4 @@
-//! Policies of a user's own in the simulator: what `wave_sched::scheduler` adds to them holds under every fault, and the fuzzer finds
+//! User-registered policies in the simulator: what `wave_sched::scheduler` adds to them holds under every fault, and the fuzzer finds
 //! what is wrong with one.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ impl Scheduler for Lifo {
     }
 }
 
-/// Even classes first; odd ones are not left for cores that run.
+/// Even classes first; only they are prestaged.
 #[derive(Default)]
 struct ByClass([VecDeque<Thread>; 2]);
 
@@ -91,6 +91,5 @@ fn a_policy_that_forgets_a_thread_is_found() {
         .map(|violation| violation.rule)
         .collect();
     rules.sort_unstable();
-    println!("{rules:?}");
     assert!(rules.len() >= 20, "{rules:?}");
 }

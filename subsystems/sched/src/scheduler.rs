@@ -18,7 +18,7 @@
 //! }
 //! ```
 //!
-//! The rest is what every policy needs, written and fuzzed once: the generation and the sequence that a decision names, where each
+//! The rest is what every policy needs, written once: the generation and the sequence that a decision names, where each
 //! thread is, what a snapshot changes, which refused thread still waits, the requests of a front, cores that ask, and prestaging.
 //! Beyond it there are [`Discipline`], which also ends runs by the agent's clock, and
 //! [`Policy`](wave_core::policy::Policy), which hears every message.
@@ -43,15 +43,17 @@ pub trait Scheduler {
     /// This thread waits for a core from now on, and is yours until you pick it.
     ///
     /// It may stop waiting in the meantime, of which you do not hear: [`Scheduled`] passes over what you pick then, and asks again.
-    /// If it waits again before you have picked it, it is the one that you have already, in the place that you gave it.
+    /// If it waits again, in the same class, before you have picked it, you are not told: it keeps the place that you gave it.
     fn ready(&mut self, thread: Thread);
 
     /// Takes out the thread that runs next, on this core; `None` if no thread should. A thread that you do not have, because you
-    /// have picked it before, counts as none.
+    /// have picked it before, counts as none. A `None` must leave no trace: you are asked again at any time, and a log does not say
+    /// how often.
     fn pick(&mut self, core: u16) -> Option<Run>;
 
     /// Whether the next pick may be left for a core that still runs another thread. It then begins there without waiting for a
     /// decision, and cannot be taken back for a more urgent one. Only asked while at least as many threads wait as there are cores.
+    /// Those that you hold may be more: some may have stopped waiting.
     fn may_prestage(&self, _cores: u16) -> bool {
         true
     }
@@ -116,13 +118,13 @@ impl<S: Scheduler> Scheduled<S> {
     }
 }
 
-/// What the scheduler has of a thread.
+/// What the adapter knows of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     waits: bool,
     class: u16,
-    /// By class, whether the scheduler has it, be it that the thread has stopped waiting or is of another class now. So it never has
-    /// more of one thread than there are classes, whatever a host says.
+    /// A bit for each class in which the scheduler holds it, even if it no longer waits or has changed class. So there are never
+    /// more entries of one thread than classes, whatever a host says.
     handed: u16,
 }
 
@@ -158,11 +160,11 @@ impl<S: Scheduler> Discipline for Order<S> {
         self.scheduler.may_prestage(cores)
     }
 
-    fn enter(&mut self, _now: Nanos, id: u32, thread: &mut common::Thread, _cause: Cause) {
+    fn enter(&mut self, _now: Nanos, id: u32, thread: &mut common::Thread, cause: Cause) {
         let known = &mut self.known[id as usize];
         (known.waits, known.class) = (true, thread.class);
         self.waiting += 1;
-        if known.handed & bit(thread.class) == 0 {
+        if cause != Cause::Runs && known.handed & bit(thread.class) == 0 {
             known.handed |= bit(thread.class);
             self.scheduler.ready(Thread { id, class: thread.class, core: thread.core });
         }

@@ -146,7 +146,7 @@ impl Discipline for FairShares {
     fn enter(&mut self, _now: Nanos, id: u32, thread: &mut Thread, cause: Cause) {
         let floor = match cause {
             Cause::Woken => self.floor.saturating_sub(self.shares.quantum_min.0),
-            Cause::Found => self.floor,
+            Cause::Found | Cause::Runs => self.floor,
             Cause::Yielded | Cause::Preempted => 0,
             // As if it had run: the core asks again at once.
             Cause::Refused => thread.mark.saturating_add(self.weighed(thread, self.shares.grain)),

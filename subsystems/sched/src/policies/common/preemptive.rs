@@ -95,6 +95,8 @@ pub enum Cause {
     Refused,
     /// A snapshot says so.
     Found,
+    /// A snapshot says that it runs: it leaves at once, with the mark of one that was found.
+    Runs,
 }
 
 /// In which order threads wait, and which runs are ended for them.
@@ -225,7 +227,9 @@ impl<D: Discipline> Preemptive<D> {
 
     fn serve(&mut self, now: Nanos, desk: &mut Desk<'_>) {
         while let Some(core) = desk.asking() {
-            let Some(id) = self.discipline.take(now, core, &self.threads) else { return };
+            let Some(id) = self.discipline.take(now, core, &self.threads) else {
+                return self.serve_others(now, desk, core);
+            };
             let last = self.threads[id as usize].core;
             let core = if D::STICKY && desk.asks(last) { last } else { core };
             self.stage(desk, core, id);
@@ -238,6 +242,20 @@ impl<D: Discipline> Preemptive<D> {
             let Some(core) = desk.open() else { return };
             let Some(id) = self.discipline.take(now, core, &self.threads) else { return };
             self.stage(desk, core, id);
+        }
+    }
+
+    /// There is no thread for this core, but there may be some for others.
+    fn serve_others(&mut self, now: Nanos, desk: &mut Desk<'_>, but: u16) {
+        for core in (0..desk.cores()).filter(|core| *core != but) {
+            if self.discipline.waiting() == 0 || desk.is_full() {
+                return;
+            }
+            if desk.asks(core)
+                && let Some(id) = self.discipline.take(now, core, &self.threads)
+            {
+                self.stage(desk, core, id);
+            }
         }
     }
 
@@ -413,8 +431,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
             match record.state {
                 State::Runnable => self.enter(now, id, Cause::Found),
                 State::Running => {
-                    // Its mark, as for those that wait.
-                    self.enter(now, id, Cause::Found);
+                    self.enter(now, id, Cause::Runs);
                     // Whoever decided it may have given it no slice.
                     self.begin(now, record.core, id, false);
                 }
