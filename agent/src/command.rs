@@ -63,7 +63,7 @@ pub struct AgentArgs {
     pub leave_with_parent: bool,
 }
 
-/// Where an agent is told of no host.
+/// The error if the command line names no host.
 const NOWHERE: &str = "name a host: --attach SOCKET or --device FOLDER; --help tells more";
 
 /// The exit code of an agent that its host has turned out.
@@ -82,7 +82,7 @@ impl AgentArgs {
         self.attach.is_some() || self.device.is_some()
     }
 
-    /// Does what is asked of every agent before it looks for a host; if that was all, returns how it went. May be done twice.
+    /// Handles the options that need no host. Returns an exit code if the agent is to end. May be called twice.
     pub fn begin(&self, registry: &Registry) -> Option<ExitCode> {
         if self.policies {
             // Where nobody reads it, nobody misses it.
@@ -128,9 +128,9 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
         return left;
     }
     match &args.notes_from {
-        None => execute_with(registry, args, ()),
+        None => decide(registry, args, ()),
         Some(socket) => match NotesFrom::new(socket.clone(), args.quiet) {
-            Ok(link) => execute_with(registry, args, link),
+            Ok(link) => decide(registry, args, link),
             Err(error) => fail(3, format_args!("cannot take notes: {error}")),
         },
     }
@@ -141,6 +141,14 @@ pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFro
     if let Some(left) = args.begin(registry) {
         return left;
     }
+    if args.notes_from.is_some() {
+        return fail(2, "--notes-from is for a scheduler without a front in its agent");
+    }
+    decide(registry, args, front)
+}
+
+/// Attaches, and decides with this front beside.
+fn decide(registry: &Registry, args: &AgentArgs, mut front: impl ThreadFront) -> ExitCode {
     let seat = Seat::of(args);
     let (place, attached) = match (&args.attach, &args.device) {
         (_, Some(folder)) => (folder, attach_device(folder)),
@@ -168,7 +176,7 @@ pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFro
         );
     }
     let left = match &args.record {
-        None => run_with(attached, policy, (), seat, front),
+        None => run_with(attached, policy, (), seat, &mut front),
         Some(file) => {
             let link = &attached.link;
             let about = match &args.record_about {
@@ -177,7 +185,7 @@ pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFro
             };
             let header = Header { config, policy: args.policy.clone(), about };
             match record_to(file, &header) {
-                Ok(log) => run_with(attached, policy, log, seat, front),
+                Ok(log) => run_with(attached, policy, log, seat, &mut front),
                 Err(error) => {
                     return fail(
                         3,
@@ -187,6 +195,9 @@ pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFro
             }
         }
     };
+    if let Some(why) = front.failure() {
+        return fail(2, why);
+    }
     match left {
         Ok(Exit::Revoked(Revoked::Fault)) => fail(
             TURNED_OUT,

@@ -27,6 +27,11 @@ pub trait ThreadFront: Front {
         true
     }
 
+    /// Why it has ended by itself, if it has.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// How a front that is alone waits for work.
     fn seat(&self) -> Seat {
         Seat::Own
@@ -67,6 +72,10 @@ impl<F: ThreadFront + ?Sized> ThreadFront for &mut F {
 
     fn has_more(&self) -> bool {
         (**self).has_more()
+    }
+
+    fn failure(&self) -> Option<String> {
+        (**self).failure()
     }
 
     fn seat(&self) -> Seat {

@@ -67,14 +67,19 @@ impl Registry {
         self.own_names().chain(shipped)
     }
 
-    /// What there is to know of each policy, as text: a line that begins with its name, and lines about its settings.
+    /// What there is to know of each policy, as text: a line with its name and its subsystem, `NAME (SUBSYSTEM): ABOUT`, and lines
+    /// about its settings, which are indented. Policies of a user's own are for `any` subsystem.
     pub fn describe(&self) -> String {
-        let own = self.own.iter().flat_map(|own| own.0).map(|(known, _)| known);
-        let shipped = self.deciding().flat_map(|known| known.policies);
+        let own = self.own.iter().flat_map(|own| own.0).map(|(known, _)| ("any", *known));
+        let shipped = self
+            .deciding()
+            .flat_map(|subsystem| subsystem.policies.iter().map(|known| (subsystem.name, *known)));
+        let is_seen = |known: &Known| !self.own_names().any(|own| own == known.name);
+        let shipped = shipped.filter(|(_, known)| is_seen(known));
         let mut text = String::new();
-        for Known { name, about, settings } in own.chain(shipped) {
-            text += &format!("{name}: {about}\n");
-            for setting in *settings {
+        for (subsystem, Known { name, about, settings }) in own.chain(shipped) {
+            text += &format!("{name} ({subsystem}): {about}\n");
+            for setting in settings {
                 let Setting { default, help, .. } = setting;
                 text += &format!("    {setting} (default {default}): {help}\n");
             }
@@ -97,7 +102,7 @@ impl Registry {
         self.own_names().chain(shipped).collect::<Vec<_>>().join(", ")
     }
 
-    /// The own policies among which this text's name is, if there are some.
+    /// The user's list that has the policy named in `text`, if any.
     fn own(&self, text: &str) -> Option<&'static Own> {
         let is_it =
             |own: &&&'static Own| own.0.iter().any(|(known, _)| known.name == name_of(text));

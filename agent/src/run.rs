@@ -100,7 +100,7 @@ trait Duty {
     fn turn(&mut self, now: Nanos) -> Result<Turn, RunError>;
     /// How long to look for work before parking.
     fn spin(&self) -> Nanos;
-    /// For so long there was nothing to do.
+    /// There has been nothing to do for this long.
     fn rest(&mut self, _idle: Nanos) {}
     /// Whether it may sleep. If the next turn finds nothing, it does.
     fn prepare_park(&mut self) -> bool;
@@ -114,7 +114,7 @@ trait Duty {
 enum Turn {
     /// Something was done: the next one at once.
     Progress,
-    /// Nothing to do any more, until something happens or it is this time; `worked`: there was.
+    /// Nothing more to do until something happens or `until` comes; `worked`: this turn did something.
     Idle { until: Option<Nanos>, worked: bool },
     /// There are no more.
     Over(Exit),
@@ -175,7 +175,7 @@ struct Deciding<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> {
     start: Instant,
     bell: OwnBell,
     connection: HostLine,
-    /// When it was looked whether the host has gone.
+    /// When the connection was last checked for a host that has gone.
     looked: Nanos,
     flushed: bool,
 }

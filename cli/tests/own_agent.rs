@@ -52,8 +52,13 @@ fn what_cannot_be_an_agent_is_refused_before_anything_runs() {
     let not_one = "#!/bin/sh\nexit 0\n";
     for (script, policy, more, why) in [
         (not_one, "fifo", &[][..], "it lists no policies"),
-        ("#!/bin/sh\necho 'mine: about'\n", "theirs", &[], "\"theirs\", expected"),
-        ("#!/bin/sh\necho 'mine: about'\n", "mine", &["--host", "sim"], "simulated run has none"),
+        ("#!/bin/sh\necho 'mine (any): about'\n", "theirs", &[], "\"theirs\", expected"),
+        (
+            "#!/bin/sh\necho 'mine (any): about'\n",
+            "mine",
+            &["--host", "sim"],
+            "simulated run has none",
+        ),
     ] {
         let (output, folder) = run(script, policy, more);
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -196,15 +196,19 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
         return bake_off(args, file);
     }
     let own = args.agent.as_deref().map_or(Ok(Vec::new()), policies_of)?;
-    let names: Vec<&str> =
-        own.iter().map(String::as_str).chain(policies::NAMES.iter().copied()).collect();
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let names = if args.agent.is_some() { &own } else { policies::NAMES };
     let mut scenario =
-        scenario::load(file, &names).map_err(|error| Failure::Scenario(error.to_string()))?;
+        scenario::load(file, names).map_err(|error| Failure::Scenario(error.to_string()))?;
     if let Some(program) = &args.agent {
         let Experiment::Requests(requests) = &mut scenario else {
             let why = "--agent is for scenarios that schedule threads";
             return Err(Failure::Scenario(format!("{}: {why}", file.display())));
         };
+        if requests.agents().next().is_none() {
+            let why = "--agent: no variant has an agent";
+            return Err(Failure::Scenario(format!("{}: {why}", file.display())));
+        }
         requests.agents_mut().for_each(|agent| agent.program = Some(program.clone()));
     }
     let digest = scenario.digest()?;
@@ -308,9 +312,9 @@ fn run_rpc(args: &RunArgs, rpc: &Rpc, digest: &str) -> Result<ExitCode, Failure>
 /// Runs a bake-off of memory's tools, and prints the tables, or the object.
 fn bake_off(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     let plan = bakeoff::load(file)?;
-    if args.host != HostName::User || args.live || args.record.is_some() {
-        let why =
-            "a bake-off is of the real kernel's memory: it takes no --host, --live or --record";
+    let is_refused = args.live || args.record.is_some() || args.agent.is_some();
+    if args.host != HostName::User || is_refused {
+        let why = "a bake-off is of the real kernel's memory: it takes no --host, --live, --record or --agent";
         return Err(Failure::Scenario(format!("{}: {why}", plan.name)));
     }
     let text = serde_json::to_vec(&plan).map_err(Failure::cannot)?;

@@ -1,9 +1,11 @@
 //! An agent in a process of its own: the same binary, as `wave agent`, or a program of the user's.
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,6 +17,9 @@ use super::recording::Log;
 
 /// How long an agent may take to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a user's program may take to list its policies, and how much it may write.
+const LIST_PATIENCE: Duration = Duration::from_secs(10);
+const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// A running agent. Killed when it is dropped, and by the kernel when the thread that started it
 /// ends.
@@ -141,18 +146,35 @@ impl AgentProcess {
     }
 }
 
-/// The names of the policies of a user's agent.
+/// The names of the policies for threads of a user's agent.
 pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
-    let shown = program.display();
-    let output = Command::new(program).arg("--policies").stdin(Stdio::null()).output();
-    let output = output.map_err(|error| Failure::Scenario(format!("--agent {shown}: {error}")))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let lines = text.lines().filter(|line| !line.starts_with(' '));
-    let names: Vec<_> =
-        lines.filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect();
-    if names.is_empty() || !output.status.success() {
-        let why = "it lists no policies when asked with --policies; an agent's `main` is wave_agent::main_with";
-        return Err(Failure::Scenario(format!("--agent {shown}: {why}")));
+    let refuse = |why: String| Failure::Scenario(format!("--agent {}: {why}", program.display()));
+    let mut command = Command::new(program);
+    command.arg("--policies").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| refuse(error.to_string()))?;
+    let (sender, receiver) = channel();
+    let out = child.stdout.take();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = out.map(|out| out.take(LIST_BYTES_MAX).read_to_string(&mut text));
+        let _ = sender.send(read.is_some_and(|read| read.is_ok()).then_some(text));
+    });
+    let text = receiver.recv_timeout(LIST_PATIENCE).ok().flatten().unwrap_or_default();
+    // It may go on for ever.
+    let _ = child.kill();
+    let _ = child.wait();
+    // `NAME (SUBSYSTEM): ABOUT`, and below it what is indented.
+    let name = |line: &str| {
+        let (name, rest) = line.split_once(" (")?;
+        let is_for_threads = ["any)", "sched)"].iter().any(|which| rest.starts_with(which));
+        (is_for_threads && !name.is_empty()).then(|| name.to_owned())
+    };
+    let names: Vec<_> = text.lines().filter_map(name).collect();
+    if names.is_empty() {
+        return Err(refuse(format!(
+            "it lists no policies within {} s when asked with --policies; an agent's `main` is wave_agent::main_with",
+            LIST_PATIENCE.as_secs()
+        )));
     }
     Ok(names)
 }

@@ -291,6 +291,11 @@ pub struct Chaos {
 
 impl Scenario {
     /// All agents of its variants.
+    pub fn agents(&self) -> impl Iterator<Item = &Agent> {
+        self.variants.iter().filter_map(Variant::agent)
+    }
+
+    /// All agents of its variants.
     pub fn agents_mut(&mut self) -> impl Iterator<Item = &mut Agent> {
         self.variants.iter_mut().filter_map(|variant| match &mut variant.scheduler {
             Scheduler::Linux => None,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use wave_agent::{AgentArgs, Registry, Seat, fail, serve};
+use wave_agent::{AgentArgs, Registry, Seat, ThreadFront, fail, serve};
 use wave_links::say;
 
 use crate::args::RpcArgs;
@@ -24,15 +24,13 @@ pub struct FrontArgs {
 }
 
 #[derive(Parser)]
-#[command(
-    about = "A Wave agent: attaches to a host and decides which thread runs next; terminates gRPC for one."
-)]
+#[command(about = "A Wave agent: makes a host's decisions, terminates gRPC for a host, or both.")]
 struct Command {
     #[command(flatten)]
     args: FrontArgs,
 }
 
-/// Where an agent is told of no host.
+/// The error if the command line names no host.
 const NOWHERE: &str = "name a host: --attach SOCKET or --device FOLDER to decide for one, --rpc SOCKET --listen ADDRESS:PORT \
                        to terminate gRPC for one, also both at once; --help tells more";
 
@@ -45,7 +43,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
 pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
     let has_scheduler = args.agent.has_host();
     if args.rpc.notes.is_some() && has_scheduler {
-        let why = "--notes offers the notes of a front that has its agent for itself; a scheduler takes them by --notes-from SOCKET";
+        let why = "--notes is for a front without a scheduler in its agent; a scheduler takes notes with --notes-from SOCKET";
         return fail(2, why);
     }
     // Before anything else is touched; its threads run on the agent's CPU, too.
@@ -58,19 +56,17 @@ pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
         Ok(None) => return wave_agent::execute(registry, &args.agent),
         Err((code, why)) => return fail(code, why),
     };
-    let left = if has_scheduler {
-        wave_agent::execute_with(registry, &args.agent, &mut front)
-    } else {
-        match make_notes(args) {
-            Ok(notes) => notes.into_iter().for_each(|notes| front.offer_notes(notes)),
-            Err(why) => return fail(3, why),
-        }
-        serve(&mut front);
-        ExitCode::SUCCESS
-    };
-    match front.unfit() {
-        Some(error) => fail(2, error),
-        None => left,
+    if has_scheduler {
+        return wave_agent::execute_with(registry, &args.agent, &mut front);
+    }
+    match make_notes(args) {
+        Ok(notes) => notes.into_iter().for_each(|notes| front.offer_notes(notes)),
+        Err(why) => return fail(3, why),
+    }
+    serve(&mut front);
+    match front.failure() {
+        Some(why) => fail(2, why),
+        None => ExitCode::SUCCESS,
     }
 }
 

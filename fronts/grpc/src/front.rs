@@ -43,6 +43,7 @@ use crate::tls::{self, TlsError};
 
 /// How often it is looked whether the host has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
+
 /// What a front is made of.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
@@ -275,11 +276,6 @@ impl RpcFront {
     pub fn offer_notes(&mut self, notes: NotesTo) {
         self.other = self.make_watch(notes.listener());
         self.notes = Some(notes);
-    }
-
-    /// Why it ended by itself, if it did: the steering policy's settings are none for the host that it found.
-    pub fn unfit(&self) -> Option<&PolicyError> {
-        self.unfit.as_ref()
     }
 
     /// `None` if the runtime cannot wait for it: then sleeps end by time.

@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::lanes::ROOM_EVERY;
 use crate::notes::NotesTo;
 
-/// How often the sockets are looked at, which is a call of the system: while nothing else happens, and while it does.
+/// How often the sockets are polled, which is a system call: while idle, and while busy.
 const TURN_IDLE: Nanos = Nanos::from_micros(2);
 const TURN_BUSY: Nanos = Nanos::from_micros(100);
 /// So often calls and connections have their turns in one poll, at most.
@@ -32,7 +32,7 @@ impl RpcFront {
         let now = self.now();
         self.look_after_host(now);
         let RpcFront { engine, tasks, turned, progressed, parks, cores, .. } = self;
-        // Inside of the runtime: waking a task is then no call of the system.
+        // Inside the runtime: waking a task is then no system call.
         let stepped = self.runtime.block_on(async {
             let mut any = false;
             let stepped = rounds(engine, tasks, &mut any).await?;
@@ -131,6 +131,10 @@ impl ThreadFront for RpcFront {
 
     fn has_more(&self) -> bool {
         self.has_more
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.unfit.as_ref().map(ToString::to_string)
     }
 
     fn seat(&self) -> Seat {
