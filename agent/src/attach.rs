@@ -167,9 +167,10 @@ pub fn attach(socket: &Path) -> Result<Attached, AttachError> {
     attach_as(socket, Wanted::Policy, true)
 }
 
-/// Attaches to the server of RPCs that listens at `socket`, as [`attach`] does.
-pub fn attach_rpc(socket: &Path) -> Result<Attached, AttachError> {
-    attach_as(socket, Wanted::Rpc, true)
+/// Attaches to the server of RPCs that listens at `socket`, as [`attach`] does; unless quiet, says on standard error what it
+/// waits for.
+pub fn attach_rpc(socket: &Path, quiet: bool) -> Result<Attached, AttachError> {
+    attach_as(socket, Wanted::Rpc, quiet)
 }
 
 /// Attaches to a host that offers what is wanted; unless quiet, says on standard error what it waits for.

@@ -1,22 +1,23 @@
 //! The agent's command line, shared by `wave agent` and by every policy's own binary.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use clap::{ArgGroup, Args, Parser};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use wave_core::control::Revoked;
 use wave_core::log::Header;
 use wave_links::say;
 
 use crate::attach::{Wanted, attach_as};
 use crate::device::attach_device;
+use crate::front::ThreadFront;
 use crate::notes::NotesFrom;
 use crate::pin::pin;
 use crate::record::record_to;
 use crate::registry::Registry;
-use crate::rpc::{FrontError, NotesTo, RpcArgs, RpcFront, Source, serve_with};
 use crate::run::{Exit, Seat, run_with};
 
 /// What an agent is told.
@@ -31,7 +32,7 @@ pub struct AgentArgs {
     /// --nic FOLDER` makes it. Waits until there is a host, and replaces another agent there.
     #[arg(long, value_name = "FOLDER", conflicts_with = "attach")]
     pub device: Option<PathBuf>,
-    /// The policy to run; --steer is that of a front alone.
+    /// The policy to run.
     #[arg(long, value_name = "NAME", default_value = "fifo", requires = "scheduler")]
     pub policy: String,
     /// Run on this CPU only.
@@ -50,25 +51,55 @@ pub struct AgentArgs {
     /// Say nothing but errors.
     #[arg(long, short)]
     pub quiet: bool,
-    /// RPCs.
-    #[command(flatten)]
-    pub rpc: RpcArgs,
+    /// Take notes from the front in another agent that offers them at this socket: the policy hears of each request that is
+    /// handed to a thread.
+    #[arg(long, value_name = "SOCKET", requires = "scheduler")]
+    pub notes_from: Option<PathBuf>,
+    /// List the policies, with their settings, and end.
+    #[arg(long)]
+    pub policies: bool,
+    /// End with the process that started this one.
+    #[arg(long, hide = true)]
+    pub leave_with_parent: bool,
 }
+
+/// The error if the command line names no host.
+const NOWHERE: &str = "name a host: --attach SOCKET or --device FOLDER; --help tells more";
 
 /// The exit code of an agent that its host has turned out.
 pub const TURNED_OUT: u8 = 5;
 
-/// Where an agent is told of no host.
-const NOWHERE: &str = "name a host: --attach SOCKET or --device FOLDER to decide for one, --rpc SOCKET --listen ADDRESS:PORT \
-                       to terminate gRPC for one, also both at once; --help tells more";
-
 #[derive(Parser)]
-#[command(
-    about = "A Wave agent: attaches to a host and decides which thread runs next; terminates gRPC for one."
-)]
+#[command(about = "A Wave agent: attaches to a host and makes its decisions.")]
 struct Command {
     #[command(flatten)]
     args: AgentArgs,
+}
+
+impl AgentArgs {
+    /// Whether it names a host to decide for.
+    pub fn has_host(&self) -> bool {
+        self.attach.is_some() || self.device.is_some()
+    }
+
+    /// Handles the options that need no host. Returns an exit code if the agent is to end. May be called twice.
+    pub fn begin(&self, registry: &Registry) -> Option<ExitCode> {
+        if self.policies {
+            // Where nobody reads it, nobody misses it.
+            let _ = std::io::stdout().write_all(registry.describe().as_bytes());
+            return Some(ExitCode::SUCCESS);
+        }
+        if self.leave_with_parent && !leave_with_parent() {
+            return Some(ExitCode::SUCCESS);
+        }
+        self.prepare(registry).err().map(|(code, why)| fail(code, why))
+    }
+
+    /// Checks the policy's name and settings, and pins this thread.
+    fn prepare(&self, registry: &Registry) -> Result<(), (u8, String)> {
+        registry.check(&self.policy).map_err(|error| (2, error))?;
+        self.cpu.map_or(Ok(()), pin).map_err(|error| (3, error))
+    }
 }
 
 /// The `main` of an agent binary. Exit code 0: the host went or turned the agent out; 2: bad
@@ -77,57 +108,57 @@ pub fn main_with(registry: Registry) -> ExitCode {
     execute(&registry, &Command::parse().args)
 }
 
+/// Has the kernel end this process with its parent; returns whether the parent is still there.
+fn leave_with_parent() -> bool {
+    let before = getppid();
+    let asked = set_parent_process_death_signal(Some(Signal::KILL));
+    // A parent that went in between sends nothing; its orphans have another one by now.
+    asked.is_ok() && getppid() == before && before.is_some()
+}
+
+/// Says why on standard error, and returns the exit code.
+pub fn fail(code: u8, why: impl Display) -> ExitCode {
+    say!("wave agent: {why}");
+    ExitCode::from(code)
+}
+
 /// Attaches and runs until the host goes or turns the agent out.
 pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
-    let fail = |code: u8, text: String| {
-        say!("wave agent: {text}");
-        ExitCode::from(code)
-    };
-    // Before anything else is touched.
-    if let Err(error) = registry.check(&args.policy) {
-        return fail(2, error);
+    if let Some(left) = args.begin(registry) {
+        return left;
     }
-    if args.rpc.notes.is_some() && (args.attach.is_some() || args.device.is_some()) {
-        let why = "--notes offers the notes of a front that has its agent for itself; a scheduler takes them by --notes-from SOCKET";
-        return fail(2, why.into());
-    }
-    if let Some(cpu) = args.cpu
-        && let Err(error) = pin(cpu)
-    {
-        return fail(3, error);
-    }
-    let seat = if args.share_cpu { Seat::Shared } else { Seat::Own };
-    let mut front = match make_front(args, seat) {
-        Ok(front) => front,
-        Err((code, text)) => return fail(code, text),
-    };
-    let mut link = match args.rpc.notes_from.clone() {
-        None => None,
-        Some(socket) => match NotesFrom::new(socket, args.quiet) {
-            Ok(link) => Some(link),
-            Err(error) => return fail(3, format!("cannot take notes: {error}")),
+    match &args.notes_from {
+        None => decide(registry, args, ()),
+        Some(socket) => match NotesFrom::new(socket.clone(), args.quiet) {
+            Ok(link) => decide(registry, args, link),
+            Err(error) => fail(3, format_args!("cannot take notes: {error}")),
         },
-    };
-    let (place, attached) = match (&args.attach, &args.device, &mut front) {
-        (_, Some(folder), _) => (folder, attach_device(folder)),
-        (Some(socket), None, _) => (socket, attach_as(socket, Wanted::Policy, args.quiet)),
-        (None, None, Some(front)) => {
-            let mut notes = match make_notes(args) {
-                Ok(notes) => notes,
-                Err(text) => return fail(3, text),
-            };
-            serve_with(front, notes.as_mut());
-            return match front.unfit() {
-                None => ExitCode::SUCCESS,
-                Some(error) => fail(2, error.to_string()),
-            };
-        }
-        (None, None, None) => return fail(2, NOWHERE.into()),
+    }
+}
+
+/// [`execute`] with a front on the same thread; also ends when that has ended.
+pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFront) -> ExitCode {
+    if let Some(left) = args.begin(registry) {
+        return left;
+    }
+    if args.notes_from.is_some() {
+        return fail(2, "--notes-from is for a scheduler without a front in its agent");
+    }
+    decide(registry, args, front)
+}
+
+/// Attaches, and decides with this front beside.
+fn decide(registry: &Registry, args: &AgentArgs, mut front: impl ThreadFront) -> ExitCode {
+    let seat = Seat::of(args);
+    let (place, attached) = match (&args.attach, &args.device) {
+        (_, Some(folder)) => (folder, attach_device(folder)),
+        (Some(socket), None) => (socket, attach_as(socket, Wanted::Policy, args.quiet)),
+        (None, None) => return fail(2, NOWHERE),
     };
     let place = place.display();
     let attached = match attached {
         Ok(attached) => attached,
-        Err(error) => return fail(3, format!("cannot attach to {place}: {error}")),
+        Err(error) => return fail(3, format_args!("cannot attach to {place}: {error}")),
     };
     let config = attached.layout.config;
     let policy = match registry.make(&args.policy, &config) {
@@ -144,13 +175,8 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
             attached.link,
         );
     }
-    let source = match (&mut front, &mut link) {
-        (Some(front), _) => Source::Front(front),
-        (None, Some(link)) => Source::Link(link),
-        (None, None) => Source::None,
-    };
     let left = match &args.record {
-        None => run_with(attached, policy, (), seat, source),
+        None => run_with(attached, policy, (), seat, &mut front),
         Some(file) => {
             let link = &attached.link;
             let about = match &args.record_about {
@@ -159,27 +185,30 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
             };
             let header = Header { config, policy: args.policy.clone(), about };
             match record_to(file, &header) {
-                Ok(log) => run_with(attached, policy, log, seat, source),
+                Ok(log) => run_with(attached, policy, log, seat, &mut front),
                 Err(error) => {
-                    return fail(3, format!("cannot write the log {}: {error}", file.display()));
+                    return fail(
+                        3,
+                        format_args!("cannot write the log {}: {error}", file.display()),
+                    );
                 }
             }
         }
     };
-    if let Some(error) = front.as_ref().and_then(RpcFront::unfit) {
-        return fail(2, error.to_string());
+    if let Some(why) = front.failure() {
+        return fail(2, why);
     }
     match left {
         Ok(Exit::Revoked(Revoked::Fault)) => fail(
-            5,
-            format!(
+            TURNED_OUT,
+            format_args!(
                 "{place} has turned this agent out: it read nonsense in this agent's part of the window; \
                  the host's output says what. The host decides by itself until another attaches"
             ),
         ),
         Ok(Exit::Revoked(Revoked::TurnedOut)) => fail(
             TURNED_OUT,
-            format!(
+            format_args!(
                 "{place} has turned this agent out: a thread waited too long for its decision; the host decides by itself until \
                  another attaches. An agent that other processes keep from running needs a CPU of its own (--cpu), or --share-cpu"
             ),
@@ -196,47 +225,6 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        Err(error) => fail(4, error.to_string()),
+        Err(error) => fail(4, error),
     }
-}
-
-/// The front for RPCs, if one is asked for; or an exit code, and why there is none.
-fn make_front(args: &AgentArgs, seat: Seat) -> Result<Option<RpcFront>, (u8, String)> {
-    let Some(options) = args.rpc.options(seat, args.quiet) else { return Ok(None) };
-    let descriptors = take_descriptors();
-    let connections = options.limits.connections_for(descriptors);
-    if connections < options.limits.connections as usize && !args.quiet {
-        say!(
-            "wave agent: this process may have {descriptors} descriptors (`ulimit -Hn`): {connections} connections at once, not {}",
-            options.limits.connections
-        );
-    }
-    let front = RpcFront::new(options, Instant::now()).map_err(|error| {
-        (if matches!(error, FrontError::Steer(_)) { 2 } else { 3 }, error.to_string())
-    })?;
-    if !args.quiet {
-        for address in front.addresses() {
-            say!("wave agent: gRPC at {address}");
-        }
-    }
-    Ok(Some(front))
-}
-
-/// Raises the limit of descriptors to the hard limit, and returns it.
-fn take_descriptors() -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    // Where it may not, it has what it had.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
-}
-
-/// Where a scheduler in another agent gets notes, if one is to.
-fn make_notes(args: &AgentArgs) -> Result<Option<NotesTo>, String> {
-    let Some(socket) = &args.rpc.notes else { return Ok(None) };
-    let notes = NotesTo::new(socket, args.rpc.notes_link.clone(), args.quiet)
-        .map_err(|error| error.to_string())?;
-    if !args.quiet {
-        say!("wave agent: notes at {}, link {}", socket.display(), args.rpc.notes_link.name());
-    }
-    Ok(Some(notes))
 }

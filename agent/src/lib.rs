@@ -4,13 +4,15 @@
 //!
 //! ```no_run
 //! use wave_agent::{Registry, main_with};
-//! # use wave_sched::policies::fifo::Fifo as MyPolicy;
+//! # mod my_policy { pub use wave_sched::policies::SHIPPED as POLICIES; }
 //! fn main() -> std::process::ExitCode {
-//!     main_with(Registry::shipped().with("my-policy", |config| Box::new(MyPolicy::new(config))))
+//!     main_with(Registry::shipped().with_policies(&my_policy::POLICIES))
 //! }
 //! ```
 //!
-//! Must not know: hosts and workloads. Needs the core, links and subsystems only, and nothing of
+//! Fronts are crates of their own, below `fronts/`: they implement [`ThreadFront`] and run on the agent's thread.
+//!
+//! Must not know: hosts, workloads and protocols of fronts. Needs the core, links and subsystems only, and nothing of
 //! x86, so that it builds for a NIC's cores.
 
 #![forbid(unsafe_code)]
@@ -19,17 +21,20 @@ mod attach;
 mod attacher;
 mod command;
 mod device;
+mod front;
 mod notes;
 mod pin;
 mod record;
 mod registry;
-pub mod rpc;
 mod run;
 
 pub use attach::{AttachError, Attached, HostBell, HostLine, OwnBell, attach, attach_rpc};
-pub use command::{AgentArgs, TURNED_OUT, execute, main_with};
+pub use attacher::Attacher;
+pub use command::{AgentArgs, TURNED_OUT, execute, execute_with, fail, main_with};
 pub use device::{DeviceError, DeviceLine, attach_device};
+pub use front::ThreadFront;
 pub use notes::NotesFrom;
+pub use pin::pin;
 pub use record::{FileLog, record_to};
 pub use registry::{Registry, SUBSYSTEMS};
-pub use run::{Exit, RunError, Seat, run, run_with};
+pub use run::{Exit, RunError, Seat, run, run_with, serve};

@@ -1,20 +1,23 @@
 //! Notes from a front in another agent: the link to it, which is found, lost and found again while the policy goes on.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::link::{Doorbell, Side, Waiter};
 use wave_core::note::queue::NoteReceiver;
-use wave_core::policy::Note;
+use wave_core::policy::{Note, Progress};
 use wave_links::say;
 use wave_links::socket::{Connection, SocketError};
 use wave_links::{AnyPort, EventFd, SocketBell};
 
-use crate::attach::{AttachError, Opened, Wanted, open};
+use crate::attach::{AttachError, Opened, OwnBell, Wanted, open};
 use crate::attacher::Attacher;
+use crate::front::ThreadFront;
 
 /// How often it is looked whether the front has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
@@ -50,36 +53,6 @@ impl NotesFrom {
         Ok(NotesFrom { attacher, found, line: None, quiet })
     }
 
-    /// Takes notes, a bounded number. Returns whether there were some.
-    pub(crate) fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> bool {
-        let Some(line) = &mut self.line else {
-            self.line = self.attacher.take().map(|line| Line { looked: now, ..line });
-            if let (Some(line), false) = (&self.line, self.quiet) {
-                let socket = self.attacher.socket().display();
-                say!("wave agent: notes come from {socket}, link {}", line.link);
-            }
-            return self.line.is_some();
-        };
-        match line.notes.poll(notes) {
-            Ok(came) => {
-                let is_late = now.since(line.looked) >= LIFE_CHECK;
-                if is_late {
-                    line.looked = now;
-                    self.look_after_front();
-                }
-                came
-            }
-            Err(error) => {
-                let socket = self.attacher.socket().display();
-                say!(
-                    "wave agent: turning away from the front at {socket}, because its notes make no sense: {error}"
-                );
-                self.lose();
-                true
-            }
-        }
-    }
-
     fn look_after_front(&mut self) {
         let Some(line) = &self.line else { return };
         let (gone, replaced) = (line.connection.hung_up(), line.notes.is_replaced());
@@ -101,31 +74,71 @@ impl NotesFrom {
         self.attacher.begin();
     }
 
-    /// Says that the agent is about to sleep.
-    pub(crate) fn prepare_park(&mut self) {
+    /// Forgets rings.
+    fn drain(&self) {
+        self.found.wait(Some(Duration::ZERO));
+        if let Some(line) = &self.line {
+            line.bell.wait(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl Front for NotesFrom {
+    fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
+        let Some(line) = &mut self.line else {
+            self.line = self.attacher.take().map(|line| Line { looked: now, ..line });
+            if let (Some(line), false) = (&self.line, self.quiet) {
+                let socket = self.attacher.socket().display();
+                say!("wave agent: notes come from {socket}, link {}", line.link);
+            }
+            return if self.line.is_some() { Progress::More } else { Progress::Done };
+        };
+        match line.notes.poll(notes) {
+            Ok(came) => {
+                let is_late = now.since(line.looked) >= LIFE_CHECK;
+                if is_late {
+                    line.looked = now;
+                    self.look_after_front();
+                }
+                if came { Progress::More } else { Progress::Done }
+            }
+            Err(error) => {
+                let socket = self.attacher.socket().display();
+                say!(
+                    "wave agent: turning away from the front at {socket}, because its notes make no sense: {error}"
+                );
+                self.lose();
+                Progress::More
+            }
+        }
+    }
+
+    fn prepare_park(&mut self) {
         if let Some(line) = &mut self.line {
             line.notes.prepare_park();
         }
     }
 
-    /// Takes that back.
-    pub(crate) fn unpark(&mut self) {
+    fn unpark(&mut self) {
         if let Some(line) = &mut self.line {
             line.notes.unpark();
         }
     }
+}
 
-    /// What ends a sleep.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [self.found.as_fd()].into_iter().chain(self.line.iter().map(|line| line.bell.as_fd()))
-    }
-
-    /// Forgets rings.
-    pub(crate) fn drain(&self) {
-        self.found.wait(Some(Duration::ZERO));
-        if let Some(line) = &self.line {
-            line.bell.wait(Some(Duration::ZERO));
+impl ThreadFront for NotesFrom {
+    fn wait(&mut self, bell: Option<&OwnBell>, timeout: Duration) {
+        let own =
+            [self.found.as_fd()].into_iter().chain(self.line.iter().map(|line| line.bell.as_fd()));
+        let fds = bell.iter().map(|bell| bell.as_fd()).chain(own);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        // An interrupted sleep is a short one.
+        let _ = poll(&mut fds, Timespec::try_from(timeout).ok().as_ref());
+        drop(fds);
+        if let Some(bell) = bell {
+            bell.wait(Some(Duration::ZERO));
         }
+        self.drain();
     }
 }
 

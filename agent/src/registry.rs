@@ -2,25 +2,20 @@
 
 use wave_core::layout::Config;
 use wave_core::policy::Policy;
+use wave_core::settings::{Known, Policies, Setting};
 use wave_core::subsystem::{Subsystem, SubsystemId};
 
 /// The subsystems of this project, in the order of their numbers.
 pub static SUBSYSTEMS: [&Subsystem; 3] =
     [&wave_sched::SUBSYSTEM, &wave_memory::SUBSYSTEM, &wave_rpc::SUBSYSTEM];
 
-/// Makes a policy of a user's own for an enclave of this configuration.
-type Make = Box<dyn Fn(&Config) -> Box<dyn Policy + Send>>;
-
-/// A user-registered policy, for any subsystem.
-struct Own {
-    name: String,
-    make: Make,
-}
+/// Policies of a user's own, for any subsystem.
+type Own = Policies<dyn Policy + Send>;
 
 /// Subsystems, and policies by name.
 #[derive(Default)]
 pub struct Registry {
-    own: Vec<Own>,
+    own: Vec<&'static Own>,
     subsystems: Vec<&'static Subsystem>,
 }
 
@@ -50,13 +45,9 @@ impl Registry {
         self
     }
 
-    /// With one more policy, which takes no settings; it hides an earlier one of the same name.
-    pub fn with(
-        mut self,
-        name: &str,
-        make: impl Fn(&Config) -> Box<dyn Policy + Send> + 'static,
-    ) -> Registry {
-        self.own.insert(0, Own { name: name.to_owned(), make: Box::new(make) });
+    /// With policies of your own; they hide earlier ones of the same names.
+    pub fn with_policies(mut self, policies: &'static Policies<dyn Policy + Send>) -> Registry {
+        self.own.insert(0, policies);
         self
     }
 
@@ -71,9 +62,33 @@ impl Registry {
     }
 
     /// The names of policies that [`Registry::make`] knows, a user's own first.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
         let shipped = self.deciding().flat_map(|known| known.policies).map(|policy| policy.name);
-        self.own.iter().map(|own| own.name.as_str()).chain(shipped)
+        self.own_names().chain(shipped)
+    }
+
+    /// What there is to know of each policy, as text: a line with its name and its subsystem, `NAME (SUBSYSTEM): ABOUT`, and lines
+    /// about its settings, which are indented. Policies of a user's own are for `any` subsystem.
+    pub fn describe(&self) -> String {
+        let own = self.own.iter().flat_map(|own| own.0).map(|(known, _)| ("any", *known));
+        let shipped = self
+            .deciding()
+            .flat_map(|subsystem| subsystem.policies.iter().map(|known| (subsystem.name, *known)));
+        let is_seen = |known: &Known| !self.own_names().any(|own| own == known.name);
+        let shipped = shipped.filter(|(_, known)| is_seen(known));
+        let mut text = String::new();
+        for (subsystem, Known { name, about, settings }) in own.chain(shipped) {
+            text += &format!("{name} ({subsystem}): {about}\n");
+            for setting in settings {
+                let Setting { default, help, .. } = setting;
+                text += &format!("    {setting} (default {default}): {help}\n");
+            }
+        }
+        text
+    }
+
+    fn own_names(&self) -> impl Iterator<Item = &'static str> {
+        self.own.iter().flat_map(|own| own.0).map(|(known, _)| known.name)
     }
 
     /// Subsystems whose policies are [`Policy`]s.
@@ -84,15 +99,14 @@ impl Registry {
     /// The names for a host of this subsystem.
     fn names_for(&self, subsystem: &Subsystem) -> String {
         let shipped = subsystem.policies.iter().map(|policy| policy.name);
-        let own = self.own.iter().map(|own| own.name.as_str());
-        own.chain(shipped).collect::<Vec<_>>().join(", ")
+        self.own_names().chain(shipped).collect::<Vec<_>>().join(", ")
     }
 
-    /// The own policy of this text's name, if there is one.
-    fn own(&self, text: &str) -> Option<Result<&Make, String>> {
-        let own = self.own.iter().find(|own| own.name == name_of(text))?;
-        let has_settings = || format!("policy `{}` takes no settings", own.name);
-        Some(if text == own.name { Ok(&own.make) } else { Err(has_settings()) })
+    /// The user's list that has the policy named in `text`, if any.
+    fn own(&self, text: &str) -> Option<&'static Own> {
+        let is_it =
+            |own: &&&'static Own| own.0.iter().any(|(known, _)| known.name == name_of(text));
+        self.own.iter().find(is_it).copied()
     }
 
     fn unknown(&self, name: &str) -> String {
@@ -114,7 +128,7 @@ impl Registry {
         // The smallest enclave tells.
         let config = Config { subjects: 1, ..Config::coherent(1) };
         if let Some(own) = self.own(text) {
-            return own.map(|make| drop(make(&config)));
+            return own.make(text, &config).map(drop).map_err(|error| error.to_string());
         }
         // Several subsystems may have one of this name, each with settings of its own.
         let name = name_of(text);
@@ -135,7 +149,7 @@ impl Registry {
     /// As [`Registry::check`], and if the policy is for another subsystem than the host's.
     pub fn make(&self, text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, String> {
         if let Some(own) = self.own(text) {
-            return own.map(|make| make(config));
+            return own.make(text, config).map_err(|error| error.to_string());
         }
         let name = name_of(text);
         let Some(wanted) = self.subsystem(config.subsystem) else {
@@ -182,16 +196,23 @@ mod tests {
     #[test]
     fn settings_reach_the_policy_and_wrong_ones_are_named() {
         let (config, memory) = (threads(), wave_memory::serve::config(8));
-        let fifo =
-            |config: &Config| wave_sched::policies::by_name("fifo", config).expect("shipped");
-        let registry = Registry::shipped().with("mine", fifo);
+        static MINE: Own = Policies(&[(
+            Known {
+                name: "mine",
+                about: "",
+                settings: &[Setting::number("depth", "1", 1..=9, "")],
+            },
+            |config, _| Ok(Box::new(wave_sched::policies::fifo::Fifo::new(config))),
+        )]);
+        let registry = Registry::shipped().with_policies(&MINE);
         assert_eq!(registry.names().next(), Some("mine"));
         let made = |text, config| registry.make(text, config).map(|policy| policy.name());
         assert_eq!(made("shinjuku:slice_us=20", &config), Ok("shinjuku"));
         assert_eq!(made("sol:shortest_ms=600,seed=7", &memory), Ok("sol"));
         assert_eq!(made("mine", &config), Ok("fifo"));
         let wrong = |text: &str| registry.check(text).unwrap_err();
-        assert!(wrong("mine:x=1").contains("no settings"));
+        assert_eq!(made("mine:depth=3", &config), Ok("fifo"));
+        assert!(wrong("mine:depth=10").contains("depth=N, 1 to 9"));
         assert!(wrong("shinjuku:slice_us=x").contains("slice_us=N"));
         assert!(wrong("sol:shortest_ms=x").contains("shortest_ms=N"));
         assert_eq!(

@@ -1,15 +1,17 @@
 //! The thread around the agent's loop: steps, spins, parks, leaves.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wave_core::agent::{Agent, AgentError, Step};
 use wave_core::brain::Recorder;
 use wave_core::clock::Nanos;
 use wave_core::control::Revoked;
-use wave_core::policy::Policy;
+use wave_core::link::{Doorbell, Port};
+use wave_core::policy::{Note, Policy, Progress};
 
-use crate::attach::Attached;
-use crate::rpc::{Beside, Source, both};
+use crate::attach::{Attached, HostLine, OwnBell};
+use crate::command::AgentArgs;
+use crate::front::ThreadFront;
 
 /// How often an agent that finds nothing to do looks whether its host has gone.
 const LIFE_CHECK: Duration = Duration::from_millis(50);
@@ -28,6 +30,13 @@ pub enum Seat {
     Shared,
 }
 
+impl Seat {
+    /// As the command line says.
+    pub fn of(args: &AgentArgs) -> Seat {
+        if args.share_cpu { Seat::Shared } else { Seat::Own }
+    }
+}
+
 /// Why an agent left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -35,7 +44,7 @@ pub enum Exit {
     Revoked(Revoked),
     /// The host has gone.
     HostGone,
-    /// The front for RPCs was told to end, and has.
+    /// The front was told to end, and has.
     FrontEnded,
 }
 
@@ -52,83 +61,229 @@ pub fn run<P: Policy, R: Recorder>(
     recorder: R,
     seat: Seat,
 ) -> Result<Exit, RunError> {
-    run_with(attached, policy, recorder, seat, Source::None)
+    run_with(attached, policy, recorder, seat, ())
 }
 
-/// [`run`] with notes: the policy hears of each request that a front for RPCs hands to a thread
-/// ([`wave_core::note::Request`]). Also returns when a front that shares the agent's core was told to end, and has.
-pub fn run_with<P: Policy, R: Recorder>(
+/// [`run`] with a front on the same thread (Wave 7.3.2), or the link to one in another agent (Wave 7.3.1): the policy hears its
+/// notes. Also returns when the front was told to end, and has.
+pub fn run_with<P: Policy, R: Recorder, F: ThreadFront>(
     attached: Attached,
     policy: P,
     recorder: R,
     seat: Seat,
-    source: Source<'_>,
+    mut front: F,
 ) -> Result<Exit, RunError> {
     let Attached { layout, port, host_bells, own_bell, connection, .. } = attached;
-    let mut agent = Agent::new(layout, port, host_bells, policy, recorder);
-    let mut beside = Beside::new(source, &own_bell);
-    if let Some(notes) = beside.notes() {
-        agent.add_front(notes);
-    }
+    front.join(&own_bell);
+    let start = front.start();
+    let mut agent = Agent::with_front(layout, port, host_bells, policy, recorder, front);
     agent.announce();
-    let mut idle_since: Option<Nanos> = None;
-    let mut flushed = false;
-    let mut looked_for_host = Nanos(0);
+    let looked = Nanos(0);
+    work(&mut Deciding { agent, start, bell: own_bell, connection, looked, flushed: false }, seat)
+}
+
+/// Gives the thread to a front alone, until it was told to end and has.
+pub fn serve<F: ThreadFront>(front: F) {
+    let seat = front.seat();
+    let mut alone = Alone { start: front.start(), front, notes: Vec::new() };
+    match work(&mut alone, seat) {
+        Ok(Exit::FrontEnded) => {}
+        left => unreachable!("a front alone has no host: {left:?}"),
+    }
+}
+
+/// What an agent's thread does, turn by turn.
+trait Duty {
+    /// The time, by the one clock of agent and front.
+    fn now(&self) -> Nanos;
+    /// A bounded amount of work.
+    fn turn(&mut self, now: Nanos) -> Result<Turn, RunError>;
+    /// How long to look for work before parking.
+    fn spin(&self) -> Nanos;
+    /// There has been nothing to do for this long.
+    fn rest(&mut self, _idle: Nanos) {}
+    /// Whether it may sleep. If the next turn finds nothing, it does.
+    fn prepare_park(&mut self) -> bool;
+    /// Takes that back.
+    fn unpark(&mut self);
+    /// Sleeps until something happens, or for so long.
+    fn wait(&mut self, timeout: Duration);
+}
+
+/// What a turn came to.
+enum Turn {
+    /// Something was done: the next one at once.
+    Progress,
+    /// Nothing more to do until something happens or `until` comes; `worked`: this turn did something.
+    Idle { until: Option<Nanos>, worked: bool },
+    /// There are no more.
+    Over(Exit),
+}
+
+/// The one loop of agents and fronts: works, spins, parks.
+fn work(duty: &mut impl Duty, seat: Seat) -> Result<Exit, RunError> {
+    let mut idle_since = None;
     loop {
-        if beside.has_ended() {
-            return Ok(Exit::FrontEnded);
-        }
-        let stepped = beside.poll();
-        let time = beside.now();
-        let until = match both(agent.step(time)?, stepped) {
-            Step::Revoked => return Ok(Exit::Revoked(agent.revoked())),
-            Step::Progress => {
-                (idle_since, flushed) = (None, false);
+        let now = duty.now();
+        match duty.turn(now)? {
+            Turn::Over(exit) => return Ok(exit),
+            Turn::Progress => {
+                idle_since = None;
                 // Who shares the CPU may be where the next message comes from.
                 if seat == Seat::Shared {
                     std::thread::yield_now();
                 }
                 continue;
             }
-            Step::Idle(until) => until,
-        };
-        let idle = time.since(*idle_since.get_or_insert(time));
-        if R::ON && !flushed && idle >= REST {
-            agent.recorder_mut().flush();
-            flushed = true;
-        }
-        if time.since(looked_for_host).0 > LIFE_CHECK.as_nanos() as u64 {
-            looked_for_host = time;
-            if connection.hung_up() {
-                return Ok(Exit::HostGone);
+            Turn::Idle { worked: false, .. } => {}
+            Turn::Idle { worked: true, .. } => {
+                idle_since = None;
+                // It may have the answer by the time that this thread would sleep.
+                if seat == Seat::Shared {
+                    std::thread::yield_now();
+                }
             }
         }
-        if idle < agent.spin() || !agent.prepare_park() {
+        let idle = now.since(*idle_since.get_or_insert(now));
+        duty.rest(idle);
+        if idle < duty.spin() || !duty.prepare_park() {
             match seat {
                 Seat::Own => std::hint::spin_loop(),
                 // A host that allows no spinning may have its threads in a class that never runs beside one
                 // that is ready: giving way is not enough for them.
-                Seat::Shared if agent.spin() == Nanos(0) => beside.wait(&own_bell, NAP),
+                Seat::Shared if duty.spin() == Nanos(0) => duty.wait(NAP),
                 Seat::Shared => std::thread::yield_now(),
             }
             continue;
         }
         // The word that says "asleep" has arrived; what came before it must be seen first.
-        let stepped = beside.prepare_park();
-        match both(agent.step(beside.now())?, stepped) {
-            Step::Revoked => return Ok(Exit::Revoked(agent.revoked())),
-            Step::Progress => flushed = false,
-            Step::Idle(_) => {
-                let wait = until.map_or(LIFE_CHECK, |at| {
-                    Duration::from_nanos(at.since(beside.now()).0).min(LIFE_CHECK)
-                });
-                // An agent that sleeps may be killed, and its log should be whole then.
-                let wait =
-                    if R::ON && !flushed { wait.min(Duration::from_nanos(REST.0)) } else { wait };
-                beside.wait(&own_bell, wait);
+        match duty.turn(duty.now())? {
+            Turn::Over(exit) => return Ok(exit),
+            Turn::Progress => {}
+            Turn::Idle { until, .. } => {
+                let left = |at: Nanos| Duration::from_nanos(at.since(duty.now()).0);
+                duty.wait(until.map_or(LIFE_CHECK, |at| left(at).min(LIFE_CHECK)));
             }
         }
-        agent.unpark();
-        beside.unpark();
+        duty.unpark();
     }
+}
+
+/// Decisions for a host, with a front or without.
+struct Deciding<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> {
+    agent: Agent<P, R, L, B, F>,
+    start: Instant,
+    bell: OwnBell,
+    connection: HostLine,
+    /// When the connection was last checked for a host that has gone.
+    looked: Nanos,
+    flushed: bool,
+}
+
+impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: ThreadFront> Duty
+    for Deciding<P, R, L, B, F>
+{
+    fn now(&self) -> Nanos {
+        since(self.start)
+    }
+
+    fn turn(&mut self, now: Nanos) -> Result<Turn, RunError> {
+        if self.agent.front_mut().has_ended() {
+            return Ok(Turn::Over(Exit::FrontEnded));
+        }
+        Ok(match self.agent.step(now)? {
+            Step::Revoked => Turn::Over(Exit::Revoked(self.agent.revoked())),
+            Step::Progress => {
+                self.flushed = false;
+                Turn::Progress
+            }
+            Step::Idle(until) => {
+                if now.since(self.looked).0 > LIFE_CHECK.as_nanos() as u64 {
+                    self.looked = now;
+                    if self.connection.hung_up() {
+                        return Ok(Turn::Over(Exit::HostGone));
+                    }
+                }
+                Turn::Idle { until, worked: false }
+            }
+        })
+    }
+
+    fn spin(&self) -> Nanos {
+        self.agent.spin()
+    }
+
+    fn rest(&mut self, idle: Nanos) {
+        if R::ON && !self.flushed && idle >= REST {
+            self.agent.recorder_mut().flush();
+            self.flushed = true;
+        }
+    }
+
+    fn prepare_park(&mut self) -> bool {
+        self.agent.prepare_park()
+    }
+
+    fn unpark(&mut self) {
+        self.agent.unpark();
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        // An agent that sleeps may be killed, and its log should be whole then.
+        let rest = Duration::from_nanos(REST.0);
+        let timeout = if R::ON && !self.flushed { timeout.min(rest) } else { timeout };
+        self.agent.front_mut().wait(Some(&self.bell), timeout);
+    }
+}
+
+/// A front alone. Nobody wants its notes.
+struct Alone<F> {
+    front: F,
+    start: Instant,
+    notes: Vec<Note>,
+}
+
+impl<F: ThreadFront> Duty for Alone<F> {
+    fn now(&self) -> Nanos {
+        since(self.start)
+    }
+
+    fn turn(&mut self, now: Nanos) -> Result<Turn, RunError> {
+        if self.front.has_ended() {
+            return Ok(Turn::Over(Exit::FrontEnded));
+        }
+        let progress = self.front.poll(now, &mut self.notes);
+        self.notes.clear();
+        self.front.look_after();
+        let worked = progress == Progress::More;
+        Ok(if worked && self.front.has_more() {
+            Turn::Progress
+        } else {
+            Turn::Idle { until: self.front.next_deadline(), worked }
+        })
+    }
+
+    fn spin(&self) -> Nanos {
+        match self.front.seat() {
+            Seat::Own => self.front.spin(),
+            Seat::Shared => Nanos(0),
+        }
+    }
+
+    fn prepare_park(&mut self) -> bool {
+        self.front.prepare_park();
+        true
+    }
+
+    fn unpark(&mut self) {
+        self.front.unpark();
+    }
+
+    fn wait(&mut self, timeout: Duration) {
+        self.front.wait(None, timeout);
+    }
+}
+
+fn since(start: Instant) -> Nanos {
+    Nanos(start.elapsed().as_nanos() as u64)
 }

@@ -1,4 +1,4 @@
-//! The agent's loop: poll messages, feed the policy, top up decisions, commit, poll fronts.
+//! The agent's loop: poll messages, feed the policy, top up decisions, commit, poll the front.
 //!
 //! [`Agent::step`] is a bounded amount of work that says whether there was any. What surrounds it
 //! (a thread that spins, then parks; a simulator that counts) belongs to the caller.
@@ -79,17 +79,80 @@ pub enum AgentError {
     },
 }
 
-/// The agent's own I/O, polled by its loop: sockets, timers, packets.
+/// The agent's own I/O, polled by its loop: sockets, timers, packets. `()` is none.
 pub trait Front {
     /// Does a bounded amount of work; puts notes for the policy into `notes`.
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress;
 
     /// A note from the policy.
-    fn on_note(&mut self, now: Nanos, note: &Note);
+    fn on_note(&mut self, _now: Nanos, _note: &Note) {}
+
+    /// When it wants to be polled again, if nothing happens before.
+    fn next_deadline(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// The agent is about to sleep, and polls once more before it does.
+    fn prepare_park(&mut self) {}
+
+    /// The agent has slept, or does not sleep after all.
+    fn unpark(&mut self) {}
 }
 
-/// One incarnation of an agent over one window.
-pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell> {
+impl Front for () {
+    fn poll(&mut self, _now: Nanos, _notes: &mut Vec<Note>) -> Progress {
+        Progress::Done
+    }
+}
+
+/// One that somebody else keeps.
+impl<F: Front + ?Sized> Front for &mut F {
+    fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
+        (**self).poll(now, notes)
+    }
+
+    fn on_note(&mut self, now: Nanos, note: &Note) {
+        (**self).on_note(now, note);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        (**self).next_deadline()
+    }
+
+    fn prepare_park(&mut self) {
+        (**self).prepare_park();
+    }
+
+    fn unpark(&mut self) {
+        (**self).unpark();
+    }
+}
+
+/// One that may be absent.
+impl<F: Front> Front for Option<F> {
+    fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
+        self.as_mut().map_or(Progress::Done, |front| front.poll(now, notes))
+    }
+
+    fn on_note(&mut self, now: Nanos, note: &Note) {
+        self.iter_mut().for_each(|front| front.on_note(now, note));
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.as_ref().and_then(F::next_deadline)
+    }
+
+    fn prepare_park(&mut self) {
+        self.iter_mut().for_each(F::prepare_park);
+    }
+
+    fn unpark(&mut self) {
+        self.iter_mut().for_each(F::unpark);
+    }
+}
+
+/// One incarnation of an agent over one window, with a front on its thread.
+pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front = ()> {
     layout: Layout,
     port: L,
     bells: Vec<B>,
@@ -98,7 +161,7 @@ pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell> {
     control: Sender,
     brain: Brain<P, R>,
     out: Decisions,
-    fronts: Vec<alloc::boxed::Box<dyn Front + Send>>,
+    front: F,
     notes: Vec<Note>,
     look_after: Vec<u16>,
     bulk: Vec<u64>,
@@ -112,9 +175,23 @@ pub struct Agent<P: Policy, R: Recorder, L: Port, B: Doorbell> {
 }
 
 impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
-    /// An agent over a checked layout. `bells` are the host's vectors: one per core, then the
+    /// An agent over a checked layout, without a front. `bells` are the host's vectors: one per core, then the
     /// control context's.
     pub fn new(layout: Layout, port: L, bells: Vec<B>, policy: P, recorder: R) -> Self {
+        Agent::with_front(layout, port, bells, policy, recorder, ())
+    }
+}
+
+impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F> {
+    /// [`Agent::new`], with a front.
+    pub fn with_front(
+        layout: Layout,
+        port: L,
+        bells: Vec<B>,
+        policy: P,
+        recorder: R,
+        front: F,
+    ) -> Self {
         let receive = |place| Receiver::new(place, Side::Agent);
         let send = |place| Sender::new(place, Side::Agent);
         let cores = usize::from(layout.config.cores);
@@ -125,7 +202,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             control: send(&layout.control),
             brain: Brain::new(&layout.config, policy, recorder),
             out: Decisions::with_capacity(DECISIONS_PER_STEP),
-            fronts: Vec::new(),
+            front,
             notes: Vec::with_capacity(DECISIONS_PER_STEP),
             look_after: Vec::with_capacity(cores * (ENTRIES_PER_TURN + 1) + 2 * DECISIONS_PER_STEP),
             bulk: Vec::with_capacity(layout.config.bulk().words()),
@@ -141,9 +218,9 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         }
     }
 
-    /// Adds a front.
-    pub fn add_front(&mut self, front: alloc::boxed::Box<dyn Front + Send>) {
-        self.fronts.push(front);
+    /// Its front.
+    pub fn front_mut(&mut self) -> &mut F {
+        &mut self.front
     }
 
     /// Tells the host that this agent is there and speaks its version (Wave Table 1,
@@ -195,7 +272,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             return Ok(Step::Revoked);
         }
         let mut progress = self.poll_messages(now)?;
-        progress |= self.poll_fronts(now);
+        progress |= self.poll_front(now);
         self.return_extents();
         if self.synced {
             // What found no room last time counts.
@@ -215,7 +292,8 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         if progress {
             return Ok(Step::Progress);
         }
-        Ok(Step::Idle(self.brain.next_deadline()))
+        let deadlines = [self.brain.next_deadline(), self.front.next_deadline()];
+        Ok(Step::Idle(deadlines.into_iter().flatten().min()))
     }
 
     /// Says that the agent is about to sleep. Returns whether it may: step once more, and if that
@@ -225,12 +303,14 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
             return false;
         }
         ParkWord::of_agent(&self.layout).park(&self.port);
+        self.front.prepare_park();
         true
     }
 
     /// Takes the word back.
     pub fn unpark(&mut self) {
         ParkWord::of_agent(&self.layout).unpark(&self.port);
+        self.front.unpark();
     }
 
     /// Wave Table 1, `POLL_MESSAGES` and `POLL_TXNS_OUTCOMES`.
@@ -355,19 +435,14 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell> Agent<P, R, L, B> {
         told
     }
 
-    fn poll_fronts(&mut self, now: Nanos) -> bool {
-        let mut progress = false;
-        for front in &mut self.fronts {
-            progress |= front.poll(now, &mut self.notes) == Progress::More;
-        }
+    fn poll_front(&mut self, now: Nanos) -> bool {
+        let mut progress = self.front.poll(now, &mut self.notes) == Progress::More;
         for note in self.notes.drain(..) {
             progress = true;
             self.brain.on_note(now, &note);
         }
         for note in self.out.notes.drain(..) {
-            for front in &mut self.fronts {
-                front.on_note(now, &note);
-            }
+            self.front.on_note(now, &note);
         }
         progress
     }

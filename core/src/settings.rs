@@ -1,6 +1,6 @@
 //! Policies as text: `NAME:KEY=VALUE,KEY=VALUE`, where a value is a number, numbers per class
 //! (`50/10000`, the last one also for every higher class), a span of numbers (`5..10`), a share
-//! (`0.3`), or one of some words (`core`). What a subsystem ships is a [`Shipped`].
+//! (`0.3`), or one of some words (`core`). A list of policies is a [`Policies`].
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -360,7 +360,7 @@ fn checked(text: &str) -> u64 {
 
 const CHECKED: &str = "settings are checked when they are parsed";
 
-/// A policy that a subsystem ships.
+/// A policy of a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// Its name.
@@ -374,12 +374,17 @@ pub struct Known {
 /// Makes a policy for an enclave of this configuration.
 pub type Make<T> = fn(&Config, &Settings<'_>) -> Result<Box<T>, SettingError>;
 
-/// The policies that a subsystem ships, each with what makes it: the one list of them.
-#[derive(Debug)]
-pub struct Shipped<T: ?Sized + 'static>(pub &'static [(Known, Make<T>)]);
+/// The policies of a subsystem, or of a user's own, each with what makes it.
+pub struct Policies<T: ?Sized + 'static>(pub &'static [(Known, Make<T>)]);
 
-/// The descriptions of [`Shipped`] policies, without what makes them.
-pub const fn known<T: ?Sized, const COUNT: usize>(shipped: &Shipped<T>) -> [Known; COUNT] {
+impl<T: ?Sized> core::fmt::Debug for Policies<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(known, _)| known.name)).finish()
+    }
+}
+
+/// The descriptions of these policies, without what makes them.
+pub const fn known<T: ?Sized, const COUNT: usize>(shipped: &Policies<T>) -> [Known; COUNT] {
     assert!(shipped.0.len() == COUNT);
     let mut known = [Known { name: "", about: "", settings: &[] }; COUNT];
     let mut at = 0;
@@ -422,7 +427,7 @@ pub enum PolicyError {
     },
 }
 
-impl<T: ?Sized> Shipped<T> {
+impl<T: ?Sized> Policies<T> {
     fn entry<'a>(
         &self,
         text: &'a str,
@@ -449,7 +454,7 @@ impl<T: ?Sized> Shipped<T> {
     /// The policy of this text, which has a name and settings, for an enclave of this configuration.
     ///
     /// # Errors
-    /// As [`Shipped::parse`].
+    /// As [`Policies::parse`].
     pub fn make(&self, text: &str, config: &Config) -> Result<Box<T>, PolicyError> {
         let (policy, settings, make) = self.entry(text)?;
         make(config, &settings).map_err(|error| PolicyError::Setting { policy, error })

@@ -37,8 +37,9 @@ fn may_use(from: &str, to: &str) -> bool {
         "core" | "workloads" => &[],
         "subsystems" | "links" => &["core"],
         "agent" => &["core", "links", "subsystems"],
+        "fronts" => &["core", "links", "subsystems", "agent"],
         "hosts" => &["core", "links", "subsystems"],
-        "cli" => &["core", "links", "subsystems", "agent", "hosts", "workloads"],
+        "cli" => &["core", "links", "subsystems", "agent", "fronts", "hosts", "workloads"],
         "xtask" => &["core", "links", "subsystems", "agent", "hosts", "workloads", "cli", "xtask"],
         other => panic!("architecture.md does not say what `{other}` may depend on"),
     };

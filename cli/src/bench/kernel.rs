@@ -256,7 +256,7 @@ pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
         options.config.patience = patience;
     }
     let enclave = Enclave::start(options).map_err(|error| text(&error))?;
-    let mut agent = AgentProcess::start(enclave.socket(), POLICY, agent_cpu, false, None)
+    let mut agent = AgentProcess::start(None, enclave.socket(), POLICY, agent_cpu, false, None)
         .map_err(|error| text(&error))?;
     wait_until_attached(&mut agent, &enclave)?;
     let mut crowd: [Percentiles; 2] = Default::default();

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use wave_agent::{AgentArgs, Registry};
+use wave_agent::Registry;
+use wave_grpc::FrontArgs;
 
 /// An agent, or one that takes over.
 #[derive(Args, Debug)]
@@ -28,10 +28,7 @@ pub struct AgentCommand {
     #[command(subcommand)]
     replace: Option<Replace>,
     #[command(flatten)]
-    agent: AgentArgs,
-    /// End with the process that started this one.
-    #[arg(long, hide = true)]
-    leave_with_parent: bool,
+    agent: FrontArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -45,25 +42,14 @@ enum Replace {
     ///
     /// With --rpc the host turns to the new agent, and the old one tells its clients to go, and
     /// leaves. Until then it listens, so --listen has to name another address than the old one's.
-    Replace(AgentArgs),
+    Replace(FrontArgs),
 }
 
 /// Runs the agent until it has to leave.
 pub fn execute(command: AgentCommand) -> ExitCode {
-    if command.leave_with_parent && !leave_with_parent() {
-        return ExitCode::SUCCESS;
-    }
     let args = match command.replace {
         Some(Replace::Replace(args)) => args,
         None => command.agent,
     };
-    wave_agent::execute(&Registry::shipped(), &args)
-}
-
-/// Has the kernel end this process with its parent; returns whether the parent is still there.
-fn leave_with_parent() -> bool {
-    let before = getppid();
-    let asked = set_parent_process_death_signal(Some(Signal::KILL));
-    // A parent that went in between sends nothing; its orphans have another one by now.
-    asked.is_ok() && getppid() == before && before.is_some()
+    wave_grpc::execute(&Registry::shipped(), &args)
 }

@@ -95,6 +95,7 @@ impl FuzzArgs {
             messages: self.messages,
             threads: self.threads,
             alone: self.alone,
+            policy: None,
         })
     }
 

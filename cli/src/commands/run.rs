@@ -14,6 +14,7 @@ use crate::bakeoff;
 use crate::interrupt;
 use crate::live::{Feed, Live};
 use crate::report::{self, RunResult};
+use crate::run::agent::policies_of;
 use crate::run::journal::Identity;
 use crate::run::linux::{Part, Work};
 use crate::run::{self, Failure, Finished, Journal};
@@ -41,6 +42,8 @@ use crate::workload;
   wave run --host linux --cgroup /sys/fs/cgroup/system.slice/nginx.service
   wave run --host linux --all --policy shinjuku:slice_us=1000
   wave run --host linux scenarios/kernel/two-enclaves.toml
+  wave run --agent target/release/my-policy my-scenario.toml
+  wave run --agent target/release/my-policy --host linux --policy two-class -- make
   wave run --host linux --device 0000:00:01.0 -- ./server
 
 Results are in out/NAME/, of simulated runs in out/NAME.sim/. Each point is kept there as soon as it is
@@ -72,6 +75,10 @@ pub struct RunArgs {
     /// shinjuku, vm]. Of a command there is one [default: fifo; with --all shinjuku:slice_us=1000].
     #[arg(long = "policy", value_name = "NAME", conflicts_with = "scenario")]
     policies: Vec<String>,
+    /// A program of your own that is started for every agent, instead of `wave agent`: its `main` is wave_agent::main_with. Not
+    /// with --host sim.
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["workload", "device"])]
+    agent: Option<PathBuf>,
     /// Cores for the workload [default: as many as it was recorded on].
     #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup", "all"], value_parser = clap::value_parser!(u16).range(1..=240))]
     cores: Option<u16>,
@@ -178,13 +185,32 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
             let why = "--host linux has no --live (see `wave linux status --live`), no --out and no --resume";
             return Err(Failure::Scenario(why.to_owned()));
         }
+        if args.agent.is_some() {
+            let why =
+                "--agent needs a command, --pid, --cgroup, --all, or a scenario on --host user";
+            return Err(Failure::Scenario(why.to_owned()));
+        }
         return run_on_kernel(args, run::linux::load(file)?);
     }
     if bakeoff::is_meant(file) {
         return bake_off(args, file);
     }
-    let scenario = scenario::load(file, policies::NAMES)
-        .map_err(|error| Failure::Scenario(error.to_string()))?;
+    let own = args.agent.as_deref().map_or(Ok(Vec::new()), policies_of)?;
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let names = if args.agent.is_some() { &own } else { policies::NAMES };
+    let mut scenario =
+        scenario::load(file, names).map_err(|error| Failure::Scenario(error.to_string()))?;
+    if let Some(program) = &args.agent {
+        let Experiment::Requests(requests) = &mut scenario else {
+            let why = "--agent is for scenarios that schedule threads";
+            return Err(Failure::Scenario(format!("{}: {why}", file.display())));
+        };
+        if requests.agents().next().is_none() {
+            let why = "--agent: no variant has an agent";
+            return Err(Failure::Scenario(format!("{}: {why}", file.display())));
+        }
+        requests.agents_mut().for_each(|agent| agent.program = Some(program.clone()));
+    }
     let digest = scenario.digest()?;
     let scenario = match scenario {
         Experiment::Requests(scenario) => scenario,
@@ -192,6 +218,10 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
         Experiment::Rpc(rpc) => return run_rpc(args, &rpc, &digest),
     };
     if args.host == HostName::Sim {
+        if args.agent.is_some() {
+            let why = "--agent starts processes, and a simulated run has none";
+            return Err(Failure::Scenario(why.to_owned()));
+        }
         if args.live {
             let why = "--live watches a native run; a simulated one has no time to watch";
             return Err(Failure::Scenario(why.to_owned()));
@@ -282,9 +312,9 @@ fn run_rpc(args: &RunArgs, rpc: &Rpc, digest: &str) -> Result<ExitCode, Failure>
 /// Runs a bake-off of memory's tools, and prints the tables, or the object.
 fn bake_off(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     let plan = bakeoff::load(file)?;
-    if args.host != HostName::User || args.live || args.record.is_some() {
-        let why =
-            "a bake-off is of the real kernel's memory: it takes no --host, --live or --record";
+    let is_refused = args.live || args.record.is_some() || args.agent.is_some();
+    if args.host != HostName::User || is_refused {
+        let why = "a bake-off is of the real kernel's memory: it takes no --host, --live, --record or --agent";
         return Err(Failure::Scenario(format!("{}: {why}", plan.name)));
     }
     let text = serde_json::to_vec(&plan).map_err(Failure::cannot)?;
@@ -322,10 +352,24 @@ fn one_enclave(args: &RunArgs, work: Work) -> Result<Part, Failure> {
         [one] => one,
         _ => return Err(Failure::Scenario("an enclave has one --policy".to_owned())),
     };
-    policies::check(policy).map_err(|error| Failure::Scenario(error.to_string()))?;
+    match &args.agent {
+        // It checks its settings itself.
+        Some(program) => {
+            let (names, name) = (policies_of(program)?, policy.split(':').next().unwrap_or(policy));
+            if !names.iter().any(|known| known == name) {
+                let names = names.join(", ");
+                let why = format!("{} has no policy `{name}`; it has {names}", program.display());
+                return Err(Failure::Scenario(why));
+            }
+        }
+        None => {
+            policies::check(policy).map_err(|error| Failure::Scenario(error.to_string()))?;
+        }
+    }
     Ok(Part {
         name: None,
         work,
+        program: args.agent.clone(),
         policy: policy.to_owned(),
         device: args.device.options(),
         cpus: args.cpus.clone().map(|Cpus(cpus)| cpus),

@@ -10,7 +10,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use wave_agent::rpc::listen_address;
+use wave_grpc::listen_address;
 use wave_links::say;
 use wave_user::rpc::{Options, Server};
 use wave_workloads::grpc::onhost::OnHost;

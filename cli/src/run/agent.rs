@@ -1,9 +1,11 @@
-//! An agent in a process of its own: the same binary, as `wave agent`.
+//! An agent in a process of its own: the same binary, as `wave agent`, or a program of the user's.
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,6 +17,9 @@ use super::recording::Log;
 
 /// How long an agent may take to attach.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a user's program may take to list its policies, and how much it may write.
+const LIST_PATIENCE: Duration = Duration::from_secs(10);
+const LIST_BYTES_MAX: u64 = 1 << 20;
 
 /// A running agent. Killed when it is dropped, and by the kernel when the thread that started it
 /// ends.
@@ -26,9 +31,10 @@ pub struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`, and writes `log`.
+    /// Starts an agent that attaches to `socket` and runs `policy` on `cpu`, and writes `log`: `program`, or this binary.
     /// Must be called on a thread that outlives the agent.
     pub fn start(
+        program: Option<&Path>,
         socket: &Path,
         policy: &str,
         cpu: usize,
@@ -40,7 +46,10 @@ impl AgentProcess {
         if let Some(Log { path, about }) = log {
             words.extend(["--record".into(), path.into(), "--record-about".into(), about.into()]);
         }
-        AgentProcess::start_with(&words, cpu, shares_cpu)
+        match program {
+            None => AgentProcess::start_with(&words, cpu, shares_cpu),
+            Some(program) => AgentProcess::spawn(Command::new(program), &words, cpu, shares_cpu),
+        }
     }
 
     /// Starts an agent with these arguments of `wave agent`, on `cpu`. Must be called on a thread that
@@ -52,7 +61,17 @@ impl AgentProcess {
     ) -> Result<AgentProcess, Failure> {
         let program = std::env::current_exe().map_err(starting)?;
         let mut command = Command::new(program);
-        command.args(["agent", "--quiet", "--leave-with-parent"]).args(words);
+        command.arg("agent");
+        AgentProcess::spawn(command, words, cpu, shares_cpu)
+    }
+
+    fn spawn(
+        mut command: Command,
+        words: &[OsString],
+        cpu: usize,
+        shares_cpu: bool,
+    ) -> Result<AgentProcess, Failure> {
+        command.args(["--quiet", "--leave-with-parent"]).args(words);
         command.args(["--cpu", &cpu.to_string()]);
         if shares_cpu {
             command.arg("--share-cpu");
@@ -125,6 +144,39 @@ impl AgentProcess {
         let ticks = rustix::param::clock_ticks_per_second();
         Some(Duration::from_millis(cpu_ticks(&stat)? * 1000 / ticks))
     }
+}
+
+/// The names of the policies for threads of a user's agent.
+pub fn policies_of(program: &Path) -> Result<Vec<String>, Failure> {
+    let refuse = |why: String| Failure::Scenario(format!("--agent {}: {why}", program.display()));
+    let mut command = Command::new(program);
+    command.arg("--policies").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| refuse(error.to_string()))?;
+    let (sender, receiver) = channel();
+    let out = child.stdout.take();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = out.map(|out| out.take(LIST_BYTES_MAX).read_to_string(&mut text));
+        let _ = sender.send(read.is_some_and(|read| read.is_ok()).then_some(text));
+    });
+    let text = receiver.recv_timeout(LIST_PATIENCE).ok().flatten().unwrap_or_default();
+    // It may go on for ever.
+    let _ = child.kill();
+    let _ = child.wait();
+    // `NAME (SUBSYSTEM): ABOUT`, and below it what is indented.
+    let name = |line: &str| {
+        let (name, rest) = line.split_once(" (")?;
+        let is_for_threads = ["any)", "sched)"].iter().any(|which| rest.starts_with(which));
+        (is_for_threads && !name.is_empty()).then(|| name.to_owned())
+    };
+    let names: Vec<_> = text.lines().filter_map(name).collect();
+    if names.is_empty() {
+        return Err(refuse(format!(
+            "it lists no policies within {} s when asked with --policies; an agent's `main` is wave_agent::main_with",
+            LIST_PATIENCE.as_secs()
+        )));
+    }
+    Ok(names)
 }
 
 fn starting(error: std::io::Error) -> Failure {

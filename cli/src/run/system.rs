@@ -31,6 +31,7 @@ pub struct Hosted {
     /// Its agent; none while it is dead.
     pub agent: Option<AgentProcess>,
     threads: Threads,
+    program: Option<PathBuf>,
     policy: String,
     agent_cpu: usize,
     agent_shares: bool,
@@ -69,6 +70,7 @@ impl Hosted {
             enclave,
             agent: None,
             threads: host.threads,
+            program: agent.program.clone(),
             policy: agent.policy.clone(),
             agent_cpu: seating.agents[index],
             agent_shares: seating.agents_yield,
@@ -86,7 +88,8 @@ impl Hosted {
         let socket = self.enclave.socket();
         let log = self.logs.as_ref().map(Logs::next);
         let (cpu, shares) = (self.agent_cpu, self.agent_shares);
-        let mut agent = AgentProcess::start(socket, &self.policy, cpu, shares, log)?;
+        let mut agent =
+            AgentProcess::start(self.program.as_deref(), socket, &self.policy, cpu, shares, log)?;
         agent.wait_until_attached(&self.enclave, before)?;
         self.agent = Some(agent);
         Ok(())

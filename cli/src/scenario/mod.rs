@@ -52,8 +52,10 @@ impl Experiment {
                     Machine::File(file) => Some(file),
                     Machine::Builtin(_) => None,
                 };
+                // As all have the same.
+                let program = scenario.agents().find_map(|agent| agent.program.as_ref());
                 let links = links.filter_map(|agent| agent.link.file());
-                (serde_json::to_vec(scenario), links.chain(machine).collect())
+                (serde_json::to_vec(scenario), links.chain(machine).chain(program).collect())
             }
             Experiment::Memory(memory) => (serde_json::to_vec(memory), Vec::new()),
             Experiment::Rpc(rpc) => {

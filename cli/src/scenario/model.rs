@@ -178,6 +178,9 @@ pub enum Scheduler {
 pub struct Agent {
     /// Whether it takes a core from the enclave.
     pub placement: Placement,
+    /// Its program, where it is not `wave agent`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<PathBuf>,
     /// Name of the policy that it runs.
     pub policy: String,
     /// What lies between it and the host.
@@ -284,6 +287,21 @@ pub struct Enclaves {
 pub struct Chaos {
     /// Threads of a variant, at least 1.
     pub threads: u32,
+}
+
+impl Scenario {
+    /// All agents of its variants.
+    pub fn agents(&self) -> impl Iterator<Item = &Agent> {
+        self.variants.iter().filter_map(Variant::agent)
+    }
+
+    /// All agents of its variants.
+    pub fn agents_mut(&mut self) -> impl Iterator<Item = &mut Agent> {
+        self.variants.iter_mut().filter_map(|variant| match &mut variant.scheduler {
+            Scheduler::Linux => None,
+            Scheduler::Agent(agent) => Some(agent),
+        })
+    }
 }
 
 impl Variant {

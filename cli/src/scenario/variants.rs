@@ -161,8 +161,9 @@ fn agent(
         );
         return Err(source.refuse(policy.span(), message));
     }
-    if let (true, Err(error)) = (policies::NAMES.contains(&name), policies::check(policy.get_ref()))
-    {
+    // A program of the user's checks the settings of its policies itself.
+    let are_shipped = source.policies == policies::NAMES;
+    if let (true, Err(error)) = (are_shipped, policies::check(policy.get_ref())) {
         return Err(source.refuse(policy.span(), format!("`variant.policy`: {error}")));
     }
     let link = raw.link.as_ref().map_or(Ok(defaults::LINK), |link| self::link(link, source))?;
@@ -174,6 +175,7 @@ fn agent(
     }
     Ok(Agent {
         placement,
+        program: None,
         policy: policy.get_ref().clone(),
         messages: queue(
             "messages",

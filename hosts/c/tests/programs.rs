@@ -2,7 +2,7 @@
 //! does everything wrong. Under valgrind where there is one.
 
 #[allow(dead_code, reason = "the front's own tests use all of it")]
-#[path = "../../../agent/tests/rpc/client.rs"]
+#[path = "../../../fronts/grpc/tests/front/client.rs"]
 mod client;
 
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use client::Client;
-use wave_agent::Seat;
-use wave_agent::rpc::{Ender, Limits, RpcFront, RpcOptions, serve};
+use wave_agent::{Seat, serve};
+use wave_grpc::{Ender, Limits, RpcFront, RpcOptions};
 use wave_skip::skip;
 
 /// What valgrind exits with if it finds something.

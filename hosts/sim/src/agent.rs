@@ -14,10 +14,10 @@ use wave_core::log::{Header, LogWriter};
 use wave_core::message::{Decision, Message};
 use wave_core::outcome::Outcome;
 use wave_core::policy::{Desk, Note, Policy, Progress};
+use wave_core::settings::Policies;
 use wave_core::snapshot::Snapshot;
 use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, extra_lines};
-use wave_sched::policies;
 
 use crate::control::Guest;
 use crate::enclave::{AgentSpy, Enclave, Incarnation, Setup};
@@ -26,12 +26,28 @@ use crate::world::{Cause, SimBell, TaskId, World};
 /// The agent of an enclave.
 #[derive(Clone, Debug)]
 pub struct AgentSetup {
-    /// Its policy, as [`policies::by_name`] knows it.
-    pub policy: String,
+    /// Its policy.
+    pub policy: PolicyText,
     /// Its CPU's clock.
     pub ghz: f64,
     /// Whether it sleeps when there is nothing to do; otherwise it always polls (Wave 4.1).
     pub parks: bool,
+}
+
+/// A policy by its name and settings, and the list that it is from: the shipped ones, or a user's own.
+#[derive(Clone, Debug)]
+pub struct PolicyText {
+    /// As `NAME:KEY=VALUE,...`.
+    pub text: String,
+    /// The list.
+    pub from: &'static Policies<dyn Policy + Send>,
+}
+
+impl PolicyText {
+    /// One of the shipped policies.
+    pub fn shipped(text: impl Into<String>) -> PolicyText {
+        PolicyText { text: text.into(), from: &wave_sched::policies::SHIPPED }
+    }
 }
 
 /// Takes an agent's log, piece by piece.
@@ -75,8 +91,6 @@ impl Front for Notes {
         }
         Progress::More
     }
-
-    fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 }
 
 impl Work {
@@ -215,9 +229,9 @@ impl Skew {
 /// # Panics
 ///
 /// If there is none of that name, which whoever reads scenarios has checked.
-fn policy_of(setup: &Setup) -> Box<dyn Policy + Send> {
-    policies::by_name(&setup.agent.policy, &setup.config)
-        .unwrap_or_else(|error| panic!("the setup's policy: {error}"))
+pub(crate) fn policy_of(setup: &Setup) -> Box<dyn Policy + Send> {
+    let PolicyText { text, from } = &setup.agent.policy;
+    from.make(text, &setup.config).unwrap_or_else(|error| panic!("the setup's policy: {error}"))
 }
 
 impl Enclave {
@@ -304,7 +318,7 @@ fn run(
 ) {
     let log = enclave.logs.borrow_mut().as_mut().map(|(about, logs)| {
         let setup = &enclave.setup;
-        let (policy, about) = (setup.agent.policy.clone(), format!("{about}, agent {number}"));
+        let (policy, about) = (setup.agent.policy.text.clone(), format!("{about}, agent {number}"));
         LogWriter::new(&Header { config: setup.config, policy, about }, logs(number))
     });
     let spy = enclave.spy.borrow().clone();
@@ -350,10 +364,7 @@ fn live<R: Recorder>(
     let notes = enclave.notes.borrow().clone();
     let work = Work::of(setup, notes.as_ref());
     let policy = Working { policy, world: world.clone(), work, began: Rc::clone(&began) };
-    let mut agent = Agent::new(layout, port, bells, policy, recorder);
-    if let Some(notes) = notes {
-        agent.add_front(Box::new(notes));
-    }
+    let mut agent = Agent::with_front(layout, port, bells, policy, recorder, notes);
     agent.announce();
     let told = Told::default();
     let mut idle_since = None;

@@ -6,7 +6,7 @@ use wave_core::layout::Config;
 use wave_core::link::Mapping;
 use wave_links::costs::Costs;
 
-use crate::agent::AgentSetup;
+use crate::agent::{AgentSetup, PolicyText};
 use crate::enclave::Setup;
 use crate::experiment::{self, Switches};
 use crate::machine::Machine;
@@ -74,7 +74,11 @@ fn setup(config: Config, costs: &str, machine: &str, policy: &str, prefetch: boo
         config,
         costs: Costs::builtin(costs).expect("built in"),
         // The paper's agents always poll (4.1).
-        agent: AgentSetup { policy: policy.into(), ghz: machine.agent_ghz.value, parks: false },
+        agent: AgentSetup {
+            policy: PolicyText::shipped(policy),
+            ghz: machine.agent_ghz.value,
+            parks: false,
+        },
         machine,
         prefetch,
         seed: 1,

@@ -81,8 +81,6 @@ impl Front for Sender {
         requests.wanted.fetch_sub(1, Ordering::SeqCst);
         Progress::More
     }
-
-    fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 }
 
 type Running = std::thread::JoinHandle<()>;
@@ -95,8 +93,7 @@ fn agent(enclave: &Enclave, policy: &'static str, requests: &Arc<Requests>) -> R
     let running = std::thread::spawn(move || {
         let Attached { layout, port, host_bells, connection, .. } = attached;
         let policy = by_name(policy, &layout.config).unwrap();
-        let mut agent = Agent::new(layout, port, host_bells, policy, ());
-        agent.add_front(Box::new(front));
+        let mut agent = Agent::with_front(layout, port, host_bells, policy, (), front);
         agent.announce();
         let start = Instant::now();
         loop {

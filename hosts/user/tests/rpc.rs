@@ -42,7 +42,7 @@ struct Agent {
 impl Agent {
     fn new(server: &Server, steering: &str) -> Agent {
         let Attached { layout, port, host_bells, connection, .. } =
-            attach_rpc(server.socket()).unwrap();
+            attach_rpc(server.socket(), true).unwrap();
         let steering = steer::by_name(steering, &layout.config).unwrap();
         let mut dispatch = Dispatch::new(layout, port, host_bells, steering);
         dispatch.announce();
@@ -305,8 +305,6 @@ impl Front for Teller {
         notes.append(&mut self.0.lock().unwrap());
         Progress::Done
     }
-
-    fn on_note(&mut self, _now: Nanos, _note: &Note) {}
 }
 
 /// A scheduler of an enclave's threads that hears of an agent's requests, until it is revoked.
@@ -315,8 +313,8 @@ fn schedule(enclave: &Enclave, agent: &Agent) -> std::thread::JoinHandle<()> {
     let teller = Teller(Arc::clone(&agent.notes));
     std::thread::spawn(move || {
         let policy = by_name("fifo", &layout.config).unwrap();
-        let mut agent = wave_core::agent::Agent::new(layout, port, host_bells, policy, ());
-        agent.add_front(Box::new(teller));
+        let mut agent =
+            wave_core::agent::Agent::with_front(layout, port, host_bells, policy, (), teller);
         agent.announce();
         let start = Instant::now();
         while agent.step(Nanos(start.elapsed().as_nanos() as u64)).unwrap() != Step::Revoked

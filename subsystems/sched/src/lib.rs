@@ -27,6 +27,7 @@ extern crate std;
 
 pub mod oracles;
 pub mod policies;
+pub mod scheduler;
 pub mod show;
 pub mod wire;
 #[cfg(feature = "workload")]

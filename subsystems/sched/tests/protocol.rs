@@ -52,7 +52,7 @@ impl Front for Requests {
 }
 
 struct Life {
-    agent: Agent<Shipped, Vec<(Nanos, Input)>, NastyPort, Bell>,
+    agent: Agent<Shipped, Vec<(Nanos, Input)>, NastyPort, Bell, Requests>,
     incarnation: Rc<Incarnation>,
     at: Loop,
     announced: bool,
@@ -68,9 +68,9 @@ impl Life {
         assert_eq!(layout.config, incarnation.layout.config);
         let port = incarnation.link.port(Side::Agent, &layout);
         let policy = policies::by_name(policy, &layout.config).unwrap();
-        let mut agent = Agent::new(layout, port, incarnation.bells.clone(), policy, Vec::new());
-        let notes = Arc::default();
-        agent.add_front(Box::new(Requests(Arc::clone(&notes))));
+        let (bells, notes) = (incarnation.bells.clone(), Arc::default());
+        let front = Requests(Arc::clone(&notes));
+        let agent = Agent::with_front(layout, port, bells, policy, Vec::new(), front);
         Life {
             agent,
             incarnation: Rc::clone(incarnation),

@@ -138,7 +138,7 @@ fn output_of(command: &mut Command) -> Result<Output, String> {
     Err(format!("{name} failed ({}): {}", output.status, said.trim()))
 }
 
-/// Builds a program of hosts/linux, and says where it is.
+/// Builds a program, and says where it is.
 fn built(package: &str, arguments: &[&str]) -> Result<String, String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(arguments).args(["--locked", "--package", package]);

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -176,7 +176,9 @@ fn with_agents(
     policies: &'static [&'static str],
     killed_after: Option<Duration>,
 ) -> Result<String, String> {
-    let folder = std::path::PathBuf::from(format!("/dev/shm/wave-nic-{}", std::process::id()));
+    static FOLDERS: AtomicU32 = AtomicU32::new(0);
+    let (own, number) = (std::process::id(), FOLDERS.fetch_add(1, Ordering::Relaxed));
+    let folder = std::path::PathBuf::from(format!("/dev/shm/wave-nic-{own}-{number}"));
     let command = ["sh", "-c", script].map(String::from).to_vec();
     let wanted = Wanted {
         cpus: 4,

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::thread::ScopedJoinHandle;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -30,6 +30,7 @@ const TESTS: &[(&str, Check)] = &[
     ("guests of KVM finish, and their cores need no ticks", icount::guests_finish),
     ("wave run is shown, and ends cleanly", runs_are_shown_and_end),
     ("an agent shares the only CPU", agent_shares_the_only_cpu),
+    ("a user's own agent schedules a command", own_agent_schedules),
     ("wave run schedules every thread of the machine", runs_take_everything),
     ("who exits waits behind no run without an end", exits_wait_for_nobody),
     ("wave bench kernel measures", bench_measures),
@@ -57,22 +58,29 @@ pub fn run(part: Option<&str>) -> ExitCode {
         Some(part) => vec![(4, vec!["--skip", ON_EIGHT, part])],
         None => vec![(4, vec!["--skip", ON_EIGHT]), (8, vec![ON_EIGHT])],
     };
+    let hosts = machines.iter().map(Job::KernelHost);
+    let jobs: Vec<_> = hosts.chain(checks.into_iter().map(Job::Check)).collect();
     // An emulated machine uses one host CPU however many virtual CPUs it has, so two machines side by side halve the time.
-    let sums = std::thread::scope(|scope| {
-        let lane = std::thread::Builder::new().name("the kernel host's tests".to_owned());
-        let machines = lane.spawn_scoped(scope, || on_machines(&kernel, &machines));
-        let machines = machines.expect("there is room for a thread");
-        // A panic has said why.
-        let wait = |machines: ScopedJoinHandle<'_, Sums>| {
-            machines.join().unwrap_or(Sums { passed: 0, failed: 1 })
-        };
-        match session::accelerator(&kernel) {
-            Accelerator::Tcg => [run_checks(&kernel, &checks), wait(machines)],
-            Accelerator::Kvm => [wait(machines), run_checks(&kernel, &checks)],
+    let lanes = match session::accelerator(&kernel) {
+        Accelerator::Tcg => 2,
+        Accelerator::Kvm => 1,
+    };
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut sums = Sums::default();
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            sums = sums.plus(job.run(&kernel));
         }
+        sums
+    };
+    let sums = std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(work)).collect();
+        // A panic has said why.
+        let ended =
+            lanes.into_iter().map(|lane| lane.join().unwrap_or(Sums { passed: 0, failed: 1 }));
+        ended.fold(Sums::default(), Sums::plus)
     });
-    let [passed, failed] = [|sums: &Sums| sums.passed, |sums: &Sums| sums.failed]
-        .map(|of| sums.iter().map(of).sum::<usize>());
+    let Sums { passed, failed } = sums;
     println!("{passed} passed, {failed} failed");
     if let (Some(part), 0) = (part, passed + failed) {
         println!("no test has {part:?} in its name");
@@ -88,47 +96,47 @@ struct Sums {
     failed: usize,
 }
 
-fn run_checks(kernel: &Kernel, checks: &[&(&str, Check)]) -> Sums {
-    let mut sums = Sums::default();
-    for (name, check) in checks {
-        let began = Instant::now();
-        let result = check(kernel);
-        let seconds = began.elapsed().as_secs_f64();
-        match result {
-            Ok(()) => {
-                sums.passed += 1;
-                println!("ok      {name} ({seconds:.1} s)");
-            }
-            Err(why) => {
-                sums.failed += 1;
-                println!("FAILED  {name} ({seconds:.1} s): {why}");
-            }
-        }
+impl Sums {
+    fn plus(self, more: Sums) -> Sums {
+        Sums { passed: self.passed + more.passed, failed: self.failed + more.failed }
     }
-    sums
 }
 
-/// The kernel host's tests, on machines of so many CPUs with these arguments.
-fn on_machines(kernel: &Kernel, machines: &[(u32, Vec<&str>)]) -> Sums {
-    let mut sums = Sums::default();
-    if machines.is_empty() {
-        return sums;
-    }
-    let program = built("wave-linux", &["test", "--test", "vm", "--no-run"]);
-    for (cpus, which) in machines {
-        let result = program.as_deref().map_err(Clone::clone);
-        match result.and_then(|program| kernel_host(kernel, program, *cpus, which)) {
-            Ok(more) => {
-                sums.passed += more.passed;
-                sums.failed += more.failed;
+/// What has a machine for itself.
+enum Job<'a> {
+    /// The kernel host's tests with these arguments, on so many CPUs.
+    KernelHost(&'a (u32, Vec<&'a str>)),
+    Check(&'a (&'static str, Check)),
+}
+
+impl Job<'_> {
+    fn run(&self, kernel: &Kernel) -> Sums {
+        let began = Instant::now();
+        let (name, result) = match self {
+            Job::KernelHost((cpus, which)) => {
+                let program = built("wave-linux", &["test", "--test", "vm", "--no-run"]);
+                let result =
+                    program.and_then(|program| kernel_host(kernel, &program, *cpus, which));
+                (format!("the kernel host's tests, on {cpus} CPUs"), result)
             }
-            Err(why) => {
-                sums.failed += 1;
-                println!("FAILED  the kernel host's tests on {cpus} CPUs: {why}");
+            Job::Check((name, check)) => {
+                let result = check(kernel).map(|()| Sums { passed: 1, failed: 0 });
+                ((*name).to_owned(), result)
             }
-        }
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        result.map_or_else(
+            |why| {
+                println!("FAILED  {name} ({seconds:.1} s): {why}");
+                Sums { passed: 0, failed: 1 }
+            },
+            |sums| {
+                let word = if sums.failed == 0 { "ok    " } else { "FAILED" };
+                println!("{word}  {name} ({seconds:.1} s)");
+                sums
+            },
+        )
     }
-    sums
 }
 
 /// On a developer's machine that cannot have one, the tests are left out; where a machine checks
@@ -277,8 +285,24 @@ fn agent_shares_the_only_cpu(kernel: &Kernel) -> Result<(), String> {
     let command =
         [&wave, "run", "--host", "linux", "--patience", "5000", "--json", "--", "sh", "-c", line];
     let command = command.map(String::from).to_vec();
-    let wanted = Wanted { cpus: 1, command, ..Wanted::default() };
-    let answer = in_machine(kernel, &wanted)?;
+    has_decided(&in_machine(kernel, &Wanted { cpus: 1, command, ..Wanted::default() })?)
+}
+
+/// The guide's policy, in a program that knows nothing of this kernel.
+fn own_agent_schedules(kernel: &Kernel) -> Result<(), String> {
+    let wave = built("wave", &["build"])?;
+    let manifest = "docs/guide/my-policy/Cargo.toml";
+    let own = ["build", "--manifest-path", manifest, "--target-dir", "target/guide"];
+    let own = built("my-policy", &own)?;
+    let line = "for round in 1 2 3 4; do true | cat; done";
+    let command = [&wave, "run", "--host", "linux", "--agent", &own, "--policy"];
+    let rest = ["lottery:tickets=2/1", "--patience", "5000", "--json", "--", "sh", "-c", line];
+    let command = command.into_iter().chain(rest).map(String::from).collect();
+    has_decided(&in_machine(kernel, &Wanted { command, ..Wanted::default() })?)
+}
+
+/// The result of a run in which the agent decided, and was not turned out.
+fn has_decided(answer: &Answer) -> Result<(), String> {
     let result: Value =
         serde_json::from_str(&answer.out).map_err(|error| format!("{error}: {answer:?}"))?;
     let decided = result["outcomes"]["COMPLETE"].as_u64().unwrap_or(0);

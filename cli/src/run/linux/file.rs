@@ -70,7 +70,15 @@ impl Enclave {
         }
         let cpus = parse_cpus(&self.cpus).map_err(|why| format!("cpus: {why}"))?;
         let patience = self.patience_ms.map(Nanos::from_millis);
-        Ok(Part { name: Some(self.name), work, policy, device: None, cpus: Some(cpus), patience })
+        Ok(Part {
+            name: Some(self.name),
+            work,
+            program: None,
+            policy,
+            device: None,
+            cpus: Some(cpus),
+            patience,
+        })
     }
 }
 

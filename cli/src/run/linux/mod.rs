@@ -6,7 +6,7 @@ mod seats;
 pub mod status;
 mod work;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,6 +47,8 @@ pub struct Part {
     pub name: Option<String>,
     /// Whose threads.
     pub work: Work,
+    /// The agent's program, where it is not this one.
+    pub program: Option<PathBuf>,
     /// The agent's policy, where it is started here.
     pub policy: String,
     /// The device that an agent comes from, where none is started here.
@@ -315,7 +317,14 @@ impl<'a> Running<'a> {
         let log = self.record.map(|folder| log(folder, self.agents, part)).transpose()?;
         self.agents += 1;
         let socket = self.enclave().socket();
-        let agent = AgentProcess::start(socket, &part.policy, seat.agent, seat.shares, log)?;
+        let agent = AgentProcess::start(
+            part.program.as_deref(),
+            socket,
+            &part.policy,
+            seat.agent,
+            seat.shares,
+            log,
+        )?;
         self.shown.agents[self.at].store(agent.pid(), Ordering::SeqCst);
         self.agent = Some(agent);
         Ok(())

@@ -56,6 +56,7 @@ mod tests {
         Part {
             name: None,
             work: Work::Command(vec!["true".into()]),
+            program: None,
             policy: "fifo".into(),
             device: None,
             cpus: cpus.map(|text| parse(text).unwrap()),

@@ -3,7 +3,7 @@
 use wave_core::clock::Nanos;
 use wave_links::costs::Costs;
 use wave_sched::policies;
-use wave_sim::agent::AgentSetup;
+use wave_sim::agent::{AgentSetup, PolicyText};
 use wave_sim::enclave::Setup;
 use wave_sim::machine::Machine;
 use wave_sim::paper;
@@ -53,7 +53,11 @@ impl Simulated {
         let setup = Setup {
             config,
             costs: costs(&agent.link, &machine)?,
-            agent: AgentSetup { policy: agent.policy.clone(), ghz: machine.agent_ghz.value, parks },
+            agent: AgentSetup {
+                policy: PolicyText::shipped(&agent.policy),
+                ghz: machine.agent_ghz.value,
+                parks,
+            },
             machine,
             prefetch: agent.prefetch,
             seed: scenario.run.seed,

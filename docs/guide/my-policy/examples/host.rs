@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use my_policy::URGENT;
+use my_policy::two_class::URGENT;
 use wave_core::clock::Nanos;
 use wave_user::{Enclave, Mode, Options};
 

@@ -1,26 +1,35 @@
-//! The policy alone: entries in, decisions out. No host, no link, no thread, no clock.
+//! The policies alone: entries in, decisions out. No host, no link, no thread, no clock.
+
+use std::collections::VecDeque;
 
 use super::*;
+use two_class::URGENT;
 use wave_core::brain::Brain;
+use wave_core::clock::Nanos;
+use wave_core::layout::Config;
 use wave_core::message::Upstream;
+use wave_core::message::{Decision, Message, Sequence, Subject};
+use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::Decisions;
 use wave_core::snapshot::{CoreRecord, Record};
+use wave_core::snapshot::{Snapshot, State};
+use wave_sched::wire::Event;
 use wave_sched::wire::Kind;
 
 const ORDINARY: u16 = 1;
 
 /// One core, as a host would tell of it.
 struct Host {
-    brain: Brain<TwoClass>,
+    brain: Brain<Box<dyn Policy + Send>>,
     sequences: Vec<Sequence>,
     run: u32,
 }
 
 impl Host {
     /// A host that has sent its first snapshot: one idle core, no threads.
-    fn new() -> Host {
+    fn new(policy: &str) -> Host {
         let config = Config { subjects: 16, prestage: 2, ..Config::coherent(1) };
-        let mut brain = Brain::new(&config, TwoClass::new(&config), ());
+        let mut brain = Brain::new(&config, POLICIES.make(policy, &config).unwrap(), ());
         let cores = vec![CoreRecord { asks: true, ..CoreRecord::default() }];
         brain.on_snapshot(Nanos(0), &Snapshot { records: Vec::new(), cores });
         Host { brain, sequences: vec![Sequence(0); 16], run: 0 }
@@ -67,7 +76,7 @@ fn ids(decisions: &[Decision]) -> Vec<u32> {
 
 #[test]
 fn urgent_threads_go_first_and_each_class_in_order() {
-    let mut host = Host::new();
+    let mut host = Host::new("two-class");
     host.spawns(1, ORDINARY);
     host.spawns(2, ORDINARY);
     host.spawns(3, URGENT);
@@ -90,7 +99,7 @@ fn urgent_threads_go_first_and_each_class_in_order() {
 
 #[test]
 fn a_thread_that_a_core_could_not_take_waits_again() {
-    let mut host = Host::new();
+    let mut host = Host::new("two-class");
     host.spawns(1, URGENT);
     let staged = host.decisions();
     host.answers(&staged[0], Code::Affinity);
@@ -99,7 +108,7 @@ fn a_thread_that_a_core_could_not_take_waits_again() {
 
 #[test]
 fn a_stale_decision_is_not_repeated_before_the_host_has_explained() {
-    let mut host = Host::new();
+    let mut host = Host::new("two-class");
     host.spawns(1, URGENT);
     let staged = host.decisions();
     host.answers(&staged[0], Code::TargetStale);
@@ -114,7 +123,7 @@ fn a_stale_decision_is_not_repeated_before_the_host_has_explained() {
 
 #[test]
 fn a_snapshot_is_the_truth() {
-    let mut host = Host::new();
+    let mut host = Host::new("two-class");
     host.spawns(1, URGENT);
     host.spawns(2, URGENT);
     host.spawns(3, ORDINARY);
@@ -149,4 +158,26 @@ fn a_snapshot_is_the_truth() {
         }
     }
     assert_eq!(ran, [2, 9, 3]);
+}
+
+#[test]
+fn classes_run_in_proportion_to_their_tickets() {
+    let mut host = Host::new("lottery:tickets=3/1");
+    for id in 0..8 {
+        host.spawns(id, (id % 2) as u16);
+    }
+    let (mut runs, mut staged) = ([0; 2], VecDeque::new());
+    for _ in 0..4_000 {
+        staged.extend(host.decisions());
+        let decision = staged.pop_front().unwrap();
+        let class = (decision.subject.id % 2) as u16;
+        runs[usize::from(class)] += 1;
+        assert_eq!(decision.argument, 1_000_000, "the slice in nanoseconds");
+        host.answers(&decision, Code::Complete);
+        // Its slice is over, and it waits again.
+        let message = Some(host.event(Kind::Preempt, decision.subject.id, class));
+        let asks = staged.is_empty();
+        host.brain.on_entry(Nanos(0), 0, &Upstream { message, outcome: None, asks });
+    }
+    assert!((2_800..3_200).contains(&runs[0]), "{runs:?}");
 }

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use my_policy::{TwoClass, URGENT};
+use my_policy::two_class::{TwoClass, URGENT};
 use wave_agent::{Exit, RunError, Seat, attach, run};
 use wave_core::brain::{Brain, Input, Recorder};
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::outcome::Code;
 use wave_core::policy::Decisions;
+use wave_sched::scheduler::Scheduled;
 use wave_user::{Enclave, Mode, Options};
 
 const ORDINARY: u16 = 1;
@@ -45,7 +46,7 @@ fn start(name: &str) -> Enclave {
 fn agent(enclave: &Enclave, tape: Tape) -> (Config, JoinHandle<Result<Exit, RunError>>) {
     let attached = attach(enclave.socket()).unwrap();
     let config = attached.layout.config;
-    let policy = TwoClass::new(&config);
+    let policy = Scheduled::of(&config, TwoClass::default());
     let agent = std::thread::spawn(move || run(attached, policy, tape, Seat::Shared));
     wait_for("the agent", || enclave.mode() == Mode::Agent);
     (config, agent)
@@ -103,7 +104,7 @@ fn a_recorded_log_gives_the_same_decisions_again() {
     drop(enclave);
     agent.join().unwrap().unwrap();
 
-    let mut brain = Brain::new(&config, TwoClass::new(&config), ());
+    let mut brain = Brain::new(&config, Scheduled::of(&config, TwoClass::default()), ());
     let mut out = Decisions::default();
     let mut made = HashSet::new();
     let mut committed = 0;

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use wave_agent::{Registry, Seat, attach};
 use wave_core::clock::Nanos;
 use wave_core::outcome::Code;
+use wave_core::policy::Policy;
+use wave_core::settings::{Known, Policies};
 use wave_linux::sched::{self, Enclave, Options, Stats};
 
 use crate::sliced::Sliced;
@@ -138,7 +140,11 @@ pub fn assignment() -> Option<(PathBuf, String)> {
 fn agent_process() {
     let Some((socket, policy)) = assignment() else { return };
     let attached = attach(&socket).unwrap();
-    let registry = Registry::shipped().with("sliced", |_| Box::new(Sliced::default()));
+    static OWN: Policies<dyn Policy + Send> = Policies(&[(
+        Known { name: "sliced", about: "slices of its own", settings: &[] },
+        |_, _| Ok(Box::new(Sliced::default())),
+    )]);
+    let registry = Registry::shipped().with_policies(&OWN);
     let policy = registry.make(&policy, &attached.layout.config).unwrap();
     wave_agent::run(attached, policy, (), Seat::Shared).unwrap();
 }

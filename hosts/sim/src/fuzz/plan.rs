@@ -9,7 +9,7 @@ use wave_links::costs::Costs;
 use wave_sched::policies;
 
 use super::faults::{FAULTS, Fault};
-use crate::agent::{AgentSetup, Skew};
+use crate::agent::{AgentSetup, PolicyText, Skew};
 use crate::enclave::Setup;
 use crate::machine::Machine;
 use crate::random::{self, Stream};
@@ -57,7 +57,7 @@ pub struct Plan {
 }
 
 /// What to change of a seed's plan: how a smaller failing history is named.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// Keep only these faults of the first enclave, by number.
     pub faults: Option<Vec<usize>>,
@@ -67,6 +67,8 @@ pub struct Overrides {
     pub threads: Option<u32>,
     /// Keep only the first enclave.
     pub alone: bool,
+    /// Every agent's policy, instead of one that is drawn.
+    pub policy: Option<PolicyText>,
 }
 
 impl Overrides {
@@ -132,6 +134,11 @@ impl Plan {
         }
         if overrides.alone {
             self.enclaves.truncate(1);
+        }
+        if let Some(policy) = &overrides.policy {
+            for enclave in &mut self.enclaves {
+                enclave.setup.agent.policy = policy.clone();
+            }
         }
         self
     }
@@ -203,7 +210,7 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
             config,
             costs,
             agent: AgentSetup {
-                policy,
+                policy: PolicyText::shipped(policy),
                 ghz: machine.agent_ghz.value,
                 parks: random.random_bool(0.5),
             },

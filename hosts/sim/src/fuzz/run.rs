@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wave_core::brain::Input;
 use wave_core::clock::Nanos;
-use wave_sched::policies;
 
 use super::books::{Books, Broken};
 use super::bounds::{Bounds, Excuses};
@@ -17,7 +16,7 @@ use super::churn::Churn;
 use super::faults::{Fault, Kicks, Lying, scribble};
 use super::hearing::{Hearing, Told, ToldPolicy};
 use super::plan::{EnclavePlan, Injection, Plan};
-use crate::agent::Skew;
+use crate::agent::{Skew, policy_of};
 use crate::enclave::Enclave;
 use crate::world::{Cause, Delivery, TaskId, World};
 
@@ -170,9 +169,7 @@ impl Running {
     }
 
     fn start_agent(&self, skew: Skew, lies: Option<u64>) -> TaskId {
-        let setup = &self.plan.setup;
-        let policy = policies::by_name(&setup.agent.policy, &setup.config);
-        let mut policy = policy.expect("plans draw shipped policies");
+        let mut policy = policy_of(&self.plan.setup);
         if let Some(seed) = lies {
             policy = Box::new(Lying::new(policy, seed));
         }

@@ -23,7 +23,7 @@ pub fn shrink(seed: u64, wanted: &[Fault], from: &Overrides, rule: &str) -> Over
     let mut attempt = |best: &mut Overrides, change: &dyn Fn(&mut Overrides)| {
         let mut smaller = best.clone();
         change(&mut smaller);
-        if smaller != *best && fails(&smaller) {
+        if smaller.to_arguments() != best.to_arguments() && fails(&smaller) {
             *best = smaller;
         }
     };

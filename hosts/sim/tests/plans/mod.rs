@@ -7,7 +7,7 @@ use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::link::{Home, Mapping};
 use wave_links::costs::Costs;
-use wave_sim::agent::{AgentSetup, Skew};
+use wave_sim::agent::{AgentSetup, PolicyText, Skew};
 use wave_sim::enclave::Setup;
 use wave_sim::fuzz::plan::{EnclavePlan, Injection};
 use wave_sim::fuzz::{Fault, Plan};
@@ -25,7 +25,7 @@ fn plan(link: &str, cores: u16, threads: u32, change: impl FnOnce(&mut Config)) 
         config,
         costs: Costs::builtin(link).expect("built in"),
         machine: Machine::builtin("user").expect("built in"),
-        agent: AgentSetup { policy: "fifo".to_owned(), ghz: 2.0, parks: false },
+        agent: AgentSetup { policy: PolicyText::shipped("fifo"), ghz: 2.0, parks: false },
         prefetch: false,
         seed: 1,
     };

@@ -27,7 +27,7 @@ use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::{Choice, Policy};
 pub use wave_core::settings::PolicyError;
-use wave_core::settings::{Known, Setting, Settings, Shipped, known, names};
+use wave_core::settings::{Known, Policies, Setting, Settings, known, names};
 
 pub use tiered::{Classifier, Tiered};
 
@@ -81,7 +81,7 @@ pub(crate) const PREFETCH: Setting = Setting::one_of(
 );
 
 /// The shipped policies.
-pub static SHIPPED: Shipped<dyn Tiering + Send> = Shipped(&[
+pub static SHIPPED: Policies<dyn Tiering + Send> = Policies(&[
     (
         Known {
             name: "sol",

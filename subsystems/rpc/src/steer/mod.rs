@@ -20,7 +20,7 @@ use alloc::boxed::Box;
 
 use wave_core::clock::Nanos;
 use wave_core::layout::Config;
-use wave_core::settings::{Known, PolicyError, Setting, Settings, Shipped, known, names};
+use wave_core::settings::{Known, Policies, PolicyError, Setting, Settings, known, names};
 
 /// What a policy may know of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub trait Steering: Send {
 }
 
 /// The shipped policies.
-pub static SHIPPED: Shipped<dyn Steering> = Shipped(&[
+pub static SHIPPED: Policies<dyn Steering> = Policies(&[
     (
         Known {
             name: "rss",

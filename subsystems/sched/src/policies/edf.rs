@@ -71,7 +71,7 @@ impl Discipline for ByDeadline {
         self.waiting.remove(id);
     }
 
-    fn take(&mut self, _now: Nanos, _threads: &[Thread]) -> Option<u32> {
+    fn take(&mut self, _now: Nanos, _core: u16, _threads: &[Thread]) -> Option<u32> {
         let (_, id) = self.waiting.first()?;
         self.waiting.remove(id);
         Some(id)

@@ -28,10 +28,10 @@ use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::policy::Policy;
 pub use wave_core::settings::PolicyError;
-use wave_core::settings::{Known, Settings, Shipped, known, names};
+use wave_core::settings::{Known, Policies, Settings, known, names};
 
 /// The shipped policies.
-pub static SHIPPED: Shipped<dyn Policy + Send> = Shipped(&[
+pub static SHIPPED: Policies<dyn Policy + Send> = Policies(&[
     (
         Known {
             name: "fifo",

@@ -108,7 +108,7 @@ impl Discipline for QueuePerClass {
         self.queues.remove(id);
     }
 
-    fn take(&mut self, now: Nanos, threads: &[Thread]) -> Option<u32> {
+    fn take(&mut self, now: Nanos, _core: u16, threads: &[Thread]) -> Option<u32> {
         let id = self.first(now, threads)?;
         self.queues.remove(id);
         Some(id)

@@ -70,7 +70,7 @@ impl Discipline for OneQueue {
         self.queue.remove(id);
     }
 
-    fn take(&mut self, _now: Nanos, _threads: &[Thread]) -> Option<u32> {
+    fn take(&mut self, _now: Nanos, _core: u16, _threads: &[Thread]) -> Option<u32> {
         let id = self.queue.first(0)?;
         self.queue.remove(id);
         Some(id)

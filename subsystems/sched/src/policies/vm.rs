@@ -146,7 +146,7 @@ impl Discipline for FairShares {
     fn enter(&mut self, _now: Nanos, id: u32, thread: &mut Thread, cause: Cause) {
         let floor = match cause {
             Cause::Woken => self.floor.saturating_sub(self.shares.quantum_min.0),
-            Cause::Found => self.floor,
+            Cause::Found | Cause::Runs => self.floor,
             Cause::Yielded | Cause::Preempted => 0,
             // As if it had run: the core asks again at once.
             Cause::Refused => thread.mark.saturating_add(self.weighed(thread, self.shares.grain)),
@@ -161,7 +161,7 @@ impl Discipline for FairShares {
         self.by_time.remove(id);
     }
 
-    fn take(&mut self, now: Nanos, threads: &[Thread]) -> Option<u32> {
+    fn take(&mut self, now: Nanos, _core: u16, threads: &[Thread]) -> Option<u32> {
         let (id, is_overdue) = self.first(now, threads)?;
         if !is_overdue {
             self.floor = self.floor.max(threads[id as usize].mark);
@@ -177,7 +177,7 @@ impl Discipline for FairShares {
         self.looked_at = None;
     }
 
-    fn charge(&mut self, thread: &mut Thread, ran: Nanos) {
+    fn charge(&mut self, _id: u32, thread: &mut Thread, ran: Nanos) {
         thread.mark = thread.mark.saturating_add(self.weighed(thread, ran));
     }
 

@@ -95,6 +95,8 @@ pub enum Cause {
     Refused,
     /// A snapshot says so.
     Found,
+    /// A snapshot says that it runs: it leaves at once, with the mark of one that was found.
+    Runs,
 }
 
 /// In which order threads wait, and which runs are ended for them.
@@ -111,20 +113,25 @@ pub trait Discipline: Debug {
     /// How many threads wait.
     fn waiting(&self) -> usize;
 
+    /// Whether one of those that wait may be left for a running core now, where [`Discipline::PRESTAGES`].
+    fn may_prestage(&self, _cores: u16) -> bool {
+        true
+    }
+
     /// A thread begins to wait; [`Thread::since`] is now.
     fn enter(&mut self, now: Nanos, id: u32, thread: &mut Thread, cause: Cause);
 
     /// A thread that waits has moved on.
     fn leave(&mut self, id: u32);
 
-    /// Takes the thread whose turn it is. `threads` are all, by id.
-    fn take(&mut self, now: Nanos, threads: &[Thread]) -> Option<u32>;
+    /// Takes the thread whose turn it is on this core. `threads` are all, by id. A [`Discipline::STICKY`] one may get another core.
+    fn take(&mut self, now: Nanos, core: u16, threads: &[Thread]) -> Option<u32>;
 
     /// Nobody waits.
     fn clear(&mut self);
 
     /// A thread has run for so long.
-    fn charge(&mut self, _thread: &mut Thread, _ran: Nanos) {}
+    fn charge(&mut self, _id: u32, _thread: &mut Thread, _ran: Nanos) {}
 
     /// The rank of a run of this thread that begins now: its order in [`Runs::first`].
     fn rank(&self, now: Nanos, thread: &Thread) -> u64;
@@ -137,7 +144,7 @@ pub trait Discipline: Debug {
     /// none; must lie in the future.
     fn next_victim(&self, now: Nanos, runs: &Runs) -> Option<Nanos>;
 
-    /// The slice that decisions carry, which the core's own timer ends; zero: none.
+    /// The slice that the decision for the thread taken last carries, which the core's own timer ends; zero: none.
     fn slice_in_decisions(&self) -> Nanos {
         Nanos(0)
     }
@@ -220,16 +227,35 @@ impl<D: Discipline> Preemptive<D> {
 
     fn serve(&mut self, now: Nanos, desk: &mut Desk<'_>) {
         while let Some(core) = desk.asking() {
-            let Some(id) = self.discipline.take(now, &self.threads) else { return };
+            let Some(id) = self.discipline.take(now, core, &self.threads) else {
+                return self.serve_others(now, desk, core);
+            };
             let last = self.threads[id as usize].core;
             let core = if D::STICKY && desk.asks(last) { last } else { core };
             self.stage(desk, core, id);
         }
         let cores = usize::from(desk.cores());
-        while D::PRESTAGES && (cores == 1 || self.discipline.waiting() >= cores) {
+        while D::PRESTAGES
+            && (cores == 1 || self.discipline.waiting() >= cores)
+            && self.discipline.may_prestage(desk.cores())
+        {
             let Some(core) = desk.open() else { return };
-            let Some(id) = self.discipline.take(now, &self.threads) else { return };
+            let Some(id) = self.discipline.take(now, core, &self.threads) else { return };
             self.stage(desk, core, id);
+        }
+    }
+
+    /// There is no thread for this core, but there may be some for others.
+    fn serve_others(&mut self, now: Nanos, desk: &mut Desk<'_>, but: u16) {
+        for core in (0..desk.cores()).filter(|core| *core != but) {
+            if self.discipline.waiting() == 0 || desk.is_full() {
+                return;
+            }
+            if desk.asks(core)
+                && let Some(id) = self.discipline.take(now, core, &self.threads)
+            {
+                self.stage(desk, core, id);
+            }
         }
     }
 
@@ -246,7 +272,7 @@ impl<D: Discipline> Preemptive<D> {
             }
             let is_bound = desk.unanswered(core) > 0;
             let has_room = !is_bound && desk.has_room(core);
-            if has_room && let Some(id) = self.discipline.take(now, &self.threads) {
+            if has_room && let Some(id) = self.discipline.take(now, core, &self.threads) {
                 self.stage(desk, core, id);
             }
             self.runs.ending(core, run, !is_bound && !has_room);
@@ -299,7 +325,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
         thread.sequence = event.sequence;
         thread.class = thread.serves.map_or(event.class, |asked| asked.class);
         if ran != Nanos(0) {
-            self.discipline.charge(thread, ran);
+            self.discipline.charge(id, thread, ran);
         }
         let cause = match event.kind {
             Kind::New | Kind::Wakeup => Cause::Woken,
@@ -405,8 +431,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
             match record.state {
                 State::Runnable => self.enter(now, id, Cause::Found),
                 State::Running => {
-                    // Its mark, as for those that wait.
-                    self.enter(now, id, Cause::Found);
+                    self.enter(now, id, Cause::Runs);
                     // Whoever decided it may have given it no slice.
                     self.begin(now, record.core, id, false);
                 }

@@ -1,0 +1,69 @@
+//! `wave run --agent`: a program of the user's in place of `wave agent`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const SCENARIO: &str = r#"name = "own"
+kind = "load"
+[workload]
+keys = 1_000
+[run]
+seconds = 0.2
+warmup_seconds = 0.05
+loads_per_second = [1_000]
+[[variant]]
+name = "offload"
+placement = "offload"
+policy = "fifo"
+"#;
+
+/// Runs the scenario with an agent that is this script.
+fn run(script: &str, policy: &str, more: &[&str]) -> (Output, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("own");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let scenario = SCENARIO.replace("\"fifo\"", &format!("{policy:?}"));
+    fs::write(folder.path().join("own.toml"), scenario).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(["run", "own.toml", "--agent", "./own", "--json"]).args(more);
+    (command.current_dir(folder.path()).output().unwrap(), folder)
+}
+
+fn wave() -> String {
+    Path::new(env!("CARGO_BIN_EXE_wave")).display().to_string()
+}
+
+#[test]
+fn every_agent_of_a_scenario_is_the_users_program() {
+    let script = format!("#!/bin/sh\necho \"$@\" >>was-here\nexec {} agent \"$@\"\n", wave());
+    let (output, folder) = run(&script, "fifo", &[]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // 4: other processes disturbed it.
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{errors}");
+    let was_here = fs::read_to_string(folder.path().join("was-here")).unwrap();
+    assert!(was_here.contains("--policies") && was_here.contains("--attach"), "{was_here}");
+}
+
+#[test]
+fn what_cannot_be_an_agent_is_refused_before_anything_runs() {
+    let not_one = "#!/bin/sh\nexit 0\n";
+    for (script, policy, more, why) in [
+        (not_one, "fifo", &[][..], "it lists no policies"),
+        ("#!/bin/sh\necho 'mine (any): about'\n", "theirs", &[], "\"theirs\", expected"),
+        (
+            "#!/bin/sh\necho 'mine (any): about'\n",
+            "mine",
+            &["--host", "sim"],
+            "simulated run has none",
+        ),
+    ] {
+        let (output, folder) = run(script, policy, more);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(why), "{errors}");
+        assert!(!folder.path().join("out").exists());
+    }
+}

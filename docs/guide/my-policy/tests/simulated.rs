@@ -1,0 +1,49 @@
+//! The policies in virtual time: a sweep over loads, and the fuzzer. No host, and the same result on every machine.
+
+use my_policy::POLICIES;
+use wave_sim::agent::PolicyText;
+use wave_sim::experiment::serve;
+use wave_sim::fuzz::{Overrides, Plan, run};
+use wave_sim::paper::{Rung, gets_and_ranges, overhead, wave};
+
+/// One of this crate's policies.
+fn own(text: &str) -> PolicyText {
+    PolicyText { text: text.to_owned(), from: &POLICIES }
+}
+
+/// The p99 of GETs (10 us, class 0) among RANGE queries (10 ms, class 1), in microseconds: four cores of the paper's machine, the
+/// agent behind PCIe.
+fn get_p99_us(policy: PolicyText, per_second: f64) -> f64 {
+    let mut setup = wave(4, Rung::Prestaged, "fifo");
+    setup.agent.policy = policy;
+    let outcome = serve(&setup, &gets_and_ranges(per_second, overhead(&setup))).unwrap();
+    assert_eq!(outcome.counters.lost_agents, 0);
+    outcome.served.latencies[0].value_at_quantile(0.99) as f64 / 1e3
+}
+
+#[test]
+fn a_sweep_over_loads_and_policies() {
+    let policies =
+        [PolicyText::shipped("fifo"), own("two-class"), own("lottery:tickets=20/1,slice_us=50")];
+    println!("{:>9} {:>10} {:>10} {:>10}", "GET p99", "fifo", "two-class", "lottery");
+    let mut last = [0.0; 3];
+    for load in [10e3, 30e3, 50e3] {
+        last = policies.each_ref().map(|policy| get_p99_us(policy.clone(), load));
+        let [fifo, two_class, lottery] = last;
+        println!("{load:>7}/s {fifo:>7.0} us {two_class:>7.0} us {lottery:>7.0} us");
+    }
+    // Priority cannot help a GET while every core runs a RANGE query; slices can.
+    let [fifo, two_class, lottery] = last;
+    assert!(two_class < fifo && lottery < two_class / 10.0);
+}
+
+#[test]
+fn no_faulty_history_breaks_a_rule() {
+    for policy in ["two-class", "lottery"] {
+        let overrides = Overrides { policy: Some(own(policy)), ..Overrides::default() };
+        for seed in 0..6 {
+            let report = run(&Plan::new(seed, &[]).with(&overrides));
+            assert_eq!(report.violation, None, "{policy}, seed {seed}");
+        }
+    }
+}

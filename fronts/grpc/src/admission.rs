@@ -1,0 +1,520 @@
+//! The connections of a front, on all its cores, by client address: which new connection is admitted, which connection is
+//! closed for it, and how much memory the calls of an address hold.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wave_core::clock::Nanos;
+use wave_rpc::status::Status;
+
+use crate::limits::HANDSHAKE_GRACE;
+use crate::shared::Totals;
+
+/// Of the connections that may be open, one in so many may have a GOAWAY and still be there.
+const LEAVING_SHARE: usize = 2;
+/// Divides what is left of an address's share: a connection holds that much at most, and many have to take their part before
+/// little is left.
+const CONNECTION_SHARE: usize = 8;
+/// Approximate memory of a connection without its calls: buffers of TLS, HTTP/2 and the socket.
+const CONNECTION_BYTES: usize = 32 << 10;
+/// Connections examined to find one to close.
+const LOOKS_MAX: usize = 1024;
+
+/// The address of a client: an IPv4 address, or the /64 network of an IPv6 address, all of which one client may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    V4(u32),
+    V6(u64),
+}
+
+impl From<IpAddr> for Address {
+    fn from(address: IpAddr) -> Address {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Address::V4(address.to_bits()),
+            IpAddr::V6(address) => Address::V6((address.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+/// What the calls of one address hold.
+#[derive(Debug)]
+pub struct Account {
+    held: AtomicUsize,
+    totals: Arc<Totals>,
+}
+
+impl Account {
+    /// A call that held `was` bytes holds `is`.
+    pub fn hold(&self, was: usize, is: usize) {
+        if was != is {
+            // Wraps where it gets less.
+            self.held.fetch_add(is.wrapping_sub(was), Ordering::Relaxed);
+            self.totals.hold(was, is);
+        }
+    }
+
+    /// Whether `more` bytes may be held for a connection that holds `own`: never more for an address than are left for the
+    /// others, nor more for a connection than an eighth of what is left for the others of its address.
+    pub fn check_room(&self, own: usize, more: usize) -> Result<(), Status> {
+        let all = self.held.load(Ordering::Relaxed).saturating_add(more);
+        let left = self.totals.left().saturating_sub(more);
+        let share = left.saturating_add(all) / 2;
+        match own.saturating_add(more) <= share.saturating_sub(all) / CONNECTION_SHARE {
+            true => Ok(()),
+            false => Err(Totals::no_room()),
+        }
+    }
+}
+
+/// The state of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// Its handshakes are not finished, since then.
+    Opening(Nanos),
+    /// It has no call, since then.
+    Idle(Nanos),
+    /// It has calls.
+    Busy,
+}
+
+/// A connection: written by the core that serves it, read by the one that accepts.
+#[derive(Debug)]
+pub struct Connection {
+    /// Its name on all cores.
+    pub id: u64,
+    /// What the calls of its address hold.
+    pub account: Arc<Account>,
+    core: usize,
+    /// A [`Doing`]: nanoseconds times four, and which.
+    doing: AtomicU64,
+    was_told: AtomicBool,
+}
+
+impl Connection {
+    /// It has no call now.
+    pub fn set_idle(&self, now: Nanos) {
+        self.doing.store(now.0 << 2 | 1, Ordering::Relaxed);
+    }
+
+    /// It has calls now.
+    pub fn set_busy(&self) {
+        self.doing.store(2, Ordering::Relaxed);
+    }
+
+    fn doing(&self) -> Doing {
+        let word = self.doing.load(Ordering::Relaxed);
+        let since = Nanos(word >> 2);
+        match word & 3 {
+            0 => Doing::Opening(since),
+            1 => Doing::Idle(since),
+            _ => Doing::Busy,
+        }
+    }
+
+    /// Which connections of an address go first; `None` for one that has calls or was told to go already. A handshake has some
+    /// time in which it goes after all others: a new client's is unfinished, too.
+    fn rank(&self, now: Nanos) -> Option<(u8, Nanos)> {
+        if self.was_told.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.doing() {
+            Doing::Opening(since) if now.since(since) >= HANDSHAKE_GRACE => Some((0, since)),
+            Doing::Idle(since) => Some((1, since)),
+            Doing::Opening(since) => Some((2, since)),
+            Doing::Busy => None,
+        }
+    }
+}
+
+/// Asks a core to end one of its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// The core.
+    pub core: usize,
+    /// Its connection.
+    pub id: u64,
+    /// At once if it has no call; otherwise the client is told.
+    pub at_once: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    account: Arc<Account>,
+    /// By their ids, including those with a GOAWAY.
+    connections: BTreeMap<u64, Arc<Connection>>,
+    /// Those without a GOAWAY.
+    open: usize,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    next: u64,
+    /// Connections without a GOAWAY.
+    open: usize,
+    addresses: BTreeMap<Address, Entry>,
+    /// Addresses by their open connections, the most first.
+    ranking: BTreeSet<(Reverse<usize>, Address)>,
+    /// Connections with a GOAWAY, in the order in which they got it.
+    leaving: VecDeque<(Address, u64)>,
+}
+
+/// All connections of a front.
+#[derive(Debug)]
+pub struct Admission {
+    max: usize,
+    totals: Arc<Totals>,
+    lists: Mutex<Lists>,
+}
+
+impl Admission {
+    /// For a front with at most `max` connections.
+    pub fn new(max: usize, totals: Arc<Totals>) -> Admission {
+        Admission { max, totals, lists: Mutex::default() }
+    }
+
+    /// Admits a connection, unless its address has as many as are left for others, or the limit is reached. Then another
+    /// connection is closed for it; if none can be, it is not admitted.
+    pub fn admit(self: &Arc<Self>, address: IpAddr, core: usize, now: Nanos) -> Admitting {
+        let address = Address::from(address);
+        let mut lists = self.lists();
+        let own = lists.addresses.get(&address).map_or(0, |entry| entry.open);
+        let mut leaves = Vec::new();
+        if own >= self.max.saturating_sub(lists.open) {
+            // Those that were told to go and do not, because they have calls, take places as well.
+            let cut = match lists.leaving.len() >= self.max.div_ceil(LEAVING_SHARE) {
+                false => None,
+                true => match lists.cut_one() {
+                    None => return Admitting::default(),
+                    cut => cut,
+                },
+            };
+            let Some(leave) = lists.tell_one(own, now) else { return Admitting::default() };
+            leaves.push(leave);
+            leaves.extend(cut);
+        }
+        lists.next += 1;
+        let id = lists.next;
+        let account = lists.addresses.get(&address).map_or_else(
+            || Arc::new(Account { held: AtomicUsize::new(0), totals: Arc::clone(&self.totals) }),
+            |entry| Arc::clone(&entry.account),
+        );
+        let (doing, was_told) = (AtomicU64::new(now.0 << 2), AtomicBool::new(false));
+        let connection = Arc::new(Connection { id, account, core, doing, was_told });
+        lists.add(address, &connection);
+        let admission = Arc::clone(self);
+        Admitting { leaves, admitted: Some(Admitted { connection, address, admission }) }
+    }
+
+    /// Closes one connection because there are no descriptors for another.
+    pub fn make_room(&self, now: Nanos) -> Option<Leave> {
+        let mut lists = self.lists();
+        lists.cut_one().or_else(|| lists.tell_one(0, now))
+    }
+
+    /// Approximate bytes that connections and their calls take.
+    pub fn load(&self) -> usize {
+        let lists = self.lists();
+        let connections = lists.open + lists.leaving.len();
+        self.totals.held() + connections * CONNECTION_BYTES
+    }
+
+    /// Open connections, and those of them that got a GOAWAY.
+    #[cfg(test)]
+    fn counts(&self) -> (usize, usize) {
+        let lists = self.lists();
+        (lists.open + lists.leaving.len(), lists.leaving.len())
+    }
+
+    fn lists(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// By the open connections of its address, then by [`Connection::rank`]; and its name.
+type Candidate = (Reverse<usize>, (u8, Nanos), Address, u64);
+
+impl Lists {
+    /// The connection that goes first: of the address with the most, and of none that has fewer than `own`.
+    fn tell_one(&mut self, own: usize, now: Nanos) -> Option<Leave> {
+        let mut looks = 0;
+        let mut first: Option<Candidate> = None;
+        for &(open, address) in &self.ranking {
+            let is_found = first.is_some_and(|(most, ..)| most < open);
+            if open.0 < own.max(1) || is_found || looks >= LOOKS_MAX {
+                break;
+            }
+            let connections = self.addresses.get(&address)?.connections.values();
+            let looked = connections.take(LOOKS_MAX - looks).inspect(|_| looks += 1);
+            let found = looked.filter_map(|connection| {
+                connection.rank(now).map(|rank| (open, rank, address, connection.id))
+            });
+            first = first.into_iter().chain(found).min();
+        }
+        let (.., address, id) = first?;
+        self.open -= 1;
+        self.leaving.push_back((address, id));
+        self.recount(address, |entry| {
+            entry.open -= 1;
+            let connection = entry.connections.get(&id)?;
+            connection.was_told.store(true, Ordering::Relaxed);
+            let at_once = matches!(connection.doing(), Doing::Opening(_));
+            Some(Leave { core: connection.core, id, at_once })
+        })
+    }
+
+    /// The open connection without calls that got its GOAWAY first.
+    fn cut_one(&self) -> Option<Leave> {
+        self.leaving.iter().find_map(|(address, id)| {
+            let connection = self.addresses.get(address)?.connections.get(id)?;
+            let is_busy = connection.doing() == Doing::Busy;
+            (!is_busy).then_some(Leave { core: connection.core, id: *id, at_once: true })
+        })
+    }
+
+    fn add(&mut self, address: Address, connection: &Arc<Connection>) {
+        self.open += 1;
+        self.addresses.entry(address).or_insert_with(|| Entry {
+            account: Arc::clone(&connection.account),
+            connections: BTreeMap::new(),
+            open: 0,
+        });
+        self.recount(address, |entry| {
+            entry.open += 1;
+            entry.connections.insert(connection.id, Arc::clone(connection))
+        });
+    }
+
+    fn remove(&mut self, address: Address, id: u64) {
+        let was_told = self.leaving.iter().position(|told| *told == (address, id));
+        match was_told {
+            Some(at) => drop(self.leaving.remove(at)),
+            None => self.open -= 1,
+        }
+        self.recount(address, |entry| {
+            entry.open -= usize::from(was_told.is_none());
+            entry.connections.remove(&id)
+        });
+    }
+
+    /// Changes an address's entry, which goes with its last connection.
+    fn recount<R>(
+        &mut self,
+        address: Address,
+        change: impl FnOnce(&mut Entry) -> Option<R>,
+    ) -> Option<R> {
+        let entry = self.addresses.get_mut(&address)?;
+        self.ranking.remove(&(Reverse(entry.open), address));
+        let changed = change(entry);
+        if entry.connections.is_empty() {
+            self.addresses.remove(&address);
+        } else {
+            self.ranking.insert((Reverse(entry.open), address));
+        }
+        changed
+    }
+}
+
+/// The decision about a new connection.
+#[derive(Debug, Default)]
+pub struct Admitting {
+    /// Connections to close.
+    pub leaves: Vec<Leave>,
+    /// The new connection, if it is admitted.
+    pub admitted: Option<Admitted>,
+}
+
+/// A connection that is on the list until this is dropped.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The connection.
+    pub connection: Arc<Connection>,
+    address: Address,
+    admission: Arc<Admission>,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.admission.lists().remove(self.address, self.connection.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Nanos = Nanos::from_millis(1000);
+
+    struct Front {
+        admission: Arc<Admission>,
+        totals: Arc<Totals>,
+    }
+
+    impl Front {
+        fn new(connections: usize) -> Front {
+            let totals = Arc::new(Totals::new(1000));
+            let admission = Arc::new(Admission::new(connections, Arc::clone(&totals)));
+            Front { admission, totals }
+        }
+
+        fn admit(&self, address: u8, now: Nanos) -> Admitting {
+            self.admission.admit([10, 0, 0, address].into(), 0, now)
+        }
+
+        /// One that needs nobody's place.
+        fn open(&self, address: u8, now: Nanos) -> Admitted {
+            let Admitting { leaves, admitted } = self.admit(address, now);
+            assert_eq!(leaves, []);
+            admitted.expect("room")
+        }
+
+        /// Idle ones.
+        fn idle(&self, address: u8, count: usize, now: Nanos) -> Vec<Admitted> {
+            let open = |_| self.open(address, now);
+            let all: Vec<_> = (0..count).map(open).collect();
+            all.iter().for_each(|each| each.connection.set_idle(now));
+            all
+        }
+    }
+
+    fn ids(leaves: &[Leave]) -> Vec<(u64, bool)> {
+        leaves.iter().map(|leave| (leave.id, leave.at_once)).collect()
+    }
+
+    #[test]
+    fn an_address_with_as_many_connections_as_are_left_gives_its_longest_idle_one_for_another() {
+        let front = Front::new(8);
+        let mut all = front.idle(1, 4, Nanos(0));
+        all[0].connection.set_busy();
+        all[1].connection.set_idle(SECOND);
+        let fifth = front.admit(1, SECOND);
+        assert_eq!(ids(&fifth.leaves), [(all[2].connection.id, false)]);
+        assert!(fifth.admitted.is_some());
+        // One that was told to go is not told again.
+        let sixth = front.admit(1, SECOND);
+        assert_eq!(ids(&sixth.leaves)[0], (all[3].connection.id, false));
+        // Other addresses have room all the same.
+        front.open(2, SECOND);
+        all.clear();
+        drop((fifth, sixth));
+        assert_eq!(front.admission.counts(), (0, 0));
+        let lists = front.admission.lists();
+        assert!(lists.addresses.is_empty() && lists.ranking.is_empty());
+    }
+
+    #[test]
+    fn a_connection_with_calls_never_goes() {
+        let front = Front::new(4);
+        let all = front.idle(1, 2, Nanos(0));
+        all.iter().for_each(|each| each.connection.set_busy());
+        let Admitting { leaves, admitted } = front.admit(1, SECOND);
+        assert!(leaves.is_empty() && admitted.is_none());
+        assert!(front.admission.make_room(SECOND).is_none());
+        // Another address has what is left.
+        front.open(2, SECOND);
+    }
+
+    #[test]
+    fn the_address_with_the_most_connections_loses_one_first() {
+        let front = Front::new(8);
+        let (few, many) = (front.idle(1, 2, Nanos(0)), front.idle(2, 3, SECOND));
+        // The third of the first address: as many as are left.
+        let third = front.open(1, SECOND);
+        third.connection.set_busy();
+        few[0].connection.set_busy();
+        let fourth = front.admit(1, SECOND);
+        assert_eq!(ids(&fourth.leaves), [(few[1].connection.id, false)], "both have three");
+        let of_third_address = front.open(3, SECOND);
+        let fifth = front.admit(3, SECOND);
+        assert_eq!(ids(&fifth.leaves)[0], (many[0].connection.id, false));
+        drop(of_third_address);
+    }
+
+    #[test]
+    fn an_unfinished_handshake_goes_first_once_it_had_its_time() {
+        let front = Front::new(8);
+        let idle = front.idle(1, 1, Nanos(0));
+        let _opening = [1, 2, 3].map(|at| front.open(1, Nanos(at)));
+        let soon = front.admit(1, Nanos(4));
+        assert_eq!(ids(&soon.leaves), [(idle[0].connection.id, false)]);
+        let late = front.admit(1, Nanos(1) + HANDSHAKE_GRACE);
+        assert_eq!(ids(&late.leaves)[0], (2, true));
+        let only_new = front.admit(1, Nanos(2) + HANDSHAKE_GRACE);
+        assert_eq!(ids(&only_new.leaves)[0], (3, true));
+    }
+
+    #[test]
+    fn those_that_were_told_to_go_and_do_not_are_bounded() {
+        let front = Front::new(4);
+        let mut all = front.idle(1, 2, Nanos(0));
+        all[0].connection.set_idle(Nanos(1));
+        for at in 0..6 {
+            let Admitting { leaves, admitted } = front.admit(1, SECOND);
+            admitted.as_ref().unwrap().connection.set_idle(SECOND);
+            all.extend(admitted);
+            // The core that is asked ends it.
+            for leave in leaves.iter().filter(|leave| leave.at_once) {
+                all.retain(|each| each.connection.id != leave.id);
+            }
+            assert_eq!(front.admission.counts(), (3 + at.min(1), 1 + at.min(1)));
+        }
+        // For want of descriptors the first goes at once.
+        let leave = front.admission.make_room(SECOND).unwrap();
+        assert!(leave.at_once && all.iter().any(|each| each.connection.id == leave.id));
+    }
+
+    #[test]
+    fn those_that_were_told_to_go_and_then_call_are_bounded_too() {
+        let front = Front::new(8);
+        let mut all = front.idle(1, 4, Nanos(0));
+        let mut refused = 0;
+        for _ in 0..100 {
+            let Admitting { leaves, admitted } = front.admit(1, SECOND);
+            refused += usize::from(admitted.is_none());
+            admitted.iter().for_each(|newcomer| newcomer.connection.set_idle(SECOND));
+            all.extend(admitted);
+            // A client that was told to go begins a call instead.
+            for leave in leaves {
+                let told = all.iter().find(|each| each.connection.id == leave.id);
+                told.unwrap().connection.set_busy();
+            }
+        }
+        assert_eq!((front.admission.counts(), refused), ((8, 4), 96));
+        // Others have room all the same.
+        front.open(2, SECOND);
+    }
+
+    #[test]
+    fn an_ipv6_client_is_a_network() {
+        let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
+        assert_eq!(address("2001:db8::1"), address("2001:db8::2:3"));
+        assert_ne!(address("2001:db8::1"), address("2001:db8:0:1::1"));
+        assert_eq!(address("::ffff:10.0.0.1"), address("10.0.0.1"));
+        assert_ne!(address("10.0.0.1"), address("10.0.0.2"));
+    }
+
+    #[test]
+    fn room_is_left_for_other_connections_and_addresses() {
+        let front = Front::new(8);
+        let (one, two) = (front.open(1, Nanos(0)), front.open(1, Nanos(0)));
+        let other = front.open(2, Nanos(0));
+        let holds = |admitted: &Admitted, own, more| {
+            let account = &admitted.connection.account;
+            let has_room = account.check_room(own, more).is_ok();
+            account.hold(0, if has_room { more } else { 0 });
+            has_room
+        };
+        // Half of the whole is an address's: one connection has a ninth of that.
+        assert!(!holds(&one, 0, 56) && holds(&one, 0, 55) && !holds(&one, 55, 1));
+        // The next one has a ninth of what is left.
+        assert!(!holds(&two, 0, 50) && holds(&two, 0, 49) && !holds(&two, 49, 1));
+        // Another address: half of what is left without it.
+        assert!(!holds(&other, 0, 50) && holds(&other, 0, 49));
+        assert_eq!(front.totals.held(), 153);
+        one.connection.account.hold(104, 0);
+        other.connection.account.hold(49, 0);
+        assert_eq!(front.totals.held(), 0);
+    }
+}

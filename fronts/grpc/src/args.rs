@@ -1,0 +1,142 @@
+//! The command line's part about RPCs.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use wave_agent::Seat;
+use wave_links::{LinkSpec, cpus};
+
+use crate::front::RpcOptions;
+use crate::limits::Limits;
+
+/// What an agent is told of RPCs.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "RPCs")]
+pub struct RpcArgs {
+    /// Terminate gRPC for the host that serves RPCs at this socket. The agent listens also while there is none, and attaches as
+    /// soon as there is. Beside --attach or --device one agent does both, and its scheduler hears of each request.
+    #[arg(long, value_name = "SOCKET", requires = "listen", conflicts_with = "notes_from")]
+    pub rpc: Option<PathBuf>,
+    /// Where clients connect; may be given several times.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "rpc", value_parser = listen_address)]
+    pub listen: Vec<SocketAddr>,
+    /// Which worker gets which call: rss, round-robin, jbsq, multi-queue or darc, with settings as in `jbsq:k=1`.
+    #[arg(long, value_name = "NAME", default_value = "jbsq", requires = "rpc")]
+    pub steer: String,
+    /// Have these CPUs, as in 2-3, serve the connections (TCP, TLS, HTTP/2, gRPC), a thread on each: the agent's own core, which
+    /// --cpu names, then only steers. Without it, one core does both.
+    #[arg(long, value_name = "LIST", requires = "rpc", value_parser = Cpus::parse)]
+    pub connection_cpus: Option<Cpus>,
+    /// Offer notes at this socket: a scheduler in another agent (`--notes-from`) then hears of each request that is handed to a thread.
+    /// Not beside --attach or --device, where the scheduler is in this agent.
+    #[arg(long, value_name = "SOCKET")]
+    pub notes: Option<PathBuf>,
+    /// What lies between this agent and that scheduler: shm, or a modelled link by name or cost file, which charges for it.
+    #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
+    pub notes_link: LinkSpec,
+    /// A certificate in PEM: clients speak TLS.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// The largest message, in KiB, before and after compression; beyond: RESOURCE_EXHAUSTED.
+    #[arg(long, value_name = "KIB", default_value_t = 4096, requires = "rpc",
+        value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
+    pub message_kib: u32,
+    /// The largest request headers, in KiB; beyond: HTTP status 431.
+    #[arg(long, value_name = "KIB", default_value_t = 16, requires = "rpc",
+        value_parser = RangedU64ValueParser::<u32>::new().range(1..=1024))]
+    pub header_kib: u32,
+    /// Connections at once. No address has more than it leaves to others; if there is no room, the connection that has been
+    /// without a call for longest gets a GOAWAY.
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "rpc",
+        value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
+    pub connections: u32,
+    /// Calls at once on a connection; clients hold others back.
+    #[arg(long, value_name = "N", default_value_t = 128, requires = "rpc",
+        value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
+    pub streams: u32,
+    /// Memory for all calls and messages, in MiB. No address holds more than it leaves to others; a call beyond that gets
+    /// RESOURCE_EXHAUSTED.
+    #[arg(long, value_name = "MIB", default_value_t = 256, requires = "rpc",
+        value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 20))]
+    pub held_mib: u32,
+    /// After so many seconds without a new call a client is pinged, and dropped if it does not answer.
+    #[arg(long, value_name = "S", default_value_t = 60, requires = "rpc",
+        value_parser = RangedU64ValueParser::<u32>::new().range(1..=86_400))]
+    pub keepalive_s: u32,
+    /// After so many seconds without a call a connection is told to go (GOAWAY).
+    #[arg(long, value_name = "S", default_value_t = 300, requires = "rpc",
+        value_parser = RangedU64ValueParser::<u32>::new().range(1..=604_800))]
+    pub idle_s: u32,
+    /// How long open calls may go on after SIGTERM.
+    #[arg(long, value_name = "S", default_value_t = 10, requires = "rpc",
+        value_parser = RangedU64ValueParser::<u32>::new().range(0..=3600))]
+    pub drain_s: u32,
+}
+
+impl RpcArgs {
+    /// What a front is made of, if there is to be one.
+    pub fn options(&self, seat: Seat, quiet: bool) -> Option<RpcOptions> {
+        let seconds = |count: u32| Duration::from_secs(count.into());
+        Some(RpcOptions {
+            host: self.rpc.clone()?,
+            listen: self.listen.clone(),
+            steer: self.steer.clone(),
+            tls: self.tls_cert.clone().zip(self.tls_key.clone()),
+            limits: Limits {
+                message_bytes: self.message_kib << 10,
+                header_bytes: self.header_kib << 10,
+                connections: self.connections,
+                streams: self.streams,
+                held_bytes: (self.held_mib as usize) << 20,
+                keepalive: seconds(self.keepalive_s),
+                idle: seconds(self.idle_s),
+                drain: seconds(self.drain_s),
+            },
+            connection_cpus: self.connection_cpus.clone().map_or(Vec::new(), |Cpus(cpus)| cpus),
+            seat,
+            quiet,
+        })
+    }
+}
+
+/// Where to listen, as a command line has it.
+///
+/// # Errors
+/// It is something else, as a name is.
+pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "write an address, not a name, and a port, such as 127.0.0.1:50051, 0.0.0.0:50051 or [::1]:50051".to_owned()
+    })
+}
+
+/// CPUs, as a list of numbers and ranges.
+#[derive(Clone, Debug)]
+pub struct Cpus(pub Vec<usize>);
+
+impl Cpus {
+    fn parse(text: &str) -> Result<Cpus, String> {
+        match cpus::parse(text) {
+            Some(cpus) if !cpus.is_empty() => Ok(Cpus(cpus)),
+            _ => Err("it names no CPUs; write 2-3,8 for example".to_owned()),
+        }
+    }
+}
+
+fn link(text: &str) -> Result<LinkSpec, String> {
+    let text = text.strip_prefix("model:").unwrap_or(text);
+    if let Some(link) = LinkSpec::builtin(text) {
+        return Ok(link);
+    }
+    let file = std::fs::read_to_string(text).map_err(|error| {
+        format!(
+            "neither `shm`, nor a modelled link's name, nor a cost file that can be read: {error}"
+        )
+    })?;
+    LinkSpec::parse(&file).map_err(|error| error.to_string())
+}

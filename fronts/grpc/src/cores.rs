@@ -1,0 +1,192 @@
+//! The threads of a front's connection cores.
+
+use std::cell::RefCell;
+use std::net::TcpListener;
+use std::panic::resume_unwind;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use tokio::sync::mpsc::Receiver;
+use tokio_rustls::TlsAcceptor;
+use wave_agent::{pin, serve};
+
+use crate::admission::Admission;
+use crate::connect::{self, Door, Errand, Place};
+use crate::engine::Engine;
+use crate::far_core::FarCore;
+use crate::front::{FrontError, RpcFront, RpcOptions};
+use crate::host::{Far, Host};
+use crate::shared::{FrontCounts, Shared, Totals};
+use crate::slots::Ready;
+
+/// A connection core's thread. It ends, and what is left of its connections with it, when this is dropped.
+#[derive(Debug)]
+pub struct CoreThread {
+    ready: Arc<Ready>,
+    thread: Option<JoinHandle<Left>>,
+    left: Left,
+}
+
+/// What a connection core that has ended leaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Left {
+    /// Calls that were not ended.
+    pub calls: usize,
+    /// How many came to what.
+    pub counts: FrontCounts,
+}
+
+/// Where a core's connections come from.
+enum Entrance {
+    /// It accepts them, for all cores.
+    Accepts(Vec<TcpListener>, Vec<Place>),
+    /// From the one that does.
+    Takes(Receiver<Errand>),
+}
+
+/// What all cores have.
+#[derive(Clone)]
+pub struct Common {
+    /// What the front is made of.
+    pub options: RpcOptions,
+    /// Where the agent's clock began.
+    pub start: Instant,
+    /// What all calls hold.
+    pub totals: Arc<Totals>,
+    /// All connections.
+    pub admission: Arc<Admission>,
+    /// Clients speak TLS.
+    pub tls: Option<TlsAcceptor>,
+}
+
+/// Starts them: the first of them accepts for all. `first` is rung for the front's first core.
+pub fn start(
+    common: &Common,
+    mut listeners: Vec<TcpListener>,
+    first: &Arc<Ready>,
+) -> Result<(Vec<CoreThread>, Vec<FarCore>), FrontError> {
+    let (mut threads, mut ends) = (Vec::new(), Vec::new());
+    let mut places = vec![Place::own()];
+    let cpus = &common.options.connection_cpus;
+    // The others come first, for the one that accepts knows them all.
+    for (at, &cpu) in cpus.iter().enumerate().rev() {
+        let entrance = if at == 0 {
+            Entrance::Accepts(std::mem::take(&mut listeners), std::mem::take(&mut places))
+        } else {
+            let (place, errands) = Place::other(&common.options.limits);
+            places.push(place);
+            Entrance::Takes(errands)
+        };
+        let ready = Arc::new(Ready::default());
+        let (far, end) = Far::new(Arc::clone(&ready), Arc::clone(first));
+        ends.push(FarCore::new(end));
+        threads.push(CoreThread::start(common.clone(), cpu, far, entrance, ready, first)?);
+    }
+    threads.reverse();
+    ends.reverse();
+    Ok((threads, ends))
+}
+
+impl CoreThread {
+    fn start(
+        common: Common,
+        cpu: usize,
+        far: Far,
+        entrance: Entrance,
+        ready: Arc<Ready>,
+        first: &Arc<Ready>,
+    ) -> Result<CoreThread, FrontError> {
+        let (sender, receiver) = channel();
+        let (own, first) = (Arc::clone(&ready), Arc::clone(first));
+        let thread = thread::Builder::new().name(format!("wave-conn-{cpu}"));
+        let thread = thread.spawn(move || {
+            let made = pin(cpu).map_err(FrontError::Cpu);
+            let made = made.and_then(|()| make(common, far, entrance, own));
+            let (told, front) = match made {
+                Ok(front) => (Ok(()), Some(front)),
+                Err(error) => (Err(error), None),
+            };
+            // Whoever starts this waits for it.
+            let _ = sender.send(told);
+            let Some(mut front) = front else { return Left::default() };
+            serve(&mut front);
+            let left = Left { calls: front.open().0, counts: front.front_counts() };
+            drop(front);
+            first.ring();
+            left
+        });
+        let thread = thread.map_err(FrontError::Runtime)?;
+        let core = CoreThread { ready, thread: Some(thread), left: Left::default() };
+        match receiver.recv() {
+            Ok(told) => told.map(|()| core),
+            // It panicked, and has said why.
+            Err(_) => Ok(core),
+        }
+    }
+
+    /// Asks it to end, as a front is asked.
+    pub fn end(&self) {
+        self.ready.end();
+    }
+
+    /// Whether it has ended. A panic goes on here: a front without one of its cores is none.
+    pub fn has_ended(&mut self) -> bool {
+        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.join();
+        }
+        self.thread.is_none()
+    }
+
+    /// Waits until it has ended.
+    pub fn join(&mut self) {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(left)) => self.left = left,
+            Some(Err(panic)) => resume_unwind(panic),
+            None => {}
+        }
+    }
+
+    /// What it left; nothing before it has ended.
+    pub fn left(&self) -> Left {
+        self.left
+    }
+}
+
+impl Drop for CoreThread {
+    fn drop(&mut self) {
+        self.end();
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said why.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// On its own thread.
+fn make(
+    common: Common,
+    far: Far,
+    entrance: Entrance,
+    ready: Arc<Ready>,
+) -> Result<RpcFront, FrontError> {
+    let Common { options, start, totals, admission, tls } = common;
+    let mut shared = Shared::new(options.limits, start, totals);
+    shared.host = Some(Host::Far(far));
+    let engine = Engine::new(shared, Vec::new(), Arc::clone(&ready));
+    let engine = Rc::new(RefCell::new(engine));
+    let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
+    let door = Door { engine, admission, ready, tls };
+    match entrance {
+        Entrance::Accepts(listeners, places) => {
+            let places: Rc<[Place]> = places.into();
+            for listener in listeners {
+                front.listen(listener, door.clone(), Rc::clone(&places))?;
+            }
+        }
+        Entrance::Takes(errands) => front.spawn(connect::take(errands, door)),
+    }
+    Ok(front)
+}

@@ -1,0 +1,459 @@
+//! All calls of a front, between their connections and the dispatcher.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Context;
+
+use http::Method;
+use http::request::Parts;
+use wave_core::agent::Step;
+use wave_core::clock::Nanos;
+use wave_core::control::Revoked;
+use wave_core::message::Subject;
+use wave_rpc::dispatch::{DispatchError, Event};
+use wave_rpc::service::Service;
+use wave_rpc::status::{Code, Status};
+use wave_rpc::window::Load;
+
+use crate::admission::Leave;
+use crate::call::{Call, Fate, Route, no_host};
+use crate::far_core::FarCore;
+use crate::host::{Host, Own, Owner};
+use crate::http2_stream::Stream;
+use crate::lanes::{ROOM_EVERY, Told};
+use crate::limits::{CALL_BYTES, RESET_SOON};
+use crate::methods::Methods;
+use crate::peer::Peer;
+use crate::reflection;
+use crate::reply;
+use crate::request::{self, Refusal};
+use crate::shared::Shared;
+use crate::slots::{Ready, Slots};
+
+/// Calls whose time is up that one step ends, at most.
+const EXPIRED_PER_STEP: usize = 64;
+
+/// Why a host is one no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostGone {
+    /// It ended.
+    #[error("the host has ended")]
+    Ended,
+    /// It was asked to.
+    #[error("the host has turned this agent out")]
+    TurnedOut,
+    /// It read nonsense.
+    #[error(
+        "the host has turned this agent out: it read nonsense in this agent's part of the window; the host's \
+         output says what"
+    )]
+    Fault,
+    /// Coming back would only turn the other one out.
+    #[error("the host has turned to another agent")]
+    Replaced,
+    /// It hung up.
+    #[error("the host has gone")]
+    HungUp,
+    /// It writes nonsense.
+    #[error("turning away from the host, because its window makes no sense: {0}")]
+    Nonsense(#[from] DispatchError),
+}
+
+/// All calls.
+pub struct Engine {
+    /// What they share.
+    pub shared: Shared,
+    /// Connections at once.
+    pub peers: Vec<Rc<Peer>>,
+    calls: Slots<Call>,
+    ready: Arc<Ready>,
+    woken: Vec<u32>,
+    events: Vec<Event>,
+    was_serving: bool,
+    /// On the first core, where connections have others. It has no calls of its own then.
+    cores: Vec<FarCore>,
+    /// How many hosts were attached.
+    hosts: u32,
+    /// Connection cores know the last of them.
+    is_told: bool,
+}
+
+impl Engine {
+    /// Without calls. `cores` bring those of their connections. `ready` is rung when there is something to do.
+    pub fn new(shared: Shared, cores: Vec<FarCore>, ready: Arc<Ready>) -> Engine {
+        Engine {
+            shared,
+            peers: Vec::new(),
+            calls: Slots::new(Arc::clone(&ready)),
+            ready,
+            woken: Vec::new(),
+            events: Vec::new(),
+            was_serving: false,
+            cores,
+            hosts: 0,
+            is_told: false,
+        }
+    }
+
+    /// The dispatcher, if there is one on this core.
+    pub fn own(&mut self) -> Option<&mut Own> {
+        self.shared.host.as_mut().and_then(Host::own_mut)
+    }
+
+    /// Whether a core that is to end may: no connection is open, no call is left of those that were, and what others left is
+    /// heard. Or there is nobody any more who would answer.
+    pub fn is_empty(&self) -> bool {
+        let is_alone = self.shared.host.as_ref().is_some_and(Host::is_abandoned);
+        let is_heard = !self.is_behind() && self.cores.iter().all(FarCore::is_heard);
+        self.peers.is_empty() && self.open() == 0 && is_heard || is_alone
+    }
+
+    /// Has a connection of this core go, if it is still there.
+    pub fn end(&self, leave: Leave) {
+        match self.peers.iter().find(|peer| peer.id() == leave.id) {
+            Some(peer) if leave.at_once => peer.cut(),
+            Some(peer) => peer.end(),
+            None => {}
+        }
+    }
+
+    /// Calls at once.
+    pub fn open(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// A request has come.
+    pub fn accept(&mut self, parts: &Parts, mut stream: Stream, peer: &Rc<Peer>) {
+        self.shared.counts.calls += 1;
+        peer.begin();
+        let accepted = request::read(parts).and_then(|request| {
+            let route = self.route(parts.uri.path())?;
+            peer.check_room(CALL_BYTES + request.metadata.len()).map_err(Refusal::Grpc)?;
+            Ok((route, request))
+        });
+        let (route, request) = match accepted {
+            Ok(accepted) => accepted,
+            Err(refusal) => {
+                peer.finish(self.shared.stepped, false);
+                self.shared.counts.ended += 1;
+                let templates = &self.shared.templates;
+                // A client that has gone meanwhile needs no answer.
+                let _ = match refusal {
+                    Refusal::Http(code) => {
+                        let text = (parts.method != Method::HEAD).then_some(reply::NOT_GRPC);
+                        // It ends with the connection, which bounds how many there are.
+                        let answer = stream.respond_at_end(reply::not_grpc(code), text);
+                        tokio::task::spawn_local(answer);
+                        return;
+                    }
+                    Refusal::Grpc(status) => {
+                        stream.respond(templates.refusal(&status, false), true)
+                    }
+                    Refusal::Encoding(status) => {
+                        stream.respond(templates.refusal(&status, true), true)
+                    }
+                };
+                return;
+            }
+        };
+        let came = self.shared.stepped;
+        let deadline = request.timeout.map(|timeout| self.shared.now() + timeout);
+        let max = self.shared.limits.message_bytes;
+        let call = Call::new(stream, Rc::clone(peer), route, request, (came, deadline), max);
+        let slot = self.calls.insert(call);
+        self.advance(slot);
+        // What was begun is handed over in the next step.
+        self.ready.ring();
+    }
+
+    fn route(&self, path: &str) -> Result<Route, Refusal> {
+        match path {
+            "/grpc.health.v1.Health/Check" => return Ok(Route::Check),
+            "/grpc.health.v1.Health/Watch" => return Ok(Route::Watch(None, None)),
+            path if reflection::PATHS.contains(&path) => return Ok(Route::Reflection),
+            _ => {}
+        }
+        let is_there = self.shared.host.as_ref().is_some_and(Host::is_there);
+        let Some(methods) = self.shared.methods.as_ref().filter(|_| is_there) else {
+            return Err(Refusal::Grpc(no_host()));
+        };
+        methods.find(path).map(Route::Host).ok_or_else(|| {
+            let shown: String = path.chars().take(200).collect();
+            let text = format!("the host has no method {shown}");
+            Refusal::Grpc(Status::new(Code::Unimplemented, text))
+        })
+    }
+
+    /// A host has been attached.
+    pub fn attach(&mut self, host: Own) {
+        self.shared.host = Some(Host::Own(Box::new(host)));
+        self.hosts = self.hosts.wrapping_add(1);
+    }
+
+    /// Why the host has gone, as far as the host says; otherwise it hung up.
+    pub fn why(&self) -> HostGone {
+        let own = self.shared.host.as_ref().and_then(Host::own);
+        match own.and_then(|own| own.dispatch.revoked()) {
+            Some(Revoked::Replaced) => HostGone::Replaced,
+            Some(Revoked::Ended) => HostGone::Ended,
+            Some(Revoked::TurnedOut) => HostGone::TurnedOut,
+            Some(Revoked::Fault) => HostGone::Fault,
+            None => HostGone::HungUp,
+        }
+    }
+
+    /// The host is no more: its calls are answered at once.
+    pub fn detach(&mut self) {
+        self.shared.host = self.shared.host.take().and_then(Host::gone);
+        self.tell_cores();
+        for slot in self.calls.used() {
+            let Some((call, _)) = self.calls.get(slot) else { continue };
+            // Those that are not begun yet were meant for its methods, too.
+            if call.is_hosts() {
+                call.on_host_gone(&mut self.shared);
+                self.advance(slot);
+            }
+        }
+    }
+
+    /// No more calls are taken; those that are open may end.
+    pub fn drain(&mut self) {
+        self.shared.is_draining = true;
+        for peer in &self.peers {
+            peer.end();
+        }
+        // Who watches the health would never end by itself.
+        for slot in self.calls.used() {
+            self.advance(slot);
+        }
+    }
+
+    /// One round: what the host answered, who was woken, whose time is up.
+    ///
+    /// # Errors
+    /// The host is one no more; it was detached.
+    pub fn step(&mut self, now: Nanos) -> Result<Step, HostGone> {
+        self.shared.stepped = now;
+        let mut progress = self.ready.take_rung();
+        progress |= self.attend();
+        progress |= self.expire(now);
+        progress |= self.hear(now);
+        let mut until = self.shared.deadlines.first().map(|(at, _)| *at);
+        if let Some(host) = &mut self.shared.host {
+            let mut events = std::mem::take(&mut self.events);
+            let stepped = host.step(now, &mut events);
+            for event in events.drain(..) {
+                self.on_event(event);
+            }
+            self.events = events;
+            match stepped {
+                Ok(Step::Progress) => progress = true,
+                Ok(Step::Idle(at)) => until = until.into_iter().chain(at).min(),
+                Ok(Step::Revoked) => {
+                    let gone = self.why();
+                    self.detach();
+                    return Err(gone);
+                }
+                Err(error) => {
+                    self.detach();
+                    return Err(error.into());
+                }
+            }
+        }
+        self.tell_health();
+        self.tell_cores();
+        if self.flush() {
+            until = until.into_iter().chain([now + ROOM_EVERY]).min();
+        }
+        Ok(if progress { Step::Progress } else { Step::Idle(until) })
+    }
+
+    /// Whether the next step has something to do that a connection left.
+    pub fn is_rung(&self) -> bool {
+        self.ready.is_rung()
+    }
+
+    /// Whether clients have to wait, because others have not taken yet what they sent.
+    pub fn is_behind(&self) -> bool {
+        self.shared.host.as_ref().is_some_and(Host::is_behind)
+    }
+
+    /// What connection cores ask.
+    fn hear(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for (at, core) in self.cores.iter_mut().enumerate() {
+            let own = self.shared.host.as_mut().and_then(Host::own_mut);
+            any |= core.hear(at, self.hosts, own, now);
+        }
+        any
+    }
+
+    /// Tells connection cores of a host that came or went.
+    fn tell_cores(&mut self) {
+        let host = self.shared.host.as_ref().filter(|host| host.is_ready());
+        if self.cores.is_empty() || host.is_some() == self.is_told {
+            return;
+        }
+        self.is_told = host.is_some();
+        let spin = host.map(Host::spin);
+        for core in &mut self.cores {
+            core.tell(spin.map_or(Told::Gone, |spin| Told::Ready { host: self.hosts, spin }));
+        }
+    }
+
+    /// What was left for other cores is to be heard. Returns whether there was no room for all of it.
+    fn flush(&mut self) -> bool {
+        if let Some(host) = &mut self.shared.host {
+            host.flush();
+        }
+        let mut is_behind = false;
+        for core in &mut self.cores {
+            is_behind |= core.flush();
+        }
+        is_behind
+    }
+
+    /// Looks at the calls that were woken.
+    fn attend(&mut self) -> bool {
+        let mut woken = std::mem::take(&mut self.woken);
+        self.ready.take(&mut woken);
+        let any = !woken.is_empty();
+        for slot in woken.drain(..) {
+            self.calls.attend(slot);
+            self.advance(slot);
+        }
+        self.woken = woken;
+        any
+    }
+
+    fn expire(&mut self, now: Nanos) -> bool {
+        for ended in 0..EXPIRED_PER_STEP {
+            let first = self.shared.deadlines.first().copied();
+            let Some((at, slot)) = first.filter(|(at, _)| *at <= now) else { return ended > 0 };
+            self.shared.deadlines.remove(&(at, slot));
+            if let Some((call, _)) = self.calls.get(slot) {
+                call.expire(&mut self.shared);
+                self.advance(slot);
+            }
+        }
+        true
+    }
+
+    fn tell_health(&mut self) {
+        let is_serving = self.shared.is_serving();
+        if std::mem::replace(&mut self.was_serving, is_serving) != is_serving {
+            for slot in self.calls.used() {
+                self.advance(slot);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        let subject = match event {
+            Event::Service(service) => return self.on_service(service),
+            Event::Headers { call, .. }
+            | Event::Message { call, .. }
+            | Event::Status { call, .. }
+            | Event::Stopped { call, .. }
+            | Event::Taken { call, .. } => call,
+        };
+        let Some(host) = &mut self.shared.host else { return };
+        match host.owner(subject) {
+            Some(Owner::Slot(slot)) => self.on_call(slot, subject, event),
+            Some(Owner::Core { core, call }) => {
+                let Some(own) = host.own_mut() else { return };
+                self.cores[core].on_event((subject, call), event, own, &self.shared.totals);
+            }
+            None => {}
+        }
+    }
+
+    fn on_service(&mut self, service: Service) {
+        for core in &mut self.cores {
+            core.tell(Told::Event(Event::Service(service.clone())));
+        }
+        self.shared.methods = Some(Rc::new(Methods::new(service)));
+    }
+
+    fn on_call(&mut self, slot: u32, subject: Subject, event: Event) {
+        let Some((call, _)) = self.calls.get(slot) else { return };
+        // What was given up may still be spoken of in the step that it was given up in.
+        if call.subject() != Some(subject) {
+            return;
+        }
+        let shared = &mut self.shared;
+        let went = match event {
+            Event::Headers { metadata, .. } => call.on_headers(shared, &metadata),
+            Event::Message { message, end, compress, .. } => {
+                call.on_reply(shared, message, compress, end)
+            }
+            Event::Status { status, trailers, .. } => {
+                call.on_status(shared, &status, &trailers);
+                Ok(())
+            }
+            Event::Stopped { status, .. } => {
+                call.on_stopped(shared, &status);
+                Ok(())
+            }
+            Event::Taken { bytes, messages, .. } => {
+                call.on_taken(Load { bytes, messages });
+                Ok(())
+            }
+            Event::Service(_) => Ok(()),
+        };
+        match went {
+            Ok(()) => self.advance(slot),
+            Err(_) => self.settle(slot, Fate::Gone),
+        }
+    }
+
+    fn advance(&mut self, slot: u32) {
+        let Some((call, waker)) = self.calls.get(slot) else { return };
+        let fate = call.advance(&mut self.shared, slot, &mut Context::from_waker(waker));
+        self.settle(slot, fate);
+    }
+
+    /// Keeps the books.
+    fn settle(&mut self, slot: u32, fate: Fate) {
+        let Some((call, _)) = self.calls.get(slot) else { return };
+        let shared = &mut self.shared;
+        let (holds, due) = match fate {
+            Fate::Open => (call.holds(), call.due()),
+            Fate::Ended | Fate::Gone => (0, None),
+        };
+        call.peer().hold(call.held, holds);
+        call.held = holds;
+        if call.timed != due {
+            set_deadline(&mut shared.deadlines, call.timed, due, slot);
+            call.timed = due;
+        }
+        if fate == Fate::Open {
+            return;
+        }
+        call.give_up(shared, Code::Cancelled);
+        let peer = call.peer();
+        let is_reset = fate == Fate::Gone;
+        *(if is_reset { &mut shared.counts.gone } else { &mut shared.counts.ended }) += 1;
+        let is_soon = is_reset && shared.stepped.since(call.came()) < RESET_SOON;
+        peer.finish(shared.stepped, is_soon);
+        if peer.floods() {
+            peer.wake();
+        }
+        self.calls.remove(slot);
+    }
+}
+
+fn set_deadline(
+    deadlines: &mut BTreeSet<(Nanos, u32)>,
+    was: Option<Nanos>,
+    is: Option<Nanos>,
+    slot: u32,
+) {
+    if let Some(at) = was {
+        deadlines.remove(&(at, slot));
+    }
+    if let Some(at) = is {
+        deadlines.insert((at, slot));
+    }
+}

@@ -1,0 +1,371 @@
+//! A connection core, as the first core sees it: what it asks goes to the dispatcher, and what becomes of its calls goes back.
+
+use bytes::Bytes;
+use wave_core::clock::Nanos;
+use wave_core::message::Subject;
+use wave_rpc::dispatch::{Event, Refused};
+use wave_rpc::status::{Code, Status};
+
+use crate::call::no_host;
+use crate::host::{FarEnd, Own, Owner};
+use crate::lanes::{Asked, LANE_BYTES, PIECES_PER_STEP, Told};
+use crate::shared::Totals;
+
+/// A call of its, by its slot there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Open {
+    generation: u32,
+    /// What the dispatcher calls it.
+    here: Subject,
+}
+
+/// A connection core.
+#[derive(Debug)]
+pub struct FarCore {
+    queues: FarEnd,
+    calls: Vec<Option<Open>>,
+}
+
+impl FarCore {
+    /// The one at the other end.
+    pub fn new(queues: FarEnd) -> FarCore {
+        FarCore { queues, calls: Vec::new() }
+    }
+
+    /// Does what it asks: a bounded amount, and nothing while it has not taken what it was told. `hosts` is how many hosts were
+    /// attached so far. Returns whether there was something.
+    pub fn hear(
+        &mut self,
+        core: usize,
+        hosts: u32,
+        mut host: Option<&mut Own>,
+        now: Nanos,
+    ) -> bool {
+        for taken in 0..PIECES_PER_STEP {
+            if self.queues.told.is_behind() {
+                return taken > 0;
+            }
+            let Some(asked) = self.queues.asked.take() else { return taken > 0 };
+            // What was asked of a host that has gone is answered there.
+            if let Some(own) = &mut host {
+                self.pass_on(core, hosts, own, now, asked);
+            }
+        }
+        true
+    }
+
+    fn pass_on(&mut self, core: usize, hosts: u32, own: &mut Own, now: Nanos, asked: Asked) {
+        match asked {
+            Asked::Begin { host, call, arrival } if host == hosts => {
+                match own.begin(now, arrival, Owner::Core { core, call }) {
+                    Ok(here) => self.open(call, here),
+                    Err(error @ Refused::Full) => {
+                        self.refuse(call, Status::new(Code::ResourceExhausted, error.to_string()));
+                    }
+                    Err(Refused::NoHost) => self.refuse(call, no_host()),
+                }
+            }
+            Asked::Begin { .. } => {}
+            Asked::Message { call, message, end, compressed } => {
+                if let Some(here) = self.here(call) {
+                    own.dispatch.message(here, message, end, compressed);
+                }
+            }
+            Asked::HalfClose(call) => {
+                if let Some(here) = self.here(call) {
+                    own.dispatch.half_close(here);
+                }
+            }
+            Asked::Grant(call, bytes) => {
+                if let Some(here) = self.here(call) {
+                    own.dispatch.grant(here, bytes);
+                }
+            }
+            Asked::Cancel(call, why) => {
+                if let Some(here) = self.here(call) {
+                    own.dispatch.cancel(here, why);
+                    self.calls[call.id as usize] = None;
+                }
+            }
+        }
+    }
+
+    /// Tells what became of a call. `here` is what the event calls it.
+    pub fn on_event(
+        &mut self,
+        (here, call): (Subject, Subject),
+        mut event: Event,
+        own: &mut Own,
+        totals: &Totals,
+    ) {
+        // What was given up may still be spoken of in the step that it was given up in.
+        if self.here(call) != Some(here) {
+            return;
+        }
+        let of = match &mut event {
+            Event::Message { call: of, message, .. } => {
+                let on_way = self.queues.told.on_way();
+                if on_way >= LANE_BYTES && totals.check_room(on_way + message.len()).is_err() {
+                    own.dispatch.cancel(here, Code::ResourceExhausted);
+                    self.calls[call.id as usize] = None;
+                    return self.refuse(call, Totals::no_room());
+                }
+                of
+            }
+            Event::Headers { call: of, .. }
+            | Event::Status { call: of, .. }
+            | Event::Stopped { call: of, .. }
+            | Event::Taken { call: of, .. } => of,
+            Event::Service(_) => return,
+        };
+        *of = call;
+        let ends = matches!(event, Event::Status { .. } | Event::Stopped { .. });
+        if ends || matches!(event, Event::Message { end: true, .. }) {
+            self.calls[call.id as usize] = None;
+        }
+        self.queues.told.send(Told::Event(event));
+    }
+
+    /// Tells of a host.
+    pub fn tell(&mut self, told: Told) {
+        if matches!(told, Told::Gone) {
+            self.calls.clear();
+        }
+        self.queues.told.send(told);
+    }
+
+    /// Whether it asks nothing.
+    pub fn is_heard(&self) -> bool {
+        self.queues.asked.is_empty()
+    }
+
+    /// What was told is to be heard. Returns whether some of it still waits for room.
+    pub fn flush(&mut self) -> bool {
+        self.queues.told.flush();
+        self.queues.told.is_behind()
+    }
+
+    fn open(&mut self, call: Subject, here: Subject) {
+        let slot = call.id as usize;
+        if self.calls.len() <= slot {
+            self.calls.resize(slot + 1, None);
+        }
+        self.calls[slot] = Some(Open { generation: call.generation, here });
+    }
+
+    /// What the dispatcher calls it, while it has it.
+    fn here(&self, call: Subject) -> Option<Subject> {
+        let open = self.calls.get(call.id as usize).copied().flatten();
+        open.filter(|open| open.generation == call.generation).map(|open| open.here)
+    }
+
+    fn refuse(&mut self, call: Subject, status: Status) {
+        self.queues.told.send(Told::Event(Event::Status { call, status, trailers: Bytes::new() }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use wave_agent::{HostLine, attach_rpc};
+    use wave_core::agent::Step;
+    use wave_rpc::dispatch::{Arrival, Dispatch};
+    use wave_rpc::steer;
+    use wave_user::rpc::{Methods, Options, Server};
+
+    use super::*;
+    use crate::host::{Far, Host};
+    use crate::slots::Ready;
+
+    /// A real host, and one connection core whose queues are looked at by hand.
+    struct Pair {
+        own: Own,
+        first: FarCore,
+        far: Host,
+        totals: Totals,
+        start: Instant,
+        _connection: HostLine,
+        _server: Server,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Pair {
+        fn new(held_max: usize) -> Pair {
+            let folder = tempfile::tempdir().unwrap();
+            let socket = folder.path().join("host");
+            let echo = Methods::new().unary("/t.T/Echo", |_, request| Ok(request.to_vec()));
+            let server = Server::start(Options::new(&socket).workers(1), echo).unwrap();
+            let attached = attach_rpc(&socket, true).unwrap();
+            let config = attached.layout.config;
+            let steering = steer::by_name("jbsq", &config).unwrap();
+            let mut dispatch =
+                Dispatch::new(attached.layout, attached.port, attached.host_bells, steering);
+            dispatch.announce();
+            let (far, end) = Far::new(Arc::new(Ready::default()), Arc::new(Ready::default()));
+            let mut pair = Pair {
+                own: Own::new(dispatch, config.subjects),
+                first: FarCore::new(end),
+                far: Host::Far(far),
+                totals: Totals::new(held_max),
+                start: Instant::now(),
+                _connection: attached.connection,
+                _server: server,
+                _folder: folder,
+            };
+            while !pair.own.dispatch.is_ready() {
+                pair.serve();
+            }
+            pair
+        }
+
+        fn now(&self) -> Nanos {
+            Nanos(self.start.elapsed().as_nanos() as u64)
+        }
+
+        fn tell(&mut self, told: Told) {
+            self.first.tell(told);
+        }
+
+        /// What the connection core hears.
+        fn hears(&mut self) -> (Step, Vec<Event>) {
+            let mut events = Vec::new();
+            let step = self.far.step(self.now(), &mut events).unwrap();
+            (step, events)
+        }
+
+        fn begin(&mut self, slot: u32, message: &'static [u8]) -> Subject {
+            let message = Some(Bytes::from_static(message));
+            let arrival = Arrival { message, end: true, ..Arrival::default() };
+            self.far.begin(self.now(), arrival, slot).unwrap()
+        }
+
+        /// The first core's turn with what it was asked of its only host, which is called 1.
+        fn asked(&mut self) -> bool {
+            let now = self.now();
+            self.first.hear(0, 1, Some(&mut self.own), now)
+        }
+
+        /// The first core's turn with the host.
+        fn serve(&mut self) {
+            let mut events = Vec::new();
+            let step = self.own.dispatch.step(self.now(), &mut events).unwrap();
+            assert_ne!(step, Step::Revoked);
+            for event in events {
+                let (Event::Headers { call: here, .. }
+                | Event::Message { call: here, .. }
+                | Event::Status { call: here, .. }
+                | Event::Stopped { call: here, .. }
+                | Event::Taken { call: here, .. }) = event
+                else {
+                    continue;
+                };
+                let Some(Owner::Core { core: 0, call }) = self.own.owner(here) else { panic!() };
+                self.first.on_event((here, call), event, &mut self.own, &self.totals);
+            }
+            std::thread::yield_now();
+        }
+
+        /// What the connection core hears until none of its calls is open.
+        fn replies(&mut self) -> Vec<Event> {
+            let mut events = Vec::new();
+            while self.own.dispatch.open() > 0 {
+                self.serve();
+                events.extend(self.hears().1);
+            }
+            events
+        }
+    }
+
+    const READY: Told = Told::Ready { host: 1, spin: Nanos(0) };
+
+    #[test]
+    fn a_call_that_was_meant_for_a_host_before_is_begun_by_none() {
+        let mut pair = Pair::new(1 << 20);
+        pair.tell(Told::Ready { host: 0, spin: Nanos(0) });
+        pair.hears();
+        pair.begin(3, b"x");
+        pair.tell(Told::Gone);
+        pair.tell(READY);
+        assert!(pair.asked());
+        assert_eq!((pair.own.dispatch.open(), pair.own.dispatch.counts().begun), (0, 0));
+        // The connection core answers it by itself, and the next one is served.
+        assert_eq!(pair.hears().0, Step::Revoked);
+        pair.far = pair.far.gone().unwrap();
+        pair.hears();
+        let call = pair.begin(3, b"x");
+        pair.asked();
+        let message = Bytes::from_static(b"x");
+        let answer = Event::Message { call, message, end: true, compress: false };
+        assert_eq!(pair.replies().pop(), Some(answer));
+    }
+
+    #[test]
+    fn what_is_asked_of_a_call_that_has_ended_meets_no_other() {
+        let mut pair = Pair::new(1 << 20);
+        pair.tell(READY);
+        pair.hears();
+        let first = pair.begin(7, b"1");
+        pair.asked();
+        pair.replies();
+        // The client's reset crossed with the answer, and its slot has another call.
+        let second = pair.begin(7, b"2");
+        pair.far.cancel(first, Code::Cancelled);
+        pair.far.message(first, Bytes::from_static(b"late"), true, false);
+        pair.asked();
+        let answer = pair.replies().pop();
+        assert!(
+            matches!(&answer, Some(Event::Message { call, message, .. }) if *call == second && message == "2"),
+            "{answer:?}"
+        );
+        assert_eq!(pair.own.dispatch.counts().cancelled, 0);
+    }
+
+    #[test]
+    fn a_call_that_was_cancelled_is_spoken_of_no_more() {
+        let mut pair = Pair::new(1 << 20);
+        pair.tell(READY);
+        pair.hears();
+        let call = pair.begin(0, b"x");
+        pair.asked();
+        // A worker has it now, and answers.
+        pair.serve();
+        pair.far.cancel(call, Code::Cancelled);
+        pair.asked();
+        while pair.own.dispatch.open() > 0 {
+            pair.serve();
+        }
+        assert!(pair.hears().1.is_empty());
+        assert_eq!(pair.own.dispatch.counts().cancelled, 1);
+    }
+
+    /// A core that takes nothing must not fill the first core's memory: neither by what it asks nor by replies.
+    #[test]
+    fn a_core_that_does_not_listen_is_not_listened_to_and_its_replies_are_bounded() {
+        static LARGE: [u8; 1 << 20] = [1; 1 << 20];
+        let mut pair = Pair::new(LANE_BYTES + (2 << 20));
+        pair.tell(READY);
+        pair.hears();
+        for slot in 0..8 {
+            pair.begin(slot, &LARGE);
+        }
+        while pair.asked() {}
+        assert_eq!(pair.own.dispatch.counts().begun, 8);
+        while pair.own.dispatch.counts().answered + pair.own.dispatch.counts().cancelled < 8
+            || pair.own.dispatch.open() > 0
+        {
+            pair.serve();
+        }
+        pair.begin(8, b"x");
+        assert!(!pair.asked(), "it has not taken what it was told");
+        let (_, events) = pair.hears();
+        let answered =
+            events.iter().filter(|event| matches!(event, Event::Message { end: true, .. })).count();
+        let refused = events.iter().filter(|event| {
+            matches!(event, Event::Status { status, .. } if status.code == Code::ResourceExhausted)
+        });
+        assert_eq!((answered, refused.count()), (6, 2));
+        assert!(pair.asked());
+    }
+}

@@ -1,0 +1,409 @@
+//! The front: sockets, connections, and the host that it finds, loses and finds again.
+
+mod turns;
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{AbortHandle, LocalSet};
+use wave_agent::{Attached, Attacher, HostLine, OwnBell, Seat, attach_rpc};
+use wave_core::clock::Nanos;
+use wave_core::layout::{CORES_MAX, Config};
+use wave_core::settings::PolicyError;
+use wave_links::say;
+use wave_links::socket::SocketError;
+use wave_rpc::dispatch::{Counts, Dispatch};
+use wave_rpc::steer;
+
+use crate::admission::Admission;
+use crate::connect::{self, Door, Place};
+use crate::cores::{self, Common, CoreThread};
+use crate::engine::{Engine, HostGone};
+use crate::host::Own;
+use crate::in_turns::in_turns;
+use crate::limits::Limits;
+use crate::notes::NotesTo;
+use crate::shared::{FrontCounts, Shared, Totals};
+use crate::slots::Ready;
+use crate::spare::Spare;
+use crate::tls::{self, TlsError};
+
+/// How often it is looked whether the host has gone.
+const LIFE_CHECK: Nanos = Nanos::from_millis(50);
+
+/// What a front is made of.
+#[derive(Clone, Debug)]
+pub struct RpcOptions {
+    /// The socket of the host that serves RPCs.
+    pub host: PathBuf,
+    /// Where clients connect.
+    pub listen: Vec<SocketAddr>,
+    /// The steering policy, as text ([`steer`]).
+    pub steer: String,
+    /// Certificate and key: with them, clients speak TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Limits.
+    pub limits: Limits,
+    /// CPUs that do nothing but serve connections, a thread on each; without any, the front's own core does.
+    pub connection_cpus: Vec<usize>,
+    /// How its cores wait for work.
+    pub seat: Seat,
+    /// Say nothing but errors.
+    pub quiet: bool,
+}
+
+/// Why there is no front.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    /// The steering policy.
+    #[error(transparent)]
+    Steer(#[from] PolicyError),
+    /// TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Where the host is to be.
+    #[error(transparent)]
+    Host(#[from] SocketError),
+    /// The runtime.
+    #[error("cannot make a runtime: {0}")]
+    Runtime(#[source] io::Error),
+    /// A connection core's CPU.
+    #[error("{0}")]
+    Cpu(String),
+    /// An address.
+    #[error("cannot listen on {address}: {error}{}", what_to_do(error))]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// What is wrong with it.
+        error: io::Error,
+    },
+}
+
+fn what_to_do(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; end what listens there, or name another address: a front that takes over from another one needs its own"
+        }
+        _ => "",
+    }
+}
+
+/// Ends a front.
+#[derive(Clone, Debug)]
+pub struct Ender(Arc<Ready>);
+
+impl Ender {
+    /// Asks it to end.
+    pub fn end(&self) {
+        self.0.end();
+    }
+}
+
+/// A host that is attached, but for its dispatcher.
+struct Line {
+    line: HostLine,
+    bell: OwnBell,
+    /// The bell's, where the runtime can wait for it.
+    rung: Option<AsyncFd<OwnedFd>>,
+    looked: Nanos,
+}
+
+/// gRPC on this agent's core; or one of the cores that serve connections for it.
+pub struct RpcFront {
+    // Before the runtime: tasks and descriptors end while it is there.
+    tasks: LocalSet,
+    line: Option<Line>,
+    /// Another bell or socket that ends a sleep: an agent's that shares the core, or one for schedulers that want notes.
+    other: Option<AsyncFd<OwnedFd>>,
+    runtime: Runtime,
+    engine: Rc<RefCell<Engine>>,
+    ready: Arc<Ready>,
+    /// Looks for the host; none on a connection core.
+    attacher: Option<Attacher<Attached>>,
+    /// The connection cores. After the engine: they leave at once where that is no more.
+    cores: Vec<CoreThread>,
+    /// What accepts connections.
+    listens: Vec<AbortHandle>,
+    /// When the sockets were looked at last.
+    turned: Nanos,
+    polled: Nanos,
+    /// When there is something to do, of all that the last poll left.
+    due: Option<Nanos>,
+    progressed: bool,
+    /// Whether the last poll left something to do at once.
+    has_more: bool,
+    parks: bool,
+    addresses: Vec<SocketAddr>,
+    options: RpcOptions,
+    start: Instant,
+    drains_until: Option<Nanos>,
+    spare: Option<Spare>,
+    notes: Option<NotesTo>,
+    /// What is wrong with the steering policy's settings for the host that was found.
+    unfit: Option<PolicyError>,
+}
+
+impl RpcFront {
+    /// Listens, and begins to look for the host. `start` is where the agent's clock began.
+    pub fn new(options: RpcOptions, start: Instant) -> Result<RpcFront, FrontError> {
+        // Before anything else is touched: some host could have it.
+        let largest = Config { subjects: 1, ..Config::coherent(CORES_MAX as u16) };
+        steer::by_name(&options.steer, &largest)?;
+        let tls = options.tls.as_ref();
+        let tls = tls.map(|(certificate, key)| tls::acceptor(certificate, key)).transpose()?;
+        let ready = Arc::new(Ready::default());
+        let totals = Arc::new(Totals::new(options.limits.held_bytes));
+        let connections = options.limits.connections_for(descriptors());
+        let admission = Arc::new(Admission::new(connections, Arc::clone(&totals)));
+        let common = Common { options: options.clone(), start, totals, admission, tls };
+        let (listeners, addresses) = bind(&options.listen)?;
+        let (mut accepts, mut cores, mut far) = (listeners, Vec::new(), Vec::new());
+        if !options.connection_cpus.is_empty() {
+            (cores, far) = cores::start(&common, std::mem::take(&mut accepts), &ready)?;
+        }
+        let Common { totals, admission, tls, .. } = common;
+        let shared = Shared::new(options.limits, start, totals);
+        let engine = Rc::new(RefCell::new(Engine::new(shared, far, Arc::clone(&ready))));
+        let host = options.host.clone();
+        let quiet = options.quiet;
+        let mut front = RpcFront::of_core(options, start, Rc::clone(&engine), Arc::clone(&ready))?;
+        (front.addresses, front.cores) = (addresses, cores);
+        front.spare = Some(Spare::new(Arc::clone(&admission)));
+        let places: Rc<[Place]> = Rc::new([Place::own()]);
+        for listener in accepts {
+            let (engine, ready) = (Rc::clone(&engine), Arc::clone(&ready));
+            let admission = Arc::clone(&admission);
+            let door = Door { engine, admission, ready, tls: tls.clone() };
+            front.listen(listener, door, Rc::clone(&places))?;
+        }
+        for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+            let mut signals = front.inside(|| signal(kind)).map_err(FrontError::Runtime)?;
+            let ready = Arc::clone(&ready);
+            front.spawn(async move {
+                while signals.recv().await.is_some() {
+                    ready.end();
+                }
+            });
+        }
+        front.attacher = Some(Attacher::new(host, attach_rpc, move || ready.ring(), quiet)?);
+        Ok(front)
+    }
+
+    /// One core of a front, with no sockets yet.
+    pub(crate) fn of_core(
+        options: RpcOptions,
+        start: Instant,
+        engine: Rc<RefCell<Engine>>,
+        ready: Arc<Ready>,
+    ) -> Result<RpcFront, FrontError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        Ok(RpcFront {
+            tasks: LocalSet::new(),
+            line: None,
+            other: None,
+            runtime: runtime.map_err(FrontError::Runtime)?,
+            engine,
+            ready,
+            attacher: None,
+            cores: Vec::new(),
+            listens: Vec::new(),
+            turned: Nanos(0),
+            polled: Nanos(0),
+            due: None,
+            progressed: false,
+            has_more: false,
+            parks: false,
+            addresses: Vec::new(),
+            options,
+            start,
+            drains_until: None,
+            spare: None,
+            notes: None,
+            unfit: None,
+        })
+    }
+
+    /// Makes something that belongs to this core's runtime.
+    pub(crate) fn inside<R>(&self, what: impl FnOnce() -> R) -> R {
+        let _inside = self.runtime.enter();
+        what()
+    }
+
+    /// Accepts connections until it is told to end.
+    pub(crate) fn listen(
+        &mut self,
+        listener: std::net::TcpListener,
+        door: Door,
+        places: Rc<[Place]>,
+    ) -> Result<(), FrontError> {
+        let listener = self.inside(|| TcpListener::from_std(listener));
+        let listener = listener.map_err(FrontError::Runtime)?;
+        let accepts = in_turns(connect::listen(listener, door, places));
+        self.listens.push(self.tasks.spawn_local(accepts).abort_handle());
+        Ok(())
+    }
+
+    /// Has this core do something beside its calls.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.tasks.spawn_local(in_turns(task));
+    }
+
+    /// Where clients connect.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// By which another thread ends it, as SIGTERM does: no new calls, and those that are open may end.
+    pub fn ender(&self) -> Ender {
+        Ender(Arc::clone(&self.ready))
+    }
+
+    /// Has a scheduler in another agent hear of each request that is handed to a thread. Not for a front beside a scheduler.
+    pub fn offer_notes(&mut self, notes: NotesTo) {
+        self.other = self.make_watch(notes.listener());
+        self.notes = Some(notes);
+    }
+
+    /// `None` if the runtime cannot wait for it: then sleeps end by time.
+    fn make_watch(&self, fd: &impl AsFd) -> Option<AsyncFd<OwnedFd>> {
+        let _inside = self.runtime.enter();
+        wait_for(fd.as_fd().try_clone_to_owned().ok()?).ok()
+    }
+
+    /// The time, by the agent's clock.
+    pub fn now(&self) -> Nanos {
+        self.engine.borrow().shared.now()
+    }
+
+    fn look_after_host(&mut self, now: Nanos) {
+        if let Some(line) = &mut self.line {
+            if now.since(line.looked) >= LIFE_CHECK {
+                line.looked = now;
+                if line.line.hung_up() {
+                    let gone = self.engine.borrow().why();
+                    self.engine.borrow_mut().detach();
+                    self.lose_host(gone);
+                }
+            }
+        } else if let Some(attached) = self.attacher.as_ref().and_then(Attacher::take) {
+            self.attach(attached);
+        }
+    }
+
+    fn attach(&mut self, attached: Attached) {
+        let Attached { layout, port, host_bells, own_bell, link, connection } = attached;
+        let config = layout.config;
+        let steering = match steer::by_name(&self.options.steer, &config) {
+            Ok(steering) => steering,
+            Err(error) => {
+                self.unfit = Some(error);
+                return self.ready.end();
+            }
+        };
+        let mut dispatch = Dispatch::new(layout, port, host_bells, steering);
+        dispatch.announce();
+        let rung = self.make_watch(&own_bell);
+        let mut engine = self.engine.borrow_mut();
+        let looked = engine.shared.now();
+        engine.attach(Own::new(dispatch, config.subjects));
+        self.line = Some(Line { line: connection, bell: own_bell, rung, looked });
+        if !self.options.quiet {
+            say!(
+                "wave agent: `{}` steers to {} workers of {}, up to {} calls, link {link}",
+                self.options.steer,
+                config.cores,
+                self.options.host.display(),
+                config.subjects,
+            );
+        }
+    }
+
+    fn lose_host(&mut self, gone: HostGone) {
+        // Otherwise the first core says so.
+        let Some(attacher) = &self.attacher else { return };
+        self.line = None;
+        if matches!(gone, HostGone::Replaced) {
+            if !self.options.quiet {
+                say!("wave agent: {gone}; leaving");
+            }
+            // As SIGTERM does: clients are told to go.
+            return self.ready.end();
+        }
+        if !self.options.quiet || matches!(gone, HostGone::Nonsense(_) | HostGone::Fault) {
+            say!("wave agent: {gone}; calls are answered UNAVAILABLE until there is one again");
+        }
+        attacher.begin();
+    }
+
+    /// How many calls came to what in the front. Those of connection cores are known once these have ended.
+    pub fn front_counts(&self) -> FrontCounts {
+        let own = self.engine.borrow().shared.counts;
+        self.cores.iter().fold(own, |sum, core| sum.plus(core.left().counts))
+    }
+
+    /// How many connections each connection core took, once these have ended.
+    pub fn connections_by_core(&self) -> Vec<u64> {
+        self.cores.iter().map(|core| core.left().counts.connections).collect()
+    }
+
+    /// How many came to what with the host that is attached, and how many of them are open there.
+    pub fn host_counts(&self) -> Option<(Counts, u32)> {
+        let mut engine = self.engine.borrow_mut();
+        engine.own().map(|own| (*own.dispatch.counts(), own.dispatch.open()))
+    }
+
+    /// Calls that are open in the front, and bytes of messages that it holds. Connection cores' calls are known once these have
+    /// ended.
+    pub fn open(&self) -> (usize, usize) {
+        let engine = self.engine.borrow();
+        let far: usize = self.cores.iter().map(|core| core.left().calls).sum();
+        (engine.open() + far, engine.shared.totals.held())
+    }
+
+    /// The host's socket.
+    pub fn host(&self) -> &Path {
+        &self.options.host
+    }
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Listens at all addresses.
+fn bind(
+    addresses: &[SocketAddr],
+) -> Result<(Vec<std::net::TcpListener>, Vec<SocketAddr>), FrontError> {
+    let bound = addresses.iter().map(|&address| {
+        let failed = |error| FrontError::Listen { address, error };
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok((listener, address))
+    });
+    bound.collect::<Result<_, _>>()
+}
+
+/// The descriptor as something that the runtime can wait for.
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for what descriptors that we own cannot do"
+)]
+fn wait_for(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}

@@ -1,0 +1,268 @@
+//! The way from calls to the host: its dispatcher, where that is on the same core, and otherwise queues to the core that has it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use wave_agent::HostBell;
+use wave_core::agent::Step;
+use wave_core::clock::Nanos;
+use wave_core::message::Subject;
+use wave_links::AnyPort;
+use wave_rpc::dispatch::{Arrival, Dispatch, DispatchError, Event, Refused};
+use wave_rpc::status::Code;
+
+use crate::lanes::{Asked, In, Out, PIECES_PER_STEP, ROOM_EVERY, Told, lane};
+use crate::slots::Ready;
+
+/// Whose a call of the dispatcher's is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A slot's of this core.
+    Slot(u32),
+    /// A connection core's, which calls it so.
+    Core {
+        /// Which.
+        core: usize,
+        /// What it calls it.
+        call: Subject,
+    },
+}
+
+/// A host whose dispatcher is on this core.
+pub struct Own {
+    /// The agent's side of its window.
+    pub dispatch: Dispatch<AnyPort, HostBell>,
+    /// By the ids of calls.
+    owners: Vec<Owner>,
+}
+
+impl Own {
+    /// Over a fresh window of so many calls.
+    pub fn new(dispatch: Dispatch<AnyPort, HostBell>, calls: u32) -> Own {
+        Own { dispatch, owners: vec![Owner::Slot(u32::MAX); calls as usize] }
+    }
+
+    /// Begins a call, and notes whose it is.
+    pub fn begin(
+        &mut self,
+        now: Nanos,
+        arrival: Arrival,
+        owner: Owner,
+    ) -> Result<Subject, Refused> {
+        let call = self.dispatch.begin(now, arrival)?;
+        self.owners[call.id as usize] = owner;
+        Ok(call)
+    }
+
+    /// Who had a call of this id last.
+    pub fn owner(&self, call: Subject) -> Option<Owner> {
+        self.owners.get(call.id as usize).copied()
+    }
+}
+
+/// A host whose dispatcher is on the first core.
+pub struct Far {
+    asked: Out<Asked>,
+    told: In<Told>,
+    /// Which of the hosts it is, and how long it wants cores to look for work; while there is one.
+    ready: Option<(u32, Nanos)>,
+    /// Calls so far, which wraps.
+    begun: u32,
+}
+
+/// The first core's end of the queues of a [`Far`].
+#[derive(Debug)]
+pub struct FarEnd {
+    /// What the connection core asks.
+    pub asked: In<Asked>,
+    /// What it is told.
+    pub told: Out<Told>,
+}
+
+impl Far {
+    /// Of the core that `own` rings, and of the first core, which `first` rings.
+    pub fn new(own: Arc<Ready>, first: Arc<Ready>) -> (Far, FarEnd) {
+        let (asked, asked_end) = lane(first);
+        let (told_end, told) = lane(own);
+        let end = FarEnd { asked: asked_end, told: told_end };
+        (Far { asked, told, ready: None, begun: 0 }, end)
+    }
+
+    fn begin(&mut self, arrival: Arrival, slot: u32) -> Result<Subject, Refused> {
+        let (host, _) = self.ready.ok_or(Refused::NoHost)?;
+        self.begun = self.begun.wrapping_add(1);
+        let call = Subject { id: slot, generation: self.begun };
+        self.asked.send(Asked::Begin { host, call, arrival });
+        Ok(call)
+    }
+
+    /// What the first core told, until it said that the host has gone.
+    fn step(&mut self, now: Nanos, events: &mut Vec<Event>) -> Step {
+        self.asked.flush();
+        let mut any = false;
+        for _ in 0..PIECES_PER_STEP {
+            let Some(told) = self.told.take() else { break };
+            any = true;
+            match told {
+                Told::Event(event) => events.push(event),
+                Told::Ready { host, spin } => self.ready = Some((host, spin)),
+                Told::Gone => return Step::Revoked,
+            }
+        }
+        match any {
+            true => Step::Progress,
+            false => Step::Idle(self.asked.is_behind().then(|| now + ROOM_EVERY)),
+        }
+    }
+}
+
+/// The host, as calls see it.
+pub enum Host {
+    /// Its dispatcher is here.
+    Own(Box<Own>),
+    /// It is on the first core, if a host is there at all.
+    Far(Far),
+}
+
+impl Host {
+    /// Whether there is one that is attached.
+    pub fn is_there(&self) -> bool {
+        match self {
+            Host::Own(_) => true,
+            Host::Far(far) => far.ready.is_some(),
+        }
+    }
+
+    /// Whether calls may begin.
+    pub fn is_ready(&self) -> bool {
+        match self {
+            Host::Own(own) => own.dispatch.is_ready(),
+            Host::Far(far) => far.ready.is_some(),
+        }
+    }
+
+    /// The dispatcher, if it is here.
+    pub fn own(&self) -> Option<&Own> {
+        match self {
+            Host::Own(own) => Some(own),
+            Host::Far(_) => None,
+        }
+    }
+
+    /// The dispatcher, if it is here.
+    pub fn own_mut(&mut self) -> Option<&mut Own> {
+        match self {
+            Host::Own(own) => Some(own),
+            Host::Far(_) => None,
+        }
+    }
+
+    /// How long to look for work before parking.
+    pub fn spin(&self) -> Nanos {
+        match self {
+            Host::Own(own) => own.dispatch.spin(),
+            Host::Far(far) => far.ready.map_or(Nanos(0), |(_, spin)| spin),
+        }
+    }
+
+    /// A slot's call begins. A host that is far may still refuse it: by an event.
+    pub fn begin(&mut self, now: Nanos, arrival: Arrival, slot: u32) -> Result<Subject, Refused> {
+        match self {
+            Host::Own(own) => own.begin(now, arrival, Owner::Slot(slot)),
+            Host::Far(far) => far.begin(arrival, slot),
+        }
+    }
+
+    /// The client has sent a message, and with `end` nothing follows.
+    pub fn message(&mut self, call: Subject, message: Bytes, end: bool, compressed: bool) {
+        match self {
+            Host::Own(own) => own.dispatch.message(call, message, end, compressed),
+            Host::Far(far) => far.asked.send(Asked::Message { call, message, end, compressed }),
+        }
+    }
+
+    /// The client sends nothing more.
+    pub fn half_close(&mut self, call: Subject) {
+        match self {
+            Host::Own(own) => own.dispatch.half_close(call),
+            Host::Far(far) => far.asked.send(Asked::HalfClose(call)),
+        }
+    }
+
+    /// A reply of so many bytes found its way to the client.
+    pub fn grant(&mut self, call: Subject, bytes: u32) {
+        match self {
+            Host::Own(own) => own.dispatch.grant(call, bytes),
+            Host::Far(far) => far.asked.send(Asked::Grant(call, bytes)),
+        }
+    }
+
+    /// Nobody wants to hear of the call any more.
+    pub fn cancel(&mut self, call: Subject, why: Code) {
+        match self {
+            Host::Own(own) => own.dispatch.cancel(call, why),
+            Host::Far(far) => far.asked.send(Asked::Cancel(call, why)),
+        }
+    }
+
+    /// Whose a call is that an event speaks of.
+    pub fn owner(&self, call: Subject) -> Option<Owner> {
+        match self {
+            Host::Own(own) => own.owner(call),
+            Host::Far(_) => Some(Owner::Slot(call.id)),
+        }
+    }
+
+    /// One round of it.
+    pub fn step(&mut self, now: Nanos, events: &mut Vec<Event>) -> Result<Step, DispatchError> {
+        match self {
+            Host::Own(own) => own.dispatch.step(now, events),
+            Host::Far(far) => Ok(far.step(now, events)),
+        }
+    }
+
+    /// What was asked is to be heard.
+    pub fn flush(&mut self) {
+        if let Host::Far(far) = self {
+            far.asked.flush();
+        }
+    }
+
+    /// Whether clients have to wait until the first core has taken some of what it was asked.
+    pub fn is_behind(&self) -> bool {
+        match self {
+            Host::Own(_) => false,
+            Host::Far(far) => far.asked.is_behind(),
+        }
+    }
+
+    /// Whether nobody hears any more what is asked.
+    pub fn is_abandoned(&self) -> bool {
+        match self {
+            Host::Own(_) => false,
+            Host::Far(far) => far.asked.is_abandoned(),
+        }
+    }
+
+    /// Forgets a host that has gone. What is left of the way to the next one.
+    pub fn gone(self) -> Option<Host> {
+        match self {
+            Host::Own(_) => None,
+            Host::Far(far) => Some(Host::Far(Far { ready: None, ..far })),
+        }
+    }
+
+    /// Says that this core is about to sleep.
+    pub fn prepare_park(&mut self) {
+        if let Host::Own(own) = self {
+            own.dispatch.prepare_park();
+        }
+    }
+
+    /// Takes that back.
+    pub fn unpark(&mut self) {
+        if let Host::Own(own) = self {
+            own.dispatch.unpark();
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One connection of HTTP/2, by the h2 crate: requests in, the engine's calls out, pings, and its end.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use h2::server::{Builder, Connection};
+use h2::{Ping, PingPong, Reason};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Sleep, sleep};
+
+use crate::engine::Engine;
+use crate::frames::Frame;
+use crate::http2_stream::Stream;
+use crate::limits::{
+    CONNECTION_WINDOW_BYTES, LEAVE_PATIENCE, Limits, PING_PATIENCE, SEND_BUFFER_BYTES,
+    STREAM_ERRORS_MAX, STREAM_WINDOW_BYTES, UNSEEN_RESETS_MAX,
+};
+use crate::peer::Peer;
+
+/// Greets the client, as HTTP/2 has it. `None` if it is no client.
+pub async fn shake_hands<T>(io: T, limits: &Limits) -> Option<Connection<T, Frame>>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut builder = Builder::new();
+    builder
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.header_bytes)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+        .max_local_error_reset_streams(Some(STREAM_ERRORS_MAX));
+    builder.handshake(io).await.ok()
+}
+
+/// Serves a connection until it ends.
+pub async fn serve<T>(
+    mut connection: Connection<T, Frame>,
+    engine: Rc<RefCell<Engine>>,
+    peer: Rc<Peer>,
+) where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let limits = engine.borrow().shared.limits;
+    let Some(pings) = connection.ping_pong() else { return };
+    let mut keeper = Keeper::new(pings, limits);
+    let mut is_ending = false;
+    peer.greeted(engine.borrow().shared.now());
+    std::future::poll_fn(|cx| {
+        peer.set_waker(cx.waker());
+        if peer.is_cut() {
+            return Poll::Ready(());
+        }
+        loop {
+            match connection.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    let (parts, body) = request.into_parts();
+                    let stream = Stream::new(body, respond);
+                    engine.borrow_mut().accept(&parts, stream, &peer);
+                    continue;
+                }
+                Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                Poll::Pending => {}
+            }
+            if peer.floods() && !is_ending {
+                connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                is_ending = true;
+                continue;
+            }
+            if peer.is_ending() && !is_ending {
+                connection.graceful_shutdown();
+                keeper.leave();
+                is_ending = true;
+                continue;
+            }
+            break;
+        }
+        keeper.poll(cx, &peer)
+    })
+    .await;
+}
+
+/// Looks whether the client is there, and what for: every so often, and again a while after it was asked.
+struct Keeper {
+    pings: PingPong,
+    /// At the last look.
+    was_asked: bool,
+    awaits_answer: bool,
+    /// Calls so far, at the last look.
+    seen: u64,
+    idle_since: Instant,
+    timer: Pin<Box<Sleep>>,
+    /// When a client that was told to go is no longer waited for.
+    leaves: Option<Pin<Box<Sleep>>>,
+    limits: Limits,
+}
+
+impl Keeper {
+    fn new(pings: PingPong, limits: Limits) -> Keeper {
+        Keeper {
+            pings,
+            was_asked: false,
+            awaits_answer: false,
+            seen: 0,
+            idle_since: Instant::now(),
+            timer: Box::pin(sleep(limits.keepalive)),
+            leaves: None,
+            limits,
+        }
+    }
+
+    /// The client was told to go.
+    fn leave(&mut self) {
+        self.leaves = Some(Box::pin(sleep(LEAVE_PATIENCE)));
+    }
+
+    /// Ready when the client does not answer, or has no call and does not go.
+    fn poll(&mut self, cx: &mut Context<'_>, peer: &Peer) -> Poll<()> {
+        while let Some(leaves) = &mut self.leaves
+            && leaves.as_mut().poll(cx).is_ready()
+        {
+            if peer.is_idle() {
+                return Poll::Ready(());
+            }
+            // Its calls may end first.
+            leaves.as_mut().reset(tokio::time::Instant::now() + LEAVE_PATIENCE);
+        }
+        loop {
+            if self.awaits_answer {
+                self.awaits_answer = self.pings.poll_pong(cx).is_pending();
+            }
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if self.awaits_answer {
+                return Poll::Ready(());
+            }
+            let keepalive = self.limits.keepalive;
+            let next = if self.look(peer) { PING_PATIENCE.min(keepalive) } else { keepalive };
+            self.timer.as_mut().reset(tokio::time::Instant::now() + next);
+        }
+    }
+
+    /// Asks the client whether it is there, unless it was asked at the last look or has shown itself since. Returns whether it was
+    /// asked.
+    fn look(&mut self, peer: &Peer) -> bool {
+        let opened = peer.opened();
+        let is_busy = opened != std::mem::replace(&mut self.seen, opened);
+        if is_busy || !peer.is_idle() {
+            self.idle_since = Instant::now();
+        } else if self.idle_since.elapsed() >= self.limits.idle {
+            peer.end();
+        }
+        self.was_asked =
+            !is_busy && !self.was_asked && self.pings.send_ping(Ping::opaque()).is_ok();
+        self.awaits_answer = self.was_asked;
+        self.was_asked
+    }
+}

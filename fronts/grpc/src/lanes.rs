@@ -1,0 +1,311 @@
+//! What crosses between two cores of a front: bounded queues in memory, one for each direction between the first core and a
+//! connection core. Pushing neither waits nor loses: what the queue has no room for stays with its sender, which then takes
+//! nothing new from its own side until there is room ([`Out::is_behind`]).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rtrb::{Consumer, Producer, PushError, RingBuffer};
+use wave_core::clock::Nanos;
+use wave_core::message::Subject;
+use wave_rpc::dispatch::{Arrival, Event};
+use wave_rpc::status::Code;
+
+use crate::slots::Ready;
+
+/// Pieces that a queue holds.
+const PIECES: usize = 1024;
+/// Bytes of messages that may be in a queue before its sender is behind.
+pub const LANE_BYTES: usize = 4 << 20;
+/// Pieces that one step takes from a queue, at most.
+pub const PIECES_PER_STEP: usize = 256;
+/// How soon a sender that is behind looks for room: nobody rings when there is some.
+pub const ROOM_EVERY: Nanos = Nanos::from_micros(100);
+
+/// From a connection core to the first. A call is named by its slot there, and by a number that no other call of that core has.
+#[derive(Debug)]
+pub enum Asked {
+    /// A call begins, if this host is still the one that is attached.
+    Begin {
+        /// Which of the hosts that were attached.
+        host: u32,
+        /// Which call.
+        call: Subject,
+        /// All that the dispatcher wants to know.
+        arrival: Arrival,
+    },
+    /// The client has sent a message.
+    Message {
+        /// Which call.
+        call: Subject,
+        /// Not compressed.
+        message: bytes::Bytes,
+        /// It is the last.
+        end: bool,
+        /// It came compressed.
+        compressed: bool,
+    },
+    /// The client sends nothing more.
+    HalfClose(Subject),
+    /// A reply of so many bytes was passed on.
+    Grant(Subject, u32),
+    /// Nobody wants to hear of the call any more.
+    Cancel(Subject, Code),
+}
+
+/// From the first core to a connection core.
+#[derive(Debug)]
+pub enum Told {
+    /// Of a call, or what the host serves.
+    Event(Event),
+    /// A host is there whose workers are, too.
+    Ready {
+        /// Which of the hosts that were attached.
+        host: u32,
+        /// How long to look for work before sleeping.
+        spin: Nanos,
+    },
+    /// It has gone, and with it all that was asked of it.
+    Gone,
+}
+
+/// What has bytes of messages.
+pub trait Weigh {
+    /// How many.
+    fn bytes(&self) -> usize;
+}
+
+impl Weigh for Asked {
+    fn bytes(&self) -> usize {
+        match self {
+            Asked::Begin { arrival, .. } => {
+                arrival.metadata.len() + arrival.message.as_ref().map_or(0, bytes::Bytes::len)
+            }
+            Asked::Message { message, .. } => message.len(),
+            Asked::HalfClose(_) | Asked::Grant(..) | Asked::Cancel(..) => 0,
+        }
+    }
+}
+
+impl Weigh for Told {
+    fn bytes(&self) -> usize {
+        match self {
+            Told::Event(Event::Message { message, .. }) => message.len(),
+            Told::Event(_) | Told::Ready { .. } | Told::Gone => 0,
+        }
+    }
+}
+
+/// A queue to the core that this belongs to.
+pub fn lane<T: Weigh>(receiver: Arc<Ready>) -> (Out<T>, In<T>) {
+    let (producer, consumer) = RingBuffer::new(PIECES);
+    let taken = Arc::new(AtomicUsize::new(0));
+    let out = Out {
+        ring: producer,
+        waiting: VecDeque::new(),
+        sent: 0,
+        taken: Arc::clone(&taken),
+        is_unheard: false,
+        receiver,
+    };
+    (out, In { ring: consumer, got: 0, taken })
+}
+
+/// Where a queue is written.
+#[derive(Debug)]
+pub struct Out<T> {
+    ring: Producer<T>,
+    waiting: VecDeque<T>,
+    /// Bytes so far; both counts wrap.
+    sent: usize,
+    taken: Arc<AtomicUsize>,
+    /// Something was sent since the receiver was last rung.
+    is_unheard: bool,
+    receiver: Arc<Ready>,
+}
+
+impl<T: Weigh> Out<T> {
+    /// Sends one, after all earlier ones. [`Out::flush`] tells the receiver.
+    pub fn send(&mut self, piece: T) {
+        self.sent = self.sent.wrapping_add(piece.bytes());
+        self.is_unheard = true;
+        if !self.waiting.is_empty() {
+            self.waiting.push_back(piece);
+        } else if let Err(PushError::Full(piece)) = self.ring.push(piece) {
+            self.waiting.push_back(piece);
+        }
+    }
+
+    /// Moves on what had no room, and rings for a receiver that sleeps.
+    pub fn flush(&mut self) {
+        while let Some(piece) = self.waiting.pop_front() {
+            if let Err(PushError::Full(piece)) = self.ring.push(piece) {
+                self.waiting.push_front(piece);
+                break;
+            }
+            self.is_unheard = true;
+        }
+        if std::mem::take(&mut self.is_unheard) {
+            self.receiver.ring_if_parked();
+        }
+    }
+
+    /// Whether the receiver has to take some before its sender may take on anything new.
+    pub fn is_behind(&self) -> bool {
+        !self.waiting.is_empty() || self.on_way() >= LANE_BYTES
+    }
+
+    /// Whether the receiver has ended.
+    pub fn is_abandoned(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+
+    /// Bytes that the receiver has not taken.
+    pub fn on_way(&self) -> usize {
+        self.sent.wrapping_sub(self.taken.load(Ordering::Relaxed))
+    }
+}
+
+/// Where a queue is read.
+#[derive(Debug)]
+pub struct In<T> {
+    ring: Consumer<T>,
+    /// Bytes so far.
+    got: usize,
+    taken: Arc<AtomicUsize>,
+}
+
+impl<T: Weigh> In<T> {
+    /// The next one.
+    pub fn take(&mut self) -> Option<T> {
+        let piece = self.ring.pop().ok()?;
+        let bytes = piece.bytes();
+        if bytes > 0 {
+            self.got = self.got.wrapping_add(bytes);
+            self.taken.store(self.got, Ordering::Relaxed);
+        }
+        Some(piece)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Wake, Waker};
+
+    use super::*;
+
+    fn grant(at: u32) -> Asked {
+        Asked::Grant(Subject { id: at, generation: 0 }, at)
+    }
+
+    #[test]
+    fn nothing_is_lost_or_overtaken_where_a_queue_is_full() {
+        let (mut out, mut inward) = lane(Arc::default());
+        let count = 3 * PIECES as u32;
+        let (mut sent, mut got) = (0, 0);
+        while got < count {
+            // More than is taken, until all is sent.
+            for _ in 0..PIECES.min((count - sent) as usize) {
+                out.send(grant(sent));
+                sent += 1;
+            }
+            for _ in 0..PIECES / 2 {
+                if let Some(Asked::Grant(_, at)) = inward.take() {
+                    assert_eq!(at, got);
+                    got += 1;
+                }
+            }
+            out.flush();
+        }
+        assert!(!out.is_behind() && inward.take().is_none());
+    }
+
+    #[test]
+    fn a_sender_is_behind_by_bytes_too_until_they_are_taken() {
+        let (mut out, mut inward) = lane(Arc::default());
+        let half = || Asked::Message {
+            call: Subject { id: 0, generation: 0 },
+            message: vec![0; LANE_BYTES / 2].into(),
+            end: false,
+            compressed: false,
+        };
+        out.send(half());
+        assert!(!out.is_behind());
+        out.send(half());
+        assert!(out.is_behind());
+        assert!(inward.take().is_some());
+        assert!(!out.is_behind());
+    }
+
+    /// Two threads that sleep whenever they find nothing: one wakeup that is lost stops both.
+    #[test]
+    fn no_wakeup_is_lost_between_two_that_sleep() {
+        const TURNS: u32 = 20_000;
+        let ready = [Arc::new(Ready::default()), Arc::new(Ready::default())];
+        let (mut there, mut in_there) = lane(Arc::clone(&ready[1]));
+        let (mut back, mut in_back) = lane(Arc::clone(&ready[0]));
+        let other = Arc::clone(&ready[1]);
+        let echo = std::thread::spawn(move || {
+            for _ in 0..TURNS {
+                back.send(wait(&mut in_there, &other));
+                back.flush();
+            }
+        });
+        for turn in 0..TURNS {
+            there.send(grant(turn));
+            there.flush();
+            assert!(matches!(wait(&mut in_back, &ready[0]), Asked::Grant(_, at) if at == turn));
+        }
+        echo.join().unwrap();
+    }
+
+    /// As a front's core does.
+    fn wait(from: &mut In<Asked>, ready: &Ready) -> Asked {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            if let Some(piece) = from.take() {
+                return piece;
+            }
+            ready.prepare_park();
+            let piece = from.take();
+            if piece.is_none() && !ready.sleep(&waker) {
+                std::thread::park();
+            }
+            ready.awake();
+            ready.unpark();
+            ready.take_rung();
+            if let Some(piece) = piece {
+                return piece;
+            }
+        }
+    }
+
+    struct Unpark(std::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    #[test]
+    fn who_sleeps_is_rung_for_and_who_is_awake_is_not() {
+        let ready = Arc::new(Ready::default());
+        let (mut out, _inward) = lane(Arc::clone(&ready));
+        out.send(grant(0));
+        out.flush();
+        assert!(!ready.take_rung());
+        ready.prepare_park();
+        out.flush();
+        assert!(!ready.take_rung(), "nothing new was sent");
+        out.send(grant(1));
+        out.flush();
+        assert!(ready.take_rung());
+    }
+}

@@ -1,0 +1,52 @@
+//! What a host serves, made ready for lookups.
+
+use std::collections::{BTreeSet, HashMap};
+
+use wave_rpc::service::{Method, Service};
+
+use crate::reflection::Files;
+
+/// A host's methods, and its descriptors.
+#[derive(Debug)]
+pub struct Methods {
+    methods: Vec<Method>,
+    by_path: HashMap<String, u16>,
+    services: BTreeSet<String>,
+    files: Files,
+}
+
+impl Methods {
+    /// Of a checked service.
+    pub fn new(service: Service) -> Methods {
+        let paths = service.methods.iter().zip(0..);
+        let by_path = paths.map(|(method, at)| (method.path.clone(), at)).collect();
+        let name = |method: &Method| Some(method.path.split('/').nth(1)?.to_owned());
+        let services: BTreeSet<_> = service.methods.iter().filter_map(name).collect();
+        Methods {
+            by_path,
+            services,
+            files: Files::new(&service.descriptors),
+            methods: service.methods,
+        }
+    }
+
+    /// The index of a path.
+    pub fn find(&self, path: &str) -> Option<u16> {
+        self.by_path.get(path).copied()
+    }
+
+    /// A method by its index, as [`Methods::find`] gave it.
+    pub fn get(&self, method: u16) -> &Method {
+        &self.methods[usize::from(method)]
+    }
+
+    /// The names of the services.
+    pub fn services(&self) -> &BTreeSet<String> {
+        &self.services
+    }
+
+    /// What reflection shows.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+}

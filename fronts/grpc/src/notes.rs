@@ -1,0 +1,145 @@
+//! Notes to a scheduler in another agent: a window of notes is offered to whoever connects, and the last one has them.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::{Config, Layout, PROTOCOL_VERSION, write_header};
+use wave_core::link::{Home, Port, Side};
+use wave_core::note::queue::{NOTES, NoteSender, config};
+use wave_core::policy::Note;
+use wave_links::say;
+use wave_links::socket::{Connection, Listener, Offer, SocketError};
+use wave_links::{AnyPort, LinkSpec, Memory, SocketBell};
+
+/// How often it is looked who connects, and who has gone.
+const LOOK_EVERY: Nanos = Nanos::from_millis(50);
+/// How often a front that would sleep looks whether there is room again.
+const ROOM_EVERY: Nanos = Nanos::from_millis(1);
+
+/// A scheduler that has the notes.
+struct Line {
+    notes: NoteSender<AnyPort, SocketBell>,
+    connection: Connection,
+}
+
+/// The front's end of a link to a scheduler's agent.
+pub struct NotesTo {
+    listener: Listener,
+    link: LinkSpec,
+    line: Option<Line>,
+    looked: Option<Nanos>,
+    buffer: Vec<Note>,
+    quiet: bool,
+}
+
+impl NotesTo {
+    /// Listens at `socket` for the scheduler's agent. `link` is what lies between the two: the queue is in NIC memory, and the
+    /// scheduler reads across the link.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn new(socket: &Path, link: LinkSpec, quiet: bool) -> Result<NotesTo, SocketError> {
+        let listener = Listener::bind(socket, &[])?;
+        Ok(NotesTo { listener, link, line: None, looked: None, buffer: Vec::new(), quiet })
+    }
+
+    /// Sends the notes of the front's last turn, and where the scheduler has missed some, those of all open requests.
+    pub(crate) fn pass(&mut self, now: Nanos, notes: &[Note], open: impl FnOnce(&mut Vec<Note>)) {
+        if self.looked.is_none_or(|looked| now.since(looked) >= LOOK_EVERY) {
+            self.looked = Some(now);
+            self.look();
+        }
+        let Some(line) = &mut self.line else { return };
+        let mut sent = line.notes.send(notes);
+        if sent.is_ok() && line.notes.is_behind() {
+            self.buffer.clear();
+            open(&mut self.buffer);
+            sent = line.notes.catch_up(&self.buffer);
+        }
+        if let Err(error) = sent {
+            say!("wave agent: turning away from the scheduler that takes notes: {error}");
+            self.line = None;
+        }
+    }
+
+    /// When a front that sleeps has to look again.
+    pub(crate) fn due(&self, now: Nanos) -> Option<Nanos> {
+        let line = self.line.as_ref().filter(|line| line.notes.is_behind());
+        line.map(|_| now + ROOM_EVERY)
+    }
+
+    /// The front has slept: somebody may have connected.
+    pub(crate) fn awake(&mut self) {
+        self.looked = None;
+    }
+
+    /// Where schedulers connect.
+    pub(crate) fn listener(&self) -> &impl AsFd {
+        &self.listener
+    }
+
+    fn look(&mut self) {
+        if self.line.as_ref().is_some_and(|line| line.connection.hung_up()) {
+            self.line = None;
+            self.tell("the scheduler that took the notes has gone");
+        }
+        let connection = match self.listener.accept() {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return,
+            Err(error) => {
+                say!("wave agent: notes: {error}");
+                return;
+            }
+        };
+        match self.offer(&connection) {
+            Ok(notes) => {
+                if let Some(old) = &mut self.line {
+                    old.notes.replace();
+                }
+                self.line = Some(Line { notes, connection });
+                self.tell("a scheduler takes the notes");
+            }
+            Err(error) => {
+                let _ =
+                    connection.refuse(&format!("the front cannot make a window of notes: {error}"));
+            }
+        }
+    }
+
+    /// A fresh window for one scheduler: what an earlier one still holds leads nowhere.
+    fn offer(
+        &self,
+        connection: &Connection,
+    ) -> Result<NoteSender<AnyPort, SocketBell>, Box<dyn std::error::Error>> {
+        let base = match self.link {
+            LinkSpec::Shm => Config::coherent(1),
+            LinkSpec::Model(_) => Config::pcie(1),
+        };
+        let layout = Layout::new(config(base))?;
+        let (nic, host) = (layout.nic_lines, layout.host_lines);
+        let extra = self.link.extra_lines(nic, host);
+        let (memory, file) = Memory::create("wave-notes", nic, host, extra)?;
+        let memory = Arc::new(memory);
+        let port = self.link.port(&memory, Side::Agent, &layout.mappings(Side::Agent))?;
+        write_header(&layout, port.window(Home::Nic));
+        // Not an eventfd: one could be filled by its other holder, and then this side would wait when it rings.
+        let [bell, theirs] = SocketBell::pair()?;
+        connection.send_offer(&Offer {
+            version: PROTOCOL_VERSION,
+            subsystem: NOTES,
+            lines: [nic, host, extra],
+            memory: file.as_fd(),
+            doorbells: &[theirs.as_fd()],
+            link: &self.link.to_text(),
+        })?;
+        Ok(NoteSender::new(&layout, port, bell))
+    }
+
+    fn tell(&self, what: &str) {
+        if !self.quiet {
+            say!("wave agent: {what}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What is known of a connection by its calls, and by whoever ends them all.
+
+use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Waker;
+
+use wave_core::clock::Nanos;
+use wave_rpc::status::Status;
+
+use crate::admission::{Address, Connection};
+use crate::limits::RESETS_MAX;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Peer {
+    hash: u64,
+    address_hash: u64,
+    connection: Arc<Connection>,
+    /// Calls so far.
+    opened: Cell<u64>,
+    /// Calls that came to an end, or were reset after a while.
+    ended: Cell<u64>,
+    /// Calls that were reset as soon as they had come.
+    resets: Cell<u64>,
+    /// Bytes that its calls hold.
+    held: Cell<usize>,
+    is_ending: Cell<bool>,
+    is_cut: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Peer {
+    /// From this address.
+    pub fn new(address: SocketAddr, connection: Arc<Connection>) -> Peer {
+        Peer {
+            hash: hash(address),
+            address_hash: hash(Address::from(address.ip())),
+            connection,
+            opened: Cell::new(0),
+            ended: Cell::new(0),
+            resets: Cell::new(0),
+            held: Cell::new(0),
+            is_ending: Cell::new(false),
+            is_cut: Cell::new(false),
+            waker: RefCell::new(None),
+        }
+    }
+
+    /// What RSS would steer its calls by.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Of its client's address, without the port.
+    pub fn address_hash(&self) -> u64 {
+        self.address_hash
+    }
+
+    /// Its name on all cores.
+    pub fn id(&self) -> u64 {
+        self.connection.id
+    }
+
+    /// Its handshakes are done.
+    pub fn greeted(&self, now: Nanos) {
+        self.connection.set_idle(now);
+    }
+
+    /// A call has come.
+    pub fn begin(&self) {
+        if self.is_idle() {
+            self.connection.set_busy();
+        }
+        self.opened.set(self.opened.get() + 1);
+    }
+
+    /// A call is over. `is_reset` is of one that was reset as soon as it had come.
+    pub fn finish(&self, now: Nanos, is_reset: bool) {
+        let count = if is_reset { &self.resets } else { &self.ended };
+        count.set(count.get() + 1);
+        if self.is_idle() {
+            self.connection.set_idle(now);
+        }
+    }
+
+    /// Calls so far.
+    pub fn opened(&self) -> u64 {
+        self.opened.get()
+    }
+
+    /// A call of it that held `was` bytes holds `is`.
+    pub fn hold(&self, was: usize, is: usize) {
+        self.held.set(self.held.get() - was + is);
+        self.connection.account.hold(was, is);
+    }
+
+    /// Whether its calls may hold so many bytes more.
+    pub fn check_room(&self, more: usize) -> Result<(), Status> {
+        self.connection.account.check_room(self.held.get(), more)
+    }
+
+    /// Whether none of its calls is open.
+    pub fn is_idle(&self) -> bool {
+        self.opened.get() == self.ended.get() + self.resets.get()
+    }
+
+    /// Whether it ends more calls than somebody would who wants answers.
+    pub fn floods(&self) -> bool {
+        self.resets.get() > RESETS_MAX + 2 * self.ended.get()
+    }
+
+    /// Asks the connection to take no more calls, and to end after those that it has.
+    pub fn end(&self) {
+        self.is_ending.set(true);
+        self.wake();
+    }
+
+    /// Has the connection end at once, unless it has calls by now: then after these.
+    pub fn cut(&self) {
+        self.is_cut.set(self.is_idle());
+        self.end();
+    }
+
+    /// Whether it is to end at once.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.get()
+    }
+
+    /// Whether it was asked to end.
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.get()
+    }
+
+    /// Has the connection look at itself.
+    pub fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Whom to wake.
+    pub fn set_waker(&self, waker: &Waker) {
+        let mut own = self.waker.borrow_mut();
+        if !own.as_ref().is_some_and(|own| own.will_wake(waker)) {
+            *own = Some(waker.clone());
+        }
+    }
+}
+
+fn hash(what: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Admission;
+    use crate::shared::Totals;
+
+    #[test]
+    fn who_resets_nearly_all_calls_floods() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let admission = Arc::new(Admission::new(1, Arc::new(Totals::new(0))));
+        let admitted = admission.admit(address.ip(), 0, Nanos(0)).admitted.unwrap();
+        let peer = Peer::new(address, Arc::clone(&admitted.connection));
+        peer.resets.set(RESETS_MAX);
+        assert!(!peer.floods());
+        peer.resets.set(RESETS_MAX + 1);
+        assert!(peer.floods());
+        peer.ended.set(1);
+        assert!(!peer.floods());
+    }
+}

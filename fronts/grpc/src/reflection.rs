@@ -1,0 +1,372 @@
+//! `grpc.reflection.v1` and `v1alpha`, answered by the front from the host's descriptors. The two differ in name only.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use bytes::Bytes;
+use prost::Message;
+use prost_types::{
+    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
+};
+use wave_rpc::status::{Code, Status};
+
+use crate::methods::Methods;
+
+/// Paths of the two versions' one method.
+pub const PATHS: [&str; 2] = [
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
+/// How deep messages may be nested in messages.
+const DEPTH_MAX: usize = 32;
+
+/// `ServerReflectionRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub struct Request {
+    /// Comes back as it is.
+    #[prost(string, tag = "1")]
+    pub host: String,
+    /// What is asked.
+    #[prost(oneof = "Question", tags = "3, 4, 5, 6, 7")]
+    pub question: Option<Question>,
+}
+
+/// What a [`Request`] asks.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Question {
+    /// The file of this name.
+    #[prost(string, tag = "3")]
+    File(String),
+    /// The file that defines this symbol.
+    #[prost(string, tag = "4")]
+    Symbol(String),
+    /// The file that defines this extension.
+    #[prost(message, tag = "5")]
+    Extension(Extension),
+    /// The numbers of all extensions of this type.
+    #[prost(string, tag = "6")]
+    Extensions(String),
+    /// All services. The text means nothing.
+    #[prost(string, tag = "7")]
+    Services(String),
+}
+
+/// `ExtensionRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub struct Extension {
+    /// The type that is extended.
+    #[prost(string, tag = "1")]
+    pub of: String,
+    /// The extension's number.
+    #[prost(int32, tag = "2")]
+    pub number: i32,
+}
+
+/// `ServerReflectionResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub struct Response {
+    /// The request's.
+    #[prost(string, tag = "1")]
+    pub valid_host: String,
+    /// What was asked.
+    #[prost(message, optional, tag = "2")]
+    pub original_request: Option<Request>,
+    /// The answer.
+    #[prost(oneof = "Answer", tags = "4, 5, 6, 7")]
+    pub answer: Option<Answer>,
+}
+
+/// What a [`Response`] answers.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Answer {
+    /// Files.
+    #[prost(message, tag = "4")]
+    Files(FilesAnswer),
+    /// Numbers of extensions.
+    #[prost(message, tag = "5")]
+    Numbers(NumbersAnswer),
+    /// Services.
+    #[prost(message, tag = "6")]
+    Services(ServicesAnswer),
+    /// There is no such thing.
+    #[prost(message, tag = "7")]
+    Error(ErrorAnswer),
+}
+
+/// `FileDescriptorResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub struct FilesAnswer {
+    /// Serialized descriptors.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub files: Vec<Bytes>,
+}
+
+/// `ExtensionNumberResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub struct NumbersAnswer {
+    /// Of which type.
+    #[prost(string, tag = "1")]
+    pub of: String,
+    /// Which.
+    #[prost(int32, repeated, tag = "2")]
+    pub numbers: Vec<i32>,
+}
+
+/// `ListServiceResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ServicesAnswer {
+    /// Which.
+    #[prost(message, repeated, tag = "1")]
+    pub services: Vec<ServiceName>,
+}
+
+/// `ServiceResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ServiceName {
+    /// With its package.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// `ErrorResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ErrorAnswer {
+    /// A status code.
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+    /// For humans.
+    #[prost(string, tag = "2")]
+    pub text: String,
+}
+
+/// A set of files, each as the host sent it: what prost does not know in them is kept.
+#[derive(Clone, PartialEq, Message)]
+struct FileSet {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    files: Vec<Bytes>,
+}
+
+/// Descriptors by what they define.
+#[derive(Debug, Default)]
+pub struct Files {
+    files: Vec<Bytes>,
+    by_name: HashMap<String, usize>,
+    by_symbol: HashMap<String, usize>,
+    by_extension: BTreeMap<(String, i32), usize>,
+    services: BTreeSet<String>,
+}
+
+impl Files {
+    /// Of a serialized `FileDescriptorSet`. One that makes no sense shows nothing: a host is not believed.
+    pub fn new(descriptors: &[u8]) -> Files {
+        let mut files = Files::default();
+        let Ok(set) = FileSet::decode(descriptors) else { return files };
+        for bytes in set.files {
+            if let Ok(file) = FileDescriptorProto::decode(bytes.clone()) {
+                files.add(&file);
+                files.files.push(bytes);
+            }
+        }
+        files
+    }
+
+    fn add(&mut self, file: &FileDescriptorProto) {
+        let at = self.files.len();
+        let package = file.package();
+        self.by_name.insert(file.name().to_owned(), at);
+        for message in &file.message_type {
+            self.add_message(package, message, at, 0);
+        }
+        for kind in &file.enum_type {
+            self.add_enum(package, kind, at);
+        }
+        for field in &file.extension {
+            self.add_extension(package, field, at);
+        }
+        for service in &file.service {
+            let name = join(package, service.name());
+            for method in &service.method {
+                self.by_symbol.insert(join(&name, method.name()), at);
+            }
+            self.by_symbol.insert(name.clone(), at);
+            self.services.insert(name);
+        }
+    }
+
+    fn add_message(&mut self, scope: &str, message: &DescriptorProto, at: usize, depth: usize) {
+        let name = join(scope, message.name());
+        let oneofs = message.oneof_decl.iter().map(|oneof| oneof.name());
+        for part in message.field.iter().map(|field| field.name()).chain(oneofs) {
+            self.by_symbol.insert(join(&name, part), at);
+        }
+        for kind in &message.enum_type {
+            self.add_enum(&name, kind, at);
+        }
+        for field in &message.extension {
+            self.add_extension(&name, field, at);
+        }
+        if depth < DEPTH_MAX {
+            for nested in &message.nested_type {
+                self.add_message(&name, nested, at, depth + 1);
+            }
+        }
+        self.by_symbol.insert(name, at);
+    }
+
+    fn add_enum(&mut self, scope: &str, kind: &EnumDescriptorProto, at: usize) {
+        // An enum's values lie beside it, not in it.
+        for value in &kind.value {
+            self.by_symbol.insert(join(scope, value.name()), at);
+        }
+        self.by_symbol.insert(join(scope, kind.name()), at);
+    }
+
+    fn add_extension(&mut self, scope: &str, field: &FieldDescriptorProto, at: usize) {
+        self.by_symbol.insert(join(scope, field.name()), at);
+        let of = field.extendee().trim_start_matches('.').to_owned();
+        self.by_extension.insert((of, field.number()), at);
+    }
+
+    fn answer(&self, question: &Question) -> Option<Answer> {
+        let file = match question {
+            Question::File(name) => self.by_name.get(name),
+            Question::Symbol(name) => self.by_symbol.get(name.trim_start_matches('.')),
+            Question::Extension(Extension { of, number }) => {
+                self.by_extension.get(&(of.trim_start_matches('.').to_owned(), *number))
+            }
+            Question::Extensions(of) => {
+                let own = of.trim_start_matches('.').to_owned();
+                let all =
+                    self.by_extension.range((own.clone(), i32::MIN)..=(own.clone(), i32::MAX));
+                let numbers: Vec<_> = all.map(|((_, number), _)| *number).collect();
+                let is_known = !numbers.is_empty() || self.by_symbol.contains_key(&own);
+                return is_known
+                    .then(|| Answer::Numbers(NumbersAnswer { of: of.clone(), numbers }));
+            }
+            Question::Services(_) => return None,
+        };
+        let files = vec![self.files[*file?].clone()];
+        Some(Answer::Files(FilesAnswer { files }))
+    }
+}
+
+fn join(scope: &str, name: &str) -> String {
+    if scope.is_empty() { name.to_owned() } else { format!("{scope}.{name}") }
+}
+
+/// Answers one message of the stream.
+pub fn answer(message: &[u8], methods: Option<&Methods>) -> Result<Bytes, Status> {
+    let request = Request::decode(message).map_err(|error| {
+        Status::new(Code::InvalidArgument, format!("no ServerReflectionRequest: {error}"))
+    })?;
+    let error = |code: Code, text: &str| ErrorAnswer { code: code as i32, text: text.to_owned() };
+    let answer = match (&request.question, methods) {
+        (None, _) => Answer::Error(error(Code::InvalidArgument, "nothing was asked")),
+        (_, None) => Answer::Error(error(Code::Unavailable, "no host has said yet what it serves")),
+        (Some(Question::Services(_)), Some(methods)) => {
+            let services: BTreeSet<_> =
+                methods.services().union(&methods.files().services).collect();
+            let services =
+                services.into_iter().map(|name| ServiceName { name: name.clone() }).collect();
+            Answer::Services(ServicesAnswer { services })
+        }
+        (Some(question), Some(methods)) => methods.files().answer(question).unwrap_or_else(|| {
+            Answer::Error(error(Code::NotFound, "the host's descriptors do not have it"))
+        }),
+    };
+    let valid_host = request.host.clone();
+    let response = Response { valid_host, original_request: Some(request), answer: Some(answer) };
+    Ok(response.encode_to_vec().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost_types::{FileDescriptorSet, MethodDescriptorProto, ServiceDescriptorProto};
+    use wave_rpc::service::{Method, Service};
+
+    use super::*;
+
+    fn methods() -> Methods {
+        let name = |name: &str| Some(name.to_owned());
+        let inner = DescriptorProto { name: name("Inner"), ..Default::default() };
+        let key = FieldDescriptorProto { name: name("key"), ..Default::default() };
+        let get = MethodDescriptorProto { name: name("Get"), ..Default::default() };
+        let extension = FieldDescriptorProto {
+            name: name("more"),
+            number: Some(100),
+            extendee: name(".kv.Request"),
+            ..Default::default()
+        };
+        let file = FileDescriptorProto {
+            name: name("kv.proto"),
+            package: name("kv"),
+            message_type: vec![DescriptorProto {
+                name: name("Request"),
+                field: vec![key],
+                nested_type: vec![inner],
+                ..Default::default()
+            }],
+            service: vec![ServiceDescriptorProto {
+                name: name("Store"),
+                method: vec![get],
+                ..Default::default()
+            }],
+            extension: vec![extension],
+            ..Default::default()
+        };
+        let descriptors = FileDescriptorSet { file: vec![file] }.encode_to_vec();
+        let method = Method { path: "/kv.Store/Get".into(), ..Method::default() };
+        Methods::new(Service { methods: vec![method], descriptors })
+    }
+
+    fn ask(question: Question) -> Answer {
+        let request = Request { host: "h".into(), question: Some(question) };
+        let answer = answer(&request.encode_to_vec(), Some(&methods())).unwrap();
+        let response = Response::decode(answer).unwrap();
+        assert_eq!(response.original_request, Some(request));
+        response.answer.unwrap()
+    }
+
+    #[test]
+    fn everything_that_a_file_defines_leads_to_it() {
+        let symbols = [
+            "kv.Request",
+            "kv.Request.Inner",
+            "kv.Request.key",
+            "kv.Store",
+            "kv.Store.Get",
+            "kv.more",
+        ];
+        let extension = Extension { of: "kv.Request".into(), number: 100 };
+        let questions = symbols.map(|symbol| Question::Symbol(symbol.into()));
+        let others = [Question::File("kv.proto".into()), Question::Extension(extension)];
+        for question in questions.into_iter().chain(others) {
+            let Answer::Files(FilesAnswer { files }) = ask(question.clone()) else {
+                panic!("{question:?}")
+            };
+            assert_eq!(FileDescriptorProto::decode(files[0].clone()).unwrap().name(), "kv.proto");
+        }
+    }
+
+    #[test]
+    fn services_and_extensions_are_listed_and_the_rest_is_not_found() {
+        let Answer::Services(all) = ask(Question::Services("*".into())) else { panic!() };
+        assert_eq!(all.services, [ServiceName { name: "kv.Store".into() }]);
+        let Answer::Numbers(all) = ask(Question::Extensions("kv.Request".into())) else { panic!() };
+        assert_eq!(all.numbers, [100]);
+        for question in [Question::Symbol("kv".into()), Question::Extensions("kv.No".into())] {
+            let Answer::Error(error) = ask(question) else { panic!() };
+            assert_eq!(error.code, Code::NotFound as i32);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_descriptors_and_any_request_are_answered(
+            bytes in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let _ = Files::new(&bytes);
+            let _ = answer(&bytes, Some(&methods()));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What all calls of a front share: the host, what it serves, limits, time.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use wave_core::clock::Nanos;
+use wave_rpc::service::Method;
+use wave_rpc::status::{Code, Status};
+
+use crate::host::Host;
+use crate::limits::Limits;
+use crate::methods::Methods;
+use crate::reply::Templates;
+
+/// How many calls came to what in the front.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrontCounts {
+    /// Connections that were taken.
+    pub connections: u64,
+    /// Connections that were refused, because the limit was reached and all had calls.
+    pub turned_away: u64,
+    /// Connections that got a GOAWAY to make room for others.
+    pub displaced: u64,
+    /// Requests that came.
+    pub calls: u64,
+    /// Calls that were answered to their end.
+    pub ended: u64,
+    /// Calls that their clients ended.
+    pub gone: u64,
+}
+
+impl FrontCounts {
+    /// Both.
+    pub fn plus(self, other: FrontCounts) -> FrontCounts {
+        FrontCounts {
+            connections: self.connections + other.connections,
+            turned_away: self.turned_away + other.turned_away,
+            displaced: self.displaced + other.displaced,
+            calls: self.calls + other.calls,
+            ended: self.ended + other.ended,
+            gone: self.gone + other.gone,
+        }
+    }
+}
+
+/// What the calls of all cores of a front hold together.
+#[derive(Debug)]
+pub struct Totals {
+    held: AtomicUsize,
+    held_max: usize,
+}
+
+impl Totals {
+    /// For so many bytes at most.
+    pub fn new(held_max: usize) -> Totals {
+        Totals { held: AtomicUsize::new(0), held_max }
+    }
+
+    /// Bytes that calls hold.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// A call that held `was` bytes holds `is`.
+    pub fn hold(&self, was: usize, is: usize) {
+        if was != is {
+            // Wraps where it gets less.
+            self.held.fetch_add(is.wrapping_sub(was), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that may be held beside these.
+    pub fn left(&self) -> usize {
+        self.held_max.saturating_sub(self.held())
+    }
+
+    /// Whether so many bytes more may be held.
+    pub fn check_room(&self, bytes: usize) -> Result<(), Status> {
+        match bytes <= self.left() {
+            true => Ok(()),
+            false => Err(Totals::no_room()),
+        }
+    }
+
+    /// The answer where they may not.
+    pub fn no_room() -> Status {
+        Status::new(Code::ResourceExhausted, "the agent holds as many messages as it may")
+    }
+}
+
+/// What all calls of a core share.
+pub struct Shared {
+    /// The way to the host. On the first core only while one is attached.
+    pub host: Option<Host>,
+    /// What it serves, or what the last one did.
+    pub methods: Option<Rc<Methods>>,
+    /// The limits.
+    pub limits: Limits,
+    /// Parts of replies.
+    pub templates: Templates,
+    /// What calls hold.
+    pub totals: Arc<Totals>,
+    /// When calls that the host does not have end by themselves, and their slots.
+    pub deadlines: BTreeSet<(Nanos, u32)>,
+    /// The front is about to end.
+    pub is_draining: bool,
+    /// What came to what.
+    pub counts: FrontCounts,
+    /// The time of the last step.
+    pub stepped: Nanos,
+    start: Instant,
+}
+
+impl Shared {
+    /// Of a front whose clock began at `start`. Its cores have `totals` in common.
+    pub fn new(limits: Limits, start: Instant, totals: Arc<Totals>) -> Shared {
+        Shared {
+            host: None,
+            methods: None,
+            limits,
+            templates: Templates::default(),
+            totals,
+            deadlines: BTreeSet::new(),
+            is_draining: false,
+            counts: FrontCounts::default(),
+            stepped: Nanos(0),
+            start,
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Nanos {
+        Nanos(self.start.elapsed().as_nanos() as u64)
+    }
+
+    /// Whether calls can be served.
+    pub fn is_serving(&self) -> bool {
+        !self.is_draining && self.host.as_ref().is_some_and(Host::is_ready)
+    }
+
+    /// A method of the host's.
+    pub fn method(&self, method: u16) -> Option<&Method> {
+        self.methods.as_ref().map(|methods| methods.get(method))
+    }
+}

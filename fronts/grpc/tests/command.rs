@@ -1,0 +1,91 @@
+//! What an agent with a front says to whoever starts it in a way that cannot go well.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+use wave_links::socket::Listener;
+use wave_user::rpc::{Methods, Options, Server};
+
+fn agent(args: &[&str]) -> Command {
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_wave-front"));
+    agent.args(args).stderr(Stdio::piped());
+    agent
+}
+
+/// What it says on its way out, with this exit code.
+fn refusal(code: i32, args: &[&str]) -> String {
+    let Output { status, stderr, .. } = agent(args).output().unwrap();
+    let text = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(code), "{args:?}: {text}");
+    text
+}
+
+fn place(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn whoever_names_no_host_or_mixes_two_ways_up_is_told_what_to_write() {
+    let text = refusal(2, &[]);
+    for option in ["--attach SOCKET", "--device FOLDER", "--rpc SOCKET --listen ADDRESS:PORT"] {
+        assert!(text.contains(option), "{text}");
+    }
+    let text = refusal(2, &["--attach", "/nowhere", "--notes", "/nowhere-else"]);
+    assert!(text.contains("--notes-from SOCKET"), "{text}");
+    let text = refusal(2, &["--rpc", "/nowhere", "--listen", "localhost:50051"]);
+    assert!(text.contains("127.0.0.1:50051"), "{text}");
+}
+
+#[test]
+fn a_front_whose_address_is_taken_says_that_it_needs_another() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let text = refusal(3, &["--rpc", "/nowhere", "--listen", &address]);
+    assert!(text.contains(&address) && text.contains("name another address"), "{text}");
+}
+
+#[test]
+fn settings_that_the_host_found_cannot_have_end_the_front() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = place(&folder, "host");
+    let methods = Methods::new().unary("/a.B/C", |_call, request| Ok(request.to_vec()));
+    let _server = Server::start(Options::new(&socket).workers(2), methods).unwrap();
+    let front = ["--rpc", &socket, "--listen", "127.0.0.1:0", "--steer"];
+    let with = |steer| [&front[..], &[steer]].concat();
+    let text = refusal(2, &with("darc:reserve=3"));
+    assert!(text.contains("`reserve` is 3, and there are 2 workers"), "{text}");
+    let text = refusal(2, &with("jbsq:k=0"));
+    assert!(text.contains("1 to 1024"), "{text}");
+}
+
+#[test]
+fn what_is_no_socket_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = place(&folder, "file");
+    std::fs::write(&file, "").unwrap();
+    let text = refusal(3, &["--rpc", &file, "--listen", "127.0.0.1:0"]);
+    assert!(text.contains("exists and is not a socket"), "{text}");
+}
+
+#[test]
+fn a_host_that_does_not_answer_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = place(&folder, "host");
+    // The kernel accepts for it.
+    let _silent = Listener::bind(Path::new(&socket), &[]).unwrap();
+    for args in [
+        &["--rpc", &socket, "--listen", "127.0.0.1:0"][..],
+        &["--rpc", &place(&folder, "none"), "--listen", "127.0.0.1:0", "--attach", &socket],
+    ] {
+        let mut agent = agent(args).spawn().unwrap();
+        let lines = BufReader::new(agent.stderr.take().unwrap()).lines();
+        let mut waits = lines.map(Result::unwrap).skip_while(|line| !line.contains("waiting for"));
+        let line = waits.next();
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+        assert!(line.is_some_and(|line| line.contains(&socket)), "{args:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! What HTTP/2 asks of a server, as h2spec checks it: the front fails nothing that a plain server by the same crate passes.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use wave_grpc::Limits;
+
+use crate::fixture::Fixture;
+
+/// Names h2spec where it is not in PATH.
+const PROGRAM: &str = "WAVE_H2SPEC";
+/// What h2spec calls its parts.
+const PARTS: [&str; 3] = ["generic", "http2", "hpack"];
+/// How long it waits for what a server must do, in seconds.
+const TIMEOUT_S: &str = "1";
+
+/// Cases, by the name that h2spec takes: `http2/5.1.1/2`.
+type Cases = BTreeSet<String>;
+
+#[test]
+fn the_front_fails_no_case_of_h2spec_that_a_plain_server_passes() {
+    if let Err(error) = h2spec().arg("--version").output() {
+        // Where a machine checks for everybody, leaving it out would hide that nothing was checked.
+        assert!(std::env::var_os(PROGRAM).is_none(), "{PROGRAM} names no program: {error}");
+        wave_skip::skip(format!(
+            "there is no h2spec ({error}); with Go, in fronts/grpc/tests/front/h2spec: \
+             go install github.com/summerwind/h2spec/cmd/h2spec"
+        ));
+        return;
+    }
+    let plain = Plain::start();
+    let alone = Fixture::without_host(Limits::default());
+    let with_host = Fixture::new();
+    let servers = [
+        ("a plain server", plain.address),
+        ("the front without a host", alone.address),
+        ("the front with a host", with_host.address),
+    ];
+    let [peers, fronts @ ..] = std::thread::scope(|scope| {
+        let failed = servers.map(|(_, address)| scope.spawn(move || failed(address)));
+        failed.map(|failed| failed.join().unwrap())
+    });
+    println!("{} fails {peers:?}", servers[0].0);
+    for ((name, address), failed) in servers[1..].iter().zip(fronts) {
+        println!("{name} fails {failed:?}");
+        let worse: Vec<_> = failed.difference(&peers).collect();
+        assert!(worse.is_empty(), "{name} ({address}) fails what a plain server passes: {worse:?}");
+    }
+}
+
+fn h2spec() -> Command {
+    Command::new(std::env::var_os(PROGRAM).unwrap_or_else(|| "h2spec".into()))
+}
+
+/// The cases that this server fails.
+fn failed(address: SocketAddr) -> Cases {
+    let mut failed = Cases::new();
+    std::thread::scope(|scope| {
+        let parts = PARTS.map(|part| scope.spawn(move || failed_of(address, part)));
+        failed.extend(parts.into_iter().flat_map(|part| part.join().unwrap()));
+    });
+    failed
+}
+
+/// Those of a part.
+fn failed_of(address: SocketAddr, part: &str) -> Cases {
+    let mut h2spec = h2spec();
+    h2spec.args([part, "--strict", "--path=/test.Test/Echo", "--timeout", TIMEOUT_S]);
+    h2spec.arg(format!("--port={}", address.port()));
+    let said = h2spec.output().unwrap().stdout;
+    let said = String::from_utf8(said).unwrap();
+    let (mut section, mut failed, mut total) = ("", Cases::new(), 0);
+    for line in said.lines() {
+        // A case is announced first, and then overwritten.
+        let line = line.rsplit('\r').next().unwrap().trim();
+        let Some((first, rest)) = line.split_once(' ') else { continue };
+        let number = first.trim_end_matches('.');
+        if first == "×" {
+            let (number, _) = rest.split_once(':').unwrap();
+            failed.insert(format!("{part}/{section}/{number}"));
+        } else if first.ends_with('.') && number.split('.').all(|n| n.parse::<u32>().is_ok()) {
+            section = number;
+        } else if rest.starts_with("tests, ") {
+            total = first.parse().unwrap();
+        }
+    }
+    let counted = format!(", {} failed", failed.len());
+    assert!(total > 0 && said.trim_end().ends_with(&counted), "{part} at {address}: {said}");
+    failed
+}
+
+/// A server that answers every request with a few bytes, and has as many streams at once as the front.
+struct Plain {
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+    end: Option<oneshot::Sender<()>>,
+}
+
+impl Plain {
+    fn start() -> Plain {
+        let (sender, receiver) = channel();
+        let (end, ended) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+                sender.send(listener.local_addr().unwrap()).unwrap();
+                tokio::spawn(async move {
+                    loop {
+                        tokio::spawn(connection(listener.accept().await.unwrap().0));
+                    }
+                });
+                // Whoever drops the sender ends it, too.
+                let _ = ended.await;
+            });
+        });
+        Plain { address: receiver.recv().unwrap(), thread: Some(thread), end: Some(end) }
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        self.end = None;
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+async fn connection(socket: TcpStream) {
+    let mut builder = h2::server::Builder::new();
+    builder.max_concurrent_streams(Limits::default().streams);
+    let Ok(mut connection) = builder.handshake(socket).await else { return };
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        tokio::spawn(answer(request.into_body(), respond));
+    }
+}
+
+async fn answer(mut body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+    while let Some(piece) = body.data().await {
+        body.flow_control().release_capacity(piece?.len())?;
+    }
+    let mut send = respond.send_response(http::Response::new(()), false)?;
+    send.send_data(Bytes::from_static(b"a few bytes"), true)
+}

@@ -1,0 +1,151 @@
+//! What a client may have of the front.
+
+use std::time::Duration;
+
+use h2::Reason;
+use http::StatusCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use wave_grpc::Limits;
+use wave_rpc::status::Code;
+
+use crate::calls::client;
+use crate::client::run;
+use crate::fixture::Fixture;
+
+#[test]
+fn headers_above_the_limit_are_refused() {
+    let limits = Limits { header_bytes: 1 << 10, ..Limits::default() };
+    let fixture = Fixture::with(limits, |options| options);
+    run(async {
+        let mut client = client(&fixture).await;
+        let long = "x".repeat(2 << 10);
+        let mut open = client.open("/test.Test/Echo", &[("k", &long)], false).await;
+        open.send(b"x", true).await;
+        let answer = open.try_finish().await.unwrap();
+        assert_eq!(answer.status, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        assert_eq!(client.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
+    });
+}
+
+#[test]
+fn calls_above_what_the_host_takes_are_refused() {
+    let fixture = Fixture::with(Limits::default(), |mut options| {
+        options.config.subjects = 2;
+        options.workers(2)
+    });
+    run(async {
+        let mut client = client(&fixture).await;
+        let mut open = Vec::new();
+        for _ in 0..2 {
+            let mut call = client.open("/test.Test/Sleep", &[], false).await;
+            call.send(b"x", true).await;
+            assert!(call.next().await.unwrap().is_some());
+            open.push(call);
+        }
+        let answer = client.call("/test.Test/Echo", &[], &[b"x"]).await;
+        assert_eq!(answer.code(), Code::ResourceExhausted as i32);
+        assert!(answer.text().contains("calls"), "{}", answer.text());
+        drop(open);
+        while client.call("/test.Test/Echo", &[], &[b"x"]).await.code() != 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
+fn what_all_calls_hold_is_bounded() {
+    let limits = Limits { held_bytes: 18 << 20, ..Limits::default() };
+    let fixture = Fixture::with(limits, |options| options);
+    run(async {
+        let mut client = client(&fixture).await;
+        // Half a message each: the front has to keep it.
+        let mut halves = Vec::new();
+        for _ in 0..2 {
+            let mut open = client.open("/test.Test/Echo", &[], false).await;
+            let half = [&[0, 0, 0x0f, 0, 0][..], &[1; 450_000]].concat();
+            open.write(half.into(), false).await;
+            halves.push(open);
+        }
+        let answer = client.call("/test.Test/Echo", &[], &[&[1; 400_000]]).await;
+        assert_eq!(answer.code(), Code::ResourceExhausted as i32);
+        drop(halves);
+        while client.call("/test.Test/Echo", &[], &[&[1; 400_000]]).await.code() != 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_a_bounded_amount() {
+    let fixture = Fixture::new();
+    run(async {
+        let mut client = client(&fixture).await;
+        // 25 MB, of which the client takes nothing: the handler waits, and others are served.
+        let mut open = client.open("/test.Test/Repeat", &[], false).await;
+        open.send(b"250 100000", true).await;
+        for _ in 0..100 {
+            assert_eq!(client.call("/test.Test/Collect", &[], &[b"x"]).await.ok(), [b"1"]);
+        }
+        assert_eq!(open.finish().await.ok().len(), 250);
+    });
+}
+
+#[test]
+fn a_flood_of_resets_ends_its_connection() {
+    let fixture = Fixture::new();
+    run(async {
+        let io = tokio::net::TcpStream::connect(fixture.address).await.unwrap();
+        let (mut send, connection) = h2::client::handshake(io).await.unwrap();
+        let ended = tokio::spawn(connection);
+        loop {
+            let request = http::Request::post("http://test/test.Test/Chat")
+                .header("content-type", "application/grpc");
+            send = match send.ready().await {
+                Ok(send) => send,
+                Err(_) => break,
+            };
+            let Ok((_, mut stream)) = send.send_request(request.body(()).unwrap(), false) else {
+                break;
+            };
+            // The request has to leave before its end does.
+            tokio::task::yield_now().await;
+            stream.send_reset(Reason::CANCEL);
+        }
+        let error = ended.await.unwrap().unwrap_err();
+        // What it writes after its end may keep it from reading why.
+        assert!(error.reason() == Some(Reason::ENHANCE_YOUR_CALM) || error.is_io(), "{error:?}");
+        assert_eq!(client(&fixture).await.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
+    });
+    let left = fixture.leave();
+    assert_eq!((left.calls, left.held, left.at_host), (0, 0, Some(0)));
+}
+
+#[test]
+fn a_client_that_does_not_answer_a_ping_is_given_up() {
+    let limits = Limits { keepalive: Duration::from_millis(300), ..Limits::default() };
+    let fixture = Fixture::with(limits, |options| options);
+    run(async {
+        let mut alive = client(&fixture).await;
+        let mut dead = tokio::net::TcpStream::connect(fixture.address).await.unwrap();
+        // A client's preface, and settings of its own; then nothing.
+        dead.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        dead.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+        let mut rest = Vec::new();
+        dead.read_to_end(&mut rest).await.unwrap();
+        let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0];
+        assert!(rest.windows(9).any(|frame| frame == ping), "{rest:?}");
+        assert_eq!(alive.call("/test.Test/Echo", &[], &[b"x"]).await.ok(), [b"x"]);
+    });
+}
+
+#[test]
+fn an_idle_connection_is_told_to_go() {
+    let (keepalive, idle) = (Duration::from_millis(200), Duration::from_millis(400));
+    let fixture = Fixture::with(Limits { keepalive, idle, ..Limits::default() }, |options| options);
+    run(async {
+        let client = client(&fixture).await;
+        while client.is_open().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+}
