@@ -9,7 +9,7 @@ use wave_core::link::Doorbell;
 use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::Record;
 use wave_core::watchdog::WATCHED_MAX;
-use wave_host::{Candidate, Candidates, Core, Scheduled, Supervisor};
+use wave_host::{Candidate, Candidates, Core, SupervisedHost, Supervisor};
 
 use crate::enclave::{CoreShared, Enclave, HostEvent, Incarnation, Mode, SimPort};
 use crate::world::{Cause, TaskId};
@@ -157,7 +157,7 @@ struct Supervised<'a> {
     incarnation: &'a Incarnation,
 }
 
-impl Scheduled for Supervised<'_> {
+impl SupervisedHost for Supervised<'_> {
     fn cores(&self) -> Vec<Core> {
         let epoch = self.enclave.epoch.get();
         let decides = self.enclave.mode.get() == Mode::Agent;
