@@ -115,7 +115,7 @@ impl Control {
         lock(&self.shared.agents).attached += 1;
         self.supervisor.begin();
         self.shared.kill.store(false, Ordering::SeqCst);
-        self.shared.leave_fallback();
+        self.shared.fallback.leave();
         self.switch_windows(Some(&guest.incarnation));
         self.attached = Some(guest);
     }
