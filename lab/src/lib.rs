@@ -1,3 +1,4 @@
+//! The laboratory: what is done with policies and logs away from a host. Policies are listed, simulated over a range of loads and
 //! run through faulty histories; logs are replayed and drawn as traces.
 //!
 //! `wave` has these commands for what Wave ships. A program with policies or subsystems of its own has them by [`main_with`].
@@ -8,6 +9,7 @@ pub mod fuzz;
 pub mod policies;
 pub mod progress;
 pub mod replay;
+pub mod simulate;
 pub mod terminal;
 pub mod trace;
 
@@ -21,6 +23,7 @@ use wave_sim::agent::PolicyText;
 
 pub use failure::Failure;
 
+/// Lists, simulates, fuzzes and replays the policies of this program and those that Wave ships.
 #[derive(Debug, Parser)]
 #[command(
     after_help = "Exit codes: 0 all is well; 1 a check failed; 2 bad arguments; 3 this machine cannot run it."
@@ -34,6 +37,8 @@ struct Lab {
 enum Command {
     /// List every policy, with its settings.
     Policies(policies::PoliciesArgs),
+    /// Simulate policies over a range of loads.
+    Simulate(simulate::SimulateArgs),
     /// Run thousands of faulty histories of the real code, and check them.
     Fuzz(fuzz::FuzzArgs),
     /// Feed an agent's log to a policy again, expecting the same decisions.
@@ -63,6 +68,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
     let lab = Lab::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
     match lab.command {
         Command::Policies(args) => policies::execute(&registry, &args),
+        Command::Simulate(args) => simulate::execute(&registry, &args),
         Command::Fuzz(args) => fuzz::execute(&registry, &args),
         Command::Replay(args) => replay::execute(&registry, &args),
         Command::Trace(args) => trace::execute(&registry, &args),
