@@ -147,14 +147,14 @@ impl<T> Slot<T> {
                 .is_ok();
         (blocked, is_woken.then_some(runnable))
     }
+}
 
-    /// The event of a change that left the thread under `word`.
-    #[inline]
-    fn event(&self, kind: Kind, id: u32, word: u64, core: u16, ran: Nanos) -> Event {
-        let thread = Subject { id, generation: generation(word) };
-        let class = self.class.load(Ordering::Relaxed);
-        Event { kind, thread, sequence: sequence(word), core, class, ran }
-    }
+/// The event of a change that left the thread under `word`, on no core.
+#[inline]
+fn event(kind: Kind, id: u32, word: u64, class: u16) -> Event {
+    let thread = Subject { id, generation: generation(word) };
+    let (core, ran) = (NO_CORE, Nanos(0));
+    Event { kind, thread, sequence: sequence(word), core, class, ran }
 }
 
 /// The threads of an enclave, by id. Beside each, a host keeps a `T` of its own.
@@ -226,7 +226,7 @@ impl<T> Table<T> {
         let slot = &self.slots[id as usize];
         let runnable = moved(word, RUNNABLE);
         slot.word.store(runnable, Ordering::SeqCst);
-        slot.event(Kind::New, id, runnable, core, Nanos(0))
+        Event { core, ..event(Kind::New, id, runnable, class) }
     }
 
     /// As [`Table::create`], of a thread that is announced when it is first unparked.
@@ -288,6 +288,8 @@ impl<T> Table<T> {
         let slot = &self.slots[id as usize];
         let old = slot.word.load(Ordering::Relaxed);
         debug_assert_eq!(old & STATE, RUNNING);
+        // Before the change: after it, the id may belong to another thread soon.
+        let class = slot.class.load(Ordering::Relaxed);
         let let_go = |state| {
             let new = moved(old, state);
             // See [`super::fallback::Fallback::enter`] for what a plain store asks of others.
@@ -301,8 +303,9 @@ impl<T> Table<T> {
             Leave::Park => slot.block(moved(old, PARKED), NOTIFIED),
             Leave::Wait => slot.block(moved(old, WAITING), WOKEN),
         };
-        let woken = runnable.map(|word| slot.event(Kind::Wakeup, id, word, core, Nanos(0)));
-        Left { event: slot.event(why.kind(), id, left, core, ran), woken }
+        let woken = |word| Event { core, ..event(Kind::Wakeup, id, word, class) };
+        let event = Event { core, ran, ..event(why.kind(), id, left, class) };
+        Left { event, woken: runnable.map(woken) }
     }
 
     /// Ends a park or an await, or leaves a token for the next one. Returns what to tell if the thread became runnable: as of
@@ -330,10 +333,11 @@ impl<T> Table<T> {
             }
             if ends(old) {
                 let new = moved(old, RUNNABLE);
+                let class = slot.class.load(Ordering::Relaxed);
                 let exchange =
                     slot.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
                 if exchange.is_ok() {
-                    return Some(slot.event(Kind::Wakeup, thread.id, new, NO_CORE, Nanos(0)));
+                    return Some(event(Kind::Wakeup, thread.id, new, class));
                 }
                 continue;
             }
