@@ -82,7 +82,7 @@ impl AgentArgs {
         self.attach.is_some() || self.device.is_some()
     }
 
-    /// Handles the options that need no host. Returns an exit code if the agent is to end. May be called twice.
+    /// Handles the options that need no host. Returns an exit code if the agent is to end.
     pub fn begin(&self, registry: &Registry) -> Option<ExitCode> {
         if self.policies {
             // Where nobody reads it, nobody misses it.
@@ -136,11 +136,8 @@ pub fn execute(registry: &Registry, args: &AgentArgs) -> ExitCode {
     }
 }
 
-/// [`execute`] with a front on the same thread; also ends when that has ended.
+/// [`execute`] with a front on the same thread, after [`AgentArgs::begin`]; also ends when the front has ended.
 pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFront) -> ExitCode {
-    if let Some(left) = args.begin(registry) {
-        return left;
-    }
     if args.notes_from.is_some() {
         return fail(2, "--notes-from is for a scheduler without a front in its agent");
     }

@@ -102,8 +102,13 @@ impl Registry {
         self.own_names().chain(shipped).collect::<Vec<_>>().join(", ")
     }
 
+    /// The policies of a user's own.
+    pub fn own_policies(&self) -> impl Iterator<Item = Known> {
+        self.own.iter().flat_map(|own| own.0).map(|(known, _)| *known)
+    }
+
     /// The user's list that has the policy named in `text`, if any.
-    fn own(&self, text: &str) -> Option<&'static Own> {
+    pub fn own(&self, text: &str) -> Option<&'static Own> {
         let is_it =
             |own: &&&'static Own| own.0.iter().any(|(known, _)| known.name == name_of(text));
         self.own.iter().find(is_it).copied()

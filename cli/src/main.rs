@@ -17,7 +17,6 @@ mod scenario;
 mod store;
 mod sweep;
 mod terminal;
-mod trace;
 mod validate;
 mod workload;
 

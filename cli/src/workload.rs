@@ -11,11 +11,11 @@ use wave_sched::policies;
 use wave_sched::workload::{Header, Workload};
 use wave_sim::recorded::{self, Latency, Replayed, Schedule};
 
-use crate::commands::table;
 use crate::report;
 use crate::report::number::{micros, short};
 use crate::report::{Directory, Progress, ReportError};
 use crate::run::Failure;
+use wave_lab::table;
 
 /// The file that holds everything.
 pub const RESULT: &str = "result.json";

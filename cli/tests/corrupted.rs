@@ -93,9 +93,8 @@ fn window_between(front: &Listener, host: &std::path::Path) -> Between {
     Between { layout, port, bells: bells.collect(), _ends: [agent, connection] }
 }
 
-#[test]
-fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() {
-    let folder = TempDir::new().unwrap();
+/// A host, and a front that steers to it.
+fn pair(folder: &TempDir) -> (Process, Process, Between) {
     let (host_path, front_path) = (folder.path().join("host"), folder.path().join("front"));
     let mut host = Process::start(&format!("serve kv --offload {} --keys 10", host_path.display()));
     // It listens once it has said so.
@@ -106,6 +105,13 @@ fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() 
         Process::start(&format!("agent --rpc {} --listen 127.0.0.1:0", front_path.display()));
     let between = window_between(&listener, &host_path);
     front.says("steers to 1 workers");
+    (host, front, between)
+}
+
+#[test]
+fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() {
+    let folder = TempDir::new().unwrap();
+    let (mut host, mut front, between) = pair(&folder);
 
     // Nobody has called, so the front has sent nothing yet.
     let mut requests = Sender::new(&between.layout.decisions[0], Side::Agent);
@@ -114,7 +120,7 @@ fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() 
     between.bells[0].ring();
 
     let said = host.says("turning the agent at");
-    assert!(said.contains(&host_path.display().to_string()), "{said}");
+    assert!(said.contains(&folder.path().join("host").display().to_string()), "{said}");
     assert!(said.contains("makes no sense: worker 0: peer's fault"), "{said}");
     let said = front.says("the host has");
     assert!(said.contains("turned this agent out: it read nonsense"), "{said}");
@@ -124,15 +130,7 @@ fn a_front_whose_window_was_written_into_does_not_say_that_its_host_has_ended() 
 #[test]
 fn a_front_that_finds_nonsense_itself_says_what() {
     let folder = TempDir::new().unwrap();
-    let (host_path, front_path) = (folder.path().join("host"), folder.path().join("front"));
-    let mut host = Process::start(&format!("serve kv --offload {} --keys 10", host_path.display()));
-    let mut told = String::new();
-    BufReader::new(host.child.stdout.take().unwrap()).read_line(&mut told).unwrap();
-    let listener = Listener::bind(&front_path, &[]).unwrap();
-    let mut front =
-        Process::start(&format!("agent --rpc {} --listen 127.0.0.1:0", front_path.display()));
-    let Between { layout, port, _ends, .. } = window_between(&listener, &host_path);
-    front.says("steers to 1 workers");
+    let (_host, mut front, Between { layout, port, _ends, .. }) = pair(&folder);
     let nic = port.window(Home::Nic);
     wave_core::link::Window::store(nic, layout.incarnation, 0, 0x1234_5678);
     wave_core::link::Window::publish(nic);

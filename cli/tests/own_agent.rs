@@ -48,6 +48,15 @@ fn every_agent_of_a_scenario_is_the_users_program() {
 }
 
 #[test]
+fn a_program_is_not_looked_for_in_path() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    let output = command.args(["run", "own.toml", "--agent", "sh"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("--agent") && errors.contains("No such file"), "{errors}");
+}
+
+#[test]
 fn what_cannot_be_an_agent_is_refused_before_anything_runs() {
     let not_one = "#!/bin/sh\nexit 0\n";
     for (script, policy, more, why) in [

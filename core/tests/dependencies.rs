@@ -39,7 +39,8 @@ fn may_use(from: &str, to: &str) -> bool {
         "agent" => &["core", "links", "subsystems"],
         "fronts" => &["core", "links", "subsystems", "agent"],
         "hosts" => &["core", "links", "subsystems"],
-        "cli" => &["core", "links", "subsystems", "agent", "fronts", "hosts", "workloads"],
+        "lab" => &["core", "links", "subsystems", "agent", "hosts"],
+        "cli" => &["core", "links", "subsystems", "agent", "fronts", "hosts", "workloads", "lab"],
         "xtask" => &["core", "links", "subsystems", "agent", "hosts", "workloads", "cli", "xtask"],
         other => panic!("architecture.md does not say what `{other}` may depend on"),
     };

@@ -237,7 +237,7 @@ impl Results {
                 "tool's CPU %",
                 "accesses/s",
             ];
-            let mut table = crate::commands::table(&head);
+            let mut table = wave_lab::table(&head);
             for point in &program.points {
                 table.add_row(row(point));
             }

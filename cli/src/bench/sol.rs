@@ -26,7 +26,7 @@ use wave_memory::policies::{Explanation, Tiered, Tiering};
 use wave_memory::wire::{Reading, STRIP_BATCHES, Strip};
 
 use super::{Chunks, pin, two_cpus};
-use crate::report::progress::Progress;
+use crate::report::Progress;
 
 /// 100 GiB in strips of 16 MiB.
 const STRIPS: u32 = 6_400;

@@ -8,9 +8,9 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 use wave_core::clock::Nanos;
 
-use super::table;
 use crate::bench;
 use crate::terminal::{note, out};
+use wave_lab::table;
 
 /// Which bench.
 #[derive(Args, Debug)]

@@ -8,9 +8,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use wave_links::measure::{self, Effort, Measured};
 
-use super::table;
 use crate::run::Failure;
 use crate::terminal::{note, out};
+use wave_lab::table;
 
 /// Links.
 #[derive(Args, Debug)]

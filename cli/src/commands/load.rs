@@ -15,11 +15,11 @@ use wave_workloads::grpc::load::{
 };
 use wave_workloads::point::ClassLatency;
 
-use super::table;
 use crate::report::Progress;
 use crate::report::number::{micros, short};
 use crate::run::Failure;
 use crate::terminal::note;
+use wave_lab::table;
 
 /// What kind of load.
 #[derive(Args, Debug)]

@@ -4,25 +4,23 @@ pub mod agent;
 pub mod bench;
 mod device;
 pub mod doctor;
-pub mod fuzz;
 pub mod link;
 pub mod linux;
 pub mod load;
 pub mod memory;
 pub mod merge;
-pub mod policies;
 pub mod record;
-pub mod replay;
 pub mod reproduce;
 pub mod run;
 pub mod serve;
 pub mod sweep;
-pub mod trace;
 pub mod validate;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use wave_agent::Registry;
+use wave_lab::{fuzz, policies, replay, trace};
 
 /// Schedules threads, pages memory out and steers gRPC calls by an agent elsewhere, over the queues of the Wave paper.
 #[derive(Debug, Parser)]
@@ -112,10 +110,10 @@ impl Wave {
             Command::Serve(args) => serve::execute(&args),
             Command::Load(args) => load::execute(&args),
             Command::Agent(args) => agent::execute(*args),
-            Command::Policies(args) => policies::execute(&args),
-            Command::Replay(args) => replay::execute(&args),
-            Command::Trace(args) => trace::execute(&args),
-            Command::Fuzz(args) => fuzz::execute(&args),
+            Command::Policies(args) => policies::execute(&Registry::shipped(), &args),
+            Command::Replay(args) => replay::execute(&Registry::shipped(), &args),
+            Command::Trace(args) => trace::execute(&Registry::shipped(), &args),
+            Command::Fuzz(args) => fuzz::execute(&Registry::shipped(), &args),
             Command::Doctor(args) => doctor::execute(&args),
             Command::Linux(args) => linux::execute(&args),
             Command::Memory(args) => memory::execute(&args),
@@ -127,17 +125,6 @@ impl Wave {
             Command::MemoryProgram { order } => crate::bakeoff::program::main(&order),
         }
     }
-}
-
-/// A plain table for a terminal.
-pub fn table(header: &[&str]) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table
-        .load_preset(comfy_table::presets::NOTHING)
-        .set_style(comfy_table::TableComponent::HeaderLines, '─')
-        .set_style(comfy_table::TableComponent::MiddleHeaderIntersections, '─')
-        .set_header(header);
-    table
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::table;
 use crate::reproduce::{IDS, Reproduction, run, words};
 use crate::run::Failure;
 use crate::terminal::{note, out};
+use wave_lab::table;
 
 /// Everything.
 const ALL: &str = "all";

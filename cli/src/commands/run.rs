@@ -77,7 +77,7 @@ pub struct RunArgs {
     policies: Vec<String>,
     /// A program of your own that is started for every agent, instead of `wave agent`: its `main` is wave_agent::main_with. Not
     /// with --host sim.
-    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["workload", "device"])]
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["workload", "device"], value_parser = program)]
     agent: Option<PathBuf>,
     /// Cores for the workload [default: as many as it was recorded on].
     #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup", "all"], value_parser = clap::value_parser!(u16).range(1..=240))]
@@ -137,6 +137,11 @@ impl RunArgs {
     fn out(&self) -> &Path {
         self.out.as_deref().unwrap_or(Path::new("out"))
     }
+}
+
+/// A user's agent, by its whole path: it is not looked for in PATH.
+fn program(text: &str) -> Result<PathBuf, String> {
+    Path::new(text).canonicalize().map_err(|error| error.to_string())
 }
 
 /// CPUs as they are typed.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::table;
 use crate::report::make_folder;
 use crate::run::Failure;
 use crate::terminal::{note, out};
 use crate::validate::{self, Compared, Effort, Validation};
+use wave_lab::table;
 
 /// What is accurate enough: errors of saturation and of a p99.
 const GOALS: [f64; 2] = [0.05, 0.15];

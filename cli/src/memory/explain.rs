@@ -334,7 +334,7 @@ impl Told {
             return text;
         }
         let head = ["process", "from", "size", "tier", "verdict", "warmth", "scanned every"];
-        let mut table = crate::commands::table(&head);
+        let mut table = wave_lab::table(&head);
         let mut largest: Vec<&Range> = self.ranges.iter().collect();
         largest.sort_by_key(|range| std::cmp::Reverse(range.end - range.place.address));
         largest.truncate(ROWS_MAX);

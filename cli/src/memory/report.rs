@@ -251,7 +251,7 @@ impl Report {
         };
         let first = &self.samples[0];
         let most = self.samples.iter().map(|sample| sample.resident_bytes).max().unwrap_or(0);
-        let mut table = crate::commands::table(&["", "at the start", "at most", "at the end"]);
+        let mut table = wave_lab::table(&["", "at the start", "at most", "at the end"]);
         let zero = show(0);
         let row = |name: &str, of: [String; 3]| [vec![name.to_owned()], of.to_vec()].concat();
         let bytes = [first.resident_bytes, most, last.resident_bytes].map(show);

@@ -10,7 +10,6 @@ pub mod model;
 pub mod number;
 pub mod plot;
 mod points;
-pub mod progress;
 mod save;
 pub mod sweep;
 pub mod terminal;
@@ -18,8 +17,8 @@ mod tries;
 
 pub use html::{STYLE, figure};
 pub use model::RunResult;
-pub use progress::Progress;
 pub use save::{Directory, ReportError, make_folder};
+pub use wave_lab::progress::Progress;
 
 use std::path::{Path, PathBuf};
 

@@ -15,7 +15,7 @@ use wave_sim::requests::Load;
 use wave_workloads::point::{self, Limits, Point};
 
 use super::{beyond, outstanding, placements, sol, vms};
-use crate::report::progress::Progress;
+use crate::report::Progress;
 use crate::run::Failure;
 
 /// What a job found.

@@ -27,8 +27,8 @@ pub use jobs::Done;
 pub use rows::Row;
 
 use crate::interrupt;
+use crate::report::Progress;
 use crate::report::make_folder;
-use crate::report::progress::Progress;
 use crate::run::Failure;
 
 /// What can be reproduced, and in a line what it is.

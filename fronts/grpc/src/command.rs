@@ -46,14 +46,16 @@ pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
         let why = "--notes is for a front without a scheduler in its agent; a scheduler takes notes with --notes-from SOCKET";
         return fail(2, why);
     }
-    // Before anything else is touched; its threads run on the agent's CPU, too.
+    if args.rpc.rpc.is_none() && (has_scheduler || args.agent.policies) {
+        return wave_agent::execute(registry, &args.agent);
+    }
+    // Before anything else is touched; the front's threads run on the agent's CPU, too.
     if let Some(left) = args.agent.begin(registry) {
         return left;
     }
     let mut front = match make_front(args) {
         Ok(Some(front)) => front,
-        Ok(None) if !has_scheduler => return fail(2, NOWHERE),
-        Ok(None) => return wave_agent::execute(registry, &args.agent),
+        Ok(None) => return fail(2, NOWHERE),
         Err((code, why)) => return fail(code, why),
     };
     if has_scheduler {

@@ -20,4 +20,4 @@ mod supervisor;
 
 pub use candidates::{CANDIDATES_MAX, Candidate, Candidates, no_window};
 pub use offer::{OfferError, Offered, create_window, offer};
-pub use supervisor::{Core, Look, Scheduled, Supervisor};
+pub use supervisor::{Core, Look, SupervisedHost, Supervisor};

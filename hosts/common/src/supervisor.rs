@@ -23,7 +23,7 @@ pub struct Core {
 }
 
 /// A host that schedules threads, as its supervisor sees it.
-pub trait Scheduled {
+pub trait SupervisedHost {
     /// Every core.
     fn cores(&self) -> Vec<Core>;
 
@@ -105,7 +105,7 @@ impl Supervisor {
         now: Nanos,
         control: &mut HostControl,
         port: &impl Port,
-        host: &impl Scheduled,
+        host: &impl SupervisedHost,
     ) -> Look {
         let requests = control.poll(port);
         let mut look = Look { asked: requests.resync, ..Look::default() };
@@ -180,7 +180,7 @@ mod tests {
         lost: Cell<bool>,
     }
 
-    impl Scheduled for Host {
+    impl SupervisedHost for Host {
         fn cores(&self) -> Vec<Core> {
             self.asked.borrow_mut().push("cores");
             let record = CoreRecord { asks: true, ..CoreRecord::default() };

@@ -91,26 +91,20 @@ impl Outside {
 
     /// Creates a thread that has `work` to do: `None` where every id is taken.
     pub fn create(&mut self, class: u16, work: Nanos, tag: u64) -> Option<u32> {
-        let (id, event) = {
-            let mut table = self.enclave.table.borrow_mut();
-            let (id, event) = table.create(class, true)?;
-            let thread = table.thread(id);
-            (thread.remaining, thread.tag) = (work, tag);
-            (id, event)
-        };
+        let event = self.enclave.create(class)?;
+        let own = self.enclave.table.own(event.thread.id);
+        own.remaining.set(work);
+        own.tag.set(tag);
         self.announce(&event);
-        Some(id)
+        Some(event.thread.id)
     }
 
     /// Wakes a blocked thread, which has `work` to do.
     pub fn wake(&mut self, id: u32, class: u16, work: Nanos, tag: u64) {
-        let event = {
-            let mut table = self.enclave.table.borrow_mut();
-            let thread = table.thread(id);
-            (thread.remaining, thread.tag, thread.class) = (work, tag, class);
-            table.wake(id, wave_sched::wire::NO_CORE)
-        };
-        self.announce(&event);
+        let own = self.enclave.table.own(id);
+        own.remaining.set(work);
+        own.tag.set(tag);
+        self.announce(&self.enclave.wake(id, class));
     }
 
     fn announce(&mut self, event: &Event) {

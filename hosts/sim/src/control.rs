@@ -8,8 +8,7 @@ use wave_core::control::{AgentState, HostControl, Revoked};
 use wave_core::link::Doorbell;
 use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::Record;
-use wave_core::watchdog::WATCHED_MAX;
-use wave_host::{Candidate, Candidates, Core, Scheduled, Supervisor};
+use wave_host::{Candidate, Candidates, Core, SupervisedHost, Supervisor};
 
 use crate::enclave::{CoreShared, Enclave, HostEvent, Incarnation, Mode, SimPort};
 use crate::world::{Cause, TaskId};
@@ -103,7 +102,7 @@ impl Control {
         }
         self.enclave.counters.borrow_mut().attached += 1;
         self.supervisor.begin();
-        self.enclave.mode.set(Mode::Agent);
+        self.enclave.fallback.leave();
         self.switch_windows(Some(&agent.incarnation));
         self.attached = Some(agent);
         self.enclave.tell(&HostEvent::Attached);
@@ -157,10 +156,10 @@ struct Supervised<'a> {
     incarnation: &'a Incarnation,
 }
 
-impl Scheduled for Supervised<'_> {
+impl SupervisedHost for Supervised<'_> {
     fn cores(&self) -> Vec<Core> {
         let epoch = self.enclave.epoch.get();
-        let decides = self.enclave.mode.get() == Mode::Agent;
+        let decides = self.enclave.mode() == Mode::Agent;
         let see = |core: &CoreShared| Core {
             record: core.record.get(),
             is_here: core.epoch.get() == epoch,
@@ -170,16 +169,15 @@ impl Scheduled for Supervised<'_> {
     }
 
     fn records(&self) -> impl Iterator<Item = Record> {
-        self.enclave.table.borrow().records().collect::<Vec<_>>().into_iter()
+        self.enclave.table.records()
     }
 
     fn waits(&self, subject: Subject, sequence: Sequence) -> bool {
-        self.enclave.table.borrow().waits(subject, sequence)
+        self.enclave.table.waits(subject, sequence)
     }
 
     fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> {
-        let table = self.enclave.table.borrow();
-        table.waiting_from(from).take(WATCHED_MAX).collect::<Vec<_>>().into_iter()
+        self.enclave.table.waiting_from(from)
     }
 
     fn take_lost(&self) -> bool {

@@ -5,15 +5,14 @@ use std::rc::Rc;
 use wave_core::clock::Nanos;
 use wave_core::host::{HostCore, Mechanism, Next};
 use wave_core::link::{Home, Mapping};
-use wave_core::message::{Decision, TxnId};
+use wave_core::message::Decision;
 use wave_core::outcome::Code;
 use wave_core::planted::{Planted, is_planted};
-use wave_core::snapshot::CoreRecord;
-use wave_sched::wire::{DECISION_RUN, Kind};
+use wave_sched::mechanism::core_loop::{Run, Runs, has_to_turn};
+use wave_sched::mechanism::table::Leave;
 
 use crate::app::After;
 use crate::enclave::{Enclave, HostEvent, Incarnation, Mode, SimPort};
-use crate::machine::Machine;
 use crate::world::{Cause, TaskId};
 
 /// How long a core that spins waits for a store to its queue before it looks all the same.
@@ -31,19 +30,10 @@ struct Core {
     task: TaskId,
     link: Option<CoreLink>,
     epoch: u64,
-    run: u32,
-    idle_since: Option<Nanos>,
+    runs: Runs,
     /// When the last run ended, until the next begins.
     left_at: Option<Nanos>,
     was_idle: bool,
-}
-
-/// What a core is to run.
-#[derive(Clone, Copy, Debug)]
-struct Grant {
-    thread: u32,
-    /// After how long the core's own timer ends the run; zero: it does not.
-    slice: Nanos,
 }
 
 /// Applies decisions for one core.
@@ -58,9 +48,9 @@ struct Commits<'a> {
 }
 
 impl Mechanism for Commits<'_> {
-    type Work = Grant;
+    type Work = Run;
 
-    fn apply(&mut self, decision: &Decision) -> Result<Grant, Code> {
+    fn apply(&mut self, decision: &Decision) -> Result<Run, Code> {
         self.enclave.world.spend(self.more_words);
         let result = self.check(decision);
         let Decision { subject: thread, sequence, .. } = *decision;
@@ -69,20 +59,18 @@ impl Mechanism for Commits<'_> {
             Ok(_) => HostEvent::Started { core, thread, sequence, decision: Some(*decision) },
             Err(code) => HostEvent::Refused { core, decision: *decision, code },
         });
-        result.map(|thread| Grant { thread, slice: Nanos(decision.argument) })
+        result
     }
 }
 
 impl Commits<'_> {
-    fn check(&self, decision: &Decision) -> Result<u32, Code> {
-        if decision.kind != DECISION_RUN {
-            return Err(Code::UnsupportedVersion);
-        }
+    fn check(&self, decision: &Decision) -> Result<Run, Code> {
+        let run = Run::of(decision)?;
         let refuses_all = self.is_away && !is_planted(Planted::BackTooSoon);
         if refuses_all || !self.enclave.is_online(self.core) {
             return Err(Code::CpuOffline);
         }
-        self.enclave.table.borrow_mut().commit(self.core, decision.subject, decision.sequence)
+        run.commit(&self.enclave.table, self.core, decision)
     }
 }
 
@@ -97,8 +85,7 @@ pub(crate) fn start(enclave: &Rc<Enclave>, index: u16) {
             task,
             link: None,
             epoch: 0,
-            run: 0,
-            idle_since: None,
+            runs: Runs::default(),
             left_at: None,
             was_idle: true,
         };
@@ -110,8 +97,7 @@ pub(crate) fn start(enclave: &Rc<Enclave>, index: u16) {
 impl Core {
     fn main(&mut self) {
         loop {
-            let hears_the_revoked = is_planted(Planted::RevokedHeard) && self.link.is_some();
-            if self.epoch != self.enclave.epoch.get() && !hears_the_revoked {
+            if has_to_turn(self.epoch, self.enclave.epoch.get(), self.link.is_some()) {
                 self.adopt();
             }
             if !self.enclave.is_online(self.index) {
@@ -119,7 +105,7 @@ impl Core {
                 continue;
             }
             match self.next() {
-                Next::Run(grant) => self.run_thread(grant),
+                Next::Run(run) => self.run_thread(run),
                 Next::Spin => {
                     self.idle();
                     let again = self.enclave.world.now() + LOOK_AGAIN;
@@ -141,9 +127,9 @@ impl Core {
         }
     }
 
-    fn next(&mut self) -> Next<Grant> {
+    fn next(&mut self) -> Next<Run> {
         let now = self.enclave.world.now();
-        match self.enclave.mode.get() {
+        match self.enclave.mode() {
             Mode::Fallback => self.next_from_fallback(now),
             Mode::Agent => {
                 let Some(CoreLink { port, protocol, incarnation }) = &mut self.link else {
@@ -153,8 +139,7 @@ impl Core {
                 let (enclave, core) = (&self.enclave, self.index);
                 let mut commits = Commits { enclave, core, is_away: false, more_words };
                 let next = protocol.poll(port, now, &mut commits);
-                let record = protocol.record();
-                self.run = record.run;
+                let record = self.runs.by_agent(protocol);
                 self.enclave.cores[usize::from(self.index)].record.set(record);
                 let signals = protocol.take_signals();
                 if !signals.is_empty() {
@@ -170,29 +155,17 @@ impl Core {
         }
     }
 
-    fn next_from_fallback(&mut self, now: Nanos) -> Next<Grant> {
+    fn next_from_fallback(&mut self, now: Nanos) -> Next<Run> {
         if let Some(id) = self.enclave.pop_fallback(self.index) {
-            self.idle_since = None;
             self.enclave.counters.borrow_mut().fallback_switches += 1;
-            if let Some(link) = &mut self.link {
-                self.run = link.protocol.count_run();
-                link.protocol.runs_already();
-                let record = link.protocol.record();
-                self.enclave.cores[usize::from(self.index)].record.set(record);
-            } else {
-                self.run = self.run.wrapping_add(1);
-                // An agent that attaches now must not believe that this core waits for it.
-                let record = CoreRecord { run: self.run, txn: TxnId::new(0), asks: false };
-                self.enclave.cores[usize::from(self.index)].record.set(record);
-            }
-            return Next::Run(Grant { thread: id, slice: Nanos(0) });
+            let record = self.runs.by_fallback(self.link.as_mut().map(|link| &mut link.protocol));
+            self.enclave.cores[usize::from(self.index)].record.set(record);
+            return Next::Run(Run::of_fallback(id));
         }
-        let since = *self.idle_since.get_or_insert(now);
-        if now.since(since) < self.enclave.setup.config.spin {
-            return Next::Spin;
+        match self.runs.may_sleep(now, self.enclave.setup.config.spin) {
+            true => Next::Park,
+            false => Next::Spin,
         }
-        self.idle_since = None;
-        Next::Park
     }
 
     /// Sleeps until something rings. Nothing can happen between the last look and here: the two
@@ -223,14 +196,14 @@ impl Core {
         kicked
     }
 
-    fn run_thread(&mut self, Grant { thread: id, slice }: Grant) {
+    fn run_thread(&mut self, run: Run) {
         let enclave = Rc::clone(&self.enclave);
         let (world, machine) = (&enclave.world, &enclave.setup.machine);
-        let shared = &enclave.cores[usize::from(self.index)];
+        let (shared, id) = (&enclave.cores[usize::from(self.index)], run.id);
         shared.running.set(Some(id));
         enclave.app.before(&enclave, self.index, id);
         world.spend(machine.switch_after.nanos());
-        if slice != Nanos(0) {
+        if run.slice != Nanos(0) {
             world.spend(machine.timer_set.nanos());
         }
         let began = world.now();
@@ -243,39 +216,41 @@ impl Core {
             }
         }
         shared.usage.runs(began);
-        let kind = self.execute(id, slice);
+        let why = self.execute(run);
         shared.usage.stops(world.now());
         self.left_at = Some(world.now());
         let ran = world.now().since(began);
         // A preempted core reads its decision at once: there is nothing to hide a prefetch behind
         // (Wave 7.2.3).
-        if kind != Kind::Preempt
+        if why != Leave::Preempt
             && let Some(link) = &mut self.link
         {
             link.protocol.prefetch(&link.port);
         }
         world.spend(machine.switch_before.nanos());
         shared.running.set(None);
-        let event = enclave.change(id, kind, self.index, ran);
+        let event = enclave.change(id, why, self.index, ran);
         enclave.counters.borrow_mut().messages += 1;
         if let Some(link) = &mut self.link {
             link.protocol.hold(event.to_message());
         }
-        if kind.leaves_runnable() {
+        if event.kind.leaves_runnable() {
             enclave.became_runnable(&event);
         }
-        enclave.app.left(&enclave, id, kind);
+        enclave.app.left(&enclave, id, event.kind);
     }
 
     /// Lets a thread run until it stops by itself, or is stopped.
-    fn execute(&mut self, id: u32, slice: Nanos) -> Kind {
+    fn execute(&mut self, run: Run) -> Leave {
         let enclave = Rc::clone(&self.enclave);
         let (world, machine) = (&enclave.world, &enclave.setup.machine);
-        let timer = timer(machine, world.now(), slice);
+        let (id, own) = (run.id, enclave.table.own(run.id));
+        let end = run.end(world.now());
+        let timer = (end != Nanos::MAX).then(|| end + machine.timer_late.nanos());
         // Who looks at the preemption word himself is not interrupted.
         let wakes = if machine.safe_points.is_some() { Cause::WORD } else { Cause::KICK };
         loop {
-            let remaining = enclave.table.borrow_mut().thread(id).remaining;
+            let remaining = own.remaining.get();
             let from = world.now();
             let (pace, changes) = enclave.app.pace(from, self.index);
             let end = from + pace.time_for(remaining);
@@ -283,26 +258,26 @@ impl Core {
             world.wait(self.task, wakes.or(Cause::NUDGE), Some(until));
             let done = pace.work_in(world.now().since(from)).0.min(remaining.0);
             let left = Nanos(remaining.0 - if world.now() >= end { remaining.0 } else { done });
-            enclave.table.borrow_mut().thread(id).remaining = left;
+            own.remaining.set(left);
             enclave.app.ran(world.now(), self.index, id, world.now().since(from));
             let looks = machine.safe_points.is_some() || self.take_kick();
             if left.0 == 0 {
                 match enclave.app.after(&enclave, id) {
-                    After::On(work) => enclave.table.borrow_mut().thread(id).remaining = work,
+                    After::On(work) => own.remaining.set(work),
                     After::Again(work) => {
-                        enclave.table.borrow_mut().thread(id).remaining = work;
-                        return Kind::Yield;
+                        own.remaining.set(work);
+                        return Leave::Yield;
                     }
                     After::Await(work) => {
-                        enclave.table.borrow_mut().thread(id).remaining = work;
-                        return Kind::Awaits;
+                        own.remaining.set(work);
+                        return Leave::Await;
                     }
-                    After::Block => return Kind::Blocked,
-                    After::Exit => return Kind::Dead,
+                    After::Block => return Leave::Park,
+                    After::Exit => return Leave::Exit,
                 }
             }
             if !enclave.is_online(self.index) {
-                return Kind::Preempt;
+                return Leave::Preempt;
             }
             if looks
                 && let Some(link) = &self.link
@@ -310,12 +285,12 @@ impl Core {
             {
                 machine.safe_points.iter().for_each(|points| world.spend(points.leave.nanos()));
                 enclave.counters.borrow_mut().preempted += 1;
-                return Kind::Preempt;
+                return Leave::Preempt;
             }
             if timer.is_some_and(|at| at <= world.now()) {
                 world.spend(machine.timer_receive.nanos());
                 enclave.counters.borrow_mut().slices += 1;
-                return Kind::Preempt;
+                return Leave::Preempt;
             }
         }
     }
@@ -362,7 +337,7 @@ impl Core {
         if let Some(incarnation) = incarnation {
             let prefetches = self.enclave.setup.prefetch;
             let layout = &incarnation.layout;
-            let mut protocol = HostCore::new(layout, self.index, self.run, prefetches);
+            let mut protocol = HostCore::new(layout, self.index, self.runs.run(), prefetches);
             shared.record.set(protocol.record());
             let port = self.enclave.port(&incarnation, u64::from(self.index));
             // The agent's first snapshot may be of a time when this core was running.
@@ -377,17 +352,6 @@ impl Core {
         shared.epoch.set(epoch);
         self.enclave.tell(&HostEvent::Adopted { core: self.index });
     }
-}
-
-/// When the core's own timer interrupts a run that began at `began`.
-fn timer(machine: &Machine, began: Nanos, slice: Nanos) -> Option<Nanos> {
-    if slice == Nanos(0) || is_planted(Planted::SliceForgotten) {
-        return None;
-    }
-    if is_planted(Planted::SliceCutShort) {
-        return Some(began + Nanos(slice.0 / 2));
-    }
-    Some(began + slice + machine.timer_late.nanos())
 }
 
 /// What reading the words of a decision costs that ours does not have: over an uncached mapping a

@@ -2,7 +2,6 @@
 //! share.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,14 +16,17 @@ use wave_core::snapshot::CoreRecord;
 use wave_links::costs::Costs;
 use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, VirtualTime};
-use wave_sched::wire::{Event, Kind};
+use wave_sched::mechanism::fallback::Fallback;
+pub use wave_sched::mechanism::fallback::Mode;
+use wave_sched::mechanism::table::Leave;
+use wave_sched::wire::Event;
 
 use crate::agent::{AgentSetup, Logs, Notes};
 use crate::app::Application;
 use crate::control::Guest;
 use crate::cpu::Cpu;
 use crate::machine::Machine;
-use crate::table::Table;
+use crate::table::{Own, Table};
 use crate::usage::{CoreUsage, Usage};
 use crate::world::{Cause, Delivery, SimBell, TaskId, World};
 
@@ -46,15 +48,6 @@ pub struct Setup {
     pub prefetch: bool,
     /// Decides everything random.
     pub seed: u64,
-}
-
-/// Who decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// An agent.
-    Agent,
-    /// The host itself: first in, first out.
-    Fallback,
 }
 
 /// What happens on the host, as those see it who only watch.
@@ -186,12 +179,13 @@ pub struct Enclave {
     pub(crate) world: World,
     pub(crate) setup: Setup,
     pub(crate) layout: Layout,
-    pub(crate) table: RefCell<Table>,
+    pub(crate) table: Table,
+    /// Ids that no thread has.
+    pub(crate) free: RefCell<Vec<u32>>,
     pub(crate) cores: Vec<CoreShared>,
     pub(crate) epoch: Cell<u64>,
     pub(crate) incarnation: RefCell<Option<Rc<Incarnation>>>,
-    pub(crate) mode: Cell<Mode>,
-    pub(crate) fallback: RefCell<VecDeque<(Subject, Sequence)>>,
+    pub(crate) fallback: Fallback,
     pub(crate) candidates: RefCell<Vec<Guest>>,
     pub(crate) control_task: Cell<Option<TaskId>>,
     pub(crate) kick_fate: RefCell<Option<Rc<dyn Fn() -> Delivery>>>,
@@ -237,12 +231,12 @@ impl Enclave {
         let enclave = Rc::new(Enclave {
             world: world.clone(),
             layout,
-            table: RefCell::new(Table::new(setup.config.subjects)),
+            table: Table::new(setup.config.subjects, Own::default),
+            free: RefCell::new((0..setup.config.subjects).rev().collect()),
             cores: (0..setup.config.cores).map(core).collect(),
             epoch: Cell::new(0),
             incarnation: RefCell::new(None),
-            mode: Cell::new(Mode::Fallback),
-            fallback: RefCell::default(),
+            fallback: Fallback::new(setup.config.subjects),
             candidates: RefCell::default(),
             control_task: Cell::new(None),
             kick_fate: RefCell::new(None),
@@ -302,7 +296,7 @@ impl Enclave {
 
     /// Who decides now.
     pub fn mode(&self) -> Mode {
-        self.mode.get()
+        self.fallback.mode()
     }
 
     /// The world that it lives in.
@@ -316,7 +310,7 @@ impl Enclave {
     }
 
     /// The threads.
-    pub fn table(&self) -> &RefCell<Table> {
+    pub fn table(&self) -> &Table {
         &self.table
     }
 
@@ -423,8 +417,7 @@ impl Enclave {
 
     /// To be called after a thread has become runnable.
     pub(crate) fn became_runnable(&self, event: &Event) {
-        if self.mode.get() == Mode::Fallback {
-            self.fallback.borrow_mut().push_back((event.thread, event.sequence));
+        if self.fallback.became_runnable(event) {
             let sleeper = self.cores.iter().position(|core| core.sleeps.get() && core.online.get());
             if let Some(core) = sleeper {
                 self.nudge_core(core as u16);
@@ -433,32 +426,20 @@ impl Enclave {
     }
 
     pub(crate) fn pop_fallback(&self, core: u16) -> Option<u32> {
-        loop {
-            let (subject, sequence) = self.fallback.borrow_mut().pop_front()?;
-            let committed = self.table.borrow_mut().commit(core, subject, sequence);
-            if let Ok(id) = committed {
-                self.tell(&HostEvent::Started { core, thread: subject, sequence, decision: None });
-                return Some(id);
-            }
-        }
+        let (thread, sequence) = self.fallback.pop(&self.table, core)?;
+        self.tell(&HostEvent::Started { core, thread, sequence, decision: None });
+        Some(thread.id)
     }
 
     pub(crate) fn enter_fallback(&self) {
-        self.mode.set(Mode::Fallback);
-        let waiting: Vec<_> = {
-            let table = self.table.borrow();
-            table.runnable().map(|id| (table.subject(id), table.sequence(id))).collect()
-        };
-        let mut fallback = self.fallback.borrow_mut();
-        fallback.clear();
-        fallback.extend(waiting);
-        drop(fallback);
+        // Tasks take turns: each sees what the one before it has stored.
+        self.fallback.enter(&self.table, || ());
         (0..self.setup.config.cores).for_each(|core| self.nudge_core(core));
     }
 
     /// A thread left its core by itself or by force: its new state, told to those who watch.
-    pub(crate) fn change(&self, id: u32, kind: Kind, core: u16, ran: Nanos) -> Event {
-        let event = self.table.borrow_mut().leave(id, kind, core, ran);
+    pub(crate) fn change(&self, id: u32, why: Leave, core: u16, ran: Nanos) -> Event {
+        let event = self.leave(id, why, core, ran);
         self.tell(&HostEvent::Changed(event));
         event
     }

@@ -355,8 +355,7 @@ impl<'a> Upcoming<'a> {
 impl Application for Requests {
     fn start(self: Rc<Self>, enclave: &Rc<Enclave>) {
         if let Threads::Pool(workers) = self.load.threads {
-            let mut table = enclave.table().borrow_mut();
-            let made = (0..workers).map_while(|_| table.create(0, false)).map(|(id, _)| id);
+            let made = (0..workers).map_while(|_| enclave.create_parked(0));
             self.state.borrow_mut().idle = made.collect();
         }
         for index in 0..self.load.generators {
@@ -372,11 +371,7 @@ impl Application for Requests {
 
     fn after(&self, enclave: &Enclave, id: u32) -> After {
         let now = enclave.world().now().0;
-        let (at, class) = {
-            let mut table = enclave.table().borrow_mut();
-            let thread = table.thread(id);
-            (thread.tag, thread.class)
-        };
+        let (at, class) = (enclave.table().own(id).tag.get(), enclave.table().class(id));
         let served = &mut self.state.borrow_mut().served;
         served.finished_within += u64::from(self.in_window(now));
         if self.in_window(at) {

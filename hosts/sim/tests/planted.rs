@@ -3,13 +3,54 @@
 
 mod plans;
 
+use std::path::{Path, PathBuf};
+
 use wave_core::planted::{Planted, plant};
 use wave_sim::fuzz::{Plan, run};
 
 /// Histories tried for each fault, at most.
 const SEEDS: u64 = 200;
 
-/// One test, as a planted fault is the whole process's.
+/// Faults of the machine: in the simulator, as no host's code stands for them.
+const OF_HARDWARE: [Planted; 2] = [Planted::BackTooSoon, Planted::StrayKick];
+
+/// Every Rust file below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let below = entries.flat_map(|path| match path.is_dir() {
+        true => sources(&path),
+        false => vec![path],
+    });
+    below.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+/// The files that ask whether a fault is planted, by their paths in the repository.
+fn sites(fault: Planted) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folders = ["core/src", "subsystems/sched/src", "hosts/common/src", "hosts/sim/src"];
+    let question = format!("is_planted(Planted::{fault:?})");
+    let mut sites: Vec<_> = folders
+        .iter()
+        .flat_map(|folder| sources(&root.join(folder)))
+        .filter(|path| std::fs::read_to_string(path).unwrap().contains(&question))
+        .map(|path| path.strip_prefix(&root).unwrap().display().to_string())
+        .collect();
+    sites.sort();
+    sites
+}
+
+/// A fault that is planted in the simulator says nothing of what users run.
+#[test]
+fn faults_are_planted_in_code_that_users_run() {
+    for fault in Planted::ALL {
+        let sites = sites(fault);
+        assert!(!sites.is_empty(), "{fault:?} is planted nowhere");
+        let is_modelled = sites.iter().any(|site| site.starts_with("hosts/sim/"));
+        assert_eq!(is_modelled, OF_HARDWARE.contains(&fault), "{fault:?}: {sites:?}");
+    }
+}
+
+/// One test, as a planted fault is the whole process's. `--nocapture` shows a line of JSON for each fault.
 #[test]
 fn every_planted_fault_is_caught() {
     let mut report = String::new();
@@ -22,7 +63,8 @@ fn every_planted_fault_is_caught() {
             Planted::RefusalsCountAsWork => plans::agents_that_decide_what_cannot_be(),
             _ => Vec::new(),
         };
-        let named = named.into_iter().map(|plan| ("a named plan".to_owned(), plan));
+        let named = named.into_iter().enumerate();
+        let named = named.map(|(at, plan)| (format!("named plan {at}"), plan));
         plant(Some(fault));
         let caught = named.chain(drawn()).find_map(|(name, plan)| {
             let violation = run(&plan).violation?;
@@ -33,7 +75,15 @@ fn every_planted_fault_is_caught() {
             missed.push(fault);
             continue;
         };
-        report += &format!("{fault:?}: {name} breaks `{}`\n", violation.rule);
+        let (seed, named) = match name.strip_prefix("seed ") {
+            Some(seed) => (seed, "null".to_owned()),
+            None => ("null", format!("{name:?}")),
+        };
+        report += &format!(
+            "{{\"fault\":\"{fault:?}\",\"site\":{:?},\"seed\":{seed},\"named_plan\":{named},\"rule\":\"{}\"}}\n",
+            sites(fault),
+            violation.rule
+        );
         assert_eq!(run(&plan).violation, None, "{name} without {fault:?}");
     }
     print!("{report}");

@@ -12,7 +12,7 @@ use wave_core::layout::Layout;
 use wave_core::link::Doorbell;
 use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::Record;
-use wave_host::{Core, Scheduled, Supervisor};
+use wave_host::{Core, SupervisedHost, Supervisor};
 use wave_links::socket::Listener;
 use wave_links::{EventFd, LinkSpec};
 
@@ -115,7 +115,7 @@ impl Control {
         lock(&self.shared.agents).attached += 1;
         self.supervisor.begin();
         self.shared.kill.store(false, Ordering::SeqCst);
-        self.shared.leave_fallback();
+        self.shared.fallback.leave();
         self.switch_windows(Some(&guest.incarnation));
         self.attached = Some(guest);
     }
@@ -183,7 +183,7 @@ struct Supervised<'a> {
     incarnation: &'a Incarnation,
 }
 
-impl Scheduled for Supervised<'_> {
+impl SupervisedHost for Supervised<'_> {
     fn cores(&self) -> Vec<Core> {
         let epoch = self.shared.epoch.load(Ordering::SeqCst);
         let is_agents = self.shared.mode() == Mode::Agent;

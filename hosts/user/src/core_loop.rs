@@ -10,21 +10,22 @@ use std::time::Duration;
 use wave_core::clock::{Clock, Nanos};
 use wave_core::host::{HostCore, Mechanism, Next};
 use wave_core::link::Waiter;
-use wave_core::message::{Decision, Sequence, TxnId};
+use wave_core::message::Decision;
 use wave_core::outcome::Code;
-use wave_core::snapshot::CoreRecord;
 use wave_links::{AnyBell, AnyPort};
-use wave_sched::wire::{DECISION_RUN, Event, Kind};
+use wave_sched::mechanism::core_loop::{Run, Runs, has_to_turn};
+use wave_sched::mechanism::table::Leave;
+use wave_sched::mechanism::table::Left;
+use wave_sched::wire::Event;
 
 use crate::clock::MonotonicClock;
 use crate::door::Incarnation;
-use crate::fiber::Suspend;
 use crate::futex;
 use crate::klt;
 use crate::safe_points::SafePoints;
 use crate::shared::{CoreShared, Shared, lock};
 use crate::stats::{Mode, PUBLISH_EVERY, bump};
-use crate::table::{Left, Slot, Thread};
+use crate::table::{Slot, Thread};
 use crate::timers::Timers;
 
 /// The core's end of the current window.
@@ -49,16 +50,15 @@ pub(crate) struct Core {
     current: Cell<u32>,
     /// Whether `current` is on this core's pthread, on its fiber or on the way there.
     on_fiber: Cell<bool>,
-    /// How long the run lasts at most, or zero; and when the core itself ends it.
-    slice: Cell<Nanos>,
+    /// The run, and when the core itself ends it.
+    run: Cell<Run>,
     slice_end: Cell<Nanos>,
     /// When a kernel-level thread is interrupted by its timer.
     alarm: Cell<Nanos>,
     /// Whom a kick interrupts.
     interrupts: Cell<Option<libc::pid_t>>,
     epoch: Cell<u64>,
-    run: Cell<u32>,
-    idle_since: Cell<Option<Nanos>>,
+    runs: Cell<Runs>,
     safe_points: SafePoints,
     /// What the link had charged when the core last found nothing; none before the first look of
     /// an idle time, and zero for ever where nothing is charged.
@@ -78,31 +78,20 @@ struct Commits<'a> {
     core: u16,
 }
 
-/// A thread to run, and for how long at most; zero where the core does not end the run.
-#[derive(Clone, Copy)]
-struct Work {
-    id: u32,
-    slice: Nanos,
-}
-
 impl Mechanism for Commits<'_> {
-    type Work = Work;
+    type Work = Run;
 
     #[inline]
-    fn apply(&mut self, decision: &Decision) -> Result<Work, Code> {
-        if decision.kind != DECISION_RUN {
-            return Err(Code::UnsupportedVersion);
-        }
+    fn apply(&mut self, decision: &Decision) -> Result<Run, Code> {
+        let run = Run::of(decision)?;
         let Shared { table, klts, signal, .. } = self.shared;
-        let slice = Nanos(decision.argument);
-        if slice != Nanos(0)
-            && let Some(klt) = table.get(decision.subject.id).and_then(Slot::klt)
+        if run.slice != Nanos(0)
+            && let Some(klt) = table.get(run.id).and_then(Slot::klt)
             && !klts.get(klt).has_timer(*signal)
         {
             return Err(Code::Unsupported);
         }
-        let id = table.commit(self.core, decision.subject, decision.sequence)?;
-        Ok(Work { id, slice })
+        run.commit(table, self.core, decision)
     }
 }
 
@@ -114,7 +103,7 @@ impl Core {
             tid: unsafe { libc::gettid() },
             cpu,
             on_fiber: Cell::new(false),
-            slice: Cell::new(Nanos(0)),
+            run: Cell::new(Run::of_fallback(0)),
             slice_end: Cell::new(Nanos::MAX),
             alarm: Cell::new(Nanos::MAX),
             interrupts: Cell::new(None),
@@ -124,8 +113,7 @@ impl Core {
             link: RefCell::new(None),
             current: Cell::new(0),
             epoch: Cell::new(0),
-            run: Cell::new(0),
-            idle_since: Cell::new(None),
+            runs: Cell::default(),
             safe_points: SafePoints::new(),
             charged_at_look: Cell::new(None),
         }
@@ -138,7 +126,7 @@ impl Core {
 
     /// The slot of the running thread.
     pub(crate) fn own_slot(&self) -> &Slot {
-        self.shared.table.slot(self.current())
+        self.shared.table.own(self.current())
     }
 
     /// The slot of the user-level thread that this pthread runs, if it does.
@@ -157,29 +145,28 @@ impl Core {
         self.mine().tid.store(self.tid, Ordering::Relaxed);
         let mut now = clock.now();
         while !self.shared.stop.load(Ordering::Relaxed) {
-            if self.epoch.get() != self.shared.epoch.load(Ordering::Acquire) {
+            if self.is_to_adopt() {
                 self.adopt();
             }
             self.fire_timers(now);
             match self.next(now) {
-                Next::Run(Work { id, slice }) => {
+                Next::Run(run) => {
                     bump(&counters.switches, 1);
                     if counters.switches.load(Ordering::Relaxed).is_multiple_of(PUBLISH_EVERY) {
                         self.publish();
                     }
-                    self.idle_since.set(None);
                     self.charged_at_look.set(None);
-                    self.safe_points.begin(now, slice);
-                    self.slice.set(slice);
-                    self.slice_end.set(if slice == Nanos(0) { Nanos::MAX } else { now + slice });
-                    let reason = self.switch_to(id);
+                    self.safe_points.begin(now, run.slice);
+                    self.run.set(run);
+                    self.slice_end.set(run.end(now));
+                    let reason = self.switch_to(run.id);
                     let end = clock.now();
-                    if reason == Suspend::Preempt {
+                    if reason == Leave::Preempt {
                         counters.preempted_at_ns.store(end.0, Ordering::Relaxed);
                         counters.preempted_runs.add(end.since(now));
                     }
                     bump(&counters.busy_ns, end.since(now).0);
-                    self.let_go(id, reason, end.since(now));
+                    self.let_go(run.id, reason, end.since(now));
                     now = end;
                 }
                 Next::Spin => {
@@ -231,7 +218,7 @@ impl Core {
     }
 
     #[inline]
-    fn next(&self, now: Nanos) -> Next<Work> {
+    fn next(&self, now: Nanos) -> Next<Run> {
         match self.shared.mode() {
             Mode::Agent => self.next_from_agent(now),
             Mode::Fallback => self.next_from_fallback(now),
@@ -239,14 +226,12 @@ impl Core {
     }
 
     #[inline]
-    fn next_from_agent(&self, now: Nanos) -> Next<Work> {
+    fn next_from_agent(&self, now: Nanos) -> Next<Run> {
         let mut link = self.link.borrow_mut();
         let Some(CoreLink { port, protocol, incarnation }) = &mut *link else { return Next::Spin };
         let mut commits = Commits { shared: &self.shared, core: self.index };
         let next = protocol.poll(port, now, &mut commits);
-        let record = protocol.record();
-        self.run.set(record.run);
-        self.mine().set_record(record);
+        self.mine().set_record(self.in_runs(|runs| runs.by_agent(protocol)));
         let signals = protocol.take_signals();
         if !signals.is_empty() {
             self.shared.obey(signals, incarnation);
@@ -254,55 +239,58 @@ impl Core {
         next
     }
 
-    fn next_from_fallback(&self, now: Nanos) -> Next<Work> {
-        if let Some(id) = self.shared.pop_fallback(self.index) {
-            return self.run_by_fallback(id);
+    fn next_from_fallback(&self, now: Nanos) -> Next<Run> {
+        if let Some(run) = self.pop_fallback() {
+            return Next::Run(run);
         }
-        let since = self.idle_since.get().unwrap_or(now);
-        self.idle_since.set(Some(since));
-        if now.since(since) < self.shared.config.spin {
+        if !self.in_runs(|runs| runs.may_sleep(now, self.shared.config.spin)) {
             return Next::Spin;
         }
         self.mine().sleeps.store(true, Ordering::SeqCst);
-        match self.shared.pop_fallback(self.index) {
-            Some(id) => {
+        match self.pop_fallback() {
+            Some(run) => {
                 self.mine().sleeps.store(false, Ordering::SeqCst);
-                self.run_by_fallback(id)
+                Next::Run(run)
             }
-            None => {
-                self.idle_since.set(None);
-                Next::Park
-            }
+            None => Next::Park,
         }
     }
 
-    fn run_by_fallback(&self, id: u32) -> Next<Work> {
+    fn pop_fallback(&self) -> Option<Run> {
+        let (thread, _) = self.shared.fallback.pop(&self.shared.table, self.index)?;
         bump(&self.mine().counters.fallback_switches, 1);
-        if let Some(link) = &mut *self.link.borrow_mut() {
-            self.run.set(link.protocol.count_run());
-            link.protocol.runs_already();
-            self.mine().set_record(link.protocol.record());
-        } else {
-            let run = self.run.get().wrapping_add(1);
-            self.run.set(run);
-            // An agent that attaches now must not believe that this core waits for it.
-            self.mine().set_record(CoreRecord { run, txn: TxnId::new(0), asks: false });
-        }
-        Next::Run(Work { id, slice: Nanos(0) })
+        let mut link = self.link.borrow_mut();
+        let protocol = link.as_mut().map(|link| &mut link.protocol);
+        self.mine().set_record(self.in_runs(|runs| runs.by_fallback(protocol)));
+        Some(Run::of_fallback(thread.id))
+    }
+
+    fn in_runs<T>(&self, change: impl FnOnce(&mut Runs) -> T) -> T {
+        let mut runs = self.runs.get();
+        let result = change(&mut runs);
+        self.runs.set(runs);
+        result
+    }
+
+    /// Whether the core has to turn to another window, or to none.
+    #[inline]
+    fn is_to_adopt(&self) -> bool {
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        has_to_turn(self.epoch.get(), epoch, self.link.borrow().is_some())
     }
 
     /// Runs a thread until it gives the core back.
-    fn switch_to(&self, id: u32) -> Suspend {
+    fn switch_to(&self, id: u32) -> Leave {
         self.current.set(id);
         self.mine().runs.store(id, Ordering::Relaxed);
-        match self.shared.table.slot(id).klt() {
+        match self.shared.table.own(id).klt() {
             Some(at) => self.switch_to_klt(at, id),
             None => self.switch_to_fiber(id),
         }
     }
 
-    fn switch_to_fiber(&self, id: u32) -> Suspend {
-        let slot = self.shared.table.slot(id);
+    fn switch_to_fiber(&self, id: u32) -> Leave {
+        let slot = self.shared.table.own(id);
         let mut fiber = slot
             .take_fiber()
             .or_else(|| self.shared.fibers.take())
@@ -313,13 +301,13 @@ impl Core {
         self.on_fiber.set(false);
         self.prefetch();
         match reason {
-            Suspend::Exit => self.shared.fibers.give_back(fiber),
+            Leave::Exit => self.shared.fibers.give_back(fiber),
             _ => slot.keep_fiber(fiber),
         }
         reason
     }
 
-    fn switch_to_klt(&self, at: u32, id: u32) -> Suspend {
+    fn switch_to_klt(&self, at: u32, id: u32) -> Leave {
         let (shared, mine) = (&self.shared, self.mine());
         let klt = shared.klts.get(at);
         self.interrupt(Some(klt.tid()));
@@ -344,7 +332,7 @@ impl Core {
             klt.set_timer(None, shared.signal);
         }
         let reason = klt.reason();
-        if reason == Suspend::Exit {
+        if reason == Leave::Exit {
             shared.klts.give_back(at);
         }
         reason
@@ -359,56 +347,29 @@ impl Core {
     }
 
     /// Moves a thread that has left its fiber to its new state, and holds the message.
-    fn let_go(&self, id: u32, reason: Suspend, ran: Nanos) {
-        if reason != Suspend::Preempt && self.is_asked_to_end() {
+    fn let_go(&self, id: u32, reason: Leave, ran: Nanos) {
+        if reason != Leave::Preempt && self.is_asked_to_end() {
             bump(&self.mine().counters.ended_first, 1);
         }
-        let table = &self.shared.table;
-        let thread = table.thread(id);
-        let class = table.slot(id).class();
-        let mut woken = None;
-        let mut blocked = |left| match left {
-            Left::Blocked(sequence) => sequence,
-            Left::Woken(sequence, runnable) => {
-                woken = Some(runnable);
-                sequence
-            }
-        };
-        let (kind, sequence) = match reason {
-            Suspend::Yield => (Kind::Yield, table.leave_runnable(id)),
-            Suspend::Preempt => (Kind::Preempt, table.leave_runnable(id)),
-            Suspend::Await => (Kind::Awaits, blocked(table.leave_awaiting(id))),
-            Suspend::Park => (Kind::Blocked, blocked(table.leave_parked(id))),
-            Suspend::Wait => (Kind::Blocked, blocked(table.leave_waiting(id))),
-            Suspend::Exit => (Kind::Dead, table.leave_dead(id)),
-        };
-        let core = self.index;
-        let event = Event { kind, thread: thread.0, sequence, core, class, ran };
+        let Left { event, woken } = self.shared.table.leave(id, reason, self.index, ran);
         if let Some(link) = &mut *self.link.borrow_mut() {
             link.protocol.hold(event.to_message());
         }
-        match kind {
-            Kind::Yield | Kind::Preempt | Kind::Awaits => {
-                self.shared.became_runnable(thread, sequence)
-            }
-            Kind::Dead => {
-                let _ = self.shared.free.push(id);
-            }
-            _ => {}
+        if event.kind.leaves_runnable() {
+            self.shared.became_runnable(&event);
+        } else if reason == Leave::Exit {
+            let _ = self.shared.free.push(id);
         }
-        if let Some(sequence) = woken {
-            self.woken(thread, sequence);
+        if let Some(event) = woken {
+            self.woken(event);
         }
     }
 
     /// Tells the agent that a thread was woken by the one that runs here, or by a timer.
-    pub(crate) fn woken(&self, thread: Thread, sequence: Sequence) {
-        let class = self.shared.table.slot(thread.0.id).class();
-        let core = self.index;
-        let event =
-            Event { kind: Kind::Wakeup, thread: thread.0, sequence, core, class, ran: Nanos(0) };
+    pub(crate) fn woken(&self, event: Event) {
+        let event = Event { core: self.index, ..event };
         self.send(&event);
-        self.shared.became_runnable(thread, sequence);
+        self.shared.became_runnable(&event);
     }
 
     /// Sends a message that ends no run.
@@ -430,8 +391,8 @@ impl Core {
     fn fire_timers(&self, now: Nanos) {
         loop {
             let Some(thread) = self.timers.borrow_mut().pop(now) else { return };
-            if let Some(sequence) = self.shared.table.wake(thread) {
-                self.woken(thread, sequence);
+            if let Some(event) = self.shared.table.wake(thread.0) {
+                self.woken(event);
             }
         }
     }
@@ -461,7 +422,7 @@ impl Core {
             let incarnation = lock(&self.shared.incarnation);
             if let Some(incarnation) = &*incarnation {
                 let prefetches = self.shared.prefetches;
-                let run = self.run.get();
+                let run = self.runs.get().run();
                 let mut protocol = HostCore::new(&incarnation.layout, self.index, run, prefetches);
                 self.mine().set_record(protocol.record());
                 let port = incarnation.port();

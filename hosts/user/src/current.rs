@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use wave_core::clock::{Clock, Nanos};
+use wave_sched::mechanism::table::Leave;
 
 use crate::clock::MonotonicClock;
 use crate::core_loop::Core;
-use crate::fiber::Suspend;
 use crate::klt::{Inside, Klt};
 use crate::table::Thread;
 
@@ -40,14 +40,14 @@ pub(crate) fn with_core<R>(body: impl FnOnce(Option<&Core>) -> R) -> R {
 
 /// Leaves the core for the reason given, and comes back when the thread runs again.
 /// Panics if the caller is no thread of an enclave.
-pub(crate) fn suspend(reason: Suspend) {
+pub(crate) fn suspend(reason: Leave) {
     if let Some(klt) = Klt::current() {
         let _inside = Inside::enter();
         return klt.leave(reason);
     }
     let yielder = with_core(|core| {
         let core = core.expect("only a thread of an enclave can do this");
-        core.shared.table.slot(core.current()).yielder()
+        core.shared.table.own(core.current()).yielder()
     });
     // SAFETY: the yielder lies on the stack of the fiber that the caller runs on, set when the
     // fiber took this thread.
@@ -56,7 +56,7 @@ pub(crate) fn suspend(reason: Suspend) {
 
 /// The calling thread, if it is one of an enclave's.
 pub fn current() -> Option<Thread> {
-    with_core(|core| core.map(|core| core.shared.table.thread(core.current())))
+    with_core(|core| core.map(|core| Thread(core.shared.table.subject(core.current()))))
 }
 
 /// The host core that the caller runs on, if it is a thread of an enclave. Out of date as soon as
@@ -69,13 +69,13 @@ pub fn core_index() -> Option<u16> {
 pub fn class() -> u16 {
     with_core(|core| {
         let core = core.expect("only a thread of an enclave has a class");
-        core.shared.table.slot(core.current()).class()
+        core.shared.table.class(core.current())
     })
 }
 
 /// Lets others run. Sends YIELD. Panics if the caller is no thread of an enclave.
 pub fn yield_now() {
-    suspend(Suspend::Yield);
+    suspend(Leave::Yield);
 }
 
 /// Lets others run until a front has told the agent of a request for this thread: a
@@ -85,7 +85,7 @@ pub fn yield_now() {
 /// A front notes a request after it has left it where the thread looks, and the thread awaits after it has looked. A
 /// note that comes in between counts. Panics if the caller is no thread of an enclave.
 pub fn await_note() {
-    suspend(Suspend::Await);
+    suspend(Leave::Await);
 }
 
 /// A safe point: if the agent has asked for the end of this run, lets others run, sends PREEMPT, and
@@ -102,7 +102,7 @@ pub fn await_note() {
 pub fn preempt_point() -> bool {
     let leaves = is_asked_to_leave();
     if leaves {
-        suspend(Suspend::Preempt);
+        suspend(Leave::Preempt);
     }
     leaves
 }
@@ -126,7 +126,7 @@ pub fn park() {
     if came_already {
         preempt_point();
     } else {
-        suspend(Suspend::Park);
+        suspend(Leave::Park);
     }
 }
 
@@ -136,7 +136,7 @@ pub fn sleep(time: Duration) {
     let deadline = MonotonicClock.now() + Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     with_core(|core| {
         let core = core.expect("only a thread of an enclave can sleep here");
-        core.add_timer(deadline, core.shared.table.thread(core.current()));
+        core.add_timer(deadline, Thread(core.shared.table.subject(core.current())));
     });
-    suspend(Suspend::Wait);
+    suspend(Leave::Wait);
 }

@@ -10,7 +10,7 @@ use wave_core::layout::{Config, ConfigError, Layout, QueueConfig};
 use wave_core::link::Doorbell;
 use wave_links::socket::{Listener, SocketError};
 use wave_links::{EventFd, LinkSpec};
-use wave_sched::wire::{Event, Kind, NO_CORE};
+use wave_sched::wire::{Event, NO_CORE};
 
 use crate::barrier;
 use crate::control::Control;
@@ -422,10 +422,10 @@ pub fn spawn<T: Send + 'static>(
     let attributes = attributes.into();
     with_core(|core| {
         let core = core.ok_or(SpawnError::NoEnclave)?;
-        let (event, thread) = create(&core.shared, attributes, core.index, InlineFn::new(body))?;
+        let event = create(&core.shared, attributes, core.index, InlineFn::new(body))?;
         core.send(&event);
-        core.shared.became_runnable(thread, event.sequence);
-        handle.thread = Some(thread);
+        core.shared.became_runnable(&event);
+        handle.thread = Some(Thread(event.thread));
         Ok(handle)
     })
 }
@@ -445,10 +445,10 @@ fn spawn_from_outside(
 ) -> Result<Thread, SpawnError> {
     // It may be a thread of this or of another enclave.
     let _inside = Inside::enter();
-    let (event, thread) = create(shared, attributes, NO_CORE, InlineFn::new(body))?;
+    let event = create(shared, attributes, NO_CORE, InlineFn::new(body))?;
     shared.send_from_outside(at, &event);
-    shared.became_runnable(thread, event.sequence);
-    Ok(thread)
+    shared.became_runnable(&event);
+    Ok(Thread(event.thread))
 }
 
 fn create(
@@ -456,7 +456,7 @@ fn create(
     Attributes { class, kind }: Attributes,
     core: u16,
     entry: InlineFn,
-) -> Result<(Event, Thread), SpawnError> {
+) -> Result<Event, SpawnError> {
     let enclave = || shared.name.clone();
     let klt = match kind {
         ThreadKind::User => None,
@@ -469,9 +469,8 @@ fn create(
         klt.into_iter().for_each(|klt| shared.klts.give_back(klt));
         return Err(SpawnError::Full { enclave: enclave(), max: shared.config.subjects });
     };
-    let (thread, sequence) = shared.table.create(id, class, klt, entry);
-    let event = Event { kind: Kind::New, thread: thread.0, sequence, core, class, ran: Nanos(0) };
-    Ok((event, thread))
+    shared.table.own(id).begin(klt, entry);
+    Ok(shared.table.create(id, class, core))
 }
 
 impl Thread {
@@ -496,7 +495,7 @@ impl Waker {
         with_core(|core| {
             core.map(|core| Waker {
                 shared: Arc::clone(&core.shared),
-                thread: core.shared.table.thread(core.current()),
+                thread: Thread(core.shared.table.subject(core.current())),
             })
         })
     }
@@ -504,24 +503,22 @@ impl Waker {
     /// Ends a wait.
     pub(crate) fn wake(self) {
         let _inside = Inside::enter();
-        if let Some(sequence) = self.shared.table.wake(self.thread) {
-            self.tell(sequence);
+        if let Some(event) = self.shared.table.wake(self.thread.0) {
+            self.tell(event);
         }
     }
 
     fn unpark(self) {
         let _inside = Inside::enter();
-        if let Some(sequence) = self.shared.table.unpark(self.thread) {
-            self.tell(sequence);
+        if let Some(event) = self.shared.table.unpark(self.thread.0) {
+            self.tell(event);
         }
     }
 
-    fn tell(&self, sequence: wave_core::message::Sequence) {
+    fn tell(&self, event: Event) {
         with_core(|core| match core {
-            Some(core) if Arc::ptr_eq(&core.shared, &self.shared) => {
-                core.woken(self.thread, sequence);
-            }
-            _ => self.shared.woken_from_outside(self.thread, sequence),
+            Some(core) if Arc::ptr_eq(&core.shared, &self.shared) => core.woken(event),
+            _ => self.shared.woken_from_outside(&event),
         });
     }
 }

@@ -6,39 +6,14 @@ use std::sync::Arc;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, Yielder};
 use crossbeam_queue::ArrayQueue;
+use wave_sched::mechanism::table::Leave;
 
 use crate::table::Table;
 
-/// Why a thread gave the core back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Suspend {
-    /// The thread is runnable.
-    Yield,
-    /// The thread is runnable, and was made to leave.
-    Preempt,
-    /// Until [`crate::Thread::unpark`].
-    Park,
-    /// Until the runtime wakes it: sleep, join, mutex, condition variable.
-    Wait,
-    /// The thread has ended; the fiber is free.
-    Exit,
-    /// The thread is runnable, and has nothing to do before a request comes.
-    Await,
-}
-
-impl Suspend {
-    pub(crate) fn from_number(number: u8) -> Suspend {
-        use Suspend::{Await, Exit, Park, Preempt, Wait, Yield};
-        let all = [Yield, Preempt, Park, Wait, Exit, Await];
-        all[usize::from(number)]
-    }
-}
-
-pub(crate) type FiberYielder = Yielder<u32, Suspend>;
+pub(crate) type FiberYielder = Yielder<u32, Leave>;
 
 /// A stack and what is suspended on it.
-pub(crate) struct Fiber(Coroutine<u32, Suspend, (), DefaultStack>);
+pub(crate) struct Fiber(Coroutine<u32, Leave, (), DefaultStack>);
 
 // SAFETY: a fiber is resumed by one core at a time (whoever committed its thread), and what lies on
 // its stack is owned by closures that are `Send`. Thread-locals of the pthread are not: foreign code
@@ -52,17 +27,17 @@ impl Fiber {
         Ok(Fiber(Coroutine::with_stack(stack, move |yielder: &FiberYielder, first: u32| {
             let mut id = first;
             loop {
-                let slot = table.slot(id);
+                let slot = table.own(id);
                 slot.set_yielder(yielder);
                 slot.take_entry().call();
-                id = yielder.suspend(Suspend::Exit);
+                id = yielder.suspend(Leave::Exit);
             }
         })))
     }
 
     /// Runs the thread `id` on this fiber until it gives the core back.
     #[inline]
-    pub(crate) fn resume(&mut self, id: u32) -> Suspend {
+    pub(crate) fn resume(&mut self, id: u32) -> Leave {
         self.0.resume(id).as_yield().expect("a fiber's loop does not end")
     }
 }

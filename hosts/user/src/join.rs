@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use wave_sched::mechanism::table::Leave;
 
 use crate::current;
 use crate::enclave::Waker;
-use crate::fiber::Suspend;
 use crate::klt::Inside;
 use crate::shared::lock;
 use crate::table::Thread;
@@ -85,7 +85,7 @@ impl<T: Send + 'static> JoinHandle<T> {
                 Some(waker) => {
                     state.waiter = Some(waker);
                     drop(state);
-                    current::suspend(Suspend::Wait);
+                    current::suspend(Leave::Wait);
                 }
                 None => {
                     drop(self.packet.done.wait(state).unwrap_or_else(PoisonError::into_inner));

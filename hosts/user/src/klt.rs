@@ -26,10 +26,10 @@ use std::thread::JoinHandle as Pthread;
 
 use crossbeam_queue::ArrayQueue;
 use wave_core::clock::{Clock, Nanos};
+use wave_sched::mechanism::table::Leave;
 
 use crate::clock::MonotonicClock;
 use crate::core_loop::Core;
-use crate::fiber::Suspend;
 use crate::shared::{Shared, lock};
 use crate::{futex, region};
 
@@ -55,7 +55,7 @@ pub(crate) struct Klt {
     /// Whose turn it is, and which thread's, while the gate is open.
     core: AtomicPtr<Core>,
     id: AtomicU32,
-    /// Why it gave the core back last: a [`Suspend`].
+    /// Why it gave the core back last: a [`Leave`].
     reason: AtomicU8,
     /// How deep in this crate it is; its handler leaves the core only where this is 0. Its own pthread
     /// alone writes it, handler included.
@@ -76,7 +76,7 @@ impl Klt {
             tid: AtomicI32::new(0),
             core: AtomicPtr::new(std::ptr::null_mut()),
             id: AtomicU32::new(0),
-            reason: AtomicU8::new(Suspend::Exit as u8),
+            reason: AtomicU8::new(Leave::Exit as u8),
             inside: AtomicU32::new(1),
             pending: AtomicBool::new(false),
             pending_since_ns: AtomicU64::new(0),
@@ -100,11 +100,11 @@ impl Klt {
         KLT.set(self);
         started();
         while self.pass_gate() == OPEN {
-            let entry = shared.table.slot(self.id.load(Ordering::Relaxed)).take_entry();
+            let entry = shared.table.own(self.id.load(Ordering::Relaxed)).take_entry();
             self.step_outside();
             entry.call();
             self.step_inside();
-            self.give_back(Suspend::Exit);
+            self.give_back(Leave::Exit);
         }
         KLT.set(std::ptr::null());
     }
@@ -136,12 +136,12 @@ impl Klt {
     }
 
     /// Why the core is back.
-    pub(crate) fn reason(&self) -> Suspend {
-        Suspend::from_number(self.reason.load(Ordering::Relaxed))
+    pub(crate) fn reason(&self) -> Leave {
+        Leave::from_number(self.reason.load(Ordering::Relaxed))
     }
 
     /// The caller is this pthread, inside.
-    fn give_back(&self, reason: Suspend) {
+    fn give_back(&self, reason: Leave) {
         let core = self.core();
         let away = &core.shared.cores[usize::from(core.index)].away;
         self.reason.store(reason as u8, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Klt {
     }
 
     /// Leaves the core, and comes back when the thread runs again. The caller is this pthread, inside.
-    pub(crate) fn leave(&self, reason: Suspend) {
+    pub(crate) fn leave(&self, reason: Leave) {
         self.give_back(reason);
         self.pass_gate();
     }
@@ -224,7 +224,7 @@ impl Klt {
         }
         let core = self.core();
         if core.must_leave_now(since) {
-            self.leave(Suspend::Preempt);
+            self.leave(Leave::Preempt);
         } else if let Some(after) = core.heed_alarm() {
             self.set_timer(Some(after), core.shared.signal);
         }
@@ -382,7 +382,7 @@ impl Klts {
     pub(crate) fn stopped(&self, tid: libc::pid_t) -> Option<u32> {
         let klt = self.all.iter().find(|klt| klt.tid() == tid)?;
         let is_stopped = klt.gate.load(Ordering::Relaxed) == CLOSED;
-        let carries = klt.reason() != Suspend::Exit;
+        let carries = klt.reason() != Leave::Exit;
         (is_stopped && carries).then(|| klt.id.load(Ordering::Relaxed))
     }
 }

@@ -1,9 +1,9 @@
 //! Regions in which a user-level thread is preempted anywhere.
 
 use std::sync::atomic::{Ordering, compiler_fence};
+use wave_sched::mechanism::table::Leave;
 
 use crate::current::with_core;
-use crate::fiber::Suspend;
 use crate::table::Slot;
 
 /// Where the running thread may be preempted.
@@ -56,7 +56,7 @@ fn open(slot: &Slot) {
         slot.take_interrupted();
         if with_core(|core| core.is_some_and(|core| core.must_leave_now(None))) {
             slot.set_preempted(Where::SafePoints);
-            crate::current::suspend(Suspend::Preempt);
+            crate::current::suspend(Leave::Preempt);
             continue;
         }
         slot.set_preempted(Where::Anywhere);

@@ -1,18 +1,17 @@
 //! What all threads of one enclave share: cores, outside contexts and the control thread.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
-use wave_core::clock::Nanos;
 use wave_core::host::{Context, Signals};
 use wave_core::layout::Config;
 use wave_core::link::Doorbell;
-use wave_core::message::{Sequence, Subject, TxnId};
+use wave_core::message::TxnId;
 use wave_core::snapshot::CoreRecord;
 use wave_links::{AnyPort, EventFd};
-use wave_sched::wire::{Event, Kind, NO_CORE};
+use wave_sched::mechanism::fallback::Fallback;
+use wave_sched::wire::Event;
 
 use crate::barrier;
 use crate::door::Incarnation;
@@ -21,7 +20,7 @@ use crate::fiber::Fibers;
 use crate::klt::{self, Klts};
 use crate::stalls::{Stalls, Worst};
 use crate::stats::{Counters, EnclaveStats, Mode};
-use crate::table::{Table, Thread};
+use crate::table::{Slot, Table};
 
 /// Locks; a panic elsewhere while the lock was held leaves nothing half done in these structures.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,10 +117,7 @@ pub(crate) struct Shared {
     /// Bumped whenever `incarnation` changes; a core that sees another one than its own adopts.
     pub(crate) epoch: AtomicU64,
     pub(crate) incarnation: Mutex<Option<Arc<Incarnation>>>,
-    /// Whether an agent decides. See `fallback`.
-    agent_decides: AtomicBool,
-    /// Threads that wait while no agent decides. An entry may be out of date.
-    fallback: Mutex<VecDeque<(Subject, Sequence)>>,
+    pub(crate) fallback: Fallback,
     pub(crate) prefetches: bool,
     pub(crate) yields_cpu: bool,
     pub(crate) overflows: AtomicU64,
@@ -150,7 +146,7 @@ impl Shared {
         options: &Options,
     ) -> std::io::Result<Shared> {
         let signal = options.signal;
-        let table = Arc::new(Table::new(config.subjects));
+        let table = Arc::new(Table::new(config.subjects, Slot::new));
         let count = config.subjects as usize;
         let free = ArrayQueue::new(count);
         for id in 0..config.subjects {
@@ -168,9 +164,7 @@ impl Shared {
             outside: (0..spawners).map(|_| Mutex::new(Outside { link: None })).collect(),
             epoch: AtomicU64::new(0),
             incarnation: Mutex::new(None),
-            agent_decides: AtomicBool::new(false),
-            // Every id may stand here twice: once since it became runnable, once from the scan.
-            fallback: Mutex::new(VecDeque::with_capacity(2 * count)),
+            fallback: Fallback::new(config.subjects),
             prefetches: options.prefetch,
             yields_cpu: options.yields_cpu,
             overflows: AtomicU64::new(0),
@@ -183,53 +177,22 @@ impl Shared {
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        if self.agent_decides.load(Ordering::SeqCst) { Mode::Agent } else { Mode::Fallback }
-    }
-
-    /// From now on an agent decides.
-    pub(crate) fn leave_fallback(&self) {
-        self.agent_decides.store(true, Ordering::SeqCst);
+        self.fallback.mode()
     }
 
     /// From now on the host decides by itself.
-    ///
-    /// A thread that becomes runnable changes its word and then looks at the mode; this sets the
-    /// mode and then looks at the words. Each runnable thread is seen by one of the two, or by both
-    /// (which the commit sorts out), if both sides have a full barrier in between. A yield has none
-    /// of its own, because it comes a million times for each time this does; so this executes one on
-    /// behalf of every thread of the process.
     pub(crate) fn enter_fallback(&self) {
-        lock(&self.fallback).clear();
-        self.agent_decides.store(false, Ordering::SeqCst);
-        barrier::for_all_threads();
-        for (subject, sequence) in self.table.runnable() {
-            self.push_fallback(subject, sequence);
-        }
+        self.fallback.enter(&self.table, barrier::for_all_threads);
         self.cores.iter().for_each(CoreShared::ring);
     }
 
     /// To be called after a thread has become runnable.
     #[inline]
-    pub(crate) fn became_runnable(&self, thread: Thread, sequence: Sequence) {
-        if !self.agent_decides.load(Ordering::SeqCst) {
-            self.push_fallback(thread.0, sequence);
-            if let Some(core) = self.cores.iter().find(|core| core.sleeps.load(Ordering::SeqCst)) {
-                core.ring();
-            }
-        }
-    }
-
-    fn push_fallback(&self, subject: Subject, sequence: Sequence) {
-        lock(&self.fallback).push_back((subject, sequence));
-    }
-
-    /// The next thread that the fallback lets `core` run, committed.
-    pub(crate) fn pop_fallback(&self, core: u16) -> Option<u32> {
-        loop {
-            let (subject, sequence) = lock(&self.fallback).pop_front()?;
-            if let Ok(id) = self.table.commit(core, subject, sequence) {
-                return Some(id);
-            }
+    pub(crate) fn became_runnable(&self, event: &Event) {
+        if self.fallback.became_runnable(event)
+            && let Some(core) = self.cores.iter().find(|core| core.sleeps.load(Ordering::SeqCst))
+        {
+            core.ring();
         }
     }
 
@@ -278,16 +241,8 @@ impl Shared {
     }
 
     /// Tells the agent, from outside a core, that a thread was woken.
-    pub(crate) fn woken_from_outside(&self, thread: Thread, sequence: Sequence) {
-        let event = Event {
-            kind: Kind::Wakeup,
-            thread: thread.0,
-            sequence,
-            core: NO_CORE,
-            class: self.table.slot(thread.0.id).class(),
-            ran: Nanos(0),
-        };
-        self.send_from_outside(0, &event);
-        self.became_runnable(thread, sequence);
+    pub(crate) fn woken_from_outside(&self, event: &Event) {
+        self.send_from_outside(0, event);
+        self.became_runnable(event);
     }
 }

@@ -353,7 +353,7 @@ impl Detector {
         let cpu_then = seen.cpu_then;
         let holder =
             holder_of_wanted_lock(pthread).and_then(|holder| self.shared.klts.stopped(holder));
-        let holder = holder.map(|holder| self.shared.table.thread(holder));
+        let holder = holder.map(|holder| Thread(self.shared.table.subject(holder)));
         let (cause, lasted) = match (holder, lasted) {
             (Some(holder), _) => (StallCause::LockedOut(holder), run),
             (None, Some(lasted)) if cpu_time(pthread).since(cpu_then) < self.patience => {
@@ -367,7 +367,7 @@ impl Detector {
             (None, Some(lasted)) => (StallCause::NoSafePoint, lasted),
             (None, None) => return,
         };
-        let thread = self.shared.table.thread(core.runs.load(Ordering::Relaxed));
+        let thread = Thread(self.shared.table.subject(core.runs.load(Ordering::Relaxed)));
         let stack = stack_of(pthread, self.shared.signal);
         // It may have gone on meanwhile, and what was found is another's.
         if core.record().run != record.run {
@@ -375,7 +375,7 @@ impl Detector {
         }
         // Names take long: a fifth of a second in a large program.
         let stack = stack.names();
-        let class = self.shared.table.slot(thread.0.id).class();
+        let class = self.shared.table.class(thread.0.id);
         let stall = Stall { core: at as u16, thread, class, cause, lasted, stack };
         self.shared.stalls.count.fetch_add(1, Ordering::Relaxed);
         let mut found = lock(&self.shared.stalls.found);

@@ -10,14 +10,7 @@ use wave_links::model::Charges;
 use crate::clock::MonotonicClock;
 use crate::shared::lock;
 
-/// Who makes the decisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The host's own first-in first-out queue.
-    Fallback,
-    /// An agent.
-    Agent,
-}
+pub use wave_sched::mechanism::fallback::Mode;
 
 /// One core's counters since the enclave's start.
 #[derive(Clone, Debug, Default)]

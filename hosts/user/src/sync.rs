@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex as Spin;
 use std::sync::atomic::{AtomicBool, Ordering};
+use wave_sched::mechanism::table::Leave;
 
 use crate::current;
 use crate::enclave::Waker;
-use crate::fiber::Suspend;
 use crate::klt::Inside;
 use crate::shared::lock;
 
@@ -68,7 +68,7 @@ impl<T> Mutex<T> {
         waiters.push_back(Waker::of_current().expect("only a thread of an enclave can wait here"));
         drop(waiters);
         // The holder hands over the lock itself, not a chance at it.
-        current::suspend(Suspend::Wait);
+        current::suspend(Leave::Wait);
         MutexGuard(self)
     }
 
@@ -135,7 +135,7 @@ impl Condvar {
         let waker = Waker::of_current().expect("only a thread of an enclave can wait here");
         lock(&self.0.0).push_back(waker);
         drop(guard);
-        current::suspend(Suspend::Wait);
+        current::suspend(Leave::Wait);
         drop(inside);
         mutex.lock()
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use wave_core::outcome::Code;
 use wave_linux::sched::Stats;
 
-use crate::commands::table;
+use wave_lab::table;
 
 /// One enclave.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -348,7 +348,7 @@ impl MemoryResult {
     /// For a terminal.
     pub fn text(&self) -> String {
         let (head, rows) = self.table();
-        let mut table = crate::commands::table(&head);
+        let mut table = wave_lab::table(&head);
         rows.into_iter().for_each(|row| {
             table.add_row(row);
         });

@@ -7,7 +7,6 @@ use wave_workloads::rocksdb::Database;
 
 use super::seats::{Equal, Seats, twin};
 use super::serving::{Measured, Used};
-use crate::commands::table as empty_table;
 use crate::report::RunResult;
 use crate::report::model::VariantResult;
 use crate::report::number::{difference, micros, short, thousands};
@@ -16,6 +15,7 @@ use crate::run::point::for_report;
 use crate::run::system::Delta;
 use crate::run::verdict::{put_saturations, saturation};
 use crate::scenario::{Rpc, RpcPlacement, Stack};
+use wave_lab::table as empty_table;
 
 /// A variant's points so far.
 pub struct Row<'a> {

@@ -15,7 +15,7 @@ use wave_core::control::{AgentState, HostControl, Revoked};
 use wave_core::layout::Layout;
 use wave_core::message::{Sequence, Subject};
 use wave_core::snapshot::Record;
-use wave_host::{Candidate, Candidates, Core, Offered, Scheduled, Supervisor, offer};
+use wave_host::{Candidate, Candidates, Core, Offered, SupervisedHost, Supervisor, offer};
 use wave_links::socket::{Connection, Listener};
 use wave_links::{AnyPort, EventFd, LinkSpec};
 
@@ -281,7 +281,7 @@ impl Control {
     }
 }
 
-impl Scheduled for Mechanism {
+impl SupervisedHost for Mechanism {
     fn cores(&self) -> Vec<Core> {
         self.supervised_cores()
     }

@@ -139,6 +139,12 @@ fn exactly(expected: &[u64], mut young: impl FnMut() -> Vec<u64>) {
         let strange: Vec<_> = found.iter().filter(|page| !known.contains(page)).collect();
         assert!(strange.is_empty(), "never touched: {strange:?}");
         if found.len() == expected.len() {
+            if !missing.is_empty() {
+                println!(
+                    "tries with bits missing, and how many of {}: {missing:?}",
+                    expected.len()
+                );
+            }
             return;
         }
         missing.push(expected.len() - found.len());

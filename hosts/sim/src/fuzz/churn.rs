@@ -65,7 +65,7 @@ impl Churn {
             if let Some(at) = due.filter(|at| *at <= world.now()) {
                 let Some(Reverse((_, id))) = self.wakes.borrow_mut()[index].pop() else { continue };
                 debug_assert!(at <= world.now());
-                let class = enclave.table().borrow_mut().thread(id).class;
+                let class = enclave.table().class(id);
                 outside.wake(id, class, self.draw_work(), 0);
             } else if !self.stopped.get() && self.alive.get() < self.threads {
                 let class = self.random.borrow_mut().random_range(0..CLASSES);

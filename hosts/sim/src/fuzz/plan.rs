@@ -89,6 +89,9 @@ impl Overrides {
         if self.alone {
             text += " --alone";
         }
+        if let Some(policy) = &self.policy {
+            text += &format!(" --policy {}", policy.text);
+        }
         text
     }
 }

@@ -186,7 +186,7 @@ impl Recorded {
         enclave.watch(Box::new(move |now, event| {
             let HostEvent::Started { thread, .. } = event else { return };
             let Some(enclave) = weak.upgrade() else { return };
-            let tag = enclave.table().borrow_mut().thread(thread.id).tag as usize;
+            let tag = enclave.table().own(thread.id).tag.get() as usize;
             let progress = &mut app.state.borrow_mut().threads[tag];
             let Some(ready) = progress.ready.take() else { return };
             // What was not measured when it was recorded is not compared.
@@ -315,7 +315,7 @@ impl Application for Recorded {
     }
 
     fn after(&self, enclave: &Enclave, id: u32) -> After {
-        let thread = enclave.table().borrow_mut().thread(id).tag as u32;
+        let thread = enclave.table().own(id).tag.get() as u32;
         let at = thread as usize;
         {
             let progress = &mut self.state.borrow_mut().threads[at];
@@ -349,7 +349,7 @@ impl Application for Recorded {
     }
 
     fn left(&self, enclave: &Enclave, id: u32, kind: Kind) {
-        let thread = enclave.table().borrow_mut().thread(id).tag as u32;
+        let thread = enclave.table().own(id).tag.get() as u32;
         match kind {
             Kind::Blocked => {
                 self.wait(enclave, thread);

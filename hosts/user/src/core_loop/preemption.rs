@@ -5,6 +5,8 @@ use std::sync::atomic::Ordering;
 
 use wave_core::clock::{Clock, Nanos};
 
+use wave_sched::mechanism::core_loop::Run;
+
 use super::{Core, CoreLink};
 use crate::clock::MonotonicClock;
 use crate::stats::bump;
@@ -49,7 +51,7 @@ impl Core {
         let mine = self.mine();
         bump(&mine.counters.preempted, 1);
         if mine.counters.deferrals.add(deferred) && deferred >= WORTH_A_STACK {
-            mine.worst.capture(self.own_slot().class(), deferred);
+            mine.worst.capture(self.shared.table.class(self.current()), deferred);
         }
     }
 
@@ -78,8 +80,7 @@ impl Core {
 
     /// Whether the core is to stop, or to turn to another window.
     fn has_to_turn(&self) -> bool {
-        self.shared.stop.load(Ordering::Relaxed)
-            || self.epoch.get() != self.shared.epoch.load(Ordering::Acquire)
+        self.shared.stop.load(Ordering::Relaxed) || self.is_to_adopt()
     }
 
     /// For a thread that was interrupted: whether it has to leave the core, which it then does. It could
@@ -102,13 +103,14 @@ impl Core {
     /// A kernel-level thread is through its gate. Returns after how long its timer is to interrupt it, if
     /// at all.
     pub(crate) fn begin_on_klt(&self) -> Option<Nanos> {
-        if self.slice.get() == Nanos(0) && self.timers.borrow().next().is_none() {
+        let run = self.run.get();
+        if run.slice == Nanos(0) && self.timers.borrow().next().is_none() {
             return None;
         }
         let now = MonotonicClock.now();
-        if self.slice.get() != Nanos(0) {
+        if run.slice != Nanos(0) {
             // From here on: what its wake-up took is none of the thread's.
-            self.slice_end.set(now + self.slice.get().max(KLT_SLICE_MIN));
+            self.slice_end.set(Run { slice: run.slice.max(KLT_SLICE_MIN), ..run }.end(now));
         }
         self.set_alarm(now)
     }

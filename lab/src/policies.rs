@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
-use wave_agent::SUBSYSTEMS;
+use wave_agent::Registry;
 use wave_core::settings::{Known, Setting};
 use wave_core::subsystem::Subsystem;
 
-use crate::terminal::{note, out};
+use crate::terminal::{note, out, program};
 
+/// Which policies.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave policies                     all policies, by subsystem
@@ -30,29 +31,39 @@ pub struct PoliciesArgs {
     json: bool,
 }
 
-pub fn execute(args: &PoliciesArgs) -> ExitCode {
+/// Lists them.
+pub fn execute(registry: &Registry, args: &PoliciesArgs) -> ExitCode {
     let is_wanted = |policy: &Known| args.name.as_deref().is_none_or(|name| name == policy.name);
     let wanted = |subsystem: &'static Subsystem| {
         let policies: Vec<Known> = subsystem.policies.iter().copied().filter(is_wanted).collect();
         (!policies.is_empty()).then_some((subsystem, policies))
     };
-    let found: Vec<_> = SUBSYSTEMS.into_iter().filter_map(wanted).collect();
-    if found.is_empty() {
+    let own: Vec<Known> = registry.own_policies().filter(is_wanted).collect();
+    let found: Vec<_> = registry.subsystems().iter().copied().filter_map(wanted).collect();
+    if own.is_empty() && found.is_empty() {
         let name = args.name.as_deref().unwrap_or_default();
-        note!("wave policies: there is no policy `{name}`; `wave policies` lists all");
+        let program = program();
+        note!("{program} policies: there is no policy `{name}`; `{program} policies` lists all");
         return ExitCode::from(2);
     }
     if args.json {
         let subsystems = found.iter().map(|(subsystem, policies)| to_json(subsystem, policies));
-        out!("{}", json!({ "subsystems": subsystems.collect::<Vec<_>>() }));
+        let mut list = json!({ "subsystems": subsystems.collect::<Vec<_>>() });
+        if !own.is_empty() {
+            list["own_policies"] = own.iter().map(policy).collect();
+        }
+        out!("{list}");
     } else {
-        found.iter().for_each(|(subsystem, policies)| print(subsystem, policies));
+        if !own.is_empty() {
+            print("of this program", "for the subsystem of the host", &own);
+        }
+        found.iter().for_each(|(known, policies)| print(known.name, known.about, policies));
     }
     ExitCode::SUCCESS
 }
 
-fn print(subsystem: &Subsystem, policies: &[Known]) {
-    out!("{}: {}", subsystem.name, subsystem.about);
+fn print(whose: &str, about: &str, policies: &[Known]) {
+    out!("{whose}: {about}");
     for policy in policies {
         out!("\n  {}\n      {}", policy.name, policy.about);
         for setting in policy.settings {
@@ -63,18 +74,19 @@ fn print(subsystem: &Subsystem, policies: &[Known]) {
 }
 
 fn to_json(subsystem: &Subsystem, policies: &[Known]) -> Value {
-    let policies = policies.iter().map(|policy| {
-        json!({
-            "name": policy.name,
-            "about": policy.about,
-            "settings": policy.settings.iter().map(setting).collect::<Vec<_>>(),
-        })
-    });
     json!({
         "id": subsystem.id.number(),
         "name": subsystem.name,
         "about": subsystem.about,
-        "policies": policies.collect::<Vec<_>>(),
+        "policies": policies.iter().map(policy).collect::<Vec<_>>(),
+    })
+}
+
+fn policy(policy: &Known) -> Value {
+    json!({
+        "name": policy.name,
+        "about": policy.about,
+        "settings": policy.settings.iter().map(setting).collect::<Vec<_>>(),
     })
 }
 
@@ -94,9 +106,9 @@ mod tests {
     /// A policy whose default is not one of its values would be listed so, and refused.
     #[test]
     fn every_default_that_is_listed_is_a_value_that_is_taken() {
-        let registry = wave_agent::Registry::shipped();
+        let registry = Registry::shipped();
         let mut names = Vec::new();
-        for subsystem in SUBSYSTEMS {
+        for subsystem in registry.subsystems().iter().copied() {
             let json = to_json(subsystem, subsystem.policies);
             assert_eq!(json["id"], subsystem.id.number());
             for policy in json["policies"].as_array().unwrap() {
@@ -121,6 +133,6 @@ mod tests {
     #[test]
     fn a_name_that_no_policy_has_is_refused() {
         let args = PoliciesArgs { name: Some("nosuch".into()), json: true };
-        assert_eq!(execute(&args), ExitCode::from(2));
+        assert_eq!(execute(&Registry::shipped(), &args), ExitCode::from(2));
     }
 }

@@ -12,9 +12,9 @@ use wave_core::clock::Nanos;
 use wave_core::log::{Ended, LogReader};
 use wave_core::subsystem::Show;
 
-use crate::run::Failure;
-use crate::terminal::{note, out};
-use crate::trace::{Span, Trace};
+use super::{Span, Trace};
+use crate::Failure;
+use crate::terminal::{note, out, program};
 
 /// Which log, and where its trace goes.
 #[derive(Args, Debug)]
@@ -50,17 +50,17 @@ pub struct TraceArgs {
 }
 
 /// Writes it.
-pub fn execute(args: &TraceArgs) -> ExitCode {
-    match perform(args) {
+pub fn execute(registry: &Registry, args: &TraceArgs) -> ExitCode {
+    match perform(registry, args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            note!("wave trace: {failure}");
+            note!("{} trace: {failure}", program());
             ExitCode::from(failure.exit_code())
         }
     }
 }
 
-fn perform(args: &TraceArgs) -> Result<(), Failure> {
+fn perform(registry: &Registry, args: &TraceArgs) -> Result<(), Failure> {
     let bad = |error: &dyn std::fmt::Display| {
         Failure::Scenario(format!("{}: {error}", args.log.display()))
     };
@@ -73,7 +73,7 @@ fn perform(args: &TraceArgs) -> Result<(), Failure> {
     let nanos = |ms: u64| Nanos(ms.saturating_mul(1_000_000));
     let from = nanos(args.from_ms);
     let span = Span { from, until: args.for_ms.map_or(Nanos::MAX, |ms| from + nanos(ms)) };
-    let subsystem = Registry::shipped().subsystem(reader.header().config.subsystem);
+    let subsystem = registry.subsystem(reader.header().config.subsystem);
     let show = subsystem.map_or(Show::PLAIN, |subsystem| subsystem.show);
     let mut trace = Trace::new(reader.header(), show, span, file).map_err(cannot)?;
     let mut damage = None;

@@ -2,6 +2,7 @@
 //!
 //! Times are the agent's: a message stands where the agent read it, not where it happened.
 
+mod command;
 mod event;
 #[cfg(test)]
 pub mod tests;
@@ -20,6 +21,7 @@ use wave_core::policy::Note;
 use wave_core::snapshot::{Snapshot, State};
 use wave_core::subsystem::{EndedRun, Show, Shown};
 
+pub use command::{TraceArgs, execute};
 use event::{Track, Writer};
 use waiting::Waiting;
 

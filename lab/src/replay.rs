@@ -10,8 +10,8 @@ use wave_core::log::{Ended, Header, LogReader};
 use wave_core::replay::{Difference, Output, Replay, Tally};
 use wave_core::subsystem::{Show, Shown};
 
-use crate::run::Failure;
-use crate::terminal::{note, out};
+use crate::Failure;
+use crate::terminal::{note, out, program};
 
 /// Which log, and which policy.
 #[derive(Args, Debug)]
@@ -39,17 +39,17 @@ pub struct ReplayArgs {
 }
 
 /// Replays it.
-pub fn execute(args: &ReplayArgs) -> ExitCode {
-    match perform(args) {
+pub fn execute(registry: &Registry, args: &ReplayArgs) -> ExitCode {
+    match perform(registry, args) {
         Ok(code) => code,
         Err(failure) => {
-            note!("wave replay: {failure}");
+            note!("{} replay: {failure}", program());
             ExitCode::from(failure.exit_code())
         }
     }
 }
 
-fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
+fn perform(registry: &Registry, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let bad = |error: &dyn std::fmt::Display| {
         Failure::Scenario(format!("{}: {error}", args.log.display()))
     };
@@ -57,7 +57,6 @@ fn perform(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     let mut reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
     let header = reader.header().clone();
     let name = args.policy.as_ref().unwrap_or(&header.policy);
-    let registry = Registry::shipped();
     let policy = registry.make(name, &header.config).map_err(|error| bad(&error))?;
     let subsystem = registry.subsystem(header.config.subsystem);
     let show = subsystem.map_or(Show::PLAIN, |subsystem| subsystem.show);
@@ -173,7 +172,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let log_path = directory.path().join(name);
         std::fs::write(&log_path, log).unwrap();
-        perform(&ReplayArgs { log: log_path, policy: policy.map(Into::into), json: true })
+        perform(
+            &Registry::shipped(),
+            &ReplayArgs { log: log_path, policy: policy.map(Into::into), json: true },
+        )
     }
 
     /// A log in which one decision was for another thread.

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use serde_json::{Value, json};
+use wave_agent::Registry;
 use wave_sim::fuzz::{self, FAULTS, Fault, Overrides, Plan, Report};
 
-use super::table;
-use crate::report::progress::Progress;
-use crate::terminal::{note, out};
+use crate::progress::Progress;
+use crate::table;
+use crate::terminal::{note, out, program};
 
 /// Seeds between two steps of the progress bar.
 const BATCH: u64 = 20;
@@ -34,6 +35,7 @@ Examples:
   wave fuzz --seed 35                  one history again, exactly
   wave fuzz --seed 35 --shrink         the smallest history found that fails alike
   wave fuzz --fault lost-kick,agent-stop --seeds 500
+  wave fuzz --policy shinjuku:slice_us=5
 
 Exit codes: 0 no rule was broken; 1 one was (the command that replays it is printed); 2 bad arguments."
 )]
@@ -50,6 +52,9 @@ pub struct FuzzArgs {
     /// Make each failing history smaller.
     #[arg(long)]
     shrink: bool,
+    /// Every history under this policy, as NAME:KEY=VALUE,..., instead of one that is drawn.
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
     /// Inject only faults of these kinds (messages are reordered and queues run full by themselves, too).
     #[arg(long = "fault", value_delimiter = ',', value_parser = fault)]
     faults: Vec<Fault>,
@@ -82,7 +87,9 @@ fn fault(name: &str) -> Result<Fault, String> {
 }
 
 impl FuzzArgs {
-    fn overrides(&self) -> Result<Overrides, String> {
+    fn overrides(&self, registry: &Registry) -> Result<Overrides, String> {
+        let policy = self.policy.as_ref();
+        let policy = policy.map(|text| crate::scheduling_policy(registry, text)).transpose()?;
         let numbers = self.keep_faults.iter().filter(|text| *text != "none");
         let numbers = numbers.map(|text| {
             text.parse().map_err(|_| format!("--keep-faults takes numbers or `none`, not `{text}`"))
@@ -95,13 +102,13 @@ impl FuzzArgs {
             messages: self.messages,
             threads: self.threads,
             alone: self.alone,
-            policy: None,
+            policy,
         })
     }
 
     /// The command that runs this seed again.
     fn command(&self, seed: u64, overrides: &Overrides) -> String {
-        let mut text = format!("wave fuzz --seed {seed}{}", overrides.to_arguments());
+        let mut text = format!("{} fuzz --seed {seed}{}", program(), overrides.to_arguments());
         if !self.faults.is_empty() {
             let names: Vec<_> = self.faults.iter().map(|fault| fault.name()).collect();
             text += &format!(" --fault {}", names.join(","));
@@ -157,11 +164,11 @@ impl Sum {
 }
 
 /// Runs them.
-pub fn execute(args: &FuzzArgs) -> ExitCode {
-    let overrides = match args.overrides() {
+pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
+    let overrides = match args.overrides(registry) {
         Ok(overrides) => overrides,
         Err(error) => {
-            note!("wave fuzz: {error}");
+            note!("{} fuzz: {error}", program());
             return ExitCode::from(2);
         }
     };
@@ -175,7 +182,8 @@ pub fn execute(args: &FuzzArgs) -> ExitCode {
     let never = FAULTS.into_iter().find(|fault| !sum.faults.contains_key(fault.name()));
     if let Some(fault) = never.filter(|_| args.faults.is_empty() && count >= ENOUGH) {
         note!(
-            "wave fuzz: {} never happened in {count} seeds: nothing was shown of it",
+            "{} fuzz: {} never happened in {count} seeds: nothing was shown of it",
+            program(),
             fault.name()
         );
         return ExitCode::FAILURE;

@@ -1,0 +1,106 @@
+//! What the loop of a host core decides, without its waits and switches.
+
+use wave_core::clock::Nanos;
+use wave_core::host::HostCore;
+use wave_core::message::{Decision, TxnId};
+use wave_core::outcome::Code;
+use wave_core::planted::{Planted, is_planted};
+use wave_core::snapshot::CoreRecord;
+
+use super::table::Table;
+use crate::wire::DECISION_RUN;
+
+/// A thread to run, and for how long at most; zero where the core does not end the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Which thread.
+    pub id: u32,
+    /// For how long.
+    pub slice: Nanos,
+}
+
+impl Run {
+    /// What a decision says, if the host knows its kind.
+    #[inline]
+    pub fn of(decision: &Decision) -> Result<Run, Code> {
+        match decision.kind {
+            DECISION_RUN => Ok(Run { id: decision.subject.id, slice: Nanos(decision.argument) }),
+            _ => Err(Code::UnsupportedVersion),
+        }
+    }
+
+    /// The run that the fallback decided.
+    pub fn of_fallback(id: u32) -> Run {
+        Run { id, slice: Nanos(0) }
+    }
+
+    /// Commits it for `core`, if the thread is in the state that the decision was made for.
+    #[inline]
+    pub fn commit<T>(self, table: &Table<T>, core: u16, decision: &Decision) -> Result<Run, Code> {
+        table.commit(core, decision.subject, decision.sequence).map(|_| self)
+    }
+
+    /// When the core's own timer ends the run, which began at `began`; [`Nanos::MAX`] if never.
+    #[inline]
+    pub fn end(self, began: Nanos) -> Nanos {
+        if self.slice == Nanos(0) || is_planted(Planted::SliceForgotten) {
+            return Nanos::MAX;
+        }
+        match is_planted(Planted::SliceCutShort) {
+            true => began,
+            false => began + self.slice,
+        }
+    }
+}
+
+/// What a core keeps from one run to the next, whatever window it uses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Runs {
+    /// The number of the last run.
+    run: u32,
+    /// Since when the fallback has had nothing for the core.
+    idle_since: Option<Nanos>,
+}
+
+impl Runs {
+    /// The number of the last run, for the next window.
+    pub fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// The core has polled an agent's window. Returns what it shows from now on.
+    #[inline]
+    pub fn by_agent(&mut self, protocol: &HostCore) -> CoreRecord {
+        let record = protocol.record();
+        *self = Runs { run: record.run, idle_since: None };
+        record
+    }
+
+    /// Counts a run that the fallback decided. Returns what the core shows from now on.
+    pub fn by_fallback(&mut self, protocol: Option<&mut HostCore>) -> CoreRecord {
+        self.idle_since = None;
+        if let Some(protocol) = protocol {
+            self.run = protocol.count_run();
+            protocol.runs_already();
+            return protocol.record();
+        }
+        self.run = self.run.wrapping_add(1);
+        // An agent that attaches now must not believe that this core waits for it.
+        CoreRecord { run: self.run, txn: TxnId::new(0), asks: false }
+    }
+
+    /// The fallback has nothing for the core. Whether it has looked for `spin` by now, so that it may sleep.
+    pub fn may_sleep(&mut self, now: Nanos, spin: Nanos) -> bool {
+        let may = now.since(*self.idle_since.get_or_insert(now)) >= spin;
+        if may {
+            self.idle_since = None;
+        }
+        may
+    }
+}
+
+/// Whether a core that uses the window of epoch `own`, if it uses one, has to turn to the one of `current`.
+#[inline]
+pub fn has_to_turn(own: u64, current: u64, has_window: bool) -> bool {
+    own != current && !(has_window && is_planted(Planted::RevokedHeard))
+}

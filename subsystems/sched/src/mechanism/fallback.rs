@@ -1,0 +1,91 @@
+//! Scheduling without an agent: first in, first out, by the host itself.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use wave_core::message::{Sequence, Subject};
+
+use super::table::Table;
+use crate::wire::Event;
+
+/// Who decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// An agent.
+    Agent,
+    /// The host itself: first in, first out.
+    Fallback,
+}
+
+/// Who decides now, and the threads that wait while no agent does.
+#[derive(Debug)]
+pub struct Fallback {
+    agent_decides: AtomicBool,
+    /// An entry may be out of date.
+    waiting: Mutex<VecDeque<(Subject, Sequence)>>,
+}
+
+impl Fallback {
+    /// The host decides, and nothing waits. `subjects`: ids of the table.
+    pub fn new(subjects: u32) -> Fallback {
+        Fallback {
+            agent_decides: AtomicBool::new(false),
+            // Every id may stand here twice: once since it became runnable, once from the scan.
+            waiting: Mutex::new(VecDeque::with_capacity(2 * subjects as usize)),
+        }
+    }
+
+    /// Who decides now.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        if self.agent_decides.load(Ordering::SeqCst) { Mode::Agent } else { Mode::Fallback }
+    }
+
+    /// From now on an agent decides.
+    pub fn leave(&self) {
+        self.agent_decides.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on the host decides by itself. The caller wakes its cores after this.
+    ///
+    /// A thread that becomes runnable changes its word and then looks at the mode; this sets the
+    /// mode and then looks at the words. Each runnable thread is seen by one of the two, or by both
+    /// (which the commit sorts out), if both sides have a full barrier in between. A yield has none
+    /// of its own, because it comes a million times for each time this does; so `barrier` is to execute one on
+    /// behalf of every thread of the process.
+    pub fn enter<T>(&self, table: &Table<T>, barrier: impl FnOnce()) {
+        self.waiting().clear();
+        self.agent_decides.store(false, Ordering::SeqCst);
+        barrier();
+        for waiting in table.runnable() {
+            self.waiting().push_back(waiting);
+        }
+    }
+
+    /// To be called after a thread has become runnable. Whether a core that sleeps is to be woken for it.
+    #[inline]
+    pub fn became_runnable(&self, event: &Event) -> bool {
+        let decides = self.mode() == Mode::Fallback;
+        if decides {
+            self.waiting().push_back((event.thread, event.sequence));
+        }
+        decides
+    }
+
+    /// The next thread that is to run on `core`, committed.
+    pub fn pop<T>(&self, table: &Table<T>, core: u16) -> Option<(Subject, Sequence)> {
+        loop {
+            let (subject, sequence) = self.waiting().pop_front()?;
+            if table.commit(core, subject, sequence).is_ok() {
+                return Some((subject, sequence));
+            }
+        }
+    }
+
+    /// A panic elsewhere while the lock was held leaves nothing half done here.
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<(Subject, Sequence)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,398 @@
+//! The thread table: the host's truth, and the only place where a thread changes its state.
+//!
+//! One 64-bit word per id holds everything that a decision is checked against, so that a commit is
+//! one compare-and-swap:
+//!
+//! ```text
+//! bits 63..32 sequence | 31..8 generation | 3..0 state
+//! ```
+//!
+//! Who may write the word: while the thread runs, only its core, which therefore lets it go with a
+//! plain store (a locked instruction would wait until the last message's line has come from the
+//! agent's cache); while it is runnable, whoever commits it, by compare-and-swap; while it is
+//! parked or waits, whoever wakes it, by compare-and-swap. What wakes a thread that still runs is
+//! left in its *token* word.
+//!
+//! Each change of state returns the [`Event`] that tells of it; the host sends that afterwards.
+
+use std::boxed::Box;
+
+use wave_core::clock::Nanos;
+use wave_core::message::{Sequence, Subject};
+use wave_core::outcome::Code;
+use wave_core::planted::{Planted, is_planted};
+use wave_core::snapshot::{Record, State};
+
+use super::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use crate::wire::{Event, Kind, NO_CORE};
+
+const FREE: u64 = 0;
+const RUNNABLE: u64 = 1;
+const RUNNING: u64 = 2;
+/// Until [`Table::unpark`].
+const PARKED: u64 = 3;
+/// Until [`Table::wake`].
+const WAITING: u64 = 4;
+/// As runnable to whoever decides, but it has nothing to do before a request comes, so it waits for no decision.
+const AWAITING: u64 = 5;
+const STATE: u64 = 0xf;
+/// Token: an unpark came before the park.
+const NOTIFIED: u8 = 1;
+/// Token: a wake of the runtime's came before the thread had left its core.
+const WOKEN: u8 = 2;
+const GENERATION_SHIFT: u32 = 8;
+const GENERATION_MASK: u32 = (1 << 24) - 1;
+const SEQUENCE_ONE: u64 = 1 << 32;
+
+fn generation(word: u64) -> u32 {
+    (word >> GENERATION_SHIFT) as u32 & GENERATION_MASK
+}
+
+fn sequence(word: u64) -> Sequence {
+    Sequence((word >> 32) as u32)
+}
+
+/// `word` one message later, in `state`.
+fn moved(word: u64, state: u64) -> u64 {
+    (word.wrapping_add(SEQUENCE_ONE) & !STATE) | state
+}
+
+const fn is_runnable(word: u64) -> bool {
+    matches!(word & STATE, RUNNABLE | AWAITING)
+}
+
+fn state(word: u64) -> State {
+    match word & STATE {
+        FREE => State::Free,
+        RUNNABLE | AWAITING => State::Runnable,
+        RUNNING => State::Running,
+        _ => State::Blocked,
+    }
+}
+
+/// Why a thread gives its core back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Leave {
+    /// The thread is runnable.
+    Yield,
+    /// The thread is runnable, and was made to leave.
+    Preempt,
+    /// Until [`Table::unpark`].
+    Park,
+    /// Until [`Table::wake`].
+    Wait,
+    /// The thread has ended.
+    Exit,
+    /// The thread is runnable, and has nothing to do before a request comes, unless it was unparked before.
+    Await,
+}
+
+impl Leave {
+    /// The variant with this number (`leave as u8`). Panics if there is none.
+    pub fn from_number(number: u8) -> Leave {
+        use Leave::{Await, Exit, Park, Preempt, Wait, Yield};
+        [Yield, Preempt, Park, Wait, Exit, Await][usize::from(number)]
+    }
+
+    const fn kind(self) -> Kind {
+        match self {
+            Leave::Yield => Kind::Yield,
+            Leave::Preempt => Kind::Preempt,
+            Leave::Park | Leave::Wait => Kind::Blocked,
+            Leave::Exit => Kind::Dead,
+            Leave::Await => Kind::Awaits,
+        }
+    }
+}
+
+/// What came of a thread's leaving its core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// That it left.
+    pub event: Event,
+    /// That it became runnable again: what it was to wait for had come already. To be told after `event`.
+    pub woken: Option<Event>,
+}
+
+/// An id.
+#[repr(align(128))]
+struct Slot<T> {
+    word: AtomicU64,
+    tokens: AtomicU8,
+    core: AtomicU16,
+    class: AtomicU16,
+    own: T,
+}
+
+impl<T> Slot<T> {
+    /// Takes a token, if it is there. Only one of several takers gets it.
+    #[inline]
+    fn take_token(&self, token: u8) -> bool {
+        self.tokens.load(Ordering::SeqCst) & token != 0
+            && self.tokens.fetch_and(!token, Ordering::SeqCst) & token != 0
+    }
+
+    /// Blocks first and looks for a token then; [`Table::rouse`] leaves its token first and looks
+    /// whether the thread has blocked then. Both in sequentially consistent order: at least one sees
+    /// the other, and whoever takes the token wakes the thread. So no token outlives the wake-up
+    /// that it stands for. Returns the word of the blocked thread, and its next one if it was woken here.
+    fn block(&self, blocked: u64, token: u8) -> (u64, Option<u64>) {
+        self.word.store(blocked, Ordering::SeqCst);
+        let runnable = moved(blocked, RUNNABLE);
+        let is_woken = self.take_token(token)
+            && self
+                .word
+                .compare_exchange(blocked, runnable, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok();
+        (blocked, is_woken.then_some(runnable))
+    }
+}
+
+/// The event of a change that left the thread under `word`, on no core.
+#[inline]
+fn event(kind: Kind, id: u32, word: u64, class: u16) -> Event {
+    let thread = Subject { id, generation: generation(word) };
+    let (core, ran) = (NO_CORE, Nanos(0));
+    Event { kind, thread, sequence: sequence(word), core, class, ran }
+}
+
+/// The threads of an enclave, by id. Beside each, a host keeps a `T` of its own.
+///
+/// A thread belongs to whoever has it: its spawner until it is runnable, then the core that committed it. The commit's
+/// compare-and-swap orders one owner after the other, so that a host may keep in `T` what only the owner touches.
+pub struct Table<T> {
+    slots: Box<[Slot<T>]>,
+}
+
+impl<T> core::fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Table").field("slots", &self.slots.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T> Table<T> {
+    /// A table of `count` free ids, each with what `own` makes.
+    pub fn new(count: u32, mut own: impl FnMut() -> T) -> Table<T> {
+        let slot = |_| Slot {
+            word: AtomicU64::new(FREE),
+            tokens: AtomicU8::new(0),
+            core: AtomicU16::new(0),
+            class: AtomicU16::new(0),
+            own: own(),
+        };
+        Table { slots: (0..count).map(slot).collect() }
+    }
+
+    /// What the host keeps beside a thread. Panics for an id that is none.
+    #[inline]
+    pub fn own(&self, id: u32) -> &T {
+        &self.slots[id as usize].own
+    }
+
+    /// What the host keeps beside a thread, of an id that may be none.
+    #[inline]
+    pub fn get(&self, id: u32) -> Option<&T> {
+        self.slots.get(id as usize).map(|slot| &slot.own)
+    }
+
+    /// What identifies a thread now.
+    #[inline]
+    pub fn subject(&self, id: u32) -> Subject {
+        let word = self.slots[id as usize].word.load(Ordering::Relaxed);
+        Subject { id, generation: generation(word) }
+    }
+
+    /// The class that its spawner gave a thread.
+    #[inline]
+    pub fn class(&self, id: u32) -> u16 {
+        self.slots[id as usize].class.load(Ordering::Relaxed)
+    }
+
+    /// Gives a blocked thread another class, which its next message tells. To be called by whoever wakes it.
+    pub fn set_class(&self, id: u32, class: u16) {
+        self.slots[id as usize].class.store(class, Ordering::Relaxed);
+    }
+
+    /// What a thread does.
+    pub fn state(&self, id: u32) -> State {
+        state(self.slots[id as usize].word.load(Ordering::Relaxed))
+    }
+
+    /// Gives a free id a new life. The caller took it from its list of free ones, so that nobody else gives it another, and
+    /// has written what it keeps beside.
+    pub fn create(&self, id: u32, class: u16, core: u16) -> Event {
+        let word = self.begin_life(id, class);
+        let slot = &self.slots[id as usize];
+        let runnable = moved(word, RUNNABLE);
+        slot.word.store(runnable, Ordering::SeqCst);
+        Event { core, ..event(Kind::New, id, runnable, class) }
+    }
+
+    /// As [`Table::create`], of a thread that is announced when it is first unparked.
+    pub fn create_parked(&self, id: u32, class: u16) {
+        let word = self.begin_life(id, class);
+        self.slots[id as usize].word.store(word | PARKED, Ordering::SeqCst);
+    }
+
+    /// The word of an id's next life, still free.
+    fn begin_life(&self, id: u32, class: u16) -> u64 {
+        let slot = &self.slots[id as usize];
+        let old = slot.word.load(Ordering::Acquire);
+        debug_assert_eq!(old & STATE, FREE);
+        slot.class.store(class, Ordering::Relaxed);
+        slot.tokens.store(0, Ordering::Relaxed);
+        let generation = (generation(old) + 1) & GENERATION_MASK;
+        u64::from(sequence(old).0) << 32 | u64::from(generation) << GENERATION_SHIFT
+    }
+
+    /// Commits a decision: the one place where a thread gets onto a core.
+    #[inline]
+    pub fn commit(&self, core: u16, subject: Subject, expected: Sequence) -> Result<u32, Code> {
+        let slot = self.slots.get(subject.id as usize).ok_or(Code::TargetNotFound)?;
+        let mut word = slot.word.load(Ordering::Acquire);
+        loop {
+            let is_other_life =
+                generation(word) != subject.generation && !is_planted(Planted::GenerationUnchecked);
+            if is_other_life || word & STATE == FREE {
+                return Err(Code::TargetNotFound);
+            }
+            if sequence(word) != expected && !is_planted(Planted::SequenceUnchecked) {
+                return Err(Code::TargetStale);
+            }
+            match word & STATE {
+                RUNNABLE | AWAITING => {}
+                RUNNING => return Err(Code::TargetOnCpu),
+                _ => return Err(Code::TargetNotRunnable),
+            }
+            let running = word & !STATE | RUNNING;
+            match slot.word.compare_exchange_weak(
+                word,
+                running,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => {
+                    slot.core.store(core, Ordering::Relaxed);
+                    return Ok(subject.id);
+                }
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// The thread that runs on `core` leaves it, after a run of `ran`. The id of one that has ended may be given out again
+    /// after this.
+    #[inline]
+    pub fn leave(&self, id: u32, why: Leave, core: u16, ran: Nanos) -> Left {
+        let slot = &self.slots[id as usize];
+        let old = slot.word.load(Ordering::Relaxed);
+        debug_assert_eq!(old & STATE, RUNNING);
+        // Before the change: after it, the id may belong to another thread soon.
+        let class = slot.class.load(Ordering::Relaxed);
+        let let_go = |state| {
+            let new = moved(old, state);
+            // See [`super::fallback::Fallback::enter`] for what a plain store asks of others.
+            slot.word.store(new, Ordering::Release);
+            (new, None)
+        };
+        let (left, runnable) = match why {
+            Leave::Yield | Leave::Preempt => let_go(RUNNABLE),
+            Leave::Exit => let_go(FREE),
+            Leave::Await => slot.block(moved(old, AWAITING), NOTIFIED),
+            Leave::Park => slot.block(moved(old, PARKED), NOTIFIED),
+            Leave::Wait => slot.block(moved(old, WAITING), WOKEN),
+        };
+        let woken = |word| Event { core, ..event(Kind::Wakeup, id, word, class) };
+        let event = Event { core, ran, ..event(why.kind(), id, left, class) };
+        Left { event, woken: runnable.map(woken) }
+    }
+
+    /// Ends a park or an await, or leaves a token for the next one. Returns what to tell if the thread became runnable: as of
+    /// no core; a caller on a core says which.
+    pub fn unpark(&self, thread: Subject) -> Option<Event> {
+        self.rouse(thread, PARKED, NOTIFIED)
+    }
+
+    /// Ends a wait for the runtime, or leaves a token for the next one.
+    pub fn wake(&self, thread: Subject) -> Option<Event> {
+        self.rouse(thread, WAITING, WOKEN)
+    }
+
+    /// Makes a thread that blocked in `from` runnable, or leaves `token` for it. An unpark also ends an await.
+    fn rouse(&self, thread: Subject, from: u64, token: u8) -> Option<Event> {
+        let slot = self.slots.get(thread.id as usize)?;
+        let ends = |word: u64| match word & STATE {
+            AWAITING => from == PARKED,
+            state => state == from,
+        };
+        loop {
+            let old = slot.word.load(Ordering::SeqCst);
+            if generation(old) != thread.generation || old & STATE == FREE {
+                return None;
+            }
+            if ends(old) {
+                let new = moved(old, RUNNABLE);
+                let class = slot.class.load(Ordering::Relaxed);
+                let exchange =
+                    slot.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
+                if exchange.is_ok() {
+                    return Some(event(Kind::Wakeup, thread.id, new, class));
+                }
+                continue;
+            }
+            slot.tokens.fetch_or(token, Ordering::SeqCst);
+            // If it has blocked in between, one of the two takes the token back and wakes it.
+            if !ends(slot.word.load(Ordering::SeqCst)) || !slot.take_token(token) {
+                return None;
+            }
+        }
+    }
+
+    /// Takes the token of an unpark, if there is one.
+    pub fn take_notified(&self, id: u32) -> bool {
+        self.slots[id as usize].take_token(NOTIFIED)
+    }
+
+    /// Whether a thread waits for a decision at just this sequence.
+    pub fn waits(&self, subject: Subject, at: Sequence) -> bool {
+        let word = self.slots[subject.id as usize].word.load(Ordering::Relaxed);
+        generation(word) == subject.generation && sequence(word) == at && word & STATE == RUNNABLE
+    }
+
+    /// Every runnable thread, those that await requests included.
+    pub fn runnable(&self) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
+        self.find(0, is_runnable)
+    }
+
+    /// Every thread that waits for a decision, from the id `from` on, then from 0.
+    pub fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
+        self.find(from, |word| word & STATE == RUNNABLE)
+    }
+
+    /// Those whose words are so, from the id `from` on, then from 0.
+    fn find(&self, from: u32, is_so: fn(u64) -> bool) -> impl Iterator<Item = (Subject, Sequence)> {
+        let (before, after) = self.slots.split_at(self.slots.len().min(from as usize));
+        let ids = (from as usize..self.slots.len()).chain(0..before.len());
+        ids.zip(after.iter().chain(before)).filter_map(move |(id, slot)| {
+            let word = slot.word.load(Ordering::SeqCst);
+            let subject = Subject { id: id as u32, generation: generation(word) };
+            is_so(word).then(|| (subject, sequence(word)))
+        })
+    }
+
+    /// Every id that was ever used, as an agent's snapshot wants it.
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.slots.iter().enumerate().filter_map(|(id, slot)| {
+            let word = slot.word.load(Ordering::SeqCst);
+            let record = Record {
+                subject: Subject { id: id as u32, generation: generation(word) },
+                sequence: sequence(word),
+                state: state(word),
+                core: slot.core.load(Ordering::Relaxed),
+                class: slot.class.load(Ordering::Relaxed),
+            };
+            (word != 0).then_some(record)
+        })
+    }
+}
