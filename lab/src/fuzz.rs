@@ -13,7 +13,7 @@ use wave_sim::fuzz::{self, FAULTS, Fault, Overrides, Plan, Report};
 
 use crate::progress::Progress;
 use crate::table;
-use crate::terminal::{note, out, program};
+use crate::terminal::{note, out, program, started_as};
 
 /// Seeds between two steps of the progress bar.
 const BATCH: u64 = 20;
@@ -31,7 +31,7 @@ from it, and the production queues, host protocol, agent and policies run it in 
 
 Examples:
   wave fuzz                            200 seeds
-  wave fuzz --seeds 2000 --json        what CI runs
+  wave fuzz --seeds 2000 --json        two thousand, as one object
   wave fuzz --seed 35                  one history again, exactly
   wave fuzz --seed 35 --shrink         the smallest history found that fails alike
   wave fuzz --fault lost-kick,agent-stop --seeds 500
@@ -108,7 +108,7 @@ impl FuzzArgs {
 
     /// The command that runs this seed again.
     fn command(&self, seed: u64, overrides: &Overrides) -> String {
-        let mut text = format!("{} fuzz --seed {seed}{}", program(), overrides.to_arguments());
+        let mut text = format!("{} fuzz --seed {seed}{}", started_as(), overrides.to_arguments());
         if !self.faults.is_empty() {
             let names: Vec<_> = self.faults.iter().map(|fault| fault.name()).collect();
             text += &format!(" --fault {}", names.join(","));

@@ -55,7 +55,7 @@ pub fn execute(registry: &Registry, args: &PoliciesArgs) -> ExitCode {
         out!("{list}");
     } else {
         if !own.is_empty() {
-            print("of this program", "for the subsystem of the host", &own);
+            print("of this program", "for any subsystem", &own);
         }
         found.iter().for_each(|(known, policies)| print(known.name, known.about, policies));
     }

@@ -13,18 +13,18 @@ use wave_sim::experiment::{Outcome, serve};
 use wave_sim::paper::{Rung, gets_and_ranges, overhead, wave};
 use wave_sim::requests::{Class, Load, Service};
 
-use crate::progress::Progress;
 use crate::terminal::{note, out};
 
 /// Which policies, and which loads.
 #[derive(Args, Debug)]
 #[command(
     after_help = "The machine is the paper's: host cores, and an agent behind PCIe on a SmartNIC. Requests come in an open loop, each
-served by a thread of its class. The real queues, host protocol, agent loop and policy run, in virtual time: the same
+served by one of 3,000 workers, which has its class. The real queues, host protocol, agent loop and policy run, in virtual time: the same
 arguments give the same result on every machine.
 
-Latencies begin when a request is due, and are those of requests that were done; `not done` counts the others, up to 20 ms
-after the last arrival. A quantile that too few requests lie beyond is left out.
+Latencies begin when a request is due. `not done` counts requests that were not done 20 ms after the last arrival; each counts
+as the slowest of its class, and where the class is not known, of every class. A quantile that fewer than ten requests lie
+beyond is left out. What the paper's RocksDB takes for a request beside its service is added to each.
 
 Examples:
   wave simulate --policy fifo --load 30000
@@ -56,9 +56,6 @@ pub struct SimulateArgs {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// No progress.
-    #[arg(long)]
-    quiet: bool,
 }
 
 /// More classes than policies have settings for.
@@ -115,7 +112,7 @@ pub fn execute(registry: &Registry, args: &SimulateArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            note!("{}: {error}", crate::terminal::program());
+            note!("{} simulate: {error}", crate::terminal::program());
             ExitCode::from(2)
         }
     }
@@ -139,8 +136,6 @@ fn simulate(registry: &Registry, args: &SimulateArgs) -> Result<Vec<Point>, Stri
         .iter()
         .map(|text| crate::scheduling_policy(registry, text))
         .collect::<Result<_, _>>()?;
-    let steps = policies.len() * args.loads.len();
-    let progress = Progress::new(steps as u64, args.quiet || args.json);
     let shown = !args.json;
     let width = args.policies.iter().map(String::len).max().unwrap_or(0);
     if shown {
@@ -159,10 +154,8 @@ fn simulate(registry: &Registry, args: &SimulateArgs) -> Result<Vec<Point>, Stri
         setup.seed = args.seed;
         let overhead = overhead(&setup);
         for &load in &args.loads {
-            progress.begin(&format!("{} at {load}/s", policy.text));
             let outcome = serve(&setup, &load_of(args, load, overhead));
             let outcome = outcome.map_err(|error| error.to_string())?;
-            progress.end();
             let point = Point { policy: policy.text.clone(), load, outcome };
             if shown {
                 lines(args, &point, width).iter().for_each(|line| out!("{line}"));
@@ -173,16 +166,21 @@ fn simulate(registry: &Registry, args: &SimulateArgs) -> Result<Vec<Point>, Stri
     Ok(points)
 }
 
+/// Requests beyond a quantile, at least: with fewer it is chance.
+const BEYOND_MIN: u64 = 10;
+
 type OfClass = (String, u64, [Option<f64>; 3]);
 
 /// What came of each class: its name, requests done, and its latencies at three quantiles, in microseconds. A quantile is left
-/// out if no request lies beyond it.
+/// out if fewer than [`BEYOND_MIN`] requests lie beyond it.
 fn of_classes<'a>(args: &'a SimulateArgs, point: &'a Point) -> impl Iterator<Item = OfClass> + 'a {
     let classes = load_of(args, point.load, Nanos(0)).classes;
     classes.into_iter().zip(&point.outcome.served.latencies).map(|(class, latencies)| {
         let at = |quantile: f64| {
-            let is_known = latencies.len() as f64 * (1.0 - quantile) >= 1.0 - 1e-9;
-            is_known.then(|| latencies.value_at_quantile(quantile) as f64 / 1e3)
+            let (done, all) = (latencies.len(), latencies.len() + not_done(point));
+            let rank = (quantile * all as f64).ceil() as u64;
+            let is_known = rank <= done && all - rank >= BEYOND_MIN;
+            is_known.then(|| latencies.value_at_quantile(rank as f64 / done as f64) as f64 / 1e3)
         };
         (class.name, latencies.len(), [at(0.5), at(0.99), at(0.999)])
     })
@@ -252,7 +250,6 @@ mod tests {
             measure_ms: 10,
             seed: 1,
             json: true,
-            quiet: true,
         }
     }
 
@@ -263,6 +260,8 @@ mod tests {
         let json = to_json(&args, &points);
         assert_eq!(json["points"].as_array().unwrap().len(), 2);
         assert_eq!(json["points"][1]["policy"], "shinjuku:slice_us=20");
+        // Each point is of its own policy.
+        assert_ne!(json["points"][0]["trace_hash"], json["points"][1]["trace_hash"]);
         let classes = json["points"][0]["classes"].as_array().unwrap();
         assert_eq!([&classes[0]["class"], &classes[1]["class"]], ["a", "b"]);
         assert!(classes[0]["p50_us"].as_f64().unwrap() >= 10.0);

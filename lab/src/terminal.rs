@@ -39,6 +39,11 @@ pub fn program() -> String {
     first.file_name().map_or_else(|| "wave".into(), |name| name.to_string_lossy().into_owned())
 }
 
+/// What the program was started by, to be typed again.
+pub fn started_as() -> String {
+    std::env::args_os().next().map_or_else(|| "wave".into(), |name| name.to_string_lossy().into())
+}
+
 /// Writes text to standard output.
 pub fn print(text: fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();

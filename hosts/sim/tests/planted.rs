@@ -50,7 +50,7 @@ fn faults_are_planted_in_code_that_users_run() {
     }
 }
 
-/// One test, as a planted fault is the whole process's. `--nocapture` shows a line of JSON for each fault.
+/// One test plants them all, as a planted fault is the whole process's. `--nocapture` shows a line of JSON for each fault.
 #[test]
 fn every_planted_fault_is_caught() {
     let mut report = String::new();

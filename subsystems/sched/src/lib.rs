@@ -2,8 +2,8 @@
 //!
 //! [`wire`] says what messages and decisions mean here, [`policies`] decide, and the crate's front
 //! page states the contract that a mechanism keeps. Knows nothing of hosts, links or other
-//! subsystems. `no_std` with `alloc`, but for
-//! the feature `mechanism`: the host's side, which an agent does not need.
+//! subsystems. `no_std` with `alloc`, but for the feature `mechanism`: the host's side, which an agent does
+//! not need.
 //!
 //! # The contract of a mechanism (ghOSt's, over queues)
 //!

@@ -326,9 +326,10 @@ impl<T> Table<T> {
             AWAITING => from == PARKED,
             state => state == from,
         };
+        let mut life = thread.generation;
         loop {
             let old = slot.word.load(Ordering::SeqCst);
-            if generation(old) != thread.generation || old & STATE == FREE {
+            if generation(old) != life || old & STATE == FREE {
                 return None;
             }
             if ends(old) {
@@ -343,9 +344,12 @@ impl<T> Table<T> {
             }
             slot.tokens.fetch_or(token, Ordering::SeqCst);
             // If it has blocked in between, one of the two takes the token back and wakes it.
-            if !ends(slot.word.load(Ordering::SeqCst)) || !slot.take_token(token) {
+            let now = slot.word.load(Ordering::SeqCst);
+            if !ends(now) || !slot.take_token(token) {
                 return None;
             }
+            // The id may have another life by now, and the token may be one that was left for it.
+            life = generation(now);
         }
     }
 
