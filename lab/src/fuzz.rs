@@ -37,7 +37,8 @@ Examples:
   wave fuzz --fault lost-kick,agent-stop --seeds 500
   wave fuzz --policy shinjuku:slice_us=5
 
-Exit codes: 0 no rule was broken; 1 one was (the command that replays it is printed); 2 bad arguments."
+Exit codes: 0 no rule was broken; 1 one was (the command that replays it is printed),
+or a kind of fault never happened in 500 seeds or more; 2 bad arguments."
 )]
 pub struct FuzzArgs {
     /// How many seeds.
@@ -47,7 +48,7 @@ pub struct FuzzArgs {
     #[arg(long, default_value_t = 0, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(..1 << 48))]
     from: u64,
     /// Only this seed.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..1 << 48))]
     seed: Option<u64>,
     /// Make each failing history smaller.
     #[arg(long)]

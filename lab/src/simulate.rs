@@ -58,7 +58,7 @@ pub struct SimulateArgs {
     json: bool,
 }
 
-/// More classes than policies have settings for.
+/// Classes that policies tell apart.
 const CLASSES_MAX: usize = wave_core::settings::CLASSES_MAX;
 
 fn cores(text: &str) -> Result<NonZeroU16, String> {

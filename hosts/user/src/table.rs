@@ -42,7 +42,7 @@ pub(crate) struct Slot {
 }
 
 // SAFETY: `entry`, `fiber` and `yielder` are touched only by the thread's owner, see there. The
-// state word passes ownership with acquire and release.
+// state word passes ownership with acquire and release, and the list of free ids from one life to the next.
 unsafe impl Sync for Slot {}
 // SAFETY: the closure and the fiber are `Send`; the yielder lies on the fiber's stack.
 unsafe impl Send for Slot {}

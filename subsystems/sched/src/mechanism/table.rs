@@ -160,7 +160,7 @@ fn event(kind: Kind, id: u32, word: u64, class: u16) -> Event {
 /// The threads of an enclave, by id. Beside each, a host keeps a `T` of its own.
 ///
 /// A thread belongs to whoever has it: its spawner until it is runnable, then the core that committed it. The commit's
-/// compare-and-swap orders one owner after the other, so that a host may keep in `T` what only the owner touches.
+/// compare-and-swap orders one owner after the other, and the host's list of free ids one life after the other, so that a host may keep in `T` what only the owner touches.
 pub struct Table<T> {
     slots: Box<[Slot<T>]>,
 }
