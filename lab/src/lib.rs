@@ -1,7 +1,8 @@
 //! The laboratory: what is done with policies and logs away from a host. Policies are listed, simulated over a range of loads and
 //! run through faulty histories; logs are replayed and drawn as traces.
 //!
-//! `wave` has these commands for what Wave ships. A program with policies or subsystems of its own has them by [`main_with`].
+//! `wave` has all of them but `simulate`, for what Wave ships. A program with policies or subsystems of its own gets all of them from
+//! [`main_with`].
 #![forbid(unsafe_code)]
 
 mod failure;
@@ -23,10 +24,10 @@ use wave_sim::agent::PolicyText;
 
 pub use failure::Failure;
 
-/// Lists, simulates, fuzzes and replays the policies of this program and those that Wave ships.
+/// Lists, simulates and fuzzes the policies of this program and those that Wave ships; replays and traces logs.
 #[derive(Debug, Parser)]
 #[command(
-    after_help = "Exit codes: 0 all is well; 1 a check failed; 2 bad arguments; 3 this machine cannot run it."
+    after_help = "Exit codes: 0 all is well; 1 a check failed; 2 bad arguments or a bad log; 3 the output cannot be written."
 )]
 struct Lab {
     #[command(subcommand)]

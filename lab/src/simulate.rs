@@ -22,9 +22,9 @@ use crate::terminal::{note, out};
 served by one of 3,000 workers, which has its class. The real queues, host protocol, agent loop and policy run, in virtual time: the same
 arguments give the same result on every machine.
 
-Latencies begin when a request is due. `not done` counts requests that were not done 20 ms after the last arrival; each counts
-as the slowest of its class, and where the class is not known, of every class. A quantile that fewer than ten requests lie
-beyond is left out. What the paper's RocksDB takes for a request beside its service is added to each.
+Latencies begin when a request is due. `not done` counts requests that were not done 20 ms after the last arrival; their
+classes are not recorded, so each counts as a slowest request of every class. A quantile is left out if it falls on one of
+them, or if fewer than ten requests lie beyond it. What the paper's RocksDB takes for a request beside its service is added to each.
 
 Examples:
   wave simulate --policy fifo --load 30000

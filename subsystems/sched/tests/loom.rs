@@ -112,7 +112,7 @@ fn a_wake_meets_a_wait() {
     check(|| meets(Leave::Wait, 1, Table::wake));
 }
 
-/// A wake of the runtime's ends no park, and an unpark no wait: each is left for the block that it is for.
+/// A wake does not end a park; its token stays for the next wait.
 #[test]
 fn a_wake_ends_no_park() {
     check(|| {

@@ -13,7 +13,8 @@
 //! parked or waits, whoever wakes it, by compare-and-swap. What wakes a thread that still runs is
 //! left in its *token* word.
 //!
-//! Each change of state returns the [`Event`] that tells of it; the host sends that afterwards.
+//! Each change that a message reports returns its [`Event`], which the host sends afterwards. A commit returns none: its outcome
+//! reports it.
 
 use std::boxed::Box;
 
@@ -136,7 +137,8 @@ impl<T> Slot<T> {
     /// Blocks first and looks for a token then; [`Table::rouse`] leaves its token first and looks
     /// whether the thread has blocked then. Both in sequentially consistent order: at least one sees
     /// the other, and whoever takes the token wakes the thread. So no token outlives the wake-up
-    /// that it stands for. Returns the word of the blocked thread, and its next one if it was woken here.
+    /// that it stands for, within one generation: an unpark that races with exit and reuse may leave its token to the next, whose
+    /// next park then returns early. Returns the word of the blocked thread, and its next one if it was woken here.
     fn block(&self, blocked: u64, token: u8) -> (u64, Option<u64>) {
         self.word.store(blocked, Ordering::SeqCst);
         let runnable = moved(blocked, RUNNABLE);
@@ -203,7 +205,7 @@ impl<T> Table<T> {
         Subject { id, generation: generation(word) }
     }
 
-    /// The class that its spawner gave a thread.
+    /// A thread's class: its spawner's choice, until [`Table::set_class`] changes it.
     #[inline]
     pub fn class(&self, id: u32) -> u16 {
         self.slots[id as usize].class.load(Ordering::Relaxed)
