@@ -228,7 +228,7 @@ impl Skew {
 ///
 /// # Panics
 ///
-/// If there is none of that name, which whoever reads scenarios has checked.
+/// If the policy refuses the setup, or does not exist: [`Setup::check`] says so beforehand.
 pub(crate) fn policy_of(setup: &Setup) -> Box<dyn Policy + Send> {
     let PolicyText { text, from } = &setup.agent.policy;
     from.make(text, &setup.config).unwrap_or_else(|error| panic!("the setup's policy: {error}"))

@@ -12,6 +12,7 @@ use wave_core::layout::{Config, ConfigError, Layout, QueuePlace};
 use wave_core::link::{Home, LINE_WORDS, Side, Span};
 use wave_core::message::{Decision, Sequence, Subject, TxnId};
 use wave_core::outcome::{Code, Counts};
+use wave_core::settings::PolicyError;
 use wave_core::snapshot::CoreRecord;
 use wave_links::costs::Costs;
 use wave_links::memory::Memory;
@@ -21,7 +22,7 @@ pub use wave_sched::mechanism::fallback::Mode;
 use wave_sched::mechanism::table::Leave;
 use wave_sched::wire::Event;
 
-use crate::agent::{AgentSetup, Logs, Notes};
+use crate::agent::{AgentSetup, Logs, Notes, PolicyText};
 use crate::app::Application;
 use crate::control::Guest;
 use crate::cpu::Cpu;
@@ -48,6 +49,31 @@ pub struct Setup {
     pub prefetch: bool,
     /// Decides everything random.
     pub seed: u64,
+}
+
+/// A setup that cannot be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetupError {
+    /// The enclave cannot be laid out.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The policy refuses this enclave, or there is no such policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+impl Setup {
+    /// Lays the enclave out and makes its policy, as a run does, and drops both.
+    ///
+    /// # Errors
+    /// The first refusal of the two. A run of such a setup fails or panics.
+    pub fn check(&self) -> Result<(), SetupError> {
+        let config = Config { subsystem: wave_sched::SUBSYSTEM.id, ..self.config };
+        Layout::new(config)?;
+        let PolicyText { text, from } = &self.agent.policy;
+        from.make(text, &config)?;
+        Ok(())
+    }
 }
 
 /// What happens on the host, as those see it who only watch.

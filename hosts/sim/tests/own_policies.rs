@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 
 use wave_core::clock::Nanos;
 use wave_core::policy::Policy;
-use wave_core::settings::{Known, Policies};
+use wave_core::settings::{Known, Policies, SettingError};
 use wave_sched::scheduler::{Run, Scheduled, Scheduler, Thread};
 use wave_sim::agent::PolicyText;
-use wave_sim::fuzz::{Overrides, Plan, run};
+use wave_sim::enclave::SetupError;
+use wave_sim::fuzz::{Overrides, Plan, RULES, run};
+use wave_sim::paper::{Rung, wave};
 
 /// Last in, first out, with slices.
 #[derive(Default)]
@@ -67,6 +69,13 @@ static OWN: Policies<dyn Policy + Send> = Policies(&[
     (known("lifo"), |config, _| Ok(Box::new(Scheduled::of(config, Lifo::default())))),
     (known("by-class"), |config, _| Ok(Box::new(Scheduled::of(config, ByClass::default())))),
     (known("forgets"), |config, _| Ok(Box::new(Scheduled::of(config, Forgets::default())))),
+    (known("few-cores"), |config, _| match config.cores {
+        0..3 => Ok(Box::new(Scheduled::of(config, Lifo::default()))),
+        cores => {
+            let number = cores.into();
+            Err(SettingError::Beyond { key: "cores", number, most: 2, of: "places" })
+        }
+    }),
 ]);
 
 fn with(policy: &str) -> Overrides {
@@ -92,4 +101,23 @@ fn a_policy_that_forgets_a_thread_is_found() {
         .collect();
     rules.sort_unstable();
     assert!(rules.len() >= 20, "{rules:?}");
+    let is_explained = |rule: &&str| RULES.iter().any(|(name, _)| name == rule);
+    assert!(rules.iter().all(is_explained), "{rules:?}");
+}
+
+#[test]
+fn a_setup_that_cannot_run_is_refused_with_its_cause() {
+    let few_cores = PolicyText { text: "few-cores".into(), from: &OWN };
+    let check = |cores, policy: &PolicyText| {
+        let mut setup = wave(cores, Rung::Prestaged, "fifo");
+        setup.agent.policy = policy.clone();
+        setup.check()
+    };
+    assert_eq!(check(2, &few_cores), Ok(()));
+    let refused = check(3, &few_cores).unwrap_err();
+    assert_eq!(refused.to_string(), "policy `few-cores`: `cores` is 3, and there are 2 places");
+    let nosuch = check(2, &PolicyText::shipped("nosuch")).unwrap_err();
+    assert!(matches!(nosuch, SetupError::Policy(_)), "{nosuch}");
+    let no_cores = check(0, &PolicyText::shipped("fifo")).unwrap_err();
+    assert!(matches!(no_cores, SetupError::Config(_)), "{no_cores}");
 }

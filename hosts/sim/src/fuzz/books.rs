@@ -1,22 +1,4 @@
-//! The checkers: books of their own about every thread and core, kept from what is seen to happen.
-//!
-//! | rule | what it says |
-//! | --- | --- |
-//! | `thread` | a thread's messages tell a possible life, one version after the other |
-//! | `once` | a thread gets onto a core only while it waits, and a core runs one at a time |
-//! | `current` | a decision is committed only if it names the thread's generation and sequence |
-//! | `slice` | the core's own timer ends a run not before its slice is over, and not much later |
-//! | `answer` | each decision of a window is answered once, in order, to the host's own knowledge |
-//! | `outcome` | the agent hears of each decision once, in order |
-//! | `order` | the policy hears each thread's messages in order, with none missing between resyncs |
-//! | `revoked` | once an agent is turned out, a core commits at most what it was just reading of it |
-//! | `idle` | no core is idle while a thread waits, beyond a bound ([`super::bounds`]) |
-//! | `recovery` | whatever is wrong, a thread that waits beside an idle core is served within a bound |
-//! | `calm` | without a fault that excuses it, no agent is turned out, and none asks for a resync |
-//! | `apart` | an enclave's history is the same whatever goes wrong in another |
-//! | `panic` | no code of ours panics |
-//! | `agent` | an honest agent never finds the host's window wrong |
-//! | `end` | when the faults are over, every thread ends within a bound |
+//! The checkers: books of their own about every thread and core, kept from what is seen to happen. [`RULES`] says what is checked.
 
 use std::collections::HashMap;
 
@@ -27,10 +9,38 @@ use wave_sched::wire::{Event, Kind};
 use super::bounds::{Bounds, Excuses};
 use crate::enclave::HostEvent;
 
+/// Every rule by its name, and what it says. The bounds are those of [`super::bounds`].
+pub const RULES: [(&str, &str); 15] = [
+    ("thread", "a thread's messages tell a possible life, one version after the other"),
+    ("once", "a thread gets onto a core only while it waits, and a core runs one at a time"),
+    ("current", "a decision is committed only if it names the thread's generation and sequence"),
+    ("slice", "the core's own timer ends a run not before its slice is over, and not much later"),
+    ("answer", "each decision of a window is answered once, in order, to the host's own knowledge"),
+    ("outcome", "the agent hears of each decision once, in order"),
+    (
+        "order",
+        "the policy hears each thread's messages in order, with none missing between resyncs",
+    ),
+    (
+        "revoked",
+        "once an agent is turned out, a core commits at most what it was just reading of it",
+    ),
+    ("idle", "no core is idle while a thread waits, beyond a bound"),
+    (
+        "recovery",
+        "whatever is wrong, a thread that waits beside an idle core is served within a bound",
+    ),
+    ("calm", "without a fault that excuses it, no agent is turned out, and none asks for a resync"),
+    ("apart", "an enclave's history is the same whatever goes wrong in another"),
+    ("panic", "neither Wave nor the policy panics"),
+    ("agent", "an honest agent never finds the host's window wrong"),
+    ("end", "when the faults are over, every thread ends within a bound"),
+];
+
 /// A rule was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which: a name of the table above.
+    /// Its name, one of [`RULES`].
     pub rule: &'static str,
     /// What was seen.
     pub what: String,

@@ -13,6 +13,7 @@ pub mod plan;
 mod run;
 mod shrink;
 
+pub use books::RULES;
 pub use faults::{FAULTS, Fault};
 pub use plan::{Overrides, Plan};
 pub use run::{Report, Violation, run};

@@ -10,7 +10,7 @@ use wave_sched::policies;
 
 use super::faults::{FAULTS, Fault};
 use crate::agent::{AgentSetup, PolicyText, Skew};
-use crate::enclave::Setup;
+use crate::enclave::{Setup, SetupError};
 use crate::machine::Machine;
 use crate::random::{self, Stream};
 
@@ -72,7 +72,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// The arguments of `wave fuzz` that say the same.
+    /// The same as arguments of the command `fuzz`, each with a space before it.
     pub fn to_arguments(&self) -> String {
         let mut text = String::new();
         if let Some(faults) = &self.faults {
@@ -122,6 +122,14 @@ impl Plan {
         injections.sort_by_key(|injection| injection.at);
         first.injections = injections;
         Plan { seed, enclaves: plans, messages: MESSAGES_MIN + 200 }
+    }
+
+    /// Checks each enclave's setup.
+    ///
+    /// # Errors
+    /// The first that cannot be run: an override's policy may refuse a configuration that was drawn.
+    pub fn check(&self) -> Result<(), SetupError> {
+        self.enclaves.iter().try_for_each(|enclave| enclave.setup.check())
     }
 
     /// The same, changed.

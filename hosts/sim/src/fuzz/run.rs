@@ -40,7 +40,7 @@ pub struct Violation {
     pub at: Nanos,
     /// In which enclave.
     pub enclave: usize,
-    /// Which rule: see [`super::books`].
+    /// Which rule, by its name in [`super::books::RULES`].
     pub rule: &'static str,
     /// What was seen.
     pub what: String,
