@@ -63,19 +63,18 @@ impl Registry {
 
     /// The names of policies that [`Registry::make`] knows, a user's own first.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        let shipped = self.deciding().flat_map(|known| known.policies).map(|policy| policy.name);
-        self.own_names().chain(shipped)
+        let shipped = self.deciding().flat_map(|known| self.policies_of(known));
+        self.own_policies().chain(shipped).map(|policy| policy.name)
     }
 
-    /// What there is to know of each policy, as text: a line with its name and its subsystem, `NAME (SUBSYSTEM): ABOUT`, and lines
+    /// Describes each policy in text: a line with its name and its subsystem, `NAME (SUBSYSTEM): ABOUT`, and lines
     /// about its settings, which are indented. Policies of a user's own are for `any` subsystem.
     pub fn describe(&self) -> String {
-        let own = self.own.iter().flat_map(|own| own.0).map(|(known, _)| ("any", *known));
-        let shipped = self
-            .deciding()
-            .flat_map(|subsystem| subsystem.policies.iter().map(|known| (subsystem.name, *known)));
-        let is_seen = |known: &Known| !self.own_names().any(|own| own == known.name);
-        let shipped = shipped.filter(|(_, known)| is_seen(known));
+        let own = self.own_policies().map(|policy| ("any", policy));
+        let of = |known: &'static Subsystem| {
+            self.policies_of(known).map(move |policy| (known.name, policy))
+        };
+        let shipped = self.deciding().flat_map(of);
         let mut text = String::new();
         for (subsystem, Known { name, about, settings }) in own.chain(shipped) {
             text += &format!("{name} ({subsystem}): {about}\n");
@@ -87,24 +86,31 @@ impl Registry {
         text
     }
 
-    fn own_names(&self) -> impl Iterator<Item = &'static str> {
-        self.own.iter().flat_map(|own| own.0).map(|(known, _)| known.name)
-    }
-
     /// Subsystems whose policies are [`Policy`]s.
     fn deciding(&self) -> impl Iterator<Item = &'static Subsystem> {
         self.subsystems.iter().copied().filter(|known| known.make.is_some())
     }
 
     /// The names for a host of this subsystem.
-    fn names_for(&self, subsystem: &Subsystem) -> String {
-        let shipped = subsystem.policies.iter().map(|policy| policy.name);
-        self.own_names().chain(shipped).collect::<Vec<_>>().join(", ")
+    fn names_for(&self, subsystem: &'static Subsystem) -> String {
+        let policies = self.own_policies().chain(self.policies_of(subsystem));
+        policies.map(|policy| policy.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The policies of a user's own.
+    /// The policies of a user's own. Of those that share a name, only the one that [`Registry::make`] makes.
     pub fn own_policies(&self) -> impl Iterator<Item = Known> {
-        self.own.iter().flat_map(|own| own.0).map(|(known, _)| *known)
+        let all = || self.own.iter().flat_map(|own| own.0).map(|(known, _)| *known);
+        let is_first = move |at: usize, name| all().take(at).all(|earlier| earlier.name != name);
+        let first = all().enumerate().filter(move |(at, policy)| is_first(*at, policy.name));
+        first.map(|(_, policy)| policy)
+    }
+
+    /// The policies of a subsystem, without those that a policy of a user's own hides. Policies that steer calls have names of
+    /// their own, which no other policy hides.
+    pub fn policies_of(&self, subsystem: &'static Subsystem) -> impl Iterator<Item = Known> {
+        let is_hidden =
+            |policy: &Known| subsystem.make.is_some() && self.own(policy.name).is_some();
+        subsystem.policies.iter().copied().filter(move |policy| !is_hidden(policy))
     }
 
     /// The user's list that has the policy named in `text`, if any.
@@ -225,6 +231,33 @@ mod tests {
             "there is no policy `theirs`; known policies for sched: mine, fifo, shinjuku, multi-queue, round-robin, \
              edf, vm; for memory: mine, sol, idle-age, threshold"
         );
+    }
+
+    #[test]
+    fn a_name_is_listed_once_by_the_policy_that_it_makes() {
+        const fn own(name: &'static str, about: &'static str) -> Known {
+            Known { name, about, settings: &[] }
+        }
+        static EARLIER: Own = Policies(&[
+            (own("mine", "earlier"), |_, _| unreachable!()),
+            (own("fifo", "hides the shipped one"), |_, _| unreachable!()),
+            (own("jbsq", "hides nothing"), |_, _| unreachable!()),
+        ]);
+        static LATER: Own = Policies(&[(own("mine", "later"), |config, _| {
+            Ok(Box::new(wave_sched::policies::fifo::Fifo::new(config)))
+        })]);
+        let registry = Registry::shipped().with_policies(&EARLIER).with_policies(&LATER);
+        let abouts: Vec<_> = registry.own_policies().map(|policy| policy.about).collect();
+        assert_eq!(abouts, ["later", "hides the shipped one", "hides nothing"]);
+        let is_listed = |subsystem, name| {
+            registry.policies_of(subsystem).any(|policy: Known| policy.name == name)
+        };
+        assert!(!is_listed(&wave_sched::SUBSYSTEM, "fifo"));
+        assert!(is_listed(&wave_sched::SUBSYSTEM, "shinjuku"));
+        assert!(is_listed(&wave_rpc::SUBSYSTEM, "jbsq"));
+        assert_eq!(registry.names().filter(|name| *name == "fifo").count(), 1);
+        assert_eq!(registry.describe().matches("\nfifo (").count(), 1);
+        assert_eq!(registry.make("mine", &threads()).unwrap().name(), "fifo");
     }
 
     #[test]

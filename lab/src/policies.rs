@@ -1,4 +1,4 @@
-//! `wave policies`: every policy that this binary has, with its settings.
+//! `policies`: every policy that this binary has, with its settings.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use wave_core::subsystem::Subsystem;
 
 use crate::terminal::{note, out, program};
 
-/// Which policies.
+/// The arguments of `policies`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave policies                     all policies, by subsystem
@@ -31,15 +31,10 @@ pub struct PoliciesArgs {
     json: bool,
 }
 
-/// Lists them.
+/// Lists policies, those of a user's own first, and returns the exit code. A policy that another of its name hides is left out: no
+/// command would run it.
 pub fn execute(registry: &Registry, args: &PoliciesArgs) -> ExitCode {
-    let is_wanted = |policy: &Known| args.name.as_deref().is_none_or(|name| name == policy.name);
-    let wanted = |subsystem: &'static Subsystem| {
-        let policies: Vec<Known> = subsystem.policies.iter().copied().filter(is_wanted).collect();
-        (!policies.is_empty()).then_some((subsystem, policies))
-    };
-    let own: Vec<Known> = registry.own_policies().filter(is_wanted).collect();
-    let found: Vec<_> = registry.subsystems().iter().copied().filter_map(wanted).collect();
+    let (own, found) = list(registry, args.name.as_deref());
     if own.is_empty() && found.is_empty() {
         let name = args.name.as_deref().unwrap_or_default();
         let program = program();
@@ -47,12 +42,7 @@ pub fn execute(registry: &Registry, args: &PoliciesArgs) -> ExitCode {
         return ExitCode::from(2);
     }
     if args.json {
-        let subsystems = found.iter().map(|(subsystem, policies)| to_json(subsystem, policies));
-        let mut list = json!({ "subsystems": subsystems.collect::<Vec<_>>() });
-        if !own.is_empty() {
-            list["own_policies"] = own.iter().map(policy).collect();
-        }
-        out!("{list}");
+        out!("{}", to_json(&own, &found));
     } else {
         if !own.is_empty() {
             print("of this program", "for any subsystem", &own);
@@ -61,6 +51,19 @@ pub fn execute(registry: &Registry, args: &PoliciesArgs) -> ExitCode {
     }
     ExitCode::SUCCESS
 }
+
+/// The policies of a user's own and those of each subsystem: of this name, or all.
+fn list(registry: &Registry, name: Option<&str>) -> (Vec<Known>, Vec<OfSubsystem>) {
+    let is_wanted = |policy: &Known| name.is_none_or(|name| name == policy.name);
+    let wanted = |subsystem: &'static Subsystem| {
+        let policies: Vec<Known> = registry.policies_of(subsystem).filter(is_wanted).collect();
+        (!policies.is_empty()).then_some((subsystem, policies))
+    };
+    let found = registry.subsystems().iter().copied().filter_map(wanted).collect();
+    (registry.own_policies().filter(is_wanted).collect(), found)
+}
+
+type OfSubsystem = (&'static Subsystem, Vec<Known>);
 
 fn print(whose: &str, about: &str, policies: &[Known]) {
     out!("{whose}: {about}");
@@ -73,7 +76,15 @@ fn print(whose: &str, about: &str, policies: &[Known]) {
     out!("");
 }
 
-fn to_json(subsystem: &Subsystem, policies: &[Known]) -> Value {
+fn to_json(own: &[Known], found: &[OfSubsystem]) -> Value {
+    let subsystems = found.iter().map(|(known, policies)| subsystem(known, policies));
+    json!({
+        "own_policies": own.iter().map(policy).collect::<Vec<_>>(),
+        "subsystems": subsystems.collect::<Vec<_>>(),
+    })
+}
+
+fn subsystem(subsystem: &Subsystem, policies: &[Known]) -> Value {
     json!({
         "id": subsystem.id.number(),
         "name": subsystem.name,
@@ -101,6 +112,9 @@ fn setting(setting: &Setting) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use wave_core::policy::Policy;
+    use wave_core::settings::Policies;
+
     use super::*;
 
     /// A policy whose default is not one of its values would be listed so, and refused.
@@ -109,7 +123,7 @@ mod tests {
         let registry = Registry::shipped();
         let mut names = Vec::new();
         for subsystem in registry.subsystems().iter().copied() {
-            let json = to_json(subsystem, subsystem.policies);
+            let json = super::subsystem(subsystem, subsystem.policies);
             assert_eq!(json["id"], subsystem.id.number());
             for policy in json["policies"].as_array().unwrap() {
                 let name = policy["name"].as_str().unwrap();
@@ -128,6 +142,24 @@ mod tests {
         for expected in ["sched shinjuku", "memory sol", "rpc jbsq"] {
             assert!(names.iter().any(|name| name == expected), "{names:?}");
         }
+    }
+
+    #[test]
+    fn a_shipped_policy_that_one_of_the_users_own_hides_is_left_out() {
+        static OWN: Policies<dyn Policy + Send> = Policies(&[(
+            Known { name: "fifo", about: "the user's own", settings: &[] },
+            |_, _| unreachable!("it is only listed"),
+        )]);
+        let json = |registry: &Registry| {
+            let (own, found) = list(registry, Some("fifo"));
+            to_json(&own, &found)
+        };
+        let shipped = json(&Registry::shipped());
+        assert_eq!(shipped["own_policies"], json!([]));
+        assert_eq!(shipped["subsystems"][0]["policies"][0]["name"], "fifo");
+        let hidden = json(&Registry::shipped().with_policies(&OWN));
+        assert_eq!(hidden["own_policies"][0]["about"], "the user's own");
+        assert_eq!(hidden["subsystems"], json!([]));
     }
 
     #[test]
