@@ -20,6 +20,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use wave_agent::Registry;
 use wave_core::policy::Policy;
 use wave_core::settings::Policies;
+use wave_core::subsystem::Subsystem;
 use wave_sim::agent::PolicyText;
 
 pub use failure::Failure;
@@ -76,16 +77,30 @@ pub fn main_with(registry: Registry) -> ExitCode {
     }
 }
 
-/// The scheduling policy that `text` names, of the program's own or shipped.
+/// The policy for threads that `text` names, with its settings checked: one of the program's own, or one that Wave ships.
 fn scheduling_policy(registry: &Registry, text: &str) -> Result<PolicyText, String> {
-    registry.check(text)?;
-    let shipped: &'static Policies<dyn Policy + Send> = &wave_sched::policies::SHIPPED;
-    let from = registry.own(text).unwrap_or(shipped);
     let name = text.split_once(':').map_or(text, |(name, _)| name);
-    match from.0.iter().any(|(known, _)| known.name == name) {
-        true => Ok(PolicyText { text: text.to_owned(), from }),
-        false => Err(format!("`{name}` does not schedule threads")),
+    let shipped: &'static Policies<dyn Policy + Send> = &wave_sched::policies::SHIPPED;
+    let has_it = || shipped.0.iter().any(|(known, _)| known.name == name);
+    if let Some(from) = registry.own(text).or_else(|| has_it().then_some(shipped)) {
+        from.parse(text).map_err(|error| error.to_string())?;
+        return Ok(PolicyText { text: text.to_owned(), from });
     }
+    let is_of = |other: &&&Subsystem| other.policies.iter().any(|known| known.name == name);
+    Err(match registry.subsystems().iter().find(is_of) {
+        Some(other) => {
+            format!(
+                "`{name}` is a policy of the subsystem `{}`: it does not schedule threads",
+                other.name
+            )
+        }
+        None => {
+            let own = registry.own_policies().map(|known| known.name);
+            let names = own.chain(shipped.0.iter().map(|(known, _)| known.name));
+            let names = names.collect::<Vec<_>>().join(", ");
+            format!("there is no policy `{name}`; policies that schedule threads: {names}")
+        }
+    })
 }
 
 /// A plain table for a terminal.
@@ -97,4 +112,26 @@ pub fn table(header: &[&str]) -> comfy_table::Table {
         .set_style(comfy_table::TableComponent::MiddleHeaderIntersections, '─')
         .set_header(header);
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_does_not_schedule_threads_is_refused_by_its_subsystem() {
+        let registry = Registry::shipped();
+        let refused = |text| scheduling_policy(&registry, text).map(drop).unwrap_err();
+        for (policy, subsystem) in [("sol:seed=7", "memory"), ("jbsq:k=4", "rpc")] {
+            let (name, _) = policy.split_once(':').unwrap();
+            let expected = format!(
+                "`{name}` is a policy of the subsystem `{subsystem}`: it does not schedule threads"
+            );
+            assert_eq!(refused(policy), expected);
+        }
+        let unknown = refused("nosuch:x=1");
+        assert!(unknown.starts_with("there is no policy `nosuch`; "), "{unknown}");
+        assert!(unknown.contains("fifo") && !unknown.contains("jbsq"), "{unknown}");
+        assert!(refused("shinjuku:slice_us=x").contains("slice_us=N"));
+    }
 }

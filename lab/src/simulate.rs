@@ -8,49 +8,57 @@ use clap::Args;
 use serde_json::{Value, json};
 use wave_agent::Registry;
 use wave_core::clock::Nanos;
-use wave_sim::agent::PolicyText;
+use wave_core::layout::CORES_MAX;
+use wave_core::settings::CLASSES_MAX;
+use wave_sim::enclave::Setup;
 use wave_sim::experiment::{Outcome, serve};
 use wave_sim::paper::{Rung, gets_and_ranges, overhead, wave};
 use wave_sim::requests::{Class, Load, Service};
 
-use crate::terminal::{note, out};
+use crate::terminal::{note, out, program};
 
-/// Which policies, and which loads.
+/// Number of points of one run: a policy under a load is a point.
+const POINTS_MAX: usize = 1_000;
+/// Number of requests of one point, warm-up included. If a policy serves none of them, all are kept in memory.
+const REQUESTS_MAX: u64 = 20_000_000;
+
+/// The arguments of `simulate`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The machine is the paper's: host cores, and an agent behind PCIe on a SmartNIC. Requests come in an open loop, each
-served by one of 3,000 workers, which has its class. The real queues, host protocol, agent loop and policy run, in virtual time: the same
-arguments give the same result on every machine.
+    after_help = "The simulated machine is the paper's: host cores, and an agent behind PCIe on a SmartNIC. Requests arrive in an open
+loop; 3,000 workers serve them, and a worker has the class of its request. The real queues, host protocol, agent loop and
+policy run in virtual time: the same arguments give the same result on every machine.
 
-Latencies begin when a request is due. `not done` counts requests that were not done 20 ms after the last arrival; their
+A latency begins when its request is due. `not done` counts requests that were not done 20 ms after the last arrival. Their
 classes are not recorded, so each counts as a slowest request of every class. A quantile is left out if it falls on one of
-them, or if fewer than ten requests lie beyond it. What the paper's RocksDB takes for a request beside its service is added to each.
+them, or if fewer than ten requests lie beyond it. The time that the paper's RocksDB needs for a request beside its service is
+added to each.
 
 Examples:
   wave simulate --policy fifo --load 30000
   wave simulate --policy fifo --policy shinjuku:slice_us=50 --load 10000,30000,50000
   wave simulate --policy fifo --load 80000 --class short=99:10 --class long=1:500 --json
 
-Exit codes: 0 simulated; 1 the agent was turned out; 2 bad arguments."
+Exit codes: 0 simulated; 1 the watchdog turned an agent out; 2 bad arguments."
 )]
 pub struct SimulateArgs {
-    /// A policy with its settings, as NAME:KEY=VALUE,...; once for each.
+    /// A policy with its settings, as NAME:KEY=VALUE,...; repeat the option for more policies.
     #[arg(long = "policy", value_name = "POLICY", required = true)]
     policies: Vec<String>,
-    /// Requests a second.
+    /// Loads in requests a second; each policy runs under each of them.
     #[arg(long = "load", value_name = "N,...", required = true, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     loads: Vec<u32>,
-    /// Host cores.
+    /// Number of host cores.
     #[arg(long, value_name = "N", default_value = "4", value_parser = cores)]
     cores: NonZeroU16,
-    /// A class of requests, by its share of them and its service time; once for each, class 0 first
-    /// [default: GET=99.5:10 RANGE=0.5:10000].
+    /// A class of requests, with its weight beside the other classes and its service time; repeat the option for more classes,
+    /// class 0 first [default: GET=99.5:10 RANGE=0.5:10000].
     #[arg(long = "class", value_name = "NAME=WEIGHT:MICROSECONDS")]
     classes: Vec<ClassArg>,
-    /// Virtual milliseconds that are measured, after 60 of warm-up.
+    /// Virtual milliseconds to measure, after 60 of warm-up.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     measure_ms: u64,
-    /// Decides when requests come, and of which class.
+    /// The seed of the requests' arrivals and classes.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Print one JSON object.
@@ -58,12 +66,9 @@ pub struct SimulateArgs {
     json: bool,
 }
 
-/// Classes that policies tell apart.
-const CLASSES_MAX: usize = wave_core::settings::CLASSES_MAX;
-
 fn cores(text: &str) -> Result<NonZeroU16, String> {
-    let cores = text.parse::<NonZeroU16>().ok().filter(|cores| cores.get() <= 240);
-    cores.ok_or_else(|| "1 to 240 cores".to_owned())
+    let fits = |cores: &NonZeroU16| usize::from(cores.get()) <= CORES_MAX;
+    text.parse().ok().filter(fits).ok_or_else(|| format!("1 to {CORES_MAX} cores"))
 }
 
 #[derive(Clone, Debug)]
@@ -74,7 +79,7 @@ impl FromStr for ClassArg {
 
     fn from_str(text: &str) -> Result<ClassArg, String> {
         let parse = || {
-            let (name, rest) = text.split_once('=')?;
+            let (name, rest) = text.split_once('=').filter(|(name, _)| !name.trim().is_empty())?;
             let (weight, us) = rest.split_once(':')?;
             let number = |text: &str, max: f64| {
                 text.parse().ok().filter(|number: &f64| *number > 0.0 && *number <= max)
@@ -91,54 +96,103 @@ impl FromStr for ClassArg {
 struct Point {
     policy: String,
     load: u32,
-    outcome: Outcome,
+    served_per_second: f64,
+    sent: u64,
+    not_done: u64,
+    classes: Vec<OfClass>,
+    agent_busy: f64,
+    agents_turned_out: u64,
+    trace_hash: u64,
 }
 
-/// Simulates them.
+/// The requests of one class at one point.
+struct OfClass {
+    name: String,
+    done: u64,
+    /// p50, p99 and p99.9.
+    latencies_us: [Option<f64>; 3],
+}
+
+/// What every point shares.
+struct Plan {
+    setups: Vec<Setup>,
+    /// The load at one request a second.
+    load: Load,
+}
+
+/// Runs every policy under every load and returns the exit code.
 pub fn execute(registry: &Registry, args: &SimulateArgs) -> ExitCode {
-    match simulate(registry, args) {
-        Ok(points) => {
-            if args.json {
-                out!("{}", to_json(args, &points));
-            }
-            let lost = points.iter().find(|point| point.outcome.counters.lost_agents > 0);
-            if let Some(Point { policy, load, .. }) = lost {
-                note!(
-                    "{}: the agent was turned out, under {policy} at {load}/s",
-                    crate::terminal::program()
-                );
-                return ExitCode::FAILURE;
-            }
-            ExitCode::SUCCESS
+    let points = plan(registry, args).and_then(|plan| {
+        let points = simulate(&plan, args)?;
+        if args.json {
+            out!("{}", to_json(args, &plan.load, &points));
         }
+        Ok(points)
+    });
+    match points {
+        Ok(points) => match points.iter().find(|point| point.agents_turned_out > 0) {
+            Some(Point { policy, load, .. }) => {
+                note!(
+                    "{}: the watchdog turned an agent out, under {policy} at {load}/s",
+                    program()
+                );
+                ExitCode::FAILURE
+            }
+            None => ExitCode::SUCCESS,
+        },
         Err(error) => {
-            note!("{} simulate: {error}", crate::terminal::program());
+            note!("{} simulate: {error}", program());
             ExitCode::from(2)
         }
     }
 }
 
-fn load_of(args: &SimulateArgs, load: u32, overhead: Nanos) -> Load {
-    let mut load = gets_and_ranges(f64::from(load), overhead);
-    if !args.classes.is_empty() {
-        load.classes = args.classes.iter().map(|class| class.0.clone()).collect();
+/// Checks everything that can be refused, before anything is printed.
+fn plan(registry: &Registry, args: &SimulateArgs) -> Result<Plan, String> {
+    let (classes, points) = (&args.classes, args.policies.len() * args.loads.len());
+    if classes.len() > CLASSES_MAX {
+        return Err(format!("{} classes; policies tell {CLASSES_MAX} apart", classes.len()));
+    }
+    let names = || classes.iter().map(|class| &class.0.name);
+    if let Some((_, name)) =
+        names().enumerate().find(|(at, name)| names().take(*at).any(|other| other == *name))
+    {
+        return Err(format!("two classes are called `{name}`"));
+    }
+    if points > POINTS_MAX {
+        return Err(format!("{points} policies and loads to combine; the limit is {POINTS_MAX}"));
+    }
+    let mut setups = Vec::new();
+    for text in &args.policies {
+        let mut setup = wave(args.cores.get(), Rung::Prestaged, "fifo");
+        setup.agent.policy = crate::scheduling_policy(registry, text)?;
+        setup.seed = args.seed;
+        setup.check().map_err(|error| error.to_string())?;
+        setups.push(setup);
+    }
+    // A property of the machine, so the same for every policy.
+    let mut load = gets_and_ranges(1.0, overhead(&wave(args.cores.get(), Rung::Prestaged, "fifo")));
+    if !classes.is_empty() {
+        load.classes = classes.iter().map(|class| class.0.clone()).collect();
     }
     load.measure = Nanos::from_millis(args.measure_ms);
-    load
+    let window_ms = load.end().0 / 1_000_000;
+    for per_second in &args.loads {
+        let requests = u64::from(*per_second) * window_ms / 1_000;
+        if requests > REQUESTS_MAX {
+            return Err(format!(
+                "--load {per_second} gives {requests} requests in {window_ms} ms, warm-up included; the limit is {REQUESTS_MAX}: \
+                 lower --load or --measure-ms"
+            ));
+        }
+    }
+    Ok(Plan { setups, load })
 }
 
-fn simulate(registry: &Registry, args: &SimulateArgs) -> Result<Vec<Point>, String> {
-    if args.classes.len() > CLASSES_MAX {
-        return Err(format!("{} classes; policies tell {CLASSES_MAX} apart", args.classes.len()));
-    }
-    let policies: Vec<PolicyText> = args
-        .policies
-        .iter()
-        .map(|text| crate::scheduling_policy(registry, text))
-        .collect::<Result<_, _>>()?;
-    let shown = !args.json;
+/// Simulates every point, and prints a table of them unless JSON is asked for.
+fn simulate(plan: &Plan, args: &SimulateArgs) -> Result<Vec<Point>, String> {
     let width = args.policies.iter().map(String::len).max().unwrap_or(0);
-    if shown {
+    if !args.json {
         let head =
             ["load/s", "served/s", "not done", "class", "done", "p50 us", "p99 us", "p99.9 us"];
         let [load, served, not_done, class, done, p50, p99, p999] = head;
@@ -148,17 +202,13 @@ fn simulate(registry: &Registry, args: &SimulateArgs) -> Result<Vec<Point>, Stri
         );
     }
     let mut points = Vec::new();
-    for policy in &policies {
-        let mut setup = wave(args.cores.get(), Rung::Prestaged, "fifo");
-        setup.agent.policy = policy.clone();
-        setup.seed = args.seed;
-        let overhead = overhead(&setup);
-        for &load in &args.loads {
-            let outcome = serve(&setup, &load_of(args, load, overhead));
-            let outcome = outcome.map_err(|error| error.to_string())?;
-            let point = Point { policy: policy.text.clone(), load, outcome };
-            if shown {
-                lines(args, &point, width).iter().for_each(|line| out!("{line}"));
+    for setup in &plan.setups {
+        for &per_second in &args.loads {
+            let load = Load { per_second: f64::from(per_second), ..plan.load.clone() };
+            let outcome = serve(setup, &load).map_err(|error| error.to_string())?;
+            let point = Point::new(setup, &load, per_second, &outcome);
+            if !args.json {
+                lines(&point, width).iter().for_each(|line| out!("{line}"));
             }
             points.push(point);
         }
@@ -166,79 +216,97 @@ fn simulate(registry: &Registry, args: &SimulateArgs) -> Result<Vec<Point>, Stri
     Ok(points)
 }
 
-/// Requests beyond a quantile, at least: with fewer it is chance.
+/// Number of requests that must lie beyond a quantile: with fewer it is chance.
 const BEYOND_MIN: u64 = 10;
 
-type OfClass = (String, u64, [Option<f64>; 3]);
-
-/// What came of each class: its name, requests done, and its latencies at three quantiles, in microseconds. A quantile is left
-/// out if fewer than [`BEYOND_MIN`] requests lie beyond it.
-fn of_classes<'a>(args: &'a SimulateArgs, point: &'a Point) -> impl Iterator<Item = OfClass> + 'a {
-    let classes = load_of(args, point.load, Nanos(0)).classes;
-    classes.into_iter().zip(&point.outcome.served.latencies).map(|(class, latencies)| {
-        let at = |quantile: f64| {
-            let (done, all) = (latencies.len(), latencies.len() + not_done(point));
-            let rank = (quantile * all as f64).ceil() as u64;
-            let is_known = rank <= done && all - rank >= BEYOND_MIN;
-            is_known.then(|| latencies.value_at_quantile(rank as f64 / done as f64) as f64 / 1e3)
-        };
-        (class.name, latencies.len(), [at(0.5), at(0.99), at(0.999)])
-    })
+impl Point {
+    fn new(setup: &Setup, load: &Load, per_second: u32, outcome: &Outcome) -> Point {
+        let served = &outcome.served;
+        let not_done = served.sent - served.done;
+        let classes = load.classes.iter().zip(&served.latencies).map(|(class, latencies)| {
+            let done = latencies.len();
+            let at = |quantile: f64| {
+                let all = done + not_done;
+                let rank = (quantile * all as f64).ceil() as u64;
+                let is_known = rank <= done && all - rank >= BEYOND_MIN;
+                is_known
+                    .then(|| latencies.value_at_quantile(rank as f64 / done as f64) as f64 / 1e3)
+            };
+            OfClass { name: class.name.clone(), done, latencies_us: [at(0.5), at(0.99), at(0.999)] }
+        });
+        Point {
+            policy: setup.agent.policy.text.clone(),
+            load: per_second,
+            served_per_second: served.finished_within as f64 * 1e9 / load.measure.0 as f64,
+            sent: served.sent,
+            not_done,
+            classes: classes.collect(),
+            agent_busy: outcome.agent_busy(),
+            agents_turned_out: outcome.counters.lost_agents,
+            trace_hash: outcome.trace_hash,
+        }
+    }
 }
 
-fn served_per_second(args: &SimulateArgs, point: &Point) -> f64 {
-    point.outcome.served.finished_within as f64 * 1e3 / args.measure_ms as f64
-}
-
-fn not_done(point: &Point) -> u64 {
-    point.outcome.served.sent - point.outcome.served.done
-}
-
-fn lines(args: &SimulateArgs, point: &Point, width: usize) -> Vec<String> {
-    let line = |(at, (name, done, quantiles)): (usize, OfClass)| {
+/// The table's lines of one point: a line for each class.
+fn lines(point: &Point, width: usize) -> Vec<String> {
+    let line = |(at, class): (usize, &OfClass)| {
+        let Point { policy, load, served_per_second, not_done, .. } = point;
         let first = match at {
-            0 => format!(
-                "{:width$} {:>9} {:>9.0} {:>9}",
-                point.policy,
-                point.load,
-                served_per_second(args, point),
-                not_done(point)
-            ),
+            0 => format!("{policy:width$} {load:>9} {served_per_second:>9.0} {not_done:>9}"),
             _ => " ".repeat(width + 30),
         };
-        let [p50, p99, p999] = quantiles.map(|us| us.map_or("-".into(), |us| format!("{us:.1}")));
+        let OfClass { name, done, latencies_us } = class;
+        let [p50, p99, p999] =
+            latencies_us.map(|us| us.map_or("-".into(), |us| format!("{us:.1}")));
         format!("{first}  {name:10} {done:>8} {p50:>10} {p99:>10} {p999:>10}")
     };
-    of_classes(args, point).enumerate().map(line).collect()
+    point.classes.iter().enumerate().map(line).collect()
 }
 
-fn to_json(args: &SimulateArgs, points: &[Point]) -> Value {
+fn to_json(args: &SimulateArgs, load: &Load, points: &[Point]) -> Value {
+    let ms = |time: Nanos| time.0 as f64 / 1e6;
+    let us = |time: Nanos| time.0 as f64 / 1e3;
+    let classes = load.classes.iter().map(|class| {
+        json!({ "class": class.name, "weight": class.weight, "service_us": us(class.service.mean()) })
+    });
     let points = points.iter().map(|point| {
-        let classes = of_classes(args, point).map(|(name, done, [p50, p99, p999])| {
+        let classes = point.classes.iter().map(|OfClass { name, done, latencies_us }| {
+            let [p50, p99, p999] = latencies_us;
             json!({ "class": name, "done": done, "p50_us": p50, "p99_us": p99, "p999_us": p999 })
         });
         json!({
             "policy": point.policy,
             "offered_per_second": point.load,
-            "served_per_second": served_per_second(args, point),
-            "sent": point.outcome.served.sent,
-            "not_done": not_done(point),
+            "served_per_second": point.served_per_second,
+            "sent": point.sent,
+            "not_done": point.not_done,
             "classes": classes.collect::<Vec<_>>(),
-            "agent_busy_share": point.outcome.agent_busy(),
-            "agents_turned_out": point.outcome.counters.lost_agents,
-            "trace_hash": format!("{:016x}", point.outcome.trace_hash),
+            "agent_busy_share": point.agent_busy,
+            "agents_turned_out": point.agents_turned_out,
+            "trace_hash": format!("{:016x}", point.trace_hash),
         })
     });
     json!({
         "host": "sim",
         "cores": args.cores,
         "seed": args.seed,
+        "classes": classes.collect::<Vec<_>>(),
+        "request_overhead_us": us(load.overhead),
+        "warmup_ms": ms(load.warmup),
+        "measure_ms": ms(load.measure),
         "points": points.collect::<Vec<_>>(),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use wave_core::policy::Policy;
+    use wave_core::settings::{Known, Policies, SettingError};
+    use wave_sched::scheduler::{Run, Scheduled, Scheduler, Thread};
+
     use super::*;
 
     fn args(policies: &[&str]) -> SimulateArgs {
@@ -253,39 +321,122 @@ mod tests {
         }
     }
 
+    fn json(args: &SimulateArgs) -> Value {
+        let plan = plan(&Registry::shipped(), args).unwrap();
+        to_json(args, &plan.load, &simulate(&plan, args).unwrap())
+    }
+
+    fn refused(registry: &Registry, args: &SimulateArgs) -> String {
+        plan(registry, args).err().unwrap()
+    }
+
     #[test]
     fn each_policy_has_a_point_for_each_load_and_classes_of_its_own() {
         let args = args(&["fifo", "shinjuku:slice_us=20"]);
-        let points = simulate(&Registry::shipped(), &args).unwrap();
-        let json = to_json(&args, &points);
-        assert_eq!(json["points"].as_array().unwrap().len(), 2);
-        assert_eq!(json["points"][1]["policy"], "shinjuku:slice_us=20");
+        let result = json(&args);
+        assert_eq!(result["points"].as_array().unwrap().len(), 2);
+        assert_eq!(result["points"][1]["policy"], "shinjuku:slice_us=20");
         // Each point is of its own policy.
-        assert_ne!(json["points"][0]["trace_hash"], json["points"][1]["trace_hash"]);
-        let classes = json["points"][0]["classes"].as_array().unwrap();
+        assert_ne!(result["points"][0]["trace_hash"], result["points"][1]["trace_hash"]);
+        let classes = result["points"][0]["classes"].as_array().unwrap();
         assert_eq!([&classes[0]["class"], &classes[1]["class"]], ["a", "b"]);
         assert!(classes[0]["p50_us"].as_f64().unwrap() >= 10.0);
         assert!(classes[1]["p50_us"].as_f64().unwrap() >= 40.0);
         assert!(classes[0]["done"].as_u64() > classes[1]["done"].as_u64());
-        let again = to_json(&args, &simulate(&Registry::shipped(), &args).unwrap());
-        assert_eq!(json, again);
+        assert_eq!(result, json(&args));
+    }
+
+    #[test]
+    fn json_says_what_was_simulated() {
+        let result = json(&args(&["fifo"]));
+        let classes = json!([
+            { "class": "a", "weight": 3.0, "service_us": 10.0 },
+            { "class": "b", "weight": 1.0, "service_us": 40.0 },
+        ]);
+        assert_eq!(result["classes"], classes);
+        assert_eq!((&result["warmup_ms"], &result["measure_ms"]), (&json!(60.0), &json!(10.0)));
+        assert!(result["request_overhead_us"].as_f64().unwrap() > 0.0);
     }
 
     #[test]
     fn a_policy_that_schedules_no_threads_is_refused() {
-        let refused = |policy| simulate(&Registry::shipped(), &args(&[policy])).err().unwrap();
-        assert_eq!(refused("sol"), "`sol` does not schedule threads");
+        let refused = |policy| refused(&Registry::shipped(), &args(&[policy]));
+        assert!(refused("sol").contains("of the subsystem `memory`"));
+        assert!(refused("jbsq").contains("of the subsystem `rpc`"));
         assert!(refused("nosuch").contains("there is no policy `nosuch`"));
         assert!(refused("shinjuku:slice_us=x").contains("slice_us=N"));
     }
 
+    /// First in, first out.
+    #[derive(Default)]
+    struct Line(VecDeque<Thread>);
+
+    impl Scheduler for Line {
+        fn ready(&mut self, thread: Thread) {
+            self.0.push_back(thread);
+        }
+
+        fn pick(&mut self, _core: u16) -> Option<Run> {
+            self.0.pop_front().map(Run::to_completion)
+        }
+    }
+
+    /// A policy that takes enclaves of exactly two cores.
+    static PAIR: Policies<dyn Policy + Send> =
+        Policies(&[(Known { name: "pair", about: "", settings: &[] }, |config, _| {
+            match config.cores {
+                2 => Ok(Box::new(Scheduled::of(config, Line::default()))),
+                cores => Err(SettingError::Beyond {
+                    key: "cores",
+                    number: cores.into(),
+                    most: 2,
+                    of: "places",
+                }),
+            }
+        })]);
+
     #[test]
-    fn a_class_is_a_name_a_share_and_a_time() {
+    fn a_policy_that_refuses_the_machine_is_an_error_and_one_that_takes_it_runs() {
+        let registry = Registry::shipped().with_policies(&PAIR);
+        let mut args = args(&["pair"]);
+        assert_eq!(execute(&registry, &args), ExitCode::SUCCESS);
+        args.cores = NonZeroU16::new(3).unwrap();
+        assert!(refused(&registry, &args).contains("there are 2 places"));
+        assert_eq!(execute(&registry, &args), ExitCode::from(2));
+    }
+
+    #[test]
+    fn points_requests_and_names_of_classes_have_limits() {
+        let shipped = Registry::shipped();
+        let with = |change: &dyn Fn(&mut SimulateArgs)| {
+            let mut args = args(&["fifo"]);
+            change(&mut args);
+            refused(&shipped, &args)
+        };
+        let too_long = with(&|args| (args.loads, args.measure_ms) = (vec![10_000_000], 100_000));
+        assert!(too_long.contains("the limit is 20000000"), "{too_long}");
+        let many = with(&|args| args.loads = vec![1; POINTS_MAX + 1]);
+        assert!(many.contains("the limit is 1000"), "{many}");
+        let twice = with(&|args| args.classes.push("a=1:1".parse().unwrap()));
+        assert_eq!(twice, "two classes are called `a`");
+    }
+
+    #[test]
+    fn a_class_is_a_name_a_weight_and_a_time() {
         let class = "GET=99.5:10".parse::<ClassArg>().unwrap().0;
         assert_eq!((class.name.as_str(), class.weight), ("GET", 99.5));
         assert_eq!(class.service, Service::Fixed(Nanos(10_000)));
-        for wrong in ["GET", "GET=1", "GET=0:10", "GET=1:-3", "GET=1:1e9", "GET=x:1"] {
+        for wrong in
+            ["GET", "GET=1", "GET=0:10", "GET=1:-3", "GET=1:1e9", "GET=x:1", "=1:10", " =1:10"]
+        {
             assert!(wrong.parse::<ClassArg>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn cores_are_those_of_an_enclave() {
+        assert_eq!(cores("240").unwrap().get(), 240);
+        assert_eq!(cores("241"), Err("1 to 240 cores".to_owned()));
+        assert!(cores("0").is_err());
     }
 }
