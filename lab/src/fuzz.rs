@@ -1,4 +1,4 @@
-//! `wave fuzz`: seeded histories of the real code under faults, checked from outside.
+//! `fuzz`: seeded histories of the real code under faults, checked from outside.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clap::Args;
 use serde_json::{Value, json};
 use wave_agent::Registry;
-use wave_sim::fuzz::{self, FAULTS, Fault, Overrides, Plan, Report};
+use wave_sim::fuzz::{self, FAULTS, Fault, Overrides, Plan, RULES, Report};
 
 use crate::progress::Progress;
 use crate::table;
@@ -17,67 +17,72 @@ use crate::terminal::{note, out, program, started_as};
 
 /// Seeds between two steps of the progress bar.
 const BATCH: u64 = 20;
-/// Seeds after which every kind of fault must have happened.
+/// Number of seeds within which every kind of fault must happen.
 const ENOUGH: u64 = 500;
-/// Failures that are told in full.
+/// Number of failures that are reported in full; all are counted.
 const FAILURES_MAX: usize = 20;
+/// Number of seeds of one run.
+const SEEDS_MAX: u64 = 1 << 32;
+/// Seeds are below this, so that no sum of a seed and a count overflows.
+const SEED_END: u64 = 1 << 48;
 
-/// Which histories.
+/// The arguments of `fuzz`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Each seed is a history of its own: cores, queues, link, policy, threads and faults are drawn
-from it, and the production queues, host protocol, agent and policies run it in virtual time. At least
-10,000 messages and a fault each. Checkers that keep books of their own watch from outside.
+    after_help = "Each seed gives one history: cores, queues, link, policy, threads and faults are drawn from it. The
+production queues, host protocol, agent and policies run it in virtual time, with at least 10,000 messages
+and one fault. Checkers that keep their own books watch from outside.
 
 Examples:
   wave fuzz                            200 seeds
   wave fuzz --seeds 2000 --json        two thousand, as one object
   wave fuzz --seed 35                  one history again, exactly
-  wave fuzz --seed 35 --shrink         the smallest history found that fails alike
+  wave fuzz --seed 35 --shrink         the smallest history found that breaks the same rule
   wave fuzz --fault lost-kick,agent-stop --seeds 500
   wave fuzz --policy shinjuku:slice_us=5
 
-Exit codes: 0 no rule was broken; 1 one was (the command that replays it is printed),
-or a kind of fault never happened in 500 seeds or more; 2 bad arguments."
+Exit codes: 0 no rule was broken; 1 a rule was broken (the command that replays the history is printed),
+or a kind of fault never happened in 500 seeds or more; 2 bad arguments, or the policy refuses a
+configuration that a seed drew."
 )]
 pub struct FuzzArgs {
-    /// How many seeds.
-    #[arg(long, default_value_t = 200, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    /// Number of seeds.
+    #[arg(long, default_value_t = 200, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: u64,
-    /// The first of them.
-    #[arg(long, default_value_t = 0, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    /// The first seed.
+    #[arg(long, default_value_t = 0, conflicts_with = "seed", value_parser = clap::value_parser!(u64).range(..SEED_END))]
     from: u64,
-    /// Only this seed.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    /// Run only this seed.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..SEED_END))]
     seed: Option<u64>,
     /// Make each failing history smaller.
     #[arg(long)]
     shrink: bool,
-    /// Every history under this policy, as NAME:KEY=VALUE,..., instead of one that is drawn.
+    /// Run every history under this policy, as NAME:KEY=VALUE,..., instead of a drawn one.
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
     /// Inject only faults of these kinds (messages are reordered and queues run full by themselves, too).
     #[arg(long = "fault", value_delimiter = ',', value_parser = fault)]
     faults: Vec<Fault>,
-    /// Keep only these faults of the history, by number from 0, or none.
+    /// Keep only these faults of the history, by their numbers from 0, or `none`.
     #[arg(long, value_delimiter = ',', requires = "seed")]
     keep_faults: Vec<String>,
-    /// So many messages instead of 10,200.
+    /// Send this many messages instead of 10,200.
     #[arg(long, requires = "seed")]
     messages: Option<u64>,
-    /// So many threads alive at once.
+    /// Keep at most this many threads alive at once.
     #[arg(long, requires = "seed")]
     threads: Option<u32>,
-    /// Only the first enclave.
+    /// Run only the first enclave.
     #[arg(long, requires = "seed")]
     alone: bool,
-    /// Histories at a time; as many as there are CPUs, unless said.
+    /// Number of histories that run at the same time [default: one per CPU].
     #[arg(long)]
     jobs: Option<NonZeroUsize>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long)]
     quiet: bool,
 }
@@ -118,19 +123,21 @@ impl FuzzArgs {
     }
 }
 
-/// All histories together.
+/// The sum of all histories.
 #[derive(Default)]
 struct Sum {
     seeds: u64,
     messages: u64,
     messages_min: Option<u64>,
     faults: BTreeMap<&'static str, u64>,
-    /// Of the history in which least went wrong.
+    /// Number of faults in the history with the fewest.
     faults_min: Option<u64>,
     violations: u64,
     failures: Vec<Value>,
     /// Does not depend on the order in which histories ended.
     trace_hash: u64,
+    /// Why a seed's history cannot run at all.
+    refused: Option<String>,
 }
 
 impl Sum {
@@ -164,7 +171,7 @@ impl Sum {
     }
 }
 
-/// Runs them.
+/// Runs the histories, prints their sum, and returns the exit code.
 pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
     let overrides = match args.overrides(registry) {
         Ok(overrides) => overrides,
@@ -175,6 +182,10 @@ pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
     };
     let (from, count) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
     let sum = run(args, &overrides, from, count);
+    if let Some(why) = &sum.refused {
+        note!("{} fuzz: {why}", program());
+        return ExitCode::from(2);
+    }
     if args.json {
         out!("{}", sum.to_json());
     } else {
@@ -204,7 +215,15 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
             let seeds = from + first..from + count.min(first + BATCH);
             progress.begin(&format!("seeds {} to {}", seeds.start, seeds.end - 1));
             for seed in seeds {
-                let report = fuzz::run(&Plan::new(seed, &args.faults).with(overrides));
+                let plan = Plan::new(seed, &args.faults).with(overrides);
+                if let Err(error) = plan.check() {
+                    let mut sum = sum.lock().expect("nobody panics with it");
+                    sum.refused.get_or_insert(format!("seed {seed}: {error}"));
+                }
+                if sum.lock().expect("nobody panics with it").refused.is_some() {
+                    return;
+                }
+                let report = fuzz::run(&plan);
                 let failure = failure(args, overrides, seed, &report);
                 let mut sum = sum.lock().expect("nobody panics with it");
                 sum.add(seed, &report);
@@ -217,7 +236,7 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
     };
     let threads = args.jobs.or(std::thread::available_parallelism().ok()).map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..count.div_ceil(BATCH).min(threads as u64) {
             scope.spawn(worker);
         }
     });
@@ -236,11 +255,17 @@ fn failure(args: &FuzzArgs, overrides: &Overrides, seed: u64, report: &Report) -
     Some(json!({
         "seed": seed,
         "rule": violation.rule,
+        "rule_says": says(violation.rule),
         "what": violation.what,
         "enclave": violation.enclave,
         "at_ns": violation.at.0,
         "command": args.command(seed, &smaller),
     }))
+}
+
+/// What a rule says.
+fn says(rule: &str) -> &'static str {
+    RULES.iter().find(|(name, _)| *name == rule).map_or("", |(_, says)| says)
 }
 
 fn print(sum: &Sum) {
@@ -261,16 +286,113 @@ fn print(sum: &Sum) {
     for failure in &sum.failures {
         let text = |key: &str| failure[key].as_str().unwrap_or_default();
         out!(
-            "\nseed {} breaks the rule `{}` at {} ns, enclave {}: {}\n  again: {}",
+            "\nseed {} breaks the rule `{}` ({}) at {} ns, enclave {}: {}\n  again: {}",
             failure["seed"],
             text("rule"),
+            text("rule_says"),
             failure["at_ns"],
             failure["enclave"],
             text("what"),
             text("command"),
         );
     }
-    if !sum.failures.is_empty() {
-        out!("\nThe rules: hosts/sim/src/fuzz/books.rs");
+    let untold = sum.violations - sum.failures.len() as u64;
+    if untold > 0 {
+        out!("\n{untold} more failures are not shown");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use clap::Parser;
+    use wave_core::policy::Policy;
+    use wave_core::settings::{Known, Policies, SettingError};
+    use wave_sched::scheduler::{Run, Scheduled, Scheduler, Thread};
+
+    use super::*;
+
+    /// First in, first out, but for every hundredth thread, which it forgets.
+    #[derive(Default)]
+    struct Forgets(VecDeque<Thread>, u32);
+
+    impl Scheduler for Forgets {
+        fn ready(&mut self, thread: Thread) {
+            self.1 += 1;
+            if !self.1.is_multiple_of(100) {
+                self.0.push_back(thread);
+            }
+        }
+
+        fn pick(&mut self, _core: u16) -> Option<Run> {
+            self.0.pop_front().map(Run::to_completion)
+        }
+    }
+
+    const fn own(name: &'static str) -> Known {
+        Known { name, about: "", settings: &[] }
+    }
+
+    static OWN: Policies<dyn Policy + Send> = Policies(&[
+        (own("forgets"), |config, _| Ok(Box::new(Scheduled::of(config, Forgets::default())))),
+        (own("few-cores"), |config, _| match config.cores {
+            0..3 => Ok(Box::new(Scheduled::of(config, Forgets::default()))),
+            cores => {
+                let number = cores.into();
+                Err(SettingError::Beyond { key: "cores", number, most: 2, of: "places" })
+            }
+        }),
+    ]);
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: FuzzArgs,
+    }
+
+    fn parse(words: &str) -> FuzzArgs {
+        Line::parse_from(["fuzz"].into_iter().chain(words.split_whitespace())).args
+    }
+
+    fn registry() -> Registry {
+        Registry::shipped().with_policies(&OWN)
+    }
+
+    #[test]
+    fn the_printed_command_runs_the_same_history() {
+        let words = "--seed 35 --keep-faults 0,2 --messages 100 --threads 3 --alone --fault lost-kick,agent-stop \
+                     --policy shinjuku:slice_us=5,timer=core";
+        let args = parse(words);
+        let overrides = args.overrides(&registry()).unwrap();
+        let command = args.command(35, &overrides);
+        let (_, printed) = command.split_once(" fuzz ").unwrap();
+        let again = parse(printed);
+        let same = again.overrides(&registry()).unwrap();
+        assert_eq!((again.seed, &again.faults), (Some(35), &args.faults));
+        assert_eq!(same.policy.as_ref().unwrap().text, "shinjuku:slice_us=5,timer=core");
+        assert_eq!((same.faults, same.alone), (Some(vec![0, 2]), true));
+        assert_eq!((same.messages, same.threads), (Some(100), Some(3)));
+    }
+
+    #[test]
+    fn a_policy_of_the_users_own_that_forgets_threads_is_found_and_the_rule_explained() {
+        let args = parse("--seeds 4 --policy forgets --quiet");
+        let sum = run(&args, &args.overrides(&registry()).unwrap(), 0, 4);
+        assert!(sum.violations >= 3, "{:?}", sum.failures);
+        for failure in &sum.failures {
+            let command = failure["command"].as_str().unwrap();
+            assert!(command.ends_with("--policy forgets"), "{command}");
+            assert!(!failure["rule_says"].as_str().unwrap().is_empty(), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_refuses_a_drawn_configuration_is_an_error_and_no_violation() {
+        let args = parse("--seeds 20 --policy few-cores --quiet");
+        let sum = run(&args, &args.overrides(&registry()).unwrap(), 0, 20);
+        let why = sum.refused.unwrap();
+        assert!(why.starts_with("seed ") && why.contains("there are 2 places"), "{why}");
+        assert_eq!(execute(&registry(), &args), ExitCode::from(2));
     }
 }
