@@ -41,8 +41,8 @@ pub struct AgentArgs {
     /// Give the CPU away between looks: for an agent that shares its CPU.
     #[arg(long)]
     pub share_cpu: bool,
-    /// Write a log of what the agent hears and decides, for `wave replay` and `wave trace`. Takes
-    /// some of the agent's time.
+    /// Write a log of what the agent hears and decides. The commands `replay` and `trace` read it: those of `wave` for policies
+    /// that Wave ships, those of a laboratory (wave_lab::main_with) for policies of your own. Takes some of the agent's time.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     pub record: Option<PathBuf>,
     /// What the log's header says about where it comes from.

@@ -1,8 +1,8 @@
-//! The laboratory: what is done with policies and logs away from a host. Policies are listed, simulated over a range of loads and
-//! run through faulty histories; logs are replayed and drawn as traces.
+//! The laboratory: commands for policies and logs, away from a host. `policies` lists policies, `simulate` runs them over a range of
+//! loads, `fuzz` runs them through histories with faults; `replay` feeds a log to a policy, and `trace` draws it.
 //!
-//! `wave` has all of them but `simulate`, for what Wave ships. A program with policies or subsystems of its own gets all of them from
-//! [`main_with`].
+//! `wave` has all of them but `simulate`, for the policies that Wave ships. A program with policies or subsystems of its own gets all
+//! of them from [`main_with`].
 #![forbid(unsafe_code)]
 
 mod failure;
@@ -14,6 +14,7 @@ pub mod simulate;
 pub mod terminal;
 pub mod trace;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -41,7 +42,7 @@ enum Command {
     Policies(policies::PoliciesArgs),
     /// Simulate policies over a range of loads.
     Simulate(simulate::SimulateArgs),
-    /// Run thousands of faulty histories of the real code, and check them.
+    /// Run seeded histories of the real code under faults, and check them.
     Fuzz(fuzz::FuzzArgs),
     /// Feed an agent's log to a policy again, expecting the same decisions.
     Replay(replay::ReplayArgs),
@@ -49,7 +50,7 @@ enum Command {
     Trace(trace::TraceArgs),
 }
 
-/// The whole of a laboratory's `main`.
+/// The `main` of a laboratory.
 ///
 /// ```no_run
 /// use wave_agent::Registry;
@@ -59,22 +60,55 @@ enum Command {
 /// }
 /// ```
 pub fn main_with(registry: Registry) -> ExitCode {
+    run_from(&registry, std::env::args_os().skip(1))
+}
+
+/// Runs one command with these arguments, the command's name first, as [`main_with`] does with those of the process. Prints to
+/// standard output and standard error, and returns the exit code.
+///
+/// ```
+/// use std::process::ExitCode;
+/// use wave_agent::Registry;
+///
+/// let code = wave_lab::run_from(&Registry::shipped(), ["fuzz", "--policy", "nosuch"]);
+/// assert_eq!(code, ExitCode::from(2));
+/// ```
+pub fn run_from(
+    registry: &Registry,
+    arguments: impl IntoIterator<Item = impl Into<OsString>>,
+) -> ExitCode {
     let program = terminal::program();
-    let mut command = Lab::command().bin_name(program.clone());
+    let arguments = arguments.into_iter().map(Into::into);
+    let words = std::iter::once(OsString::from(&program)).chain(arguments);
+    let matches = command(&program).try_get_matches_from(words);
+    let lab = match matches.and_then(|matches| Lab::from_arg_matches(&matches)) {
+        Ok(lab) => lab,
+        Err(error) => {
+            // A help text, too. If nobody reads it, nobody misses it.
+            let _ = error.print();
+            return ExitCode::from(error.exit_code() as u8);
+        }
+    };
+    match lab.command {
+        Command::Policies(args) => policies::execute(registry, &args),
+        Command::Simulate(args) => simulate::execute(registry, &args),
+        Command::Fuzz(args) => fuzz::execute(registry, &args),
+        Command::Replay(args) => replay::execute(registry, &args),
+        Command::Trace(args) => trace::execute(registry, &args),
+    }
+}
+
+/// The command line of a laboratory that was started as `program`. Help texts are written for `wave`; examples of the laboratory's
+/// own commands get the program's name.
+fn command(program: &str) -> clap::Command {
+    let mut command = Lab::command().bin_name(program);
     for name in command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect::<Vec<_>>() {
         command = command.mut_subcommand(&name, |sub| {
             let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
             sub.after_help(help.replace(&format!("wave {name}"), &format!("{program} {name}")))
         });
     }
-    let lab = Lab::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
-    match lab.command {
-        Command::Policies(args) => policies::execute(&registry, &args),
-        Command::Simulate(args) => simulate::execute(&registry, &args),
-        Command::Fuzz(args) => fuzz::execute(&registry, &args),
-        Command::Replay(args) => replay::execute(&registry, &args),
-        Command::Trace(args) => trace::execute(&registry, &args),
-    }
+    command
 }
 
 /// The policy for threads that `text` names, with its settings checked: one of the program's own, or one that Wave ships.
@@ -117,6 +151,25 @@ pub fn table(header: &[&str]) -> comfy_table::Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_texts_name_the_program_as_it_was_started() {
+        let mut command = command("my-lab");
+        for name in ["policies", "simulate", "fuzz", "replay", "trace"] {
+            let sub = command.find_subcommand_mut(name).unwrap();
+            let help = sub.render_long_help().to_string();
+            assert!(help.contains(&format!("my-lab {name}")), "{help}");
+            assert!(!help.contains(&format!("wave {name}")), "{help}");
+        }
+    }
+
+    #[test]
+    fn wrong_arguments_and_a_request_for_help_have_their_exit_codes() {
+        let run = |arguments: &[&str]| run_from(&Registry::shipped(), arguments);
+        assert_eq!(run(&["nosuch"]), ExitCode::from(2));
+        assert_eq!(run(&["simulate", "--policy", "fifo"]), ExitCode::from(2));
+        assert_eq!(run(&["fuzz", "--help"]), ExitCode::SUCCESS);
+    }
 
     #[test]
     fn a_policy_that_does_not_schedule_threads_is_refused_by_its_subsystem() {

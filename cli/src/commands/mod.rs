@@ -72,7 +72,7 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Write an agent's log as a trace that Perfetto opens.
     Trace(trace::TraceArgs),
-    /// Run thousands of faulty histories of the real code, and check them.
+    /// Run seeded histories of the real code under faults, and check them.
     Fuzz(fuzz::FuzzArgs),
     /// Tell what this machine can run, and why not.
     Doctor(doctor::DoctorArgs),
