@@ -1,13 +1,27 @@
-//! The laboratory's commands know the policies of this crate.
+//! The laboratory's commands run the policies of this crate.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::collections::VecDeque;
+use std::process::{Command, ExitCode};
 
-/// Runs `examples/lab.rs`, and returns what it printed.
+use wave_agent::Registry;
+use wave_core::policy::Policy;
+use wave_core::settings::{Known, Policies};
+use wave_sched::scheduler::{Run, Scheduled, Scheduler, Thread};
+
+/// Has cargo build and run `examples/lab.rs` as this test was built, and returns what it printed.
 fn lab(arguments: &str) -> String {
-    let tests = std::env::current_exe().unwrap();
-    let built: PathBuf = tests.ancestors().nth(2).unwrap().join("examples/lab");
-    let output = Command::new(&built).args(arguments.split_whitespace()).output().unwrap();
+    let test = std::env::current_exe().unwrap();
+    // TARGET/PROFILE/deps/laboratory-1234
+    let profile = test.ancestors().nth(2).unwrap();
+    let name = match profile.file_name().unwrap().to_str().unwrap() {
+        "debug" => "dev",
+        name => name,
+    };
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["run", "--quiet", "--locked", "--offline", "--example", "lab", "--profile", name]);
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+    cargo.arg("--target-dir").arg(profile.parent().unwrap());
+    let output = cargo.arg("--").args(arguments.split_whitespace()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments}: {errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -21,9 +35,51 @@ fn its_policies_are_listed_with_their_settings() {
 }
 
 #[test]
-fn its_policies_are_simulated_and_fuzzed() {
-    let table = lab("simulate --policy lottery:slice_us=50 --load 20000 --measure-ms 10");
-    assert!(table.contains("lottery:slice_us=50") && table.contains("RANGE"), "{table}");
-    let sum = lab("fuzz --policy lottery --seeds 4 --json");
-    assert!(sum.contains("\"violations\":0"), "{sum}");
+fn its_policies_are_simulated() {
+    let policies = ["fifo", "lottery:tickets=20/1,slice_us=50"];
+    let table = lab(&format!(
+        "simulate --load 50000 --measure-ms 100 --policy {} --policy {}",
+        policies[0], policies[1]
+    ));
+    let get_p50_us = |policy: &str| {
+        let line = table.lines().find(|line| line.starts_with(policy)).unwrap();
+        line.split_whitespace().nth(6).unwrap().parse::<f64>().unwrap()
+    };
+    // GETs do not wait for a RANGE query to end.
+    let [fifo, lottery] = policies.map(get_p50_us);
+    assert!(lottery < fifo, "{table}");
+}
+
+/// First in, first out, but for every hundredth thread, which it forgets: that thread starves.
+#[derive(Default)]
+struct Forgets(VecDeque<Thread>, u32);
+
+impl Scheduler for Forgets {
+    fn ready(&mut self, thread: Thread) {
+        self.1 += 1;
+        if !self.1.is_multiple_of(100) {
+            self.0.push_back(thread);
+        }
+    }
+
+    fn pick(&mut self, _core: u16) -> Option<Run> {
+        self.0.pop_front().map(Run::to_completion)
+    }
+}
+
+static BROKEN: Policies<dyn Policy + Send> =
+    Policies(&[(Known { name: "forgets", about: "loses threads", settings: &[] }, |config, _| {
+        Ok(Box::new(Scheduled::of(config, Forgets::default())))
+    })]);
+
+#[test]
+fn the_fuzzer_finds_a_policy_that_forgets_threads_and_nothing_in_the_others() {
+    let registry = Registry::shipped().with_policies(&my_policy::POLICIES).with_policies(&BROKEN);
+    let fuzz = |policy| {
+        wave_lab::run_from(&registry, ["fuzz", "--seeds", "4", "--quiet", "--policy", policy])
+    };
+    assert_eq!(fuzz("forgets"), ExitCode::FAILURE);
+    for policy in ["lottery", "two-class", "fifo"] {
+        assert_eq!(fuzz(policy), ExitCode::SUCCESS, "{policy}");
+    }
 }
