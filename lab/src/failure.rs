@@ -1,21 +1,21 @@
-//! Why a run did not come to an end, and with which exit code that is answered.
+//! Why a command fails, and its exit code.
 
-/// Why a command ends without its result.
+/// Why a command ends without its result. The message says what to change.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The scenario, or another argument, cannot be meant so.
+    /// The scenario, or another argument, is wrong.
     #[error("{0}")]
     Scenario(String),
-    /// This machine, or what this process may do on it, does not allow it. Says what to type.
+    /// This machine, or this process's permissions on it, do not allow the command. Says what to type.
     #[error("{0}")]
     Cannot(String),
-    /// It ran, and what it was to show is not so.
+    /// The command ran, and one of its checks failed.
     #[error("{0}")]
     Check(String),
 }
 
 impl Failure {
-    /// 1: a check failed; 2: a bad scenario; 3: cannot run here.
+    /// 1: a check failed; 2: a wrong argument; 3: this machine cannot run the command.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Check(_) => 1,
@@ -24,7 +24,7 @@ impl Failure {
         }
     }
 
-    /// The same, and `words` on lines of their own.
+    /// Adds `words` to the message, from a new line on.
     pub fn and(self, words: &str) -> Failure {
         let with = |text: String| format!("{text}\n{words}").trim_end().to_owned();
         match self {
@@ -34,7 +34,7 @@ impl Failure {
         }
     }
 
-    /// [`Failure::Cannot`] with the error's own words.
+    /// [`Failure::Cannot`] with the error's text.
     pub fn cannot(error: impl std::fmt::Display) -> Failure {
         Failure::Cannot(error.to_string())
     }

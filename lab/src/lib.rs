@@ -64,7 +64,7 @@ pub fn main_with(registry: Registry) -> ExitCode {
 }
 
 /// Runs one command with these arguments, the command's name first, as [`main_with`] does with those of the process. Prints to
-/// standard output and standard error, and returns the exit code.
+/// standard output and standard error, and returns the exit code. Messages name the program of this process.
 ///
 /// ```
 /// use std::process::ExitCode;
@@ -84,7 +84,7 @@ pub fn run_from(
     let lab = match matches.and_then(|matches| Lab::from_arg_matches(&matches)) {
         Ok(lab) => lab,
         Err(error) => {
-            // A help text, too. If nobody reads it, nobody misses it.
+            // A help text is an error of clap's, too. A closed pipe is no failure.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
         }

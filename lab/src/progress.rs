@@ -1,4 +1,4 @@
-//! How far a run is, on standard error.
+//! The progress of a run, on standard error.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use indicatif::{ProgressBar, ProgressStyle};
 use wave_links::say;
 
-/// How far a run is: a bar on a terminal, a line per step elsewhere, nothing when asked to be quiet.
+/// The progress of a run: a bar on a terminal, a line per step elsewhere, nothing if the run is quiet.
 pub struct Progress {
     steps: u64,
     ended: Arc<AtomicU64>,
@@ -32,7 +32,7 @@ impl Progress {
             return Self::showing(steps, Shown::Nothing);
         }
         if !std::io::stderr().is_terminal() {
-            // What is measured, or served, waits for no reader.
+            // A run that measures or serves must not wait for a reader.
             return Self::lines(steps, Box::new(|line| say!("{line}")));
         }
         let bar = ProgressBar::new(steps);
@@ -41,7 +41,7 @@ impl Progress {
         Self::showing(steps, Shown::Bar(bar))
     }
 
-    /// Progress of something whose end is not known.
+    /// Progress of a run whose number of steps is not known.
     pub fn open_ended(quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Self::new(0, quiet);
@@ -52,7 +52,7 @@ impl Progress {
         Self::showing(0, Shown::Bar(bar))
     }
 
-    /// A plain line per step, to `to`.
+    /// Progress as a plain line per step, passed to `to`.
     pub fn lines(steps: u64, to: Box<dyn FnMut(&str) + Send>) -> Self {
         Self::showing(steps, Shown::Lines(Mutex::new(Lines { begun: 0, to })))
     }
@@ -61,17 +61,17 @@ impl Progress {
         Self { steps, ended: Arc::default(), shown }
     }
 
-    /// How many steps there are; 0 where that is not known.
+    /// Number of steps; 0 if it is not known.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// How many of them have ended.
+    /// Number of steps that have ended.
     pub fn ended(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.ended)
     }
 
-    /// A step begins; `what` says which.
+    /// Begins a step, which `what` names.
     pub fn begin(&self, what: &str) {
         match &self.shown {
             Shown::Bar(bar) => bar.set_message(what.to_owned()),
@@ -88,7 +88,7 @@ impl Progress {
         }
     }
 
-    /// The step that began last is done.
+    /// Ends a step.
     pub fn end(&self) {
         self.ended.fetch_add(1, Ordering::Relaxed);
         if let Shown::Bar(bar) = &self.shown {

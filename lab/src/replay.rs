@@ -1,4 +1,4 @@
-//! `wave replay`: a log fed to a policy again.
+//! `replay`: feeds a log to a policy again.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,21 +13,21 @@ use wave_core::subsystem::{Show, Shown};
 use crate::Failure;
 use crate::terminal::{note, out, program};
 
-/// Which log, and which policy.
+/// The arguments of `replay`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
   wave replay /tmp/logs/offload-pcie-like-link.wavelog
   wave replay /tmp/logs/offload-pcie-like-link.wavelog --json
 
-The same inputs must give the same decisions, preemptions and notes, one by one. Another policy is
-asked what it would have done in the same circumstances; that it differs is no failure. It goes on
-hearing what became of the recorded decisions, not of its own: where the two leave different
-numbers of decisions in cores' queues, the counts soon say no more than that.
+The same inputs must give the same decisions, preemptions and notes, one by one. With --policy, another
+policy decides in the same circumstances; a difference is no failure then. That policy hears the outcomes
+of the recorded decisions, not of its own: once the two leave different numbers of decisions in cores'
+queues, the counts of differences mean little.
 
 Exit codes: 0 identical, or another policy; 1 not identical; 2 a bad log, or no such policy.")]
 pub struct ReplayArgs {
-    /// What `--record` wrote.
+    /// A log that an agent wrote (`--record`).
     #[arg(value_name = "LOG")]
     log: PathBuf,
     /// Compare another policy with the recorded one.
@@ -38,7 +38,7 @@ pub struct ReplayArgs {
     json: bool,
 }
 
-/// Replays it.
+/// Replays the log, prints the differences, and returns the exit code.
 pub fn execute(registry: &Registry, args: &ReplayArgs) -> ExitCode {
     match perform(registry, args) {
         Ok(code) => code,

@@ -1,8 +1,8 @@
-//! What commands print, where nobody may read it.
+//! Output of commands that survives a closed pipe.
 //!
-//! `println!` and `eprintln!` panic when a pipe is closed or a disk is full. A command whose output nobody reads any more ends
-//! as others do (`wave doctor | head -1`): by SIGPIPE. Errors of standard error are passed over. Both wait for a slow reader;
-//! what serves uses `wave_links::tell` and `wave_links::say` instead, which do not wait.
+//! `println!` and `eprintln!` panic when a pipe is closed or a disk is full. A command whose output nobody reads any more ends as
+//! other programs do (`wave doctor | head -1`): by SIGPIPE. Errors of standard error are ignored. [`print()`] and [`remark`] wait for a
+//! slow reader; serving processes use `wave_links::tell` and `wave_links::say` instead, which do not wait.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -33,13 +33,13 @@ macro_rules! note {
 
 pub use crate::{note, out};
 
-/// The name that the program was started by, without its folders.
+/// The name by which the program was started, without its folders: for messages.
 pub fn program() -> String {
     let first = std::env::args_os().next().map(std::path::PathBuf::from).unwrap_or_default();
     first.file_name().map_or_else(|| "wave".into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// What the program was started by, to be typed again.
+/// The path by which the program was started: for commands to type.
 pub fn started_as() -> String {
     std::env::args_os().next().map_or_else(|| "wave".into(), |name| name.to_string_lossy().into())
 }
@@ -49,7 +49,7 @@ pub fn print(text: fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
     let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
-        // Where the signal cannot be had, its exit code can.
+        // If the signal does not end the process, its exit code does.
         let _ = emulate_default_handler(SIGPIPE);
         exit(128 + SIGPIPE);
     }

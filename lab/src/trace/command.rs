@@ -1,4 +1,4 @@
-//! `wave trace`: a log as a trace for Perfetto's UI.
+//! `trace`: writes a log as a trace for Perfetto's UI.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -16,32 +16,31 @@ use super::{Span, Trace};
 use crate::Failure;
 use crate::terminal::{note, out, program};
 
-/// Which log, and where its trace goes.
+/// The arguments of `trace`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   wave run scenarios/rocksdb-fifo.toml --record /tmp/logs
   wave trace /tmp/logs/offload-pcie-like-link.wavelog --output trace.json
   wave trace /tmp/logs/offload-pcie-like-link.wavelog --output trace.json --from-ms 1500 --for-ms 20
 
-Open the trace at https://ui.perfetto.dev, or in chrome://tracing. A track per host core shows who
-ran there; on it lie messages, outcomes (of a failure: the reason), preemptions and kicks. The
-policy's track has its decisions; those on their way lie below it, a row per core; args name the
-txn that links decision and outcome. Times are the agent's, from its start.
+Open the trace at https://ui.perfetto.dev, or in chrome://tracing. The track of a host core shows the threads
+that ran there, with messages, outcomes (of a failure: the reason), preemptions and kicks. The policy's
+track has its decisions; below it, a row per core has the decisions that are on their way. The argument
+`txn` links a decision and its outcome. Times are the agent's, from its start.
 
-Exit codes: 0 written; 2 a bad log (what came before the damage is written); 3 the trace cannot be
-written.")]
+Exit codes: 0 written; 2 a bad log (the trace ends at the damage); 3 the trace cannot be written.")]
 pub struct TraceArgs {
-    /// What `--record` wrote.
+    /// A log that an agent wrote (`--record`).
     #[arg(value_name = "LOG")]
     log: PathBuf,
-    /// Where the trace goes.
+    /// The file of the trace, which is replaced.
     #[arg(long, short, value_name = "FILE.json")]
     output: PathBuf,
-    /// Leave out what came before: milliseconds of the agent's time.
+    /// Begin at this time of the agent's, in milliseconds.
     #[arg(long, value_name = "N", default_value_t = 0)]
     from_ms: u64,
-    /// Show only so many milliseconds: the UI takes some hundred megabytes, a few seconds under
-    /// full load.
+    /// Show only this many milliseconds: the UI takes some hundred megabytes, which is a few seconds
+    /// under full load.
     #[arg(long, value_name = "N")]
     for_ms: Option<u64>,
     /// Print one JSON object.
@@ -49,7 +48,7 @@ pub struct TraceArgs {
     json: bool,
 }
 
-/// Writes it.
+/// Writes the trace and returns the exit code.
 pub fn execute(registry: &Registry, args: &TraceArgs) -> ExitCode {
     match perform(registry, args) {
         Ok(()) => ExitCode::SUCCESS,

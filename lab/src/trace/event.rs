@@ -1,8 +1,8 @@
 //! Events in the Chrome trace-event format (JSON object form), which Perfetto's UI opens.
 //!
-//! Written one by one: a trace may be larger than memory. Runs are pairs of `B` and `E`, not `X`
-//! with a duration, because readers turn microseconds with a fraction into nanoseconds and would
-//! see neighbours overlap by one.
+//! Events are written one by one, because a trace may be larger than memory. A run is a pair of `B` and `E`,
+//! not an `X` with a duration: readers convert fractions of microseconds to nanoseconds, and neighbouring runs
+//! would overlap by one.
 
 use std::io::{self, Write};
 
@@ -10,12 +10,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 
-/// Where an event is shown.
+/// The track on which an event is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Track {
     /// A host core, or another context of the host.
     Context(u16),
-    /// What the policy does.
+    /// The policy.
     Policy,
 }
 
@@ -39,7 +39,7 @@ struct Event<'a> {
     ts: f64,
     pid: u32,
     tid: u32,
-    /// Scope of an instant: its thread.
+    /// The scope of an instant: `t`, its thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<char>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,13 +55,13 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins one; `about` is shown as its metadata.
+    /// Begins a trace; `about` is its metadata.
     pub fn new(mut out: W, about: &Value) -> io::Result<Writer<W>> {
         write!(out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{about},\"traceEvents\":[")?;
         Ok(Writer { out, events: 0 })
     }
 
-    /// How many events there are so far.
+    /// Number of events so far.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -86,7 +86,7 @@ impl<W: Write> Writer<W> {
         self.put('E', name, "run", now, track, None, args)
     }
 
-    /// Something happened at one moment.
+    /// An event at one moment.
     pub fn instant(
         &mut self,
         now: Nanos,

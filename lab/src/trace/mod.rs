@@ -1,6 +1,6 @@
-//! A log as a trace: who ran where, and everything that the agent heard and did about it.
+//! A log as a trace: the runs of each core, and everything that the agent heard and decided.
 //!
-//! Times are the agent's: a message stands where the agent read it, not where it happened.
+//! Times are the agent's: a message is shown when the agent read it, not when the host sent it.
 
 mod command;
 mod event;
@@ -25,33 +25,33 @@ pub use command::{TraceArgs, execute};
 use event::{Track, Writer};
 use waiting::Waiting;
 
-/// Decisions for one core that are kept until their outcomes come; honest hosts answer far fewer at
-/// a time.
+/// Number of decisions for one core that are kept until their outcomes come; far fewer wait for an honest
+/// host at a time.
 const UNANSWERED_MAX: usize = 1 << 16;
 
-/// Which part of a log is shown, in the agent's time.
+/// The part of a log that is shown, in the agent's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// From here.
+    /// Its beginning.
     pub from: Nanos,
-    /// Until here, inclusive.
+    /// Its end, inclusive.
     pub until: Nanos,
 }
 
 /// What a core runs.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Unknown where the log does not have the decision.
+    /// `None` if the log does not have the decision.
     subject: Option<Subject>,
     shown: bool,
-    /// After so long the core's own timer ends it; zero: it does not.
+    /// The core's own timer ends the run after this time; zero: it does not.
     slice_ns: u64,
 }
 
 #[derive(Debug, Default)]
 struct Core {
     running: Option<Run>,
-    /// Its count of switches, as of the last outcome or snapshot.
+    /// The core's run number, as of the last outcome or snapshot.
     run: Option<u32>,
     /// The run that the agent last asked to end, and when.
     asked: Option<(u32, Nanos)>,
@@ -73,7 +73,7 @@ pub struct Trace<W: Write> {
 }
 
 impl<W: Write> Trace<W> {
-    /// Begins the trace of a log with this header, whose subsystem shows its messages and decisions so.
+    /// Begins the trace of a log with this header; `show` describes the messages and decisions of its subsystem.
     pub fn new(header: &Header, show: Show, span: Span, out: W) -> io::Result<Trace<W>> {
         let about = json!({ "policy": header.policy, "about": header.about });
         let mut writer = Writer::new(out, &about)?;
@@ -98,7 +98,7 @@ impl<W: Write> Trace<W> {
         })
     }
 
-    /// Takes the next record. Returns whether later ones are wanted.
+    /// Takes the next record. Returns whether the span goes on after it.
     pub fn feed(&mut self, record: &Record) -> io::Result<bool> {
         if record.now > self.span.until {
             return Ok(false);
@@ -135,7 +135,7 @@ impl<W: Write> Trace<W> {
         Ok(true)
     }
 
-    /// Ends the trace; what still runs ends with it. Returns how many events it has.
+    /// Ends the trace, and every run with it. Returns its number of events.
     pub fn finish(mut self) -> io::Result<u64> {
         self.count()?;
         for core in 0..self.cores.len() as u16 {
@@ -149,7 +149,7 @@ impl<W: Write> Trace<W> {
         Ok(events)
     }
 
-    /// The span begins: what runs already begins with it.
+    /// Begins the span, and with it every run that is under way.
     fn turn_on(&mut self) -> io::Result<()> {
         self.on = true;
         let from = self.span.from;
@@ -240,7 +240,7 @@ impl<W: Write> Trace<W> {
         let Outcome { txn, code, run } = outcome;
         let unanswered = &mut self.core(core).unanswered;
         let at = unanswered.iter().position(|(decision, _)| decision.txn == txn);
-        // Outcomes come in order: what was made before this one, and not answered, was lost.
+        // Outcomes come in order: an earlier decision without one was lost.
         for _ in 0..at.unwrap_or(0) {
             if let Some((lost, shown)) = self.core(core).unanswered.pop_front() {
                 self.arrived(core, &lost, shown, json!({ "outcome": "lost" }))?;
@@ -324,7 +324,7 @@ impl<W: Write> Trace<W> {
         self.instant(Track::Policy, "message", "snapshot", args)?;
         self.waiting.on_snapshot(snapshot);
         for (core, record) in (0..).zip(&snapshot.cores) {
-            // One that is older than what has been heard says nothing of a newer run.
+            // A record that is older than the last outcome says nothing of a newer run.
             let known = self.core(core).run;
             if known.is_some_and(|known| record.run.wrapping_sub(known) as i32 <= 0) {
                 continue;
@@ -365,7 +365,7 @@ impl<W: Write> Trace<W> {
         if run.shown { self.writer.end(self.now, track, &name, args) } else { Ok(()) }
     }
 
-    /// What waits at the end of a moment, where that changed.
+    /// Writes the number of waiting subjects at the end of a moment, if it changed.
     fn count(&mut self) -> io::Result<()> {
         let count = self.waiting.count();
         if self.on && self.show.occupies_core && self.counted.replace(count) != Some(count) {

@@ -1,4 +1,4 @@
-//! How many subjects wait for a decision, as far as messages and outcomes tell.
+//! The number of subjects that wait for a decision, as far as messages and outcomes tell.
 
 use wave_core::message::{Decision, Message, Sequence, Subject};
 use wave_core::snapshot::{Snapshot, State};
@@ -10,7 +10,7 @@ struct Known {
     waits: bool,
 }
 
-/// Counts them.
+/// Counts the waiting subjects.
 #[derive(Debug)]
 pub struct Waiting {
     subjects: Vec<Known>,
@@ -18,12 +18,12 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Of ids below `subjects`, none of which has been heard of.
+    /// Ids below `subjects`, none of which waits yet.
     pub fn new(subjects: u32) -> Waiting {
         Waiting { subjects: vec![Known::default(); subjects as usize], count: 0 }
     }
 
-    /// How many wait now.
+    /// Number of subjects that wait now.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -35,7 +35,7 @@ impl Waiting {
         *known = Known { sequence, seen: true, waits };
     }
 
-    /// A message, which one that happened later may have overtaken.
+    /// Takes a message; a later one may have overtaken it.
     pub fn on_message(&mut self, message: &Message, waits: bool) {
         let Message { subject, sequence, .. } = *message;
         let known = self.subjects.get(subject.id as usize);
@@ -44,7 +44,7 @@ impl Waiting {
         }
     }
 
-    /// A decision was carried out.
+    /// Takes a decision that was committed.
     pub fn on_complete(&mut self, decision: &Decision) {
         let known = self.subjects.get(decision.subject.id as usize);
         if known.is_some_and(|known| known.sequence == decision.sequence) {
@@ -52,7 +52,7 @@ impl Waiting {
         }
     }
 
-    /// The host's truth, which may be older than what was heard.
+    /// Takes a snapshot, which may be older than messages that were heard.
     pub fn on_snapshot(&mut self, snapshot: &Snapshot) {
         for record in &snapshot.records {
             let known = self.subjects.get(record.subject.id as usize);
