@@ -1,4 +1,4 @@
-//! Two scheduling policies in a crate of their own, and the list of them that an agent's `main` takes.
+//! Two scheduling policies, and the list of them for an agent's `main` and for a laboratory.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! A lottery: each class with a thread that waits takes part with its tickets, and the thread of the winning class that has waited
-//! longest runs, for a slice at most. So classes share the cores in proportion to their tickets, and none starves.
+//! A lottery by class. Each class with a waiting thread takes part with its tickets. The thread of the winning class that has waited
+//! longest runs, for one slice at most. So classes share the cores in proportion to their tickets, and none starves.
 //!
 //! Source: Waldspurger and Weihl, Lottery Scheduling (OSDI 1994).
 
@@ -11,7 +11,7 @@ use wave_core::clock::Nanos;
 use wave_core::settings::{CLASSES_MAX, PerClass, Settings, class_index};
 use wave_sched::scheduler::{Run, Scheduler, Thread};
 
-/// Threads that wait, by class, and what each class may have.
+/// Waiting threads by class, and the tickets of each class.
 pub struct Lottery {
     lines: [VecDeque<Thread>; CLASSES_MAX],
     tickets: PerClass<u64>,
@@ -20,7 +20,7 @@ pub struct Lottery {
 }
 
 impl Lottery {
-    /// With these settings. The seed is fixed, so that a log replays.
+    /// A lottery with these settings. Its seed is fixed, so that a log replays.
     pub fn new(settings: &Settings<'_>) -> Lottery {
         let (lines, random) = (Default::default(), Pcg64Mcg::seed_from_u64(1));
         let slice = Nanos::from_micros(settings.number("slice_us"));

@@ -21,7 +21,7 @@ impl Scheduler for TwoClass {
         self.0.iter_mut().find_map(VecDeque::pop_front).map(Run::to_completion)
     }
 
-    /// Only urgent threads: an ordinary one would run before an urgent one that comes after it.
+    /// Only urgent threads are prestaged: an ordinary one would run before an urgent one that becomes ready later.
     fn may_prestage(&self, cores: u16) -> bool {
         self.0[0].len() >= usize::from(cores)
     }
