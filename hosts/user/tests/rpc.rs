@@ -24,6 +24,10 @@ fn socket(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("wave-rpc-{}-{name}.sock", std::process::id()))
 }
 
+/// Number of steps that make progress before a condition comes. The largest message takes some 32,000 over the smallest rings, where
+/// a step takes one entry.
+const STEPS_MAX: u64 = 1_000_000;
+
 /// An agent without a front.
 struct Agent {
     dispatch: Dispatch<AnyPort, HostBell>,
@@ -89,12 +93,15 @@ impl Agent {
         step
     }
 
-    /// A large message takes thousands of turns of both sides, so what is bounded is the time without any progress.
+    /// Steps until `is_so`. Two bounds, as a large message takes thousands of steps: the time without progress, and the steps that
+    /// make progress.
     fn until(&mut self, is_so: impl Fn(&Agent) -> bool) {
-        let mut last = Instant::now();
+        let (mut last, mut steps) = (Instant::now(), 0);
         while !is_so(self) {
             if self.step() == Step::Progress {
                 last = Instant::now();
+                steps += 1;
+                assert!(steps <= STEPS_MAX, "it never comes, in {steps} steps that made progress");
             }
             assert!(last.elapsed() < Duration::from_secs(30), "it never comes");
             std::thread::yield_now();
