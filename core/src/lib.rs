@@ -24,6 +24,7 @@ pub mod layout;
 pub mod link;
 pub mod log;
 pub mod message;
+pub mod modelled;
 pub mod note;
 pub mod order;
 pub mod outcome;

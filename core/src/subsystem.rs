@@ -10,6 +10,7 @@ use core::fmt;
 
 use crate::layout::Config;
 use crate::message::{Decision, Message};
+use crate::modelled::{ModelSetup, ModelledHost};
 use crate::policy::Policy;
 use crate::settings::{Known, PolicyError};
 
@@ -59,10 +60,15 @@ pub struct Subsystem {
     pub make: Option<MakePolicy>,
     /// How its messages and decisions are shown.
     pub show: Show,
+    /// Makes its host without a machine, by which it is simulated and fuzzed. `None` where it has none.
+    pub model: Option<MakeModel>,
 }
 
 /// See [`Subsystem::make`].
 pub type MakePolicy = fn(&str, &Config) -> Result<Box<dyn Policy + Send>, PolicyError>;
+
+/// See [`Subsystem::model`].
+pub type MakeModel = fn(&ModelSetup) -> Box<dyn ModelledHost>;
 
 /// How a subsystem's messages and decisions are shown to people, in traces and replays.
 #[derive(Clone, Copy, Debug)]

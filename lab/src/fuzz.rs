@@ -41,6 +41,9 @@ Examples:
   wave fuzz --fault lost-kick,agent-stop --seeds 500
   wave fuzz --policy shinjuku:slice_us=5
 
+A subsystem with a modelled host is fuzzed the same way, its subjects in the place of threads. This holds for `--threads` and
+for what the rules say.
+
 Exit codes: 0 no rule was broken; 1 a rule was broken (the command that replays the history is printed),
 or a kind of fault never happened in 500 seeds or more; 2 bad arguments, or the policy refuses a
 configuration that a seed drew."
@@ -58,6 +61,9 @@ pub struct FuzzArgs {
     /// Make each failing history smaller.
     #[arg(long)]
     shrink: bool,
+    /// Fuzz this subsystem.
+    #[arg(long, value_name = "NAME", default_value = wave_sched::SUBSYSTEM.name)]
+    subsystem: String,
     /// Run every history under this policy, as NAME:KEY=VALUE,..., instead of a drawn one.
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
@@ -95,7 +101,8 @@ fn fault(name: &str) -> Result<Fault, String> {
 impl FuzzArgs {
     fn overrides(&self, registry: &Registry) -> Result<Overrides, String> {
         let policy = self.policy.as_ref();
-        let policy = policy.map(|text| crate::scheduling_policy(registry, text)).transpose()?;
+        let subsystem = crate::simulated(registry, &self.subsystem)?;
+        let policy = policy.map(|text| crate::policy_of(registry, subsystem, text)).transpose()?;
         let numbers = self.keep_faults.iter().filter(|text| *text != "none");
         let numbers = numbers.map(|text| {
             text.parse().map_err(|_| format!("--keep-faults takes numbers or `none`, not `{text}`"))
@@ -109,6 +116,7 @@ impl FuzzArgs {
             threads: self.threads,
             alone: self.alone,
             policy,
+            subsystem: Some(subsystem).filter(|subsystem| !crate::is_sched(subsystem)),
         })
     }
 
@@ -370,7 +378,7 @@ mod tests {
         let again = parse(printed);
         let same = again.overrides(&registry()).unwrap();
         assert_eq!((again.seed, &again.faults), (Some(35), &args.faults));
-        assert_eq!(same.policy.as_ref().unwrap().text, "shinjuku:slice_us=5,timer=core");
+        assert_eq!(same.policy.as_ref().unwrap().text(), "shinjuku:slice_us=5,timer=core");
         assert_eq!((same.faults, same.alone), (Some(vec![0, 2]), true));
         assert_eq!((same.messages, same.threads), (Some(100), Some(3)));
     }

@@ -19,8 +19,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use wave_agent::Registry;
-use wave_core::policy::Policy;
-use wave_core::settings::Policies;
+use wave_core::layout::Config;
 use wave_core::subsystem::Subsystem;
 use wave_sim::agent::PolicyText;
 
@@ -111,30 +110,57 @@ fn command(program: &str) -> clap::Command {
     command
 }
 
-/// The policy for threads that `text` names, with its settings checked: one of the program's own, or one that Wave ships.
-fn scheduling_policy(registry: &Registry, text: &str) -> Result<PolicyText, String> {
+/// The policy of this subsystem that `text` names, with its settings checked: one of the program's own, or one of the subsystem's.
+fn policy_of(
+    registry: &Registry,
+    subsystem: &'static Subsystem,
+    text: &str,
+) -> Result<PolicyText, String> {
     let name = text.split_once(':').map_or(text, |(name, _)| name);
-    let shipped: &'static Policies<dyn Policy + Send> = &wave_sched::policies::SHIPPED;
-    let has_it = || shipped.0.iter().any(|(known, _)| known.name == name);
-    if let Some(from) = registry.own(text).or_else(|| has_it().then_some(shipped)) {
-        from.parse(text).map_err(|error| error.to_string())?;
-        return Ok(PolicyText { text: text.to_owned(), from });
+    let has_it = |subsystem: &Subsystem| subsystem.policies.iter().any(|known| known.name == name);
+    if let Some(list) = registry.own(text) {
+        list.parse(text).map_err(|error| error.to_string())?;
+        return Ok(PolicyText::own(list, text));
     }
-    let is_of = |other: &&&Subsystem| other.policies.iter().any(|known| known.name == name);
-    Err(match registry.subsystems().iter().find(is_of) {
+    if let Some(make) = subsystem.make.filter(|_| has_it(subsystem)) {
+        let smallest = Config { subjects: 1, subsystem: subsystem.id, ..Config::coherent(1) };
+        make(text, &smallest).map_err(|error| error.to_string())?;
+        return Ok(PolicyText::of(make, text));
+    }
+    Err(match registry.subsystems().iter().find(|other| has_it(other)) {
         Some(other) => {
-            format!(
-                "`{name}` is a policy of the subsystem `{}`: it does not schedule threads",
-                other.name
-            )
+            let (theirs, wanted) = (other.name, subsystem.name);
+            format!("`{name}` is a policy of the subsystem `{theirs}`, not of `{wanted}`")
         }
         None => {
-            let own = registry.own_policies().map(|known| known.name);
-            let names = own.chain(shipped.0.iter().map(|(known, _)| known.name));
+            let own = registry.own_policies();
+            let names = own.chain(subsystem.policies.iter().copied()).map(|known| known.name);
             let names = names.collect::<Vec<_>>().join(", ");
-            format!("there is no policy `{name}`; policies that schedule threads: {names}")
+            format!("there is no policy `{name}`; policies of `{}`: {names}", subsystem.name)
         }
     })
+}
+
+/// The subsystem that `--subsystem` names, if it can be simulated and fuzzed.
+fn simulated(registry: &Registry, name: &str) -> Result<&'static Subsystem, String> {
+    let is_simulated = |known: &Subsystem| is_sched(known) || known.model.is_some();
+    let known = registry.subsystems().iter().copied();
+    match known.clone().find(|known| known.name == name) {
+        Some(subsystem) if is_simulated(subsystem) => Ok(subsystem),
+        Some(_) => {
+            Err(format!("subsystem `{name}` has no modelled host: it is not simulated here"))
+        }
+        None => {
+            let names = known.filter(|known| is_simulated(known)).map(|known| known.name);
+            let names = names.collect::<Vec<_>>().join(", ");
+            Err(format!("there is no subsystem `{name}`; those that can be simulated: {names}"))
+        }
+    }
+}
+
+/// Whether it is the one whose subjects are threads.
+fn is_sched(subsystem: &Subsystem) -> bool {
+    subsystem.id == wave_sched::SUBSYSTEM.id
 }
 
 /// A plain table for a terminal.
@@ -174,12 +200,12 @@ mod tests {
     #[test]
     fn a_policy_that_does_not_schedule_threads_is_refused_by_its_subsystem() {
         let registry = Registry::shipped();
-        let refused = |text| scheduling_policy(&registry, text).map(drop).unwrap_err();
+        let refused =
+            |text| policy_of(&registry, &wave_sched::SUBSYSTEM, text).map(drop).unwrap_err();
         for (policy, subsystem) in [("sol:seed=7", "memory"), ("jbsq:k=4", "rpc")] {
             let (name, _) = policy.split_once(':').unwrap();
-            let expected = format!(
-                "`{name}` is a policy of the subsystem `{subsystem}`: it does not schedule threads"
-            );
+            let expected =
+                format!("`{name}` is a policy of the subsystem `{subsystem}`, not of `sched`");
             assert_eq!(refused(policy), expected);
         }
         let unknown = refused("nosuch:x=1");

@@ -1,5 +1,7 @@
 //! `simulate`: policies over a range of loads, in virtual time.
 
+mod modelled;
+
 use std::num::NonZeroU16;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -34,6 +36,9 @@ classes are not recorded, so each counts as a slowest request of every class. A 
 them, or if fewer than ten requests lie beyond it. The time that the paper's RocksDB needs for a request beside its service is
 added to each.
 
+A subsystem with a modelled host is simulated over the same link: --load is how often something happens by itself (requests a
+second), and what is measured is how long its subjects wait for a decision to take effect.
+
 Examples:
   wave simulate --policy fifo --load 30000
   wave simulate --policy fifo --policy shinjuku:slice_us=50 --load 10000,30000,50000
@@ -42,6 +47,9 @@ Examples:
 Exit codes: 0 simulated; 1 the watchdog turned an agent out; 2 bad arguments."
 )]
 pub struct SimulateArgs {
+    /// Simulate this subsystem.
+    #[arg(long, value_name = "NAME", default_value = wave_sched::SUBSYSTEM.name)]
+    subsystem: String,
     /// A policy with its settings, as NAME:KEY=VALUE,...; repeat the option for more policies.
     #[arg(long = "policy", value_name = "POLICY", required = true)]
     policies: Vec<String>,
@@ -122,6 +130,16 @@ struct Plan {
 
 /// Runs every policy under every load and returns the exit code.
 pub fn execute(registry: &Registry, args: &SimulateArgs) -> ExitCode {
+    match crate::simulated(registry, &args.subsystem) {
+        Ok(subsystem) if !crate::is_sched(subsystem) => {
+            return modelled::execute(registry, subsystem, args);
+        }
+        Ok(_) => {}
+        Err(error) => {
+            note!("{} simulate: {error}", program());
+            return ExitCode::from(2);
+        }
+    }
     let points = plan(registry, args).and_then(|plan| {
         let points = simulate(&plan, args)?;
         if args.json {
@@ -165,7 +183,7 @@ fn plan(registry: &Registry, args: &SimulateArgs) -> Result<Plan, String> {
     let mut setups = Vec::new();
     for text in &args.policies {
         let mut setup = wave(args.cores.get(), Rung::Prestaged, "fifo");
-        setup.agent.policy = crate::scheduling_policy(registry, text)?;
+        setup.agent.policy = crate::policy_of(registry, &wave_sched::SUBSYSTEM, text)?;
         setup.seed = args.seed;
         setup.check().map_err(|error| error.to_string())?;
         setups.push(setup);
@@ -235,7 +253,7 @@ impl Point {
             OfClass { name: class.name.clone(), done, latencies_us: [at(0.5), at(0.99), at(0.999)] }
         });
         Point {
-            policy: setup.agent.policy.text.clone(),
+            policy: setup.agent.policy.text().to_owned(),
             load: per_second,
             served_per_second: served.finished_within as f64 * 1e9 / load.measure.0 as f64,
             sent: served.sent,
@@ -315,6 +333,7 @@ mod tests {
             loads: vec![20_000],
             cores: NonZeroU16::new(2).unwrap(),
             classes: vec!["a=3:10".parse().unwrap(), "b=1:40".parse().unwrap()],
+            subsystem: "sched".to_owned(),
             measure_ms: 10,
             seed: 1,
             json: true,
@@ -361,7 +380,7 @@ mod tests {
     #[test]
     fn a_policy_that_schedules_no_threads_is_refused() {
         let refused = |policy| refused(&Registry::shipped(), &args(&[policy]));
-        assert!(refused("sol").contains("of the subsystem `memory`"));
+        assert!(refused("sol").contains("of the subsystem `memory`, not of `sched`"));
         assert!(refused("jbsq").contains("of the subsystem `rpc`"));
         assert!(refused("nosuch").contains("there is no policy `nosuch`"));
         assert!(refused("shinjuku:slice_us=x").contains("slice_us=N"));

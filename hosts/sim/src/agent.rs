@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex};
 use wave_core::agent::{Agent, Front, Step};
 use wave_core::brain::{Input, Recorder};
 use wave_core::clock::Nanos;
-use wave_core::layout::{Layout, write_header};
+use wave_core::layout::{Config, Layout, write_header};
 use wave_core::link::{Doorbell, Home, Mapping, Port, Side, Window};
 use wave_core::log::{Header, LogWriter};
 use wave_core::message::{Decision, Message};
 use wave_core::outcome::Outcome;
-use wave_core::policy::{Desk, Note, Policy, Progress};
-use wave_core::settings::Policies;
+use wave_core::policy::{BadBulk, Desk, Note, Policy, Progress};
+use wave_core::settings::{Policies, PolicyError};
 use wave_core::snapshot::Snapshot;
+use wave_core::subsystem::MakePolicy;
 use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, extra_lines};
 
@@ -34,19 +35,49 @@ pub struct AgentSetup {
     pub parks: bool,
 }
 
-/// A policy by its name and settings, and the list that it is from: the shipped ones, or a user's own.
+/// A policy by its name and settings, and who makes it: a subsystem, or a list of a user's own.
 #[derive(Clone, Debug)]
 pub struct PolicyText {
-    /// As `NAME:KEY=VALUE,...`.
-    pub text: String,
-    /// The list.
-    pub from: &'static Policies<dyn Policy + Send>,
+    text: String,
+    from: Maker,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Maker {
+    Subsystem(MakePolicy),
+    Own(&'static Policies<dyn Policy + Send>),
 }
 
 impl PolicyText {
-    /// One of the shipped policies.
+    /// A policy that schedules threads, of those that are shipped, as `NAME:KEY=VALUE,...`.
     pub fn shipped(text: impl Into<String>) -> PolicyText {
-        PolicyText { text: text.into(), from: &wave_sched::policies::SHIPPED }
+        PolicyText::of(wave_sched::policies::by_name, text)
+    }
+
+    /// A policy of a subsystem's.
+    pub fn of(make: MakePolicy, text: impl Into<String>) -> PolicyText {
+        PolicyText { text: text.into(), from: Maker::Subsystem(make) }
+    }
+
+    /// A policy of this list.
+    pub fn own(list: &'static Policies<dyn Policy + Send>, text: impl Into<String>) -> PolicyText {
+        PolicyText { text: text.into(), from: Maker::Own(list) }
+    }
+
+    /// Its name and settings, as `NAME:KEY=VALUE,...`.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Makes it for an enclave of this configuration.
+    ///
+    /// # Errors
+    /// There is none of that name, or its settings or the configuration are not what it takes.
+    pub fn make(&self, config: &Config) -> Result<Box<dyn Policy + Send>, PolicyError> {
+        match self.from {
+            Maker::Subsystem(make) => make(&self.text, config),
+            Maker::Own(list) => list.make(&self.text, config),
+        }
     }
 }
 
@@ -184,6 +215,9 @@ impl<P: Policy> Policy for Working<P> {
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
         self.policy.resync(now, snapshot);
     }
+    fn on_bulk(&mut self, now: Nanos, words: &[u64]) -> Result<(), BadBulk> {
+        self.policy.on_bulk(now, words)
+    }
     fn on_note(&mut self, now: Nanos, note: &Note) {
         self.world.spend(self.work.note);
         self.policy.on_note(now, note);
@@ -230,8 +264,11 @@ impl Skew {
 ///
 /// If the policy refuses the setup, or does not exist: [`Setup::check`] says so beforehand.
 pub(crate) fn policy_of(setup: &Setup) -> Box<dyn Policy + Send> {
-    let PolicyText { text, from } = &setup.agent.policy;
-    from.make(text, &setup.config).unwrap_or_else(|error| panic!("the setup's policy: {error}"))
+    setup
+        .agent
+        .policy
+        .make(&setup.config)
+        .unwrap_or_else(|error| panic!("the setup's policy: {error}"))
 }
 
 impl Enclave {
@@ -318,7 +355,8 @@ fn run(
 ) {
     let log = enclave.logs.borrow_mut().as_mut().map(|(about, logs)| {
         let setup = &enclave.setup;
-        let (policy, about) = (setup.agent.policy.text.clone(), format!("{about}, agent {number}"));
+        let (policy, about) =
+            (setup.agent.policy.text().to_owned(), format!("{about}, agent {number}"));
         LogWriter::new(&Header { config: setup.config, policy, about }, logs(number))
     });
     let spy = enclave.spy.borrow().clone();

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use wave_core::clock::Nanos;
 use wave_core::host::Context;
+use wave_core::message::Message;
 use wave_sched::wire::{Event, Kind};
 
 use crate::enclave::{Enclave, HostEvent, Incarnation, SimPort};
@@ -113,11 +114,17 @@ impl Outside {
         enclave.became_runnable(event);
         enclave.world.spend(enclave.setup.machine.spawn.nanos());
         enclave.counters.borrow_mut().messages += 1;
+        self.send(&event.to_message());
+    }
+
+    /// Sends a message to the agent, if there is one.
+    pub(crate) fn send(&mut self, message: &Message) {
+        let enclave = Rc::clone(&self.enclave);
         if self.epoch != enclave.epoch.get() {
             self.adopt();
         }
         if let Some((port, context, incarnation)) = &mut self.link {
-            context.send(port, &event.to_message());
+            context.send(port, message);
             let signals = context.take_signals();
             if !signals.is_empty() {
                 enclave.obey(signals, incarnation);

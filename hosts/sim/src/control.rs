@@ -11,6 +11,7 @@ use wave_core::snapshot::Record;
 use wave_host::{Candidate, Candidates, Core, SupervisedHost, Supervisor};
 
 use crate::enclave::{CoreShared, Enclave, HostEvent, Incarnation, Mode, SimPort};
+use crate::modelled::Modelled;
 use crate::world::{Cause, TaskId};
 
 /// How long an agent may take to announce itself.
@@ -169,15 +170,21 @@ impl SupervisedHost for Supervised<'_> {
     }
 
     fn records(&self) -> impl Iterator<Item = Record> {
-        self.enclave.table.records()
+        let modelled = self.enclave.modelled.iter().flat_map(Modelled::records);
+        self.enclave.table.records().chain(modelled)
     }
 
     fn waits(&self, subject: Subject, sequence: Sequence) -> bool {
-        self.enclave.table.waits(subject, sequence)
+        match &self.enclave.modelled {
+            Some(modelled) => modelled.waits(subject, sequence),
+            None => self.enclave.table.waits(subject, sequence),
+        }
     }
 
     fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> {
-        self.enclave.table.waiting_from(from)
+        let modelled = self.enclave.modelled.iter();
+        let modelled = modelled.flat_map(move |modelled| modelled.waiting_from(from));
+        self.enclave.table.waiting_from(from).chain(modelled)
     }
 
     fn take_lost(&self) -> bool {

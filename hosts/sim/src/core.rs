@@ -13,6 +13,7 @@ use wave_sched::mechanism::table::Leave;
 
 use crate::app::After;
 use crate::enclave::{Enclave, HostEvent, Incarnation, Mode, SimPort};
+use crate::modelled::Modelled;
 use crate::world::{Cause, TaskId};
 
 /// How long a core that spins waits for a store to its queue before it looks all the same.
@@ -36,6 +37,15 @@ struct Core {
     was_idle: bool,
 }
 
+/// What a core does with a decision that is committed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// It runs a thread.
+    Thread(Run),
+    /// It is occupied for so long, by a modelled host.
+    Time(Nanos),
+}
+
 /// Applies decisions for one core.
 struct Commits<'a> {
     enclave: &'a Enclave,
@@ -48,29 +58,42 @@ struct Commits<'a> {
 }
 
 impl Mechanism for Commits<'_> {
-    type Work = Run;
+    type Work = Work;
 
-    fn apply(&mut self, decision: &Decision) -> Result<Run, Code> {
+    fn apply(&mut self, decision: &Decision) -> Result<Work, Code> {
         self.enclave.world.spend(self.more_words);
+        let modelled = self.enclave.modelled.as_ref();
+        let before = modelled.map(Modelled::records);
         let result = self.check(decision);
+        let has_changed = result.is_err() && before != modelled.map(Modelled::records);
         let Decision { subject: thread, sequence, .. } = *decision;
         let core = self.core;
         self.enclave.tell(&match result {
             Ok(_) => HostEvent::Started { core, thread, sequence, decision: Some(*decision) },
-            Err(code) => HostEvent::Refused { core, decision: *decision, code },
+            Err(code) => HostEvent::Refused { core, decision: *decision, code, has_changed },
         });
         result
     }
 }
 
 impl Commits<'_> {
-    fn check(&self, decision: &Decision) -> Result<Run, Code> {
-        let run = Run::of(decision)?;
-        let refuses_all = self.is_away && !is_planted(Planted::BackTooSoon);
-        if refuses_all || !self.enclave.is_online(self.core) {
-            return Err(Code::CpuOffline);
+    fn check(&self, decision: &Decision) -> Result<Work, Code> {
+        if let Some(modelled) = &self.enclave.modelled {
+            self.is_here()?;
+            let time = modelled.commit(self.enclave.world.now(), self.core, decision)?;
+            return Ok(Work::Time(time));
         }
-        run.commit(&self.enclave.table, self.core, decision)
+        let run = Run::of(decision)?;
+        self.is_here()?;
+        run.commit(&self.enclave.table, self.core, decision).map(Work::Thread)
+    }
+
+    fn is_here(&self) -> Result<(), Code> {
+        let refuses_all = self.is_away && !is_planted(Planted::BackTooSoon);
+        match refuses_all || !self.enclave.is_online(self.core) {
+            true => Err(Code::CpuOffline),
+            false => Ok(()),
+        }
     }
 }
 
@@ -105,7 +128,8 @@ impl Core {
                 continue;
             }
             match self.next() {
-                Next::Run(run) => self.run_thread(run),
+                Next::Run(Work::Thread(run)) => self.run_thread(run),
+                Next::Run(Work::Time(time)) => self.carry_out(time),
                 Next::Spin => {
                     self.idle();
                     let again = self.enclave.world.now() + LOOK_AGAIN;
@@ -127,7 +151,7 @@ impl Core {
         }
     }
 
-    fn next(&mut self) -> Next<Run> {
+    fn next(&mut self) -> Next<Work> {
         let now = self.enclave.world.now();
         match self.enclave.mode() {
             Mode::Fallback => self.next_from_fallback(now),
@@ -155,12 +179,12 @@ impl Core {
         }
     }
 
-    fn next_from_fallback(&mut self, now: Nanos) -> Next<Run> {
-        if let Some(id) = self.enclave.pop_fallback(self.index) {
+    fn next_from_fallback(&mut self, now: Nanos) -> Next<Work> {
+        if let Some(work) = self.enclave.pop_fallback(self.index) {
             self.enclave.counters.borrow_mut().fallback_switches += 1;
             let record = self.runs.by_fallback(self.link.as_mut().map(|link| &mut link.protocol));
             self.enclave.cores[usize::from(self.index)].record.set(record);
-            return Next::Run(Run::of_fallback(id));
+            return Next::Run(work);
         }
         match self.runs.may_sleep(now, self.enclave.setup.config.spin) {
             true => Next::Park,
@@ -238,6 +262,23 @@ impl Core {
             enclave.became_runnable(&event);
         }
         enclave.app.left(&enclave, id, event.kind);
+    }
+
+    /// Is occupied for so long by what a modelled host has committed.
+    fn carry_out(&mut self, time: Nanos) {
+        let enclave = Rc::clone(&self.enclave);
+        let shared = &enclave.cores[usize::from(self.index)];
+        self.was_idle = false;
+        shared.usage.runs(enclave.world.now());
+        enclave.world.spend(time);
+        shared.usage.stops(enclave.world.now());
+        if let Some(link) = &mut self.link {
+            link.protocol.prefetch(&link.port);
+        }
+        let message = enclave.finish(self.index);
+        if let Some(link) = &mut self.link {
+            link.protocol.hold(message);
+        }
     }
 
     /// Lets a thread run until it stops by itself, or is stopped.

@@ -10,23 +10,27 @@ use wave_core::clock::Nanos;
 use wave_core::host::Signals;
 use wave_core::layout::{Config, ConfigError, Layout, QueuePlace};
 use wave_core::link::{Home, LINE_WORDS, Side, Span};
-use wave_core::message::{Decision, Sequence, Subject, TxnId};
+use wave_core::message::{Decision, Message, Sequence, Subject, TxnId};
 use wave_core::outcome::{Code, Counts};
 use wave_core::settings::PolicyError;
-use wave_core::snapshot::CoreRecord;
+use wave_core::snapshot::{CoreRecord, Record};
+use wave_core::subsystem::SubsystemId;
 use wave_links::costs::Costs;
 use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, VirtualTime};
+use wave_sched::mechanism::core_loop::Run;
 use wave_sched::mechanism::fallback::Fallback;
 pub use wave_sched::mechanism::fallback::Mode;
 use wave_sched::mechanism::table::Leave;
 use wave_sched::wire::Event;
 
-use crate::agent::{AgentSetup, Logs, Notes, PolicyText};
+use crate::agent::{AgentSetup, Logs, Notes};
 use crate::app::Application;
 use crate::control::Guest;
+use crate::core::Work;
 use crate::cpu::Cpu;
 use crate::machine::Machine;
+use crate::modelled::Modelled;
 use crate::table::{Own, Table};
 use crate::usage::{CoreUsage, Usage};
 use crate::world::{Cause, Delivery, SimBell, TaskId, World};
@@ -68,10 +72,13 @@ impl Setup {
     /// # Errors
     /// The first refusal of the two. A run of such a setup fails or panics.
     pub fn check(&self) -> Result<(), SetupError> {
-        let config = Config { subsystem: wave_sched::SUBSYSTEM.id, ..self.config };
+        let subsystem = match self.config.subsystem {
+            SubsystemId::NONE => wave_sched::SUBSYSTEM.id,
+            given => given,
+        };
+        let config = Config { subsystem, ..self.config };
         Layout::new(config)?;
-        let PolicyText { text, from } = &self.agent.policy;
-        from.make(text, &config)?;
+        self.agent.policy.make(&config)?;
         Ok(())
     }
 }
@@ -81,7 +88,16 @@ impl Setup {
 pub enum HostEvent {
     /// A thread's state changed, and its message says how.
     Changed(Event),
-    /// A thread got onto a core: by this decision, or by the fallback.
+    /// Something happened to a subject of a modelled host.
+    Told {
+        /// What its message says.
+        message: Message,
+        /// The core whose run it ends, if it does.
+        core: Option<u16>,
+        /// How the subject stands from now on; `None` if its host has no such id, which breaks its contract.
+        record: Option<Record>,
+    },
+    /// A thread, or a subject, got onto a core: by this decision, or by the fallback.
     Started {
         /// Where.
         core: u16,
@@ -100,6 +116,8 @@ pub enum HostEvent {
         decision: Decision,
         /// Why.
         code: Code,
+        /// It changed something all the same, which breaks the contract of a modelled host.
+        has_changed: bool,
     },
     /// A core has nothing to run.
     Idle {
@@ -205,7 +223,10 @@ pub struct Enclave {
     pub(crate) world: World,
     pub(crate) setup: Setup,
     pub(crate) layout: Layout,
+    /// Threads; none where the host is modelled.
     pub(crate) table: Table,
+    /// The subsystem's own host, instead of threads.
+    pub(crate) modelled: Option<Modelled>,
     /// Ids that no thread has.
     pub(crate) free: RefCell<Vec<u32>>,
     pub(crate) cores: Vec<CoreShared>,
@@ -242,8 +263,18 @@ impl Enclave {
         mut setup: Setup,
         app: Rc<dyn Application>,
     ) -> Result<Rc<Enclave>, ConfigError> {
-        setup.costs.prefetch_residue.ns += setup.machine.prefetch_residue.value;
         setup.config.subsystem = wave_sched::SUBSYSTEM.id;
+        Enclave::make(world, setup, None, app)
+    }
+
+    pub(crate) fn make(
+        world: &World,
+        mut setup: Setup,
+        modelled: Option<Modelled>,
+        app: Rc<dyn Application>,
+    ) -> Result<Rc<Enclave>, ConfigError> {
+        setup.costs.prefetch_residue.ns += setup.machine.prefetch_residue.value;
+        let threads = if modelled.is_some() { 0 } else { setup.config.subjects };
         let layout = Layout::new(setup.config)?;
         let core = |_| CoreShared {
             task: Cell::new(None),
@@ -257,12 +288,13 @@ impl Enclave {
         let enclave = Rc::new(Enclave {
             world: world.clone(),
             layout,
-            table: Table::new(setup.config.subjects, Own::default),
-            free: RefCell::new((0..setup.config.subjects).rev().collect()),
+            table: Table::new(threads, Own::default),
+            modelled,
+            free: RefCell::new((0..threads).rev().collect()),
             cores: (0..setup.config.cores).map(core).collect(),
             epoch: Cell::new(0),
             incarnation: RefCell::new(None),
-            fallback: Fallback::new(setup.config.subjects),
+            fallback: Fallback::new(threads),
             candidates: RefCell::default(),
             control_task: Cell::new(None),
             kick_fate: RefCell::new(None),
@@ -444,17 +476,32 @@ impl Enclave {
     /// To be called after a thread has become runnable.
     pub(crate) fn became_runnable(&self, event: &Event) {
         if self.fallback.became_runnable(event) {
-            let sleeper = self.cores.iter().position(|core| core.sleeps.get() && core.online.get());
-            if let Some(core) = sleeper {
-                self.nudge_core(core as u16);
-            }
+            self.wake_sleeper();
         }
     }
 
-    pub(crate) fn pop_fallback(&self, core: u16) -> Option<u32> {
-        let (thread, sequence) = self.fallback.pop(&self.table, core)?;
+    /// Wakes a core that sleeps, if one does.
+    pub(crate) fn wake_sleeper(&self) {
+        let sleeper = self.cores.iter().position(|core| core.sleeps.get() && core.online.get());
+        if let Some(core) = sleeper {
+            self.nudge_core(core as u16);
+        }
+    }
+
+    /// What the host itself has for a core, committed.
+    pub(crate) fn pop_fallback(&self, core: u16) -> Option<Work> {
+        let (thread, sequence, work) = match &self.modelled {
+            Some(modelled) => {
+                let (subject, sequence, time) = modelled.fall_back(self.world.now(), core)?;
+                (subject, sequence, Work::Time(time))
+            }
+            None => {
+                let (thread, sequence) = self.fallback.pop(&self.table, core)?;
+                (thread, sequence, Work::Thread(Run::of_fallback(thread.id)))
+            }
+        };
         self.tell(&HostEvent::Started { core, thread, sequence, decision: None });
-        Some(thread.id)
+        Some(work)
     }
 
     pub(crate) fn enter_fallback(&self) {

@@ -20,6 +20,7 @@ pub mod experiment;
 pub mod fuzz;
 pub mod machine;
 pub mod memory;
+pub mod modelled;
 pub mod paper;
 pub mod queue;
 pub mod random;

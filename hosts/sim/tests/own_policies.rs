@@ -79,7 +79,7 @@ static OWN: Policies<dyn Policy + Send> = Policies(&[
 ]);
 
 fn with(policy: &str) -> Overrides {
-    let policy = Some(PolicyText { text: policy.to_owned(), from: &OWN });
+    let policy = Some(PolicyText::own(&OWN, policy));
     Overrides { policy, ..Overrides::default() }
 }
 
@@ -107,7 +107,7 @@ fn a_policy_that_forgets_a_thread_is_found() {
 
 #[test]
 fn a_setup_that_cannot_run_is_refused_with_its_cause() {
-    let few_cores = PolicyText { text: "few-cores".into(), from: &OWN };
+    let few_cores = PolicyText::own(&OWN, "few-cores");
     let check = |cores, policy: &PolicyText| {
         let mut setup = wave(cores, Rung::Prestaged, "fifo");
         setup.agent.policy = policy.clone();

@@ -95,7 +95,7 @@ impl Policy for Both {
 /// kicks that it took.
 fn runs(threads: u32, after: Nanos) -> (Vec<Nanos>, u64) {
     let setup = paper::wave(1, Rung::Prestaged, "shinjuku:slice_us=30,timer=core");
-    let policy = policies::by_name(&setup.agent.policy.text, &setup.config).unwrap();
+    let policy = policies::by_name(setup.agent.policy.text(), &setup.config).unwrap();
     let world = World::new();
     let app = Vcpus::new(threads, Pace::NOMINAL, Nanos(0));
     let enclave = Enclave::new(&world, setup, app).unwrap();

@@ -60,4 +60,5 @@ pub static SUBSYSTEM: Subsystem = Subsystem {
     policies: &policies::KNOWN,
     make: Some(|text, config| policies::by_name(text, config).map(|policy| policy as _)),
     show: show::SHOW,
+    model: None,
 };

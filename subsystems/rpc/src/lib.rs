@@ -33,4 +33,5 @@ pub static SUBSYSTEM: Subsystem = Subsystem {
     policies: &steer::KNOWN,
     make: None,
     show: show::SHOW,
+    model: None,
 };

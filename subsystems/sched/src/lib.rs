@@ -46,4 +46,5 @@ pub static SUBSYSTEM: Subsystem = Subsystem {
     policies: &policies::KNOWN,
     make: Some(policies::by_name),
     show: show::SHOW,
+    model: None,
 };

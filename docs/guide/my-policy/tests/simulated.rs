@@ -8,7 +8,7 @@ use wave_sim::paper::{Rung, gets_and_ranges, overhead, wave};
 
 /// One of this crate's policies.
 fn own(text: &str) -> PolicyText {
-    PolicyText { text: text.to_owned(), from: &POLICIES }
+    PolicyText::own(&POLICIES, text)
 }
 
 /// The p99 of GETs (10 us, class 0) among RANGE queries (10 ms, class 1), in microseconds: four cores of the paper's machine, the

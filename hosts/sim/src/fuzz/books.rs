@@ -1,17 +1,25 @@
 //! The checkers: books of their own about every thread and core, kept from what is seen to happen. [`RULES`] says what is checked.
+//! What is said of threads holds for a modelled host's subjects, too (ADR 44).
 
 use std::collections::HashMap;
 
 use wave_core::clock::Nanos;
-use wave_core::message::{Decision, Sequence, Subject, TxnId};
+use wave_core::message::{Decision, Message, Sequence, Subject, TxnId};
+use wave_core::snapshot::{self, Record};
 use wave_sched::wire::{Event, Kind};
 
 use super::bounds::{Bounds, Excuses};
 use crate::enclave::HostEvent;
 
 /// Every rule by its name, and what it says. The bounds are those of [`super::bounds`].
-pub const RULES: [(&str, &str); 15] = [
+pub const RULES: [(&str, &str); 18] = [
     ("thread", "a thread's messages tell a possible life, one version after the other"),
+    (
+        "subject",
+        "a subject's messages tell a possible life, one version after the other, as its host's records do",
+    ),
+    ("refusal", "a host that refuses a decision has changed nothing"),
+    ("model", "the host's own check passes"),
     ("once", "a thread gets onto a core only while it waits, and a core runs one at a time"),
     ("current", "a decision is committed only if it names the thread's generation and sequence"),
     ("slice", "the core's own timer ends a run not before its slice is over, and not much later"),
@@ -85,6 +93,8 @@ struct Core {
 /// The books of one enclave's host.
 #[derive(Debug)]
 pub struct Books {
+    /// Subjects of a modelled host, in place of threads.
+    is_modelled: bool,
     threads: HashMap<u32, Thread>,
     cores: Vec<Core>,
     attaches: u64,
@@ -100,8 +110,8 @@ pub struct Books {
 }
 
 impl Books {
-    /// Books of so many cores, all idle.
-    pub fn new(cores: u16, bounds: Bounds) -> Books {
+    /// Books of so many cores, all idle, which run threads or what a modelled host gives them.
+    pub fn new(cores: u16, bounds: Bounds, is_modelled: bool) -> Books {
         let core = Core {
             runs: None,
             slice: Nanos(0),
@@ -113,6 +123,7 @@ impl Books {
             tainted: false,
         };
         Books {
+            is_modelled,
             threads: HashMap::new(),
             cores: vec![core; usize::from(cores)],
             attaches: 0,
@@ -171,8 +182,12 @@ impl Books {
         self.note(now, event);
         match *event {
             HostEvent::Changed(event) => self.changed(now, &event),
+            HostEvent::Told { ref message, core, record } => self.told(now, message, core, record),
             HostEvent::Started { core, thread, sequence, decision } => {
                 self.started(core, thread, sequence, decision)
+            }
+            HostEvent::Refused { decision, has_changed: true, .. } => {
+                broken("refusal", format!("{decision:?} is refused, and something has changed"))
             }
             HostEvent::Refused { core, decision, .. } => self.answers(core, &decision),
             HostEvent::Idle { core } => {
@@ -223,7 +238,15 @@ impl Books {
             HostEvent::Started { core, thread, sequence, .. } => {
                 (1 << 16 | u64::from(*core), *thread, sequence.0)
             }
-            HostEvent::Refused { core, decision, code } => {
+            HostEvent::Told { message, core, .. } => {
+                let core = u64::from(core.map_or(0, |core| core + 1));
+                (
+                    u64::from(message.kind) << 32 | 8 << 16 | core,
+                    message.subject,
+                    message.sequence.0,
+                )
+            }
+            HostEvent::Refused { core, decision, code, .. } => {
                 (2 << 16 | u64::from(*core), decision.subject, *code as u32)
             }
             HostEvent::Idle { core } => (3 << 16 | u64::from(*core), Subject::default(), 0),
@@ -277,6 +300,52 @@ impl Books {
         Ok(())
     }
 
+    /// A modelled host says how a subject stands, `core` being the one whose run that ends.
+    fn told(
+        &mut self,
+        now: Nanos,
+        message: &Message,
+        core: Option<u16>,
+        record: Option<Record>,
+    ) -> Result<(), Broken> {
+        let Message { subject: Subject { id, generation }, sequence, .. } = *message;
+        let before = self.threads.get(&id).copied();
+        let says = (message.subject, message.sequence);
+        let record = record.filter(|record| (record.subject, record.sequence) == says);
+        let runs = before.and_then(|thread| match thread.state {
+            State::Runs { core } => Some(core),
+            _ => None,
+        });
+        let state = match (record.map(|record| record.state), before.map(|thread| thread.state)) {
+            (Some(snapshot::State::Runnable), Some(waits @ State::Waits { .. })) => waits,
+            (Some(snapshot::State::Runnable), _) => State::Waits { since: now },
+            (Some(snapshot::State::Running), Some(runs @ State::Runs { .. })) if core.is_none() => {
+                runs
+            }
+            (Some(snapshot::State::Blocked), _) => State::Blocked,
+            (Some(snapshot::State::Free), _) => State::Gone,
+            (Some(snapshot::State::Running) | None, _) => {
+                return broken("subject", format!("{message:?}, but the record is {record:?}"));
+            }
+        };
+        let follows = before.is_none_or(|thread| {
+            let life = thread.generation.wrapping_add(u32::from(thread.state == State::Gone));
+            (sequence, generation) == (thread.sequence.next(), life)
+        });
+        let ends = match core {
+            Some(_) => runs == core,
+            None => runs.is_none() || matches!(state, State::Runs { .. }),
+        };
+        if !(follows && ends) {
+            return broken("subject", format!("{message:?} on core {core:?} after {before:?}"));
+        }
+        self.threads.insert(id, Thread { generation, sequence, state });
+        if let Some(core) = core {
+            self.cores[usize::from(core)].runs = None;
+        }
+        Ok(())
+    }
+
     fn started(
         &mut self,
         core: u16,
@@ -302,7 +371,8 @@ impl Books {
         let state = std::mem::replace(&mut thread.state, State::Runs { core });
         let place = &mut self.cores[usize::from(core)];
         let busy = place.runs.replace(subject.id);
-        let slice = decision.filter(|_| !place.tainted && place.online);
+        let has_slice = !place.tainted && place.online && !self.is_modelled;
+        let slice = decision.filter(|_| has_slice);
         place.slice = slice.map_or(Nanos(0), |decision| Nanos(decision.argument));
         place.idle_since = None;
         if !matches!(state, State::Waits { .. }) || busy.is_some() {
@@ -350,8 +420,13 @@ impl Books {
         broken(rule, what)
     }
 
-    /// Threads that have not ended.
+    /// Threads that have not ended; of a modelled host's subjects, those that wait or run.
     pub fn living(&self) -> usize {
-        self.threads.values().filter(|thread| thread.state != State::Gone).count()
+        let ends = |state| match state {
+            State::Gone => true,
+            State::Blocked => self.is_modelled,
+            State::Waits { .. } | State::Runs { .. } => false,
+        };
+        self.threads.values().filter(|thread| !ends(thread.state)).count()
     }
 }

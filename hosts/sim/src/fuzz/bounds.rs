@@ -6,7 +6,7 @@ use wave_core::link::{Home, Transport};
 use wave_core::order::GAP_MAX;
 
 use super::faults::Fault;
-use super::plan::{Injection, RUN_MAX};
+use super::plan::Injection;
 use crate::enclave::Setup;
 
 /// Bounds of one enclave.
@@ -25,8 +25,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Of an enclave with this setup, whose link may stall for `stall`.
-    pub fn of(setup: &Setup, stall: Nanos) -> Bounds {
+    /// Of an enclave with this setup, whose link may stall for `stall`, and in which a run takes up to `run_max`.
+    pub fn of(setup: &Setup, stall: Nanos, run_max: Nanos) -> Bounds {
         let (config, costs, machine) = (&setup.config, &setup.costs, &setup.machine);
         let round_trip =
             costs.host_read.ns.max(2.0 * costs.posted_flight.ns + costs.line_transfer.ns);
@@ -48,7 +48,7 @@ impl Bounds {
         // A core's way from one thread to the next: message, two looks at decisions, word by word.
         let write = 8.0 * costs.host_write.ns + costs.line_drain.ns + costs.flush.ns;
         let switch = machine.switch_before.value + machine.switch_after.value;
-        let turn = RUN_MAX.0 as f64 + switch + 2.0 * write + 14.0 * round_trip + 2.0 * copy + kick;
+        let turn = run_max.0 as f64 + switch + 2.0 * write + 14.0 * round_trip + 2.0 * copy + kick;
         // A thread that was left for a busy core waits for the runs before it.
         let runs = f64::from(config.prestage) + 2.0;
         let idle_max = Nanos((4.0 * round + runs * turn) as u64) + config.spin;

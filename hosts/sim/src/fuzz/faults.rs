@@ -6,13 +6,12 @@ use std::rc::Rc;
 use rand::Rng;
 use wave_core::clock::Nanos;
 use wave_core::link::{Home, LINE_WORDS, Port, Window};
-use wave_core::policy::{Choice, Desk, Note, Policy, Progress};
+use wave_core::policy::{BadBulk, Choice, Desk, Note, Policy, Progress};
 use wave_core::{
     message::{Decision, Message, Sequence, Subject},
     outcome::Outcome,
     snapshot::Snapshot,
 };
-use wave_sched::wire;
 
 use super::plan::Injection;
 use crate::enclave::Enclave;
@@ -183,15 +182,17 @@ pub(super) struct Lying {
     random: Stream,
     /// It gives every core something to refuse, and nothing to do.
     starves: bool,
+    /// What its decisions are.
+    kind: u16,
     /// Threads as of some earlier message.
     known: Vec<(Subject, Sequence)>,
 }
 
 impl Lying {
-    pub(super) fn new(policy: Box<dyn Policy + Send>, seed: u64) -> Lying {
+    pub(super) fn new(policy: Box<dyn Policy + Send>, kind: u16, seed: u64) -> Lying {
         let mut random = random::stream(seed, "lying", 0);
         let starves = random.random_bool(0.5);
-        Lying { policy, random, starves, known: Vec::new() }
+        Lying { policy, random, starves, kind, known: Vec::new() }
     }
 
     fn lie(&mut self) -> Option<Choice> {
@@ -203,7 +204,7 @@ impl Lying {
             2 => sequence = Sequence(sequence.0.wrapping_add(1)),
             _ => subject.id = self.random.random_range(0..1 << 12),
         }
-        Some(wire::run(subject, sequence, Nanos(0)))
+        Some(Choice { kind: self.kind, subject, sequence, argument: 0 })
     }
 }
 
@@ -226,9 +227,10 @@ impl Policy for Lying {
     }
     fn decide(&mut self, now: Nanos, desk: &mut Desk<'_>) -> Progress {
         if self.starves {
-            let nobody = Subject { id: 0, generation: u32::MAX };
+            let subject = Subject { id: 0, generation: u32::MAX };
+            let nobody = Choice { kind: self.kind, subject, sequence: Sequence(1), argument: 0 };
             while let Some(core) = desk.asking() {
-                desk.stage(core, wire::run(nobody, Sequence(1), Nanos(0)));
+                desk.stage(core, nobody);
             }
             return Progress::Done;
         }
@@ -245,6 +247,9 @@ impl Policy for Lying {
     }
     fn resync(&mut self, now: Nanos, snapshot: &Snapshot) {
         self.policy.resync(now, snapshot);
+    }
+    fn on_bulk(&mut self, now: Nanos, words: &[u64]) -> Result<(), BadBulk> {
+        self.policy.on_bulk(now, words)
     }
     fn on_note(&mut self, now: Nanos, note: &Note) {
         self.policy.on_note(now, note);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wave_core::clock::Nanos;
 use wave_core::message::{Decision, Message, Sequence, TxnId, Upstream};
 use wave_core::outcome::Outcome;
-use wave_core::policy::{Desk, Note, Policy, Progress};
+use wave_core::policy::{BadBulk, Desk, Note, Policy, Progress};
 use wave_core::snapshot::Snapshot;
 
 use super::books::{Broken, broken};
@@ -105,6 +105,9 @@ impl Policy for ToldPolicy {
         let records = snapshot.records.iter();
         self.told.on_snapshot(records.map(|record| (record.subject.id, record.sequence)));
         self.policy.resync(now, snapshot);
+    }
+    fn on_bulk(&mut self, now: Nanos, words: &[u64]) -> Result<(), BadBulk> {
+        self.policy.on_bulk(now, words)
     }
     fn on_note(&mut self, now: Nanos, note: &Note) {
         self.policy.on_note(now, note);

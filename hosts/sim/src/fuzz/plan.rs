@@ -5,6 +5,8 @@ use rand::seq::IndexedRandom;
 use wave_core::clock::Nanos;
 use wave_core::layout::{Config, QueueConfig};
 use wave_core::link::{Home, Mapping, Transport};
+use wave_core::modelled::{ModelSetup, ModelledHost};
+use wave_core::subsystem::Subsystem;
 use wave_links::costs::Costs;
 use wave_sched::policies;
 
@@ -39,8 +41,10 @@ pub struct EnclavePlan {
     pub setup: Setup,
     /// The first agent's clock.
     pub skew: Skew,
-    /// Threads alive at once, at most.
+    /// Threads alive at once, at most; or subjects.
     pub threads: u32,
+    /// The subsystem whose modelled host takes the place of threads.
+    pub subsystem: Option<&'static Subsystem>,
     /// Its faults, by time.
     pub injections: Vec<Injection>,
 }
@@ -67,6 +71,8 @@ pub struct Overrides {
     pub threads: Option<u32>,
     /// Keep only the first enclave.
     pub alone: bool,
+    /// The subsystem whose modelled host takes the place of threads. It has a model and policies.
+    pub subsystem: Option<&'static Subsystem>,
     /// Every agent's policy, instead of one that is drawn.
     pub policy: Option<PolicyText>,
 }
@@ -89,8 +95,11 @@ impl Overrides {
         if self.alone {
             text += " --alone";
         }
+        if let Some(subsystem) = self.subsystem {
+            text += &format!(" --subsystem {}", subsystem.name);
+        }
         if let Some(policy) = &self.policy {
-            text += &format!(" --policy {}", policy.text);
+            text += &format!(" --policy {}", policy.text());
         }
         text
     }
@@ -146,12 +155,47 @@ impl Plan {
         if overrides.alone {
             self.enclaves.truncate(1);
         }
+        if let Some(subsystem) = overrides.subsystem {
+            self.enclaves.iter_mut().for_each(|enclave| enclave.model(subsystem));
+        }
         if let Some(policy) = &overrides.policy {
             for enclave in &mut self.enclaves {
                 enclave.setup.agent.policy = policy.clone();
             }
         }
         self
+    }
+}
+
+impl EnclavePlan {
+    /// Puts a modelled host in the place of threads.
+    ///
+    /// # Panics
+    /// If the subsystem has none, or no policy.
+    fn model(&mut self, subsystem: &'static Subsystem) {
+        let mut random = random::stream(self.setup.seed, "model", 0);
+        let known = subsystem.policies.choose(&mut random).expect("a subsystem with policies");
+        let make = subsystem.make.expect("a subsystem whose policies an agent runs");
+        self.setup.agent.policy = PolicyText::of(make, known.name);
+        self.setup.config.subsystem = subsystem.id;
+        self.subsystem = Some(subsystem);
+    }
+
+    /// The modelled host, if there is one: the same for the same plan.
+    ///
+    /// # Panics
+    /// If the subsystem has none.
+    pub fn host(&self) -> Option<Box<dyn ModelledHost>> {
+        let make = self.subsystem?.model.expect("a subsystem with a model");
+        let Setup { config, seed, .. } = &self.setup;
+        let mut random = random::stream(*seed, "load", 0);
+        let mut model =
+            ModelSetup { cores: config.cores, subjects: self.threads, per_second: 1, seed: *seed };
+        // From a few runs at a time to more than all cores can do.
+        let runs = f64::from(config.cores) * 1e9 / make(&model).run_max().0.max(1) as f64;
+        let load = runs * random.random_range(0.25..4.0);
+        model.per_second = (load as u32).clamp(1, 1_000_000_000);
+        Some(make(&model))
     }
 }
 
@@ -231,6 +275,7 @@ fn enclave(random: &mut Stream, seed: u64) -> EnclavePlan {
         },
         skew: Skew::default(),
         threads: random.random_range(4..=3 * u32::from(cores) + 4).min(config.subjects / 2),
+        subsystem: None,
         injections: Vec::new(),
     }
 }

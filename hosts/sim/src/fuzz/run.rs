@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wave_core::brain::Input;
 use wave_core::clock::Nanos;
+use wave_sched::wire::DECISION_RUN;
 
 use super::books::{Books, Broken};
 use super::bounds::{Bounds, Excuses};
 use super::churn::Churn;
 use super::faults::{Fault, Kicks, Lying, scribble};
 use super::hearing::{Hearing, Told, ToldPolicy};
-use super::plan::{EnclavePlan, Injection, Plan};
+use super::plan::{EnclavePlan, Injection, Plan, RUN_MAX};
 use crate::agent::{Skew, policy_of};
 use crate::enclave::Enclave;
 use crate::world::{Cause, Delivery, TaskId, World};
@@ -91,7 +92,8 @@ type Agents = Rc<RefCell<Vec<(Option<TaskId>, Arc<AtomicBool>)>>>;
 /// One enclave of a running history.
 struct Running {
     enclave: Rc<Enclave>,
-    churn: Rc<Churn>,
+    /// The threads; none where the host is modelled.
+    churn: Option<Rc<Churn>>,
     watch: Rc<Watch>,
     kicks: Rc<Kicks>,
     told: Arc<Mutex<Option<Broken>>>,
@@ -118,17 +120,23 @@ impl Running {
         everyone: &Rc<RefCell<Vec<Rc<Watch>>>>,
     ) -> Rc<Running> {
         let setup = plan.setup.clone();
-        let bounds = Bounds::of(&setup, stall);
-        let churn = Churn::new(plan.threads, setup.seed);
+        let host = plan.host();
+        let run_max = host.as_ref().map_or(RUN_MAX, |host| host.run_max());
+        let bounds = Bounds::of(&setup, stall, run_max);
         let watch = Rc::new(Watch {
-            books: RefCell::new(Books::new(setup.config.cores, bounds)),
+            books: RefCell::new(Books::new(setup.config.cores, bounds, host.is_some())),
             broken: RefCell::default(),
             faults: RefCell::default(),
             world: world.clone(),
         });
         everyone.borrow_mut().push(Rc::clone(&watch));
         let kicks = Kicks::new(setup.seed);
-        let enclave = Enclave::new(world, setup, Rc::clone(&churn) as _);
+        let churn = host.is_none().then(|| Churn::new(plan.threads, setup.seed));
+        let enclave = match (host, &churn) {
+            (Some(host), _) => Enclave::with_model(world, setup, host),
+            (None, Some(churn)) => Enclave::new(world, setup, Rc::clone(churn) as _),
+            (None, None) => unreachable!("threads where no host is modelled"),
+        };
         let enclave = enclave.expect("plans draw valid configurations");
         let seen = Rc::clone(&watch);
         enclave.watch(Box::new(move |now, event| {
@@ -171,7 +179,12 @@ impl Running {
     fn start_agent(&self, skew: Skew, lies: Option<u64>) -> TaskId {
         let mut policy = policy_of(&self.plan.setup);
         if let Some(seed) = lies {
-            policy = Box::new(Lying::new(policy, seed));
+            // Decisions of one kind, which a subsystem may have or not.
+            let kind = match self.plan.subsystem {
+                Some(_) => (seed >> 8) as u16 % 4,
+                None => DECISION_RUN,
+            };
+            policy = Box::new(Lying::new(policy, kind, seed));
         }
         let (told, tainted) = (Told::default(), Arc::<AtomicBool>::default());
         let broken = Arc::clone(&self.told);
@@ -329,6 +342,22 @@ impl Running {
         }
         let result = self.watch.books.borrow_mut().look(now);
         self.watch.check(result);
+        let result = self.enclave.check_model();
+        self.watch.check(result.map_err(|what| Broken { rule: "model", what }));
+    }
+
+    /// Nothing new from now on.
+    fn stop(&self) {
+        match &self.churn {
+            Some(churn) => churn.stop(),
+            None => self.enclave.stop_model(),
+        }
+    }
+
+    /// Threads that have not ended.
+    fn alive(&self) -> usize {
+        let of_model = || self.watch.books.borrow().living();
+        self.churn.as_ref().map_or_else(of_model, |churn| churn.alive() as usize)
     }
 
     fn faults(&self) -> BTreeMap<Fault, u64> {
@@ -450,10 +479,10 @@ fn history(plan: &Plan, world: &World) -> (Report, Vec<u64>) {
         world.now() < END_MAX && (open || calm || messages() < plan.messages)
     });
     let busy = marks.borrow().len();
-    cells.iter().for_each(|cell| cell.churn.stop());
+    cells.iter().for_each(|cell| cell.stop());
     let drain = cells.iter().map(|cell| cell.bounds.recovery_max.0).max().unwrap_or(0);
     let end = first + Nanos(drain) + DRAIN_MAX;
-    step(&|| world.now() < end && cells.iter().any(|cell| cell.churn.alive() > 0));
+    step(&|| world.now() < end && cells.iter().any(|cell| cell.alive() > 0));
     marks.borrow_mut().truncate(busy);
     let whole = !broken();
     for cell in &cells {

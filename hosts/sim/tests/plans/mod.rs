@@ -29,7 +29,13 @@ fn plan(link: &str, cores: u16, threads: u32, change: impl FnOnce(&mut Config)) 
         prefetch: false,
         seed: 1,
     };
-    let enclave = EnclavePlan { setup, skew: Skew::default(), threads, injections: Vec::new() };
+    let enclave = EnclavePlan {
+        setup,
+        skew: Skew::default(),
+        threads,
+        subsystem: None,
+        injections: Vec::new(),
+    };
     Plan { seed: 1, enclaves: vec![enclave], messages: 2_000 }
 }
 

@@ -1,0 +1,71 @@
+//! A subsystem's host without a machine, by which the simulator and the fuzzer run the subsystem (ADR 44).
+
+use alloc::string::String;
+
+use crate::clock::Nanos;
+use crate::message::{Decision, Message};
+use crate::outcome::Code;
+use crate::policy::Choice;
+use crate::snapshot::Record;
+
+/// What a modelled host is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelSetup {
+    /// Cores that carry out decisions.
+    pub cores: u16,
+    /// Subjects at once, at most. Ids are below this number.
+    pub subjects: u32,
+    /// How often something happens by itself, on average: requests a second, say.
+    pub per_second: u32,
+    /// Decides everything random.
+    pub seed: u64,
+}
+
+/// A subsystem's host: its mechanism, and what happens to its subjects by itself.
+///
+/// All else is the real thing: queues, host protocol, supervisor, agent and policy. The driver calls from one thread, with times that
+/// never decrease.
+///
+/// # The contract
+///
+/// 1. Each message bumps its subject's sequence by one, and says how the subject stands from then on. Sequences go on when an id is
+///    reused, and its generation goes up by one.
+/// 2. [`commit`](ModelledHost::commit) accepts a decision only if its subject is [`Runnable`](crate::snapshot::State::Runnable) and has
+///    the decision's generation and sequence; the subject is then running on that core, at the same sequence. A refusal changes nothing.
+/// 3. A policy can place every runnable subject on any core.
+pub trait ModelledHost {
+    /// When something happens by itself next; `None` if nothing does before a run ends.
+    fn next_event(&self) -> Option<Nanos>;
+
+    /// Lets one thing happen that is due at `now`, if any is. Returns the message that tells of it.
+    fn event(&mut self, now: Nanos) -> Option<Message>;
+
+    /// Checks a decision for `core` and commits it. Returns how long it occupies the core.
+    ///
+    /// # Errors
+    /// The decision is refused, and nothing has changed.
+    fn commit(&mut self, now: Nanos, core: u16, decision: &Decision) -> Result<Nanos, Code>;
+
+    /// The run on `core` is over. Returns the message that ends it.
+    fn finish(&mut self, now: Nanos, core: u16) -> Message;
+
+    /// What `core` is to do while no agent decides. It is committed next.
+    fn fallback(&mut self, core: u16) -> Option<Choice>;
+
+    /// How the subject of this id stands; `None` if the id was never used.
+    fn record(&self, id: u32) -> Option<Record>;
+
+    /// The longest time that a decision occupies a core.
+    fn run_max(&self) -> Nanos;
+
+    /// Nothing new happens by itself from now on: what waits and runs comes to its end.
+    fn stop(&mut self);
+
+    /// Checks rules of the subsystem's own.
+    ///
+    /// # Errors
+    /// A rule is broken; says which and how.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! A subsystem's modelled host in an enclave: what it takes the place of threads with (ADR 44).
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use hdrhistogram::Histogram;
+use wave_core::clock::Nanos;
+use wave_core::layout::ConfigError;
+use wave_core::message::{Decision, Message, Sequence, Subject, TxnId};
+use wave_core::modelled::ModelledHost;
+use wave_core::outcome::Code;
+use wave_core::policy::Choice;
+use wave_core::snapshot::{Record, State};
+
+use crate::app::{After, Application, Outside};
+use crate::enclave::{Counters, Enclave, HostEvent, Mode, Setup};
+use crate::experiment::Ended;
+use crate::usage::Usage;
+use crate::world::{Cause, TaskId, World};
+
+/// How a decision of the host's own is committed.
+const BY_HOST: TxnId = TxnId::new(0);
+
+/// A modelled host, and who lets things happen to its subjects.
+pub(crate) struct Modelled {
+    host: RefCell<Box<dyn ModelledHost>>,
+    subjects: u32,
+    events: Cell<Option<TaskId>>,
+}
+
+impl Modelled {
+    fn new(host: Box<dyn ModelledHost>, subjects: u32) -> Modelled {
+        Modelled { host: RefCell::new(host), subjects, events: Cell::new(None) }
+    }
+
+    fn record(&self, id: u32) -> Option<Record> {
+        self.host.borrow().record(id)
+    }
+
+    /// Every id that was ever used.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let host = self.host.borrow();
+        (0..self.subjects).filter_map(|id| host.record(id)).collect()
+    }
+
+    pub(crate) fn waits(&self, subject: Subject, sequence: Sequence) -> bool {
+        let record = self.record(subject.id).filter(|record| record.state == State::Runnable);
+        record.is_some_and(|record| (record.subject, record.sequence) == (subject, sequence))
+    }
+
+    /// Subjects that wait, from this id on, then from 0.
+    pub(crate) fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> {
+        let records = self.records().into_iter();
+        let waiting = records.filter(|record| record.state == State::Runnable);
+        let (before, after): (Vec<_>, Vec<_>) =
+            waiting.partition(|record| record.subject.id < from);
+        after.into_iter().chain(before).map(|record| (record.subject, record.sequence))
+    }
+
+    pub(crate) fn commit(&self, now: Nanos, core: u16, decision: &Decision) -> Result<Nanos, Code> {
+        self.host.borrow_mut().commit(now, core, decision)
+    }
+
+    /// Commits what the host itself has for a core.
+    ///
+    /// # Panics
+    /// If the host refuses what it has just chosen.
+    pub(crate) fn fall_back(&self, now: Nanos, core: u16) -> Option<(Subject, Sequence, Nanos)> {
+        let mut host = self.host.borrow_mut();
+        let Choice { kind, subject, sequence, argument } = host.fallback(core)?;
+        let decision = Decision { kind, subject, sequence, txn: BY_HOST, flags: 0, argument };
+        let time = host.commit(now, core, &decision);
+        let time = time.unwrap_or_else(|code| {
+            panic!("the host refuses its own decision, {decision:?}: {}", code.name())
+        });
+        Some((subject, sequence, time))
+    }
+}
+
+impl Enclave {
+    /// Something happened: tells those who watch, and wakes a core that sleeps if the host itself is to decide.
+    fn happened(&self, core: Option<u16>, message: &Message) {
+        let modelled = self.modelled.as_ref().expect("asked by modelled hosts alone");
+        let record = modelled.record(message.subject.id);
+        self.counters.borrow_mut().messages += 1;
+        self.tell(&HostEvent::Told { message: *message, core, record });
+        let is_runnable = record.is_some_and(|record| record.state == State::Runnable);
+        if is_runnable && self.mode() == Mode::Fallback {
+            self.wake_sleeper();
+        }
+    }
+
+    /// The run on `core` is over: the message that says so.
+    pub(crate) fn finish(&self, core: u16) -> Message {
+        let modelled = self.modelled.as_ref().expect("asked by modelled hosts alone");
+        let now = self.world.now();
+        let message = modelled.host.borrow_mut().finish(now, core);
+        self.happened(Some(core), &message);
+        if let Some(events) = modelled.events.get() {
+            self.world.wake(events, now, Cause::NUDGE);
+        }
+        message
+    }
+
+    /// Nothing new happens to the modelled host's subjects from now on.
+    pub(crate) fn stop_model(&self) {
+        let modelled = self.modelled.as_ref().expect("asked of modelled hosts alone");
+        modelled.host.borrow_mut().stop();
+    }
+
+    /// Checks the modelled host's own rules.
+    pub(crate) fn check_model(&self) -> Result<(), String> {
+        self.modelled.as_ref().map_or(Ok(()), |modelled| modelled.host.borrow().check())
+    }
+}
+
+/// Lets things happen by themselves when their time has come.
+struct Events;
+
+impl Application for Events {
+    fn start(self: Rc<Self>, enclave: &Rc<Enclave>) {
+        let weak = Rc::downgrade(enclave);
+        let task = enclave.world().spawn(move || {
+            if let Some(enclave) = weak.upgrade() {
+                happen(&enclave);
+            }
+        });
+        let modelled = enclave.modelled.as_ref().expect("started by modelled hosts alone");
+        modelled.events.set(Some(task));
+    }
+
+    fn after(&self, _: &Enclave, _: u32) -> After {
+        unreachable!("a modelled host has no threads")
+    }
+}
+
+fn happen(enclave: &Rc<Enclave>) {
+    let (world, modelled) = (enclave.world().clone(), enclave.modelled.as_ref());
+    let modelled = modelled.expect("started by modelled hosts alone");
+    let task = modelled.events.get().expect("set before it runs");
+    let mut outside = Outside::new(enclave, 0);
+    loop {
+        let message = modelled.host.borrow_mut().event(world.now());
+        match message {
+            Some(message) => {
+                enclave.happened(None, &message);
+                world.spend(enclave.setup().machine.spawn.nanos());
+                outside.send(&message);
+            }
+            None => {
+                let next = modelled.host.borrow().next_event();
+                world.wait(task, Cause::NUDGE, next);
+            }
+        }
+    }
+}
+
+impl Enclave {
+    /// An enclave of the configuration's subsystem, whose host is modelled. Its cores and events start with the world, without an agent until one
+    /// is started ([`Enclave::start_agent`]).
+    pub fn with_model(
+        world: &World,
+        setup: Setup,
+        host: Box<dyn ModelledHost>,
+    ) -> Result<Rc<Enclave>, ConfigError> {
+        let subjects = setup.config.subjects;
+        Enclave::make(world, setup, Some(Modelled::new(host, subjects)), Rc::new(Events))
+    }
+}
+
+/// What came of a simulated subsystem.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Nanoseconds that subjects waited for a decision, of those that began to while it was measured, and whose wait is over.
+    pub waits: Histogram<u64>,
+    /// Subjects that waited at the end.
+    pub waiting: u64,
+    /// The host and its agents, warm-up included.
+    pub counters: Counters,
+    /// Where the cores' time went, warm-up included.
+    pub usage: Usage,
+    /// When the run ended.
+    pub until: Nanos,
+    /// Equal for equal histories.
+    pub trace_hash: u64,
+}
+
+/// Which waits are measured.
+#[derive(Debug)]
+struct Waits {
+    from: Nanos,
+    since: HashMap<Subject, Nanos>,
+    over: Histogram<u64>,
+}
+
+impl Waits {
+    fn on_event(&mut self, now: Nanos, event: &HostEvent) {
+        match event {
+            HostEvent::Told { record: Some(record), .. } => {
+                if record.state == State::Runnable {
+                    self.since.entry(record.subject).or_insert(now);
+                } else {
+                    self.since.remove(&record.subject);
+                }
+            }
+            HostEvent::Started { thread, .. } => {
+                let since = self.since.remove(thread).filter(|since| *since >= self.from);
+                if let Some(since) = since {
+                    self.over.record(now.since(since).0).expect("it grows with what is recorded");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Runs a modelled host under one agent for so long, of which `warmup` is not measured.
+pub fn simulate(
+    setup: &Setup,
+    host: Box<dyn ModelledHost>,
+    [warmup, measure]: [Nanos; 2],
+) -> Result<Outcome, ConfigError> {
+    let world = World::new();
+    let _ended = Ended(world.clone());
+    let enclave = Enclave::with_model(&world, setup.clone(), host)?;
+    let over = Histogram::new(3).expect("a precision that it knows");
+    let waits = Waits { from: warmup, since: HashMap::new(), over };
+    let waits = Rc::new(RefCell::new(waits));
+    let seen = Rc::clone(&waits);
+    enclave.watch(Box::new(move |now, event| seen.borrow_mut().on_event(now, event)));
+    enclave.start_agent();
+    world.run_until(warmup + measure);
+    let waits = waits.borrow();
+    Ok(Outcome {
+        waits: waits.over.clone(),
+        waiting: waits.since.len() as u64,
+        counters: enclave.counters(),
+        usage: enclave.usage(),
+        until: world.now(),
+        trace_hash: world.trace_hash(),
+    })
+}

@@ -1,0 +1,170 @@
+//! `simulate` of a subsystem with a modelled host (ADR 44).
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use wave_agent::Registry;
+use wave_core::clock::Nanos;
+use wave_core::modelled::ModelSetup;
+use wave_core::subsystem::Subsystem;
+use wave_sim::enclave::Setup;
+use wave_sim::modelled::{Outcome, simulate};
+use wave_sim::paper::{Rung, wave};
+
+use super::{POINTS_MAX, SimulateArgs};
+use crate::terminal::{note, out, program};
+
+/// Virtual time before anything is measured, as for threads.
+const WARMUP: Nanos = Nanos::from_millis(60);
+/// Subjects at once, at most.
+const SUBJECTS: u32 = 1024;
+
+/// One policy under one load.
+struct Point {
+    policy: String,
+    load: u32,
+    outcome: Outcome,
+    cores: u16,
+}
+
+/// Runs every policy under every load and returns the exit code.
+pub(super) fn execute(
+    registry: &Registry,
+    subsystem: &'static Subsystem,
+    args: &SimulateArgs,
+) -> ExitCode {
+    let run = plan(registry, subsystem, args).and_then(|setups| run(subsystem, &setups, args));
+    match run {
+        Ok(points) => match points.iter().find(|point| point.outcome.counters.lost_agents > 0) {
+            Some(Point { policy, load, .. }) => {
+                let program = program();
+                note!("{program}: the watchdog turned an agent out, under {policy} at {load}/s");
+                ExitCode::FAILURE
+            }
+            None => ExitCode::SUCCESS,
+        },
+        Err(error) => {
+            note!("{} simulate: {error}", program());
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The machine under each policy; refuses what cannot be simulated.
+fn plan(
+    registry: &Registry,
+    subsystem: &'static Subsystem,
+    args: &SimulateArgs,
+) -> Result<Vec<Setup>, String> {
+    if !args.classes.is_empty() {
+        return Err(format!("--class is for threads; `{}` has its own requests", subsystem.name));
+    }
+    let points = args.policies.len() * args.loads.len();
+    if points > POINTS_MAX {
+        return Err(format!("{points} policies and loads to combine; the limit is {POINTS_MAX}"));
+    }
+    let setup = |text: &String| {
+        let mut setup = wave(args.cores.get(), Rung::Prestaged, "fifo");
+        setup.agent.policy = crate::policy_of(registry, subsystem, text)?;
+        (setup.config.subsystem, setup.config.subjects) = (subsystem.id, SUBJECTS);
+        setup.seed = args.seed;
+        setup.check().map_err(|error| error.to_string())?;
+        Ok(setup)
+    };
+    args.policies.iter().map(setup).collect()
+}
+
+fn run(subsystem: &Subsystem, setups: &[Setup], args: &SimulateArgs) -> Result<Vec<Point>, String> {
+    let make = subsystem.model.expect("one with a model is asked for");
+    let width = args.policies.iter().map(String::len).max().unwrap_or(0);
+    if !args.json {
+        let head = ["load/s", "decided/s", "waiting", "busy %", "p50 us", "p99 us", "p99.9 us"];
+        let [load, decided, waiting, busy, p50, p99, p999] = head;
+        out!(
+            "{:width$} {load:>9} {decided:>9} {waiting:>8} {busy:>7} {p50:>10} {p99:>10} {p999:>10}",
+            "policy"
+        );
+    }
+    let (measure, seed) = (Nanos::from_millis(args.measure_ms), args.seed);
+    let mut points = Vec::new();
+    for setup in setups {
+        for &load in &args.loads {
+            let cores = setup.config.cores;
+            let model = ModelSetup { cores, subjects: SUBJECTS, per_second: load, seed };
+            let outcome = simulate(setup, make(&model), [WARMUP, measure]);
+            let outcome = outcome.map_err(|error| error.to_string())?;
+            let point =
+                Point { policy: setup.agent.policy.text().to_owned(), load, outcome, cores };
+            if !args.json {
+                out!("{}", point.line(width, measure));
+            }
+            points.push(point);
+        }
+    }
+    if args.json {
+        out!("{}", to_json(subsystem, args, &points));
+    }
+    Ok(points)
+}
+
+impl Point {
+    /// Decisions a second that took effect, of subjects that began to wait while it was measured.
+    fn decided_per_second(&self, measure: Nanos) -> f64 {
+        self.outcome.waits.len() as f64 * 1e9 / measure.0 as f64
+    }
+
+    /// The share of their time that cores were occupied.
+    fn busy(&self) -> f64 {
+        let Outcome { usage, until, .. } = &self.outcome;
+        usage.busy.0 as f64 / (until.0 as f64 * f64::from(self.cores))
+    }
+
+    /// Waits at three quantiles, in microseconds; `None` where fewer than ten waits lie beyond.
+    fn waits_us(&self) -> [Option<f64>; 3] {
+        let waits = &self.outcome.waits;
+        [0.5, 0.99, 0.999].map(|quantile| {
+            let beyond = waits.len() as f64 * (1.0 - quantile);
+            (beyond >= 10.0).then(|| waits.value_at_quantile(quantile) as f64 / 1e3)
+        })
+    }
+
+    fn line(&self, width: usize, measure: Nanos) -> String {
+        let [p50, p99, p999] =
+            self.waits_us().map(|us| us.map_or("-".into(), |us| format!("{us:.1}")));
+        let Point { policy, load, outcome, .. } = self;
+        let (decided, busy) = (self.decided_per_second(measure), 100.0 * self.busy());
+        let waiting = outcome.waiting;
+        format!(
+            "{policy:width$} {load:>9} {decided:>9.0} {waiting:>8} {busy:>7.1} {p50:>10} {p99:>10} {p999:>10}"
+        )
+    }
+}
+
+fn to_json(subsystem: &Subsystem, args: &SimulateArgs, points: &[Point]) -> Value {
+    let measure = Nanos::from_millis(args.measure_ms);
+    let points = points.iter().map(|point| {
+        let [p50, p99, p999] = point.waits_us();
+        json!({
+            "policy": point.policy,
+            "offered_per_second": point.load,
+            "decided_per_second": point.decided_per_second(measure),
+            "waiting": point.outcome.waiting,
+            "wait_p50_us": p50,
+            "wait_p99_us": p99,
+            "wait_p999_us": p999,
+            "cores_busy_share": point.busy(),
+            "agents_turned_out": point.outcome.counters.lost_agents,
+            "trace_hash": format!("{:016x}", point.outcome.trace_hash),
+        })
+    });
+    json!({
+        "host": "sim",
+        "subsystem": subsystem.name,
+        "cores": args.cores,
+        "subjects_max": SUBJECTS,
+        "seed": args.seed,
+        "warmup_ms": WARMUP.0 as f64 / 1e6,
+        "measure_ms": args.measure_ms,
+        "points": points.collect::<Vec<_>>(),
+    })
+}
