@@ -1,0 +1,38 @@
+//! The policies in virtual time: the same result on every machine.
+
+use my_subsystem::{SUBSYSTEM, disk::Disk, policies};
+use wave_core::clock::Nanos;
+use wave_core::modelled::ModelSetup;
+use wave_sim::agent::PolicyText;
+use wave_sim::modelled::{Outcome, simulate};
+use wave_sim::paper::{Rung, wave};
+
+/// Four arms of the paper's machine, the agent behind PCIe.
+fn outcome(policy: &str, per_second: u32) -> Outcome {
+    let mut setup = wave(4, Rung::Prestaged, "fifo");
+    setup.agent.policy = PolicyText::of(policies::by_name, policy);
+    (setup.config.subsystem, setup.config.subjects) = (SUBSYSTEM.id, 256);
+    let model = ModelSetup { cores: 4, subjects: 256, per_second, seed: 1 };
+    let span = [Nanos::from_millis(5), Nanos::from_millis(20)];
+    simulate(&setup, Box::new(Disk::new(&model)), span).unwrap()
+}
+
+#[test]
+fn the_nearest_request_first_serves_more_of_them() {
+    let [arrival, nearest] = ["arrival", "nearest"].map(|policy| outcome(policy, 450_000));
+    for outcome in [&arrival, &nearest] {
+        assert_eq!((outcome.counters.lost_agents, outcome.counters.faults), (0, 0));
+        // Until the agent has attached, the host decides.
+        assert!(outcome.counters.fallback_switches <= 4, "{:?}", outcome.counters);
+    }
+    assert!(nearest.waits.len() > arrival.waits.len());
+    let p99 = |outcome: &Outcome| outcome.waits.value_at_quantile(0.99);
+    assert!(p99(&nearest) < p99(&arrival) / 10, "{} and {} ns", p99(&nearest), p99(&arrival));
+}
+
+#[test]
+fn the_same_setup_gives_the_same_run() {
+    let hash = |load| outcome("nearest", load).trace_hash;
+    assert_eq!(hash(100_000), hash(100_000));
+    assert_ne!(hash(100_000), hash(100_001));
+}
