@@ -1,7 +1,7 @@
 //! `wave run --agent`: a program of the user's in place of `wave agent`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -19,12 +19,13 @@ placement = "offload"
 policy = "fifo"
 "#;
 
-/// Runs the scenario with an agent that is this script.
+/// Runs the scenario with an agent that is this script; it is started by a symbolic link.
 fn run(script: &str, policy: &str, more: &[&str]) -> (Output, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("own");
+    let program = folder.path().join("several-programs");
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    symlink(&program, folder.path().join("own")).unwrap();
     let scenario = SCENARIO.replace("\"fifo\"", &format!("{policy:?}"));
     fs::write(folder.path().join("own.toml"), scenario).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
@@ -38,13 +39,15 @@ fn wave() -> String {
 
 #[test]
 fn every_agent_of_a_scenario_is_the_users_program() {
-    let script = format!("#!/bin/sh\necho \"$@\" >>was-here\nexec {} agent \"$@\"\n", wave());
+    let script = format!("#!/bin/sh\necho \"$0 $@\" >>was-here\nexec {} agent \"$@\"\n", wave());
     let (output, folder) = run(&script, "fifo", &[]);
     let errors = String::from_utf8_lossy(&output.stderr);
     // 4: other processes disturbed it.
     assert!(matches!(output.status.code(), Some(0 | 4)), "{errors}");
     let was_here = fs::read_to_string(folder.path().join("was-here")).unwrap();
     assert!(was_here.contains("--policies") && was_here.contains("--attach"), "{was_here}");
+    // A program may act by its name: the symbolic link's.
+    assert!(was_here.lines().all(|line| line.contains("/own --")), "{was_here}");
 }
 
 #[test]
@@ -54,6 +57,20 @@ fn a_program_is_not_looked_for_in_path() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("--agent") && errors.contains("No such file"), "{errors}");
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("text"), "no program").unwrap();
+    for program in ["./text", "."] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+        command.args(["run", "own.toml", "--agent", program]).current_dir(folder.path());
+        let output = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("not an executable file"), "{errors}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use core::ops::RangeInclusive;
 use crate::clock::Nanos;
 use crate::layout::Config;
 
-/// Classes that a policy tells apart; higher ones count as the last.
+/// Number of classes that a policy tells apart. A higher class counts as the last of them.
 pub const CLASSES_MAX: usize = 16;
 
 /// Something for each class.

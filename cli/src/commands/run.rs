@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{ArgGroup, Args};
+use rustix::fs::{Access, access};
 use wave_core::clock::Nanos;
+use wave_core::layout::CORES_MAX;
 use wave_linux::sched::Group;
 use wave_sched::policies;
 
@@ -80,7 +82,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["workload", "device"], value_parser = program)]
     agent: Option<PathBuf>,
     /// Cores for the workload [default: as many as it was recorded on].
-    #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup", "all"], value_parser = clap::value_parser!(u16).range(1..=240))]
+    #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup", "all"], value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
     cores: Option<u16>,
     /// A command whose threads are scheduled. Needs `--host linux`.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "live")]
@@ -139,9 +141,15 @@ impl RunArgs {
     }
 }
 
-/// A user's agent, by its whole path: it is not looked for in PATH.
+/// A user's agent by its absolute path, so that it is not looked for in PATH. Symbolic links stay: a program may act by the name that
+/// it is started by.
 fn program(text: &str) -> Result<PathBuf, String> {
-    Path::new(text).canonicalize().map_err(|error| error.to_string())
+    let path = std::path::absolute(text).map_err(|error| error.to_string())?;
+    let is_file = path.metadata().map_err(|error| error.to_string())?.is_file();
+    match is_file && access(&path, Access::EXEC_OK).is_ok() {
+        true => Ok(path),
+        false => Err("it is not an executable file".to_owned()),
+    }
 }
 
 /// CPUs as they are typed.
