@@ -34,7 +34,8 @@ pub struct ModelSetup {
 ///    the decision's generation and sequence; the subject is then running on that core, at the same sequence. A refusal changes nothing.
 /// 3. A policy can place every runnable subject on any core.
 pub trait ModelledHost {
-    /// When something happens by itself next; `None` if nothing does before a run ends.
+    /// When something happens by itself next; `None` if nothing does before a run ends. From then on,
+    /// [`event`](ModelledHost::event) returns a message.
     fn next_event(&self) -> Option<Nanos>;
 
     /// Lets one thing happen that is due at `now`, if any is. Returns the message that tells of it.

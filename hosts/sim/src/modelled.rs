@@ -150,6 +150,8 @@ fn happen(enclave: &Rc<Enclave>) {
             }
             None => {
                 let next = modelled.host.borrow().next_event();
+                // It would be asked again at once, for ever.
+                assert!(next.is_none_or(|at| at > world.now()), "an event is due, and none comes");
                 world.wait(task, Cause::NUDGE, next);
             }
         }
@@ -157,8 +159,8 @@ fn happen(enclave: &Rc<Enclave>) {
 }
 
 impl Enclave {
-    /// An enclave of the configuration's subsystem, whose host is modelled. Its cores and events start with the world, without an agent until one
-    /// is started ([`Enclave::start_agent`]).
+    /// An enclave of the configuration's subsystem, whose host is modelled. Its cores and events start with the world, without an agent
+    /// until one is started ([`Enclave::start_agent`]).
     pub fn with_model(
         world: &World,
         setup: Setup,

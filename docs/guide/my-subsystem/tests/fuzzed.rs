@@ -62,6 +62,8 @@ enum How {
     SkipsASequence,
     /// A record says something else than the last message.
     RecordsSomethingElse,
+    /// It announces an event that never comes.
+    AnnouncesNothing,
     /// Its own check fails.
     FailsItsCheck,
     /// It panics.
@@ -73,6 +75,9 @@ impl ModelledHost for Broken {
         self.disk.next_event()
     }
     fn event(&mut self, now: Nanos) -> Option<Message> {
+        if self.how == How::AnnouncesNothing && self.commits > 500 {
+            return None;
+        }
         let mut message = self.disk.event(now)?;
         if self.how == How::SkipsASequence && message.subject.generation == 5 {
             message.sequence = message.sequence.next();
@@ -176,6 +181,7 @@ fn a_host_that_breaks_the_contract_is_caught() {
         (broken!(SkipsASequence), "subject"),
         (broken!(RecordsSomethingElse), "subject"),
         (broken!(FailsItsCheck), "model"),
+        (broken!(AnnouncesNothing), "panic"),
         (broken!(Panics), "panic"),
     ];
     for (subsystem, rule) in expected {
