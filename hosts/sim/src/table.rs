@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use wave_core::clock::Nanos;
 use wave_sched::mechanism::table::{self, Leave, Left};
-use wave_sched::wire::Event;
+use wave_sched::wire::{Event, NO_CORE};
 
 use crate::enclave::Enclave;
 
@@ -21,22 +21,30 @@ pub struct Own {
     pub tag: Cell<u64>,
 }
 
+impl Own {
+    fn set(&self, work: Nanos, tag: u64) {
+        self.remaining.set(work);
+        self.tag.set(tag);
+    }
+}
+
 impl Enclave {
-    /// Creates a thread: `None` where every id is taken.
-    pub fn create(&self, class: u16) -> Option<Event> {
+    /// Creates a runnable thread that has `work` to do. `None` if every id is taken.
+    pub fn create(&self, class: u16, work: Nanos, tag: u64) -> Option<Event> {
         let id = self.free.borrow_mut().pop()?;
-        Some(self.table.create(id, class, wave_sched::wire::NO_CORE))
+        Some(self.table.create(id, class, NO_CORE, |own| own.set(work, tag)))
     }
 
-    /// Creates a thread that is announced when it is first woken: `None` where every id is taken.
+    /// Creates a parked thread, which its first wake-up announces. `None` if every id is taken.
     pub fn create_parked(&self, class: u16) -> Option<u32> {
         let id = self.free.borrow_mut().pop()?;
         self.table.create_parked(id, class);
         Some(id)
     }
 
-    /// Wakes a blocked thread, whose class is another from now on.
-    pub(crate) fn wake(&self, id: u32, class: u16) -> Event {
+    /// Wakes a parked thread, which has `work` to do and belongs to `class` from now on. Panics if it is not parked.
+    pub(crate) fn wake(&self, id: u32, class: u16, work: Nanos, tag: u64) -> Event {
+        self.table.own(id).set(work, tag);
         self.table.set_class(id, class);
         self.table.unpark(self.table.subject(id)).expect("only what is blocked is woken")
     }

@@ -67,7 +67,7 @@ fn check(body: impl Fn() + Sync + Send + 'static) {
 /// A table with one thread, which runs on core 0.
 fn running() -> (Arc<Table<()>>, Subject) {
     let table = Arc::new(Table::new(1, || ()));
-    let new = table.create(0, 3, NO_CORE);
+    let new = table.create(0, 3, NO_CORE, |_| ());
     assert_eq!(table.commit(0, new.thread, new.sequence), Ok(0));
     (table, new.thread)
 }
@@ -150,7 +150,7 @@ fn of_two_cores_one_gets_the_thread() {
 fn a_commit_hands_over_what_its_owner_left() {
     check(|| {
         let table = Arc::new(Table::new(1, || loom::cell::Cell::new(0)));
-        let new = table.create(0, 0, NO_CORE);
+        let new = table.create(0, 0, NO_CORE, |_| ());
         assert_eq!(table.commit(0, new.thread, new.sequence), Ok(0));
         let yielded = wave_core::message::Sequence(new.sequence.0 + 1);
         let other = Arc::clone(&table);
@@ -175,7 +175,7 @@ fn an_old_decision_and_an_old_unpark_do_nothing_to_the_next_life() {
             (woken, other.commit(1, subject, wave_core::message::Sequence(3)).is_ok())
         });
         table.leave(0, Leave::Exit, 0, Nanos(0));
-        let next = table.create(0, 0, NO_CORE);
+        let next = table.create(0, 0, NO_CORE, |_| ());
         assert_eq!(next.sequence, wave_core::message::Sequence(3));
         assert_eq!(late.join().unwrap(), (None, false));
         assert!(table.waits(next.thread, next.sequence));

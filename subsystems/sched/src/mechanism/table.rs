@@ -161,8 +161,9 @@ fn event(kind: Kind, id: u32, word: u64, class: u16) -> Event {
 
 /// The threads of an enclave, by id. Beside each, a host keeps a `T` of its own.
 ///
-/// A thread belongs to whoever has it: its spawner until it is runnable, then the core that committed it. The commit's
-/// compare-and-swap orders one owner after the other, and the host's list of free ids one life after the other, so that a host may keep in `T` what only the owner touches.
+/// A thread has one owner at a time: its spawner until it is runnable, then the core that committed it. Each owner sees what
+/// the one before it wrote to `T`, the last owner of the id's previous generation included, so that a host may keep in `T`
+/// what only the owner touches.
 pub struct Table<T> {
     slots: Box<[Slot<T>]>,
 }
@@ -221,25 +222,30 @@ impl<T> Table<T> {
         state(self.slots[id as usize].word.load(Ordering::Relaxed))
     }
 
-    /// Gives a free id a new life. The caller took it from its list of free ones, so that nobody else gives it another, and
-    /// has written what it keeps beside.
-    pub fn create(&self, id: u32, class: u16, core: u16) -> Event {
-        let word = self.begin_life(id, class);
+    /// Starts the next generation of a free id as a runnable thread, after `begin` has written what the host keeps beside it.
+    /// `core`: where the spawner runs, or [`NO_CORE`]. Panics for an id outside the table.
+    ///
+    /// The caller took the id from its list of free ids, so that nobody else creates a thread of it at the same time.
+    pub fn create(&self, id: u32, class: u16, core: u16, begin: impl FnOnce(&T)) -> Event {
+        let word = self.next_generation(id, class);
         let slot = &self.slots[id as usize];
+        begin(&slot.own);
         let runnable = moved(word, RUNNABLE);
         slot.word.store(runnable, Ordering::SeqCst);
         Event { core, ..event(Kind::New, id, runnable, class) }
     }
 
-    /// As [`Table::create`], of a thread that is announced when it is first unparked.
+    /// As [`Table::create`], but the thread is parked, and its first unpark announces it. Whoever unparks it writes what the
+    /// host keeps beside it.
     pub fn create_parked(&self, id: u32, class: u16) {
-        let word = self.begin_life(id, class);
+        let word = self.next_generation(id, class);
         self.slots[id as usize].word.store(word | PARKED, Ordering::SeqCst);
     }
 
-    /// The word of an id's next life, still free.
-    fn begin_life(&self, id: u32, class: u16) -> u64 {
+    /// The word of an id's next generation, still free.
+    fn next_generation(&self, id: u32, class: u16) -> u64 {
         let slot = &self.slots[id as usize];
+        // What the previous generation's last owner wrote to `own` is there for `begin`.
         let old = slot.word.load(Ordering::Acquire);
         debug_assert_eq!(old & STATE, FREE);
         slot.class.store(class, Ordering::Relaxed);

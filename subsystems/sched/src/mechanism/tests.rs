@@ -10,7 +10,7 @@ use crate::wire::{Event, Kind, NO_CORE};
 #[test]
 fn an_awaiting_thread_is_runnable_and_waits_for_no_decision() {
     let table = Table::new(2, || ());
-    let Event { thread, sequence, .. } = table.create(1, 0, NO_CORE);
+    let Event { thread, sequence, .. } = table.create(1, 0, NO_CORE, |()| ());
     assert_eq!(table.commit(0, thread, sequence), Ok(1));
     let Left { event, woken } = table.leave(1, Leave::Await, 0, Nanos(0));
     assert_eq!((event.kind, woken), (Kind::Awaits, None));
