@@ -24,7 +24,7 @@ use wave_core::outcome::Code;
 use wave_core::planted::{Planted, is_planted};
 use wave_core::snapshot::{Record, State};
 
-use super::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use super::sync::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use crate::wire::{Event, Kind, NO_CORE};
 
 const FREE: u64 = 0;
