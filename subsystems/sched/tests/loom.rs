@@ -233,6 +233,32 @@ fn a_wake_ends_no_park() {
     });
 }
 
+/// The core that a thread has left may still look for a token when the thread runs elsewhere. An unpark of that run is kept for the
+/// thread's next park.
+fn an_unpark_of_the_next_run_is_kept(why: Leave) {
+    let (table, subject) = running();
+    let other = Arc::clone(&table);
+    let second = thread::spawn(move || {
+        let woken = other.unpark(subject)?;
+        other.commit(1, subject, woken.sequence).expect("nobody else commits it");
+        assert_eq!(other.unpark(subject), None, "it runs");
+        other.leave(0, Leave::Park, 1, Nanos(0)).woken
+    });
+    leave(&table, why);
+    second.join().unwrap();
+    assert_eq!(table.state(0), State::Runnable);
+}
+
+#[test]
+fn an_unpark_of_the_run_after_a_park_is_kept() {
+    check(3, || an_unpark_of_the_next_run_is_kept(Leave::Park));
+}
+
+#[test]
+fn an_unpark_of_the_run_after_an_await_is_kept() {
+    check(3, || an_unpark_of_the_next_run_is_kept(Leave::Await));
+}
+
 #[test]
 fn of_two_cores_one_commits_the_thread() {
     check(3, || {
@@ -405,6 +431,27 @@ fn a_late_waker_that_takes_the_next_generations_token_wakes_that() {
         assert_eq!(table.unpark(next), None, "it runs");
         leave(&table, Leave::Park);
         late.join().unwrap();
+        assert_eq!(table.state(0), State::Runnable);
+    });
+}
+
+/// As above, and the waker has seen its own thread blocked before it takes the token.
+#[test]
+fn a_late_waker_that_saw_its_own_thread_blocked_wakes_the_next_generation() {
+    check(4, || {
+        let (table, subject) = running();
+        let other = Arc::clone(&table);
+        let core = thread::spawn(move || {
+            leave(&other, Leave::Park);
+            let Some(woken) = other.unpark(subject) else { return };
+            assert_eq!(other.commit(0, subject, woken.sequence), Ok(0));
+            leave(&other, Leave::Exit);
+            let next = run(&other);
+            assert_eq!(other.unpark(next), None, "it runs");
+            leave(&other, Leave::Park);
+        });
+        table.unpark(subject);
+        core.join().unwrap();
         assert_eq!(table.state(0), State::Runnable);
     });
 }
