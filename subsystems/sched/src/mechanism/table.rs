@@ -201,7 +201,12 @@ impl<T> Table<T> {
         self.slots[id as usize].class.store(class, Ordering::Relaxed);
     }
 
-    /// What a thread does.
+    /// The core that committed the id's thread last; 0 if none has.
+    pub fn core(&self, id: u32) -> u16 {
+        self.slots[id as usize].core.load(Ordering::Relaxed)
+    }
+
+    /// A thread's state, as a snapshot tells it: runnable while it waits for a decision or awaits a request.
     pub fn state(&self, id: u32) -> State {
         state(self.slots[id as usize].word.load(Ordering::Relaxed))
     }
