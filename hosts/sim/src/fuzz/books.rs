@@ -2,7 +2,8 @@
 //!
 //! | rule | what it says |
 //! | --- | --- |
-//! | `thread` | a thread's messages tell a possible life, one version after the other |
+//! | `thread` | a thread's messages tell a possible history, one version after the other |
+//! | `class` | a thread's messages tell the class that it was created or last woken with |
 //! | `once` | a thread gets onto a core only while it waits, and a core runs one at a time |
 //! | `current` | a decision is committed only if it names the thread's generation and sequence |
 //! | `slice` | the core's own timer ends a run not before its slice is over, and not much later |
@@ -53,6 +54,8 @@ struct Thread {
     generation: u32,
     sequence: Sequence,
     state: State,
+    /// As NEW or the last WAKEUP told.
+    class: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +232,7 @@ impl Books {
     }
 
     fn changed(&mut self, now: Nanos, event: &Event) -> Result<(), Broken> {
-        let Event { kind, thread: Subject { id, generation }, sequence, core, .. } = *event;
+        let Event { kind, thread: Subject { id, generation }, sequence, core, class, .. } = *event;
         let before = self.threads.get(&id).copied();
         let possible = match (kind, before) {
             (Kind::New, None) => sequence == Sequence(1),
@@ -246,6 +249,11 @@ impl Books {
         if !(possible && follows && same) {
             return broken("thread", format!("{event:?} after {before:?}"));
         }
+        // A waker may give the thread another class; nothing else does.
+        let sets_class = matches!(kind, Kind::New | Kind::Wakeup);
+        if before.is_some_and(|thread| !sets_class && thread.class != class) {
+            return broken("class", format!("{event:?} after {before:?}"));
+        }
         let state = match kind {
             Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt | Kind::Awaits => {
                 State::Waits { since: now }
@@ -253,7 +261,7 @@ impl Books {
             Kind::Blocked => State::Blocked,
             Kind::Dead | Kind::Departed => State::Gone,
         };
-        self.threads.insert(id, Thread { generation, sequence, state });
+        self.threads.insert(id, Thread { generation, sequence, state, class });
         if !matches!(kind, Kind::New | Kind::Wakeup) {
             let place = &mut self.cores[usize::from(core)];
             place.runs = None;

@@ -286,7 +286,10 @@ impl<T> Table<T> {
         let old = slot.word.load(Ordering::Relaxed);
         debug_assert_eq!(old & STATE, RUNNING);
         // Before the change: after it, the id may belong to another thread soon.
-        let class = slot.class.load(Ordering::Relaxed);
+        let class = match is_planted(Planted::ClassForgotten) {
+            true => 0,
+            false => slot.class.load(Ordering::Relaxed),
+        };
         let (state, token) = match why {
             Leave::Yield | Leave::Preempt => (RUNNABLE, None),
             Leave::Exit => (FREE, None),
