@@ -13,7 +13,7 @@ pub enum Planted {
     MissingFlush,
     /// The agent does not kick a core that sleeps.
     DroppedKick,
-    /// The host commits a decision for another life of its thread.
+    /// The host commits a decision for another generation of its thread.
     GenerationUnchecked,
     /// The host commits a decision for an earlier state of its thread.
     SequenceUnchecked,
@@ -37,11 +37,13 @@ pub enum Planted {
     SliceForgotten,
     /// A core's own timer ends a run before its slice is over.
     SliceCutShort,
+    /// A thread that leaves its core is told with another class than its own.
+    ClassForgotten,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 15] = [
+    pub const ALL: [Planted; 16] = [
         Planted::MissingFence,
         Planted::MissingFlush,
         Planted::DroppedKick,
@@ -57,6 +59,7 @@ impl Planted {
         Planted::StrayKick,
         Planted::SliceForgotten,
         Planted::SliceCutShort,
+        Planted::ClassForgotten,
     ];
 }
 

@@ -92,20 +92,14 @@ impl Outside {
 
     /// Creates a thread that has `work` to do: `None` where every id is taken.
     pub fn create(&mut self, class: u16, work: Nanos, tag: u64) -> Option<u32> {
-        let event = self.enclave.create(class)?;
-        let own = self.enclave.table.own(event.thread.id);
-        own.remaining.set(work);
-        own.tag.set(tag);
+        let event = self.enclave.create(class, work, tag)?;
         self.announce(&event);
         Some(event.thread.id)
     }
 
     /// Wakes a blocked thread, which has `work` to do.
     pub fn wake(&mut self, id: u32, class: u16, work: Nanos, tag: u64) {
-        let own = self.enclave.table.own(id);
-        own.remaining.set(work);
-        own.tag.set(tag);
-        self.announce(&self.enclave.wake(id, class));
+        self.announce(&self.enclave.wake(id, class, work, tag));
     }
 
     fn announce(&mut self, event: &Event) {

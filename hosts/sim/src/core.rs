@@ -8,7 +8,7 @@ use wave_core::link::{Home, Mapping};
 use wave_core::message::Decision;
 use wave_core::outcome::Code;
 use wave_core::planted::{Planted, is_planted};
-use wave_sched::mechanism::core_loop::{Run, Runs, has_to_turn};
+use wave_sched::mechanism::core_loop::{Run, Runs, must_adopt};
 use wave_sched::mechanism::table::Leave;
 
 use crate::app::After;
@@ -120,7 +120,7 @@ pub(crate) fn start(enclave: &Rc<Enclave>, index: u16) {
 impl Core {
     fn main(&mut self) {
         loop {
-            if has_to_turn(self.epoch, self.enclave.epoch.get(), self.link.is_some()) {
+            if must_adopt(self.epoch, self.enclave.epoch.get(), || self.link.is_some()) {
                 self.adopt();
             }
             if !self.enclave.is_online(self.index) {
@@ -286,8 +286,8 @@ impl Core {
         let enclave = Rc::clone(&self.enclave);
         let (world, machine) = (&enclave.world, &enclave.setup.machine);
         let (id, own) = (run.id, enclave.table.own(run.id));
-        let end = run.end(world.now());
-        let timer = (end != Nanos::MAX).then(|| end + machine.timer_late.nanos());
+        let slice_end = run.end(world.now());
+        let timer = (slice_end != Nanos::MAX).then(|| slice_end + machine.timer_late.nanos());
         // Who looks at the preemption word himself is not interrupted.
         let wakes = if machine.safe_points.is_some() { Cause::WORD } else { Cause::KICK };
         loop {
@@ -364,7 +364,7 @@ impl Core {
         }
     }
 
-    /// Turns to the current incarnation's window, or to none.
+    /// Adopts the current incarnation's window, or none.
     fn adopt(&mut self) {
         if let Some(link) = self.link.take() {
             self.enclave.counters.borrow_mut().outcomes.merge(link.protocol.counts());

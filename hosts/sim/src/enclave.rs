@@ -124,7 +124,7 @@ pub enum HostEvent {
         /// Which.
         core: u16,
     },
-    /// A core has turned to the current agent's window, or to none.
+    /// A core has adopted the current agent's window, or none.
     Adopted {
         /// Which.
         core: u16,

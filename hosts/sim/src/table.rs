@@ -1,50 +1,61 @@
-//! The modelled host's threads: the table that users' threads are in ([`wave_sched::mechanism::table`]), and what the simulator
-//! keeps beside.
+//! The modelled host's threads: the table that users' threads are in ([`wave_sched::mechanism::table`]), and the data that the
+//! simulator keeps beside it.
 
 use std::cell::Cell;
 
 use wave_core::clock::Nanos;
+use wave_core::snapshot::State;
 use wave_sched::mechanism::table::{self, Leave, Left};
-use wave_sched::wire::Event;
+use wave_sched::wire::{Event, NO_CORE};
 
 use crate::enclave::Enclave;
 
 /// The threads of an enclave.
 pub type Table = table::Table<Own>;
 
-/// What is kept beside a thread.
+/// A thread's data in the simulator, beside its state in the table.
 #[derive(Debug, Default)]
 pub struct Own {
-    /// What it has still to run before it stops by itself.
+    /// Work left before the thread asks its application what comes next.
     pub remaining: Cell<Nanos>,
-    /// What its application remembers of it.
+    /// A number for the application, which alone gives it a meaning.
     pub tag: Cell<u64>,
 }
 
+impl Own {
+    fn set(&self, work: Nanos, tag: u64) {
+        self.remaining.set(work);
+        self.tag.set(tag);
+    }
+}
+
 impl Enclave {
-    /// Creates a thread: `None` where every id is taken.
-    pub fn create(&self, class: u16) -> Option<Event> {
+    /// Creates a runnable thread that has `work` to do. `None` if every id is taken.
+    pub fn create(&self, class: u16, work: Nanos, tag: u64) -> Option<Event> {
         let id = self.free.borrow_mut().pop()?;
-        Some(self.table.create(id, class, wave_sched::wire::NO_CORE))
+        Some(self.table.create(id, class, NO_CORE, |own| own.set(work, tag)))
     }
 
-    /// Creates a thread that is announced when it is first woken: `None` where every id is taken.
+    /// Creates a parked thread, which its first wake-up announces. `None` if every id is taken.
     pub fn create_parked(&self, class: u16) -> Option<u32> {
         let id = self.free.borrow_mut().pop()?;
         self.table.create_parked(id, class);
         Some(id)
     }
 
-    /// Wakes a blocked thread, whose class is another from now on.
-    pub(crate) fn wake(&self, id: u32, class: u16) -> Event {
+    /// Wakes a parked thread, which has `work` to do and belongs to `class` from now on. Panics if it is not parked.
+    pub(crate) fn wake(&self, id: u32, class: u16, work: Nanos, tag: u64) -> Event {
+        self.table.own(id).set(work, tag);
         self.table.set_class(id, class);
-        self.table.unpark(self.table.subject(id)).expect("only what is blocked is woken")
+        self.table.unpark(self.table.subject(id)).expect("only parked threads are woken")
     }
 
-    /// The thread that runs on `core` leaves it.
+    /// The thread that runs on `core` leaves it, after a run of `ran`. Panics if it does not run there.
     pub(crate) fn leave(&self, id: u32, why: Leave, core: u16, ran: Nanos) -> Event {
+        let at = (self.table.state(id), self.table.core(id));
+        assert_eq!(at, (State::Running, core), "thread {id} leaves a core that it does not run on");
         let Left { event, woken } = self.table.leave(id, why, core, ran);
-        assert_eq!(woken, None, "only what is blocked is woken");
+        assert_eq!(woken, None, "thread {id} was woken before it blocked");
         if why == Leave::Exit {
             self.free.borrow_mut().push(id);
         }

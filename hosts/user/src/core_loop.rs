@@ -13,9 +13,8 @@ use wave_core::link::Waiter;
 use wave_core::message::Decision;
 use wave_core::outcome::Code;
 use wave_links::{AnyBell, AnyPort};
-use wave_sched::mechanism::core_loop::{Run, Runs, has_to_turn};
-use wave_sched::mechanism::table::Leave;
-use wave_sched::mechanism::table::Left;
+use wave_sched::mechanism::core_loop::{Run, Runs, must_adopt};
+use wave_sched::mechanism::table::{Leave, Left};
 use wave_sched::wire::Event;
 
 use crate::clock::MonotonicClock;
@@ -145,7 +144,7 @@ impl Core {
         self.mine().tid.store(self.tid, Ordering::Relaxed);
         let mut now = clock.now();
         while !self.shared.stop.load(Ordering::Relaxed) {
-            if self.is_to_adopt() {
+            if self.must_adopt() {
                 self.adopt();
             }
             self.fire_timers(now);
@@ -272,11 +271,11 @@ impl Core {
         result
     }
 
-    /// Whether the core has to turn to another window, or to none.
+    /// Whether the core must adopt another window, or none.
     #[inline]
-    fn is_to_adopt(&self) -> bool {
+    fn must_adopt(&self) -> bool {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
-        has_to_turn(self.epoch.get(), epoch, self.link.borrow().is_some())
+        must_adopt(self.epoch.get(), epoch, || self.link.borrow().is_some())
     }
 
     /// Runs a thread until it gives the core back.
@@ -414,7 +413,7 @@ impl Core {
         self.mine().sleeps.store(false, Ordering::SeqCst);
     }
 
-    /// Turns to the current incarnation's window, or to none.
+    /// Adopts the current incarnation's window, or none.
     #[cold]
     fn adopt(&self) {
         self.leave_link();

@@ -469,8 +469,7 @@ fn create(
         klt.into_iter().for_each(|klt| shared.klts.give_back(klt));
         return Err(SpawnError::Full { enclave: enclave(), max: shared.config.subjects });
     };
-    shared.table.own(id).begin(klt, entry);
-    Ok(shared.table.create(id, class, core))
+    Ok(shared.table.create(id, class, core, |slot| slot.begin(klt, entry)))
 }
 
 impl Thread {

@@ -1,6 +1,7 @@
 //! Regions in which a user-level thread is preempted anywhere.
 
 use std::sync::atomic::{Ordering, compiler_fence};
+
 use wave_sched::mechanism::table::Leave;
 
 use crate::current::with_core;

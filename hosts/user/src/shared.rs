@@ -86,7 +86,7 @@ impl CoreShared {
         }
     }
 
-    /// Has the core look again: it has to stop, or to turn to another window.
+    /// Has the core look again: it has to stop, or to adopt another window.
     pub(crate) fn ring(&self) {
         self.bell.ring();
         let runner = self.runner.load(Ordering::SeqCst);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Mutex as Spin;
 use std::sync::atomic::{AtomicBool, Ordering};
+
 use wave_sched::mechanism::table::Leave;
 
 use crate::current;

@@ -14,18 +14,18 @@ const NO_KLT: u32 = u32::MAX;
 
 pub(crate) type Table = table::Table<Slot>;
 
-/// A thread's identity: an id and which use of it.
+/// A thread's identity: an id and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Thread(pub(crate) Subject);
 
 impl Thread {
-    /// As messages, decisions and notes name it: whoever tells a front where requests are served says this.
+    /// The subject that messages, decisions and notes name. A front that is told where requests are served is told this.
     pub fn subject(self) -> Subject {
         self.0
     }
 }
 
-/// What lies behind an id, beside the thread's state.
+/// A thread's data on this host, beside its state in the table.
 pub(crate) struct Slot {
     /// What carries a kernel-level thread; [`NO_KLT`] for a user-level one. Written while the id is free.
     klt: AtomicU32,
@@ -42,7 +42,7 @@ pub(crate) struct Slot {
 }
 
 // SAFETY: `entry`, `fiber` and `yielder` are touched only by the thread's owner, see there. The
-// state word passes ownership with acquire and release, and the list of free ids from one life to the next.
+// state word passes ownership with acquire and release.
 unsafe impl Sync for Slot {}
 // SAFETY: the closure and the fiber are `Send`; the yielder lies on the fiber's stack.
 unsafe impl Send for Slot {}
@@ -60,10 +60,10 @@ impl Slot {
         }
     }
 
-    /// Makes a free id's slot ready for its next life, on `klt` if it is a kernel-level thread's. To be called by whoever
-    /// took the id from the list of free ones.
+    /// Makes a free id's slot ready for its next thread, on `klt` if that is a kernel-level one. To be called by
+    /// [`table::Table::create`] alone.
     pub(crate) fn begin(&self, klt: Option<u32>, entry: InlineFn) {
-        // SAFETY: the id is free and the caller alone holds it.
+        // SAFETY: the caller owns the thread (see the field): its spawner alone took the id from the list of free ids.
         unsafe { *self.entry.get() = Some(entry) };
         self.klt.store(klt.unwrap_or(NO_KLT), Ordering::Relaxed);
         self.is_in_region.store(false, Ordering::Relaxed);

@@ -26,7 +26,7 @@ extern crate alloc;
 #[cfg(any(test, feature = "mechanism"))]
 extern crate std;
 
-#[cfg(feature = "mechanism")]
+#[cfg(any(test, feature = "mechanism"))]
 pub mod mechanism;
 pub mod oracles;
 pub mod policies;

@@ -12,11 +12,12 @@ use super::bounds::{Bounds, Excuses};
 use crate::enclave::HostEvent;
 
 /// Every rule by its name, and what it says. The bounds are those of [`super::bounds`].
-pub const RULES: [(&str, &str); 18] = [
-    ("thread", "a thread's messages tell a possible life, one version after the other"),
+pub const RULES: [(&str, &str); 19] = [
+    ("thread", "a thread's messages tell a possible history, one version after the other"),
+    ("class", "a thread's messages tell the class that it was created or last woken with"),
     (
         "subject",
-        "a subject's messages tell a possible life, one version after the other, as its host's records do",
+        "a subject's messages tell a possible history, one version after the other, as its host's records do",
     ),
     ("refusal", "a host that refuses a decision has changed nothing"),
     ("model", "the host's own check passes"),
@@ -71,6 +72,8 @@ struct Thread {
     generation: u32,
     sequence: Sequence,
     state: State,
+    /// As NEW or the last WAKEUP told; 0 for a subject of a modelled host.
+    class: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -262,7 +265,7 @@ impl Books {
     }
 
     fn changed(&mut self, now: Nanos, event: &Event) -> Result<(), Broken> {
-        let Event { kind, thread: Subject { id, generation }, sequence, core, .. } = *event;
+        let Event { kind, thread: Subject { id, generation }, sequence, core, class, .. } = *event;
         let before = self.threads.get(&id).copied();
         let possible = match (kind, before) {
             (Kind::New, None) => sequence == Sequence(1),
@@ -279,6 +282,11 @@ impl Books {
         if !(possible && follows && same) {
             return broken("thread", format!("{event:?} after {before:?}"));
         }
+        // A waker may give the thread another class; nothing else does.
+        let sets_class = matches!(kind, Kind::New | Kind::Wakeup);
+        if before.is_some_and(|thread| !sets_class && thread.class != class) {
+            return broken("class", format!("{event:?} after {before:?}"));
+        }
         let state = match kind {
             Kind::New | Kind::Wakeup | Kind::Yield | Kind::Preempt | Kind::Awaits => {
                 State::Waits { since: now }
@@ -286,7 +294,7 @@ impl Books {
             Kind::Blocked => State::Blocked,
             Kind::Dead | Kind::Departed => State::Gone,
         };
-        self.threads.insert(id, Thread { generation, sequence, state });
+        self.threads.insert(id, Thread { generation, sequence, state, class });
         if !matches!(kind, Kind::New | Kind::Wakeup) {
             let place = &mut self.cores[usize::from(core)];
             place.runs = None;
@@ -339,7 +347,7 @@ impl Books {
         if !(follows && ends) {
             return broken("subject", format!("{message:?} on core {core:?} after {before:?}"));
         }
-        self.threads.insert(id, Thread { generation, sequence, state });
+        self.threads.insert(id, Thread { generation, sequence, state, class: 0 });
         if let Some(core) = core {
             self.cores[usize::from(core)].runs = None;
         }

@@ -82,7 +82,8 @@ impl Application for Workers {
     fn start(self: Rc<Self>, enclave: &Rc<Enclave>) {
         let count = self.workers.borrow().len();
         for at in 0..count {
-            let event = enclave.create(0).expect("the enclave has room for the workers");
+            let event =
+                enclave.create(0, Nanos(0), 0).expect("the enclave has room for the workers");
             let id = event.thread.id;
             assert_eq!(id as usize, at, "ids are given out in order");
             enclave.became_runnable(&event);

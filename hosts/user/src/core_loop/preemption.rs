@@ -4,7 +4,6 @@
 use std::sync::atomic::Ordering;
 
 use wave_core::clock::{Clock, Nanos};
-
 use wave_sched::mechanism::core_loop::Run;
 
 use super::{Core, CoreLink};
@@ -56,7 +55,7 @@ impl Core {
     }
 
     /// What is not worth a look at each safe point. A thread also leaves a core that is to stop, or to
-    /// turn to another window: the agent there cannot reach it before.
+    /// adopt another window: the agent there cannot reach it before.
     #[cold]
     fn look_closer(&self) -> bool {
         let now = MonotonicClock.now();
@@ -68,7 +67,7 @@ impl Core {
         if std::thread::panicking() {
             return false;
         }
-        self.is_over(now) || self.has_to_turn()
+        self.is_over(now) || self.must_return_to_loop()
     }
 
     /// Whether the run's slice is over, which is then counted.
@@ -78,9 +77,9 @@ impl Core {
         is_over
     }
 
-    /// Whether the core is to stop, or to turn to another window.
-    fn has_to_turn(&self) -> bool {
-        self.shared.stop.load(Ordering::Relaxed) || self.is_to_adopt()
+    /// Whether the core must stop, or adopt another window.
+    fn must_return_to_loop(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed) || self.must_adopt()
     }
 
     /// For a thread that was interrupted: whether it has to leave the core, which it then does. It could
@@ -97,7 +96,7 @@ impl Core {
             return true;
         }
         self.slice_end.get() != Nanos::MAX && self.is_over(MonotonicClock.now())
-            || self.has_to_turn()
+            || self.must_return_to_loop()
     }
 
     /// A kernel-level thread is through its gate. Returns after how long its timer is to interrupt it, if

@@ -99,8 +99,9 @@ impl Runs {
     }
 }
 
-/// Whether a core that uses the window of epoch `own`, if it uses one, has to turn to the one of `current`.
+/// Whether a core that has adopted the window of epoch `own` must adopt the one of epoch `current`. An epoch in which no agent
+/// decides has no window; `has_window` tells whether `own` has one, and is asked only when the epochs differ.
 #[inline]
-pub fn has_to_turn(own: u64, current: u64, has_window: bool) -> bool {
-    own != current && !(has_window && is_planted(Planted::RevokedHeard))
+pub fn must_adopt(own: u64, current: u64, has_window: impl FnOnce() -> bool) -> bool {
+    own != current && !(is_planted(Planted::RevokedHeard) && has_window())
 }

@@ -1,12 +1,11 @@
 //! Scheduling without an agent: first in, first out, by the host itself.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::PoisonError;
 
 use wave_core::message::{Sequence, Subject};
 
+use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, compiler_fence};
 use super::table::Table;
 use crate::wire::Event;
 
@@ -50,11 +49,10 @@ impl Fallback {
 
     /// From now on the host decides by itself. The caller wakes its cores after this.
     ///
-    /// A thread that becomes runnable changes its word and then looks at the mode; this sets the
-    /// mode and then looks at the words. Each runnable thread is seen by one of the two, or by both
-    /// (which the commit sorts out), if both sides have a full barrier in between. A yield has none
-    /// of its own, because it comes a million times for each time this does; so `barrier` is to execute one on
-    /// behalf of every thread of the process.
+    /// A thread that becomes runnable changes its word and then looks at the mode; this sets the mode and then looks at the
+    /// words. Each runnable thread is seen by one of the two, or by both (which the commit sorts out), if both sides have a
+    /// full barrier in between. [`Fallback::became_runnable`] has none that the processor would see, because a yield comes a
+    /// million times for each time this does: `barrier` executes one on every thread of the process.
     pub fn enter<T>(&self, table: &Table<T>, barrier: impl FnOnce()) {
         self.waiting().clear();
         self.agent_decides.store(false, Ordering::SeqCst);
@@ -64,9 +62,12 @@ impl Fallback {
         }
     }
 
-    /// To be called after a thread has become runnable. Whether a core that sleeps is to be woken for it.
+    /// Keeps a thread that has become runnable, if the host decides. To be called after the change of state that `event` tells.
+    /// Returns whether the caller has to wake a core that sleeps.
     #[inline]
     pub fn became_runnable(&self, event: &Event) -> bool {
+        // This thread's half of the barrier in [`Fallback::enter`]: the compiler keeps the change before the look.
+        compiler_fence(Ordering::SeqCst);
         let decides = self.mode() == Mode::Fallback;
         if decides {
             self.waiting().push_back((event.thread, event.sequence));

@@ -3,9 +3,9 @@
 //!
 //! A host adds what carries a thread ([`table::Table`] is generic over that), its loop, its sleeps, and how it interrupts.
 
-mod atomic;
 pub mod core_loop;
 pub mod fallback;
+mod sync;
 pub mod table;
 #[cfg(test)]
 mod tests;

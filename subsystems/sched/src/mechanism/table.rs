@@ -24,7 +24,7 @@ use wave_core::outcome::Code;
 use wave_core::planted::{Planted, is_planted};
 use wave_core::snapshot::{Record, State};
 
-use super::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use super::sync::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use crate::wire::{Event, Kind, NO_CORE};
 
 const FREE: u64 = 0;
@@ -133,22 +133,6 @@ impl<T> Slot<T> {
         self.tokens.load(Ordering::SeqCst) & token != 0
             && self.tokens.fetch_and(!token, Ordering::SeqCst) & token != 0
     }
-
-    /// Blocks first and looks for a token then; [`Table::rouse`] leaves its token first and looks
-    /// whether the thread has blocked then. Both in sequentially consistent order: at least one sees
-    /// the other, and whoever takes the token wakes the thread. So no token outlives the wake-up
-    /// that it stands for, within one generation: an unpark that races with exit and reuse may leave its token to the next, whose
-    /// next park then returns early. Returns the word of the blocked thread, and its next one if it was woken here.
-    fn block(&self, blocked: u64, token: u8) -> (u64, Option<u64>) {
-        self.word.store(blocked, Ordering::SeqCst);
-        let runnable = moved(blocked, RUNNABLE);
-        let is_woken = self.take_token(token)
-            && self
-                .word
-                .compare_exchange(blocked, runnable, Ordering::SeqCst, Ordering::Relaxed)
-                .is_ok();
-        (blocked, is_woken.then_some(runnable))
-    }
 }
 
 /// The event of a change that left the thread under `word`, on no core.
@@ -161,8 +145,9 @@ fn event(kind: Kind, id: u32, word: u64, class: u16) -> Event {
 
 /// The threads of an enclave, by id. Beside each, a host keeps a `T` of its own.
 ///
-/// A thread belongs to whoever has it: its spawner until it is runnable, then the core that committed it. The commit's
-/// compare-and-swap orders one owner after the other, and the host's list of free ids one life after the other, so that a host may keep in `T` what only the owner touches.
+/// A thread has one owner at a time: its spawner until it is runnable, then the core that committed it. Each owner sees what
+/// the one before it wrote to `T`, the last owner of the id's previous generation included, so that a host may keep in `T`
+/// what only the owner touches.
 pub struct Table<T> {
     slots: Box<[Slot<T>]>,
 }
@@ -216,30 +201,40 @@ impl<T> Table<T> {
         self.slots[id as usize].class.store(class, Ordering::Relaxed);
     }
 
-    /// What a thread does.
+    /// The core that committed the id's thread last; 0 if none has.
+    pub fn core(&self, id: u32) -> u16 {
+        self.slots[id as usize].core.load(Ordering::Relaxed)
+    }
+
+    /// A thread's state, as a snapshot tells it: runnable while it waits for a decision or awaits a request.
     pub fn state(&self, id: u32) -> State {
         state(self.slots[id as usize].word.load(Ordering::Relaxed))
     }
 
-    /// Gives a free id a new life. The caller took it from its list of free ones, so that nobody else gives it another, and
-    /// has written what it keeps beside.
-    pub fn create(&self, id: u32, class: u16, core: u16) -> Event {
-        let word = self.begin_life(id, class);
+    /// Starts the next generation of a free id as a runnable thread, after `begin` has written what the host keeps beside it.
+    /// `core`: where the spawner runs, or [`NO_CORE`]. Panics for an id outside the table.
+    ///
+    /// The caller took the id from its list of free ids, so that nobody else creates a thread of it at the same time.
+    pub fn create(&self, id: u32, class: u16, core: u16, begin: impl FnOnce(&T)) -> Event {
+        let word = self.next_generation(id, class);
         let slot = &self.slots[id as usize];
+        begin(&slot.own);
         let runnable = moved(word, RUNNABLE);
         slot.word.store(runnable, Ordering::SeqCst);
         Event { core, ..event(Kind::New, id, runnable, class) }
     }
 
-    /// As [`Table::create`], of a thread that is announced when it is first unparked.
+    /// As [`Table::create`], but the thread is parked, and its first unpark announces it. Whoever unparks it writes what the
+    /// host keeps beside it.
     pub fn create_parked(&self, id: u32, class: u16) {
-        let word = self.begin_life(id, class);
+        let word = self.next_generation(id, class);
         self.slots[id as usize].word.store(word | PARKED, Ordering::SeqCst);
     }
 
-    /// The word of an id's next life, still free.
-    fn begin_life(&self, id: u32, class: u16) -> u64 {
+    /// The word of an id's next generation, still free.
+    fn next_generation(&self, id: u32, class: u16) -> u64 {
         let slot = &self.slots[id as usize];
+        // What the previous generation's last owner wrote to `own` is there for `begin`.
         let old = slot.word.load(Ordering::Acquire);
         debug_assert_eq!(old & STATE, FREE);
         slot.class.store(class, Ordering::Relaxed);
@@ -291,47 +286,64 @@ impl<T> Table<T> {
         let old = slot.word.load(Ordering::Relaxed);
         debug_assert_eq!(old & STATE, RUNNING);
         // Before the change: after it, the id may belong to another thread soon.
-        let class = slot.class.load(Ordering::Relaxed);
-        let let_go = |state| {
-            let new = moved(old, state);
+        let class = match is_planted(Planted::ClassForgotten) {
+            true => 0,
+            false => slot.class.load(Ordering::Relaxed),
+        };
+        let (state, token) = match why {
+            Leave::Yield | Leave::Preempt => (RUNNABLE, None),
+            Leave::Exit => (FREE, None),
+            Leave::Await => (AWAITING, Some(NOTIFIED)),
+            Leave::Park => (PARKED, Some(NOTIFIED)),
+            Leave::Wait => (WAITING, Some(WOKEN)),
+        };
+        let new = moved(old, state);
+        let woken = match token {
             // See [`super::fallback::Fallback::enter`] for what a plain store asks of others.
-            slot.word.store(new, Ordering::Release);
-            (new, None)
+            None => {
+                slot.word.store(new, Ordering::Release);
+                None
+            }
+            Some(token) => {
+                slot.word.store(new, Ordering::SeqCst);
+                if slot.take_token(token) { self.rouse(id, None, token) } else { None }
+            }
         };
-        let (left, runnable) = match why {
-            Leave::Yield | Leave::Preempt => let_go(RUNNABLE),
-            Leave::Exit => let_go(FREE),
-            Leave::Await => slot.block(moved(old, AWAITING), NOTIFIED),
-            Leave::Park => slot.block(moved(old, PARKED), NOTIFIED),
-            Leave::Wait => slot.block(moved(old, WAITING), WOKEN),
-        };
-        let woken = |word| Event { core, ..event(Kind::Wakeup, id, word, class) };
-        let event = Event { core, ran, ..event(why.kind(), id, left, class) };
-        Left { event, woken: runnable.map(woken) }
+        let event = Event { core, ran, ..event(why.kind(), id, new, class) };
+        Left { event, woken: woken.map(|woken| Event { core, ..woken }) }
     }
 
     /// Ends a park or an await, or leaves a token for the next one. Returns what to tell if the thread became runnable: as of
     /// no core; a caller on a core says which.
     pub fn unpark(&self, thread: Subject) -> Option<Event> {
-        self.rouse(thread, PARKED, NOTIFIED)
+        self.rouse(thread.id, Some(thread.generation), NOTIFIED)
     }
 
     /// Ends a wait for the runtime, or leaves a token for the next one.
     pub fn wake(&self, thread: Subject) -> Option<Event> {
-        self.rouse(thread, WAITING, WOKEN)
+        self.rouse(thread.id, Some(thread.generation), WOKEN)
     }
 
-    /// Makes a thread that blocked in `from` runnable, or leaves `token` for it. An unpark also ends an await.
-    fn rouse(&self, thread: Subject, from: u64, token: u8) -> Option<Event> {
-        let slot = self.slots.get(thread.id as usize)?;
+    /// Makes a thread runnable that is blocked until `token` comes, or leaves `token` for it. `None` for `expected`: the caller
+    /// took `token` from this id, and gives it to whatever generation has the id now.
+    ///
+    /// [`Table::leave`] blocks first and looks for a token then; this leaves its token first and looks whether the thread has
+    /// blocked then. Both in sequentially consistent order, so at least one sees the other, and takes the token. Whoever takes
+    /// a token may be late: the thread may have been woken by another waker, run, and ended, and the token may be of its next
+    /// run or of the id's next generation. So the taker wakes the thread that is blocked now, or leaves the token again.
+    ///
+    /// A waker that races with exit and reuse may leave a token to the next generation, whose next park then returns early.
+    fn rouse(&self, id: u32, mut expected: Option<u32>, token: u8) -> Option<Event> {
+        let slot = self.slots.get(id as usize)?;
         let ends = |word: u64| match word & STATE {
-            AWAITING => from == PARKED,
-            state => state == from,
+            PARKED | AWAITING => token == NOTIFIED,
+            WAITING => token == WOKEN,
+            _ => false,
         };
-        let mut life = thread.generation;
         loop {
             let old = slot.word.load(Ordering::SeqCst);
-            if generation(old) != life || old & STATE == FREE {
+            let is_other = expected.is_some_and(|expected| expected != generation(old));
+            if is_other || old & STATE == FREE {
                 return None;
             }
             if ends(old) {
@@ -340,18 +352,15 @@ impl<T> Table<T> {
                 let exchange =
                     slot.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
                 if exchange.is_ok() {
-                    return Some(event(Kind::Wakeup, thread.id, new, class));
+                    return Some(event(Kind::Wakeup, id, new, class));
                 }
                 continue;
             }
             slot.tokens.fetch_or(token, Ordering::SeqCst);
-            // If it has blocked in between, one of the two takes the token back and wakes it.
-            let now = slot.word.load(Ordering::SeqCst);
-            if !ends(now) || !slot.take_token(token) {
+            if !ends(slot.word.load(Ordering::SeqCst)) || !slot.take_token(token) {
                 return None;
             }
-            // The id may have another life by now, and the token may be one that was left for it.
-            life = generation(now);
+            expected = None;
         }
     }
 

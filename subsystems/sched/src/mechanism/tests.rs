@@ -1,4 +1,4 @@
-//! The table by one thread; `tests/loom.rs` has its races.
+//! The table on one thread; `tests/loom.rs` has its races.
 
 use wave_core::clock::Nanos;
 use wave_core::message::Sequence;
@@ -8,15 +8,15 @@ use super::table::{Leave, Left, Table};
 use crate::wire::{Event, Kind, NO_CORE};
 
 #[test]
-fn who_awaits_is_runnable_and_waits_for_nothing() {
+fn an_awaiting_thread_is_runnable_and_waits_for_no_decision() {
     let table = Table::new(2, || ());
-    let Event { thread, sequence, .. } = table.create(1, 0, NO_CORE);
+    let Event { thread, sequence, .. } = table.create(1, 0, NO_CORE, |()| ());
     assert_eq!(table.commit(0, thread, sequence), Ok(1));
     let Left { event, woken } = table.leave(1, Leave::Await, 0, Nanos(0));
     assert_eq!((event.kind, woken), (Kind::Awaits, None));
     assert_eq!(table.runnable().collect::<std::vec::Vec<_>>(), [(thread, event.sequence)]);
     assert_eq!(table.records().next().unwrap().state, State::Runnable);
-    // The watchdog would bark at an agent without requests.
+    // Otherwise the watchdog would turn out an agent that has no requests.
     assert_eq!(table.waiting_from(0).count(), 0);
     assert!(!table.waits(thread, event.sequence));
     assert_eq!(table.commit(0, thread, event.sequence), Ok(1));
@@ -25,7 +25,7 @@ fn who_awaits_is_runnable_and_waits_for_nothing() {
 }
 
 #[test]
-fn a_parked_thread_is_announced_by_its_first_unpark() {
+fn the_first_unpark_announces_a_thread_created_parked() {
     let table = Table::new(1, || ());
     table.create_parked(0, 3);
     let record = table.records().next().unwrap();

@@ -1,0 +1,7 @@
+//! What threads of the mechanism share memory by. The loom models compile [`super::table`] and [`super::fallback`] over a module
+//! of the same names (`tests/loom.rs`).
+
+pub(super) use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering, compiler_fence,
+};
+pub(super) use std::sync::{Mutex, MutexGuard};
