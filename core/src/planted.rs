@@ -39,11 +39,13 @@ pub enum Planted {
     SliceCutShort,
     /// A thread that leaves its core is told with another class than its own.
     ClassForgotten,
+    /// The host runs nobody while no agent decides.
+    FallbackForgotten,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 16] = [
+    pub const ALL: [Planted; 17] = [
         Planted::MissingFence,
         Planted::MissingFlush,
         Planted::DroppedKick,
@@ -60,6 +62,7 @@ impl Planted {
         Planted::SliceForgotten,
         Planted::SliceCutShort,
         Planted::ClassForgotten,
+        Planted::FallbackForgotten,
     ];
 }
 

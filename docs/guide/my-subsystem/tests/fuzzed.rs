@@ -12,18 +12,18 @@ use wave_core::outcome::Code;
 use wave_core::policy::Choice;
 use wave_core::snapshot::{Record, State};
 use wave_core::subsystem::{MakeModel, Subsystem};
-use wave_sim::fuzz::{FAULTS, Overrides, Plan, Report, run};
+use wave_sim::fuzz::{FAULTS, Fault, Overrides, Plan, Report, run};
 
-fn history(subsystem: &'static Subsystem, seed: u64) -> Report {
+fn history(subsystem: &'static Subsystem, seed: u64, faults: &[Fault]) -> Report {
     let overrides = Overrides { subsystem: Some(subsystem), ..Overrides::default() };
-    run(&Plan::new(seed, &[]).with(&overrides))
+    run(&Plan::new(seed, faults).with(&overrides))
 }
 
 #[test]
 fn no_faulty_history_breaks_a_rule() {
     let mut faults = BTreeMap::new();
     for seed in 0..40 {
-        let report = history(&SUBSYSTEM, seed);
+        let report = history(&SUBSYSTEM, seed, &[]);
         assert_eq!(report.violation, None, "seed {seed}");
         assert!(report.messages >= 10_000, "seed {seed}: {} messages", report.messages);
         for (fault, times) in report.faults {
@@ -36,7 +36,7 @@ fn no_faulty_history_breaks_a_rule() {
 
 #[test]
 fn the_same_seed_gives_the_same_history() {
-    let hash = |seed| history(&SUBSYSTEM, seed).trace_hash;
+    let hash = |seed| history(&SUBSYSTEM, seed, &[]).trace_hash;
     assert_eq!(hash(3), hash(3));
     assert_ne!(hash(3), hash(4));
 }
@@ -62,6 +62,8 @@ enum How {
     SkipsASequence,
     /// A record says something else than the last message.
     RecordsSomethingElse,
+    /// It serves nobody without an agent.
+    NeverFallsBack,
     /// It announces an event that never comes.
     AnnouncesNothing,
     /// Its own check fails.
@@ -123,7 +125,7 @@ impl ModelledHost for Broken {
         self.twice.remove(&core).unwrap_or_else(|| self.disk.finish(now, core))
     }
     fn fallback(&mut self, core: u16) -> Option<Choice> {
-        self.disk.fallback(core)
+        (self.how != How::NeverFallsBack).then(|| self.disk.fallback(core)).flatten()
     }
     fn record(&self, id: u32) -> Option<Record> {
         let mut record = self.disk.record(id)?;
@@ -162,9 +164,9 @@ macro_rules! broken {
     }};
 }
 
-/// The rules that some of eight histories break.
-fn rules(subsystem: &'static Subsystem) -> Vec<&'static str> {
-    let broken = (0..8).filter_map(|seed| history(subsystem, seed).violation);
+/// The rules that some of a dozen histories with these faults break; all kinds of faults if none is named.
+fn rules(subsystem: &'static Subsystem, faults: &[Fault]) -> Vec<&'static str> {
+    let broken = (0..12).filter_map(|seed| history(subsystem, seed, faults).violation);
     let mut rules: Vec<_> = broken.map(|violation| violation.rule).collect();
     rules.sort_unstable();
     rules.dedup();
@@ -181,11 +183,14 @@ fn a_host_that_breaks_the_contract_is_caught() {
         (broken!(SkipsASequence), "subject"),
         (broken!(RecordsSomethingElse), "subject"),
         (broken!(FailsItsCheck), "model"),
+        (broken!(NeverFallsBack), "recovery"),
         (broken!(AnnouncesNothing), "panic"),
         (broken!(Panics), "panic"),
     ];
     for (subsystem, rule) in expected {
-        let rules = rules(subsystem);
+        // Only an agent that stays away shows what the host does without one.
+        let faults: &[_] = if rule == "recovery" { &[Fault::AgentCrash] } else { &[] };
+        let rules = rules(subsystem, faults);
         println!("{rule}: {rules:?}");
         assert!(rules.contains(&rule), "{rule} not among {rules:?}");
     }

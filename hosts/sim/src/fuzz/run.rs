@@ -23,7 +23,7 @@ use crate::world::{Cause, Delivery, TaskId, World};
 
 /// How often the checkers look for idle cores.
 const LOOK: Nanos = Nanos::from_micros(100);
-/// How long a dead agent stays away.
+/// How long a dead agent stays away, mostly.
 const RESTART: Nanos = Nanos::from_micros(700);
 /// When a history that has not sent its messages is given up: far beyond what any needs.
 const END_MAX: Nanos = Nanos::from_millis(4_000);
@@ -110,6 +110,8 @@ struct Running {
     errors: Cell<usize>,
     losses: Cell<u64>,
     keeper: Cell<Option<TaskId>>,
+    /// Until when nobody replaces an agent that died.
+    absent_until: Cell<Nanos>,
 }
 
 impl Running {
@@ -173,6 +175,7 @@ impl Running {
             errors: Cell::new(0),
             losses: Cell::new(0),
             keeper: Cell::new(None),
+            absent_until: Cell::new(Nanos(0)),
         })
     }
 
@@ -224,6 +227,9 @@ impl Running {
         loop {
             while replaced < self.losses.get() {
                 replaced += 1;
+                while world.now() < self.absent_until.get() {
+                    world.wait(task, Cause::NUDGE, Some(self.absent_until.get()));
+                }
                 self.start_agent(Skew::default(), None);
             }
             world.wait(task, Cause::NUDGE, None);
@@ -261,7 +267,8 @@ impl Running {
                     self.watch.count(fault, 1);
                     world.kill(agent);
                     if fault == Fault::AgentCrash {
-                        pause(world.now() + RESTART);
+                        self.absent_until.set(world.now() + self.absence(seed));
+                        pause(self.absent_until.get());
                     }
                 }
                 self.start_agent(Skew::default(), None);
@@ -312,6 +319,14 @@ impl Running {
             // Properties of the whole history; counted where they show.
             Fault::FullQueue | Fault::Reordered => {}
             Fault::ClockSkew => self.watch.count(fault, 1),
+        }
+    }
+
+    /// How long a dead agent stays away: every fourth one until whoever waits must have been served without it.
+    fn absence(&self, seed: u64) -> Nanos {
+        match seed % 4 {
+            0 => RESTART + self.bounds.recovery_max + self.bounds.recovery_max,
+            _ => RESTART,
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 use wave_core::message::{Sequence, Subject};
+use wave_core::planted::{Planted, is_planted};
 
 use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, compiler_fence};
 use super::table::Table;
@@ -77,12 +78,13 @@ impl Fallback {
 
     /// The next thread that is to run on `core`, committed.
     pub fn pop<T>(&self, table: &Table<T>, core: u16) -> Option<(Subject, Sequence)> {
-        loop {
+        while !is_planted(Planted::FallbackForgotten) {
             let (subject, sequence) = self.waiting().pop_front()?;
             if table.commit(core, subject, sequence).is_ok() {
                 return Some((subject, sequence));
             }
         }
+        None
     }
 
     /// A panic elsewhere while the lock was held leaves nothing half done here.
