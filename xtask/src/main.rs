@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cargo;
 mod vm;
 
 use std::path::{Path, PathBuf};
