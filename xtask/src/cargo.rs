@@ -24,6 +24,13 @@ fn cargo(package: &str, arguments: &[&str]) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(arguments).args(["--locked", "--package", package]);
     cargo.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
+    // What the outer cargo tells this program of itself would have build scripts that look at it run again.
+    let of_us = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(of_us) {
+            cargo.env_remove(name);
+        }
+    }
     cargo
 }
 
