@@ -20,6 +20,11 @@ pub fn built(package: &str, arguments: &[&str]) -> Result<String, String> {
     executable(cargo(package, arguments).stderr(Stdio::piped()))
 }
 
+/// Builds a program of the workspace in `folder`, while cargo shows on standard error how far it is.
+pub fn built_in(folder: &Path, package: &str, arguments: &[&str]) -> Result<String, String> {
+    executable(cargo(package, arguments).current_dir(folder))
+}
+
 fn cargo(package: &str, arguments: &[&str]) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(arguments).args(["--locked", "--package", package]);
