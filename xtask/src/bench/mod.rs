@@ -38,7 +38,13 @@ pub fn main(arguments: &[String]) -> ExitCode {
             println!("{USAGE}\n{}", arguments::DETAILS);
             ExitCode::SUCCESS
         }
-        Ok(Request::Compare(wanted)) => ExitCode::from(compare(&wanted)),
+        Ok(Request::Compare(wanted)) => match compare(&wanted) {
+            Ok(code) => ExitCode::from(code),
+            Err(why) => {
+                eprintln!("bench: {why}");
+                ExitCode::from(EXIT_CANNOT)
+            }
+        },
         Err(why) => {
             eprintln!("bench: {why}\n{USAGE}");
             ExitCode::from(2)
@@ -47,20 +53,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
 }
 
 /// The exit code.
-fn compare(wanted: &Wanted) -> u8 {
-    let result = Stop::on_signals().and_then(|stop| {
-        let compared = comparison(wanted, &stop);
-        // A build that a signal ended failed.
-        let signal = stop.signal().map(|signal| EXIT_SIGNAL + signal);
-        signal.map_or(compared, Ok)
-    });
-    result.unwrap_or_else(|why| {
-        eprintln!("bench: {why}");
-        EXIT_CANNOT
-    })
-}
-
-fn comparison(wanted: &Wanted, stop: &Stop) -> Result<u8, String> {
+fn compare(wanted: &Wanted) -> Result<u8, String> {
     let place = Place::take()?;
     let (base, tip) = (Tree::of_commit(&wanted.base)?, Tree::here()?);
     let no_counters = counter::unavailable();
@@ -69,6 +62,8 @@ fn comparison(wanted: &Wanted, stop: &Stop) -> Result<u8, String> {
         tip: place.build(Side::Tip, &tip)?,
         counts: no_counters.is_none(),
     };
+    // A build is ended by the signal itself.
+    let stop = Stop::on_signals()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}-{}", base.name(), tip.name(), now.as_secs());
     let mut kept = Kept::new(place.results(&name)?)?;
@@ -95,7 +90,7 @@ fn comparison(wanted: &Wanted, stop: &Stop) -> Result<u8, String> {
     let (mut rows, mut failed) = (Vec::<Row>::new(), Vec::<Value>::new());
     for bench in &wanted.benches {
         let keep = |pair, side, result: &_| kept.run(bench.name, pair, side, result);
-        let pairs = programs.pairs(bench, wanted.pairs, stop, keep)?;
+        let pairs = programs.pairs(bench, wanted.pairs, &stop, keep)?;
         for (side, why) in &pairs.failed {
             let (name, side) = (bench.name, side.name());
             eprintln!("bench: {name}: a pair is left out: the {side} failed: {why}");
@@ -113,13 +108,13 @@ fn comparison(wanted: &Wanted, stop: &Stop) -> Result<u8, String> {
             break;
         }
     }
-    let interrupted = stop.signal().is_some();
+    let signal = stop.signal();
     if wanted.json {
-        println!("{}", report::summary(&compared, &rows, interrupted));
+        println!("{}", report::summary(&compared, &rows, signal.is_some()));
     } else {
         println!("{}", report::counts(&rows));
     }
-    Ok(Whole::of(&rows).exit_code())
+    Ok(signal.map_or(Whole::of(&rows).exit_code(), |signal| EXIT_SIGNAL + signal))
 }
 
 /// What a comparison leaves, as it comes.
