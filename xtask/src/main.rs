@@ -1,8 +1,11 @@
 //! What a developer runs beside cargo. `cargo xtask tidy`: the project's own rules, as a check.
+//! `cargo xtask bench compare`: whether this tree is slower than a commit.
 //! `cargo xtask vm`: commands and tests in a virtual machine whose kernel has sched_ext.
 
 #![forbid(unsafe_code)]
 
+mod bench;
+mod cargo;
 mod vm;
 
 use std::path::{Path, PathBuf};
@@ -23,9 +26,11 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((name, [])) if name == "tidy" => tidy(),
+        Some((name, rest)) if name == "bench" => bench::main(rest),
         Some((name, rest)) if name == "vm" => vm::main(rest),
         _ => {
             eprintln!("usage: cargo xtask tidy");
+            eprintln!("{}", bench::USAGE);
             eprintln!("{}", vm::USAGE);
             ExitCode::from(2)
         }

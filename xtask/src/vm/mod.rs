@@ -29,8 +29,9 @@ mod tools;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Command, ExitCode, Output};
 
+use crate::cargo::{built, target_folder};
 use arguments::Request;
 
 /// What to type.
@@ -103,11 +104,7 @@ fn run(wanted: &machine::Wanted) -> Result<ExitCode, Error> {
 
 /// `target/vm`, wherever cargo's target folder is.
 fn folder() -> PathBuf {
-    let workspace =
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in a workspace");
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    workspace.join(target).join("vm")
+    target_folder().join("vm")
 }
 
 /// Removes what processes left that were killed: folders whose names are the prefix, the number of
@@ -136,21 +133,6 @@ fn output_of(command: &mut Command) -> Result<Output, String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!("{name} failed ({}): {}", output.status, said.trim()))
-}
-
-/// Builds a program, and says where it is.
-fn built(package: &str, arguments: &[&str]) -> Result<String, String> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(arguments).args(["--locked", "--package", package]);
-    cargo.arg("--message-format=json").stdout(Stdio::piped());
-    let output = cargo.output().map_err(|error| format!("cargo: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let path = text.lines().rev().find_map(|line| line.split("\"executable\":\"").nth(1));
-    let path = path.and_then(|rest| rest.split('"').next());
-    path.map(str::to_owned).ok_or_else(|| "cargo names no program".to_owned())
 }
 
 #[cfg(test)]

@@ -1,0 +1,145 @@
+//! What was typed after `cargo xtask bench`.
+
+use super::figures::{BENCHES, Bench};
+
+/// What to type.
+pub const USAGE: &str = "\
+usage: cargo xtask bench compare BASE [--json] [--pairs N] [BENCH]...
+                                         whether this working tree is slower than the commit BASE
+         --json       one JSON object on standard output, and nothing else
+         --pairs N    pairs of runs of each bench (20); one more warms up
+         BENCH        queue, agent, switch, sim, sol, rpc (all)";
+
+/// The rest of the help.
+pub const DETAILS: &str = "
+BASE is checked out (as a worktree of git) and built below target/bench-compare, with the same cargo and the same flags; both
+are kept for the next comparison with it, and may be removed (then `git worktree prune`). Then the two binaries of `wave bench` run in turns, base first in every other pair, on the same
+CPUs. Runs of a pair are adjacent, so what disturbs the machine for longer than that disturbs both.
+
+  ratio         median over pairs of tip / base, or of base / tip where lower is better: above 1 the tip is better
+  interval      of that median, 95%, by order statistics (6th to 15th of 20): nothing is assumed of the distribution
+  held          the lower end is at least 0.95
+  slower        the upper end is below 0.95, however wide the interval is
+  not held      the lower end is below 0.95, and the upper one is not
+  not measured  the interval is wider than 3% of the median, or there is none: fewer than six pairs
+  (peer)        a peer's figure, whose code is the same in both binaries: shown to tell the machine's part, not judged
+
+instructions_per_switch is what the processor's counters say of the host core's thread in user mode, by the switches of the
+run; where there are no counters, the command says so, and it is not judged.
+
+Each bench's rows come when its pairs are done. Every run is added to runs.jsonl in the folder that is named first, and
+summary.json there is what --json prints. Ctrl-C and SIGTERM keep them, and give the rows of the pairs that were made.
+
+Exit codes: 0 all figures held; 1 a figure is slower, or did not hold; 2 bad arguments; 3 nothing could be compared (no such
+commit, a build that fails); 4 no result: a figure was not measured, and none is slower; 130 or 143 after Ctrl-C or SIGTERM.
+
+Examples:
+  cargo xtask bench compare main
+  cargo xtask bench compare HEAD~10 switch rpc --pairs 40
+  cargo xtask bench compare HEAD           of an unchanged tree: what this machine can tell apart";
+
+const PAIRS: usize = 20;
+/// Some hours of every bench.
+const PAIRS_MAX: usize = 1_000;
+
+/// What is asked for.
+#[derive(Debug)]
+pub enum Request {
+    /// The help.
+    Help,
+    /// A comparison.
+    Compare(Wanted),
+}
+
+/// A comparison.
+#[derive(Debug)]
+pub struct Wanted {
+    /// The commit, as it was typed.
+    pub base: String,
+    /// Pairs of each bench, without the one that warms up.
+    pub pairs: usize,
+    /// As an object, instead of a table.
+    pub json: bool,
+    /// Which benches.
+    pub benches: Vec<&'static Bench>,
+}
+
+/// Reads what was typed after `cargo xtask bench`.
+pub fn parse(arguments: &[String]) -> Result<Request, String> {
+    if arguments.iter().any(|word| word == "--help" || word == "-h") {
+        return Ok(Request::Help);
+    }
+    let (name, rest) = arguments.split_first().ok_or("what should it do?")?;
+    if name != "compare" {
+        return Err(format!("not understood: {name}"));
+    }
+    let (mut base, mut pairs, mut json, mut benches) = (None, PAIRS, false, Vec::new());
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--json" => json = true,
+            "--pairs" => pairs = number(words.next().ok_or("--pairs needs a value")?)?,
+            option if option.starts_with('-') => {
+                return Err(format!("{option} is no option of bench compare"));
+            }
+            _ if base.is_none() => base = Some(word.clone()),
+            name => benches.push(bench(name)?),
+        }
+    }
+    let base = base.ok_or("which commit is to be compared with?")?;
+    if benches.is_empty() {
+        benches.extend(BENCHES);
+    }
+    Ok(Request::Compare(Wanted { base, pairs, json, benches }))
+}
+
+fn number(value: &str) -> Result<usize, String> {
+    match value.parse() {
+        Ok(number) if (1..=PAIRS_MAX).contains(&number) => Ok(number),
+        _ => Err(format!("--pairs needs a number from 1 to {PAIRS_MAX}, not {value:?}")),
+    }
+}
+
+fn bench(name: &str) -> Result<&'static Bench, String> {
+    let names = || BENCHES.iter().map(|bench| bench.name).collect::<Vec<_>>().join(", ");
+    let found = BENCHES.iter().find(|bench| bench.name == name);
+    found.ok_or_else(|| format!("{name} is not compared; these are: {}", names()))
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Request, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_comparison_is_of_all_benches_and_twenty_pairs_unless_told() {
+        let Ok(Request::Compare(wanted)) = parsed("compare main") else { panic!() };
+        assert_eq!((wanted.base.as_str(), wanted.pairs, wanted.json), ("main", 20, false));
+        assert_eq!(wanted.benches.len(), BENCHES.len());
+        let Ok(Request::Compare(wanted)) = parsed("compare --pairs 40 --json HEAD~1 rpc queue")
+        else {
+            panic!()
+        };
+        assert_eq!((wanted.base.as_str(), wanted.pairs, wanted.json), ("HEAD~1", 40, true));
+        let names: Vec<_> = wanted.benches.iter().map(|bench| bench.name).collect();
+        assert_eq!(names, ["rpc", "queue"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "",
+            "compare",
+            "other",
+            "compare main --pairs 0",
+            "compare main --pairs",
+            "compare main kernel",
+        ] {
+            assert!(parsed(line).is_err(), "{line:?}");
+        }
+        assert!(matches!(parsed("compare --help"), Ok(Request::Help)));
+    }
+}

@@ -1,0 +1,179 @@
+//! The two binaries: a commit's, built in a worktree of its own, and this tree's.
+//!
+//! The commit has a target folder of its own too. Cargo names what it builds by paths within the workspace, so two
+//! trees that share one folder may take each other's output for theirs.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::cargo;
+
+const PACKAGE: &str = "wave";
+const BUILD_TIME: &str = "some six minutes on two idle cores the first time";
+const FLAGS: &[&str] = &["build", "--release", "--bin", "wave"];
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The commit that is compared with.
+    Base,
+    /// This tree.
+    Tip,
+}
+
+impl Side {
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Tip => "tip",
+        }
+    }
+
+    /// Of equal length: the length of a program's path moves its stack.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Base => "a",
+            Self::Tip => "b",
+        }
+    }
+}
+
+/// Where comparisons keep what they need; one at a time has it.
+#[derive(Debug)]
+pub struct Place {
+    folder: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Place {
+    /// `target/bench-compare`, unless another comparison has it.
+    pub fn take() -> Result<Self, String> {
+        let folder = cargo::target_folder().join("bench-compare");
+        let text = |error: &dyn std::fmt::Display| format!("{}: {error}", folder.display());
+        fs::create_dir_all(&folder).map_err(|error| text(&error))?;
+        let lock = File::create(folder.join("lock")).map_err(|error| text(&error))?;
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { folder, _lock: lock.into() }),
+            Err(Errno::WOULDBLOCK) => {
+                Err("another comparison runs, and would disturb this one".into())
+            }
+            Err(error) => Err(text(&error)),
+        }
+    }
+
+    /// A new folder for results, of a name that is new.
+    pub fn results(&self, name: &str) -> Result<PathBuf, String> {
+        let folder = self.folder.join("results").join(name);
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(folder)
+    }
+
+    /// Builds one side, and says where its binary is.
+    pub fn build(&self, side: Side, tree: &Tree) -> Result<PathBuf, String> {
+        let begun = Instant::now();
+        let own = self.folder.join(&tree.commit);
+        let (source, target) = match side {
+            Side::Tip => (cargo::workspace().to_path_buf(), cargo::target_folder()),
+            Side::Base => (checked_out(&own.join("tree"), &tree.commit)?, own.join("build")),
+        };
+        let name = side.name();
+        eprintln!("bench: building the {name}: {BUILD_TIME}");
+        let target = target.to_str().ok_or("the target folder's name is no text")?;
+        let flags = [FLAGS, &["--target-dir", target]].concat();
+        let built = cargo::built_in(&source, PACKAGE, &flags);
+        let built = built.map_err(|error| format!("{}: {error}", source.display()))?;
+        let took = begun.elapsed().as_secs();
+        eprintln!("bench: built the {name} in {} min {} s", took / 60, took % 60);
+        let folder = self.folder.join("bin").join(side.folder());
+        let program = folder.join("wave");
+        let copied = fs::create_dir_all(&folder).and_then(|()| {
+            // A program that still runs cannot be written to, and can be replaced.
+            let new = folder.join("new");
+            fs::copy(&built, &new)?;
+            fs::rename(&new, &program)
+        });
+        copied.map_err(|error| format!("{}: {error}", program.display()))?;
+        Ok(program)
+    }
+}
+
+/// What a binary is made of.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// The whole name of the commit.
+    pub commit: String,
+    /// Whether files differ from that.
+    pub is_changed: bool,
+}
+
+impl Tree {
+    /// A commit by any of its names.
+    pub fn of_commit(name: &str) -> Result<Self, String> {
+        let revision = format!("{name}^{{commit}}");
+        let arguments = ["rev-parse", "--verify", "--quiet", "--end-of-options", &revision];
+        let commit =
+            git(cargo::workspace(), arguments).map_err(|_| format!("{name} is no commit here"))?;
+        Ok(Self { commit, is_changed: false })
+    }
+
+    /// What is here.
+    pub fn here() -> Result<Self, String> {
+        let commit = Self::of_commit("HEAD")?.commit;
+        let is_changed = !git(cargo::workspace(), ["status", "--porcelain"])?.is_empty();
+        Ok(Self { commit, is_changed })
+    }
+
+    /// Short, for people.
+    pub fn name(&self) -> String {
+        let changed = if self.is_changed { "-changed" } else { "" };
+        format!("{:.12}{changed}", self.commit)
+    }
+}
+
+/// A worktree at the commit: the one that an earlier comparison made, or a new one.
+fn checked_out(folder: &Path, commit: &str) -> Result<PathBuf, String> {
+    // Without its own `.git`, git would speak of the tree around it.
+    if folder.join(".git").exists()
+        && git(folder, ["rev-parse", "HEAD"]).is_ok_and(|at| at == commit)
+    {
+        if git(folder, ["status", "--porcelain"])?.is_empty() {
+            return Ok(folder.to_path_buf());
+        }
+        let folder = folder.display();
+        return Err(format!(
+            "{folder} has changes: remove it (git worktree remove --force {folder})"
+        ));
+    }
+    // Worktrees whose folders went away with the target folder are still in git's list.
+    git(cargo::workspace(), ["worktree", "prune"])?;
+    let words = [
+        "worktree".as_ref(),
+        "add".as_ref(),
+        "--detach".as_ref(),
+        folder.as_os_str(),
+        commit.as_ref(),
+    ];
+    git(cargo::workspace(), words)?;
+    Ok(folder.to_path_buf())
+}
+
+/// What git prints, without the end of the line.
+fn git<S: AsRef<OsStr>>(
+    folder: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Result<String, String> {
+    let output = Command::new("git").arg("-C").arg(folder).args(arguments).output();
+    let output = output.map_err(|error| format!("git: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    Err(format!("git: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}

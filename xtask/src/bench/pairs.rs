@@ -1,0 +1,186 @@
+//! Pairs of runs of a bench, in turns.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::builds::Side;
+use super::figures::Bench;
+use super::run::{Failure, Stop, run};
+
+/// What is shown of a bench that takes longer than two seconds; elsewhere than on a terminal not more often.
+const SHOWN_EVERY: Duration = Duration::from_secs(30);
+
+/// After so many failed runs a bench is given up.
+const FAILURES_MAX: usize = 5;
+
+/// Who runs first and who second in a pair; the pair 0 warms up.
+pub fn order(pair: usize) -> [Side; 2] {
+    if pair.is_multiple_of(2) { [Side::Base, Side::Tip] } else { [Side::Tip, Side::Base] }
+}
+
+/// The objects that both sides of a pair printed.
+#[derive(Debug)]
+pub struct Pair {
+    /// Of the base.
+    pub base: Value,
+    /// Of the tip.
+    pub tip: Value,
+}
+
+/// What became of a bench.
+#[derive(Debug, Default)]
+pub struct Pairs {
+    /// Those in which both sides ended well.
+    pub whole: Vec<Pair>,
+    /// Why others were left out, a side and a reason each.
+    pub failed: Vec<(Side, String)>,
+    /// Why the bench was given up: a side does not know it.
+    pub unknown: Option<(Side, String)>,
+    /// Whether a signal ended it.
+    pub is_interrupted: bool,
+}
+
+/// The two programs, and how they run.
+#[derive(Debug)]
+pub struct Programs {
+    /// The base's.
+    pub base: PathBuf,
+    /// The tip's.
+    pub tip: PathBuf,
+    /// Whether instructions are counted.
+    pub counts: bool,
+}
+
+impl Programs {
+    fn of(&self, side: Side) -> &Path {
+        match side {
+            Side::Base => &self.base,
+            Side::Tip => &self.tip,
+        }
+    }
+
+    /// Runs `count` pairs after the one that warms up, and hands each run to `keep` as it ends.
+    pub fn pairs(
+        &self,
+        bench: &Bench,
+        count: usize,
+        stop: &Stop,
+        mut keep: impl FnMut(usize, Side, &Result<Value, Failure>) -> Result<(), String>,
+    ) -> Result<Pairs, String> {
+        let counts = self.counts && bench.is_counted();
+        let mut pairs = Pairs::default();
+        let mut progress = Progress::new(bench.name, count);
+        for pair in 0..=count {
+            progress.begin(pair);
+            let mut printed = Vec::new();
+            for side in order(pair) {
+                let result = run(self.of(side), bench, counts, stop);
+                keep(pair, side, &result)?;
+                match result {
+                    Ok(value) => printed.push((side, value)),
+                    Err(Failure::Failed(why)) => pairs.failed.push((side, why)),
+                    Err(Failure::Unknown(why)) => {
+                        pairs.unknown = Some((side, why));
+                        return Ok(pairs);
+                    }
+                    Err(Failure::Interrupted) => {
+                        pairs.is_interrupted = true;
+                        return Ok(pairs);
+                    }
+                }
+            }
+            if pair > 0 {
+                pairs.whole.extend(joined(printed));
+            }
+            if pairs.failed.len() >= FAILURES_MAX {
+                return Ok(pairs);
+            }
+        }
+        Ok(pairs)
+    }
+}
+
+fn joined(mut printed: Vec<(Side, Value)>) -> Option<Pair> {
+    printed.sort_by_key(|(side, _)| *side == Side::Tip);
+    let [(_, base), (_, tip)] = <[_; 2]>::try_from(printed).ok()?;
+    Some(Pair { base, tip })
+}
+
+/// How far a bench is, on standard error: one line that changes on a terminal, a line now and then elsewhere.
+struct Progress {
+    bench: &'static str,
+    count: usize,
+    begun: Instant,
+    shown: Option<Instant>,
+    is_terminal: bool,
+}
+
+impl Progress {
+    fn new(bench: &'static str, count: usize) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { bench, count, begun: Instant::now(), shown: None, is_terminal }
+    }
+
+    fn begin(&mut self, pair: usize) {
+        let is_due = self.is_terminal || self.shown.is_none_or(|at| at.elapsed() >= SHOWN_EVERY);
+        if !is_due {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let line = line(self.bench, pair, self.count, self.begun.elapsed());
+        let mut out = std::io::stderr();
+        // Nobody may be there to read it.
+        let _ =
+            if self.is_terminal { write!(out, "\r\x1b[K{line}") } else { writeln!(out, "{line}") };
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_terminal {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Of the pair that begins.
+fn line(bench: &str, pair: usize, count: usize, took: Duration) -> String {
+    if pair == 0 {
+        return format!("bench: {bench}: a pair that warms up");
+    }
+    let left = took.mul_f64((count + 1 - pair) as f64 / pair as f64).as_secs();
+    format!("bench: {bench}: pair {pair} of {count}, about {} min {} s left", left / 60, left % 60)
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    #[test]
+    fn each_side_comes_first_in_every_other_pair() {
+        for pair in 0..20 {
+            let [first, second] = order(pair);
+            assert_ne!(first, second);
+            assert_eq!(order(pair + 1), [second, first]);
+        }
+    }
+
+    #[test]
+    fn a_pair_has_both_sides_whoever_ran_first() {
+        for order in [order(1), order(2)] {
+            let printed = order.map(|side| (side, Value::from(side.name())));
+            let pair = joined(printed.to_vec()).unwrap();
+            assert_eq!((pair.base, pair.tip), ("base".into(), "tip".into()));
+        }
+        assert!(joined(vec![(Side::Tip, Value::Null)]).is_none());
+    }
+
+    #[test]
+    fn what_is_left_follows_from_what_it_took() {
+        let text = line("queue", 1, 20, Duration::from_secs(4));
+        assert_eq!(text, "bench: queue: pair 1 of 20, about 1 min 20 s left");
+    }
+}

@@ -1,0 +1,291 @@
+//! What is said of each figure, as rows and as an object.
+
+use serde_json::{Value, json};
+
+use super::figures::{Bench, COUNTED, Figure};
+use super::pairs::{Pair, Pairs};
+use super::statistics::{CONFIDENCE, Estimate, LOWER_END_MIN, Verdict, WIDTH_MAX, median};
+
+/// A figure, and what the pairs say of it.
+#[derive(Debug)]
+pub struct Row {
+    bench: &'static str,
+    figure: &'static Figure,
+    pairs: usize,
+    base: Option<f64>,
+    tip: Option<f64>,
+    estimate: Option<Estimate>,
+    /// None where there is nothing to judge, which `note` explains.
+    verdict: Option<Verdict>,
+    note: String,
+}
+
+/// The rows of a bench. `no_counters` says why nothing is counted, if that is so.
+pub fn rows(bench: &'static Bench, pairs: &Pairs, no_counters: Option<&str>) -> Vec<Row> {
+    let of = |figure| row(bench.name, figure, pairs, no_counters);
+    bench.figures.iter().map(of).collect()
+}
+
+fn row(
+    bench: &'static str,
+    figure: &'static Figure,
+    pairs: &Pairs,
+    no_counters: Option<&str>,
+) -> Row {
+    let number = |of: fn(&Pair) -> &Value| -> Vec<f64> {
+        pairs.whole.iter().filter_map(|pair| figure.of(of(pair))).collect()
+    };
+    let (base, tip) = (number(|pair| &pair.base), number(|pair| &pair.tip));
+    let both =
+        |pair: &Pair| Some(figure.better.ratio(figure.of(&pair.base)?, figure.of(&pair.tip)?));
+    let ratios: Vec<f64> = pairs.whole.iter().filter_map(both).collect();
+    let estimate = Estimate::of(&ratios);
+    let (verdict, note) = match (&estimate, &pairs.unknown) {
+        (_, Some((side, why))) => {
+            (None, format!("the {} does not know this bench: {why}", side.name()))
+        }
+        (Some(estimate), _) => (Some(estimate.verdict()), note(estimate)),
+        (None, _) if pairs.whole.is_empty() => (Some(Verdict::NotMeasured), failures(pairs)),
+        (None, _) if figure.key == COUNTED && tip.is_empty() => {
+            (None, no_counters.unwrap_or("the thread was not found").to_owned())
+        }
+        (None, _) if base.is_empty() && !tip.is_empty() => {
+            (None, "the base prints no such figure".to_owned())
+        }
+        (None, _) if tip.is_empty() => {
+            (Some(Verdict::NotMeasured), "the tip prints no such figure".to_owned())
+        }
+        (None, _) => {
+            let why = format!("pairs: {}, and an interval takes six", ratios.len());
+            (Some(Verdict::NotMeasured), why)
+        }
+    };
+    Row {
+        bench,
+        figure,
+        pairs: ratios.len(),
+        base: median(&base),
+        tip: median(&tip),
+        estimate,
+        verdict,
+        note,
+    }
+}
+
+fn note(estimate: &Estimate) -> String {
+    match estimate.verdict() {
+        Verdict::NotMeasured => {
+            let (width, most) = (estimate.width() * 100.0, WIDTH_MAX * 100.0);
+            format!("the interval is {width:.1}% wide, and may be {most:.0}%")
+        }
+        _ => String::new(),
+    }
+}
+
+fn failures(pairs: &Pairs) -> String {
+    match pairs.failed.first() {
+        Some((side, why)) => format!("the {} failed: {why}", side.name()),
+        None => "no pair was made".to_owned(),
+    }
+}
+
+impl Row {
+    /// A line of the table.
+    pub fn line(&self) -> String {
+        let peer = if self.figure.is_peer { " (peer)" } else { "" };
+        let name = format!("{} {}{peer}", self.bench, self.figure.key);
+        let [base, tip] = [self.base, self.tip].map(|number| number.map_or("-".into(), short));
+        let (ratio, low, high) = self.estimate.map_or_else(
+            || ["-"; 3].map(str::to_owned).into(),
+            |found| [found.median, found.low, found.high].map(|part| format!("{part:.3}")).into(),
+        );
+        let verdict = match self.verdict {
+            Some(verdict) => verdict.to_string(),
+            None => "not compared".to_owned(),
+        };
+        let note = if self.note.is_empty() { String::new() } else { format!(": {}", self.note) };
+        format!(
+            "{name:<46} {:<6} {base:>9} {tip:>9} {ratio:>7} {low:>7} {high:>7}  {verdict}{note}",
+            self.figure.better.name()
+        )
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "bench": self.bench,
+            "figure": self.figure.key,
+            "better": self.figure.better.name(),
+            "peer": self.figure.is_peer,
+            "pairs": self.pairs,
+            "base_median": self.base,
+            "tip_median": self.tip,
+            "ratio": self.estimate.map(|estimate| estimate.median),
+            "low": self.estimate.map(|estimate| estimate.low),
+            "high": self.estimate.map(|estimate| estimate.high),
+            "width": self.estimate.map(|estimate| estimate.width()),
+            "verdict": self.verdict.map(|verdict| verdict.to_string()),
+            "note": (!self.note.is_empty()).then_some(&self.note),
+        })
+    }
+
+    /// The verdict that counts: a peer's figure has none.
+    fn judged(&self) -> Option<Verdict> {
+        self.verdict.filter(|_| !self.figure.is_peer)
+    }
+}
+
+/// Over the rows.
+pub fn heading() -> String {
+    format!(
+        "{:<46} {:<6} {:>9} {:>9} {:>7} {:>15}  verdict",
+        "figure", "better", "base", "tip", "ratio", "95% interval"
+    )
+}
+
+/// What all rows say together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// Each figure held.
+    Held,
+    /// One did not.
+    NotHeld,
+    /// One was not measured, and those that were held.
+    NotMeasured,
+    /// There was nothing to judge.
+    Nothing,
+}
+
+impl Whole {
+    /// Of all rows.
+    pub fn of(rows: &[Row]) -> Self {
+        let verdicts: Vec<Verdict> = rows.iter().filter_map(Row::judged).collect();
+        let bad = [Verdict::Slower, Verdict::NotHeld];
+        if verdicts.is_empty() {
+            Self::Nothing
+        } else if verdicts.iter().any(|verdict| bad.contains(verdict)) {
+            Self::NotHeld
+        } else if verdicts.contains(&Verdict::NotMeasured) {
+            Self::NotMeasured
+        } else {
+            Self::Held
+        }
+    }
+
+    /// As exit codes of `wave run` have it.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Held => 0,
+            Self::NotHeld => 1,
+            Self::Nothing => 3,
+            Self::NotMeasured => 4,
+        }
+    }
+}
+
+/// How many figures have which verdict, in a line.
+pub fn counts(rows: &[Row]) -> String {
+    let all = [Verdict::Held, Verdict::Slower, Verdict::NotHeld, Verdict::NotMeasured];
+    let parts = all.map(|verdict| {
+        let count = rows.iter().filter(|row| row.judged() == Some(verdict)).count();
+        format!("{count} {verdict}")
+    });
+    parts.join(", ")
+}
+
+/// The rule and the rows, beside what was compared.
+pub fn summary(compared: &Value, rows: &[Row], interrupted: bool) -> Value {
+    let mut summary = compared.clone();
+    summary["rule"] = json!({
+        "ratio": "median over pairs, above 1: the tip is better",
+        "confidence": CONFIDENCE,
+        "interval": "order statistics",
+        "lower_end_min": LOWER_END_MIN,
+        "width_max": WIDTH_MAX,
+    });
+    summary["figures"] = rows.iter().map(Row::json).collect();
+    summary["interrupted"] = interrupted.into();
+    summary["exit_code"] = Whole::of(rows).exit_code().into();
+    summary
+}
+
+/// Four digits, or as many as stand before the point.
+fn short(number: f64) -> String {
+    match number.abs() {
+        1e6.. => format!("{:.2}M", number / 1e6),
+        1e3.. => format!("{number:.0}"),
+        100.0.. => format!("{number:.1}"),
+        10.0.. => format!("{number:.2}"),
+        1.0.. => format!("{number:.3}"),
+        _ => format!("{number:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::super::builds::Side;
+    use super::super::figures::BENCHES;
+    use super::*;
+
+    /// Pairs of the bench of switches: the base's yield, and the tip's.
+    fn yields(of: impl Fn(usize) -> (f64, f64), count: usize) -> Pairs {
+        let printed =
+            |ns: f64| json!({ "yield_ns": { "p50": ns }, "futex_handoff_ns": { "p50": 1.0 } });
+        let pair = |at| Pair { base: printed(of(at).0), tip: printed(of(at).1) };
+        Pairs { whole: (0..count).map(pair).collect(), ..Pairs::default() }
+    }
+
+    fn switch(pairs: &Pairs) -> Vec<Row> {
+        let bench = BENCHES.iter().find(|bench| bench.name == "switch").unwrap();
+        rows(bench, pairs, Some("no counters here"))
+    }
+
+    #[test]
+    fn a_slower_tip_fails_and_the_others_rows_stay() {
+        let rows = switch(&yields(|at| (100.0, 110.0 + at as f64 / 10.0), 20));
+        assert_eq!(rows[0].verdict, Some(Verdict::Slower));
+        assert!(rows[0].line().contains(" 0.901 "), "{}", rows[0].line());
+        assert_eq!((rows[1].verdict, rows[1].note.as_str()), (None, "no counters here"));
+        assert_eq!((rows[2].verdict, rows[2].judged()), (Some(Verdict::Held), None));
+        assert_eq!(Whole::of(&rows), Whole::NotHeld);
+        assert_eq!(counts(&rows), "0 held, 1 slower, 0 not held, 0 not measured");
+    }
+
+    #[test]
+    fn what_was_not_measured_says_why() {
+        let wide = switch(&yields(|at| (100.0, 95.0 + at as f64), 20));
+        assert!(wide[0].note.starts_with("the interval is 8."), "{}", wide[0].note);
+        assert_eq!(Whole::of(&wide), Whole::NotMeasured);
+        let few = switch(&yields(|_| (100.0, 100.0), 2));
+        assert!(few[0].line().ends_with("not measured: pairs: 2, and an interval takes six"));
+        let failed = Pairs { failed: vec![(Side::Tip, "two CPUs".into())], ..Pairs::default() };
+        assert!(switch(&failed)[0].line().ends_with("not measured: the tip failed: two CPUs"));
+    }
+
+    #[test]
+    fn a_bench_that_the_base_lacks_is_not_judged() {
+        let unknown = Some((Side::Base, "unrecognized subcommand".into()));
+        let rows = switch(&Pairs { unknown, ..Pairs::default() });
+        assert!(rows[0].line().contains("not compared: the base does not know this bench"));
+        assert_eq!(Whole::of(&rows), Whole::Nothing);
+    }
+
+    #[test]
+    fn a_figure_may_be_new_and_may_not_go_away() {
+        let mut pairs = yields(|_| (100.0, 100.0), 20);
+        pairs.whole.iter_mut().for_each(|pair| pair.base = json!({}));
+        assert_eq!(switch(&pairs)[0].verdict, None);
+        let mut pairs = yields(|_| (100.0, 100.0), 20);
+        pairs.whole.iter_mut().for_each(|pair| pair.tip = json!({}));
+        assert_eq!(switch(&pairs)[0].verdict, Some(Verdict::NotMeasured));
+    }
+
+    #[test]
+    fn the_summary_has_the_rule_and_every_row() {
+        let rows = switch(&yields(|_| (100.0, 100.0), 20));
+        let summary = summary(&json!({ "pairs": 20 }), &rows, false);
+        assert_eq!((&summary["pairs"], &summary["exit_code"]), (&json!(20), &json!(0)));
+        assert_eq!(summary["rule"]["width_max"], json!(0.03));
+        assert_eq!(summary["figures"][0]["verdict"], json!("held"));
+        assert_eq!(summary["figures"].as_array().unwrap().len(), 3);
+    }
+}
