@@ -271,14 +271,27 @@ fn or_kept<T>(ran: Result<T, Failure>, journal: &Journal) -> Result<T, Failure> 
     })
 }
 
-/// Runs a process under memory's policies, and prints the table, or the object.
+/// Runs a process under memory's policies, or a model of its memory, and prints the table, or the object.
 fn run_memory(args: &RunArgs, memory: &Memory, digest: &str) -> Result<ExitCode, Failure> {
-    if args.host != HostName::User || args.live {
-        let why = "kind = \"memory\" is about a real process's memory: it takes neither --host nor --live";
+    if args.live {
+        let why = "kind = \"memory\" takes no --live";
         return Err(Failure::Scenario(format!("{}: {why}", memory.name)));
     }
-    let journal = journal(args, &memory.name, digest, "user")?;
-    let ran = run::memory::run(memory, args.quiet, args.record.as_deref(), &journal);
+    let record = args.record.as_deref();
+    let (journal, ran) = match args.host {
+        HostName::Sim => {
+            let journal = journal(args, &memory.name, digest, "sim")?;
+            let say = Arc::clone(&journal);
+            interrupt::say(move || say.last_words())?;
+            let ran = run::memory::sim::run(memory, args.quiet, record, &journal);
+            (journal, ran)
+        }
+        _ => {
+            let journal = journal(args, &memory.name, digest, "user")?;
+            let ran = run::memory::run(memory, args.quiet, record, &journal);
+            (journal, ran)
+        }
+    };
     let result = or_kept(ran, &journal)?;
     let directory = or_kept(result.write(args.out()), &journal)?;
     journal.finish()?;

@@ -12,7 +12,7 @@ mod page;
 mod placements;
 mod plots;
 mod rows;
-mod sol;
+pub(crate) mod sol;
 mod vms;
 pub mod words;
 

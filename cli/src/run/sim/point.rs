@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use wave_sim::agent::Sink;
@@ -182,21 +183,23 @@ pub(super) fn search(
     failure.map_or(Ok(outcomes), Err)
 }
 
-/// A file for each agent's log. One that cannot be written is said on stderr, and the run goes on.
-pub(super) fn sinks(logs: Logs) -> Box<wave_sim::agent::Logs> {
-    Box::new(move |_| -> Sink {
-        let path = logs.next().path;
-        let failed = |path: &std::path::Path, error: std::io::Error| {
-            note!("wave run: the log {} ends early: {error}", path.display());
-        };
-        let mut file = File::create(&path).map_err(|error| failed(&path, error)).ok();
-        Box::new(move |bytes| {
-            if let Some(open) = &mut file
-                && let Err(error) = open.write_all(bytes)
-            {
-                failed(&path, error);
-                file = None;
-            }
-        })
+/// A file for each agent's log.
+pub fn sinks(logs: Logs) -> Box<wave_sim::agent::Logs> {
+    Box::new(move |_| sink(logs.next().path))
+}
+
+/// The file of one agent's log. One that cannot be written is said on stderr, and the run goes on.
+pub fn sink(path: PathBuf) -> Sink {
+    let failed = |path: &Path, error: std::io::Error| {
+        note!("wave run: the log {} ends early: {error}", path.display());
+    };
+    let mut file = File::create(&path).map_err(|error| failed(&path, error)).ok();
+    Box::new(move |bytes| {
+        if let Some(open) = &mut file
+            && let Err(error) = open.write_all(bytes)
+        {
+            failed(&path, error);
+            file = None;
+        }
     })
 }
