@@ -9,7 +9,7 @@ mod figures;
 mod jobs;
 mod outstanding;
 mod page;
-mod placements;
+pub(crate) mod placements;
 mod plots;
 mod rows;
 pub(crate) mod sol;

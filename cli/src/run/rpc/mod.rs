@@ -7,6 +7,7 @@
 mod found;
 mod seats;
 mod serving;
+pub mod sim;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -87,12 +87,12 @@ pub struct Used {
     pub worked: Worked,
     /// Of the host's workers: all but looking for work and sleeping.
     pub host_ns: u64,
-    /// Time that the host's workers were ready, and others ran on their CPUs.
-    pub stalled_ns: u64,
+    /// Time that the host's workers were ready, and others ran on their CPUs. None where it is not modelled.
+    pub stalled_ns: Option<u64>,
     /// CPU time of all agents, looking for work included.
     pub agents_ns: u64,
-    /// CPU time of the generator, looking for replies included.
-    pub generator_ns: u64,
+    /// CPU time of the generator, looking for replies included. None where it is not modelled.
+    pub generator_ns: Option<u64>,
 }
 
 /// Fields are dropped in order: clients first, and agents before their host.
@@ -196,7 +196,7 @@ impl Serving {
         let [warm_up, counted] = times;
         let open = self.generator.open(per_second, warm_up, counted, DRAIN);
         let open = open.map_err(Failure::cannot)?;
-        let generator_ns = cpu::thread_cpu_time_ns();
+        let generator_ns = Some(cpu::thread_cpu_time_ns());
         std::thread::sleep(SETTLE);
         let after = Used { generator_ns, ..self.used()? };
         if open.answers.wrong > 0 {
@@ -248,12 +248,12 @@ impl Serving {
             Host::Tonic(_) => onhost::THREADS,
         };
         // Those of other variants sleep.
-        let stalled_ns = cpu_time::waited_ns(me, threads).map_err(Failure::Cannot)?;
+        let stalled_ns = Some(cpu_time::waited_ns(me, threads).map_err(Failure::Cannot)?);
         let mut agents_ns = 0;
         for agent in &self.agents {
             agents_ns += cpu_time::cpu_ns(agent.pid().unsigned_abs(), "").unwrap_or(0);
         }
-        let generator_ns = cpu::thread_cpu_time_ns();
+        let generator_ns = Some(cpu::thread_cpu_time_ns());
         let worked = self.store.worked();
         Ok(Used { wall_ns, worked, host_ns, stalled_ns, agents_ns, generator_ns })
     }
@@ -272,13 +272,14 @@ impl Serving {
 
 impl Used {
     fn since(self, before: Used) -> Used {
+        let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         Used {
             wall_ns: self.wall_ns - before.wall_ns,
             worked: self.worked.since(before.worked),
             host_ns: self.host_ns.saturating_sub(before.host_ns),
-            stalled_ns: self.stalled_ns.saturating_sub(before.stalled_ns),
+            stalled_ns: since(self.stalled_ns, before.stalled_ns),
             agents_ns: self.agents_ns.saturating_sub(before.agents_ns),
-            generator_ns: self.generator_ns - before.generator_ns,
+            generator_ns: since(self.generator_ns, before.generator_ns),
         }
     }
 }

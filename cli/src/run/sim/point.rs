@@ -8,6 +8,7 @@ use std::time::Duration;
 use wave_sim::agent::Sink;
 use wave_sim::enclave::Counters;
 use wave_sim::experiment::{self, Outcome};
+use wave_sim::machine::Machine;
 use wave_sim::requests::{Load, Served};
 use wave_sim::usage::Usage;
 use wave_workloads::generator::{Invalid, Report, Seat, Settings};
@@ -114,34 +115,38 @@ impl Simulated {
 
     /// Where the time of `cores` cores went.
     pub(super) fn delta(&self, usage: &Usage, load: &Load, cores: u16) -> Delta {
-        let machine = &self.setup.machine;
-        let wall_ns = load.end().0 as f64;
-        let cores_ns = wall_ns * f64::from(cores);
-        let (busy_ns, parked_ns) = (usage.busy.0 as f64, usage.parked.0 as f64);
-        let switch_ns = machine.switch_before.value + machine.switch_after.value;
-        let switching_ns = switch_ns * usage.switches as f64;
-        let link_ns = usage.charges.total_ns() as f64;
-        Delta {
-            wall_ns,
-            cores_ns,
-            busy_ns,
-            parked_ns,
-            polling_ns: (cores_ns - busy_ns - parked_ns - switching_ns - link_ns).max(0.0),
-            outcomes: usage
-                .outcomes
-                .iter()
-                .map(|(code, count)| (code.name().to_owned(), count))
-                .collect(),
-            charges: usage
-                .charges
-                .parts()
-                .into_iter()
-                .map(|(name, tally)| (name, tally.ns as f64))
-                .collect(),
-            agent_ns: usage.agent.0 as f64,
-            has_agent: true,
-            ..Delta::default()
-        }
+        delta(&self.setup.machine, usage, load, cores)
+    }
+}
+
+/// Where the time of `cores` cores of a machine went.
+pub fn delta(machine: &Machine, usage: &Usage, load: &Load, cores: u16) -> Delta {
+    let wall_ns = load.end().0 as f64;
+    let cores_ns = wall_ns * f64::from(cores);
+    let (busy_ns, parked_ns) = (usage.busy.0 as f64, usage.parked.0 as f64);
+    let switch_ns = machine.switch_before.value + machine.switch_after.value;
+    let switching_ns = switch_ns * usage.switches as f64;
+    let link_ns = usage.charges.total_ns() as f64;
+    Delta {
+        wall_ns,
+        cores_ns,
+        busy_ns,
+        parked_ns,
+        polling_ns: (cores_ns - busy_ns - parked_ns - switching_ns - link_ns).max(0.0),
+        outcomes: usage
+            .outcomes
+            .iter()
+            .map(|(code, count)| (code.name().to_owned(), count))
+            .collect(),
+        charges: usage
+            .charges
+            .parts()
+            .into_iter()
+            .map(|(name, tally)| (name, tally.ns as f64))
+            .collect(),
+        agent_ns: usage.agent.0 as f64,
+        has_agent: true,
+        ..Delta::default()
     }
 }
 
