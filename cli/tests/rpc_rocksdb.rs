@@ -45,7 +45,7 @@ fn run(directory: &Path, words: &[&str]) -> Output {
 fn every_placement_starts_serves_and_ends() {
     let directory = TempDir::new().unwrap();
     let file = small(directory.path());
-    let output = run(directory.path(), &[file.to_str().unwrap(), "--json"]);
+    let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--record", "logs"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     // 4: other processes disturbed it.
     assert!(matches!(output.status.code(), Some(0 | 4)), "{errors}");
@@ -76,6 +76,7 @@ fn every_placement_starts_serves_and_ends() {
     for file in ["report.html", "points.csv", "points.jsonl"] {
         assert!(directory.path().join("out/rpc-rocksdb").join(file).is_file(), "{file}");
     }
+    replays(directory.path(), "logs/offload-all-shinjuku.wavelog");
     let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--host", "sim"]);
     let simulated = serde_json::from_slice(&output.stdout).expect("one object");
     have_the_same_keys(&result, &simulated, "");

@@ -312,11 +312,11 @@ fn run_memory(args: &RunArgs, memory: &Memory, digest: &str) -> Result<ExitCode,
 
 /// Runs RPCs with their stack in several places, and prints the tables, or the object.
 fn run_rpc(args: &RunArgs, rpc: &Rpc, digest: &str) -> Result<ExitCode, Failure> {
-    let is_simulated = args.host == HostName::Sim;
-    if args.live || (args.record.is_some() && !is_simulated) {
-        let why = "kind = \"rpc\" takes no --live, and --record with --host sim only";
+    if args.live {
+        let why = "kind = \"rpc\" takes no --live";
         return Err(Failure::Scenario(format!("{}: {why}", rpc.name)));
     }
+    let is_simulated = args.host == HostName::Sim;
     let host = if is_simulated { "sim" } else { "user" };
     let journal = journal(args, &rpc.name, digest, host)?;
     let say = Arc::clone(&journal);
@@ -324,7 +324,7 @@ fn run_rpc(args: &RunArgs, rpc: &Rpc, digest: &str) -> Result<ExitCode, Failure>
     let record = args.record.as_deref();
     let ran = match is_simulated {
         true => run::rpc::sim::run(rpc, args.quiet, record, &journal),
-        false => run::rpc::run(rpc, args.quiet, &journal),
+        false => run::rpc::run(rpc, args.quiet, record, &journal),
     };
     if let Ok(finished) = &ran
         && !args.json

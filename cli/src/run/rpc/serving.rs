@@ -19,6 +19,7 @@ use wave_workloads::rocksdb::Database;
 
 use super::seats::Seats;
 use crate::run::agent::AgentProcess;
+use crate::run::recording::{Log, Logs};
 use crate::run::seating::Seating;
 use crate::run::verdict::{Try, Watch};
 use crate::run::{Failure, keep_house, system, take_generators_seat};
@@ -45,6 +46,8 @@ pub struct Wanted<'a> {
     pub seats: &'a Seats,
     pub cpus: &'a [usize],
     pub database: &'a Arc<Database>,
+    /// Where its scheduler writes logs.
+    pub logs: Option<Logs>,
 }
 
 /// What happened under one load.
@@ -119,7 +122,7 @@ enum Host {
 impl Serving {
     /// Starts it, and waits until calls are answered. The calling thread is the generator's from then on.
     pub fn start(wanted: &Wanted<'_>) -> Result<Serving, Failure> {
-        let Wanted { scenario, stack, seats, cpus, database } = wanted;
+        let Wanted { scenario, stack, seats, cpus, database, logs } = wanted;
         let workload = &scenario.workload;
         let times = ServiceTimes { get: micros(workload.get_us), range: micros(workload.range_us) };
         let store = Store::taking(Arc::clone(database), times);
@@ -157,12 +160,16 @@ impl Serving {
                 let server = Server::start_threads(options, methods, &enclave);
                 let server = server.map_err(Failure::cannot)?;
                 let mut words = front(server.socket(), &address, &stack.steer);
-                let schedule: Vec<OsString> = vec![
+                let mut schedule: Vec<OsString> = vec![
                     "--attach".into(),
                     enclave.socket().into(),
                     "--policy".into(),
                     stack.policy.clone().into(),
                 ];
+                if let Some(Log { path, about }) = logs.as_ref().map(Logs::next) {
+                    schedule.extend(["--record".into(), path.into()]);
+                    schedule.extend(["--record-about".into(), about.into()]);
+                }
                 let shares = seating.agents_yield;
                 if is_split {
                     let notes = system::socket()?;
