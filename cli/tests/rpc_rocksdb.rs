@@ -1,8 +1,11 @@
 //! A small version of `scenarios/rpc-rocksdb.toml`, as a user runs it: every placement starts, serves and ends.
 
+mod same_keys;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use same_keys::have_the_same_keys;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -80,24 +83,6 @@ fn every_placement_starts_serves_and_ends() {
     let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--host", "sim"]);
     let simulated = serde_json::from_slice(&output.stdout).expect("one object");
     have_the_same_keys(&result, &simulated, "");
-}
-
-/// Objects have the same keys, all the way down, but for where one of them is null.
-fn have_the_same_keys(native: &Value, simulated: &Value, path: &str) {
-    match (native, simulated) {
-        (Value::Object(native), Value::Object(simulated)) => {
-            assert!(native.keys().eq(simulated.keys()), "{path}: {native:?} and {simulated:?}");
-            for (key, value) in native {
-                have_the_same_keys(value, &simulated[key], &format!("{path}.{key}"));
-            }
-        }
-        (Value::Array(native), Value::Array(simulated)) => {
-            for (native, simulated) in native.iter().zip(simulated) {
-                have_the_same_keys(native, simulated, path);
-            }
-        }
-        _ => {}
-    }
 }
 
 #[test]
