@@ -1,10 +1,13 @@
 //! A small RocksDB under SOL, as a user runs it, and what is left when that is killed.
 
+mod same_keys;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use same_keys::have_the_same_keys;
 use serde_json::Value;
 use tempfile::TempDir;
 use wave_linux::memory::{AccessBits, Swap, SwapError};
@@ -108,6 +111,11 @@ fn a_small_database_shrinks_and_every_value_stays_what_it_was() {
     assert!(number("resident_reduction") > 0.3, "{}", number("resident_reduction"));
     assert!(bytes(with, "swapped_after_bytes") > 20 << 20);
     assert!(directory.path().join("out/rocksdb-sol/report.html").exists());
+    let mut simulated = wave(directory.path(), &file);
+    let output = simulated.args(["--host", "sim"]).output().expect("the program can be run");
+    let simulated: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!((&found["host"], &simulated["host"]), (&"user".into(), &"sim".into()));
+    have_the_same_keys(&found, &simulated, "");
 }
 
 /// The processes that a process has started.

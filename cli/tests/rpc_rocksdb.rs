@@ -1,8 +1,11 @@
 //! A small version of `scenarios/rpc-rocksdb.toml`, as a user runs it: every placement starts, serves and ends.
 
+mod same_keys;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use same_keys::have_the_same_keys;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -45,7 +48,7 @@ fn run(directory: &Path, words: &[&str]) -> Output {
 fn every_placement_starts_serves_and_ends() {
     let directory = TempDir::new().unwrap();
     let file = small(directory.path());
-    let output = run(directory.path(), &[file.to_str().unwrap(), "--json"]);
+    let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--record", "logs"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     // 4: other processes disturbed it.
     assert!(matches!(output.status.code(), Some(0 | 4)), "{errors}");
@@ -76,14 +79,53 @@ fn every_placement_starts_serves_and_ends() {
     for file in ["report.html", "points.csv", "points.jsonl"] {
         assert!(directory.path().join("out/rpc-rocksdb").join(file).is_file(), "{file}");
     }
+    replays(directory.path(), "logs/offload-all-shinjuku.wavelog");
+    let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--host", "sim"]);
+    let simulated = serde_json::from_slice(&output.stdout).expect("one object");
+    have_the_same_keys(&result, &simulated, "");
 }
 
 #[test]
-fn what_it_does_not_take_is_refused_with_what_does() {
+fn every_placement_that_has_a_model_is_simulated() {
     let directory = TempDir::new().unwrap();
     let file = small(directory.path());
-    let output = run(directory.path(), &[file.to_str().unwrap(), "--host", "sim"]);
+    let words = [file.to_str().unwrap(), "--host", "sim", "--json", "--record", "logs"];
+    let output = run(directory.path(), &words);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let result: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(result["host"], "sim");
+    let placements = result["placements"].as_array().unwrap();
+    for wanted in ["offload-all", "onhost-scheduler"] {
+        let mut of = placements.iter().filter(|placed| placed["placement"] == wanted);
+        assert!(of.all(|placed| placed["compared"]["served"] == 1.0), "{wanted}: {result}");
+    }
+    for left_out in ["Sidecar", "tonic"] {
+        let told =
+            |fact: &Value| fact[0] == left_out && fact[1].as_str().unwrap().contains("no model");
+        assert!(result["facts"].as_array().unwrap().iter().any(told), "{left_out}");
+    }
+    assert!(directory.path().join("out/rpc-rocksdb.sim/report.html").is_file());
+    replays(directory.path(), "logs/offload-all-shinjuku-200.wavelog");
+}
+
+/// `wave replay` finds the same decisions in the log.
+fn replays(directory: &Path, log: &str) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(["replay", log, "--json"]).current_dir(directory);
+    let output = command.output().expect("the program can be run");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let tally: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert!(tally["decisions"].as_u64().unwrap() > 0, "{tally}");
+}
+
+#[test]
+fn what_it_does_not_take_is_refused() {
+    let directory = TempDir::new().unwrap();
+    let file = small(directory.path());
+    let output = run(directory.path(), &[file.to_str().unwrap(), "--live"]);
     assert_eq!(output.status.code(), Some(2));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(errors.contains("wave reproduce fig6a fig6b"), "{errors}");
+    assert!(errors.contains("takes no --live"), "{errors}");
 }

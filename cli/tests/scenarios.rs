@@ -32,7 +32,9 @@ const RUN_BY: &[(&str, &str, &str)] = &[
         "cli/tests/rocksdb_sol.rs",
         "a_small_database_shrinks_and_every_value_stays_what_it_was",
     ),
+    ("rocksdb-sol.toml", "cli/tests/scenarios.rs", "rocksdb_sol_simulated"),
     ("rpc-rocksdb.toml", "cli/tests/rpc_rocksdb.rs", "every_placement_starts_serves_and_ends"),
+    ("rpc-rocksdb.toml", "cli/tests/scenarios.rs", "rpc_rocksdb_simulated"),
     ("sim-256-cores.toml", "cli/tests/scenarios.rs", "sim_256_cores_simulated"),
     ("sim-64-cores.toml", "cli/tests/scenarios.rs", "sim_64_cores_simulated"),
 ];
@@ -60,7 +62,9 @@ fn files(folder: &Path) -> Vec<String> {
 fn every_scenario_is_run_by_a_test() {
     let mut there = files(&root().join("scenarios"));
     there.sort();
-    let run: Vec<&str> = RUN_BY.iter().map(|(file, ..)| *file).collect();
+    let mut run: Vec<&str> = RUN_BY.iter().map(|(file, ..)| *file).collect();
+    // Natively, and simulated.
+    run.dedup();
     assert_eq!(there, run, "scenarios/ on the left, the table above on the right");
     for (file, place, test) in RUN_BY {
         let text = fs::read_to_string(root().join(place)).unwrap();
@@ -187,6 +191,37 @@ fn ladder_simulated() {
     let result = passes(SIM, &file);
     serves(&result, 6);
     assert!(result["offload_vs_shm"].as_f64().is_some(), "{result}");
+}
+
+/// A tenth of the database, for the three epochs after which the paper prints what is left.
+#[test]
+fn rocksdb_sol_simulated() {
+    let changes: [Change<'_>; 2] =
+        [(&["workload", "keys"], 800_000.into()), (&["workload", "gets_per_second"], 4_000.into())];
+    let (directory, file) = shortened("rocksdb-sol", &changes);
+    let result = passes(&[SIM, &["--record", "logs"]].concat(), &file);
+    assert_eq!((&result["host"], &result["get_p99_ratio"]), (&"sim".into(), &Value::Null));
+    let reduction = result["resident_reduction"].as_f64().unwrap();
+    // A fifth is hot.
+    assert!((0.7..0.85).contains(&reduction), "{reduction}");
+    assert_eq!(result["variants"][0]["swapped_after_bytes"], 0);
+    let replayed = passes(&["replay"], &directory.path().join("logs/sol.wavelog"));
+    assert!(replayed["decisions"].as_u64().unwrap() > 100, "{replayed}");
+}
+
+#[test]
+fn rpc_rocksdb_simulated() {
+    let changes: [Change<'_>; 5] = [
+        (&["run", "seconds"], 0.1.into()),
+        (&["run", "warmup_seconds"], 0.02.into()),
+        (&["run", "loads_per_second"], vec![2_000, 4_000].into()),
+        (&["run", "compare_at"], 4_000.into()),
+        (&["run", "refine"], 0.into()),
+    ];
+    let (_directory, file) = shortened("rpc-rocksdb", &changes);
+    let result = passes(SIM, &file);
+    // With one core an agent on the host is one beside it; a sidecar and tonic have no model.
+    serves(&result, 6);
 }
 
 #[test]

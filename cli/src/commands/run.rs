@@ -37,6 +37,8 @@ use crate::workload;
   wave run scenarios/rpc-rocksdb.toml
   wave run scenarios/ladder.toml --host sim
   wave run scenarios/ladder.toml --host sim --resume
+  wave run scenarios/rocksdb-sol.toml --host sim --record /tmp/logs
+  wave run scenarios/rpc-rocksdb.toml --host sim
   cargo xtask vm run --module zram --timeout 1500 -- target/release/wave run scenarios/memory-bakeoff.toml
   wave run --host sim --workload make.workload --policy fifo --policy shinjuku:slice_us=100 --cores 4
   wave run --host linux --policy shinjuku:slice_us=1000 -- redis-server --port 6400
@@ -279,14 +281,27 @@ fn or_kept<T>(ran: Result<T, Failure>, journal: &Journal) -> Result<T, Failure> 
     })
 }
 
-/// Runs a process under memory's policies, and prints the table, or the object.
+/// Runs a process under memory's policies, or a model of its memory, and prints the table, or the object.
 fn run_memory(args: &RunArgs, memory: &Memory, digest: &str) -> Result<ExitCode, Failure> {
-    if args.host != HostName::User || args.live {
-        let why = "kind = \"memory\" is about a real process's memory: it takes neither --host nor --live";
+    if args.live {
+        let why = "kind = \"memory\" takes no --live";
         return Err(Failure::Scenario(format!("{}: {why}", memory.name)));
     }
-    let journal = journal(args, &memory.name, digest, "user")?;
-    let ran = run::memory::run(memory, args.quiet, args.record.as_deref(), &journal);
+    let record = args.record.as_deref();
+    let (journal, ran) = match args.host {
+        HostName::Sim => {
+            let journal = journal(args, &memory.name, digest, "sim")?;
+            let say = Arc::clone(&journal);
+            interrupt::say(move || say.last_words())?;
+            let ran = run::memory::sim::run(memory, args.quiet, record, &journal);
+            (journal, ran)
+        }
+        _ => {
+            let journal = journal(args, &memory.name, digest, "user")?;
+            let ran = run::memory::run(memory, args.quiet, record, &journal);
+            (journal, ran)
+        }
+    };
     let result = or_kept(ran, &journal)?;
     let directory = or_kept(result.write(args.out()), &journal)?;
     journal.finish()?;
@@ -305,15 +320,20 @@ fn run_memory(args: &RunArgs, memory: &Memory, digest: &str) -> Result<ExitCode,
 
 /// Runs RPCs with their stack in several places, and prints the tables, or the object.
 fn run_rpc(args: &RunArgs, rpc: &Rpc, digest: &str) -> Result<ExitCode, Failure> {
-    if args.host != HostName::User || args.live || args.record.is_some() {
-        let why = "kind = \"rpc\" is about real sockets: it takes no --host, --live or --record; `wave reproduce \
-                   fig6a fig6b` has the same placements, simulated";
+    if args.live {
+        let why = "kind = \"rpc\" takes no --live";
         return Err(Failure::Scenario(format!("{}: {why}", rpc.name)));
     }
-    let journal = journal(args, &rpc.name, digest, "user")?;
+    let is_simulated = args.host == HostName::Sim;
+    let host = if is_simulated { "sim" } else { "user" };
+    let journal = journal(args, &rpc.name, digest, host)?;
     let say = Arc::clone(&journal);
     interrupt::say(move || say.last_words())?;
-    let ran = run::rpc::run(rpc, args.quiet, &journal);
+    let record = args.record.as_deref();
+    let ran = match is_simulated {
+        true => run::rpc::sim::run(rpc, args.quiet, record, &journal),
+        false => run::rpc::run(rpc, args.quiet, record, &journal),
+    };
     if let Ok(finished) = &ran
         && !args.json
     {

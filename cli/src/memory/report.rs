@@ -26,8 +26,8 @@ pub struct Sample {
     pub resident_bytes: u64,
     /// In swap.
     pub swapped_bytes: u64,
-    /// What that saves, less what compressed swap takes itself for it.
-    pub net_saved_bytes: i64,
+    /// What that saves, less what compressed swap takes itself for it; none where compression is not modelled.
+    pub net_saved_bytes: Option<i64>,
     /// Pages that came back because they were touched, since the start.
     pub refaults: u64,
     /// The same in the last minute.
@@ -59,7 +59,7 @@ impl Sample {
             seconds: time.as_secs_f64(),
             resident_bytes: stats.resident_bytes,
             swapped_bytes: stats.swapped_bytes,
-            net_saved_bytes: (stats.swapped_bytes as f64 - cost) as i64,
+            net_saved_bytes: Some((stats.swapped_bytes as f64 - cost) as i64),
             refaults: stats.totals.refaults,
             refaults_per_minute: stats.refaults_per_minute,
             pages_out: stats.totals.pages_out,
@@ -71,15 +71,19 @@ impl Sample {
         }
     }
 
+    fn net_saved(&self) -> i64 {
+        self.net_saved_bytes.unwrap_or(0)
+    }
+
     /// For a terminal that is none.
     pub fn line(&self) -> String {
-        let Sample { seconds, resident_bytes, swapped_bytes, net_saved_bytes, .. } = self;
+        let Sample { seconds, resident_bytes, swapped_bytes, .. } = self;
         let held = self.held.as_ref().map(|why| format!(", held back: {why}")).unwrap_or_default();
         format!(
             "{seconds:6.0} s  resident {}, swapped {}, net saved {}, {} refaults in the last minute{held}",
             show(*resident_bytes),
             show(*swapped_bytes),
-            show_signed(*net_saved_bytes),
+            show_signed(self.net_saved()),
             self.refaults_per_minute
         )
     }
@@ -89,9 +93,15 @@ fn held(stats: &Stats) -> Option<&'static str> {
     match stats.held {
         _ if stats.swap_bytes == 0 => Some("there is no swap"),
         _ if stats.swap_full => Some("swap is full"),
-        Some(Held::Refaults) => Some("pages come back too often"),
-        Some(Held::Pressure) => Some("tasks wait for memory"),
-        None => None,
+        held => held.map(held_by_guard),
+    }
+}
+
+/// Why the guard holds page-outs back, in words.
+pub fn held_by_guard(held: Held) -> &'static str {
+    match held {
+        Held::Refaults => "pages come back too often",
+        Held::Pressure => "tasks wait for memory",
     }
 }
 
@@ -183,7 +193,7 @@ impl Report {
         if before > 0 {
             self.resident_reduction = 1.0 - last.resident_bytes as f64 / before as f64;
         }
-        self.net_saved_bytes = last.net_saved_bytes;
+        self.net_saved_bytes = last.net_saved();
         let middle = &self.samples[self.samples.len() / 2];
         let spent = |sample: &Sample| sample.host_cpu_seconds + sample.agent_cpu_seconds;
         let time = last.seconds - middle.seconds;
@@ -206,7 +216,7 @@ impl Report {
             "  resident   {:>10}   swapped  {:>10}   net saved  {:>10}",
             show(sample.resident_bytes),
             show(sample.swapped_bytes),
-            show_signed(sample.net_saved_bytes)
+            show_signed(sample.net_saved())
         );
         let before = self.samples.last();
         let since = |now: f64, before: Option<f64>| match self.samples.last() {
@@ -261,8 +271,8 @@ impl Report {
             "in swap",
             [show(first.swapped_bytes), show(most), show(last.swapped_bytes)],
         ));
-        let most = self.samples.iter().map(|sample| sample.net_saved_bytes).max().unwrap_or(0);
-        let net = [zero, show_signed(most), show_signed(last.net_saved_bytes)];
+        let most = self.samples.iter().map(Sample::net_saved).max().unwrap_or(0);
+        let net = [zero, show_signed(most), show_signed(last.net_saved())];
         table.add_row(row("net saved", net));
         let mut text = table.to_string();
         let _ = write!(
@@ -345,7 +355,7 @@ impl Report {
                 format!("{:.3}", sample.seconds),
                 sample.resident_bytes.to_string(),
                 sample.swapped_bytes.to_string(),
-                sample.net_saved_bytes.to_string(),
+                sample.net_saved().to_string(),
                 sample.refaults.to_string(),
                 sample.pages_out.to_string(),
                 sample.batches_read.to_string(),
@@ -390,7 +400,7 @@ fn draw(samples: &[Sample]) -> Result<String, DrawError> {
     let curves = [
         ("resident".to_owned(), curve(samples, |sample| mib(sample.resident_bytes as f64))),
         ("in swap".to_owned(), curve(samples, |sample| mib(sample.swapped_bytes as f64))),
-        ("net saved".to_owned(), curve(samples, |sample| mib(sample.net_saved_bytes as f64))),
+        ("net saved".to_owned(), curve(samples, |sample| mib(sample.net_saved() as f64))),
     ];
     curves::draw("Memory over time", "MiB", &curves)
 }

@@ -260,6 +260,12 @@ pub struct Cpu {
     pub agent_percent: f64,
 }
 
+/// What is said of a run on `host` if no machine has made it.
+pub fn simulated(host: &str, machine: &Machine) -> Option<String> {
+    let said = || format!("SIMULATED in virtual time ({}): no figure was measured.", machine.model);
+    (host == "sim").then(said)
+}
+
 impl RunResult {
     /// What is said before anything else: that points are not measurements, and what they hide. None if all are.
     pub fn banner(&self) -> Option<String> {
@@ -301,10 +307,7 @@ impl RunResult {
 
     /// What is said of a run that no machine has made.
     pub fn simulated(&self) -> Option<String> {
-        let said = || {
-            format!("SIMULATED in virtual time ({}): no figure was measured.", self.machine.model)
-        };
-        (self.host == "sim").then(said)
+        simulated(&self.host, &self.machine)
     }
 
     /// Whether the run is about its checks, which do not depend on what else the machine does.

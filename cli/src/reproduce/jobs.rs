@@ -145,7 +145,7 @@ pub fn of(ids: &[&str]) -> Vec<Job> {
 }
 
 /// Slices of 30 us, as in 7.2.3.
-pub(super) const SHINJUKU: &str = "shinjuku:slice_us=30";
+pub(crate) const SHINJUKU: &str = "shinjuku:slice_us=30";
 
 /// Table 3's benchmark of a setup.
 fn switches(setup: &Setup) -> Done {

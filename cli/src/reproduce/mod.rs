@@ -9,10 +9,10 @@ mod figures;
 mod jobs;
 mod outstanding;
 mod page;
-mod placements;
+pub(crate) mod placements;
 mod plots;
 mod rows;
-mod sol;
+pub(crate) mod sol;
 mod vms;
 pub mod words;
 

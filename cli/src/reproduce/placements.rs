@@ -8,12 +8,14 @@ use wave_core::clock::Nanos;
 use wave_sim::paper::{self, Placement};
 use wave_sim::requests::Load;
 use wave_sim::rpc::{self, RpcSetup};
+use wave_workloads::point::Point;
 
 use super::figures::{Curve, Figure};
-use super::jobs::{Done, Job, SHINJUKU, search};
+pub(crate) use super::jobs::SHINJUKU;
+use super::jobs::{Done, Job, search};
 
 /// Slices of 30 us, as in 7.3.2.
-const MULTI_QUEUE: &str = "multi-queue:slice_us=30";
+pub(crate) const MULTI_QUEUE: &str = "multi-queue:slice_us=30";
 /// What every placement serves.
 const LOW: f64 = 60e3;
 
@@ -41,10 +43,8 @@ const LOW_GETS: f64 = 500e3;
 
 /// The jobs of one or both groups.
 pub fn jobs(single: bool, multi: bool) -> Vec<Job> {
-    let job = |group: &str, (id, _, placement, cores, prefetch): Variant, factor: u64| {
-        let slo = group == "fig6b";
-        let mut setup = paper::rpc(placement, cores, if slo { MULTI_QUEUE } else { SHINJUKU }, slo);
-        setup.prefetch = prefetch;
+    let job = |group: &str, variant: Variant, factor: u64| {
+        let (id, setup) = (variant.0, setup(group, variant));
         let longer = if factor > 1 { "-longer" } else { "" };
         Job::new(format!("{group}-{id}{longer}"), move || saturation(&setup, factor))
     };
@@ -73,6 +73,24 @@ pub fn jobs(single: bool, multi: bool) -> Vec<Job> {
     jobs
 }
 
+/// What a curve of a group is of.
+fn setup(group: &str, (_, _, placement, cores, prefetch): Variant) -> RpcSetup {
+    let slo = group == "fig6b";
+    let mut setup = paper::rpc(placement, cores, if slo { MULTI_QUEUE } else { SHINJUKU }, slo);
+    setup.prefetch = prefetch;
+    setup
+}
+
+/// One load of a curve of a group, with the shares of their time that the scheduler's core and the stack's cores were
+/// busy; and the stack's cores.
+#[cfg(test)]
+pub(crate) fn probe_of(group: &str, id: &str, per_second: f64) -> (Point, [f64; 2], f64) {
+    let variant = VARIANTS.into_iter().find(|variant| variant.0 == id).expect("such a curve");
+    let setup = setup(group, variant);
+    let (point, busy) = probe(&setup, paper::overhead(&setup.scheduler), per_second, 1);
+    (point, busy, setup.stack.cores.value)
+}
+
 /// How many times as long both policies are counted again: scans that fall behind hold up GETs only later.
 const LONGER: u64 = 3;
 
@@ -80,20 +98,26 @@ fn saturation(setup: &RpcSetup, factor: u64) -> Done {
     let overhead = paper::overhead(&setup.scheduler);
     let busy = RefCell::new(BTreeMap::new());
     let run = |per_second: f64| {
-        let mut load: Load = paper::gets_and_ranges(per_second, overhead);
-        load.measure = Nanos(load.measure.0 * factor);
-        let found = rpc::serve(setup, &load).expect("the paper's setups can be laid out");
-        let agent = found.outcome.agent_busy();
-        busy.borrow_mut().insert(per_second as u64, (agent, found.stack_busy));
-        crate::run::sim::point(&load, &found.outcome)
+        let (point, shares) = probe(setup, overhead, per_second, factor);
+        busy.borrow_mut().insert(per_second as u64, shares);
+        point
     };
     let mut done = search(run, LOW);
     let at = done.value("saturation").map_or(0, |saturation| saturation as u64);
-    if let Some((agent, stack)) = busy.borrow().get(&at) {
+    if let Some([agent, stack]) = busy.borrow().get(&at) {
         done.values.push(("agent_busy".to_owned(), *agent));
         done.values.push(("stack_busy".to_owned(), *stack));
     }
     done
+}
+
+/// One load, with the shares of their time that the scheduler's core and the stack's cores were busy.
+fn probe(setup: &RpcSetup, overhead: Nanos, per_second: f64, factor: u64) -> (Point, [f64; 2]) {
+    let mut load: Load = paper::gets_and_ranges(per_second, overhead);
+    load.measure = Nanos(load.measure.0 * factor);
+    let found = rpc::serve(setup, &load).expect("the paper's setups can be laid out");
+    let busy = [found.outcome.agent_busy(), found.stack_busy];
+    (crate::run::sim::point(&load, &found.outcome), busy)
 }
 
 fn saturation_of_gets(setup: &RpcSetup) -> Done {

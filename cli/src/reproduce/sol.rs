@@ -30,11 +30,11 @@ const SOL: &str = "sol:shortest_ms=600";
 const POLICIES: [(&str, &str); 3] =
     [(SOL, "SOL"), ("idle-age", "idle age"), ("threshold", "static threshold")];
 /// What the paper leaves in DRAM, of what was there: GiB (7.4.2).
-const HOT_SHARE: f64 = 21.3 / 102.0;
+pub(crate) const HOT_SHARE: f64 = 21.3 / 102.0;
 /// After how many epochs.
 const PRINTED_EPOCH: f64 = 3.0;
 /// Touches of a hot page in a second, and of a busy one.
-const HOT_PER_SECOND: f64 = 0.5;
+pub(crate) const HOT_PER_SECOND: f64 = 0.5;
 const BUSY_PER_SECOND: f64 = 2.0;
 /// Busy pages of each batch, where there are any.
 const BUSY_PAGES: u32 = 3;
@@ -112,7 +112,7 @@ const COPIES: [(Transport, &str, &str); 2] = [
 const ACROSS: [u32; 4] = [64, 256, 1_024, 4_096];
 
 /// Has SOL manage a space from across the modelled link. The host's and the agent's share of a core, in percent.
-fn manage_across(strips: u32, copies: Transport) -> Done {
+pub(crate) fn manage_across(strips: u32, copies: Transport) -> Done {
     let pages = u64::from(strips * STRIP_BATCHES * BATCH_PAGES);
     let hot = (pages as f64 * HOT_SHARE) as u64;
     let pattern = Pattern::HotSet { first: 0, pages: hot, per_second: HOT_PER_SECOND };

@@ -155,7 +155,9 @@ pub fn run(
         service: Arc::new(service),
         progress,
         feed,
-        recording: record.map(|directory| Recording::start(directory, scenario)).transpose()?,
+        recording: record
+            .map(|directory| Recording::start(directory, &scenario.name, scenario.run.seed))
+            .transpose()?,
         patience: verdict::patience(&scenario.kind, sessions),
         journal,
         sessions: Cell::new(0),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Failure;
-use crate::scenario::{Scenario, slug};
+use crate::scenario::slug;
 
 /// The logs of one run.
 #[derive(Debug)]
@@ -33,14 +33,14 @@ pub struct Log {
 }
 
 impl Recording {
-    /// Into `directory`, which is made if need be.
-    pub fn start(directory: &Path, scenario: &Scenario) -> Result<Arc<Recording>, Failure> {
+    /// Of a run of `scenario` under `seed`, into `directory`, which is made if need be.
+    pub fn start(directory: &Path, scenario: &str, seed: u64) -> Result<Arc<Recording>, Failure> {
         std::fs::create_dir_all(directory).map_err(|error| {
             Failure::Cannot(format!("cannot make {} for logs: {error}", directory.display()))
         })?;
         Ok(Arc::new(Recording {
             directory: directory.to_owned(),
-            about: format!("scenario {}, seed {}", scenario.name, scenario.run.seed),
+            about: format!("scenario {scenario}, seed {seed}"),
             agents: Mutex::new(BTreeMap::new()),
         }))
     }

@@ -10,10 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use wave_core::agent::{Agent, Step as AgentStep};
+use wave_core::brain::Recorder;
 use wave_core::clock::Nanos;
 use wave_core::control::{AgentState, Revoked};
 use wave_core::layout::{Config, ConfigError, Layout, read_header, write_header};
 use wave_core::link::{Doorbell, Home, LINE_WORDS, Mapping, Port, Side, Span, Transport, Window};
+use wave_core::log::{Header, LogWriter};
 use wave_core::message::{Decision, Message};
 use wave_core::outcome::{Code, Outcome};
 use wave_core::policy::{BadBulk, Desk, Policy, Progress};
@@ -21,17 +23,20 @@ use wave_core::snapshot::Snapshot;
 use wave_links::costs::Costs;
 use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, VirtualTime, extra_lines};
-use wave_memory::guard::{Guard, Limits};
+use wave_memory::guard::{Guard, Held, Limits};
 use wave_memory::policies::{PolicyError, by_name};
 use wave_memory::serve::{self, Fault, Server, State, Step, Tiers, Totals};
 use wave_memory::space::{Pattern, Space};
 use wave_memory::table::Bits;
 use wave_memory::wire::{Place, STRIP_BYTES};
 
+use crate::agent::Sink;
 use crate::world::{Cause, SimBell, TaskId, World};
 
 /// The one process.
 const SPACE: u32 = 1;
+/// How often the host tells its guard how much is resident.
+const FIGURES: Nanos = Nanos::from_millis(500);
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -113,8 +118,9 @@ pub enum SetupError {
     Policy(#[from] PolicyError),
 }
 
-/// How things stood at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How things stood at a moment. Pages are as they were when their batch was last read or moved: at most a scan
+/// period before. To sample changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// When.
     pub at: Nanos,
@@ -122,8 +128,18 @@ pub struct Sample {
     pub resident_pages: u64,
     /// Pages that were touched in the slow tier so far.
     pub refaults: u64,
+    /// Refaults in the last minute, as the guard counts them.
+    pub refaults_per_minute: u64,
+    /// Why nothing is paged out now.
+    pub held: Option<Held>,
+    /// Batches by how long ago they were scanned before their last scan: milliseconds, batches.
+    pub intervals_ms: Vec<(u32, u64)>,
     /// What the host had done.
     pub totals: Totals,
+    /// How long the host side had worked.
+    pub host_busy: Nanos,
+    /// How long the agent had worked.
+    pub agent_busy: Nanos,
 }
 
 /// What came of a run.
@@ -155,6 +171,23 @@ pub struct Report {
 /// # Panics
 /// If the system has no memory for the modelled window.
 pub fn run(setup: &Setup, interval: Nanos, intervals: u32) -> Result<Report, SetupError> {
+    let times = (1..=intervals).map(|at| Nanos(interval.0 * u64::from(at)));
+    run_at(setup, &times.collect::<Vec<_>>(), None)
+}
+
+/// Runs a setup until the last of `times`, which ascend, with a sample at the beginning and at each of them. The
+/// agent writes a log, if it is told about what and where to.
+///
+/// # Errors
+/// As for [`run`].
+///
+/// # Panics
+/// As for [`run`].
+pub fn run_at(
+    setup: &Setup,
+    times: &[Nanos],
+    log: Option<(String, Sink)>,
+) -> Result<Report, SetupError> {
     let layout = Layout::new(Config { subsystem: wave_memory::SUBSYSTEM.id, ..setup.config })?;
     let policy = by_name(&setup.policy, &setup.config)?;
     let world = World::new();
@@ -165,12 +198,22 @@ pub fn run(setup: &Setup, interval: Nanos, intervals: u32) -> Result<Report, Set
     };
     let agent = {
         let shared = Rc::clone(&shared);
-        world.spawn(move || shared.agent(policy))
+        // A task's closure has to be small.
+        let log = log.map(Box::new);
+        world.spawn(move || match log {
+            None => shared.agent(policy, ()),
+            Some(log) => {
+                let (about, sink) = *log;
+                let (config, policy_text) = (shared.layout.config, shared.setup.policy.clone());
+                let header = Header { config, policy: policy_text, about };
+                shared.agent(policy, LogWriter::new(&header, sink));
+            }
+        })
     };
     shared.introduce(host, agent);
     let mut samples = vec![shared.sample()];
-    for at in 1..=intervals {
-        world.run_until(Nanos(interval.0 * u64::from(at)));
+    for at in times {
+        world.run_until(*at);
         samples.push(shared.sample());
     }
     let report = Report {
@@ -260,11 +303,20 @@ impl Shared {
             self.world.run_until(self.world.now() + Nanos::from_micros(10));
         }
         let at = self.world.now();
-        let mut space = self.space.borrow_mut();
-        let mut state = self.state.borrow_mut();
-        let resident_pages = space.resident_pages(at);
-        state.guard.look(resident_pages, 0.0);
-        Sample { at, resident_pages, refaults: space.counts().refaults, totals: state.totals }
+        let (space, state) = (self.space.borrow(), self.state.borrow());
+        // Asking turns its buckets.
+        let mut guard = state.guard.clone();
+        Sample {
+            at,
+            resident_pages: space.present_pages(),
+            refaults: space.counts().refaults,
+            refaults_per_minute: guard.refaults(at),
+            held: guard.held(at),
+            intervals_ms: state.table.intervals_ms(),
+            totals: state.totals,
+            host_busy: self.host_busy.get(),
+            agent_busy: self.agent_busy.get(),
+        }
     }
 
     fn port(&self, side: Side) -> ModelPort<VirtualTime> {
@@ -287,10 +339,15 @@ impl Shared {
             world.spend(Nanos::from_micros(10));
         }
         let mut tiers = Modelled { shared: self };
-        let mut slept = Nanos(0);
+        let (mut slept, mut figures_at) = (Nanos(0), Nanos(0));
         loop {
             let step = {
                 let mut state = self.state.borrow_mut();
+                if world.now() >= figures_at {
+                    figures_at = world.now() + FIGURES;
+                    // No memory pressure is modelled.
+                    state.guard.look(self.space.borrow().present_pages(), 0.0);
+                }
                 server.step(&port, &mut state, &mut tiers)
             };
             if server.take_ring() {
@@ -319,7 +376,7 @@ impl Shared {
     }
 
     /// The agent's whole life.
-    fn agent(&self, policy: impl Policy) {
+    fn agent<R: Recorder>(&self, policy: impl Policy, recorder: R) {
         let [_, Some(task)] = self.tasks.get() else { return };
         let (world, work) = (&self.world, &self.setup.work);
         let port = self.port(Side::Agent);
@@ -332,7 +389,7 @@ impl Shared {
             }
         };
         let policy = Working { policy, world: world.clone(), word: Nanos(work.agent_word) };
-        let mut agent = Agent::new(layout, port, self.host_bells.to_vec(), policy, ());
+        let mut agent = Agent::new(layout, port, self.host_bells.to_vec(), policy, recorder);
         agent.announce();
         let born = world.now();
         let mut slept = Nanos(0);
@@ -453,6 +510,9 @@ impl<P: Policy> Policy for Working<P> {
 
 #[cfg(test)]
 mod tests {
+    use wave_core::log::LogReader;
+    use wave_core::replay::Replay;
+
     use super::*;
 
     const STRIPS: u32 = 8;
@@ -466,7 +526,7 @@ mod tests {
     }
 
     fn last(report: &Report) -> Sample {
-        *report.samples.last().expect("there is one for the beginning")
+        report.samples.last().cloned().expect("there is one for the beginning")
     }
 
     #[test]
@@ -487,6 +547,35 @@ mod tests {
         assert_eq!(one, other);
         let seed = Setup { seed: 2, ..setup("sol") };
         assert!(run(&seed, EPOCH, 2).unwrap().trace_hash != one.trace_hash);
+    }
+
+    #[test]
+    fn how_often_it_is_sampled_changes_nothing() {
+        let seldom = run(&setup("sol"), EPOCH, 2).unwrap();
+        let often: Vec<Nanos> = (1..=96).map(|at| Nanos::from_millis(800 * at)).collect();
+        let often = run_at(&setup("sol"), &often, None).unwrap();
+        assert_eq!(last(&seldom), last(&often));
+        assert_eq!(seldom.trace_hash, often.trace_hash);
+    }
+
+    #[test]
+    fn a_log_replays_to_the_same_decisions() {
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let sink = Rc::clone(&log);
+        let sink: Sink = Box::new(move |bytes| sink.borrow_mut().extend_from_slice(bytes));
+        let about = "a test".to_owned();
+        let logged = run_at(&setup("sol"), &[EPOCH], Some((about, sink))).unwrap();
+        assert_eq!(logged, run(&setup("sol"), EPOCH, 1).unwrap(), "a log takes no virtual time");
+        let log = log.borrow();
+        let mut reader = LogReader::new(&log).unwrap();
+        let header = reader.header().clone();
+        assert_eq!(header.config.subsystem, wave_memory::SUBSYSTEM.id);
+        let policy = by_name(&header.policy, &header.config).unwrap();
+        let mut replay = Replay::new(&header.config, policy);
+        reader.by_ref().for_each(|record| replay.feed(&record.unwrap()));
+        let tally = replay.finish();
+        assert!(tally.is_identical(), "{tally:?}");
+        assert_eq!(tally.decisions, logged.decided, "all of them");
     }
 
     #[test]

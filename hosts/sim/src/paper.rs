@@ -157,10 +157,24 @@ const SLO: [Nanos; 2] = [Nanos::from_micros(50), Nanos::from_millis(10)];
 /// RocksDB on so many cores behind an RPC stack (7.3). `policy` schedules; if it tells classes apart, requests carry
 /// their SLOs.
 pub fn rpc(placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSetup {
-    let costs = RpcCosts::builtin();
     let nic = Costs::builtin("mount-evans").expect("built in");
+    rpc_over(&nic, placement, workers, policy, if slo { SLO.to_vec() } else { Vec::new() })
+}
+
+/// The same with another link between host and NIC, and requests of each class that carry these SLOs; none do where the list
+/// is empty.
+pub fn rpc_over(
+    nic: &Costs,
+    placement: Placement,
+    workers: u16,
+    policy: &str,
+    slo: Vec<Nanos>,
+) -> RpcSetup {
+    let costs = RpcCosts::builtin();
     let scheduler = match placement {
-        Placement::OffloadAll => wave(workers, Rung::Prestaged, policy),
+        Placement::OffloadAll => {
+            Setup { costs: nic.clone(), ..wave(workers, Rung::Prestaged, policy) }
+        }
         _ => on_host(workers, true, policy),
     };
     let (link, stack) = match placement {
@@ -168,8 +182,8 @@ pub fn rpc(placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSe
         _ => (nic.clone(), costs.nic),
     };
     let read = nic.host_read.ns;
-    let words =
-        costs.across.header_words.value + if slo { costs.across.slo_words.value } else { 0.0 };
+    let slo_words = if slo.is_empty() { 0.0 } else { costs.across.slo_words.value };
+    let words = costs.across.header_words.value + slo_words;
     let note = match placement {
         Placement::OnHostScheduler => {
             let policy = scheduler.machine.agent_message.nanos();
@@ -177,7 +191,6 @@ pub fn rpc(placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSe
         }
         _ => (stack.note.nanos(), Nanos(0)),
     };
-    let slo = if slo { SLO.to_vec() } else { Vec::new() };
     let mut setup = RpcSetup {
         scheduler,
         link,

@@ -1,6 +1,13 @@
 //! RPCs in virtual time: the three placements of the stack and the scheduler.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use wave_core::clock::Nanos;
+use wave_core::log::LogReader;
+use wave_core::replay::Replay;
+use wave_sched::policies;
+use wave_sim::agent::Logs;
 use wave_sim::paper::{self, Placement};
 use wave_sim::requests::Load;
 use wave_sim::rpc::{self, RpcOutcome, RpcSetup};
@@ -46,6 +53,30 @@ fn the_same_seed_is_the_same_history() {
     let mut other = setup.clone();
     other.scheduler.seed = 2;
     assert_ne!(serve(&other, 30e3).outcome.trace_hash, first.outcome.trace_hash);
+}
+
+#[test]
+fn the_schedulers_log_replays_to_the_same_decisions() {
+    for (policy, slo) in POLICIES {
+        let setup = paper::rpc(Placement::OffloadAll, 4, policy, slo);
+        let (log, load) = (Rc::new(RefCell::new(Vec::new())), load(&setup, 20e3));
+        let to = Rc::clone(&log);
+        let logs: Box<Logs> = Box::new(move |_| {
+            let to = Rc::clone(&to);
+            Box::new(move |bytes| to.borrow_mut().extend_from_slice(bytes))
+        });
+        let logged = rpc::serve_logged(&setup, &load, Some(("a test".to_owned(), logs))).unwrap();
+        let bare = rpc::serve(&setup, &load).unwrap();
+        assert_eq!(logged.outcome.trace_hash, bare.outcome.trace_hash, "it takes no virtual time");
+        let log = log.borrow();
+        let mut reader = LogReader::new(&log).unwrap();
+        let header = reader.header().clone();
+        let policy = policies::by_name(&header.policy, &header.config).unwrap();
+        let mut replay = Replay::new(&header.config, policy);
+        reader.by_ref().for_each(|record| replay.feed(&record.unwrap()));
+        let tally = replay.finish();
+        assert!(tally.is_identical() && tally.decisions > 100, "{header:?}: {tally:?}");
+    }
 }
 
 #[test]

@@ -228,6 +228,12 @@ impl Space {
         (0..self.batches.len()).map(|at| u64::from(self.look(now, at).present.count_ones())).sum()
     }
 
+    /// Pages that were in the fast tier when their batch was last looked at. Unlike
+    /// [`resident_pages`](Space::resident_pages) it changes nothing.
+    pub fn present_pages(&self) -> u64 {
+        self.batches.iter().map(|batch| u64::from(batch.present.count_ones())).sum()
+    }
+
     /// Carries out a decision.
     pub fn apply(&mut self, now: Nanos, choice: &Choice) -> Code {
         let id = choice.subject.id as usize;

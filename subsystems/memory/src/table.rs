@@ -390,15 +390,22 @@ impl Table {
         out.map(|out| u64::from(out.count_ones())).sum()
     }
 
-    /// How many batches were last read over how long: `count` is called with each batch's interval in
-    /// microseconds, 0 where none is known yet.
-    pub fn intervals(&self, mut count: impl FnMut(u32)) {
+    /// Batches by the interval that they were last read over: milliseconds, 0 where none is known yet, and how many
+    /// batches. Ascending, by powers of two: intervals of one period differ a little.
+    pub fn intervals_ms(&self) -> Vec<(u32, u64)> {
+        let mut classes: Vec<(u32, u64)> = Vec::new();
         for slot in self.slots.iter().filter(|slot| slot.place.is_some()) {
             let tails = wire::whole(slot.huge) & !wire::firsts(slot.huge);
             for batch in wire::bits(slot.mapped & !tails) {
-                count(slot.interval_us[batch as usize]);
+                let ms = slot.interval_us[batch as usize] / 1_000;
+                let class = if ms == 0 { 0 } else { (ms + ms / 2).next_power_of_two() / 2 };
+                match classes.binary_search_by_key(&class, |(class, _)| *class) {
+                    Ok(at) => classes[at].1 += 1,
+                    Err(at) => classes.insert(at, (class, 1)),
+                }
             }
         }
+        classes
     }
 }
 

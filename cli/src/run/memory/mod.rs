@@ -7,6 +7,7 @@ mod page;
 pub mod process;
 pub mod report;
 mod served;
+pub mod sim;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -88,7 +89,8 @@ pub fn run(
     let seating = describe(&ground.seating);
     let Ground { swap, .. } = ground;
     swap.take_down().map_err(Failure::cannot)?;
-    Ok(MemoryResult::new(memory, started, machine::machine(cpus.len()), seating, ran, facts))
+    let machine = machine::machine(cpus.len());
+    Ok(MemoryResult::new(memory, "user", started, machine, seating, ran, facts))
 }
 
 /// What the journal keeps of a variant.
@@ -151,7 +153,7 @@ impl Ground<'_> {
             None => None,
         };
         served.begin()?;
-        let mut ran = Ran::new(variant, ready, resident_before);
+        let mut ran = Ran::new(variant, Some(ready), resident_before);
         let began = Instant::now();
         let mut heard = Instant::now();
         while ran.seconds.last().is_none_or(|second| second.memory.seconds < self.memory.seconds) {
@@ -223,10 +225,10 @@ impl Ground<'_> {
 
     fn facts(&self, ran: &[Ran]) -> Vec<(String, String)> {
         let workload = &self.memory.workload;
-        let ready = &ran[0].ready;
         let percent = |share: f64| share * 100.0;
-        vec![
-            (
+        let mut facts = Vec::new();
+        if let Some(ready) = &ran[0].ready {
+            facts.push((
                 format!("RocksDB {}", ready.version),
                 format!(
                     "the system's library; {} keys, values of {} bytes, blocks of {}, none compressed; {} in the \
@@ -236,7 +238,16 @@ impl Ground<'_> {
                     workload.block_bytes,
                     crate::memory::size::show(ready.held_bytes)
                 ),
-            ),
+            ));
+            facts.push((
+                format!("bare GET {} ns (p50), {} ns (p99)", ready.bare.p50_ns, ready.bare.p99_ns),
+                format!(
+                    "measured in \"{}\" before the run, of keys all over; spun out to {} us",
+                    ran[0].name, workload.service_us
+                ),
+            ));
+        }
+        facts.extend([
             (
                 format!(
                     "{:.1}% of the GETs go to the first {:.0}% of the keys",
@@ -246,13 +257,6 @@ impl Ground<'_> {
                 format!(
                     "chosen; keys uniform on either side, {} GETs a second on one thread, arriving at random",
                     workload.gets_per_second
-                ),
-            ),
-            (
-                format!("bare GET {} ns (p50), {} ns (p99)", ready.bare.p50_ns, ready.bare.p99_ns),
-                format!(
-                    "measured in \"{}\" before the run, of keys all over; spun out to {} us",
-                    ran[0].name, workload.service_us
                 ),
             ),
             (
@@ -273,7 +277,8 @@ impl Ground<'_> {
                 ),
                 format!("chosen; or above {}% memory pressure", self.memory.pressure_percent),
             ),
-        ]
+        ]);
+        facts
     }
 }
 
@@ -291,15 +296,15 @@ fn add(ran: &mut Ran, interval: &Interval, memory: Sample, counts: bool) -> Resu
     let p = |of: &Histogram<u64>, share| of.value_at_quantile(share);
     ran.seconds.push(Second {
         counts,
-        gets: gets.len(),
-        get_p50_ns: p(gets, 0.5),
-        get_p99_ns: p(gets, 0.99),
-        raw_p50_ns: p(raw, 0.5),
-        raw_p99_ns: p(raw, 0.99),
-        map_max_ns: maps.max(),
+        gets: Some(gets.len()),
+        get_p50_ns: Some(p(gets, 0.5)),
+        get_p99_ns: Some(p(gets, 0.99)),
+        raw_p50_ns: Some(p(raw, 0.5)),
+        raw_p99_ns: Some(p(raw, 0.99)),
+        map_max_ns: Some(maps.max()),
         memory,
     });
-    ran.wrong += interval.wrong;
+    ran.wrong = Some(ran.wrong.unwrap_or(0) + interval.wrong);
     if counts {
         for (all, one) in ran.histograms.iter_mut().zip(&now) {
             all.add(one).map_err(Failure::cannot)?;

@@ -15,22 +15,27 @@ impl MemoryResult {
             let points = ran.seconds.iter().map(|second| (second.memory.seconds, of(second)));
             (name, points.collect())
         };
-        let us = |ns: u64| ns as f64 / 1e3;
+        // Without a process there are none.
+        let us = |ns: Option<u64>| ns.unwrap_or(0) as f64 / 1e3;
         let (mut memory, mut gets, mut bare) = (Vec::new(), Vec::new(), Vec::new());
         for Variant { ran, .. } in &self.variants {
             let name = &ran.name;
             let mib = |second: &Second| second.memory.resident_bytes as f64 / f64::from(1 << 20);
             memory.push(curve(name.clone(), ran, &mib));
+            if ran.ready.is_none() {
+                continue;
+            }
             gets.push(curve(format!("{name}: p50"), ran, &|second| us(second.get_p50_ns)));
             gets.push(curve(format!("{name}: p99"), ran, &|second| us(second.get_p99_ns)));
             bare.push(curve(format!("{name}: p50"), ran, &|second| us(second.raw_p50_ns)));
             bare.push(curve(format!("{name}: p99"), ran, &|second| us(second.raw_p99_ns)));
         }
-        let mut plots = vec![
-            ("resident.svg", curves::draw("Resident set", "MiB", &memory)),
-            ("gets.svg", curves::draw("GETs, from when they were due", "us", &gets)),
-            ("bare-gets.svg", curves::draw("GETs alone", "us", &bare)),
-        ];
+        let mut plots = vec![("resident.svg", curves::draw("Resident set", "MiB", &memory))];
+        if !gets.is_empty() {
+            let gets = curves::draw("GETs, from when they were due", "us", &gets);
+            plots.push(("gets.svg", gets));
+            plots.push(("bare-gets.svg", curves::draw("GETs alone", "us", &bare)));
+        }
         if let Some(Variant { ran, .. }) =
             self.variants.iter().find(|variant| variant.compared.is_some())
         {
@@ -60,6 +65,7 @@ impl MemoryResult {
                 body { main {
                     h1 { (self.scenario) }
                     p.lead { (self.description) }
+                    @if let Some(text) = self.simulated() { p { strong { (text) } } }
                     dl {
                         dt { "Started" } dd { (self.started) }
                         dt { "Version" } dd { (self.version) ", seed " (self.seed) }

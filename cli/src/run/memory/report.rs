@@ -10,9 +10,9 @@ use wave_workloads::recorder::{self, Latency};
 use super::process::Ready;
 use crate::memory::report::Sample;
 use crate::memory::size::{show, show_signed};
-use crate::report::Directory;
 use crate::report::model::Machine;
 use crate::report::number::{micros, short};
+use crate::report::{self, Directory};
 use crate::run::{Failure, machine};
 use crate::scenario::{Managed, Memory};
 
@@ -21,23 +21,23 @@ const PER_BYTES: f64 = (4_u64 << 30) as f64;
 /// The load was served if so much of it was.
 const SERVED: f64 = 0.99;
 
-/// One second of a variant.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+/// One second of a variant. What a process serves is none where there is no process, but a model of its memory.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Second {
     /// Whether it is after the warm-up.
     pub counts: bool,
     /// GETs that were served.
-    pub gets: u64,
+    pub gets: Option<u64>,
     /// From when they were due.
-    pub get_p50_ns: u64,
+    pub get_p50_ns: Option<u64>,
     /// The same.
-    pub get_p99_ns: u64,
+    pub get_p99_ns: Option<u64>,
     /// The GETs alone.
-    pub raw_p50_ns: u64,
+    pub raw_p50_ns: Option<u64>,
     /// The same.
-    pub raw_p99_ns: u64,
+    pub raw_p99_ns: Option<u64>,
     /// The longest that mapping took.
-    pub map_max_ns: u64,
+    pub map_max_ns: Option<u64>,
     /// How memory was at its end.
     pub memory: Sample,
 }
@@ -60,8 +60,8 @@ pub struct Ran {
     pub policy: Option<String>,
     /// How access bits were read.
     pub backend: Option<String>,
-    /// The database, before the first GET.
-    pub ready: Ready,
+    /// The database, before the first GET; none where there is no process.
+    pub ready: Option<Ready>,
     /// Before the first GET.
     pub resident_before_bytes: u64,
     /// Each second.
@@ -69,8 +69,8 @@ pub struct Ran {
     /// GETs, GETs alone, and mapping: after the warm-up.
     #[serde(skip, default = "histograms")]
     pub histograms: [Histogram<u64>; 3],
-    /// GETs whose key or value was not what was written, also in the warm-up.
-    pub wrong: u64,
+    /// GETs whose key or value was not what was written, also in the warm-up; none where there is no process.
+    pub wrong: Option<u64>,
     /// In swap, at the end.
     pub compressed: Option<Compressed>,
     /// Outcomes of the agent's decisions.
@@ -87,16 +87,16 @@ fn histograms() -> [Histogram<u64>; 3] {
 
 impl Ran {
     /// Before its first GET.
-    pub fn new(variant: &Managed, ready: Ready, resident_before_bytes: u64) -> Ran {
+    pub fn new(variant: &Managed, ready: Option<Ready>, resident_before_bytes: u64) -> Ran {
         Ran {
             name: variant.name.clone(),
             policy: variant.policy.clone(),
             backend: None,
+            wrong: ready.as_ref().map(|_| 0),
             ready,
             resident_before_bytes,
             seconds: Vec::new(),
             histograms: histograms(),
-            wrong: 0,
             compressed: None,
             outcomes: Vec::new(),
             held_back: [0; 2],
@@ -112,8 +112,8 @@ impl Ran {
         (self.lost_agents, self.backend) = (stats.lost_agents, Some(backend.to_owned()));
     }
 
-    fn latency(&self, of: usize) -> Latency {
-        Latency::of(&self.histograms[of])
+    fn latency(&self, of: usize) -> Option<Latency> {
+        self.ready.as_ref().map(|_| Latency::of(&self.histograms[of]))
     }
 
     /// After the warm-up.
@@ -136,9 +136,10 @@ impl Ran {
         let (first, end) = (counted.first(), counted.last());
         let time =
             first.zip(end).map_or(0.0, |(first, end)| end.memory.seconds - first.memory.seconds);
-        let served: u64 = counted.iter().skip(1).map(|second| second.gets).sum();
+        let served = counted.iter().skip(1).map(|second| second.gets).sum::<Option<u64>>();
+        let served = served.filter(|_| self.ready.is_some());
         Summary {
-            gets_per_second: if time > 0.0 { served as f64 / time } else { 0.0 },
+            gets_per_second: served.map(|gets| if time > 0.0 { gets as f64 / time } else { 0.0 }),
             get: gets,
             raw_get: raw,
             map: maps,
@@ -151,10 +152,10 @@ impl Ran {
 /// A variant in short: latencies after the warm-up, memory at the end.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Summary {
-    gets_per_second: f64,
-    get: Latency,
-    raw_get: Latency,
-    map: Latency,
+    gets_per_second: Option<f64>,
+    get: Option<Latency>,
+    raw_get: Option<Latency>,
+    map: Option<Latency>,
     resident_after_bytes: u64,
     swapped_after_bytes: u64,
 }
@@ -176,21 +177,25 @@ pub(super) struct Compared {
     /// The same, not per 4 GiB.
     daemon_core_share_whole: Option<f64>,
     /// What is in swap at the end, less what compressed swap takes itself for it.
-    net_saved_bytes: i64,
+    net_saved_bytes: Option<i64>,
     /// Pages that came back because they were touched, after the warm-up, and from the first GET on.
     refaults: f64,
     refaults_per_second: Option<f64>,
     refaults_in_all: u64,
     /// Mapping, touching and unmapping in the process.
-    map_p999_ns: u64,
-    map_p999_ns_without: u64,
-    map_max_ns: u64,
-    map_max_ns_without: u64,
+    map_p999_ns: Option<u64>,
+    map_p999_ns_without: Option<u64>,
+    map_max_ns: Option<u64>,
+    map_max_ns_without: Option<u64>,
 }
 
 impl Compared {
     fn new(with: &Ran, without: &Ran) -> Compared {
-        let ratio = |with: u64, without: u64| (without > 0).then(|| with as f64 / without as f64);
+        let ratio = |with: Option<Latency>, without: Option<Latency>, of: fn(&Latency) -> u64| {
+            let (with, without) = (of(&with?), of(&without?));
+            (without > 0).then(|| with as f64 / without as f64)
+        };
+        let map = |summary: &Summary, of: fn(&Latency) -> u64| summary.map.as_ref().map(of);
         let (end, other) = (with.summary(), without.summary());
         let last = with.seconds.last().map(|second| second.memory.clone()).unwrap_or_default();
         let cpu = with.over(|sample| sample.host_cpu_seconds + sample.agent_cpu_seconds);
@@ -200,20 +205,20 @@ impl Compared {
         let before = with.resident_before_bytes.max(1) as f64;
         Compared {
             resident_reduction: 1.0 - end.resident_after_bytes as f64 / before,
-            get_p50_ratio: ratio(end.get.p50_ns, other.get.p50_ns),
-            get_p99_ratio: ratio(end.get.p99_ns, other.get.p99_ns),
-            raw_get_p50_ratio: ratio(end.raw_get.p50_ns, other.raw_get.p50_ns),
-            raw_get_p99_ratio: ratio(end.raw_get.p99_ns, other.raw_get.p99_ns),
+            get_p50_ratio: ratio(end.get, other.get, |latency| latency.p50_ns),
+            get_p99_ratio: ratio(end.get, other.get, |latency| latency.p99_ns),
+            raw_get_p50_ratio: ratio(end.raw_get, other.raw_get, |latency| latency.p50_ns),
+            raw_get_p99_ratio: ratio(end.raw_get, other.raw_get, |latency| latency.p99_ns),
             daemon_core_share: share.map(|share| share * PER_BYTES / managed.max(1.0)),
             daemon_core_share_whole: share,
             net_saved_bytes: last.net_saved_bytes,
             refaults: refaults.map_or(0.0, |(_, count)| count),
             refaults_per_second: refaults.map(|(seconds, count)| count / seconds),
             refaults_in_all: last.refaults,
-            map_p999_ns: end.map.p999_ns,
-            map_p999_ns_without: other.map.p999_ns,
-            map_max_ns: end.map.max_ns,
-            map_max_ns_without: other.map.max_ns,
+            map_p999_ns: map(&end, |latency| latency.p999_ns),
+            map_p999_ns_without: map(&other, |latency| latency.p999_ns),
+            map_max_ns: map(&end, |latency| latency.max_ns),
+            map_max_ns_without: map(&other, |latency| latency.max_ns),
         }
     }
 
@@ -240,7 +245,7 @@ impl Compared {
                 percent(self.daemon_core_share),
                 percent(self.daemon_core_share_whole)
             ),
-            format!("net saved: {}", show_signed(self.net_saved_bytes)),
+            format!("net saved: {}", self.net_saved_bytes.map_or("-".to_owned(), show_signed)),
             format!(
                 "refaults after the warm-up: {:.0} ({}/s), from the first GET on: {}",
                 self.refaults,
@@ -266,6 +271,8 @@ pub(super) struct Variant {
 #[derive(Debug, Serialize)]
 pub struct MemoryResult {
     pub(super) scenario: String,
+    /// `user`, this machine, or `sim`, a simulated one.
+    pub(super) host: &'static str,
     kind: &'static str,
     pub(super) description: String,
     pub(super) seed: u64,
@@ -283,6 +290,7 @@ impl MemoryResult {
     /// Of variants of which the first has no policy.
     pub fn new(
         memory: &Memory,
+        host: &'static str,
         started: String,
         machine: Machine,
         seating: String,
@@ -298,8 +306,7 @@ impl MemoryResult {
         let variants: Vec<Variant> = variants.collect();
         let offered = memory.workload.gets_per_second;
         for Variant { ran, summary, .. } in &variants {
-            if summary.gets_per_second < SERVED * offered {
-                let served = summary.gets_per_second;
+            if let Some(served) = summary.gets_per_second.filter(|gets| *gets < SERVED * offered) {
                 facts.push((
                     format!(
                         "warning: {}: {served:.0} GETs a second were served of {offered:.0}",
@@ -312,6 +319,7 @@ impl MemoryResult {
         }
         MemoryResult {
             scenario: memory.name.clone(),
+            host,
             kind: "memory",
             description: memory.description.clone(),
             seed: memory.workload.seed,
@@ -330,8 +338,8 @@ impl MemoryResult {
         let mut failed = Vec::new();
         for Variant { ran, .. } in &self.variants {
             let name = &ran.name;
-            if ran.wrong > 0 {
-                failed.push(format!("{name}: {} GETs did not get what was written", ran.wrong));
+            if let Some(wrong) = ran.wrong.filter(|wrong| *wrong > 0) {
+                failed.push(format!("{name}: {wrong} GETs did not get what was written"));
             }
             if ran.lost_agents > 0 {
                 failed.push(format!("{name}: {} agents were lost", ran.lost_agents));
@@ -352,7 +360,8 @@ impl MemoryResult {
         rows.into_iter().for_each(|row| {
             table.add_row(row);
         });
-        let mut text = format!("{table}\n");
+        let simulated = self.simulated().map_or_else(String::new, |text| text + "\n\n");
+        let mut text = format!("{simulated}{table}\n");
         for Variant { ran, compared, .. } in &self.variants {
             if let Some(compared) = compared {
                 let [refaults, pressure] = ran.held_back;
@@ -368,6 +377,11 @@ impl MemoryResult {
             text.push_str(&format!("{what}: {how}\n"));
         }
         text
+    }
+
+    /// What is said of a run that no machine has made.
+    pub(super) fn simulated(&self) -> Option<String> {
+        crate::report::model::simulated(self.host, &self.machine)
     }
 
     /// A row per variant. Times are in microseconds.
@@ -392,15 +406,18 @@ impl MemoryResult {
             let compressed = compressed.map_or(String::new(), |swap| {
                 format!("{:.0}%", 100.0 * swap.memory_bytes as f64 / swap.held_bytes as f64)
             });
+            let time = |latency: &Option<Latency>, of: fn(&Latency) -> u64| {
+                latency.as_ref().map_or_else(|| "-".to_owned(), |latency| micros(of(latency)))
+            };
             vec![
                 ran.name.clone(),
-                format!("{:.0}", summary.gets_per_second),
-                micros(get.p50_ns),
-                micros(get.p99_ns),
-                micros(raw_get.p50_ns),
-                micros(raw_get.p99_ns),
-                micros(map.p999_ns),
-                micros(map.max_ns),
+                summary.gets_per_second.map_or_else(|| "-".to_owned(), |gets| format!("{gets:.0}")),
+                time(get, |latency| latency.p50_ns),
+                time(get, |latency| latency.p99_ns),
+                time(raw_get, |latency| latency.p50_ns),
+                time(raw_get, |latency| latency.p99_ns),
+                time(map, |latency| latency.p999_ns),
+                time(map, |latency| latency.max_ns),
                 show(ran.resident_before_bytes),
                 show(summary.resident_after_bytes),
                 show(summary.swapped_after_bytes),
@@ -416,7 +433,9 @@ impl MemoryResult {
         let json = serde_json::to_vec_pretty(self).map_err(Failure::cannot)?;
         let rows = self.rows().map_err(Failure::cannot)?;
         let write = || {
-            let directory = Directory::create(out.join(&self.scenario))?;
+            let directory = report::folder(out, &self.scenario, self.host);
+            report::check_host(&directory, self.host)?;
+            let directory = Directory::create(directory)?;
             directory.write("results.json", &json)?;
             directory.write("seconds.csv", &rows)?;
             for (name, svg) in &plots {
@@ -424,7 +443,7 @@ impl MemoryResult {
             }
             directory.replace("histograms", &self.histograms())?;
             directory.write("report.html", self.page(&plots).as_bytes())?;
-            Ok::<_, crate::report::ReportError>(directory.into_path())
+            Ok::<_, report::ReportError>(directory.into_path())
         };
         write().map_err(Failure::cannot)
     }
@@ -433,7 +452,7 @@ impl MemoryResult {
         let names = ["get", "bare-get", "map"];
         let of = |Variant { ran, .. }: &Variant| {
             let slug = crate::scenario::slug(&ran.name);
-            let files = names.iter().zip(&ran.histograms);
+            let files = names.iter().zip(&ran.histograms).filter(|_| ran.ready.is_some());
             let files = files.map(move |(name, histogram)| {
                 (format!("{slug}-{name}.b64"), recorder::encode(histogram) + "\n")
             });
@@ -463,6 +482,7 @@ impl MemoryResult {
             "agent_cpu_seconds",
             "held",
         ])?;
+        let text = |number: Option<u64>| number.map_or_else(String::new, |n| n.to_string());
         for Variant { ran, .. } in &self.variants {
             for second in &ran.seconds {
                 let memory = &second.memory;
@@ -473,16 +493,16 @@ impl MemoryResult {
                     second.raw_p50_ns,
                     second.raw_p99_ns,
                     second.map_max_ns,
-                    memory.resident_bytes,
-                    memory.swapped_bytes,
+                    Some(memory.resident_bytes),
+                    Some(memory.swapped_bytes),
                 ];
                 let mut row = vec![
                     ran.name.clone(),
                     format!("{:.3}", memory.seconds),
                     u8::from(second.counts).to_string(),
                 ];
-                row.extend(numbers.map(|number| number.to_string()));
-                row.push(memory.net_saved_bytes.to_string());
+                row.extend(numbers.map(text));
+                row.push(memory.net_saved_bytes.map_or_else(String::new, |net| net.to_string()));
                 row.extend([memory.refaults, memory.pages_out].map(|number| number.to_string()));
                 row.push(format!("{:.3}", memory.host_cpu_seconds));
                 row.push(format!("{:.3}", memory.agent_cpu_seconds));
@@ -495,7 +515,7 @@ impl MemoryResult {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Ten seconds, of which the last five count; GETs take `get_us`, and the GETs in the warm-up take ever so long.
@@ -506,23 +526,23 @@ mod tests {
         };
         let ready =
             Ready { version: "7.8.3".into(), bare: Latency::default(), held_bytes: 900 << 20 };
-        let mut ran = Ran::new(&variant, ready, 1 << 30);
+        let mut ran = Ran::new(&variant, Some(ready), 1 << 30);
         for second in 1..=10 {
             let counts = second > 5;
             let resident_bytes = if counts { resident_mib << 20 } else { 1 << 30 };
             ran.seconds.push(Second {
                 counts,
-                gets: 1_000,
-                get_p50_ns: get_us * 1_000,
-                get_p99_ns: get_us * 1_000,
-                raw_p50_ns: 2_000,
-                raw_p99_ns: 3_000,
-                map_max_ns: 10_000,
+                gets: Some(1_000),
+                get_p50_ns: Some(get_us * 1_000),
+                get_p99_ns: Some(get_us * 1_000),
+                raw_p50_ns: Some(2_000),
+                raw_p99_ns: Some(3_000),
+                map_max_ns: Some(10_000),
                 memory: Sample {
                     seconds: f64::from(second),
                     resident_bytes,
                     swapped_bytes: (1 << 30) - resident_bytes,
-                    net_saved_bytes: 1 << 20,
+                    net_saved_bytes: Some(1 << 20),
                     refaults: 7 * second as u64,
                     host_cpu_seconds: 0.03 * f64::from(second),
                     agent_cpu_seconds: 0.01 * f64::from(second),
@@ -539,6 +559,14 @@ mod tests {
         ran
     }
 
+    /// A result with all that a native run has, in made-up figures.
+    pub fn native(memory: &Memory) -> MemoryResult {
+        let machine = Machine { cpus: 2, model: "m".into(), kernel: "6.1".into() };
+        let mut ran = vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)];
+        ran[1].compressed = Some(Compressed { held_bytes: 2, memory_bytes: 1 });
+        MemoryResult::new(memory, "user", "now".into(), machine, "seats".into(), ran, Vec::new())
+    }
+
     fn result(ran: Vec<Ran>) -> MemoryResult {
         let text = "name = \"m\"\nkind = \"memory\"\n[workload]\ngets_per_second = 1000\n\
                     [[variant]]\nname = \"without\"\n[[variant]]\nname = \"sol\"\npolicy = \"sol\"\n";
@@ -550,7 +578,7 @@ mod tests {
             panic!("it is about memory")
         };
         let machine = Machine { cpus: 2, model: "m".into(), kernel: "6.1".into() };
-        MemoryResult::new(&memory, "now".into(), machine, "seats".into(), ran, Vec::new())
+        MemoryResult::new(&memory, "user", "now".into(), machine, "seats".into(), ran, Vec::new())
     }
 
     #[test]
@@ -576,8 +604,8 @@ mod tests {
     #[test]
     fn what_is_wrong_fails_and_what_was_not_served_is_said() {
         let mut with = ran(Some("sol"), 24, 256);
-        (with.wrong, with.lost_agents) = (3, 1);
-        with.seconds.iter_mut().for_each(|second| second.gets = 900);
+        (with.wrong, with.lost_agents) = (Some(3), 1);
+        with.seconds.iter_mut().for_each(|second| second.gets = Some(900));
         let result = result(vec![ran(None, 20, 1024), with]);
         assert_eq!(
             result.failed(),

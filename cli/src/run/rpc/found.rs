@@ -99,15 +99,15 @@ struct Figures {
     host_us_per_rpc: f64,
     /// Of that, what is not the service of GETs and RANGEs: RPC stub or stack, and switches.
     host_beside_service_us_per_rpc: f64,
-    /// CPU time of agents and of the generator, looking for work included.
+    /// CPU time of agents and of the generator, looking for work included; simulated without it, and the generator's not.
     agent_us_per_rpc: f64,
-    generator_us_per_rpc: f64,
+    generator_us_per_rpc: Option<f64>,
     /// Share of their time that the workers' cores were busy, and shares of a CPU.
     host_busy: f64,
     /// Share of their time that they were ready and something else ran: the host's own control threads, or others.
-    host_stalled: f64,
+    host_stalled: Option<f64>,
     agent_cpus: f64,
-    generator_cpus: f64,
+    generator_cpus: Option<f64>,
     /// How late calls were sent.
     generator_lag_p99_us: f64,
 }
@@ -128,11 +128,11 @@ impl Figures {
             host_us_per_rpc: per_call(host_ns),
             host_beside_service_us_per_rpc: per_call(host_ns) - per_call(worked.ns),
             agent_us_per_rpc: per_call(agents_ns),
-            generator_us_per_rpc: per_call(generator_ns),
+            generator_us_per_rpc: generator_ns.map(per_call),
             host_busy: by_wall(host_ns) / workers as f64,
-            host_stalled: by_wall(stalled_ns) / workers as f64,
+            host_stalled: stalled_ns.map(|ns| by_wall(ns) / workers as f64),
             agent_cpus: by_wall(agents_ns),
-            generator_cpus: by_wall(generator_ns),
+            generator_cpus: generator_ns.map(by_wall),
             generator_lag_p99_us: open.point.generator.lag_p99_ns as f64 / 1e3,
         }
     }
@@ -325,16 +325,25 @@ pub fn facts(
             "measured, with looks for work: they use what is left of their CPUs".to_owned(),
         ),
     ];
-    for stack in twins {
-        if let Some(same) = twin(scenario, stack, equal) {
-            let why = format!(
-                "left out: with equal workers it is the same system as \"{}\", and there are too few CPUs for equal cores",
-                same.name
-            );
-            facts.push((stack.name.clone(), why));
-        }
-    }
+    let why = "there are too few CPUs for equal cores";
+    facts.extend(left_out(scenario, equal, twins, why));
     facts
+}
+
+/// That each of `twins` is not run, as workers are equal, because of `why`.
+pub fn left_out(
+    scenario: &Rpc,
+    equal: Equal,
+    twins: &[&Stack],
+    why: &str,
+) -> impl Iterator<Item = (String, String)> {
+    twins.iter().filter_map(move |stack| {
+        let why = format!(
+            "left out: with equal workers it is the same system as \"{}\", and {why}",
+            twin(scenario, stack, equal)?.name
+        );
+        Some((stack.name.clone(), why))
+    })
 }
 
 /// What only this kind of scenario finds.
@@ -458,13 +467,14 @@ pub fn table(result: &RunResult) -> String {
             let latencies = [ns(figures.get_p50_us), ns(figures.get_p99_us)];
             row.extend(latencies.map(|figure| marked(figure, valid)));
             let costs = [
-                figures.host_us_per_rpc,
-                figures.host_beside_service_us_per_rpc,
-                figures.agent_us_per_rpc,
+                Some(figures.host_us_per_rpc),
+                Some(figures.host_beside_service_us_per_rpc),
+                Some(figures.agent_us_per_rpc),
                 figures.generator_us_per_rpc,
-                figures.generator_lag_p99_us,
+                Some(figures.generator_lag_p99_us),
             ];
-            row.extend(costs.map(|figure| marked(short(figure), valid)));
+            let cell = |figure| marked(short(figure), valid);
+            row.extend(costs.map(|figure| figure.map_or_else(|| "-".to_owned(), cell)));
         }
         table.add_row(row);
     }

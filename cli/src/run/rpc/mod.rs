@@ -7,7 +7,9 @@
 mod found;
 mod seats;
 mod serving;
+pub mod sim;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use self::seats::{Equal, Seats, twin};
 pub use self::serving::Measured;
 use self::serving::{Serving, Wanted};
 use super::neighbours::{DISTURBING_CPUS, Neighbours};
+use super::recording::Recording;
 use super::verdict::{Rule, TRIES, Try};
 use super::{Failure, Finished, Journal, machine};
 use crate::interrupt;
@@ -33,8 +36,14 @@ const PATIENCE: f64 = 0.25;
 /// After so many loads in a row that it did not serve, a variant is offered no higher ones.
 const SATURATED_LOADS: usize = 2;
 
-/// Runs `scenario` from the calling thread, which becomes the generator. Points that `journal` has are not run.
-pub fn run(scenario: &Rpc, quiet: bool, journal: &Journal) -> Result<Finished, Failure> {
+/// Runs `scenario` from the calling thread, which becomes the generator. Schedulers write logs into the directory
+/// `record`, if there is one. Points that `journal` has are not run.
+pub fn run(
+    scenario: &Rpc,
+    quiet: bool,
+    record: Option<&Path>,
+    journal: &Journal,
+) -> Result<Finished, Failure> {
     let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
     super::enough_cpus(scenario.cores, cpus.len(), &scenario.name)?;
     let started = journal.started();
@@ -51,11 +60,15 @@ pub fn run(scenario: &Rpc, quiet: bool, journal: &Journal) -> Result<Finished, F
     let before = Neighbours::now();
     let all_seats: Vec<Seats> =
         stacks.iter().map(|stack| Seats::new(scenario, stack, equal, &cpus)).collect();
+    let start = |folder| Recording::start(folder, &scenario.name, scenario.seed);
+    let recording = record.map(start).transpose()?;
     let patience = Duration::from_secs_f64(PATIENCE * scenario.seconds * loads as f64);
     let mut systems = Vec::new();
     for (stack, seats) in stacks.iter().zip(&all_seats) {
         progress.begin(&format!("starting {}", stack.name));
-        let wanted = Wanted { scenario, stack, seats, cpus: &cpus, database: &database };
+        let logs = recording.as_ref().filter(|_| stack.placement.has_scheduler());
+        let logs = logs.map(|recording| recording.logs(&stack.name));
+        let wanted = Wanted { scenario, stack, seats, cpus: &cpus, database: &database, logs };
         let serving = Some(Serving::start(&wanted)?);
         systems.push(System {
             row: Row::new(stack, seats),
@@ -90,6 +103,7 @@ pub fn run(scenario: &Rpc, quiet: bool, journal: &Journal) -> Result<Finished, F
     }
     let mut facts = found::facts(scenario, &database, equal, &twins);
     facts.extend(journal.fact());
+    facts.extend(recording.as_ref().map(|recording| recording.fact()));
     let mut rows = Vec::new();
     for System { row, serving, restarts, .. } in systems {
         if restarts > 0 {

@@ -19,6 +19,7 @@ use wave_workloads::rocksdb::Database;
 
 use super::seats::Seats;
 use crate::run::agent::AgentProcess;
+use crate::run::recording::{Log, Logs};
 use crate::run::seating::Seating;
 use crate::run::verdict::{Try, Watch};
 use crate::run::{Failure, keep_house, system, take_generators_seat};
@@ -45,6 +46,8 @@ pub struct Wanted<'a> {
     pub seats: &'a Seats,
     pub cpus: &'a [usize],
     pub database: &'a Arc<Database>,
+    /// Where its scheduler writes logs.
+    pub logs: Option<Logs>,
 }
 
 /// What happened under one load.
@@ -87,12 +90,12 @@ pub struct Used {
     pub worked: Worked,
     /// Of the host's workers: all but looking for work and sleeping.
     pub host_ns: u64,
-    /// Time that the host's workers were ready, and others ran on their CPUs.
-    pub stalled_ns: u64,
+    /// Time that the host's workers were ready, and others ran on their CPUs. None where it is not modelled.
+    pub stalled_ns: Option<u64>,
     /// CPU time of all agents, looking for work included.
     pub agents_ns: u64,
-    /// CPU time of the generator, looking for replies included.
-    pub generator_ns: u64,
+    /// CPU time of the generator, looking for replies included. None where it is not modelled.
+    pub generator_ns: Option<u64>,
 }
 
 /// Fields are dropped in order: clients first, and agents before their host.
@@ -119,7 +122,7 @@ enum Host {
 impl Serving {
     /// Starts it, and waits until calls are answered. The calling thread is the generator's from then on.
     pub fn start(wanted: &Wanted<'_>) -> Result<Serving, Failure> {
-        let Wanted { scenario, stack, seats, cpus, database } = wanted;
+        let Wanted { scenario, stack, seats, cpus, database, logs } = wanted;
         let workload = &scenario.workload;
         let times = ServiceTimes { get: micros(workload.get_us), range: micros(workload.range_us) };
         let store = Store::taking(Arc::clone(database), times);
@@ -157,12 +160,16 @@ impl Serving {
                 let server = Server::start_threads(options, methods, &enclave);
                 let server = server.map_err(Failure::cannot)?;
                 let mut words = front(server.socket(), &address, &stack.steer);
-                let schedule: Vec<OsString> = vec![
+                let mut schedule: Vec<OsString> = vec![
                     "--attach".into(),
                     enclave.socket().into(),
                     "--policy".into(),
                     stack.policy.clone().into(),
                 ];
+                if let Some(Log { path, about }) = logs.as_ref().map(Logs::next) {
+                    schedule.extend(["--record".into(), path.into()]);
+                    schedule.extend(["--record-about".into(), about.into()]);
+                }
                 let shares = seating.agents_yield;
                 if is_split {
                     let notes = system::socket()?;
@@ -196,7 +203,7 @@ impl Serving {
         let [warm_up, counted] = times;
         let open = self.generator.open(per_second, warm_up, counted, DRAIN);
         let open = open.map_err(Failure::cannot)?;
-        let generator_ns = cpu::thread_cpu_time_ns();
+        let generator_ns = Some(cpu::thread_cpu_time_ns());
         std::thread::sleep(SETTLE);
         let after = Used { generator_ns, ..self.used()? };
         if open.answers.wrong > 0 {
@@ -248,12 +255,12 @@ impl Serving {
             Host::Tonic(_) => onhost::THREADS,
         };
         // Those of other variants sleep.
-        let stalled_ns = cpu_time::waited_ns(me, threads).map_err(Failure::Cannot)?;
+        let stalled_ns = Some(cpu_time::waited_ns(me, threads).map_err(Failure::Cannot)?);
         let mut agents_ns = 0;
         for agent in &self.agents {
             agents_ns += cpu_time::cpu_ns(agent.pid().unsigned_abs(), "").unwrap_or(0);
         }
-        let generator_ns = cpu::thread_cpu_time_ns();
+        let generator_ns = Some(cpu::thread_cpu_time_ns());
         let worked = self.store.worked();
         Ok(Used { wall_ns, worked, host_ns, stalled_ns, agents_ns, generator_ns })
     }
@@ -272,13 +279,14 @@ impl Serving {
 
 impl Used {
     fn since(self, before: Used) -> Used {
+        let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         Used {
             wall_ns: self.wall_ns - before.wall_ns,
             worked: self.worked.since(before.worked),
             host_ns: self.host_ns.saturating_sub(before.host_ns),
-            stalled_ns: self.stalled_ns.saturating_sub(before.stalled_ns),
+            stalled_ns: since(self.stalled_ns, before.stalled_ns),
             agents_ns: self.agents_ns.saturating_sub(before.agents_ns),
-            generator_ns: self.generator_ns - before.generator_ns,
+            generator_ns: since(self.generator_ns, before.generator_ns),
         }
     }
 }

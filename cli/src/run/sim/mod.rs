@@ -6,8 +6,8 @@
 mod crash;
 mod enclaves;
 mod load;
-mod parallel;
-mod point;
+pub(super) mod parallel;
+pub(super) mod point;
 mod setup;
 
 use std::path::Path;
@@ -73,7 +73,9 @@ pub fn run(
     for (what, why) in &skipped {
         progress.say(&format!("{what}: {why}"));
     }
-    let recording = record.map(|directory| Recording::start(directory, &scenario)).transpose()?;
+    let recording = record
+        .map(|directory| Recording::start(directory, &scenario.name, scenario.run.seed))
+        .transpose()?;
     let ground = Ground { scenario: &scenario, progress, recording, journal };
     let mut found = match scenario.kind {
         Kind::Load => load::run(&ground),

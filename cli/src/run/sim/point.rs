@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use wave_sim::agent::Sink;
 use wave_sim::enclave::Counters;
 use wave_sim::experiment::{self, Outcome};
+use wave_sim::machine::Machine;
 use wave_sim::requests::{Load, Served};
 use wave_sim::usage::Usage;
 use wave_workloads::generator::{Invalid, Report, Seat, Settings};
@@ -113,34 +115,38 @@ impl Simulated {
 
     /// Where the time of `cores` cores went.
     pub(super) fn delta(&self, usage: &Usage, load: &Load, cores: u16) -> Delta {
-        let machine = &self.setup.machine;
-        let wall_ns = load.end().0 as f64;
-        let cores_ns = wall_ns * f64::from(cores);
-        let (busy_ns, parked_ns) = (usage.busy.0 as f64, usage.parked.0 as f64);
-        let switch_ns = machine.switch_before.value + machine.switch_after.value;
-        let switching_ns = switch_ns * usage.switches as f64;
-        let link_ns = usage.charges.total_ns() as f64;
-        Delta {
-            wall_ns,
-            cores_ns,
-            busy_ns,
-            parked_ns,
-            polling_ns: (cores_ns - busy_ns - parked_ns - switching_ns - link_ns).max(0.0),
-            outcomes: usage
-                .outcomes
-                .iter()
-                .map(|(code, count)| (code.name().to_owned(), count))
-                .collect(),
-            charges: usage
-                .charges
-                .parts()
-                .into_iter()
-                .map(|(name, tally)| (name, tally.ns as f64))
-                .collect(),
-            agent_ns: usage.agent.0 as f64,
-            has_agent: true,
-            ..Delta::default()
-        }
+        delta(&self.setup.machine, usage, load, cores)
+    }
+}
+
+/// Where the time of `cores` cores of a machine went.
+pub fn delta(machine: &Machine, usage: &Usage, load: &Load, cores: u16) -> Delta {
+    let wall_ns = load.end().0 as f64;
+    let cores_ns = wall_ns * f64::from(cores);
+    let (busy_ns, parked_ns) = (usage.busy.0 as f64, usage.parked.0 as f64);
+    let switch_ns = machine.switch_before.value + machine.switch_after.value;
+    let switching_ns = switch_ns * usage.switches as f64;
+    let link_ns = usage.charges.total_ns() as f64;
+    Delta {
+        wall_ns,
+        cores_ns,
+        busy_ns,
+        parked_ns,
+        polling_ns: (cores_ns - busy_ns - parked_ns - switching_ns - link_ns).max(0.0),
+        outcomes: usage
+            .outcomes
+            .iter()
+            .map(|(code, count)| (code.name().to_owned(), count))
+            .collect(),
+        charges: usage
+            .charges
+            .parts()
+            .into_iter()
+            .map(|(name, tally)| (name, tally.ns as f64))
+            .collect(),
+        agent_ns: usage.agent.0 as f64,
+        has_agent: true,
+        ..Delta::default()
     }
 }
 
@@ -182,21 +188,23 @@ pub(super) fn search(
     failure.map_or(Ok(outcomes), Err)
 }
 
-/// A file for each agent's log. One that cannot be written is said on stderr, and the run goes on.
-pub(super) fn sinks(logs: Logs) -> Box<wave_sim::agent::Logs> {
-    Box::new(move |_| -> Sink {
-        let path = logs.next().path;
-        let failed = |path: &std::path::Path, error: std::io::Error| {
-            note!("wave run: the log {} ends early: {error}", path.display());
-        };
-        let mut file = File::create(&path).map_err(|error| failed(&path, error)).ok();
-        Box::new(move |bytes| {
-            if let Some(open) = &mut file
-                && let Err(error) = open.write_all(bytes)
-            {
-                failed(&path, error);
-                file = None;
-            }
-        })
+/// A file for each agent's log.
+pub fn sinks(logs: Logs) -> Box<wave_sim::agent::Logs> {
+    Box::new(move |_| sink(logs.next().path))
+}
+
+/// The file of one agent's log. One that cannot be written is said on stderr, and the run goes on.
+pub fn sink(path: PathBuf) -> Sink {
+    let failed = |path: &Path, error: std::io::Error| {
+        note!("wave run: the log {} ends early: {error}", path.display());
+    };
+    let mut file = File::create(&path).map_err(|error| failed(&path, error)).ok();
+    Box::new(move |bytes| {
+        if let Some(open) = &mut file
+            && let Err(error) = open.write_all(bytes)
+        {
+            failed(&path, error);
+            file = None;
+        }
     })
 }

@@ -262,18 +262,8 @@ impl Host {
         let figures = self.kernel.look(&self.groups, &mut self.state.guard);
         let held = self.state.guard.held(now);
         let refaults_per_minute = self.state.guard.refaults(now);
-        let mut intervals_ms: Vec<(u32, u64)> = Vec::new();
-        let mut batches = 0;
-        self.state.table.intervals(|interval_us| {
-            batches += 1;
-            // By powers of two: intervals of one period differ a little.
-            let ms = interval_us / 1_000;
-            let class = if ms == 0 { 0 } else { (ms + ms / 2).next_power_of_two() / 2 };
-            match intervals_ms.binary_search_by_key(&class, |(class, _)| *class) {
-                Ok(at) => intervals_ms[at].1 += 1,
-                Err(at) => intervals_ms.insert(at, (class, 1)),
-            }
-        });
+        let intervals_ms = self.state.table.intervals_ms();
+        let batches = intervals_ms.iter().map(|(_, count)| count).sum();
         let mut stats = lock(&self.shared.stats);
         stats.totals = self.state.totals;
         if let Some(agent) = &self.attached {

@@ -22,6 +22,19 @@ pub struct StackCosts {
     pub note: Figure,
 }
 
+impl StackCosts {
+    /// Every figure by its name.
+    pub fn all(&self) -> [(&'static str, &Figure); 5] {
+        [
+            ("cores", &self.cores),
+            ("request", &self.request),
+            ("reply", &self.reply),
+            ("steer", &self.steer),
+            ("note", &self.note),
+        ]
+    }
+}
+
 /// What a scheduler loads that the stack is not beside.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

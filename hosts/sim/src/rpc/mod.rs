@@ -36,7 +36,7 @@ use wave_rpc::wire::{Head, SERVICE};
 use self::costs::StackCosts;
 use self::stack::Stack;
 use self::workers::Workers;
-use crate::agent::Notes;
+use crate::agent::{Logs, Notes};
 use crate::enclave::{Enclave, Setup, SimPort};
 use crate::experiment::{Ended, GRACE, Outcome};
 use crate::requests::Load;
@@ -142,6 +142,21 @@ impl RpcWindow {
 /// # Panics
 /// There is no such steering policy.
 pub fn serve(setup: &RpcSetup, load: &Load) -> Result<RpcOutcome, ConfigError> {
+    serve_logged(setup, load, None)
+}
+
+/// Serves an open loop of RPCs; the scheduler's agent writes a log, if it is told about what and where to.
+///
+/// # Errors
+/// As for [`serve`].
+///
+/// # Panics
+/// As for [`serve`].
+pub fn serve_logged(
+    setup: &RpcSetup,
+    load: &Load,
+    logs: Option<(String, Box<Logs>)>,
+) -> Result<RpcOutcome, ConfigError> {
     let world = World::new();
     let _ended = Ended(world.clone());
     let window = RpcWindow::new(&world, setup)?;
@@ -151,6 +166,9 @@ pub fn serve(setup: &RpcSetup, load: &Load) -> Result<RpcOutcome, ConfigError> {
     let queue = Arc::new(Mutex::new(VecDeque::new()));
     let (read, look) = setup.note;
     enclave.notes.replace(Some(Notes { queue: Arc::clone(&queue), read, look }));
+    if let Some((about, logs)) = logs {
+        enclave.record_agents(about, logs);
+    }
     enclave.start_agent();
     let stack = Stack::start(&world, &window, setup, load, &enclave, queue);
     world.run_until(load.end());
