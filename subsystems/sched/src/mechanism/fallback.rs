@@ -39,12 +39,12 @@ impl Fallback {
     /// Who decides now.
     #[inline]
     pub fn mode(&self) -> Mode {
-        if self.agent_decides.load(Ordering::SeqCst) { Mode::Agent } else { Mode::Fallback }
+        if self.agent_decides.load(Ordering::Relaxed) { Mode::Agent } else { Mode::Fallback }
     }
 
     /// From now on an agent decides.
     pub fn leave(&self) {
-        self.agent_decides.store(true, Ordering::SeqCst);
+        self.agent_decides.store(true, Ordering::Relaxed);
     }
 
     /// From now on the host decides by itself. The caller wakes its cores after this.
@@ -55,7 +55,7 @@ impl Fallback {
     /// million times for each time this does: `barrier` executes one on every thread of the process.
     pub fn enter<T>(&self, table: &Table<T>, barrier: impl FnOnce()) {
         self.waiting().clear();
-        self.agent_decides.store(false, Ordering::SeqCst);
+        self.agent_decides.store(false, Ordering::Relaxed);
         barrier();
         for waiting in table.runnable() {
             self.waiting().push_back(waiting);

@@ -127,11 +127,11 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Takes a token, if it is there. Only one of several takers gets it.
+    /// Takes a token, if it is there. Only one of several takers gets it, and sees what its waker wrote before.
     #[inline]
     fn take_token(&self, token: u8) -> bool {
         self.tokens.load(Ordering::SeqCst) & token != 0
-            && self.tokens.fetch_and(!token, Ordering::SeqCst) & token != 0
+            && self.tokens.fetch_and(!token, Ordering::Acquire) & token != 0
     }
 }
 
@@ -220,7 +220,7 @@ impl<T> Table<T> {
         let slot = &self.slots[id as usize];
         begin(&slot.own);
         let runnable = moved(word, RUNNABLE);
-        slot.word.store(runnable, Ordering::SeqCst);
+        slot.word.store(runnable, Ordering::Release);
         Event { core, ..event(Kind::New, id, runnable, class) }
     }
 
@@ -228,7 +228,7 @@ impl<T> Table<T> {
     /// host keeps beside it.
     pub fn create_parked(&self, id: u32, class: u16) {
         let word = self.next_generation(id, class);
-        self.slots[id as usize].word.store(word | PARKED, Ordering::SeqCst);
+        self.slots[id as usize].word.store(word | PARKED, Ordering::Release);
     }
 
     /// The word of an id's next generation, still free.
@@ -247,7 +247,7 @@ impl<T> Table<T> {
     #[inline]
     pub fn commit(&self, core: u16, subject: Subject, expected: Sequence) -> Result<u32, Code> {
         let slot = self.slots.get(subject.id as usize).ok_or(Code::TargetNotFound)?;
-        let mut word = slot.word.load(Ordering::Acquire);
+        let mut word = slot.word.load(Ordering::Relaxed);
         loop {
             let is_other_life =
                 generation(word) != subject.generation && !is_planted(Planted::GenerationUnchecked);
@@ -266,8 +266,8 @@ impl<T> Table<T> {
             match slot.word.compare_exchange_weak(
                 word,
                 running,
-                Ordering::AcqRel,
                 Ordering::Acquire,
+                Ordering::Relaxed,
             ) {
                 Ok(_) => {
                     slot.core.store(core, Ordering::Relaxed);
@@ -341,7 +341,7 @@ impl<T> Table<T> {
             _ => false,
         };
         loop {
-            let old = slot.word.load(Ordering::SeqCst);
+            let old = slot.word.load(Ordering::Acquire);
             let is_other = expected.is_some_and(|expected| expected != generation(old));
             if is_other || old & STATE == FREE {
                 return None;
@@ -350,7 +350,7 @@ impl<T> Table<T> {
                 let new = moved(old, RUNNABLE);
                 let class = slot.class.load(Ordering::Relaxed);
                 let exchange =
-                    slot.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
+                    slot.word.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
                 if exchange.is_ok() {
                     return Some(event(Kind::Wakeup, id, new, class));
                 }
@@ -390,7 +390,7 @@ impl<T> Table<T> {
         let (before, after) = self.slots.split_at(self.slots.len().min(from as usize));
         let ids = (from as usize..self.slots.len()).chain(0..before.len());
         ids.zip(after.iter().chain(before)).filter_map(move |(id, slot)| {
-            let word = slot.word.load(Ordering::SeqCst);
+            let word = slot.word.load(Ordering::Relaxed);
             let subject = Subject { id: id as u32, generation: generation(word) };
             is_so(word).then(|| (subject, sequence(word)))
         })
@@ -399,7 +399,7 @@ impl<T> Table<T> {
     /// Every id that was ever used, as an agent's snapshot wants it.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.slots.iter().enumerate().filter_map(|(id, slot)| {
-            let word = slot.word.load(Ordering::SeqCst);
+            let word = slot.word.load(Ordering::Acquire);
             let record = Record {
                 subject: Subject { id: id as u32, generation: generation(word) },
                 sequence: sequence(word),
