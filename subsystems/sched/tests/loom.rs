@@ -1,5 +1,5 @@
-//! Races of the thread table and of the fallback, in every interleaving that a few preemptions allow: the files that hosts run, over
-//! loom's atomics. The simulator, which runs them too, has one thread.
+//! Races of the thread table and of the fallback, in every interleaving that a few preemptions allow. The files are those that hosts
+//! run, compiled over loom's atomics. The simulator, which runs them too, has one thread.
 //!
 //! # What these models find
 //!
