@@ -1,4 +1,4 @@
-//! A host core: a pthread that switches between threads as it is told.
+//! A host core: a pthread that switches between threads as an agent or the fallback decides.
 
 mod preemption;
 
@@ -54,7 +54,7 @@ pub(crate) struct Core {
     slice_end: Cell<Nanos>,
     /// When a kernel-level thread is interrupted by its timer.
     alarm: Cell<Nanos>,
-    /// Whom a kick interrupts.
+    /// The pthread that a kick interrupts.
     interrupts: Cell<Option<libc::pid_t>>,
     epoch: Cell<u64>,
     runs: Cell<Runs>,
@@ -65,7 +65,7 @@ pub(crate) struct Core {
 }
 
 impl CoreLink {
-    /// What the agent rings for core number `index`.
+    /// The doorbell by which the agent rings core `index`.
     fn bell(&self, index: u16) -> &AnyBell {
         &self.incarnation.core_bells[usize::from(index)]
     }
@@ -137,7 +137,7 @@ impl Core {
         &self.shared.cores[usize::from(self.index)]
     }
 
-    /// Until the enclave stops.
+    /// Runs threads until the enclave stops.
     pub(crate) fn run(&self) {
         let clock = MonotonicClock;
         let counters = &self.mine().counters;

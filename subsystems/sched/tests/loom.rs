@@ -1,5 +1,5 @@
-//! Races of the thread table and of the fallback, in every interleaving that a few preemptions allow: the files that hosts run, over
-//! loom's atomics. The simulator, which runs them too, has one thread.
+//! Races of the thread table and of the fallback, in every interleaving that a few preemptions allow. The files are those that hosts
+//! run, compiled over loom's atomics. The simulator, which runs them too, has one thread.
 //!
 //! # What these models find
 //!
@@ -58,7 +58,7 @@ mod sync {
     }
 
     macro_rules! fenced {
-        ($name:ident, $number:ty) => {
+        ($name:ident, $number:ty, $store:ident) => {
             pub(super) struct $name {
                 own: loom::sync::atomic::$name,
                 turns: loom::sync::atomic::AtomicU8,
@@ -85,7 +85,7 @@ mod sync {
 
                 pub(super) fn store(&self, value: $number, order: Ordering) {
                     self.turn();
-                    self.own.store(value, order);
+                    self.own.$store(value, order);
                     fence(order, Fences::AfterStores);
                 }
 
@@ -120,9 +120,11 @@ mod sync {
             }
         };
     }
-    fenced!(AtomicU8, u8);
-    fenced!(AtomicU16, u16);
-    fenced!(AtomicU64, u64);
+    // A plain store may come between the load and the store of another thread's exchange here, which it never does. The table's
+    // tokens are the one such place.
+    fenced!(AtomicU8, u8, swap);
+    fenced!(AtomicU16, u16, store);
+    fenced!(AtomicU64, u64, store);
 }
 #[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../src/mechanism/fallback.rs"]
@@ -135,7 +137,7 @@ use wave_sched::wire;
 use fallback::{Fallback, Mode};
 use loom::cell::Cell;
 use loom::sync::Arc;
-use loom::sync::atomic::{Ordering, fence};
+use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread;
 use sync::Fences;
 use table::{Leave, Left, Table};
@@ -351,6 +353,30 @@ fn the_next_owner_sees_what_the_waker_and_the_last_owner_wrote() {
             waker.join().unwrap();
         });
     }
+}
+
+/// Two unparks may become one wake-up, after which the thread sees what both wakers wrote. One is the thread's own.
+#[test]
+fn a_thread_that_parks_until_a_flag_is_set_sees_it() {
+    check(3, || {
+        let (table, subject) = running();
+        let other = Arc::clone(&table);
+        let flag = Arc::new(AtomicBool::new(false));
+        let set = Arc::clone(&flag);
+        let waker = thread::spawn(move || {
+            set.store(true, Ordering::Relaxed);
+            other.unpark(subject);
+        });
+        table.unpark(subject);
+        while !flag.load(Ordering::Relaxed) {
+            leave(&table, Leave::Park);
+            // Endless, which loom reports, if the thread stays blocked.
+            while table.runnable().all(|(thread, at)| table.commit(0, thread, at).is_err()) {
+                thread::yield_now();
+            }
+        }
+        waker.join().unwrap();
+    });
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the loop of a host core decides, without its waits and switches.
+//! The logic of a host core's loop, without its waits and switches.
 
 use wave_core::clock::Nanos;
 use wave_core::host::HostCore;
@@ -10,17 +10,17 @@ use wave_core::snapshot::CoreRecord;
 use super::table::Table;
 use crate::wire::DECISION_RUN;
 
-/// A thread to run, and for how long at most; zero where the core does not end the run.
+/// One run of a thread on a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Which thread.
+    /// The thread's id.
     pub id: u32,
-    /// For how long.
+    /// The longest that it lasts, from when the thread is on the core. Zero: the core does not end it.
     pub slice: Nanos,
 }
 
 impl Run {
-    /// What a decision says, if the host knows its kind.
+    /// The run that a decision asks for. `UnsupportedVersion` for a kind that this host does not know.
     #[inline]
     pub fn of(decision: &Decision) -> Result<Run, Code> {
         match decision.kind {
@@ -29,18 +29,18 @@ impl Run {
         }
     }
 
-    /// The run that the fallback decided.
+    /// A run that the fallback decided, without a slice.
     pub fn of_fallback(id: u32) -> Run {
         Run { id, slice: Nanos(0) }
     }
 
-    /// Commits it for `core`, if the thread is in the state that the decision was made for.
+    /// Commits the run for `core` ([`Table::commit`]), with that function's errors.
     #[inline]
     pub fn commit<T>(self, table: &Table<T>, core: u16, decision: &Decision) -> Result<Run, Code> {
         table.commit(core, decision.subject, decision.sequence).map(|_| self)
     }
 
-    /// When the core's own timer ends the run, which began at `began`; [`Nanos::MAX`] if never.
+    /// The time at which the core's own timer ends the run that began at `began`. [`Nanos::MAX`] without a slice.
     #[inline]
     pub fn end(self, began: Nanos) -> Nanos {
         if self.slice == Nanos(0) || is_planted(Planted::SliceForgotten) {
@@ -53,12 +53,12 @@ impl Run {
     }
 }
 
-/// What a core keeps from one run to the next, whatever window it uses.
+/// The state that a core keeps from one run to the next, and from one window to the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runs {
     /// The number of the last run.
     run: u32,
-    /// Since when the fallback has had nothing for the core.
+    /// When the fallback first had nothing for the core, since the last run.
     idle_since: Option<Nanos>,
 }
 
@@ -68,7 +68,7 @@ impl Runs {
         self.run
     }
 
-    /// The core has polled an agent's window. Returns what it shows from now on.
+    /// The core has polled an agent's window. Returns the record that it shows from now on.
     #[inline]
     pub fn by_agent(&mut self, protocol: &HostCore) -> CoreRecord {
         let record = protocol.record();
@@ -76,7 +76,8 @@ impl Runs {
         record
     }
 
-    /// Counts a run that the fallback decided. Returns what the core shows from now on.
+    /// Counts a run that the fallback decided, in the window's own count if the core has one. Returns the record that the core
+    /// shows from now on.
     pub fn by_fallback(&mut self, protocol: Option<&mut HostCore>) -> CoreRecord {
         self.idle_since = None;
         if let Some(protocol) = protocol {
@@ -89,7 +90,8 @@ impl Runs {
         CoreRecord { run: self.run, txn: TxnId::new(0), asks: false }
     }
 
-    /// The fallback has nothing for the core. Whether it has looked for `spin` by now, so that it may sleep.
+    /// The fallback has nothing for the core. Returns whether the core has looked for `spin` by now, and may sleep. After that it
+    /// looks for as long again.
     pub fn may_sleep(&mut self, now: Nanos, spin: Nanos) -> bool {
         let may = now.since(*self.idle_since.get_or_insert(now)) >= spin;
         if may {

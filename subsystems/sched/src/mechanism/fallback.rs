@@ -10,7 +10,7 @@ use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, compiler_fence};
 use super::table::Table;
 use crate::wire::Event;
 
-/// Who decides.
+/// The side that decides which thread a core runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// An agent.
@@ -19,16 +19,17 @@ pub enum Mode {
     Fallback,
 }
 
-/// Who decides now, and the threads that wait while no agent does.
+/// The mode, and the queue of threads that wait while no agent decides.
 #[derive(Debug)]
 pub struct Fallback {
+    /// Relaxed: the barrier in [`Fallback::enter`] orders it with the table's words, and nothing else is read by it.
     agent_decides: AtomicBool,
-    /// An entry may be out of date.
+    /// In the order in which they became runnable. An entry may be out of date: the commit refuses it.
     waiting: Mutex<VecDeque<(Subject, Sequence)>>,
 }
 
 impl Fallback {
-    /// The host decides, and nothing waits. `subjects`: ids of the table.
+    /// The host decides, and no thread waits. `subjects`: the number of ids in the table.
     pub fn new(subjects: u32) -> Fallback {
         Fallback {
             agent_decides: AtomicBool::new(false),
@@ -37,15 +38,15 @@ impl Fallback {
         }
     }
 
-    /// Who decides now.
+    /// The side that decides now. Others may switch it at the same time.
     #[inline]
     pub fn mode(&self) -> Mode {
-        if self.agent_decides.load(Ordering::SeqCst) { Mode::Agent } else { Mode::Fallback }
+        if self.agent_decides.load(Ordering::Relaxed) { Mode::Agent } else { Mode::Fallback }
     }
 
-    /// From now on an agent decides.
+    /// From now on an agent decides. Its snapshot tells it of the threads that wait here.
     pub fn leave(&self) {
-        self.agent_decides.store(true, Ordering::SeqCst);
+        self.agent_decides.store(true, Ordering::Relaxed);
     }
 
     /// From now on the host decides by itself. The caller wakes its cores after this.
@@ -56,7 +57,7 @@ impl Fallback {
     /// million times for each time this does: `barrier` executes one on every thread of the process.
     pub fn enter<T>(&self, table: &Table<T>, barrier: impl FnOnce()) {
         self.waiting().clear();
-        self.agent_decides.store(false, Ordering::SeqCst);
+        self.agent_decides.store(false, Ordering::Relaxed);
         barrier();
         for waiting in table.runnable() {
             self.waiting().push_back(waiting);
@@ -76,7 +77,7 @@ impl Fallback {
         decides
     }
 
-    /// The next thread that is to run on `core`, committed.
+    /// Commits the thread that has waited longest for `core`. `None` if none waits.
     pub fn pop<T>(&self, table: &Table<T>, core: u16) -> Option<(Subject, Sequence)> {
         while !is_planted(Planted::FallbackForgotten) {
             let (subject, sequence) = self.waiting().pop_front()?;

@@ -13,6 +13,15 @@
 //! parked or waits, whoever wakes it, by compare-and-swap. What wakes a thread that still runs is
 //! left in its *token* word.
 //!
+//! # Orderings
+//!
+//! Each is as weak as it may be, and `tests/loom.rs` finds each that is weaker. `Release` and `Acquire` hand over the host's data
+//! and the class with the word, and what a waker wrote with its token; exchanges continue the last owner's release. `SeqCst` is
+//! for the race of blocking with waking alone: the word and then the tokens on one side, the tokens and then the word on the other.
+//! The race with the switch to the fallback has a barrier of its own ([`super::fallback::Fallback::enter`]).
+//!
+//! # Events
+//!
 //! Each change that a message reports returns its [`Event`], which the host sends afterwards. A commit returns none: its outcome
 //! reports it.
 
@@ -34,7 +43,7 @@ const RUNNING: u64 = 2;
 const PARKED: u64 = 3;
 /// Until [`Table::wake`].
 const WAITING: u64 = 4;
-/// As runnable to whoever decides, but it has nothing to do before a request comes, so it waits for no decision.
+/// Runnable, but with nothing to do before a request comes: it waits for no decision.
 const AWAITING: u64 = 5;
 const STATE: u64 = 0xf;
 /// Token: an unpark came before the park.
@@ -53,7 +62,7 @@ fn sequence(word: u64) -> Sequence {
     Sequence((word >> 32) as u32)
 }
 
-/// `word` one message later, in `state`.
+/// The word in `state`, with the next sequence.
 fn moved(word: u64, state: u64) -> u64 {
     (word.wrapping_add(SEQUENCE_ONE) & !STATE) | state
 }
@@ -107,16 +116,17 @@ impl Leave {
     }
 }
 
-/// What came of a thread's leaving its core.
+/// The events that a host sends after a thread has left its core, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// That it left.
+    /// The thread left its core.
     pub event: Event,
-    /// That it became runnable again: what it was to wait for had come already. To be told after `event`.
+    /// A token was there: the thread is runnable again. If the core was late, this may tell of the thread's next park, or of the
+    /// id's next generation.
     pub woken: Option<Event>,
 }
 
-/// An id.
+/// The state of an id. Two never share a cache line, nor a pair that is fetched together.
 #[repr(align(128))]
 struct Slot<T> {
     word: AtomicU64,
@@ -127,11 +137,11 @@ struct Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Takes a token, if it is there. Only one of several takers gets it.
+    /// Takes a token, if it is there. Only one of several takers gets it, and sees what its waker wrote before.
     #[inline]
     fn take_token(&self, token: u8) -> bool {
         self.tokens.load(Ordering::SeqCst) & token != 0
-            && self.tokens.fetch_and(!token, Ordering::SeqCst) & token != 0
+            && self.tokens.fetch_and(!token, Ordering::Acquire) & token != 0
     }
 }
 
@@ -143,7 +153,7 @@ fn event(kind: Kind, id: u32, word: u64, class: u16) -> Event {
     Event { kind, thread, sequence: sequence(word), core, class, ran }
 }
 
-/// The threads of an enclave, by id. Beside each, a host keeps a `T` of its own.
+/// The threads of an enclave, by id, each with data of the host's, a `T`.
 ///
 /// A thread has one owner at a time: its spawner until it is runnable, then the core that committed it. Each owner sees what
 /// the one before it wrote to `T`, the last owner of the id's previous generation included, so that a host may keep in `T`
@@ -159,7 +169,7 @@ impl<T> core::fmt::Debug for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A table of `count` free ids, each with what `own` makes.
+    /// A table of the free ids 0 to `count` - 1, each with the host's data from `own`.
     pub fn new(count: u32, mut own: impl FnMut() -> T) -> Table<T> {
         let slot = |_| Slot {
             word: AtomicU64::new(FREE),
@@ -171,19 +181,19 @@ impl<T> Table<T> {
         Table { slots: (0..count).map(slot).collect() }
     }
 
-    /// What the host keeps beside a thread. Panics for an id that is none.
+    /// The host's data beside a thread. Panics for an id outside the table.
     #[inline]
     pub fn own(&self, id: u32) -> &T {
         &self.slots[id as usize].own
     }
 
-    /// What the host keeps beside a thread, of an id that may be none.
+    /// The host's data beside a thread. `None` for an id outside the table.
     #[inline]
     pub fn get(&self, id: u32) -> Option<&T> {
         self.slots.get(id as usize).map(|slot| &slot.own)
     }
 
-    /// What identifies a thread now.
+    /// An id with its generation, which is the last one while the id is free.
     #[inline]
     pub fn subject(&self, id: u32) -> Subject {
         let word = self.slots[id as usize].word.load(Ordering::Relaxed);
@@ -220,7 +230,7 @@ impl<T> Table<T> {
         let slot = &self.slots[id as usize];
         begin(&slot.own);
         let runnable = moved(word, RUNNABLE);
-        slot.word.store(runnable, Ordering::SeqCst);
+        slot.word.store(runnable, Ordering::Release);
         Event { core, ..event(Kind::New, id, runnable, class) }
     }
 
@@ -228,13 +238,13 @@ impl<T> Table<T> {
     /// host keeps beside it.
     pub fn create_parked(&self, id: u32, class: u16) {
         let word = self.next_generation(id, class);
-        self.slots[id as usize].word.store(word | PARKED, Ordering::SeqCst);
+        self.slots[id as usize].word.store(word | PARKED, Ordering::Release);
     }
 
     /// The word of an id's next generation, still free.
     fn next_generation(&self, id: u32, class: u16) -> u64 {
         let slot = &self.slots[id as usize];
-        // What the previous generation's last owner wrote to `own` is there for `begin`.
+        // Whatever the previous generation's last owner wrote to `own` is there for `begin`.
         let old = slot.word.load(Ordering::Acquire);
         debug_assert_eq!(old & STATE, FREE);
         slot.class.store(class, Ordering::Relaxed);
@@ -243,15 +253,17 @@ impl<T> Table<T> {
         u64::from(sequence(old).0) << 32 | u64::from(generation) << GENERATION_SHIFT
     }
 
-    /// Commits a decision: the one place where a thread gets onto a core.
+    /// Commits a decision: the thread gets onto `core`, and nowhere else does one. Returns its id, or the outcome's code, and
+    /// then nothing has changed: `TargetNotFound` for an id outside the table, a free one, and another generation;
+    /// `TargetStale` for another sequence than `expected`; `TargetOnCpu` and `TargetNotRunnable` for the state.
     #[inline]
     pub fn commit(&self, core: u16, subject: Subject, expected: Sequence) -> Result<u32, Code> {
         let slot = self.slots.get(subject.id as usize).ok_or(Code::TargetNotFound)?;
-        let mut word = slot.word.load(Ordering::Acquire);
+        let mut word = slot.word.load(Ordering::Relaxed);
         loop {
-            let is_other_life =
+            let is_other_generation =
                 generation(word) != subject.generation && !is_planted(Planted::GenerationUnchecked);
-            if is_other_life || word & STATE == FREE {
+            if is_other_generation || word & STATE == FREE {
                 return Err(Code::TargetNotFound);
             }
             if sequence(word) != expected && !is_planted(Planted::SequenceUnchecked) {
@@ -266,8 +278,8 @@ impl<T> Table<T> {
             match slot.word.compare_exchange_weak(
                 word,
                 running,
-                Ordering::AcqRel,
                 Ordering::Acquire,
+                Ordering::Relaxed,
             ) {
                 Ok(_) => {
                     slot.core.store(core, Ordering::Relaxed);
@@ -278,8 +290,8 @@ impl<T> Table<T> {
         }
     }
 
-    /// The thread that runs on `core` leaves it, after a run of `ran`. The id of one that has ended may be given out again
-    /// after this.
+    /// The thread that runs on `core` leaves it, after a run of `ran`. To be called by that core alone, which owns the thread until
+    /// then. The id of a thread that has ended may be given out again after this.
     #[inline]
     pub fn leave(&self, id: u32, why: Leave, core: u16, ran: Nanos) -> Left {
         let slot = &self.slots[id as usize];
@@ -313,13 +325,13 @@ impl<T> Table<T> {
         Left { event, woken: woken.map(|woken| Event { core, ..woken }) }
     }
 
-    /// Ends a park or an await, or leaves a token for the next one. Returns what to tell if the thread became runnable: as of
-    /// no core; a caller on a core says which.
+    /// Ends a park or an await, or leaves a token for the next one; does nothing to a thread that has ended. Returns the event to
+    /// send if a thread became runnable. It names no core, which a caller on a core sets.
     pub fn unpark(&self, thread: Subject) -> Option<Event> {
         self.rouse(thread.id, Some(thread.generation), NOTIFIED)
     }
 
-    /// Ends a wait for the runtime, or leaves a token for the next one.
+    /// Ends a wait for the runtime ([`Leave::Wait`]), or leaves a token for the next one. Otherwise as [`Table::unpark`].
     pub fn wake(&self, thread: Subject) -> Option<Event> {
         self.rouse(thread.id, Some(thread.generation), WOKEN)
     }
@@ -341,7 +353,7 @@ impl<T> Table<T> {
             _ => false,
         };
         loop {
-            let old = slot.word.load(Ordering::SeqCst);
+            let old = slot.word.load(Ordering::Acquire);
             let is_other = expected.is_some_and(|expected| expected != generation(old));
             if is_other || old & STATE == FREE {
                 return None;
@@ -350,7 +362,7 @@ impl<T> Table<T> {
                 let new = moved(old, RUNNABLE);
                 let class = slot.class.load(Ordering::Relaxed);
                 let exchange =
-                    slot.word.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
+                    slot.word.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed);
                 if exchange.is_ok() {
                     return Some(event(Kind::Wakeup, id, new, class));
                 }
@@ -364,42 +376,44 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes the token of an unpark, if there is one.
+    /// Takes the token of an unpark, if there is one: the thread need not park. To be called by the running thread.
     pub fn take_notified(&self, id: u32) -> bool {
         self.slots[id as usize].take_token(NOTIFIED)
     }
 
-    /// Whether a thread waits for a decision at just this sequence.
+    /// Whether the thread still waits for a decision, and its sequence is `at`. False for one that awaits a request.
     pub fn waits(&self, subject: Subject, at: Sequence) -> bool {
         let word = self.slots[subject.id as usize].word.load(Ordering::Relaxed);
         generation(word) == subject.generation && sequence(word) == at && word & STATE == RUNNABLE
     }
 
-    /// Every runnable thread, those that await requests included.
+    /// Every runnable thread with its sequence, by id, those that await requests included. Threads may change meanwhile.
     pub fn runnable(&self) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
         self.find(0, is_runnable)
     }
 
-    /// Every thread that waits for a decision, from the id `from` on, then from 0.
+    /// Every thread that waits for a decision, with its sequence, by id: from `from` on, then from 0. Those that await requests do
+    /// not wait.
     pub fn waiting_from(&self, from: u32) -> impl Iterator<Item = (Subject, Sequence)> + '_ {
         self.find(from, |word| word & STATE == RUNNABLE)
     }
 
-    /// Those whose words are so, from the id `from` on, then from 0.
+    /// The threads whose words satisfy `is_so`, from the id `from` on, then from 0.
     fn find(&self, from: u32, is_so: fn(u64) -> bool) -> impl Iterator<Item = (Subject, Sequence)> {
         let (before, after) = self.slots.split_at(self.slots.len().min(from as usize));
         let ids = (from as usize..self.slots.len()).chain(0..before.len());
         ids.zip(after.iter().chain(before)).filter_map(move |(id, slot)| {
-            let word = slot.word.load(Ordering::SeqCst);
+            let word = slot.word.load(Ordering::Relaxed);
             let subject = Subject { id: id as u32, generation: generation(word) };
             is_so(word).then(|| (subject, sequence(word)))
         })
     }
 
-    /// Every id that was ever used, as an agent's snapshot wants it.
+    /// The record of every id that was ever used, by id, for an agent's snapshot. Each is of one moment; two may be of different
+    /// ones, and the messages of what changed in between follow.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.slots.iter().enumerate().filter_map(|(id, slot)| {
-            let word = slot.word.load(Ordering::SeqCst);
+            let word = slot.word.load(Ordering::Acquire);
             let record = Record {
                 subject: Subject { id: id as u32, generation: generation(word) },
                 sequence: sequence(word),
