@@ -1,27 +1,22 @@
 //! Percent-encoding of `grpc-message`.
 
 use http::HeaderValue;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 /// Bytes of a status message that are passed on; clients take headers of 8 KiB by default.
 pub const TEXT_MAX: usize = 2048;
 
+/// What is encoded beside bytes that are no ASCII (gRPC over HTTP/2, *Percent-Encoded*).
+const SET: &AsciiSet = &CONTROLS.add(b'%');
+
 /// A status message as a header's value. What is longer than [`TEXT_MAX`] is cut off.
 pub fn encode(text: &str) -> HeaderValue {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let mut encoded = Vec::with_capacity(end);
-    for &byte in &text.as_bytes()[..end] {
-        if (0x20..0x7f).contains(&byte) && byte != b'%' {
-            encoded.push(byte);
-        } else {
-            let [high, low] = [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]);
-            encoded.extend_from_slice(&[b'%', high, low]);
-        }
-    }
-    HeaderValue::from_bytes(&encoded).expect("only printable ASCII is left")
+    let encoded = utf8_percent_encode(&text[..end], SET).to_string();
+    HeaderValue::try_from(encoded).expect("only printable ASCII is left")
 }
 
 #[cfg(test)]
