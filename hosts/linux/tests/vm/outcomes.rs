@@ -16,9 +16,9 @@ use crate::processes::{
 /// Of this, the host looks after its cores at each quarter.
 const PATIENCE: Nanos = Nanos::from_millis(4 * 400);
 
-/// The codes that `sched.bpf.c` lists as its answers.
+/// The codes that the BPF programs list as its answers.
 fn answers() -> BTreeSet<&'static str> {
-    let source = include_str!("../../bpf/sched.bpf.c");
+    let source = include_str!("../../bpf/sched/state.h");
     let list = source.split("\nenum code {").nth(1).expect("the list is there");
     let list = list.split("CODES").next().expect("and ends there");
     list.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect()
