@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What the loader calls, the watchdog's timer, CPUs that come and go, begin and end. Part of sched.bpf.c. */
 
-/* What the loader does for an agent that rings a core's doorbell. */
-struct kick {
-	u32 core;
-};
-
 SEC("syscall")
 int wave_kick(struct kick *kick)
 {
@@ -22,17 +17,12 @@ int wave_kick(struct kick *kick)
 	return 0;
 }
 
-/* Gives a thread that waits for a decision to the host, for one run. */
-struct take {
-	u32 slot;
-};
-
 SEC("syscall")
 int wave_take(struct take *take)
 {
 	u32 slot = take->slot;
 	struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
-	if (slot >= subjects || !thread || state_of(READ(thread->word)) != RUNNABLE || thread->in_fifo)
+	if (slot >= subjects || !thread || state_of(READ(thread->word)) != STATE_RUNNABLE || thread->in_fifo)
 		return 1;
 	bool taken = false;
 	struct bpf_iter_scx_dsq it;

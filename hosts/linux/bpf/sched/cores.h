@@ -35,19 +35,19 @@ static __noinline int commit(u32 at, u32 slot, u32 generation, u32 sequence, u64
 		return TARGET_NOT_FOUND;
 	if (thread->enclave != enclave_of_core(at))
 		return NOT_PERMITTED;
-	if (state_of(word) == FREE)
+	if (state_of(word) == STATE_FREE)
 		return thread->narrow ? AFFINITY : TARGET_NOT_FOUND;
 	if ((u32)word != sequence)
 		return TARGET_STALE;
-	if (state_of(word) == RUNNING)
+	if (state_of(word) == STATE_RUNNING)
 		return TARGET_ON_CPU;
-	if (state_of(word) != RUNNABLE || thread->in_fifo)
+	if (state_of(word) != STATE_RUNNABLE || thread->in_fifo)
 		return TARGET_NOT_RUNNABLE;
 	/* It is alone there. */
 	int code = dsq_move_to_local(FIRST_DSQ + slot) ? COMPLETE : why_not(at, slot);
 	if (code == COMPLETE) {
 		thread->slice = slice;
-		__sync_val_compare_and_swap(&thread->word, word, word_of(sequence, RUNNING, own_number(at)));
+		__sync_val_compare_and_swap(&thread->word, word, word_of(sequence, STATE_RUNNING, own_number(at)));
 	} else if (code == EARLY && ++thread->early > EARLY_MAX) {
 		thread->early = 0;
 		return TARGET_NOT_RUNNABLE;
@@ -208,7 +208,7 @@ static __noinline int rescue(u32 at)
 	bpf_for(slot, 0, subjects)
 	{
 		struct thread *thread = bpf_map_lookup_elem(&threads, &slot);
-		if (thread && state_of(READ(thread->word)) == RUNNABLE && !thread->in_fifo &&
+		if (thread && state_of(READ(thread->word)) == STATE_RUNNABLE && !thread->in_fifo &&
 		    thread->enclave == enclave && dsq_move_to_local(FIRST_DSQ + slot))
 			return 1;
 	}

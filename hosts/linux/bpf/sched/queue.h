@@ -69,7 +69,7 @@ static __always_inline void lose(struct control *control, u32 enclave)
 {
 	if (!READ(control->lost)) {
 		WRITE(control->lost, 1);
-		ring(enclave, 1);
+		ring(enclave, BELL_CONTROL);
 	}
 }
 
@@ -77,13 +77,9 @@ static __always_inline void blame(struct control *control, u32 enclave)
 {
 	if (!READ(control->fault)) {
 		WRITE(control->fault, 1);
-		ring(enclave, 1);
+		ring(enclave, BELL_CONTROL);
 	}
 }
-
-struct entry {
-	u64 words[6];
-};
 
 /* An index into a window's queue; 0 where it is of an older window. */
 static __always_inline u64 index_of(u64 word, u64 epoch)
@@ -148,6 +144,6 @@ static __noinline int push(u32 enclave, u32 at, u64 tag, struct entry *entry)
 	fence(places);
 	struct line *parked = line_at(window, places->agent_parked);
 	if (parked && READ(parked->words[0]) == PARKED)
-		ring(enclave, 0);
+		ring(enclave, BELL_AGENT);
 	return 0;
 }

@@ -110,7 +110,7 @@ static __always_inline void join(struct task_struct *p, u32 enclave)
 	thread->yielded = thread->in_fifo = thread->narrow = 0;
 	thread->early = 0;
 	/* Nothing to tell until it is runnable. */
-	__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, FREE, 0));
+	__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, STATE_FREE, 0));
 }
 
 static __always_inline void leave(struct task_struct *p, u64 kind)
@@ -120,7 +120,7 @@ static __always_inline void leave(struct task_struct *p, u64 kind)
 	if (!thread)
 		return;
 	if (!thread->fresh)
-		tell(thread, slot, FREE, kind, 0);
+		tell(thread, slot, STATE_FREE, kind, 0);
 	thread->task = 0;
 	thread->fresh = 0;
 	thread->pid = 0;
@@ -163,7 +163,7 @@ void STRUCT_OPS(wave_enable, struct task_struct *p)
 
 void STRUCT_OPS(wave_disable, struct task_struct *p)
 {
-	leave(p, p->flags & PF_EXITING ? DEAD : DEPARTED);
+	leave(p, p->flags & PF_EXITING ? KIND_DEAD : KIND_DEPARTED);
 }
 
 void STRUCT_OPS(wave_set_cpumask, struct task_struct *p, const struct cpumask *mask)
@@ -175,7 +175,7 @@ void STRUCT_OPS(wave_set_cpumask, struct task_struct *p, const struct cpumask *m
 		join(p, enclave);
 	} else if (!fitting && thread) {
 		thread->narrow = 1;
-		leave(p, DEPARTED);
+		leave(p, KIND_DEPARTED);
 	}
 }
 
@@ -204,7 +204,7 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	struct control *control = control_of(enclave);
 	if (comes_first(p)) {
 		/* An agent that was a thread as any other until it came. */
-		leave(p, DEPARTED);
+		leave(p, KIND_DEPARTED);
 		/* At once when it wakes, as with a class of its own; among themselves they take turns. */
 		u64 at_once = enq_flags & SCX_ENQ_WAKEUP ? SCX_ENQ_PREEMPT : 0;
 		dsq_insert(p, SCX_DSQ_LOCAL, SCX_SLICE_DFL, enq_flags | at_once);
@@ -224,7 +224,7 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	u64 before = state_of(thread->word);
-	bool runs_on = before == RUNNING && (enq_flags & ENQUEUE_RESTORE) && p->on_cpu;
+	bool runs_on = before == STATE_RUNNING && (enq_flags & ENQUEUE_RESTORE) && p->on_cpu;
 	bool parks = READ(control->agent_decides);
 	thread->in_fifo = !parks;
 	thread->early = 0;
@@ -237,18 +237,18 @@ void STRUCT_OPS(wave_enqueue, struct task_struct *p, u64 enq_flags)
 	if (!parks)
 		kick_for(enclave, p);
 	/* Its attributes changed while it ran, and it goes on; or it waited, and still does. */
-	if (runs_on || (before == RUNNABLE && !thread->fresh))
+	if (runs_on || (before == STATE_RUNNABLE && !thread->fresh))
 		return;
-	u64 kind = WAKEUP;
+	u64 kind = KIND_WAKEUP;
 	u64 ran_ns = 0;
 	if (thread->fresh) {
-		kind = NEW;
-	} else if (before == RUNNING) {
-		kind = thread->yielded ? YIELD : PREEMPT;
+		kind = KIND_NEW;
+	} else if (before == STATE_RUNNING) {
+		kind = thread->yielded ? KIND_YIELD : KIND_PREEMPT;
 		ran_ns = thread->ran_ns;
 	}
 	thread->fresh = thread->yielded = 0;
-	tell(thread, slot, RUNNABLE, kind, ran_ns);
+	tell(thread, slot, STATE_RUNNABLE, kind, ran_ns);
 }
 
 void STRUCT_OPS(wave_running, struct task_struct *p)
@@ -264,8 +264,8 @@ void STRUCT_OPS(wave_running, struct task_struct *p)
 			set_slice(p, thread->slice);
 			thread->slice = 0;
 		}
-		if (state_of(thread->word) != RUNNING || thread->word >> 48 != place)
-			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, RUNNING, place));
+		if (state_of(thread->word) != STATE_RUNNING || thread->word >> 48 != place)
+			__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, STATE_RUNNING, place));
 	}
 	/* A run that no decision began: an agent must not believe that the core waits for it. */
 	if (at < all_cores && core && READ(core->record) & 1 << 24)
@@ -297,10 +297,10 @@ void STRUCT_OPS(wave_quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	if (thread->fresh) {
 		/* It ran when it joined: nobody has heard of it yet. */
-		__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, FREE, 0));
+		__sync_lock_test_and_set(&thread->word, word_of((u32)thread->word, STATE_FREE, 0));
 		return;
 	}
 	u64 before = state_of(thread->word);
 	thread->yielded = 0;
-	tell(thread, slot, BLOCKED_STATE, BLOCKED, before == RUNNING ? thread->ran_ns : 0);
+	tell(thread, slot, STATE_BLOCKED, KIND_BLOCKED, before == STATE_RUNNING ? thread->ran_ns : 0);
 }
