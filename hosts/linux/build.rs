@@ -21,7 +21,7 @@ const COMPILERS: [&str; 5] = ["clang-19", "clang-18", "clang-17", "clang-16", "c
 type Structures = [(&'static str, &'static str)];
 
 /// Files of Rust whose constants and structures C gets, and in which headers.
-const SHARED: [(&str, &str, &Structures); 1] = [
+const SHARED: [(&str, &str, &Structures); 3] = [
     (
         "src/sched/shared.rs",
         "sched.h",
@@ -36,6 +36,22 @@ const SHARED: [(&str, &str, &Structures); 1] = [
             ("TurnedOut", "turned_out"),
             ("Entry", "entry"),
             ("Step", "step"),
+        ],
+    ),
+    (
+        "src/memory/shared.rs",
+        "pages.h",
+        &[("Strip", "strip"), ("Exchange", "exchange"), ("Mapped", "area")],
+    ),
+    (
+        "src/record/shared.rs",
+        "record.h",
+        &[
+            ("Settings", "settings"),
+            ("Counts", "counts"),
+            ("Who", "who"),
+            ("Plain", "event"),
+            ("WithName", "named"),
         ],
     ),
 ];
