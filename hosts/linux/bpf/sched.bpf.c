@@ -14,8 +14,8 @@
  * Enclaves are CPUs that belong to no other. Each has a window, an agent and a FIFO of its own; `at` is a core among
  * those of all of them. Which enclave a thread joins is said by the loader (`enclave_of_task`), and inherited.
  *
- * Threads come one by one, or all of the machine's (`wave_all`). Then there is no class above but the real-time ones, and
- * kernel threads, the loader and agents come first by the host's hand.
+ * Threads come one by one, or all of the machine's (`wave_all`). Then there is no class above but the real-time ones,
+ * and kernel threads, the loader and agents come first by the host's hand.
  */
 #include "scx.h"
 

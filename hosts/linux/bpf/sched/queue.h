@@ -124,7 +124,8 @@ static __noinline int push(u32 enclave, u32 at, u64 tag, struct entry *entry)
 			}
 			WRITE(context->credit, epoch << INDEX_BITS | consumed);
 		}
-		if (__sync_val_compare_and_swap(&context->produced, place, epoch << INDEX_BITS | (produced + 1)) == place)
+		u64 next = epoch << INDEX_BITS | (produced + 1);
+		if (__sync_val_compare_and_swap(&context->produced, place, next) == place)
 			break;
 	}
 	if (tries == PUSHES_MAX) {
