@@ -130,8 +130,9 @@ static __always_inline void leave(struct task_struct *p, u64 kind)
 	bpf_map_push_elem(&free_slots, &slot, BPF_ANY);
 }
 
-/* What the loader says of a task holds for the children that it starts before it joins. */
-s32 STRUCT_OPS(wave_init_task, struct task_struct *p, struct scx_init_task_args *args)
+/* What the loader says of a task holds for the children that it starts before it joins. May sleep: kernels before
+ * 6.19 then wait for the memory of the note, and fork() fails less soon. */
+s32 STRUCT_OPS_SLEEPABLE(wave_init_task, struct task_struct *p, struct scx_init_task_args *args)
 {
 	struct task_struct *parent = bpf_get_current_task_btf();
 	if (!args->fork || parent->policy == SCHED_EXT)
