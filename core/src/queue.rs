@@ -26,7 +26,8 @@ pub const PAYLOAD_WORDS: usize = LINE_WORDS - 1;
 /// Lines that [`Consumer::prefetch_ahead`] asks for: a switch is shorter than a line's way between
 /// distant cores.
 const LINES_AHEAD: u64 = 2;
-const LAP_WORD: usize = LINE_WORDS - 1;
+/// The word of an entry that says its lap, kind and length: written last.
+pub const LAP_WORD: usize = LINE_WORDS - 1;
 
 /// Where a queue lies in its region, as both sides compute it from the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

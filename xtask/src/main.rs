@@ -14,11 +14,16 @@ use std::process::{Command, ExitCode};
 /// A file of code without its tests should be about one thing; beyond this it hardly is.
 const LINES_MAX: usize = 600;
 
+/// Columns of a line of C, where tabs stop at multiples of eight. Rust has rustfmt.
+const COLUMNS_MAX: usize = 120;
+
 /// Words that mark unfinished work. Split, so that this file passes its own check.
 const UNFINISHED: &[&str] = &[
     concat!("to", "do!("),
     concat!("unimple", "mented!("),
     concat!("FIX", "ME"),
+    concat!("TO", "DO"),
+    concat!("XX", "X"),
     concat!("#[ig", "nore"),
 ];
 
@@ -63,37 +68,80 @@ fn tracked_files() -> Result<Vec<PathBuf>, String> {
 }
 
 fn complaints(path: &Path) -> Vec<String> {
-    let Ok(text) = std::fs::read_to_string(path) else { return Vec::new() };
+    std::fs::read_to_string(path).map_or_else(|_| Vec::new(), |text| complaints_about(path, &text))
+}
+
+/// What is wrong with a file of this name and text.
+fn complaints_about(path: &Path, text: &str) -> Vec<String> {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    let is_c = matches!(extension, Some("c" | "h"));
+    if !is_c && extension != Some("rs") {
+        return Vec::new();
+    }
     let mut complaints = Vec::new();
     let mut complain = |line: usize, what: &str| {
         complaints.push(format!("{}:{line}: {what}", path.display()));
     };
-    let is_rust = path.extension().is_some_and(|extension| extension == "rs");
     for (at, line) in text.lines().enumerate() {
-        for word in UNFINISHED.iter().filter(|word| is_rust && line.contains(**word)) {
+        for word in UNFINISHED.iter().filter(|word| line.contains(**word)) {
             complain(at + 1, &format!("`{word}` marks unfinished work"));
+        }
+        if is_c && columns(line) > COLUMNS_MAX {
+            complain(at + 1, &format!("{} columns, of {COLUMNS_MAX} at most", columns(line)));
         }
     }
     let is_test = path.components().any(|part| part.as_os_str() == "tests")
         || path.file_name().is_some_and(|name| name.to_string_lossy().contains("tests"));
     let code = text.lines().take_while(|line| *line != "#[cfg(test)]").count();
-    if is_rust && !is_test && code > LINES_MAX {
+    if !is_test && code > LINES_MAX {
         complain(code, &format!("{code} lines without tests: what two things is this file about?"));
     }
     complaints
+}
+
+fn columns(line: &str) -> usize {
+    line.chars().fold(0, |at, letter| if letter == '\t' { at / 8 * 8 + 8 } else { at + 1 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn complaints_about(name: &str, text: &str) -> Vec<String> {
+        super::complaints_about(Path::new(name), text)
+    }
+
     #[test]
-    fn finds_unfinished_work() {
-        let path = std::env::temp_dir().join(format!("wave-tidy-{}.rs", std::process::id()));
-        std::fs::write(&path, format!("fn f() {{ {}) }}\n", UNFINISHED[0])).unwrap();
-        let found = complaints(&path);
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(found.len(), 1);
-        assert!(found[0].contains(":1:"), "{found:?}");
+    fn unfinished_work_is_found_in_rust_and_c() {
+        for (name, word) in
+            [("a.rs", UNFINISHED[0]), ("a.c", UNFINISHED[2]), ("a.h", UNFINISHED[4])]
+        {
+            let found = complaints_about(name, &format!("\n/* {word} */\n"));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains(":2:"), "{found:?}");
+        }
+        assert_eq!(complaints_about("a.md", UNFINISHED[0]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn long_files_are_found_in_rust_and_c_but_tests_may_be_long() {
+        let long = "x\n".repeat(LINES_MAX + 1);
+        for name in ["a.rs", "a.c", "a.h"] {
+            assert_eq!(complaints_about(name, &long).len(), 1, "{name}");
+            assert!(complaints_about(name, &long[2..]).is_empty(), "{name}");
+        }
+        assert!(complaints_about("a_tests.rs", &long).is_empty());
+        let tested = format!("#[cfg(test)]\n{long}");
+        assert!(complaints_about("a.rs", &tested).is_empty());
+    }
+
+    #[test]
+    fn long_lines_of_c_are_found_with_their_tabs() {
+        let wide = "x".repeat(COLUMNS_MAX + 1);
+        assert_eq!(complaints_about("a.h", &wide).len(), 1);
+        assert!(complaints_about("a.h", &wide[1..]).is_empty());
+        assert_eq!(complaints_about("a.c", &format!("x\t{}", &wide[..113])).len(), 1);
+        assert!(complaints_about("a.c", &format!("x\t{}", &wide[..112])).is_empty());
+        assert!(complaints_about("a.rs", &wide).is_empty());
     }
 }

@@ -5,22 +5,24 @@
  *
  *     clients ==gRPC==> wave agent --rpc SOCKET --listen ADDRESS ==queues==> this library
  *
- * A server has workers. Each worker belongs to one thread at a time, which asks it what came (wave_rpc_worker_poll), answers,
- * makes the answers travel (wave_rpc_worker_publish), and waits where nothing came (wave_rpc_worker_wait). Requests and replies
- * are the bytes of protobuf messages, which this library does not look at. docs/guide/rpc-c.md has a walk through
- * examples/kv.c.
+ * A server has workers. Each worker belongs to one thread at a time, which asks it what came (wave_rpc_worker_poll),
+ * answers, makes the answers travel (wave_rpc_worker_publish), and waits where nothing came (wave_rpc_worker_wait).
+ * Requests and replies are the bytes of protobuf messages, which this library does not look at. docs/guide/rpc-c.md has
+ * a walk through examples/kv.c.
  *
- * Errors. Functions return WAVE_RPC_OK (0), WAVE_RPC_YES (1) where they answer a question, or a negative number, and have then
- * done nothing. wave_rpc_error() says in words what the last failure of the calling thread was.
+ * Errors. Functions return WAVE_RPC_OK (0), WAVE_RPC_YES (1) where they answer a question, or a negative number, and
+ * have then done nothing. wave_rpc_error() says in words what the last failure of the calling thread was.
  *
- * Handles. They are given out by this library, and stay valid for the life of the process: one that is null, of another kind, or
- * of a server that was stopped is told by a negative number. Any other value is undefined behaviour, as any wrong pointer.
+ * Handles. They are given out by this library, and stay valid for the life of the process: one that is null, of another
+ * kind, or of a server that was stopped is told by a negative number. Any other value is undefined behaviour, as any
+ * wrong pointer.
  *
- * Threads. Functions of a server may be called by any thread, those of a worker by one thread at a time, and different workers
- * by different threads at once. A handle that is in use by another thread is told by WAVE_RPC_BUSY, never a race.
+ * Threads. Functions of a server may be called by any thread, those of a worker by one thread at a time, and different
+ * workers by different threads at once. A handle that is in use by another thread is told by WAVE_RPC_BUSY, never a
+ * race.
  *
- * Memory. What the program passes is read during the call and not kept. What an event points to belongs to the worker, and stays
- * as it is until the next wave_rpc_worker_poll of that worker.
+ * Memory. What the program passes is read during the call and not kept. What an event points to belongs to the worker,
+ * and stays as it is until the next wave_rpc_worker_poll of that worker.
  */
 #ifndef WAVE_RPC_H
 #define WAVE_RPC_H
@@ -54,8 +56,8 @@ uint32_t wave_rpc_version(void);
 #define WAVE_RPC_BAD_AGENT (-10)  /* the agent wrote nonsense, and is turned out */
 #define WAVE_RPC_INTERNAL (-11)   /* a mistake of the library's */
 
-/* What the last failure of the calling thread was, in English. Never null, empty where there was none. Valid until the thread's
- * next call of this library. */
+/* What the last failure of the calling thread was, in English. Never null, empty where there was none. Valid until the
+ * thread's next call of this library. */
 const char *wave_rpc_error(void);
 
 /* ---- A server ---- */
@@ -101,23 +103,23 @@ typedef struct wave_rpc_options {
 typedef struct wave_rpc_server wave_rpc_server;
 typedef struct wave_rpc_worker wave_rpc_worker;
 
-/* Starts a server, and puts its handle into *server. It listens for an agent at once; a thread of the library looks after that. An
- * agent may attach, go, and be replaced by another one at any time.
+/* Starts a server, and puts its handle into *server. It listens for an agent at once; a thread of the library looks
+ * after that. An agent may attach, go, and be replaced by another one at any time.
  *
- * Fails with WAVE_RPC_BAD_ARGUMENT (options that cannot be) or WAVE_RPC_SYSTEM (the socket: another server listens there, or no
- * permission); *server is then left alone. */
+ * Fails with WAVE_RPC_BAD_ARGUMENT (options that cannot be) or WAVE_RPC_SYSTEM (the socket: another server listens
+ * there, or no permission); *server is then left alone. */
 int32_t wave_rpc_server_start(const wave_rpc_options *options, wave_rpc_server **server);
 
-/* Puts worker number `index`, of 0 to workers - 1, into *worker. No call reaches a server unless every one of its workers is
- * polled. Fails with WAVE_RPC_BAD_ARGUMENT where there is no such worker. */
+/* Puts worker number `index`, of 0 to workers - 1, into *worker. No call reaches a server unless every one of its
+ * workers is polled. Fails with WAVE_RPC_BAD_ARGUMENT where there is no such worker. */
 int32_t wave_rpc_server_worker(wave_rpc_server *server, uint16_t index, wave_rpc_worker **worker);
 
 /* Whether an agent is attached: WAVE_RPC_YES or WAVE_RPC_OK. */
 int32_t wave_rpc_server_has_agent(wave_rpc_server *server);
 
-/* Stops a server: its socket is removed, its agent turned out, and clients whose calls are open get UNAVAILABLE from the agent.
- * Workers that wait are woken; every function of a worker then returns WAVE_RPC_STOPPED, and the first one that does gives back
- * what the worker had. To lose no reply, end all calls first. */
+/* Stops a server: its socket is removed, its agent turned out, and clients whose calls are open get UNAVAILABLE from
+ * the agent. Workers that wait are woken; every function of a worker then returns WAVE_RPC_STOPPED, and the first one
+ * that does gives back what the worker had. To lose no reply, end all calls first. */
 int32_t wave_rpc_server_stop(wave_rpc_server *server);
 
 /* ---- What comes ---- */
@@ -130,12 +132,12 @@ typedef uint64_t wave_rpc_call;
                                  wave_rpc_worker_finish, or by a reply with WAVE_RPC_END */
 #define WAVE_RPC_MESSAGE 2    /* a further message of the client's */
 #define WAVE_RPC_HALF_CLOSE 3 /* the client sends nothing more; only where no message said so by WAVE_RPC_END */
-#define WAVE_RPC_CANCEL 4     /* nobody waits for the call any more: the client went, or its time is up. It has to be ended
-                                 all the same; where its agent is gone, it has been (WAVE_RPC_NOT_OPEN) */
+#define WAVE_RPC_CANCEL 4     /* nobody waits for the call any more: the client went, or its time is up. It has to be
+                                 ended all the same; where its agent is gone, it has been (WAVE_RPC_NOT_OPEN) */
 
 /* wave_rpc_event.flags, and those of replies (wave_rpc_worker_message) */
 #define WAVE_RPC_HAS_MESSAGE 1 /* there is a message, be it an empty one */
-#define WAVE_RPC_END 2         /* the client sends nothing more; of a reply: it is the last, and the call ends with OK */
+#define WAVE_RPC_END 2         /* the client sends nothing more; of a reply: it is the last, and the call is OK */
 #define WAVE_RPC_COMPRESSED 4  /* it came compressed; of a reply: compress it, if the client takes that */
 
 /* wave_rpc_event.remaining_ns: for as long as it takes. */
@@ -157,9 +159,9 @@ typedef struct wave_rpc_event {
     size_t metadata_bytes;
 } wave_rpc_event;
 
-/* A pair of metadata. In what the program passes, `key` ends with a zero byte, and key_bytes is not looked at. In what it gets,
- * `key` has key_bytes bytes and no zero byte behind them. Keys have lower-case letters, digits, `_`, `-` and `.`; a value is ASCII,
- * 0x20 to 0x7e, or any bytes where its key ends with "-bin". */
+/* A pair of metadata. In what the program passes, `key` ends with a zero byte, and key_bytes is not looked at. In what
+ * it gets, `key` has key_bytes bytes and no zero byte behind them. Keys have lower-case letters, digits, `_`, `-` and
+ * `.`; a value is ASCII, 0x20 to 0x7e, or any bytes where its key ends with "-bin". */
 typedef struct wave_rpc_pair {
     const char *key;
     size_t key_bytes;
@@ -170,18 +172,18 @@ typedef struct wave_rpc_pair {
 /* The next thing that came: WAVE_RPC_YES and *event, or WAVE_RPC_OK where nothing has. Never waits. */
 int32_t wave_rpc_worker_poll(wave_rpc_worker *worker, wave_rpc_event *event);
 
-/* Makes replies travel, and waits for something to come, after a poll that found nothing: spins for as long as the options say, a
- * look for each call of this function, then sleeps until the agent rings, for 100 ms at most. It returns without anything now and
- * then: poll, and wait again. (A worker has no descriptor to wait on: what wakes it changes with its agent. A program with a
- * loop of its own gives workers threads of their own.) */
+/* Makes replies travel, and waits for something to come, after a poll that found nothing: spins for as long as the
+ * options say, a look for each call of this function, then sleeps until the agent rings, for 100 ms at most. It returns
+ * without anything now and then: poll, and wait again. (A worker has no descriptor to wait on: what wakes it changes
+ * with its agent. A program with a loop of its own gives workers threads of their own.) */
 int32_t wave_rpc_worker_wait(wave_rpc_worker *worker);
 
-/* Pair number `index` of the metadata of a WAVE_RPC_BEGIN: WAVE_RPC_YES and *pair, or WAVE_RPC_OK where there are not as many.
- * For an event of the worker's last poll. */
+/* Pair number `index` of the metadata of a WAVE_RPC_BEGIN: WAVE_RPC_YES and *pair, or WAVE_RPC_OK where there are not
+ * as many. For an event of the worker's last poll. */
 int32_t wave_rpc_event_metadata(const wave_rpc_event *event, size_t index, wave_rpc_pair *pair);
 
-/* Whether nobody waits for the call any more: WAVE_RPC_YES or WAVE_RPC_OK. Cheap enough for every few microseconds of a call
- * that takes long; the event comes all the same. */
+/* Whether nobody waits for the call any more: WAVE_RPC_YES or WAVE_RPC_OK. Cheap enough for every few microseconds of a
+ * call that takes long; the event comes all the same. */
 int32_t wave_rpc_worker_is_cancelled(wave_rpc_worker *worker, wave_rpc_call call);
 
 /* How long the call's client waits from now on, into *remaining_ns: 0 where its time is up, or WAVE_RPC_FOREVER. */
@@ -190,20 +192,22 @@ int32_t wave_rpc_worker_remaining(wave_rpc_worker *worker, wave_rpc_call call, u
 /* ---- What is answered: in any order of calls, and for several at a time ---- */
 
 /* Sends metadata before the first reply, once: `pairs_count` of them. */
-int32_t wave_rpc_worker_headers(wave_rpc_worker *worker, wave_rpc_call call, const wave_rpc_pair *pairs, size_t pairs_count);
+int32_t wave_rpc_worker_headers(wave_rpc_worker *worker, wave_rpc_call call, const wave_rpc_pair *pairs,
+                                size_t pairs_count);
 
-/* Sends a reply. With WAVE_RPC_END in `flags` it is the last, and the call has ended with OK; with WAVE_RPC_COMPRESSED it is
- * compressed. WAVE_RPC_BLOCKED: the client has not read enough of earlier replies; nothing was sent, poll and try again. */
+/* Sends a reply. With WAVE_RPC_END in `flags` it is the last, and the call has ended with OK; with WAVE_RPC_COMPRESSED
+ * it is compressed. WAVE_RPC_BLOCKED: the client has not read enough of earlier replies; nothing was sent, poll and try
+ * again. */
 int32_t wave_rpc_worker_message(wave_rpc_worker *worker, wave_rpc_call call, const void *message, size_t message_bytes,
                                 uint32_t flags);
 
-/* Ends a call with a status: `code` is gRPC's (0 is OK), `message` a text that ends with a zero byte, or null, `trailers`
- * `trailers_count` pairs that go with it. */
+/* Ends a call with a status: `code` is gRPC's (0 is OK), `message` a text that ends with a zero byte, or null,
+ * `trailers` `trailers_count` pairs that go with it. */
 int32_t wave_rpc_worker_finish(wave_rpc_worker *worker, wave_rpc_call call, int32_t code, const char *message,
                                const wave_rpc_pair *trailers, size_t trailers_count);
 
-/* Makes all travel that was answered since the last time: after each reply for the least delay, after several for the least work.
- * wave_rpc_worker_wait does so as well. */
+/* Makes all travel that was answered since the last time: after each reply for the least delay, after several for the
+ * least work. wave_rpc_worker_wait does so as well. */
 int32_t wave_rpc_worker_publish(wave_rpc_worker *worker);
 
 #ifdef __cplusplus

@@ -21,6 +21,12 @@ typedef __u64 u64;
 typedef __s16 s16;
 typedef __s32 s32;
 typedef __s64 s64;
+/* As generated headers call them. */
+typedef __u8 uint8_t;
+typedef __u16 uint16_t;
+typedef __u32 uint32_t;
+typedef __u64 uint64_t;
+typedef __s32 int32_t;
 typedef _Bool bool;
 #define true 1
 #define false 0

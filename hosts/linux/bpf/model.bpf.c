@@ -13,15 +13,6 @@
 #define __ksym __attribute__((section(".ksyms"), weak))
 #include "sched.bpf.c"
 
-struct step {
-	u32 operation;
-	u32 at;
-	u64 tag;
-	struct entry entry;
-};
-
-enum operation { SEND, DISPATCH, REFUSE };
-
 /* As serve_core has it, but for what the kernel is asked for. */
 static __always_inline void dispatch(u32 at, struct core *core)
 {

@@ -10,17 +10,13 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 
-/* Strips in one call. */
-#define STRIPS_MAX 256
-/* A strip is 16 MiB: 8 units, which one page table or one huge page each maps, of 8 batches of 64 pages. */
-#define UNITS 8
-#define UNIT_BATCHES 8
+#include "shared/pages.h"
+
+#define UNIT_BATCHES (BATCHES / UNITS)
 #define BATCH_PAGES 64
-#define TABLE_ENTRIES 512
 #define TABLE_BYTES 4096
 /* How many places are tried for where the kernel maps all memory: 1 GiB apart, within 128 TiB. */
 #define TRIES (1 << 17)
-#define MARK_WORDS 4
 
 /* x86: bits of page table entries. PROTNONE pages are present, but trap; SPECIAL ones are nobody's, as the
  * zero page is. */
@@ -68,50 +64,7 @@ extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
 extern struct task_struct *bpf_task_from_vpid(s32 pid) __ksym __weak;
 extern void bpf_task_release(struct task_struct *task) __ksym __weak;
 
-/* A bit per page, lowest first. Mirrored in src/memory/pages.rs, as are all that follow. */
-struct strip {
-	u64 young[UNITS * UNIT_BATCHES];
-	u64 present[UNITS * UNIT_BATCHES];
-	/* Units that are one huge page. */
-	u64 huge;
-};
-
-enum state { NOT_RUN, DONE, CHANGED };
-
-/* What the programs are asked, and what they answer. */
-struct {
-	/* Where the kernel maps all memory. */
-	u64 direct_map;
-	/* Which bits of an entry are its frame's address. */
-	u64 frames;
-	/* Of page tables. */
-	u32 levels;
-	u32 state;
-	/* Whose pages: the process, and which of its address spaces. */
-	u64 space;
-	s32 pid;
-	/* Strips to be read. */
-	u32 count;
-	/* What is in the page at `marked` is the complement of `mark`: so there is no other page like it. */
-	u64 marked;
-	u64 mark[MARK_WORDS];
-	/* The strip that is being read: its units' entries before and after, and one's pages. */
-	u64 units[UNITS];
-	u64 after[UNITS];
-	u64 table[TABLE_ENTRIES];
-	u64 addresses[STRIPS_MAX];
-	struct strip strips[STRIPS_MAX];
-} exchange = {};
-
-/* Something mapped; written by `areas`. */
-struct area {
-	u64 start;
-	u64 end;
-	u64 flags;
-	u64 space;
-	u32 has_file;
-	u32 has_operations;
-};
+struct exchange exchange = {};
 
 /* Names an address space for as long as the machine runs. */
 static __always_inline u64 space_of(struct mm_struct *mm)
@@ -175,7 +128,7 @@ __noinline int read_batch_slowly(u32 at, u32 batch)
 		present |= 1ull << page;
 		young |= ((value / ACCESSED) & 1) << page;
 	}
-	batch %= UNITS * UNIT_BATCHES;
+	batch %= BATCHES;
 	strip->young[batch] = young;
 	strip->present[batch] = present;
 	return 0;
@@ -200,7 +153,7 @@ __noinline int read_batch(u32 at, u32 batch)
 	}
 	if (any & (PROTNONE | SPECIAL))
 		return read_batch_slowly(at, batch);
-	batch %= UNITS * UNIT_BATCHES;
+	batch %= BATCHES;
 	strip->young[batch] = young & present;
 	strip->present[batch] = present;
 	return 0;

@@ -8,7 +8,8 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 
-#define NAME_BYTES 16
+#include "shared/record.h"
+
 /* Threads that are followed at a time. */
 #define WATCHED_MAX 65536
 /* Bytes of events that wait to be taken. */
@@ -45,52 +46,8 @@ struct bpf_iter__task {
 	struct task_struct *task;
 } WAVE_CO_RE;
 
-enum { SCOPE_ALL, SCOPE_TREE, SCOPE_CHILDREN };
-
-/* What to record; written before the programs are loaded. */
-const volatile struct {
-	u32 scope;
-	/* For SCOPE_TREE: the process, as the recorder's own namespace numbers it. */
-	u32 root;
-} settings = {};
-
-/* What was lost, and whether anything was found. */
-struct {
-	u64 dropped;
-	u64 unfollowed;
-	u64 followed;
-	/* The recorder's own process and thread, as the first namespace numbers them. */
-	u64 self;
-} counts = {};
-
-enum kind { SEEN = 1, MADE, WAKING, WAKEUP, SWITCH, EXIT };
-/* What became of a thread that left its CPU, or what it was doing when it was first seen. */
-enum doing { BLOCKED, RUNNABLE, RUNNING, DEAD };
-
-struct who {
-	u32 pid;
-	u32 born;
-};
-
-/* 32 bytes; mirrored in src/record/event.rs. */
-struct event {
-	u64 time_ns;
-	/* Whom it is about; for SWITCH who left, or none. */
-	struct who who;
-	/* WAKING, MADE: by whom. SWITCH: who came, or none. */
-	struct who other;
-	u16 cpu;
-	u8 kind;
-	u8 doing;
-	/* SEEN, MADE, EXIT: its process. */
-	u32 process;
-};
-
-/* SEEN, MADE, EXIT: an event with a name. */
-struct named {
-	struct event event;
-	char name[NAME_BYTES];
-};
+const volatile struct settings settings = {};
+struct counts counts = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -121,7 +78,7 @@ static __always_inline struct who name_of(struct task_struct *task)
 /* The idle threads have the id 0, and the recorder is not recorded. */
 static __always_inline bool is_watched(struct task_struct *task, const struct who *who)
 {
-	if (!who->pid || (u32)task->tgid == (u32)(counts.self >> 32))
+	if (!who->pid || (u32)task->tgid == (u32)(counts.recorder >> 32))
 		return false;
 	return settings.scope == SCOPE_ALL || bpf_map_lookup_elem(&watched, who);
 }
@@ -281,7 +238,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
 	struct who maker = name_of(parent), who = name_of(child);
 	bool follows = is_watched(parent, &maker);
-	bool ours = settings.scope == SCOPE_CHILDREN && bpf_get_current_pid_tgid() == counts.self;
+	bool ours = settings.scope == SCOPE_CHILDREN && bpf_get_current_pid_tgid() == counts.recorder;
 	struct named *named;
 
 	/* A thread of the recorder's own is no child of it. */
@@ -364,12 +321,12 @@ int seen(struct bpf_iter__task *context)
 	struct named *named;
 	struct who who;
 
-	counts.self = bpf_get_current_pid_tgid();
+	counts.recorder = bpf_get_current_pid_tgid();
 	if (!task)
 		return 0;
 	who = name_of(task);
 	if (!is_watched(task, &who)) {
-		if (settings.scope != SCOPE_TREE || (u32)task->tgid == (u32)(counts.self >> 32) || !descends(task))
+		if (settings.scope != SCOPE_TREE || (u32)task->tgid == (u32)(counts.recorder >> 32) || !descends(task))
 			return 0;
 		if (!watch(&who))
 			return 0;

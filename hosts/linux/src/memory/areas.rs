@@ -5,12 +5,13 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
+use zerocopy::FromBytes;
+
 use super::pages::Pages;
 use super::process::Process;
+use super::shared::Mapped;
 use crate::target::TargetError;
 
-/// Of `areas` in the BPF programs.
-const RECORD_BYTES: usize = 40;
 /// How often a process may execute another program while it is looked at.
 const TRIES: usize = 4;
 
@@ -152,20 +153,17 @@ fn by_iterator(pages: &mut Pages, process: &Process) -> Result<Map, String> {
             .iterate("areas", process.as_fd())
             .and_then(|mut records| records.read_to_end(&mut bytes));
         read.map_err(|error| format!("the BPF iterator over its mappings: {error}"))?;
-        let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
-        let record = |record: &[u8; RECORD_BYTES]| {
-            let (words, _) = record.as_chunks::<8>();
-            let [start, end, bits, space, has] =
-                [0, 1, 2, 3, 4].map(|at| u64::from_ne_bytes(words[at]));
-            // Two halves: a file, and operations.
-            let [file, operations] = [has as u32, (has >> 32) as u32];
-            (Area { start, end, kind: kind(bits, file != 0, operations != 0) }, space)
-        };
+        let records = bytes
+            .chunks_exact(size_of::<Mapped>())
+            .filter_map(|bytes| Mapped::read_from_bytes(bytes).ok());
         let mut map = Map::default();
-        let mut spaces = records.iter().map(|bytes| record(bytes).1);
+        let mut spaces = records.clone().map(|mapped| mapped.space);
         map.space = spaces.next().ok_or("it has nothing mapped any more")?;
         if spaces.all(|space| space == map.space) {
-            records.iter().for_each(|bytes| map.push(record(bytes).0));
+            for Mapped { start, end, flags, has_file, has_operations, .. } in records {
+                let kind = kind(flags, has_file != 0, has_operations != 0);
+                map.push(Area { start, end, kind });
+            }
             return Ok(map);
         }
     }

@@ -6,10 +6,11 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use super::advise::{Advice, AdviseError, Advised, advise};
-pub use super::pages::Strip;
-use super::pages::{DONE, Pages, STRIPS_MAX};
+use super::pages::Pages;
 use super::pattern::{self, Marked};
 use super::process::Process;
+pub use super::shared::Strip;
+use super::shared::{DONE, NOT_RUN, STRIPS_MAX};
 
 /// What a strip covers: 64 batches of 64 pages of 4 KiB.
 pub const STRIP_BYTES: u64 = 16 << 20;
@@ -160,7 +161,7 @@ impl AccessBits {
     }
 
     fn run(&mut self, process: &Process) -> io::Result<()> {
-        self.pages.exchange().state = 0;
+        self.pages.exchange().state = NOT_RUN;
         match self.backend {
             Backend::Walk => self.pages.run("walk"),
             Backend::Iterator => {

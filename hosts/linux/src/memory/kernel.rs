@@ -204,7 +204,7 @@ impl Tiers for Kernel {
         let (bits, map) = (&mut self.bits, &target.map);
         bits.read(&target.process, map.space, &[place.address], &mut self.read).ok()?;
         let strip = self.read.pop()?;
-        let mut bits = Bits { young: strip.young, present: strip.present, huge: strip.huge };
+        let mut bits = Bits { young: strip.young, present: strip.present, huge: strip.huge as u8 };
         keep_only(&map.areas, place.address, &mut bits);
         Some(bits)
     }

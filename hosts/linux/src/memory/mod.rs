@@ -18,6 +18,8 @@ mod own_swap;
 mod pages;
 mod pattern;
 mod process;
+#[allow(dead_code, reason = "some of it is C's alone")]
+mod shared;
 mod swap;
 
 pub use crate::device::DeviceOptions;

@@ -8,56 +8,16 @@ use std::ptr::NonNull;
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, ProgramInput, libbpf_sys};
 
+use super::shared::{BATCHES, Exchange, Strip};
 use crate::bpf::{self, Refusal};
 
 const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.bpf.o"));
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Strips in one call.
-pub(super) const STRIPS_MAX: usize = 256;
-pub(super) const MARK_WORDS: usize = 4;
-
-/// Which pages of 16 MiB were accessed, as the page table says: 64 batches of 64 pages, a bit each, lowest
-/// first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Strip {
-    /// Pages that were accessed since they were cleared.
-    pub young: [u64; 64],
-    /// Pages that are in memory.
-    pub present: [u64; 64],
-    /// Units of 2 MiB that are one huge page: all their pages are alike.
-    pub huge: u8,
-    padding: [u8; 7],
-}
-
 impl Strip {
     /// Nothing is there.
-    pub const EMPTY: Strip = Strip { young: [0; 64], present: [0; 64], huge: 0, padding: [0; 7] };
+    pub const EMPTY: Strip = Strip { young: [0; BATCHES], present: [0; BATCHES], huge: 0 };
 }
-
-const _: () = assert!(size_of::<Strip>() == 1032);
-
-pub(super) const DONE: u32 = 1;
-
-/// What the programs are asked, and what they answer. Valid whatever its bytes are.
-#[repr(C)]
-pub(super) struct Exchange {
-    pub(super) direct_map: u64,
-    pub(super) frames: u64,
-    pub(super) levels: u32,
-    pub(super) state: u32,
-    pub(super) space: u64,
-    pub(super) pid: i32,
-    pub(super) count: u32,
-    pub(super) marked: u64,
-    pub(super) mark: [u64; MARK_WORDS],
-    scratch: [u64; 8 + 8 + 512],
-    pub(super) addresses: [u64; STRIPS_MAX],
-    pub(super) strips: [Strip; STRIPS_MAX],
-}
-
-const _: () = assert!(std::mem::offset_of!(Exchange, addresses) == 80 + 528 * 8);
 
 /// Loaded programs.
 pub(super) struct Pages {

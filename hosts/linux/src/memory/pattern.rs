@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use super::advise::{Advice, advise};
 use super::areas::Areas;
 use super::bits::{AccessBits, STRIP_BYTES, Strip};
-use super::pages::MARK_WORDS;
 use super::process::Process;
+use super::shared::MARK_WORDS;
 
 const PAGE_BYTES: usize = 4096;
 /// Pages of a strip that are used.

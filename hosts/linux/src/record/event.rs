@@ -1,13 +1,9 @@
 //! What the kernel tells of its threads, as `bpf/record.bpf.c` puts it.
 
-/// A thread: an id that is used again is another thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Who {
-    /// Its id.
-    pub pid: u32,
-    /// A part of the time at which it was made.
-    pub born: u32,
-}
+use zerocopy::FromBytes;
+
+pub use super::shared::Who;
+use super::shared::{self, Plain};
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,39 +55,33 @@ pub struct Event {
     pub kind: Kind,
 }
 
-/// Bytes of an event without a name.
-const PLAIN: usize = 32;
-
 impl Event {
     /// Reads what the program wrote; `None` where it wrote nothing that is known.
     pub fn decode(bytes: &[u8]) -> Option<Event> {
-        let (plain, name) = bytes.split_at_checked(PLAIN)?;
-        let word = |at: usize| Some(u32::from_ne_bytes(plain.get(at..at + 4)?.try_into().ok()?));
-        let who = |at: usize| Some(Who { pid: word(at)?, born: word(at + 4)? });
+        let (plain, name) = Plain::read_from_prefix(bytes).ok()?;
+        let Plain { time_ns, who, other, cpu, .. } = plain;
         let some = |who: Who| (who.pid != 0).then_some(who);
         let named = || {
             let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
             let name = String::from_utf8_lossy(&name[..end]).into_owned();
-            Some(Named { process: word(28)?, name })
+            Named { process: plain.process, name }
         };
-        let doing = match plain[27] {
-            0 => Doing::Blocked,
-            1 => Doing::Runnable,
-            2 => Doing::Running,
-            3 => Doing::Dead,
+        let doing = match plain.doing {
+            shared::BLOCKED => Doing::Blocked,
+            shared::RUNNABLE => Doing::Runnable,
+            shared::RUNNING => Doing::Running,
+            shared::DEAD => Doing::Dead,
             _ => return None,
         };
-        let kind = match plain[26] {
-            1 => Kind::Seen(who(8)?, doing, named()?),
-            2 => Kind::Made(who(8)?, some(who(16)?), named()?),
-            3 => Kind::Waking(who(8)?, who(16)?),
-            4 => Kind::Wakeup(who(8)?),
-            5 => Kind::Switch(some(who(8)?).map(|who| (who, doing)), some(who(16)?)),
-            6 => Kind::Exit(who(8)?, named()?),
+        let kind = match plain.kind {
+            shared::SEEN => Kind::Seen(who, doing, named()),
+            shared::MADE => Kind::Made(who, some(other), named()),
+            shared::WAKING => Kind::Waking(who, other),
+            shared::WAKEUP => Kind::Wakeup(who),
+            shared::SWITCH => Kind::Switch(some(who).map(|who| (who, doing)), some(other)),
+            shared::EXIT => Kind::Exit(who, named()),
             _ => return None,
         };
-        let time_ns = u64::from_ne_bytes(plain[..8].try_into().ok()?);
-        let cpu = u16::from_ne_bytes(plain[24..26].try_into().ok()?);
         Some(Event { time_ns, cpu, kind })
     }
 }

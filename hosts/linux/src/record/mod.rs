@@ -7,6 +7,8 @@
 
 mod event;
 mod history;
+#[allow(dead_code, reason = "some of it is C's alone")]
+mod shared;
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -17,7 +19,9 @@ use std::rc::Rc;
 use libbpf_rs::{
     Iter, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, RingBuffer, RingBufferBuilder,
 };
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use self::shared::{Counts, SCOPE_ALL, SCOPE_CHILDREN, SCOPE_TREE, Settings};
 use crate::bpf::{self, Refusal};
 
 pub use event::{Doing, Event, Kind, Named, Who};
@@ -109,7 +113,7 @@ impl Recorder {
             Refusal::Other(words) => RecordError::Refused(words),
         })?;
         if let Scope::Process(pid) = scope
-            && recorder.count(FOLLOWED) == 0
+            && recorder.counts().followed == 0
         {
             return Err(RecordError::NoProcess(pid));
         }
@@ -119,15 +123,16 @@ impl Recorder {
     fn load(scope: Scope) -> libbpf_rs::Result<Recorder> {
         let mut open = ObjectBuilder::default().name("wave_record")?.open_memory(PROGRAMS)?;
         let (scope, root) = match scope {
-            Scope::All => (0_u32, 0),
-            Scope::Process(pid) => (1, pid),
-            Scope::Children => (2, 0),
+            Scope::All => (SCOPE_ALL, 0),
+            Scope::Process(pid) => (SCOPE_TREE, pid),
+            Scope::Children => (SCOPE_CHILDREN, 0),
         };
         let is_settings = |name: &std::ffi::OsStr| name.to_string_lossy().ends_with(".rodata");
         let mut settings = open.maps_mut().find(|map| is_settings(map.name()));
         let settings = settings.as_mut().and_then(|map| map.initial_value_mut());
         let settings = settings.ok_or_else(|| missing("settings"))?;
-        settings[..8].copy_from_slice(&[scope.to_ne_bytes(), root.to_ne_bytes()].concat());
+        let wanted = Settings { scope, root };
+        wanted.write_to_prefix(settings).map_err(|_| missing("settings"))?;
         let object = open.load()?;
         let map = |ending: &str| {
             let mut maps = object.maps();
@@ -201,23 +206,18 @@ impl Recorder {
     /// What was lost so far.
     pub fn lost(&self) -> Lost {
         let missed: u64 = self.object.progs().map(|program| misses(program.as_fd())).sum();
-        let events = self.count(DROPPED) + *self.unknown.borrow() + missed;
-        Lost { events, threads: self.count(UNFOLLOWED) }
+        let counts = self.counts();
+        let events = counts.dropped + *self.unknown.borrow() + missed;
+        Lost { events, threads: counts.unfollowed }
     }
 
-    /// One of the programs' counts, by its place.
-    fn count(&self, at: usize) -> u64 {
+    /// The programs' counts; zeros where they cannot be read.
+    fn counts(&self) -> Counts {
         let bytes = self.counts.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let bytes = bytes.ok().flatten().unwrap_or_default();
-        let word = bytes.get(at * 8..at * 8 + 8).and_then(|word| word.try_into().ok());
-        word.map_or(0, u64::from_ne_bytes)
+        Counts::read_from_prefix(&bytes).map_or_else(|_| Counts::new_zeroed(), |(counts, _)| counts)
     }
 }
-
-/// Places of the programs' counts.
-const DROPPED: usize = 0;
-const UNFOLLOWED: usize = 1;
-const FOLLOWED: usize = 2;
 
 /// How often the kernel did not run a program, as it was running already.
 fn misses(program: BorrowedFd<'_>) -> u64 {

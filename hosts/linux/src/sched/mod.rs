@@ -12,10 +12,14 @@
 //! commits it in `dispatch`. Without an agent it schedules by itself, first in first out. Without
 //! this process the kernel takes the threads back to its own default.
 
+mod answers;
 mod control;
 mod members;
 mod object;
 mod places;
+#[allow(dead_code, reason = "some of it is C's alone")]
+mod shared;
+mod table;
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -35,6 +39,8 @@ pub use wave_links::cpus;
 use wave_links::memory::stay_resident;
 use wave_links::socket::{Listener, SocketError};
 
+pub use answers::ANSWERS;
+
 pub use crate::device::DeviceOptions;
 use crate::device::Nic;
 pub use crate::target::{Group, TargetError};
@@ -43,7 +49,8 @@ use members::Members;
 pub use members::{JoinError, check};
 use object::Mechanism;
 pub use object::{LoadError, check_kernel};
-use places::{Behind, ENCLAVES_MAX, Part};
+use places::{Behind, Part};
+use shared::ENCLAVES_MAX;
 pub use wave_links::pci::Access;
 
 /// The scheduling class that a thread joins to be decided on.

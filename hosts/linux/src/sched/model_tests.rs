@@ -2,6 +2,7 @@
 //! words in both windows. Runs wherever BPF may be loaded; it takes no sched_ext.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, OnceLock};
 
 use proptest::collection::vec;
@@ -9,27 +10,23 @@ use proptest::prelude::*;
 use wave_core::clock::Nanos;
 use wave_core::endpoint::{Receiver, Sender};
 use wave_core::host::{Context, HostCore, Mechanism as Checks, Next, Signals};
-use wave_core::link::{Port, Side, Window as _};
+use wave_core::link::{Home, LINE_WORDS, Port, Side, Window as _};
 use wave_core::message::{Decision, FLAG_ATOMIC, Message};
 use wave_core::queue::{PushError, Tag};
+use wave_links::memory::Memory;
 use wave_links::shm::ShmPort;
+use wave_sched::wire::DECISION_RUN;
 use wave_skip::skip;
 
 use wave_core::layout::{Config, Layout};
 
 use super::super::places::Behind;
+use super::super::shared::{DISPATCH, Entry, REFUSE, SEND, Step};
 use super::*;
 
 const CORES: u16 = 2;
 /// Two cores and a CPU outside; the control context's queue is not the program's.
 const CONTEXTS: usize = 3;
-const DECISION_RUN: u16 = 1;
-/// `enum operation` of `bpf/model.bpf.c`.
-const SEND: u32 = 0;
-const DISPATCH: u32 = 1;
-const REFUSE: u32 = 2;
-/// Word of `struct core` whose upper half says that it is offline.
-const OFFLINE_WORD: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -114,8 +111,8 @@ impl Ends {
 struct Program {
     layout: Layout,
     object: Object,
-    control: Memory,
-    cores: Memory,
+    control: Table<Control>,
+    cores: Table<shared::Core>,
     windows: MapHandle,
 }
 
@@ -152,46 +149,38 @@ impl Program {
                     let part = Part { layout: &layout, cpus: &[0, 1], behind: Behind::Nothing };
                     let places = AllPlaces::new(&[part], layout.config.subjects, 3, false);
                     let into = map.initial_value_mut().unwrap();
-                    into[..size_of::<AllPlaces>()].copy_from_slice(places.bytes());
+                    into[..size_of::<AllPlaces>()].copy_from_slice(places.as_bytes());
                 }
                 _ => {}
             }
         }
         let object = open.load().unwrap();
         let find = |name: &str| object.maps().find(|map| map.name() == name).unwrap();
-        let control = Memory::map(find("control").as_fd(), CONTROL_LINES, 0, 0).unwrap();
-        let lines = CORE_LINES * u32::from(CORES);
-        let cores = Memory::map(find("core_states").as_fd(), lines, 0, 0).unwrap();
+        let control = Table::map(find("control").as_fd(), 1).unwrap();
+        let cores = Table::map(find("core_states").as_fd(), CORES.into()).unwrap();
         let windows = MapHandle::try_from(&find("windows")).unwrap();
         Program { layout, object, control, cores, windows }
     }
 
     fn step(&self, operation: u32, at: usize, tag: u64, words: [u64; 6]) {
-        let first = u64::from(operation) | (at as u64) << 32;
-        let mut step: Vec<u8> =
-            [first, tag].iter().chain(&words).flat_map(|word| word.to_ne_bytes()).collect();
+        let mut step = Step { operation, at: at as u32, tag, entry: Entry { words } };
         let program = self.object.progs_mut().find(|program| program.name() == "wave_step");
-        let input = ProgramInput { context_in: Some(&mut step), ..Default::default() };
+        let input = ProgramInput { context_in: Some(step.as_mut_bytes()), ..Default::default() };
         let output = program.unwrap().test_run(input).unwrap();
         assert_eq!(output.return_value, 0);
     }
 
-    fn control(&self, field: Field) -> &AtomicU64 {
-        &self.control.region(Home::Nic)[field as usize]
-    }
-
-    fn core(&self, core: usize) -> &[AtomicU64] {
-        let words = CORE_LINES as usize * LINE_WORDS;
-        &self.cores.region(Home::Nic)[core * words..][..words]
+    fn control(&self) -> &Control {
+        &self.control[0]
     }
 
     fn attach(&self) -> Window {
         let window = Window::new(&self.layout).unwrap();
-        let epoch = self.control(Field::Epoch).load(Ordering::SeqCst) + 1;
-        let key = ((epoch % WINDOWS) as u32).to_ne_bytes();
+        let epoch = self.control().epoch.load(Ordering::SeqCst) + 1;
+        let key = ((epoch % WINDOWS as u64) as u32).to_ne_bytes();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&window.fd()) as u32;
         self.windows.update(&key, &fd.to_ne_bytes(), MapFlags::ANY).unwrap();
-        self.control(Field::Epoch).store(epoch, Ordering::SeqCst);
+        self.control().epoch.store(epoch, Ordering::SeqCst);
         window
     }
 }
@@ -228,27 +217,25 @@ struct Both<'a> {
     away: Vec<bool>,
     made: Vec<TxnId>,
     pushed: Vec<u64>,
-    counted: Vec<Vec<u64>>,
+    counted: Vec<[u64; CODES]>,
 }
 
 impl<'a> Both<'a> {
     fn new(program: &'a Program) -> Both<'a> {
-        let cores = usize::from(CORES);
-        let counted = (0..cores).map(|core| program.core(core).iter().map(read).collect());
-        let runs = (0..cores).map(|core| (read(&program.core(core)[3]) >> 32) as u32).collect();
-        Both::attach(program, runs, counted.collect())
+        let counted = program.cores.iter().map(|core| core.outcomes.each_ref().map(read));
+        let runs = program.cores.iter().map(|core| (read(&core.record) >> 32) as u32);
+        Both::attach(program, runs.collect(), counted.collect())
     }
 
-    fn attach(program: &'a Program, runs: Vec<u32>, counted: Vec<Vec<u64>>) -> Both<'a> {
+    fn attach(program: &'a Program, runs: Vec<u32>, counted: Vec<[u64; CODES]>) -> Both<'a> {
         let layout = &program.layout;
         let window = program.attach();
         let (memory, _) =
             Memory::create("wave-model", layout.nic_lines, layout.host_lines, 0).unwrap();
         let memory = Arc::new(memory);
         let cores = runs.len();
-        for field in [Field::Lost, Field::Fault] {
-            program.control(field).store(0, Ordering::SeqCst);
-        }
+        program.control().lost.store(0, Ordering::SeqCst);
+        program.control().fault.store(0, Ordering::SeqCst);
         Both {
             program,
             ends: [Ends::new(layout, &window.memory), Ends::new(layout, &memory)],
@@ -341,10 +328,10 @@ impl<'a> Both<'a> {
                 }
             }
             Operation::Offline { core } => {
-                let word = &self.program.core(core)[OFFLINE_WORD];
-                word.fetch_or(1 << 32, Ordering::SeqCst);
+                let offline = &self.program.cores[core].offline;
+                offline.store(1, Ordering::SeqCst);
                 self.program.step(REFUSE, core, 0, [0; 6]);
-                word.fetch_and(u64::from(u32::MAX), Ordering::SeqCst);
+                offline.store(0, Ordering::SeqCst);
                 self.take(core, Some(Code::CpuOffline));
                 self.cores[core].refuse_all(&port, &mut AsDecided(Some(Code::CpuOffline)));
             }
@@ -394,7 +381,7 @@ impl<'a> Both<'a> {
     }
 
     fn count(&mut self, core: usize, code: Code) {
-        self.counted[core][CoreField::Outcomes as usize + code as usize] += 1;
+        self.counted[core][code as usize] += 1;
     }
 
     /// The same words in both windows, the same wishes, the same counters.
@@ -434,22 +421,21 @@ impl<'a> Both<'a> {
         };
         self.cores.iter_mut().for_each(|core| hear(core.take_signals()));
         hear(self.outside.take_signals());
-        let [bpf_fault, bpf_lost] = [Field::Fault, Field::Lost]
-            .map(|field| self.program.control(field).swap(0, Ordering::SeqCst) != 0);
+        let control = self.program.control();
+        let [bpf_fault, bpf_lost] =
+            [&control.fault, &control.lost].map(|word| word.swap(0, Ordering::SeqCst) != 0);
         assert_eq!(bpf_fault, fault, "faults");
         // An agent that is turned out for a fault needs no snapshot.
         assert!(bpf_lost == lost || fault, "losses: {bpf_lost}, {lost}");
-        let epoch = read(self.program.control(Field::Epoch));
+        let epoch = read(&control.epoch);
         for (at, core) in self.cores.iter().enumerate() {
-            let words: Vec<u64> = self.program.core(at).iter().map(read).collect();
-            let codes = |words: &[u64]| {
-                words[CoreField::Outcomes as usize..CoreField::Early as usize].to_vec()
-            };
-            assert_eq!(codes(&words), codes(&self.counted[at]), "core {at}");
+            let shared = &self.program.cores[at];
+            assert_eq!(shared.outcomes.each_ref().map(read), self.counted[at], "core {at}");
+            let word = read(&shared.record);
             let record = core.record();
-            assert_eq!((words[3] >> 32) as u32, record.run, "core {at}");
-            if words[CoreField::Epoch as usize] == epoch {
-                assert_eq!(TxnId::new(words[3] as u32), record.txn, "core {at}");
+            assert_eq!((word >> 32) as u32, record.run, "core {at}");
+            if read(&shared.epoch) == epoch {
+                assert_eq!(TxnId::new(word as u32), record.txn, "core {at}");
             }
         }
     }

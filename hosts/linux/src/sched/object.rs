@@ -3,30 +3,26 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput, RingBuffer,
     RingBufferBuilder,
 };
-use wave_core::link::{Home, LINE_WORDS};
 use wave_core::message::{Sequence, Subject, TxnId};
 use wave_core::outcome::Code;
 use wave_core::snapshot::{CoreRecord, Record, State};
 use wave_host::Core;
-use wave_links::memory::Memory;
+use zerocopy::{FromBytes, IntoBytes};
 
-use super::places::{AllPlaces, Part};
+use super::places::Part;
+use super::shared::{
+    AllPlaces, BELL_AGENT, CODES, Control, Kick, NO_ENCLAVE, Take, Thread, TurnedOut, WINDOWS,
+};
+use super::table::{Shared, Table};
+use super::{answers, shared};
 use crate::process;
 use crate::window::{Window, WindowError, array};
-
-/// As in the program.
-const WINDOWS: u64 = 4;
-const CORE_LINES: u32 = 4;
-const CONTROL_LINES: u32 = 2;
-const NO_ENCLAVE: u32 = u32::MAX;
-/// Codes from here up are not the program's to answer, and have no counter.
-const CODES: usize = CoreField::Early as usize - CoreField::Outcomes as usize;
 
 /// Why the mechanism could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -105,9 +101,9 @@ fn thread_fd(tid: i32) -> io::Result<OwnedFd> {
 struct Program {
     _link: Link,
     object: Object,
-    control: Memory,
-    threads: Memory,
-    cores: Memory,
+    control: Table<Control>,
+    threads: Table<Thread>,
+    cores: Table<shared::Core>,
     windows: MapHandle,
     far_rings: MapHandle,
     enclave_of_task: MapHandle,
@@ -161,7 +157,7 @@ impl Program {
                 name if name.ends_with(".rodata") => {
                     let bytes = map.initial_value_mut().ok_or(LoadError::Missing("constants"))?;
                     let into = bytes.get_mut(..size_of::<AllPlaces>());
-                    into.ok_or(LoadError::Missing("layout"))?.copy_from_slice(places.bytes());
+                    into.ok_or(LoadError::Missing("layout"))?.copy_from_slice(places.as_bytes());
                     Ok(())
                 }
                 _ => Ok(()),
@@ -169,14 +165,9 @@ impl Program {
             done.map_err(bpf("sizing a map"))?;
         }
         let mut object = open.load().map_err(bpf("loading the program"))?;
-        let mapped = |what: &'static str, name: &str, lines: u32| {
-            let map = object.maps().find(|map| map.name() == name);
-            let map = map.ok_or(LoadError::Missing(what))?;
-            Memory::map(map.as_fd(), lines, 0, 0).map_err(|error| LoadError::Map { what, error })
-        };
-        let control = mapped("control", "control", CONTROL_LINES * enclaves)?;
-        let threads = mapped("threads", "threads", subjects)?;
-        let core_states = mapped("cores", "core_states", CORE_LINES * places.all_cores)?;
+        let control = mapped(&object, "control", enclaves)?;
+        let threads = mapped(&object, "threads", subjects)?;
+        let core_states = mapped(&object, "core_states", places.all_cores)?;
         let kept = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == name);
             let map = map.ok_or(LoadError::Missing(name))?;
@@ -212,6 +203,16 @@ impl Program {
             everything,
         })
     }
+}
+
+/// One of the program's arrays, of `count` values.
+fn mapped<T: Shared>(
+    object: &Object,
+    name: &'static str,
+    count: u32,
+) -> Result<Table<T>, LoadError> {
+    let map = object.maps().find(|map| map.name() == name).ok_or(LoadError::Missing(name))?;
+    Table::map(map.as_fd(), count).map_err(|error| LoadError::Map { what: name, error })
 }
 
 /// Puts a map into an array of maps.
@@ -287,7 +288,7 @@ impl Mechanism {
         let bpf = |error| LoadError::Bpf { doing: "listening to the program", error };
         let mut builder = RingBufferBuilder::new();
         let heard = move |bytes: &[u8]| {
-            ring(Bells { agent: bytes.first() == Some(&0) });
+            ring(Bells { agent: bytes == BELL_AGENT.as_bytes() });
             0
         };
         builder.add(&self.bells, heard).map_err(bpf)?;
@@ -296,19 +297,18 @@ impl Mechanism {
 
     /// Interrupts a core, as its doorbell asks.
     pub(crate) fn kick(&self, core: u32) {
-        self.call("wave_kick", self.first_core + core);
+        self.call("wave_kick", Kick { core: self.first_core + core });
     }
 
     /// Gives a thread that waits for a decision to the host, for one run; whether that was so.
     pub(crate) fn take(&self, slot: u32) -> bool {
-        self.call("wave_take", slot) == Some(0)
+        self.call("wave_take", Take { slot }) == Some(0)
     }
 
-    /// Runs one of the program's entries with a number.
-    fn call(&self, name: &str, number: u32) -> Option<u32> {
+    /// Runs one of the program's entries.
+    fn call(&self, name: &str, mut context: impl FromBytes + IntoBytes) -> Option<u32> {
         let program = self.program.object.progs_mut().find(|program| program.name() == name)?;
-        let mut context = number.to_ne_bytes();
-        let input = ProgramInput { context_in: Some(&mut context), ..Default::default() };
+        let input = ProgramInput { context_in: Some(context.as_mut_bytes()), ..Default::default() };
         Some(program.test_run(input).ok()?.return_value)
     }
 
@@ -316,48 +316,47 @@ impl Mechanism {
         (0..self.core_count).for_each(|core| self.kick(core));
     }
 
-    fn control(&self, field: Field) -> &AtomicU64 {
-        let words = CONTROL_LINES as usize * LINE_WORDS;
-        &self.program.control.region(Home::Nic)[self.enclave as usize * words + field as usize]
+    fn control(&self) -> &Control {
+        &self.program.control[self.enclave as usize]
     }
 
     /// Says that somebody watches the agent.
     pub(crate) fn beat(&self, now_ns: u64) {
-        self.control(Field::Beat).store(now_ns, Ordering::SeqCst);
+        self.control().beat.store(now_ns, Ordering::SeqCst);
     }
 
     pub(crate) fn agent_decides(&self) -> bool {
-        self.control(Field::AgentDecides).load(Ordering::SeqCst) != 0
+        self.control().agent_decides.load(Ordering::SeqCst) != 0
     }
 
     pub(crate) fn set_agent_decides(&self, decides: bool) {
-        self.control(Field::AgentDecides).store(decides.into(), Ordering::SeqCst);
+        self.control().agent_decides.store(decides.into(), Ordering::SeqCst);
         if !decides {
             // Every core looks for what was left parked.
-            self.control(Field::Tick).fetch_add(1, Ordering::SeqCst);
+            self.control().tick.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     pub(crate) fn take_lost(&self) -> bool {
-        self.control(Field::Lost).swap(0, Ordering::SeqCst) != 0
+        self.control().lost.swap(0, Ordering::SeqCst) != 0
     }
 
     pub(crate) fn take_fault(&self) -> bool {
-        self.control(Field::Fault).swap(0, Ordering::SeqCst) != 0
+        self.control().fault.swap(0, Ordering::SeqCst) != 0
     }
 
     /// Times that the program itself turned an agent out, because nobody watched it.
     pub(crate) fn unwatched(&self) -> u64 {
-        self.control(Field::Fallbacks).load(Ordering::Relaxed)
+        self.control().fallbacks.load(Ordering::Relaxed)
     }
 
     /// Threads that joined when no slot was left, and stay with the host.
     pub(crate) fn without_slot(&self) -> u64 {
-        self.control(Field::WithoutSlot).load(Ordering::Relaxed)
+        self.control().without_slot.load(Ordering::Relaxed)
     }
 
     fn epoch(&self) -> u64 {
-        self.control(Field::Epoch).load(Ordering::SeqCst)
+        self.control().epoch.load(Ordering::SeqCst)
     }
 
     /// Points every context to another window, or to none. `far` is where the kernel has mapped the
@@ -368,7 +367,7 @@ impl Mechanism {
         far: Option<u64>,
     ) -> Result<(), LoadError> {
         let epoch = self.epoch() + 1;
-        let at = self.enclave * WINDOWS as u32 + (epoch % WINDOWS) as u32;
+        let at = self.enclave * WINDOWS as u32 + (epoch % WINDOWS as u64) as u32;
         let windows = &self.program.windows;
         let handing_over = |error| LoadError::Bpf { doing: "handing over a window", error };
         let far = far.unwrap_or(0).to_ne_bytes();
@@ -383,23 +382,21 @@ impl Mechanism {
                 let _ = windows.delete(&at.to_ne_bytes());
             }
         }
-        self.control(Field::Epoch).store(epoch, Ordering::SeqCst);
+        self.control().epoch.store(epoch, Ordering::SeqCst);
         Ok(())
     }
 
-    fn core_words(&self, core: u32) -> &[AtomicU64] {
-        let words = CORE_LINES as usize * LINE_WORDS;
-        let core = (self.first_core + core) as usize;
-        &self.program.cores.region(Home::Nic)[core * words..][..words]
+    /// This enclave's cores.
+    fn cores(&self) -> &[shared::Core] {
+        &self.program.cores[self.first_core as usize..][..self.core_count as usize]
     }
 
     /// Every core, as its supervisor sees it.
     pub(crate) fn supervised_cores(&self) -> Vec<Core> {
         let epoch = self.epoch();
-        let of = |core| {
-            let words = self.core_words(core);
-            let is_here = words[CoreField::Epoch as usize].load(Ordering::Acquire) == epoch;
-            let word = words[CoreField::Record as usize].load(Ordering::Acquire);
+        let of = |core: &shared::Core| {
+            let is_here = core.epoch.load(Ordering::Acquire) == epoch;
+            let word = core.record.load(Ordering::Acquire);
             let record = CoreRecord {
                 run: (word >> 32) as u32,
                 txn: TxnId::new(word as u32),
@@ -407,48 +404,27 @@ impl Mechanism {
             };
             Core { record, is_here, is_agents: true }
         };
-        (0..self.core_count).map(of).collect()
+        self.cores().iter().map(of).collect()
     }
 
     /// Each core's counters.
     pub(crate) fn core_stats(&self) -> Vec<super::CoreStats> {
-        (0..self.core_count).map(|core| self.stats_of(core)).collect()
-    }
-
-    fn stats_of(&self, core: u32) -> super::CoreStats {
-        let words = self.core_words(core);
-        let get = |at: usize| words[at].load(Ordering::Relaxed);
-        let outcome = |code: &Code| (*code, get(CoreField::Outcomes as usize + *code as usize));
-        super::CoreStats {
-            switches: get(CoreField::Outcomes as usize + Code::Complete as usize),
-            fallback_switches: get(CoreField::FallbackSwitches as usize),
-            outcomes: Code::ALL
-                .iter()
-                .filter(|code| (**code as usize) < CODES)
-                .map(outcome)
-                .filter(|(_, count)| *count > 0)
-                .collect(),
-            early: get(CoreField::Early as usize),
-        }
-    }
-
-    fn thread(&self, slot: u32) -> &[AtomicU64] {
-        &self.program.threads.region(Home::Nic)[slot as usize * LINE_WORDS..][..LINE_WORDS]
+        self.cores().iter().map(stats_of).collect()
     }
 
     /// Whether a slot's thread is this enclave's.
-    fn is_ours(&self, slot: u32) -> bool {
-        self.thread(slot)[4].load(Ordering::SeqCst) >> 56 == u64::from(self.enclave)
+    fn is_ours(&self, thread: &Thread) -> bool {
+        u32::from(thread.enclave.load(Ordering::SeqCst)) == self.enclave
     }
 
     /// A slot's record, of one moment.
     fn record(&self, slot: u32) -> Option<Record> {
-        let words = self.thread(slot);
+        let thread = &self.program.threads[slot as usize];
         loop {
-            let word = words[0].load(Ordering::SeqCst);
-            let generation = words[1].load(Ordering::SeqCst) as u32;
-            let ours = self.is_ours(slot);
-            if words[0].load(Ordering::SeqCst) != word {
+            let word = thread.word.load(Ordering::SeqCst);
+            let generation = thread.generation.load(Ordering::SeqCst);
+            let ours = self.is_ours(thread);
+            if thread.word.load(Ordering::SeqCst) != word {
                 continue;
             }
             let state = State::from_number((word >> 32) as u8).unwrap_or(State::Free);
@@ -499,10 +475,11 @@ impl Mechanism {
     /// Each of them, also those that no agent was told of yet.
     pub(crate) fn all_threads(&self) -> impl Iterator<Item = super::Thread> + '_ {
         (0..self.program.subjects).filter_map(|slot| {
-            let tid = (self.thread(slot)[1].load(Ordering::SeqCst) >> 32) as i32;
+            let thread = &self.program.threads[slot as usize];
+            let tid = thread.pid.load(Ordering::SeqCst) as i32;
             let Record { state, core, .. } = self.record(slot)?;
             let core = (state == State::Running).then_some(core);
-            (tid != 0 && self.is_ours(slot)).then_some(super::Thread { tid, state, core })
+            (tid != 0 && self.is_ours(thread)).then_some(super::Thread { tid, state, core })
         })
     }
 
@@ -514,12 +491,12 @@ impl Mechanism {
             .maps()
             .find(|map| map.name().to_string_lossy().ends_with(".bss"))?;
         let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
-        let text = |from: usize, len: usize| {
-            let bytes = bytes.get(from..from + len)?;
+        let (out, _) = TurnedOut::read_from_prefix(&bytes).ok()?;
+        let text = |bytes: &[u8]| {
             let end = bytes.iter().position(|byte| *byte == 0)?;
             (end > 0).then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
         };
-        let (reason, message) = (text(0, 128), text(128, 1024));
+        let (reason, message) = (text(&out.reason), text(&out.message));
         match (reason, message) {
             (Some(reason), Some(message)) => Some(format!("{reason}: {message}")),
             (reason, message) => reason.or(message),
@@ -527,28 +504,24 @@ impl Mechanism {
     }
 }
 
-/// Words of `struct control`.
-#[derive(Clone, Copy)]
-enum Field {
-    AgentDecides = 0,
-    Epoch = 1,
-    Beat = 2,
-    Lost = 3,
-    Fault = 4,
-    Tick = 5,
-    WithoutSlot = 6,
-    Fallbacks = 7,
+fn stats_of(core: &shared::Core) -> super::CoreStats {
+    let answered = |code: Code| core.outcomes[code as usize].load(Ordering::Relaxed);
+    let outcomes = answers::ANSWERS.map(|code| (code, answered(code)));
+    super::CoreStats {
+        switches: answered(Code::Complete),
+        fallback_switches: core.fallback_switches.load(Ordering::Relaxed),
+        outcomes: outcomes.into_iter().filter(|(_, count)| *count > 0).collect(),
+        early: core.early.load(Ordering::Relaxed),
+    }
 }
 
-/// Words of `struct core`.
-#[derive(Clone, Copy)]
-enum CoreField {
-    Epoch = 0,
-    Record = 3,
-    FallbackSwitches = 6,
-    Outcomes = 7,
-    Early = 26,
-}
+const _: () = {
+    let mut at = 0;
+    while at < answers::ANSWERS.len() {
+        assert!((answers::ANSWERS[at] as usize) < CODES, "each answer has its counter");
+        at += 1;
+    }
+};
 
 /// Whether a scheduler can be loaded here and now.
 pub fn check_kernel() -> Result<(), LoadError> {

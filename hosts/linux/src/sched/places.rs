@@ -2,54 +2,11 @@
 
 use wave_core::layout::Layout;
 use wave_core::link::Home;
+use zerocopy::FromZeros;
 
-/// As in the program.
-const CPUS_MAX: usize = 1024;
-/// As in the program: enclaves at once.
-pub(super) const ENCLAVES_MAX: usize = 8;
+use super::shared::{AllPlaces, CPUS_MAX, ENCLAVES_MAX, Places};
+
 const NO_CORE: u16 = u16::MAX;
-
-/// `struct places` of the program: one enclave's.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Places {
-    patience_ns: u64,
-    cores: u32,
-    first_core: u32,
-    agent_parked: u32,
-    preempt: u32,
-    core_status: u32,
-    messages_first: u32,
-    messages_credit: u32,
-    messages_shift: u32,
-    decisions_first: u32,
-    decisions_credit: u32,
-    decisions_shift: u32,
-    decisions_far: u16,
-    clock_is_fence: u16,
-    context_of_cpu: [u16; CPUS_MAX],
-}
-
-/// `struct layout` of the program.
-#[repr(C)]
-pub(super) struct AllPlaces {
-    round_ns: u64,
-    enclaves: u32,
-    pub(super) all_cores: u32,
-    subjects: u32,
-    cpus_possible: u32,
-    everything: u32,
-    unused: u32,
-    places: [Places; ENCLAVES_MAX],
-    core_of_cpu: [u16; CPUS_MAX],
-    cpu_of_core: [u16; CPUS_MAX],
-    enclave_of_core: [u16; CPUS_MAX],
-}
-
-const _: () = assert!(size_of::<Places>() == 8 + 12 * 4 + 2 * CPUS_MAX);
-const _: () = assert!(
-    size_of::<AllPlaces>() == 8 + 6 * 4 + ENCLAVES_MAX * size_of::<Places>() + 3 * 2 * CPUS_MAX
-);
 
 /// What the program is to know of one enclave.
 pub(super) struct Part<'a> {
@@ -59,24 +16,6 @@ pub(super) struct Part<'a> {
 }
 
 impl Places {
-    const NONE: Places = Places {
-        patience_ns: 0,
-        cores: 0,
-        first_core: 0,
-        agent_parked: 0,
-        preempt: 0,
-        core_status: 0,
-        messages_first: 0,
-        messages_credit: 0,
-        messages_shift: 0,
-        decisions_first: 0,
-        decisions_credit: 0,
-        decisions_shift: 0,
-        decisions_far: 0,
-        clock_is_fence: 0,
-        context_of_cpu: [0; CPUS_MAX],
-    };
-
     fn new(part: &Part<'_>, first_core: u32, cpus_possible: usize) -> Places {
         let layout = part.layout;
         let line = |home: Home, line: u32| match home {
@@ -99,7 +38,7 @@ impl Places {
             decisions_shift: decisions.ring.entries.trailing_zeros(),
             decisions_far: (part.behind == Behind::Device { decisions: true }).into(),
             clock_is_fence: (part.behind != Behind::Nothing && is_emulated_in_one_thread()).into(),
-            ..Places::NONE
+            ..Places::new_zeroed()
         };
         let mut outside = part.cpus.len() as u16;
         for cpu in 0..cpus_possible.min(CPUS_MAX) {
@@ -127,7 +66,7 @@ impl AllPlaces {
             cpus_possible: cpus_possible as u32,
             everything: everything.into(),
             unused: 0,
-            places: [Places::NONE; ENCLAVES_MAX],
+            places: [Places::new_zeroed(); ENCLAVES_MAX],
             core_of_cpu: [NO_CORE; CPUS_MAX],
             cpu_of_core: [0; CPUS_MAX],
             enclave_of_core: [0; CPUS_MAX],
@@ -143,14 +82,6 @@ impl AllPlaces {
             }
         }
         all
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the struct is `repr(C)` without padding (its size is asserted), and any byte of
-        // an integer may be read.
-        unsafe {
-            std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<AllPlaces>())
-        }
     }
 }
 

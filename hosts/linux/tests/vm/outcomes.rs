@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use wave_core::clock::Nanos;
 use wave_core::message::{Decision, FLAG_ATOMIC, Sequence, Subject};
 use wave_core::outcome::Code;
+use wave_linux::sched::ANSWERS;
 use wave_sched::wire::Kind;
 
 use crate::enclaves::two as two_enclaves;
@@ -15,14 +16,6 @@ use crate::processes::{
 
 /// Of this, the host looks after its cores at each quarter.
 const PATIENCE: Nanos = Nanos::from_millis(4 * 400);
-
-/// The codes that `sched.bpf.c` lists as its answers.
-fn answers() -> BTreeSet<&'static str> {
-    let source = include_str!("../../bpf/sched.bpf.c");
-    let list = source.split("\nenum code {").nth(1).expect("the list is there");
-    let list = list.split("CODES").next().expect("and ends there");
-    list.lines().filter_map(|line| Some(line.split_once(" = ")?.0.trim())).collect()
-}
 
 /// Wakes a thread, and returns as whom the agent knows it.
 fn wake_new(hand: &mut Hand, puppet: &Puppet) -> Subject {
@@ -125,7 +118,7 @@ fn every_outcome_is_provoked_told_and_counted() {
     assert_eq!(theirs.decide(0, theirs.right(subject)), Code::Complete);
     assert_eq!(count(&second.stats(), Code::NotPermitted), 1);
     provoked.insert(Code::NotPermitted.name());
-    assert_eq!(answers(), provoked);
+    assert_eq!(BTreeSet::from(ANSWERS.map(Code::name)), provoked);
     drop(theirs);
 }
 

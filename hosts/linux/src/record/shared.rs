@@ -1,0 +1,83 @@
+//! What this process shares with the BPF programs of `bpf/record.bpf.c`: `build.rs` writes `shared/record.h` of it for C.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Bytes of a thread's name, with the zero at its end.
+pub const NAME_BYTES: usize = 16;
+
+/// Every thread of the machine is recorded.
+pub const SCOPE_ALL: u32 = 0;
+/// A process and its children are.
+pub const SCOPE_TREE: u32 = 1;
+/// What the recorder's thread starts is.
+pub const SCOPE_CHILDREN: u32 = 2;
+
+/// What to record; written before the programs are loaded.
+#[derive(Clone, Copy, Immutable, IntoBytes)]
+#[repr(C)]
+pub struct Settings {
+    pub scope: u32,
+    /// For SCOPE_TREE: the process, as the recorder's own namespace numbers it.
+    pub root: u32,
+}
+
+/// What was lost, and whether anything was found.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct Counts {
+    pub dropped: u64,
+    pub unfollowed: u64,
+    pub followed: u64,
+    /// The recorder's own process and thread, as the first namespace numbers them.
+    pub recorder: u64,
+}
+
+/// Kinds of events.
+pub const SEEN: u8 = 1;
+pub const MADE: u8 = 2;
+pub const WAKING: u8 = 3;
+pub const WAKEUP: u8 = 4;
+pub const SWITCH: u8 = 5;
+pub const EXIT: u8 = 6;
+
+/// What became of a thread that left its CPU, or what it was doing when it was first seen.
+pub const BLOCKED: u8 = 0;
+pub const RUNNABLE: u8 = 1;
+pub const RUNNING: u8 = 2;
+pub const DEAD: u8 = 3;
+
+/// A thread: an id that is used again is another thread.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, FromBytes, Immutable, IntoBytes,
+)]
+#[repr(C)]
+pub struct Who {
+    /// Its id.
+    pub pid: u32,
+    /// A part of the time at which it was made.
+    pub born: u32,
+}
+
+/// An event without a name.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
+#[repr(C)]
+pub struct Plain {
+    pub time_ns: u64,
+    /// Whom it is about; for SWITCH who left, or none.
+    pub who: Who,
+    /// WAKING, MADE: by whom. SWITCH: who came, or none.
+    pub other: Who,
+    pub cpu: u16,
+    pub kind: u8,
+    pub doing: u8,
+    /// SEEN, MADE, EXIT: its process.
+    pub process: u32,
+}
+
+/// SEEN, MADE, EXIT: an event with a name.
+#[derive(IntoBytes)]
+#[repr(C)]
+pub struct WithName {
+    event: Plain,
+    name: [u8; NAME_BYTES],
+}

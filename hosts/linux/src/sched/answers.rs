@@ -1,0 +1,20 @@
+//! The outcome codes that the BPF program answers.
+
+use wave_core::outcome::Code;
+
+/// Each code that the program answers. `build.rs` names these to it and no others, so that it can answer no other; a
+/// test in the virtual machine provokes each of them.
+pub const ANSWERS: [Code; 12] = [
+    Code::Complete,
+    Code::TargetOnCpu,
+    Code::TargetStale,
+    Code::TargetNotFound,
+    Code::TargetNotRunnable,
+    Code::CpuOffline,
+    Code::CpuUnavailable,
+    Code::InvalidFlags,
+    Code::NotPermitted,
+    Code::UnsupportedVersion,
+    Code::Affinity,
+    Code::Unsupported,
+];

@@ -1,0 +1,187 @@
+//! What this process shares with the BPF program `bpf/sched.bpf.c`: `build.rs` writes `shared/sched.h` of it for C.
+//!
+//! A structure of plain integers is handed over before anything runs, or with a call. What both sides reach while the
+//! program runs is of atomics alone. `IntoBytes` refuses padding, so that C lays them out alike.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// CPUs at most. A power of two.
+pub const CPUS_MAX: usize = 1024;
+/// Enclaves at once. A power of two.
+pub const ENCLAVES_MAX: usize = 8;
+/// Windows of each enclave.
+pub const WINDOWS: usize = 4;
+/// Outcome codes below this have a counter: all that the program answers (`answers.rs`).
+pub const CODES: usize = 19;
+/// In `enclave_of_task`: the task joins no enclave.
+pub const NO_ENCLAVE: u32 = 0xffff_ffff;
+
+/// On an enclave's bell: ring the agent.
+pub const BELL_AGENT: u64 = 0;
+/// On an enclave's bell: look at `control`.
+pub const BELL_CONTROL: u64 = 1;
+
+/// Where the parts of an enclave's window lie, in lines from its start; rings are `1 << shift` lines each.
+#[derive(Clone, Copy, FromBytes, Immutable, IntoBytes)]
+#[repr(C)]
+pub struct Places {
+    pub patience_ns: u64,
+    /// Its cores are `cores` ones from `first_core` on.
+    pub cores: u32,
+    pub first_core: u32,
+    pub agent_parked: u32,
+    pub preempt: u32,
+    pub core_status: u32,
+    pub messages_first: u32,
+    pub messages_credit: u32,
+    pub messages_shift: u32,
+    pub decisions_first: u32,
+    pub decisions_credit: u32,
+    pub decisions_shift: u32,
+    /// The rings of decisions lie in a device's memory (see `far_rings`).
+    pub decisions_far: u16,
+    /// See `fence()`.
+    pub clock_is_fence: u16,
+    /// The queue of messages of each CPU: the core's own, or one of a CPU outside the enclave.
+    pub context_of_cpu: [u16; CPUS_MAX],
+}
+
+/// What the loader says before anything runs.
+#[derive(FromBytes, Immutable, IntoBytes)]
+#[repr(C)]
+pub struct AllPlaces {
+    pub round_ns: u64,
+    pub enclaves: u32,
+    pub all_cores: u32,
+    pub subjects: u32,
+    pub cpus_possible: u32,
+    /// All threads of the machine are here, and not only those that joined.
+    pub everything: u32,
+    pub unused: u32,
+    pub places: [Places; ENCLAVES_MAX],
+    /// `all_cores` and more: none.
+    pub core_of_cpu: [u16; CPUS_MAX],
+    pub cpu_of_core: [u16; CPUS_MAX],
+    pub enclave_of_core: [u16; CPUS_MAX],
+}
+
+/// An enclave's. The loader and the program; nobody else sees it.
+#[derive(FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct Control {
+    pub agent_decides: AtomicU64,
+    /// Bumped with each change of window; `windows[epoch % WINDOWS]` is the current one.
+    pub epoch: AtomicU64,
+    /// When the control thread last looked, in ns of CLOCK_MONOTONIC.
+    pub beat: AtomicU64,
+    /// Something went missing on the way to the agent.
+    pub lost: AtomicU64,
+    /// The agent wrote what no agent of ours writes.
+    pub fault: AtomicU64,
+    /// Counts the timer's rounds.
+    pub tick: AtomicU64,
+    /// Joined without a slot left.
+    pub without_slot: AtomicU64,
+    pub fallbacks: AtomicU64,
+    /// Threads that have a slot.
+    held: AtomicU64,
+    /// The timer's last round found somebody in the FIFO.
+    fifo_waits: AtomicU64,
+    unused: [AtomicU64; 6],
+}
+
+/// A slot.
+#[derive(FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct Thread {
+    /// `sequence | state << 32 | core << 48`, as in a snapshot.
+    pub word: AtomicU64,
+    pub generation: AtomicU32,
+    pub pid: AtomicU32,
+    started_ns: AtomicU64,
+    ran_ns: AtomicU64,
+    early: AtomicU32,
+    fresh: AtomicU8,
+    yielded: AtomicU8,
+    in_fifo: AtomicU8,
+    pub enclave: AtomicU8,
+    /// The task's address, while the slot is its own.
+    task: AtomicU64,
+    /// How long its next run may be, as its decision says; 0 is without end.
+    slice: AtomicU64,
+    /// Left because of its affinity, and nobody has the slot since.
+    narrow: AtomicU8,
+    /// It was in its DSQ when it could not be moved.
+    stuck: AtomicU8,
+    unused: [AtomicU8; 6],
+}
+
+/// A core.
+#[derive(FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct Core {
+    pub epoch: AtomicU64,
+    consumed: AtomicU64,
+    credited: AtomicU64,
+    /// `run << 32 | asks << 24 | txn` of the last answer: what a snapshot tells.
+    pub record: AtomicU64,
+    parked: AtomicU32,
+    pub offline: AtomicU32,
+    scanned: AtomicU64,
+    pub fallback_switches: AtomicU64,
+    /// How often each code was answered.
+    pub outcomes: [AtomicU64; CODES],
+    /// Looks that came before the thread was in its DSQ.
+    pub early: AtomicU64,
+    /// Somebody looks at its queue of decisions: the CPU itself, or another in its place.
+    claimed: AtomicU64,
+    /// The timer's last round found somebody that waits behind its run, without a decision.
+    local_waits: AtomicU64,
+    unused: [AtomicU64; 3],
+}
+
+/// Of `wave_kick`: what the loader does for an agent that rings a core's doorbell.
+#[derive(Clone, Copy, FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct Kick {
+    pub core: u32,
+}
+
+/// Of `wave_take`: gives a thread that waits for a decision to the host, for one run.
+#[derive(Clone, Copy, FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct Take {
+    pub slot: u32,
+}
+
+/// Why the kernel turned the program out.
+#[derive(FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct TurnedOut {
+    pub reason: [u8; 128],
+    pub message: [u8; 1024],
+}
+
+/// Payload of an entry in a queue of messages.
+#[derive(Clone, Copy, FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct Entry {
+    pub words: [u64; 6],
+}
+
+/// Operations of [`Step`].
+pub const SEND: u32 = 0;
+pub const DISPATCH: u32 = 1;
+pub const REFUSE: u32 = 2;
+
+/// Of `wave_step` (`bpf/model.bpf.c`, which only a test loads).
+#[derive(Clone, Copy, FromBytes, IntoBytes)]
+#[repr(C)]
+pub struct Step {
+    pub operation: u32,
+    pub at: u32,
+    pub tag: u64,
+    pub entry: Entry,
+}
