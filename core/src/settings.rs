@@ -371,6 +371,18 @@ pub struct Known {
     pub settings: &'static [Setting],
 }
 
+impl Known {
+    /// The settings in a text that begins with the policy's name.
+    ///
+    /// # Errors
+    /// Says what is unknown, or no value, and what is allowed.
+    pub fn parse<'a>(&self, text: &'a str) -> Result<Settings<'a>, PolicyError> {
+        let given = text.split_once(':').map_or("", |(_, given)| given);
+        let settings = Settings::parse(given, self.settings);
+        settings.map_err(|error| PolicyError::Setting { policy: self.name, error })
+    }
+}
+
 /// Makes a policy for an enclave of this configuration.
 pub type Make<T> = fn(&Config, &Settings<'_>) -> Result<Box<T>, SettingError>;
 
@@ -432,15 +444,12 @@ impl<T: ?Sized> Policies<T> {
         &self,
         text: &'a str,
     ) -> Result<(&'static str, Settings<'a>, Make<T>), PolicyError> {
-        let (name, given) = text.split_once(':').unwrap_or((text, ""));
+        let name = text.split_once(':').map_or(text, |(name, _)| name);
         let Some((known, make)) = self.0.iter().find(|(known, _)| known.name == name) else {
             let shipped = self.0.iter().map(|(known, _)| known.name).collect();
             return Err(PolicyError::Unknown { name: name.to_string(), shipped });
         };
-        let settings = Settings::parse(given, known.settings);
-        settings
-            .map(|settings| (known.name, settings, *make))
-            .map_err(|error| PolicyError::Setting { policy: known.name, error })
+        known.parse(text).map(|settings| (known.name, settings, *make))
     }
 
     /// The policy's name and its settings, of a text that has both.

@@ -23,6 +23,8 @@ const ENOUGH: u64 = 500;
 const FAILURES_MAX: usize = 20;
 /// Number of seeds of one run.
 const SEEDS_MAX: u64 = 1 << 32;
+/// Number of threads alive at once, at most.
+const THREADS_MAX: i64 = 1 << 16;
 /// Seeds are below this, so that no sum of a seed and a count overflows.
 const SEED_END: u64 = 1 << 48;
 
@@ -77,7 +79,7 @@ pub struct FuzzArgs {
     #[arg(long, requires = "seed")]
     messages: Option<u64>,
     /// Keep at most this many threads alive at once.
-    #[arg(long, requires = "seed")]
+    #[arg(long, requires = "seed", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     threads: Option<u32>,
     /// Run only the first enclave.
     #[arg(long, requires = "seed")]
@@ -144,8 +146,8 @@ struct Sum {
     failures: Vec<Value>,
     /// Does not depend on the order in which histories ended.
     trace_hash: u64,
-    /// Why a seed's history cannot run at all.
-    refused: Option<String>,
+    /// The first seed found whose history cannot run at all, and why.
+    refused: Option<(u64, String)>,
 }
 
 impl Sum {
@@ -190,9 +192,13 @@ pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
     };
     let (from, count) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
     let sum = run(args, &overrides, from, count);
-    if let Some(why) = &sum.refused {
+    // What was found before is worth knowing all the same.
+    let refused = sum.refused.as_ref().map(|(seed, why)| format!("seed {seed}: {why}"));
+    if let Some(why) = &refused {
         note!("{} fuzz: {why}", program());
-        return ExitCode::from(2);
+        if sum.violations == 0 {
+            return ExitCode::from(2);
+        }
     }
     if args.json {
         out!("{}", sum.to_json());
@@ -226,7 +232,10 @@ fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
                 let plan = Plan::new(seed, &args.faults).with(overrides);
                 if let Err(error) = plan.check() {
                     let mut sum = sum.lock().expect("nobody panics with it");
-                    sum.refused.get_or_insert(format!("seed {seed}: {error}"));
+                    let is_first = sum.refused.as_ref().is_none_or(|(other, _)| seed < *other);
+                    if is_first {
+                        sum.refused = Some((seed, error.to_string()));
+                    }
                 }
                 if sum.lock().expect("nobody panics with it").refused.is_some() {
                     return;
@@ -345,7 +354,7 @@ mod tests {
     static OWN: Policies<dyn Policy + Send> = Policies(&[
         (own("forgets"), |config, _| Ok(Box::new(Scheduled::of(config, Forgets::default())))),
         (own("few-cores"), |config, _| match config.cores {
-            0..3 => Ok(Box::new(Scheduled::of(config, Forgets::default()))),
+            0..3 => Ok(Box::new(wave_sched::policies::fifo::Fifo::new(config))),
             cores => {
                 let number = cores.into();
                 Err(SettingError::Beyond { key: "cores", number, most: 2, of: "places" })
@@ -399,8 +408,8 @@ mod tests {
     fn a_policy_that_refuses_a_drawn_configuration_is_an_error_and_no_violation() {
         let args = parse("--seeds 20 --policy few-cores --quiet");
         let sum = run(&args, &args.overrides(&registry()).unwrap(), 0, 20);
-        let why = sum.refused.unwrap();
-        assert!(why.starts_with("seed ") && why.contains("there are 2 places"), "{why}");
+        let (seed, why) = sum.refused.unwrap();
+        assert!(seed < 20 && why.contains("there are 2 places"), "{seed}: {why}");
         assert_eq!(execute(&registry(), &args), ExitCode::from(2));
     }
 }

@@ -19,7 +19,6 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use wave_agent::Registry;
-use wave_core::layout::Config;
 use wave_core::subsystem::Subsystem;
 use wave_sim::agent::PolicyText;
 
@@ -122,9 +121,9 @@ fn policy_of(
         list.parse(text).map_err(|error| error.to_string())?;
         return Ok(PolicyText::own(list, text));
     }
-    if let Some(make) = subsystem.make.filter(|_| has_it(subsystem)) {
-        let smallest = Config { subjects: 1, subsystem: subsystem.id, ..Config::coherent(1) };
-        make(text, &smallest).map_err(|error| error.to_string())?;
+    let known = subsystem.policies.iter().find(|known| known.name == name);
+    if let (Some(make), Some(known)) = (subsystem.make, known) {
+        known.parse(text).map_err(|error| error.to_string())?;
         return Ok(PolicyText::of(make, text));
     }
     Err(match registry.subsystems().iter().find(|other| has_it(other)) {
@@ -143,13 +142,16 @@ fn policy_of(
 
 /// The subsystem that `--subsystem` names, if it can be simulated and fuzzed.
 fn simulated(registry: &Registry, name: &str) -> Result<&'static Subsystem, String> {
-    let is_simulated = |known: &Subsystem| is_sched(known) || known.model.is_some();
+    let is_modelled = |known: &Subsystem| {
+        known.model.is_some() && known.make.is_some() && !known.policies.is_empty()
+    };
+    let is_simulated = |known: &Subsystem| is_sched(known) || is_modelled(known);
     let known = registry.subsystems().iter().copied();
     match known.clone().find(|known| known.name == name) {
         Some(subsystem) if is_simulated(subsystem) => Ok(subsystem),
-        Some(_) => {
-            Err(format!("subsystem `{name}` has no modelled host: it is not simulated here"))
-        }
+        Some(_) => Err(format!(
+            "subsystem `{name}` has no modelled host, or no policies: it is not simulated here"
+        )),
         None => {
             let names = known.filter(|known| is_simulated(known)).map(|known| known.name);
             let names = names.collect::<Vec<_>>().join(", ");

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
+use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use wave_agent::Registry;
 use wave_core::clock::Nanos;
@@ -36,15 +37,16 @@ classes are not recorded, so each counts as a slowest request of every class. A 
 them, or if fewer than ten requests lie beyond it. The time that the paper's RocksDB needs for a request beside its service is
 added to each.
 
-A subsystem with a modelled host is simulated over the same link: --load is how often something happens by itself (requests a
-second), and what is measured is how long its subjects wait for a decision to take effect.
+A subsystem with a modelled host is simulated over the same link. --load is then how often its host lets something happen by itself,
+requests a second say, as long as there are ids: `arrived/s` says how often it did. What is measured is how long subjects wait until
+a decision for them takes effect, from the moment that they came; those that still wait at the end count as the longest.
 
 Examples:
   wave simulate --policy fifo --load 30000
   wave simulate --policy fifo --policy shinjuku:slice_us=50 --load 10000,30000,50000
   wave simulate --policy fifo --load 80000 --class short=99:10 --class long=1:500 --json
 
-Exit codes: 0 simulated; 1 the watchdog turned an agent out; 2 bad arguments."
+Exit codes: 0 simulated; 1 an agent was turned out; 2 bad arguments."
 )]
 pub struct SimulateArgs {
     /// Simulate this subsystem.
@@ -150,10 +152,7 @@ pub fn execute(registry: &Registry, args: &SimulateArgs) -> ExitCode {
     match points {
         Ok(points) => match points.iter().find(|point| point.agents_turned_out > 0) {
             Some(Point { policy, load, .. }) => {
-                note!(
-                    "{}: the watchdog turned an agent out, under {policy} at {load}/s",
-                    program()
-                );
+                note!("{}: an agent was turned out, under {policy} at {load}/s", program());
                 ExitCode::FAILURE
             }
             None => ExitCode::SUCCESS,
@@ -167,7 +166,7 @@ pub fn execute(registry: &Registry, args: &SimulateArgs) -> ExitCode {
 
 /// Checks everything that can be refused, before anything is printed.
 fn plan(registry: &Registry, args: &SimulateArgs) -> Result<Plan, String> {
-    let (classes, points) = (&args.classes, args.policies.len() * args.loads.len());
+    let classes = &args.classes;
     if classes.len() > CLASSES_MAX {
         return Err(format!("{} classes; policies tell {CLASSES_MAX} apart", classes.len()));
     }
@@ -176,9 +175,6 @@ fn plan(registry: &Registry, args: &SimulateArgs) -> Result<Plan, String> {
         names().enumerate().find(|(at, name)| names().take(*at).any(|other| other == *name))
     {
         return Err(format!("two classes are called `{name}`"));
-    }
-    if points > POINTS_MAX {
-        return Err(format!("{points} policies and loads to combine; the limit is {POINTS_MAX}"));
     }
     let mut setups = Vec::new();
     for text in &args.policies {
@@ -194,17 +190,27 @@ fn plan(registry: &Registry, args: &SimulateArgs) -> Result<Plan, String> {
         load.classes = classes.iter().map(|class| class.0.clone()).collect();
     }
     load.measure = Nanos::from_millis(args.measure_ms);
-    let window_ms = load.end().0 / 1_000_000;
+    check_limits(args, load.end())?;
+    Ok(Plan { setups, load })
+}
+
+/// Refuses more than a run takes. `span`: the virtual time of a point, warm-up included.
+fn check_limits(args: &SimulateArgs, span: Nanos) -> Result<(), String> {
+    let points = args.policies.len() * args.loads.len();
+    if points > POINTS_MAX {
+        return Err(format!("{points} policies and loads to combine; the limit is {POINTS_MAX}"));
+    }
+    let span_ms = span.0 / 1_000_000;
     for per_second in &args.loads {
-        let requests = u64::from(*per_second) * window_ms / 1_000;
+        let requests = u64::from(*per_second) * span_ms / 1_000;
         if requests > REQUESTS_MAX {
             return Err(format!(
-                "--load {per_second} gives {requests} requests in {window_ms} ms, warm-up included; the limit is {REQUESTS_MAX}: \
+                "--load {per_second} gives {requests} requests in {span_ms} ms, warm-up included; the limit is {REQUESTS_MAX}: \
                  lower --load or --measure-ms"
             ));
         }
     }
-    Ok(Plan { setups, load })
+    Ok(())
 }
 
 /// Simulates every point, and prints a table of them unless JSON is asked for.
@@ -237,20 +243,24 @@ fn simulate(plan: &Plan, args: &SimulateArgs) -> Result<Vec<Point>, String> {
 /// Number of requests that must lie beyond a quantile: with fewer it is chance.
 const BEYOND_MIN: u64 = 10;
 
+/// p50, p99 and p99.9 of times in nanoseconds, in microseconds. Those that are not done count as the longest; a quantile is left out
+/// if it falls on one of them, or if fewer than [`BEYOND_MIN`] lie beyond it.
+fn quantiles_us(done: &Histogram<u64>, not_done: u64) -> [Option<f64>; 3] {
+    [0.5, 0.99, 0.999].map(|quantile: f64| {
+        let all = done.len() + not_done;
+        let rank = (quantile * all as f64).ceil() as u64;
+        let is_known = rank <= done.len() && all - rank >= BEYOND_MIN;
+        is_known.then(|| done.value_at_quantile(rank as f64 / done.len() as f64) as f64 / 1e3)
+    })
+}
+
 impl Point {
     fn new(setup: &Setup, load: &Load, per_second: u32, outcome: &Outcome) -> Point {
         let served = &outcome.served;
         let not_done = served.sent - served.done;
         let classes = load.classes.iter().zip(&served.latencies).map(|(class, latencies)| {
-            let done = latencies.len();
-            let at = |quantile: f64| {
-                let all = done + not_done;
-                let rank = (quantile * all as f64).ceil() as u64;
-                let is_known = rank <= done && all - rank >= BEYOND_MIN;
-                is_known
-                    .then(|| latencies.value_at_quantile(rank as f64 / done as f64) as f64 / 1e3)
-            };
-            OfClass { name: class.name.clone(), done, latencies_us: [at(0.5), at(0.99), at(0.999)] }
+            let latencies_us = quantiles_us(latencies, not_done);
+            OfClass { name: class.name.clone(), done: latencies.len(), latencies_us }
         });
         Point {
             policy: setup.agent.policy.text().to_owned(),
@@ -307,6 +317,7 @@ fn to_json(args: &SimulateArgs, load: &Load, points: &[Point]) -> Value {
     });
     json!({
         "host": "sim",
+        "subsystem": args.subsystem,
         "cores": args.cores,
         "seed": args.seed,
         "classes": classes.collect::<Vec<_>>(),

@@ -63,9 +63,9 @@ impl Mechanism for Commits<'_> {
     fn apply(&mut self, decision: &Decision) -> Result<Work, Code> {
         self.enclave.world.spend(self.more_words);
         let modelled = self.enclave.modelled.as_ref();
-        let before = modelled.map(Modelled::records);
+        let before = modelled.and_then(Modelled::checked);
         let result = self.check(decision);
-        let has_changed = result.is_err() && before != modelled.map(Modelled::records);
+        let has_changed = result.is_err() && before != modelled.and_then(Modelled::checked);
         let Decision { subject: thread, sequence, .. } = *decision;
         let core = self.core;
         self.enclave.tell(&match result {

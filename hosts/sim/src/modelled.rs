@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
 use hdrhistogram::Histogram;
@@ -16,7 +17,6 @@ use wave_core::snapshot::{Record, State};
 use crate::app::{After, Application, Outside};
 use crate::enclave::{Counters, Enclave, HostEvent, Mode, Setup};
 use crate::experiment::Ended;
-use crate::usage::Usage;
 use crate::world::{Cause, TaskId, World};
 
 /// How a decision of the host's own is committed.
@@ -27,11 +27,18 @@ pub(crate) struct Modelled {
     host: RefCell<Box<dyn ModelledHost>>,
     subjects: u32,
     events: Cell<Option<TaskId>>,
+    /// Whether refusals are compared with what stood before.
+    is_checked: Cell<bool>,
 }
 
 impl Modelled {
     fn new(host: Box<dyn ModelledHost>, subjects: u32) -> Modelled {
-        Modelled { host: RefCell::new(host), subjects, events: Cell::new(None) }
+        Modelled {
+            host: RefCell::new(host),
+            subjects,
+            events: Cell::new(None),
+            is_checked: Cell::new(false),
+        }
     }
 
     fn record(&self, id: u32) -> Option<Record> {
@@ -42,6 +49,11 @@ impl Modelled {
     pub(crate) fn records(&self) -> Vec<Record> {
         let host = self.host.borrow();
         (0..self.subjects).filter_map(|id| host.record(id)).collect()
+    }
+
+    /// Every id that was ever used, if refusals are to be compared with what stood before.
+    pub(crate) fn checked(&self) -> Option<Vec<Record>> {
+        self.is_checked.get().then(|| self.records())
     }
 
     pub(crate) fn waits(&self, subject: Subject, sequence: Sequence) -> bool {
@@ -101,6 +113,11 @@ impl Enclave {
             self.world.wake(events, now, Cause::NUDGE);
         }
         message
+    }
+
+    /// Compares every refusal of the modelled host's with what stood before, from now on. This takes a while.
+    pub(crate) fn check_refusals(&self) {
+        self.modelled.iter().for_each(|modelled| modelled.is_checked.set(true));
     }
 
     /// Nothing new happens to the modelled host's subjects from now on.
@@ -176,12 +193,18 @@ impl Enclave {
 pub struct Outcome {
     /// Nanoseconds that subjects waited for a decision, of those that began to while it was measured, and whose wait is over.
     pub waits: Histogram<u64>,
+    /// Subjects that began to wait while it was measured, and waited at the end.
+    pub unfinished: u64,
     /// Subjects that waited at the end.
     pub waiting: u64,
+    /// Subjects that began to wait while it was measured.
+    pub arrived: u64,
+    /// Decisions that took effect while it was measured, the host's own included.
+    pub started: u64,
+    /// Time that cores were occupied while it was measured: the sum over all cores.
+    pub busy: Nanos,
     /// The host and its agents, warm-up included.
     pub counters: Counters,
-    /// Where the cores' time went, warm-up included.
-    pub usage: Usage,
     /// When the run ended.
     pub until: Nanos,
     /// Equal for equal histories.
@@ -194,6 +217,8 @@ struct Waits {
     from: Nanos,
     since: HashMap<Subject, Nanos>,
     over: Histogram<u64>,
+    arrived: u64,
+    started: u64,
 }
 
 impl Waits {
@@ -201,12 +226,17 @@ impl Waits {
         match event {
             HostEvent::Told { record: Some(record), .. } => {
                 if record.state == State::Runnable {
-                    self.since.entry(record.subject).or_insert(now);
+                    // Another message of one that waits already leaves its wait as it is.
+                    if let Entry::Vacant(wait) = self.since.entry(record.subject) {
+                        wait.insert(now);
+                        self.arrived += u64::from(now >= self.from);
+                    }
                 } else {
                     self.since.remove(&record.subject);
                 }
             }
             HostEvent::Started { thread, .. } => {
+                self.started += u64::from(now >= self.from);
                 let since = self.since.remove(thread).filter(|since| *since >= self.from);
                 if let Some(since) = since {
                     self.over.record(now.since(since).0).expect("it grows with what is recorded");
@@ -227,18 +257,24 @@ pub fn simulate(
     let _ended = Ended(world.clone());
     let enclave = Enclave::with_model(&world, setup.clone(), host)?;
     let over = Histogram::new(3).expect("a precision that it knows");
-    let waits = Waits { from: warmup, since: HashMap::new(), over };
+    let waits = Waits { from: warmup, since: HashMap::new(), over, arrived: 0, started: 0 };
     let waits = Rc::new(RefCell::new(waits));
     let seen = Rc::clone(&waits);
     enclave.watch(Box::new(move |now, event| seen.borrow_mut().on_event(now, event)));
     enclave.start_agent();
+    world.run_until(warmup);
+    let before = enclave.usage().busy;
     world.run_until(warmup + measure);
     let waits = waits.borrow();
+    let unfinished = waits.since.values().filter(|since| **since >= warmup).count();
     Ok(Outcome {
         waits: waits.over.clone(),
+        unfinished: unfinished as u64,
         waiting: waits.since.len() as u64,
+        arrived: waits.arrived,
+        started: waits.started,
+        busy: enclave.usage().busy.since(before),
         counters: enclave.counters(),
-        usage: enclave.usage(),
         until: world.now(),
         trace_hash: world.trace_hash(),
     })

@@ -11,7 +11,7 @@ use wave_sim::enclave::Setup;
 use wave_sim::modelled::{Outcome, simulate};
 use wave_sim::paper::{Rung, wave};
 
-use super::{POINTS_MAX, SimulateArgs};
+use super::{SimulateArgs, check_limits, quantiles_us};
 use crate::terminal::{note, out, program};
 
 /// Virtual time before anything is measured, as for threads.
@@ -38,7 +38,7 @@ pub(super) fn execute(
         Ok(points) => match points.iter().find(|point| point.outcome.counters.lost_agents > 0) {
             Some(Point { policy, load, .. }) => {
                 let program = program();
-                note!("{program}: the watchdog turned an agent out, under {policy} at {load}/s");
+                note!("{program}: an agent was turned out, under {policy} at {load}/s");
                 ExitCode::FAILURE
             }
             None => ExitCode::SUCCESS,
@@ -59,10 +59,7 @@ fn plan(
     if !args.classes.is_empty() {
         return Err(format!("--class is for threads; `{}` has its own requests", subsystem.name));
     }
-    let points = args.policies.len() * args.loads.len();
-    if points > POINTS_MAX {
-        return Err(format!("{points} policies and loads to combine; the limit is {POINTS_MAX}"));
-    }
+    check_limits(args, WARMUP + Nanos::from_millis(args.measure_ms))?;
     let setup = |text: &String| {
         let mut setup = wave(args.cores.get(), Rung::Prestaged, "fifo");
         setup.agent.policy = crate::policy_of(registry, subsystem, text)?;
@@ -78,10 +75,19 @@ fn run(subsystem: &Subsystem, setups: &[Setup], args: &SimulateArgs) -> Result<V
     let make = subsystem.model.expect("one with a model is asked for");
     let width = args.policies.iter().map(String::len).max().unwrap_or(0);
     if !args.json {
-        let head = ["load/s", "decided/s", "waiting", "busy %", "p50 us", "p99 us", "p99.9 us"];
-        let [load, decided, waiting, busy, p50, p99, p999] = head;
+        let head = [
+            "load/s",
+            "arrived/s",
+            "decided/s",
+            "waiting",
+            "busy %",
+            "p50 us",
+            "p99 us",
+            "p99.9 us",
+        ];
+        let [load, arrived, decided, waiting, busy, p50, p99, p999] = head;
         out!(
-            "{:width$} {load:>9} {decided:>9} {waiting:>8} {busy:>7} {p50:>10} {p99:>10} {p999:>10}",
+            "{:width$} {load:>9} {arrived:>9} {decided:>9} {waiting:>8} {busy:>7} {p50:>10} {p99:>10} {p999:>10}",
             "policy"
         );
     }
@@ -108,34 +114,29 @@ fn run(subsystem: &Subsystem, setups: &[Setup], args: &SimulateArgs) -> Result<V
 }
 
 impl Point {
-    /// Decisions a second that took effect, of subjects that began to wait while it was measured.
-    fn decided_per_second(&self, measure: Nanos) -> f64 {
-        self.outcome.waits.len() as f64 * 1e9 / measure.0 as f64
+    /// So many times a second, of those while it was measured.
+    fn per_second(times: u64, measure: Nanos) -> f64 {
+        times as f64 * 1e9 / measure.0 as f64
     }
 
-    /// The share of their time that cores were occupied.
-    fn busy(&self) -> f64 {
-        let Outcome { usage, until, .. } = &self.outcome;
-        usage.busy.0 as f64 / (until.0 as f64 * f64::from(self.cores))
+    /// The share of their time that cores were occupied while it was measured.
+    fn busy(&self, measure: Nanos) -> f64 {
+        self.outcome.busy.0 as f64 / (measure.0 as f64 * f64::from(self.cores))
     }
 
-    /// Waits at three quantiles, in microseconds; `None` where fewer than ten waits lie beyond.
     fn waits_us(&self) -> [Option<f64>; 3] {
-        let waits = &self.outcome.waits;
-        [0.5, 0.99, 0.999].map(|quantile| {
-            let beyond = waits.len() as f64 * (1.0 - quantile);
-            (beyond >= 10.0).then(|| waits.value_at_quantile(quantile) as f64 / 1e3)
-        })
+        quantiles_us(&self.outcome.waits, self.outcome.unfinished)
     }
 
     fn line(&self, width: usize, measure: Nanos) -> String {
         let [p50, p99, p999] =
             self.waits_us().map(|us| us.map_or("-".into(), |us| format!("{us:.1}")));
         let Point { policy, load, outcome, .. } = self;
-        let (decided, busy) = (self.decided_per_second(measure), 100.0 * self.busy());
-        let waiting = outcome.waiting;
+        let [arrived, decided] =
+            [outcome.arrived, outcome.started].map(|times| Point::per_second(times, measure));
+        let (waiting, busy) = (outcome.waiting, 100.0 * self.busy(measure));
         format!(
-            "{policy:width$} {load:>9} {decided:>9.0} {waiting:>8} {busy:>7.1} {p50:>10} {p99:>10} {p999:>10}"
+            "{policy:width$} {load:>9} {arrived:>9.0} {decided:>9.0} {waiting:>8} {busy:>7.1} {p50:>10} {p99:>10} {p999:>10}"
         )
     }
 }
@@ -147,12 +148,13 @@ fn to_json(subsystem: &Subsystem, args: &SimulateArgs, points: &[Point]) -> Valu
         json!({
             "policy": point.policy,
             "offered_per_second": point.load,
-            "decided_per_second": point.decided_per_second(measure),
+            "arrived_per_second": Point::per_second(point.outcome.arrived, measure),
+            "decided_per_second": Point::per_second(point.outcome.started, measure),
             "waiting": point.outcome.waiting,
             "wait_p50_us": p50,
             "wait_p99_us": p99,
             "wait_p999_us": p999,
-            "cores_busy_share": point.busy(),
+            "cores_busy_share": point.busy(measure),
             "agents_turned_out": point.outcome.counters.lost_agents,
             "trace_hash": format!("{:016x}", point.outcome.trace_hash),
         })

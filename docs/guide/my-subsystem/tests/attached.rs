@@ -10,6 +10,7 @@ use host::Host;
 use my_subsystem::SUBSYSTEM;
 use wave_agent::Registry;
 use wave_core::control::Revoked;
+use wave_core::subsystem::Subsystem;
 
 /// An agent that is killed with the test that started it.
 struct Agent(Child);
@@ -105,6 +106,9 @@ fn it_is_listed_simulated_and_fuzzed_by_name() {
         ExitCode::SUCCESS
     );
     assert_eq!(lab(&["fuzz", "--subsystem", "memory"]), ExitCode::from(2));
+    static WITHOUT_POLICIES: Subsystem = Subsystem { policies: &[], make: None, ..SUBSYSTEM };
+    let registry = Registry::shipped().with_subsystem(&WITHOUT_POLICIES);
+    assert_eq!(wave_lab::run_from(&registry, ["fuzz", "--subsystem", "disk"]), ExitCode::from(2));
     assert_eq!(
         lab(&["simulate", "--subsystem", "disk", "--policy", "fifo", "--load", "1"]),
         ExitCode::from(2)

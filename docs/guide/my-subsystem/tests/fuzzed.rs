@@ -35,6 +35,13 @@ fn no_faulty_history_breaks_a_rule() {
 }
 
 #[test]
+fn more_subjects_than_ids_are_as_many_as_there_are_ids() {
+    let threads = Some(5_000);
+    let overrides = Overrides { subsystem: Some(&SUBSYSTEM), threads, ..Overrides::default() };
+    assert_eq!(run(&Plan::new(3, &[]).with(&overrides)).violation, None);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_history() {
     let hash = |seed| history(&SUBSYSTEM, seed, &[]).trace_hash;
     assert_eq!(hash(3), hash(3));

@@ -25,9 +25,17 @@ fn the_nearest_request_first_serves_more_of_them() {
         // Until the agent has attached, the host decides.
         assert!(outcome.counters.fallback_switches <= 4, "{:?}", outcome.counters);
     }
-    assert!(nearest.waits.len() > arrival.waits.len());
+    assert!(nearest.started > arrival.started);
     let p99 = |outcome: &Outcome| outcome.waits.value_at_quantile(0.99);
     assert!(p99(&nearest) < p99(&arrival) / 10, "{} and {} ns", p99(&nearest), p99(&arrival));
+}
+
+/// Whoever waits at the end has waited longest: a policy must not look good by whom it never serves.
+#[test]
+fn requests_that_are_never_served_are_counted() {
+    let starves = outcome("nearest:patience_us=1000000", 2_000_000);
+    assert!(starves.unfinished > 50 && starves.unfinished <= starves.waiting, "{starves:?}");
+    assert!(starves.arrived >= starves.started, "{starves:?}");
 }
 
 #[test]

@@ -189,8 +189,12 @@ impl EnclavePlan {
         let make = self.subsystem?.model.expect("a subsystem with a model");
         let Setup { config, seed, .. } = &self.setup;
         let mut random = random::stream(*seed, "load", 0);
-        let mut model =
-            ModelSetup { cores: config.cores, subjects: self.threads, per_second: 1, seed: *seed };
+        let mut model = ModelSetup {
+            cores: config.cores,
+            subjects: self.threads.min(config.subjects),
+            per_second: 1,
+            seed: *seed,
+        };
         // From a few runs at a time to more than all cores can do.
         let runs = f64::from(config.cores) * 1e9 / make(&model).run_max().0.max(1) as f64;
         let load = runs * random.random_range(0.25..4.0);

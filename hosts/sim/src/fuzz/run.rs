@@ -140,6 +140,7 @@ impl Running {
             (None, None) => unreachable!("threads where no host is modelled"),
         };
         let enclave = enclave.expect("plans draw valid configurations");
+        enclave.check_refusals();
         let seen = Rc::clone(&watch);
         enclave.watch(Box::new(move |now, event| {
             let result = seen.books.borrow_mut().on_event(now, event);
