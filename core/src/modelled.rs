@@ -1,4 +1,4 @@
-//! A subsystem's host without a machine, by which the simulator and the fuzzer run the subsystem (ADR 44).
+//! A subsystem's host as a model, without a machine. The simulator and the fuzzer run the subsystem on it (ADR 44).
 
 use alloc::string::String;
 
@@ -15,16 +15,16 @@ pub struct ModelSetup {
     pub cores: u16,
     /// Subjects at once, at most. Ids are below this number.
     pub subjects: u32,
-    /// How often something happens by itself, on average: requests a second, say.
+    /// Mean rate of events, such as requests a second.
     pub per_second: u32,
     /// Decides everything random.
     pub seed: u64,
 }
 
-/// A subsystem's host: its mechanism, and what happens to its subjects by itself.
+/// A subsystem's host: its mechanism, and the events that nobody decides, such as the arrival of a request.
 ///
-/// All else is the real thing: queues, host protocol, supervisor, agent and policy. The driver calls from one thread, with times that
-/// never decrease.
+/// All else is production code: queues, host protocol, supervisor, agent and policy. The driver calls from one thread, with times
+/// that never decrease.
 ///
 /// # The contract
 ///
@@ -32,13 +32,13 @@ pub struct ModelSetup {
 ///    reused, and its generation goes up by one.
 /// 2. [`commit`](ModelledHost::commit) accepts a decision only if its subject is [`Runnable`](crate::snapshot::State::Runnable) and has
 ///    the decision's generation and sequence; the subject is then running on that core, at the same sequence. A refusal changes nothing.
-/// 3. A policy can place every runnable subject on any core.
+/// 3. Every runnable subject can run on any core.
 pub trait ModelledHost {
-    /// When something happens by itself next; `None` if nothing does before a run ends. From then on,
+    /// The time of the next event; `None` if there is none before a run ends. From that time on,
     /// [`event`](ModelledHost::event) returns a message.
     fn next_event(&self) -> Option<Nanos>;
 
-    /// Lets one thing happen that is due at `now`, if any is. Returns the message that tells of it.
+    /// Carries out one event that is due at `now`, if there is one. Returns its message.
     fn event(&mut self, now: Nanos) -> Option<Message>;
 
     /// Checks a decision for `core` and commits it. Returns how long it occupies the core.
@@ -59,13 +59,13 @@ pub trait ModelledHost {
     /// The longest time that a decision occupies a core.
     fn run_max(&self) -> Nanos;
 
-    /// Nothing new happens by itself from now on: what waits and runs comes to its end.
+    /// There are no new events from now on. Subjects that wait or run come to their end.
     fn stop(&mut self);
 
-    /// Checks rules of the subsystem's own.
+    /// Checks the subsystem's own rules. The fuzzer calls it at each look of its checkers.
     ///
     /// # Errors
-    /// A rule is broken; says which and how.
+    /// The rule that is broken, and how.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }

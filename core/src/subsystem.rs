@@ -60,7 +60,7 @@ pub struct Subsystem {
     pub make: Option<MakePolicy>,
     /// How its messages and decisions are shown.
     pub show: Show,
-    /// Makes its host without a machine, by which it is simulated and fuzzed. `None` where it has none.
+    /// Makes its modelled host, for the simulator and the fuzzer. `None` if it has none.
     pub model: Option<MakeModel>,
 }
 

@@ -43,8 +43,8 @@ Examples:
   wave fuzz --fault lost-kick,agent-stop --seeds 500
   wave fuzz --policy shinjuku:slice_us=5
 
-A subsystem with a modelled host is fuzzed the same way, its subjects in the place of threads. This holds for `--threads` and
-for what the rules say.
+A subsystem with a modelled host (--subsystem) is fuzzed in the same way. Its subjects take the place of threads: where
+`--threads` or a rule says thread, read subject.
 
 Exit codes: 0 no rule was broken; 1 a rule was broken (the command that replays the history is printed),
 or a kind of fault never happened in 500 seeds or more; 2 bad arguments, or the policy refuses a
@@ -63,7 +63,7 @@ pub struct FuzzArgs {
     /// Make each failing history smaller.
     #[arg(long)]
     shrink: bool,
-    /// Fuzz this subsystem.
+    /// The subsystem to fuzz: `sched`, which runs threads, or one with a modelled host.
     #[arg(long, value_name = "NAME", default_value = wave_sched::SUBSYSTEM.name)]
     subsystem: String,
     /// Run every history under this policy, as NAME:KEY=VALUE,..., instead of a drawn one.
@@ -208,7 +208,7 @@ pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
     let never = FAULTS.into_iter().find(|fault| !sum.faults.contains_key(fault.name()));
     if let Some(fault) = never.filter(|_| args.faults.is_empty() && count >= ENOUGH) {
         note!(
-            "{} fuzz: {} never happened in {count} seeds: nothing was shown of it",
+            "{} fuzz: {} never happened in {count} seeds, so it was not tested",
             program(),
             fault.name()
         );

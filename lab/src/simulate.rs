@@ -49,7 +49,7 @@ Examples:
 Exit codes: 0 simulated; 1 an agent was turned out; 2 bad arguments."
 )]
 pub struct SimulateArgs {
-    /// Simulate this subsystem.
+    /// The subsystem to simulate: `sched`, which runs threads, or one with a modelled host.
     #[arg(long, value_name = "NAME", default_value = wave_sched::SUBSYSTEM.name)]
     subsystem: String,
     /// A policy with its settings, as NAME:KEY=VALUE,...; repeat the option for more policies.
@@ -68,7 +68,7 @@ pub struct SimulateArgs {
     /// Virtual milliseconds to measure, after 60 of warm-up.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     measure_ms: u64,
-    /// The seed of the requests' arrivals and classes.
+    /// The seed of everything random, such as arrivals and classes of requests.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Print one JSON object.

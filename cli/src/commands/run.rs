@@ -123,7 +123,7 @@ pub struct RunArgs {
     #[arg(long, requires = "scenario", conflicts_with_all = ["record", "workload", "command", "pid", "cgroup", "all"])]
     resume: bool,
     /// Have every agent write a log into this directory, for `wave replay` and `wave trace`: a file
-    /// per agent, named after its variant. Some 50 bytes a request.
+    /// per agent, named after its variant (for simulated RPCs: and its load). Some 50 bytes a request.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
     /// Print one JSON object instead of tables.

@@ -1,4 +1,4 @@
-//! A subsystem's modelled host in an enclave: what it takes the place of threads with (ADR 44).
+//! A subsystem's modelled host in an enclave, in place of threads (ADR 44).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,10 +19,10 @@ use crate::enclave::{Counters, Enclave, HostEvent, Mode, Setup};
 use crate::experiment::Ended;
 use crate::world::{Cause, TaskId, World};
 
-/// How a decision of the host's own is committed.
+/// The txn of the host's own decisions.
 const BY_HOST: TxnId = TxnId::new(0);
 
-/// A modelled host, and who lets things happen to its subjects.
+/// A modelled host, and the task of its events.
 pub(crate) struct Modelled {
     host: RefCell<Box<dyn ModelledHost>>,
     subjects: u32,
@@ -74,7 +74,7 @@ impl Modelled {
         self.host.borrow_mut().commit(now, core, decision)
     }
 
-    /// Commits what the host itself has for a core.
+    /// Commits the host's own choice for a core, if it has one.
     ///
     /// # Panics
     /// If the host refuses what it has just chosen.
@@ -91,7 +91,7 @@ impl Modelled {
 }
 
 impl Enclave {
-    /// Something happened: tells those who watch, and wakes a core that sleeps if the host itself is to decide.
+    /// Tells the checkers of a message, and wakes a sleeping core if the fallback decides.
     fn happened(&self, core: Option<u16>, message: &Message) {
         let modelled = self.modelled.as_ref().expect("asked by modelled hosts alone");
         let record = modelled.record(message.subject.id);
@@ -132,7 +132,7 @@ impl Enclave {
     }
 }
 
-/// Lets things happen by themselves when their time has come.
+/// The events of a modelled host, each when it is due.
 struct Events;
 
 impl Application for Events {
@@ -191,7 +191,7 @@ impl Enclave {
 /// What came of a simulated subsystem.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Nanoseconds that subjects waited for a decision, of those that began to while it was measured, and whose wait is over.
+    /// Waits for a decision, in nanoseconds: those that began after the warm-up and are over.
     pub waits: Histogram<u64>,
     /// Subjects that began to wait while it was measured, and waited at the end.
     pub unfinished: u64,
@@ -247,7 +247,7 @@ impl Waits {
     }
 }
 
-/// Runs a modelled host under one agent for so long, of which `warmup` is not measured.
+/// Runs a modelled host under one agent for `warmup`, then for `measure`. Waits that begin during `warmup` are not measured.
 pub fn simulate(
     setup: &Setup,
     host: Box<dyn ModelledHost>,

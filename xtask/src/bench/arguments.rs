@@ -13,22 +13,27 @@ usage: cargo xtask bench compare BASE [--json] [--pairs N] [BENCH]...
 /// The rest of the help.
 pub const DETAILS: &str = "
 BASE is checked out (as a worktree of git) and built below target/bench-compare, with the same cargo and the same flags; both
-are kept for the next comparison with it, and may be removed (then `git worktree prune`). Then the two binaries of `wave bench` run in turns, base first in every other pair, on the same
-CPUs. Runs of a pair are adjacent, so what disturbs the machine for longer than that disturbs both.
+are kept for the next comparison with it, and may be removed (then `git worktree prune`). Then the two binaries run
+`wave bench` in pairs on the same CPUs, with the base first in every other pair. The runs of a pair are adjacent, so a
+disturbance that lasts longer than a pair affects both.
 
   ratio         median over pairs of tip / base, or of base / tip where lower is better: above 1 the tip is better
   interval      of that median, 95%, by order statistics (6th to 15th of 20): nothing is assumed of the distribution
-  held          the lower end is at least 0.95
+The verdict is the first of these that applies:
+
   slower        the upper end is below 0.95, however wide the interval is
-  not held      the lower end is below 0.95, and the upper one is not
   not measured  the interval is wider than 3% of the median, or there is none: fewer than six pairs
-  (peer)        a peer's figure, whose code is the same in both binaries: shown to tell the machine's part, not judged
+  held          the lower end is at least 0.95
+  not held      the lower end is below 0.95, and the upper end is not
 
-instructions_per_switch is what the processor's counters say of the host core's thread in user mode, by the switches of the
-run; where there are no counters, the command says so, and it is not judged.
+  (peer)        a peer's figure is not judged: its ratio shows what the machine and the binary's layout do
+  not compared  a binary lacks the bench, the base lacks the figure, or there are no counters
 
-Each bench's rows come when its pairs are done. Every run is added to runs.jsonl in the folder that is named first, and
-summary.json there is what --json prints. Ctrl-C and SIGTERM keep them, and give the rows of the pairs that were made.
+instructions_per_switch is the number of instructions that the host core's thread executes in user mode, by the processor's
+counters, divided by the number of switches. Where there are no counters, the command says so and does not judge it.
+
+A bench's rows are printed when its pairs are done. The command first names a folder: runs.jsonl there gets every run, and
+summary.json is what --json prints. Ctrl-C and SIGTERM keep both, and print the rows of the pairs that are complete.
 
 Exit codes: 0 all figures held; 1 a figure is slower, or did not hold; 2 bad arguments; 3 nothing could be compared (no such
 commit, a build that fails); 4 no result: a figure was not measured, and none is slower; 130 or 143 after Ctrl-C or SIGTERM.
@@ -36,7 +41,7 @@ commit, a build that fails); 4 no result: a figure was not measured, and none is
 Examples:
   cargo xtask bench compare main
   cargo xtask bench compare HEAD~10 switch rpc --pairs 40
-  cargo xtask bench compare HEAD           of an unchanged tree: what this machine can tell apart";
+  cargo xtask bench compare HEAD           in an unchanged tree: which differences this machine can detect";
 
 const PAIRS: usize = 20;
 /// Some hours of every bench.
@@ -69,7 +74,7 @@ pub fn parse(arguments: &[String]) -> Result<Request, String> {
     if arguments.iter().any(|word| word == "--help" || word == "-h") {
         return Ok(Request::Help);
     }
-    let (name, rest) = arguments.split_first().ok_or("what should it do?")?;
+    let (name, rest) = arguments.split_first().ok_or("a command is missing: compare")?;
     if name != "compare" {
         return Err(format!("not understood: {name}"));
     }
@@ -86,7 +91,7 @@ pub fn parse(arguments: &[String]) -> Result<Request, String> {
             name => benches.push(bench(name)?),
         }
     }
-    let base = base.ok_or("which commit is to be compared with?")?;
+    let base = base.ok_or("BASE is missing: the commit to compare with")?;
     if benches.is_empty() {
         benches.extend(BENCHES);
     }
@@ -103,7 +108,7 @@ fn number(value: &str) -> Result<usize, String> {
 fn bench(name: &str) -> Result<&'static Bench, String> {
     let names = || BENCHES.iter().map(|bench| bench.name).collect::<Vec<_>>().join(", ");
     let found = BENCHES.iter().find(|bench| bench.name == name);
-    found.ok_or_else(|| format!("{name} is not compared; these are: {}", names()))
+    found.ok_or_else(|| format!("there is no bench `{name}` to compare; there are: {}", names()))
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ impl Place {
         }
     }
 
-    /// A new folder for results, of a name that is new.
+    /// Makes the folder `name` for results, if there is none.
     pub fn results(&self, name: &str) -> Result<PathBuf, String> {
         let folder = self.folder.join("results").join(name);
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

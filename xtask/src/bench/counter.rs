@@ -12,7 +12,7 @@ use perf_event::{Builder, Counter};
 /// Why there are no counters here, if there are none.
 pub fn unavailable() -> Option<String> {
     let own = open(0, Hardware::INSTRUCTIONS).err()?;
-    Some(format!("this machine has no counter of instructions (perf_event_open: {own})"))
+    Some(format!("no counter of instructions can be opened (perf_event_open: {own})"))
 }
 
 /// Counts the instructions of a process's thread of this name, in user mode, from now on. `None` as long as it has none.

@@ -1,7 +1,9 @@
 //! The benches whose figures are compared, and which way each figure is better.
 //!
-//! Wave's own figures are compared, as absolute ones: the base's run beside the tip's takes the place of the peer, whose
-//! noise a ratio to it would add. Peers' figures are shown beside them and never judged. Their code is the same in both
+//! Wave's own figures are compared as absolute numbers, not as ratios to a peer: the base's run, beside the tip's, takes
+//! the peer's place, and a ratio would add the peer's noise.
+//!
+//! Peers' figures are shown beside them and never judged. Their code is the same in both
 //! binaries, so where a peer's ratio is not 1, the machine or the layout of the binary made the difference.
 //!
 //! Tails (p99) are left out: a run of a few seconds does not measure them to 3%.

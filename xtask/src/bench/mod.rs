@@ -62,7 +62,7 @@ fn compare(wanted: &Wanted) -> Result<u8, String> {
         tip: place.build(Side::Tip, &tip)?,
         counts: no_counters.is_none(),
     };
-    // A build is ended by the signal itself.
+    // Not before: a signal during a build ends this process and cargo at once.
     let stop = Stop::on_signals()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}-{}", base.name(), tip.name(), now.as_secs());

@@ -10,7 +10,7 @@ use super::builds::Side;
 use super::figures::Bench;
 use super::run::{Failure, Stop, run};
 
-/// What is shown of a bench that takes longer than two seconds; elsewhere than on a terminal not more often.
+/// Shortest time between two lines of progress, if standard error is no terminal.
 const SHOWN_EVERY: Duration = Duration::from_secs(30);
 
 /// After so many failed runs a bench is given up.

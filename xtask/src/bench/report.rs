@@ -56,7 +56,7 @@ fn row(
             (Some(Verdict::NotMeasured), "the tip prints no such figure".to_owned())
         }
         (None, _) => {
-            let why = format!("pairs: {}, and an interval takes six", ratios.len());
+            let why = format!("pairs: {}; an interval needs six", ratios.len());
             (Some(Verdict::NotMeasured), why)
         }
     };
@@ -76,7 +76,7 @@ fn note(estimate: &Estimate) -> String {
     match estimate.verdict() {
         Verdict::NotMeasured => {
             let (width, most) = (estimate.width() * 100.0, WIDTH_MAX * 100.0);
-            format!("the interval is {width:.1}% wide, and may be {most:.0}%")
+            format!("the interval is {width:.1}% wide; the limit is {most:.0}%")
         }
         _ => String::new(),
     }
@@ -149,7 +149,7 @@ pub enum Whole {
     Held,
     /// One did not.
     NotHeld,
-    /// One was not measured, and those that were held.
+    /// One was not measured; the others held.
     NotMeasured,
     /// There was nothing to judge.
     Nothing,
@@ -256,7 +256,7 @@ mod unit_tests {
         assert!(wide[0].note.starts_with("the interval is 8."), "{}", wide[0].note);
         assert_eq!(Whole::of(&wide), Whole::NotMeasured);
         let few = switch(&yields(|_| (100.0, 100.0), 2));
-        assert!(few[0].line().ends_with("not measured: pairs: 2, and an interval takes six"));
+        assert!(few[0].line().ends_with("not measured: pairs: 2; an interval needs six"));
         let failed = Pairs { failed: vec![(Side::Tip, "two CPUs".into())], ..Pairs::default() };
         assert!(switch(&failed)[0].line().ends_with("not measured: the tip failed: two CPUs"));
     }

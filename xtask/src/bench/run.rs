@@ -61,7 +61,7 @@ impl Stop {
     }
 }
 
-/// What the bench prints; where `counts`, with the instructions of each switch.
+/// Runs the bench. Returns the object that it prints; with `counts`, instructions per switch are added.
 pub fn run(program: &Path, bench: &Bench, counts: bool, stop: &Stop) -> Result<Value, Failure> {
     let mut command = Command::new(program);
     command.args(["bench", bench.name, "--json"]).args(bench.arguments);
@@ -102,7 +102,7 @@ fn printed_by(
     Ok((printed, counter.and_then(|mut counter| counter.read().ok())))
 }
 
-/// Waits for the end, not for ever; opens the counter as soon as there is what it counts.
+/// Waits for the run's end, `TIME_MAX` at most. Opens the counter as soon as the thread that it counts exists.
 fn ended(
     child: &mut Child,
     mut counter: Option<&mut Option<Counter>>,

@@ -11,7 +11,7 @@ use std::fmt;
 pub const CONFIDENCE: f64 = 0.95;
 /// The lower end of an interval may not lie below this.
 pub const LOWER_END_MIN: f64 = 0.95;
-/// A wider interval says nothing. Of the median.
+/// The widest interval that decides between held and not held, as a share of the median.
 pub const WIDTH_MAX: f64 = 0.03;
 
 /// Which way a figure is better.

@@ -1,8 +1,8 @@
 //! The same scenarios on a simulated host: a modelled address space under the real host side, agent loop and policy.
 //!
 //! The process is its database: pages in key order, in whole strips, touched at the rates of the scenario's GETs. The
-//! model is `wave_sim::memory`'s, as `wave reproduce sol` runs it (docs/adr/0043). What it has no notion of is none in the
-//! result: nobody serves GETs, and nothing is compressed.
+//! model is `wave_sim::memory`'s, as `wave reproduce sol` runs it (docs/adr/0043). The result has `None` for all that it does not
+//! model: no GETs are served, and nothing is compressed.
 
 use std::path::Path;
 

@@ -99,7 +99,7 @@ struct Figures {
     host_us_per_rpc: f64,
     /// Of that, what is not the service of GETs and RANGEs: RPC stub or stack, and switches.
     host_beside_service_us_per_rpc: f64,
-    /// CPU time of agents and of the generator, looking for work included; simulated without it, and the generator's not.
+    /// CPU time of agents and of the generator, looking for work included. Simulated: without that, and no generator.
     agent_us_per_rpc: f64,
     generator_us_per_rpc: Option<f64>,
     /// Share of their time that the workers' cores were busy, and shares of a CPU.

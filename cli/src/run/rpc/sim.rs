@@ -1,7 +1,7 @@
 //! The same scenarios on a simulated host: the model of `wave reproduce fig6a fig6b`, with the scenario's parameters
 //! (docs/adr/0043).
 //!
-//! Each point is a world of its own. What a variant has and the model has not is said, and the variant left out.
+//! Each point runs in a world of its own. A variant that the model does not cover is left out, with the reason.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -23,8 +23,13 @@ static SHIPPED: Policies<dyn Policy + Send> = Policies(&[
     (
         Known {
             name: "nearest",
-            about: "serves the request nearest to the arm; one that has waited for long comes first",
-            settings: &[Setting::number("patience_us", "500", 1..=1_000_000, "what is long")],
+            about: "serves the request nearest to the arm; one that has waited for `patience_us` comes first",
+            settings: &[Setting::number(
+                "patience_us",
+                "500",
+                1..=1_000_000,
+                "how long a request waits before it comes first",
+            )],
         },
         |config, settings| {
             let patience = Nanos::from_micros(settings.number("patience_us"));
@@ -46,7 +51,7 @@ pub fn by_name(text: &str, config: &Config) -> Result<Box<dyn Policy + Send>, Po
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Served, or never seen.
+    /// Being served, served, or never seen.
     #[default]
     Away,
     /// It waits since then.

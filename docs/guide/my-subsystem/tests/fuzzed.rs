@@ -63,9 +63,9 @@ enum How {
     CommitsTheStale,
     /// It serves a request that another arm serves.
     ServesTwice,
-    /// A refused decision takes a request out of the line.
+    /// It refuses a decision, and commits another request.
     RefusesAndActs,
-    /// It sends a message twice with one sequence.
+    /// A message is one sequence ahead of its request's record.
     SkipsASequence,
     /// A record says something else than the last message.
     RecordsSomethingElse,

@@ -17,14 +17,14 @@ pub const RULES: [(&str, &str); 19] = [
     ("class", "a thread's messages tell the class that it was created or last woken with"),
     (
         "subject",
-        "a subject's messages tell a possible history, one version after the other, as its host's records do",
+        "a subject's messages tell a possible history, one version after the other, and agree with the host's records",
     ),
     ("refusal", "a host that refuses a decision has changed nothing"),
     ("model", "the host's own check passes"),
     ("once", "a thread gets onto a core only while it waits, and a core runs one at a time"),
     ("current", "a decision is committed only if it names the thread's generation and sequence"),
     ("slice", "the core's own timer ends a run not before its slice is over, and not much later"),
-    ("answer", "each decision of a window is answered once, in order, to the host's own knowledge"),
+    ("answer", "as far as the host knows, it answers each decision of a window once, in order"),
     ("outcome", "the agent hears of each decision once, in order"),
     (
         "order",
@@ -32,7 +32,7 @@ pub const RULES: [(&str, &str); 19] = [
     ),
     (
         "revoked",
-        "once an agent is turned out, a core commits at most what it was just reading of it",
+        "after an agent is turned out, a core commits at most the decision that it was reading",
     ),
     ("idle", "no core is idle while a thread waits, beyond a bound"),
     (
@@ -113,7 +113,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// Books of so many cores, all idle, which run threads or what a modelled host gives them.
+    /// Books of `cores` idle cores, which run threads or, if `is_modelled`, the subjects of a modelled host.
     pub fn new(cores: u16, bounds: Bounds, is_modelled: bool) -> Books {
         let core = Core {
             runs: None,
@@ -308,7 +308,7 @@ impl Books {
         Ok(())
     }
 
-    /// A modelled host says how a subject stands, `core` being the one whose run that ends.
+    /// A message of a modelled host. `core`: the core whose run it ends.
     fn told(
         &mut self,
         now: Nanos,

@@ -23,7 +23,7 @@ use crate::world::{Cause, Delivery, TaskId, World};
 
 /// How often the checkers look for idle cores.
 const LOOK: Nanos = Nanos::from_micros(100);
-/// How long a dead agent stays away, mostly.
+/// How long most dead agents stay away.
 const RESTART: Nanos = Nanos::from_micros(700);
 /// When a history that has not sent its messages is given up: far beyond what any needs.
 const END_MAX: Nanos = Nanos::from_millis(4_000);
@@ -183,7 +183,7 @@ impl Running {
     fn start_agent(&self, skew: Skew, lies: Option<u64>) -> TaskId {
         let mut policy = policy_of(&self.plan.setup);
         if let Some(seed) = lies {
-            // Decisions of one kind, which a subsystem may have or not.
+            // All its decisions are of one kind, which the subsystem may not know.
             let kind = match self.plan.subsystem {
                 Some(_) => (seed >> 8) as u16 % 4,
                 None => DECISION_RUN,
@@ -323,7 +323,7 @@ impl Running {
         }
     }
 
-    /// How long a dead agent stays away: every fourth one until whoever waits must have been served without it.
+    /// How long a dead agent stays away. Every fourth one does until the fallback must have served every waiting thread.
     fn absence(&self, seed: u64) -> Nanos {
         match seed % 4 {
             0 => RESTART + self.bounds.recovery_max + self.bounds.recovery_max,
@@ -362,7 +362,7 @@ impl Running {
         self.watch.check(result.map_err(|what| Broken { rule: "model", what }));
     }
 
-    /// Nothing new from now on.
+    /// No new threads or events from now on.
     fn stop(&self) {
         match &self.churn {
             Some(churn) => churn.stop(),
@@ -370,7 +370,7 @@ impl Running {
         }
     }
 
-    /// Threads that have not ended.
+    /// Threads that have not ended, or a modelled host's subjects that wait or run.
     fn alive(&self) -> usize {
         let of_model = || self.watch.books.borrow().living();
         self.churn.as_ref().map_or_else(of_model, |churn| churn.alive() as usize)

@@ -77,7 +77,7 @@ impl Fallback {
         decides
     }
 
-    /// Commits the thread that has waited longest for `core`. `None` if none waits.
+    /// Commits, for `core`, the thread that has waited longest. `None` if no thread waits.
     pub fn pop<T>(&self, table: &Table<T>, core: u16) -> Option<(Subject, Sequence)> {
         while !is_planted(Planted::FallbackForgotten) {
             let (subject, sequence) = self.waiting().pop_front()?;

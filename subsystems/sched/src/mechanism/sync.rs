@@ -1,4 +1,4 @@
-//! What threads of the mechanism share memory by. The loom models compile [`super::table`] and [`super::fallback`] over a module
+//! The atomics and locks of the mechanism. The loom models compile [`super::table`] and [`super::fallback`] over a module
 //! of the same names (`tests/loom.rs`).
 
 pub(super) use core::sync::atomic::{

@@ -253,8 +253,9 @@ impl<T> Table<T> {
         u64::from(sequence(old).0) << 32 | u64::from(generation) << GENERATION_SHIFT
     }
 
-    /// Commits a decision: the thread gets onto `core`, and nowhere else does one. Returns its id, or the outcome's code, and
-    /// then nothing has changed: `TargetNotFound` for an id outside the table, a free one, and another generation;
+    /// Commits a decision: the thread gets onto `core`. No other function puts a thread on a core. Returns the thread's id, or the
+    /// refusal's code, and then nothing has changed: `TargetNotFound` for an id outside the table, a free one, and another
+    /// generation;
     /// `TargetStale` for another sequence than `expected`; `TargetOnCpu` and `TargetNotRunnable` for the state.
     #[inline]
     pub fn commit(&self, core: u16, subject: Subject, expected: Sequence) -> Result<u32, Code> {
