@@ -23,6 +23,8 @@ const ENOUGH: u64 = 500;
 const FAILURES_MAX: usize = 20;
 /// Number of seeds of one run.
 const SEEDS_MAX: u64 = 1 << 32;
+/// Number of messages of one history, at most.
+const MESSAGES_MAX: u64 = 10_000_000;
 /// Number of threads alive at once, at most.
 const THREADS_MAX: i64 = 1 << 16;
 /// Seeds are below this, so that no sum of a seed and a count overflows.
@@ -75,8 +77,8 @@ pub struct FuzzArgs {
     /// Keep only these faults of the history, by their numbers from 0, or `none`.
     #[arg(long, value_delimiter = ',', requires = "seed")]
     keep_faults: Vec<String>,
-    /// Send this many messages instead of 10,200.
-    #[arg(long, requires = "seed")]
+    /// Send at least this many messages instead of 10,200.
+    #[arg(long, requires = "seed", value_parser = clap::value_parser!(u64).range(1..=MESSAGES_MAX))]
     messages: Option<u64>,
     /// Keep at most this many threads alive at once.
     #[arg(long, requires = "seed", value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
@@ -190,6 +192,10 @@ pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Err(error) = check_kept(args, &overrides) {
+        note!("{} fuzz: {error}", program());
+        return ExitCode::from(2);
+    }
     let (from, count) = args.seed.map_or((args.from, args.seeds), |seed| (seed, 1));
     let sum = run(args, &overrides, from, count);
     // What was found before is worth knowing all the same.
@@ -215,6 +221,18 @@ pub fn execute(registry: &Registry, args: &FuzzArgs) -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::from(u8::from(sum.violations > 0))
+}
+
+/// Refuses to keep a fault that the history does not have: without its faults a failing history may look clean.
+fn check_kept(args: &FuzzArgs, overrides: &Overrides) -> Result<(), String> {
+    let (Some(seed), Some(kept)) = (args.seed, &overrides.faults) else { return Ok(()) };
+    let count = Plan::new(seed, &args.faults).enclaves[0].injections.len();
+    match kept.iter().find(|fault| **fault >= count) {
+        Some(fault) => {
+            Err(format!("--keep-faults {fault}: seed {seed} has {count} faults, numbered from 0"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn run(args: &FuzzArgs, overrides: &Overrides, from: u64, count: u64) -> Sum {
@@ -390,6 +408,19 @@ mod tests {
         assert_eq!(same.policy.as_ref().unwrap().text(), "shinjuku:slice_us=5,timer=core");
         assert_eq!((same.faults, same.alone), (Some(vec![0, 2]), true));
         assert_eq!((same.messages, same.threads), (Some(100), Some(3)));
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_is_refused() {
+        let wrong =
+            |words: &str| Line::try_parse_from(["fuzz"].into_iter().chain(words.split(' ')));
+        for words in ["--threads 0", "--threads 4294967295", "--messages 0", "--messages 10000001"]
+        {
+            assert!(wrong(&format!("--seed 1 {words}")).is_err(), "{words}");
+        }
+        let kept = |words: &str| execute(&registry(), &parse(words));
+        assert_eq!(kept("--seed 1 --keep-faults 999 --quiet"), ExitCode::from(2));
+        assert_eq!(kept("--seed 1 --keep-faults none --quiet"), ExitCode::SUCCESS);
     }
 
     #[test]
