@@ -13,22 +13,25 @@ usage: cargo xtask bench compare BASE [--json] [--pairs N] [BENCH]...
 /// The rest of the help.
 pub const DETAILS: &str = "
 BASE is checked out (as a worktree of git) and built below target/bench-compare, with the same cargo and the same flags; both
-are kept for the next comparison with it, and may be removed (then `git worktree prune`). Then the two binaries of `wave bench` run in turns, base first in every other pair, on the same
-CPUs. Runs of a pair are adjacent, so what disturbs the machine for longer than that disturbs both.
+are kept for the next comparison with it, and may be removed (then `git worktree prune`). Then the two binaries of
+`wave bench` run in turns, base first in every other pair, on the same CPUs. Runs of a pair are adjacent, so what disturbs the machine for longer than that disturbs both.
 
   ratio         median over pairs of tip / base, or of base / tip where lower is better: above 1 the tip is better
   interval      of that median, 95%, by order statistics (6th to 15th of 20): nothing is assumed of the distribution
-  held          the lower end is at least 0.95
+  held          the lower end is at least 1, or it is at least 0.95 and the interval is at most 3% of the median wide
   slower        the upper end is below 0.95, however wide the interval is
-  not held      the lower end is below 0.95, and the upper one is not
-  not measured  the interval is wider than 3% of the median, or there is none: fewer than six pairs
+  not held      the lower end is below 0.95, and the upper one is not, and the interval is at most 3% wide
+  not measured  the interval is wider than that, or there is none: fewer than six pairs
   (peer)        a peer's figure, whose code is the same in both binaries: shown to tell the machine's part, not judged
+
+A figure may be 0: two zeros have the ratio 1; beside one zero the ratio is 0, or infinite (null in --json).
 
 instructions_per_switch is what the processor's counters say of the host core's thread in user mode, by the switches of the
 run; where there are no counters, the command says so, and it is not judged.
 
 Each bench's rows come when its pairs are done. Every run is added to runs.jsonl in the folder that is named first, and
-summary.json there is what --json prints. Ctrl-C and SIGTERM keep them, and give the rows of the pairs that were made.
+summary.json there is what --json prints. Ctrl-C and SIGTERM keep them, and give the rows of the
+pairs that were made.
 
 Exit codes: 0 all figures held; 1 a figure is slower, or did not hold; 2 bad arguments; 3 nothing could be compared (no such
 commit, a build that fails); 4 no result: a figure was not measured, and none is slower; 130 or 143 after Ctrl-C or SIGTERM.

@@ -73,10 +73,16 @@ fn row(
 }
 
 fn note(estimate: &Estimate) -> String {
+    let (width, most) = (estimate.width() * 100.0, WIDTH_MAX * 100.0);
     match estimate.verdict() {
-        Verdict::NotMeasured => {
-            let (width, most) = (estimate.width() * 100.0, WIDTH_MAX * 100.0);
-            format!("the interval is {width:.1}% wide, and may be {most:.0}%")
+        Verdict::Held | Verdict::NotMeasured
+            if estimate.high.is_infinite() || width.is_infinite() =>
+        {
+            "a figure of 0 makes the ratio infinite, or 0".to_owned()
+        }
+        Verdict::NotMeasured => format!("the interval is {width:.1}% wide, and may be {most:.0}%"),
+        Verdict::Held if width > most => {
+            format!("the interval is {width:.1}% wide, and not below 1")
         }
         _ => String::new(),
     }
@@ -287,5 +293,23 @@ mod unit_tests {
         assert_eq!(summary["rule"]["width_max"], json!(0.03));
         assert_eq!(summary["figures"][0]["verdict"], json!("held"));
         assert_eq!(summary["figures"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_clear_improvement_holds_and_shows_its_width() {
+        let rows = switch(&yields(|at| (200.0, 90.0 + at as f64), 20));
+        let line = rows[0].line();
+        assert!(line.ends_with("held: the interval is 9.1% wide, and not below 1"), "{line}");
+        assert_eq!(Whole::of(&rows), Whole::Held);
+    }
+
+    #[test]
+    fn a_figure_that_becomes_zero_is_compared() {
+        let zero = switch(&yields(|_| (100.0, 0.0), 20));
+        assert_eq!((zero[0].verdict, zero[0].tip), (Some(Verdict::Held), Some(0.0)));
+        assert!(zero[0].note.contains("infinite"), "{}", zero[0].note);
+        assert_eq!(zero[0].json()["tip_median"], json!(0.0));
+        assert_eq!(switch(&yields(|_| (0.0, 100.0), 20))[0].verdict, Some(Verdict::Slower));
+        assert_eq!(switch(&yields(|_| (0.0, 0.0), 20))[0].verdict, Some(Verdict::Held));
     }
 }
