@@ -21,7 +21,9 @@ are kept for the next comparison with it, and may be removed (then `git worktree
   held          the lower end is at least 1, or it is at least 0.95 and the interval is at most 3% of the median wide
   slower        the upper end is below 0.95, however wide the interval is
   not held      the lower end is below 0.95, and the upper one is not, and the interval is at most 3% wide
-  not measured  the interval is wider than that, or there is none: fewer than six pairs
+  not measured  the interval is wider than that, or there is none: fewer than six pairs, or the tip has no such figure or
+                bench; also in place of held and not compared, where a run of the tip failed, or five of either side
+  not compared  the base has no such figure or bench, or there are no counters: not judged
   (peer)        a peer's figure, whose code is the same in both binaries: shown to tell the machine's part, not judged
 
 A figure may be 0: two zeros have the ratio 1; beside one zero the ratio is 0, or infinite (null in --json).

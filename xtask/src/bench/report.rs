@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::builds::Side;
 use super::figures::{Bench, COUNTED, Figure};
 use super::pairs::{Pair, Pairs};
 use super::statistics::{CONFIDENCE, Estimate, LOWER_END_MIN, Verdict, WIDTH_MAX, median};
@@ -42,23 +43,29 @@ fn row(
     let estimate = Estimate::of(&ratios);
     let (verdict, note) = match (&estimate, &pairs.unknown) {
         (_, Some((side, why))) => {
-            (None, format!("the {} does not know this bench: {why}", side.name()))
+            // A bench may be new, and may not go away.
+            let verdict = (*side == Side::Tip).then_some(Verdict::NotMeasured);
+            (verdict, format!("the {} does not know this bench: {why}", side.name()))
         }
         (Some(estimate), _) => (Some(estimate.verdict()), note(estimate)),
         (None, _) if pairs.whole.is_empty() => (Some(Verdict::NotMeasured), failures(pairs)),
-        (None, _) if figure.key == COUNTED && tip.is_empty() => {
+        (None, _) if figure.key == COUNTED && base.is_empty() && tip.is_empty() => {
             (None, no_counters.unwrap_or("the thread was not found").to_owned())
         }
         (None, _) if base.is_empty() && !tip.is_empty() => {
-            (None, "the base prints no such figure".to_owned())
+            (None, "the base has no such figure".to_owned())
         }
         (None, _) if tip.is_empty() => {
-            (Some(Verdict::NotMeasured), "the tip prints no such figure".to_owned())
+            (Some(Verdict::NotMeasured), "the tip has no such figure".to_owned())
         }
         (None, _) => {
             let why = format!("pairs: {}, and an interval takes six", ratios.len());
             (Some(Verdict::NotMeasured), why)
         }
+    };
+    let (verdict, note) = match (verdict, pairs.doubt()) {
+        (None | Some(Verdict::Held), Some(doubt)) => (Some(Verdict::NotMeasured), doubt),
+        _ => (verdict, note),
     };
     Row {
         bench,
@@ -228,7 +235,6 @@ fn short(number: f64) -> String {
 
 #[cfg(test)]
 mod unit_tests {
-    use super::super::builds::Side;
     use super::super::figures::BENCHES;
     use super::*;
 
@@ -311,5 +317,41 @@ mod unit_tests {
         assert_eq!(zero[0].json()["tip_median"], json!(0.0));
         assert_eq!(switch(&yields(|_| (0.0, 100.0), 20))[0].verdict, Some(Verdict::Slower));
         assert_eq!(switch(&yields(|_| (0.0, 0.0), 20))[0].verdict, Some(Verdict::Held));
+    }
+
+    #[test]
+    fn a_tip_that_failed_in_a_run_does_not_hold() {
+        let of = |tip: f64, side, failures| {
+            let failed = vec![(side, "exit status: 101".to_owned()); failures];
+            switch(&Pairs { failed, ..yields(|_| (100.0, tip), 16) })
+        };
+        let rows = of(100.0, Side::Tip, 4);
+        let line = rows[0].line();
+        let note = "not measured: runs of the tip that failed: 4: exit status: 101";
+        assert!(line.ends_with(note), "{line}");
+        assert_eq!(rows[1].verdict, Some(Verdict::NotMeasured));
+        assert_eq!(Whole::of(&rows), Whole::NotMeasured);
+        assert_eq!(Whole::of(&of(110.0, Side::Tip, 4)), Whole::NotHeld);
+        // A tip may mend a crash, unless the base crashes too often to compare with.
+        assert_eq!(Whole::of(&of(100.0, Side::Base, 4)), Whole::Held);
+        assert_eq!(Whole::of(&of(100.0, Side::Base, 5)), Whole::NotMeasured);
+    }
+
+    #[test]
+    fn a_bench_that_the_tip_lacks_is_not_measured() {
+        let unknown = Some((Side::Tip, "unrecognized subcommand".into()));
+        let rows = switch(&Pairs { unknown, ..Pairs::default() });
+        assert!(rows[0].line().contains("not measured: the tip does not know this bench"));
+        assert_eq!(Whole::of(&rows), Whole::NotMeasured);
+    }
+
+    #[test]
+    fn a_count_may_be_missing_on_both_sides_and_not_on_the_tip_alone() {
+        let mut pairs = yields(|_| (100.0, 100.0), 20);
+        assert_eq!(switch(&pairs)[1].verdict, None);
+        pairs.whole.iter_mut().for_each(|pair| pair.base[COUNTED] = json!(900.0));
+        let rows = switch(&pairs);
+        assert_eq!((rows[1].figure.key, rows[1].verdict), (COUNTED, Some(Verdict::NotMeasured)));
+        assert_eq!(Whole::of(&rows), Whole::NotMeasured);
     }
 }

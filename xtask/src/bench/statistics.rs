@@ -104,7 +104,7 @@ pub enum Verdict {
     Slower,
     /// The interval is narrow, and only its lower end is too low.
     NotHeld,
-    /// The interval is too wide to say.
+    /// The interval is too wide to say, or a failure leaves nothing to say.
     NotMeasured,
 }
 
