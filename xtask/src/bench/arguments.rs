@@ -14,7 +14,8 @@ usage: cargo xtask bench compare BASE [--json] [--pairs N] [BENCH]...
 pub const DETAILS: &str = "
 BASE is checked out (as a worktree of git) and built below target/bench-compare, with the same cargo and the same flags; both
 are kept for the next comparison with it, and may be removed (then `git worktree prune`). Then the two binaries of
-`wave bench` run in turns, base first in every other pair, on the same CPUs. Runs of a pair are adjacent, so what disturbs the machine for longer than that disturbs both.
+`wave bench` run in turns, base first in every other pair, on the same CPUs. Runs of a pair are adjacent, so what
+disturbs the machine for longer than that disturbs both.
 
   ratio         median over pairs of tip / base, or of base / tip where lower is better: above 1 the tip is better
   interval      of that median, 95%, by order statistics (6th to 15th of 20): nothing is assumed of the distribution
@@ -32,7 +33,7 @@ instructions_per_switch is what the processor's counters say of the host core's 
 run; where there are no counters, the command says so, and it is not judged.
 
 Each bench's rows come when its pairs are done. Every run is added to runs.jsonl in the folder that is named first, and
-summary.json there is what --json prints. Ctrl-C and SIGTERM keep them, and give the rows of the
+summary.json there is what --json prints, exit code included. Ctrl-C and SIGTERM keep them, and give the rows of the
 pairs that were made.
 
 Exit codes: 0 all figures held; 1 a figure is slower, or did not hold; 2 bad arguments; 3 nothing could be compared (no such

@@ -67,8 +67,8 @@ pub struct Programs {
     pub base: PathBuf,
     /// The tip's.
     pub tip: PathBuf,
-    /// Whether instructions are counted.
-    pub counts: bool,
+    /// Why instructions are not counted, if they are not.
+    pub no_counters: Option<String>,
 }
 
 impl Programs {
@@ -87,7 +87,7 @@ impl Programs {
         stop: &Stop,
         mut keep: impl FnMut(usize, Side, &Result<Value, Failure>) -> Result<(), String>,
     ) -> Result<Pairs, String> {
-        let counts = self.counts && bench.is_counted();
+        let counts = self.no_counters.is_none() && bench.is_counted();
         let mut pairs = Pairs::default();
         let mut progress = Progress::new(bench.name, count);
         for pair in 0..=count {

@@ -7,6 +7,9 @@ use super::figures::{Bench, COUNTED, Figure};
 use super::pairs::{Pair, Pairs};
 use super::statistics::{CONFIDENCE, Estimate, LOWER_END_MIN, Verdict, WIDTH_MAX, median};
 
+/// A signal ended the comparison: this and the signal's number.
+const EXIT_SIGNAL: u8 = 128;
+
 /// A figure, and what the pairs say of it.
 #[derive(Debug)]
 pub struct Row {
@@ -205,8 +208,13 @@ pub fn counts(rows: &[Row]) -> String {
     parts.join(", ")
 }
 
+/// The exit code of a comparison with these rows, which this signal ended, if one did.
+pub fn exit_code(rows: &[Row], signal: Option<u8>) -> u8 {
+    signal.map_or(Whole::of(rows).exit_code(), |signal| EXIT_SIGNAL + signal)
+}
+
 /// The rule and the rows, beside what was compared.
-pub fn summary(compared: &Value, rows: &[Row], interrupted: bool) -> Value {
+pub fn summary(compared: &Value, rows: &[Row], signal: Option<u8>) -> Value {
     let mut summary = compared.clone();
     summary["rule"] = json!({
         "ratio": "median over pairs, above 1: the tip is better",
@@ -216,8 +224,8 @@ pub fn summary(compared: &Value, rows: &[Row], interrupted: bool) -> Value {
         "width_max": WIDTH_MAX,
     });
     summary["figures"] = rows.iter().map(Row::json).collect();
-    summary["interrupted"] = interrupted.into();
-    summary["exit_code"] = Whole::of(rows).exit_code().into();
+    summary["interrupted"] = signal.is_some().into();
+    summary["exit_code"] = exit_code(rows, signal).into();
     summary
 }
 
@@ -294,11 +302,19 @@ mod unit_tests {
     #[test]
     fn the_summary_has_the_rule_and_every_row() {
         let rows = switch(&yields(|_| (100.0, 100.0), 20));
-        let summary = summary(&json!({ "pairs": 20 }), &rows, false);
+        let summary = summary(&json!({ "pairs": 20 }), &rows, None);
         assert_eq!((&summary["pairs"], &summary["exit_code"]), (&json!(20), &json!(0)));
         assert_eq!(summary["rule"]["width_max"], json!(0.03));
         assert_eq!(summary["figures"][0]["verdict"], json!("held"));
         assert_eq!(summary["figures"].as_array().unwrap().len(), 3);
+        assert_eq!(summary["interrupted"], json!(false));
+    }
+
+    #[test]
+    fn the_summary_of_an_interrupted_comparison_has_its_exit_code() {
+        let rows = switch(&yields(|_| (100.0, 100.0), 20));
+        let summary = summary(&json!({}), &rows, Some(15));
+        assert_eq!((&summary["interrupted"], &summary["exit_code"]), (&json!(true), &json!(143)));
     }
 
     #[test]

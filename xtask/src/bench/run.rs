@@ -59,6 +59,12 @@ impl Stop {
     pub fn signal(&self) -> Option<u8> {
         u8::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|signal| *signal > 0)
     }
+
+    /// As if this signal came.
+    #[cfg(test)]
+    pub fn come(&self, signal: u8) {
+        self.0.store(signal.into(), Ordering::Relaxed);
+    }
 }
 
 /// What the bench prints; where `counts`, with the instructions of each switch.
@@ -187,7 +193,7 @@ mod unit_tests {
     #[test]
     fn a_signal_ends_a_run_with_all_its_processes() {
         let stop = Stop::default();
-        stop.0.store(SIGINT as usize, Ordering::Relaxed);
+        stop.come(2);
         // It returns when the last process has closed the pipe.
         assert_eq!(printed("sleep 1000 & sleep 1000", &stop), Err(Failure::Interrupted));
         assert_eq!(stop.signal(), Some(2));
