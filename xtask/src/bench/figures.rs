@@ -45,10 +45,10 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Its number, if the bench prints one.
+    /// Its number, if the bench prints one; 0 is one too.
     pub fn of(&self, printed: &Value) -> Option<f64> {
         let found = self.key.split('.').try_fold(printed, |value, key| value.get(key));
-        found?.as_f64().filter(|number| number.is_finite() && *number > 0.0)
+        found?.as_f64().filter(|number| number.is_finite() && *number >= 0.0)
     }
 }
 
@@ -138,13 +138,15 @@ mod unit_tests {
 
     #[test]
     fn a_figure_is_found_by_its_path() {
-        let printed = serde_json::json!({ "a": { "p50": 2.5 }, "b": "text", "c": 0, "d": 7 });
+        let printed =
+            serde_json::json!({ "a": { "p50": 2.5 }, "b": "text", "c": 0, "d": 7, "e": -1 });
         for (key, expected) in [
             ("a.p50", Some(2.5)),
             ("d", Some(7.0)),
             ("a", None),
             ("b", None),
-            ("c", None),
+            ("c", Some(0.0)),
+            ("e", None),
             ("a.p5", None),
         ] {
             assert_eq!(ours(key, Lower).of(&printed), expected, "{key}");

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use arguments::{Request, Wanted};
 use builds::{Place, Side, Tree};
 use pairs::Programs;
-use report::{Row, Whole};
+use report::Row;
 use run::{Failure, Stop};
 
 /// What to type.
@@ -28,8 +28,6 @@ pub const USAGE: &str = arguments::USAGE;
 
 /// There is nothing to compare: no such commit, or a build that fails.
 const EXIT_CANNOT: u8 = 3;
-/// A signal ended it: this and the signal's number.
-const EXIT_SIGNAL: u8 = 128;
 
 /// Runs what follows `cargo xtask bench`.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -56,65 +54,78 @@ pub fn main(arguments: &[String]) -> ExitCode {
 fn compare(wanted: &Wanted) -> Result<u8, String> {
     let place = Place::take()?;
     let (base, tip) = (Tree::of_commit(&wanted.base)?, Tree::here()?);
-    let no_counters = counter::unavailable();
     let programs = Programs {
         base: place.build(Side::Base, &base)?,
         tip: place.build(Side::Tip, &tip)?,
-        counts: no_counters.is_none(),
+        no_counters: counter::unavailable(),
     };
     // Not before: a signal during a build ends this process and cargo at once.
     let stop = Stop::on_signals()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}-{}", base.name(), tip.name(), now.as_secs());
-    let mut kept = Kept::new(place.results(&name)?)?;
+    let kept = Kept::new(place.results(&name)?)?;
     eprintln!(
         "bench: {} against {}; runs are kept in {}",
         tip.name(),
         base.name(),
         kept.folder.display()
     );
-    if let Some(why) = &no_counters {
+    if let Some(why) = &programs.no_counters {
         eprintln!("bench: instructions per switch are not counted: {why}");
     }
-    if !wanted.json {
-        println!("{}", report::heading());
-    }
-
-    let mut compared = json!({
+    let compared = json!({
         "base": { "typed": wanted.base, "commit": base.commit },
         "tip": { "commit": tip.commit, "changed": tip.is_changed },
         "pairs": wanted.pairs,
         "cpus": allowed_cpus(),
-        "no_counters": no_counters,
+        "no_counters": programs.no_counters,
     });
+    measure(wanted, &programs, compared, kept, &stop, &mut std::io::stdout())
+}
+
+/// Runs the pairs of all benches, and gives the exit code. `compared` is what the summary says of the two sides.
+fn measure(
+    wanted: &Wanted,
+    programs: &Programs,
+    mut compared: Value,
+    mut kept: Kept,
+    stop: &Stop,
+    out: &mut impl Write,
+) -> Result<u8, String> {
+    let mut print =
+        |line: &str| writeln!(out, "{line}").map_err(|error| format!("standard output: {error}"));
+    if !wanted.json {
+        print(&report::heading())?;
+    }
     let (mut rows, mut failed) = (Vec::<Row>::new(), Vec::<Value>::new());
     for bench in &wanted.benches {
         let keep = |pair, side, result: &_| kept.run(bench.name, pair, side, result);
-        let pairs = programs.pairs(bench, wanted.pairs, &stop, keep)?;
+        let pairs = programs.pairs(bench, wanted.pairs, stop, keep)?;
         for (side, why) in &pairs.failed {
             let (name, side) = (bench.name, side.name());
             eprintln!("bench: {name}: a pair is left out: the {side} failed: {why}");
             failed.push(json!({ "bench": name, "side": side, "why": why }));
         }
         compared["failed"] = failed.clone().into();
-        let new = report::rows(bench, &pairs, no_counters.as_deref());
-        if !wanted.json {
-            new.iter().for_each(|row| println!("{}", row.line()));
-        }
+        let new = report::rows(bench, &pairs, programs.no_counters.as_deref());
+        let lines: Vec<String> = new.iter().map(Row::line).collect();
         rows.extend(new);
-        kept.summary(&report::summary(&compared, &rows, pairs.is_interrupted))?;
+        kept.summary(&report::summary(&compared, &rows, stop.signal()))?;
+        if !wanted.json {
+            lines.iter().try_for_each(|line| print(line))?;
+        }
         if pairs.is_interrupted {
             eprintln!("bench: interrupted in {} after {} pairs", bench.name, pairs.whole.len());
             break;
         }
     }
+    // A signal may come at any time: the summary that is kept, the one that is printed and the exit code follow from
+    // one look.
     let signal = stop.signal();
-    if wanted.json {
-        println!("{}", report::summary(&compared, &rows, signal.is_some()));
-    } else {
-        println!("{}", report::counts(&rows));
-    }
-    Ok(signal.map_or(Whole::of(&rows).exit_code(), |signal| EXIT_SIGNAL + signal))
+    let summary = report::summary(&compared, &rows, signal);
+    kept.summary(&summary)?;
+    print(&if wanted.json { summary.to_string() } else { report::counts(&rows) })?;
+    Ok(report::exit_code(&rows, signal))
 }
 
 /// What a comparison leaves, as it comes.
@@ -162,4 +173,114 @@ fn allowed_cpus() -> Option<String> {
     let status = fs::read_to_string(Path::new("/proc/self/status")).ok()?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     Some(list.trim().to_owned())
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use std::process::Command;
+
+    use super::figures::BENCHES;
+    use super::*;
+
+    const PRINTS: &str = r#"echo '{"yield_ns":{"p50":100},"futex_handoff_ns":{"p50":1}}'"#;
+
+    /// A folder of this test's own, gone when this is.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder = format!("xtask-bench-{name}-{}", std::process::id());
+            let folder = std::env::temp_dir().join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+
+        /// A program in place of `wave`. Another process writes it: a program that a process has open for writing cannot
+        /// be run, and other tests' processes hold for a moment what this one has open.
+        fn program(&self, name: &str, script: &str) -> PathBuf {
+            let path = self.0.join(name);
+            let mut writer = Command::new("sh");
+            writer.args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod +x \"$0\""]);
+            assert!(writer.arg(&path).arg(script).status().unwrap().success());
+            path
+        }
+
+        /// The exit code of a comparison, and the summary that it leaves.
+        fn measured(
+            &self,
+            [base, tip]: [&str; 2],
+            wanted: &Wanted,
+            stop: &Stop,
+            out: &mut impl Write,
+        ) -> (u8, Value) {
+            let programs = Programs {
+                base: self.program("base", base),
+                tip: self.program("tip", tip),
+                no_counters: Some("no counters here".into()),
+            };
+            let kept = Kept::new(self.0.clone()).unwrap();
+            let code = measure(wanted, &programs, json!({}), kept, stop, out).unwrap();
+            let summary = fs::read(self.0.join("summary.json")).unwrap();
+            (code, serde_json::from_slice(&summary).unwrap())
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn wanted(pairs: usize, json: bool) -> Wanted {
+        let benches = BENCHES.iter().filter(|bench| bench.name == "switch").collect();
+        Wanted { base: "main".into(), pairs, json, benches }
+    }
+
+    #[test]
+    fn a_tip_that_crashes_now_and_then_does_not_hold() {
+        let folder = Folder::new("crash");
+        let runs = folder.0.join("runs");
+        let runs = runs.display();
+        let crashes = format!(
+            "echo >> {runs}; case $(wc -l < {runs}) in 3|6) echo crash >&2; exit 101;; esac; {PRINTS}"
+        );
+        let mut out = Vec::new();
+        let stop = Stop::default();
+        let (code, summary) =
+            folder.measured([PRINTS, &crashes], &wanted(8, true), &stop, &mut out);
+        assert_eq!(code, 4);
+        assert_eq!(summary["figures"][0]["pairs"], json!(6));
+        assert_eq!(summary["figures"][0]["verdict"], json!("not measured"));
+        assert_eq!(summary["failed"].as_array().unwrap().len(), 2);
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), summary);
+        let _ = fs::remove_file(folder.0.join("runs"));
+        let (code, _) = folder.measured([PRINTS, PRINTS], &wanted(8, true), &stop, &mut Vec::new());
+        assert_eq!(code, 0);
+    }
+
+    /// Standard output; a signal comes while the rows are printed.
+    struct Interrupts<'a>(&'a Stop);
+
+    impl Write for Interrupts<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if String::from_utf8_lossy(bytes).contains("yield_ns") {
+                self.0.come(2);
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_signal_after_the_last_pair_is_in_the_exit_code_and_in_the_summary() {
+        let folder = Folder::new("signal");
+        let stop = Stop::default();
+        let (code, summary) =
+            folder.measured([PRINTS; 2], &wanted(6, false), &stop, &mut Interrupts(&stop));
+        assert_eq!(code, 130);
+        assert_eq!((&summary["interrupted"], &summary["exit_code"]), (&json!(true), &json!(130)));
+    }
 }

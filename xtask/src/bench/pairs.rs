@@ -43,6 +43,23 @@ pub struct Pairs {
     pub is_interrupted: bool,
 }
 
+impl Pairs {
+    /// Why no figure of this bench may be said to hold: a run of the tip failed, or so many of either side that the
+    /// bench was given up. The pairs that are left are those in which nothing went wrong.
+    pub fn doubt(&self) -> Option<String> {
+        let of_tip = || self.failed.iter().filter(|(side, _)| *side == Side::Tip);
+        if let Some((_, why)) = of_tip().next() {
+            return Some(format!("runs of the tip that failed: {}: {why}", of_tip().count()));
+        }
+        let (side, why) = self.failed.first().filter(|_| self.is_given_up())?;
+        Some(format!("given up: the {} failed: {why}", side.name()))
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.failed.len() >= FAILURES_MAX
+    }
+}
+
 /// The two programs, and how they run.
 #[derive(Debug)]
 pub struct Programs {
@@ -50,8 +67,8 @@ pub struct Programs {
     pub base: PathBuf,
     /// The tip's.
     pub tip: PathBuf,
-    /// Whether instructions are counted.
-    pub counts: bool,
+    /// Why instructions are not counted, if they are not.
+    pub no_counters: Option<String>,
 }
 
 impl Programs {
@@ -70,7 +87,7 @@ impl Programs {
         stop: &Stop,
         mut keep: impl FnMut(usize, Side, &Result<Value, Failure>) -> Result<(), String>,
     ) -> Result<Pairs, String> {
-        let counts = self.counts && bench.is_counted();
+        let counts = self.no_counters.is_none() && bench.is_counted();
         let mut pairs = Pairs::default();
         let mut progress = Progress::new(bench.name, count);
         for pair in 0..=count {
@@ -95,7 +112,7 @@ impl Programs {
             if pair > 0 {
                 pairs.whole.extend(joined(printed));
             }
-            if pairs.failed.len() >= FAILURES_MAX {
+            if pairs.is_given_up() {
                 return Ok(pairs);
             }
         }

@@ -2,9 +2,13 @@
 
 use serde_json::{Value, json};
 
+use super::builds::Side;
 use super::figures::{Bench, COUNTED, Figure};
 use super::pairs::{Pair, Pairs};
 use super::statistics::{CONFIDENCE, Estimate, LOWER_END_MIN, Verdict, WIDTH_MAX, median};
+
+/// A signal ended the comparison: this and the signal's number.
+const EXIT_SIGNAL: u8 = 128;
 
 /// A figure, and what the pairs say of it.
 #[derive(Debug)]
@@ -42,23 +46,29 @@ fn row(
     let estimate = Estimate::of(&ratios);
     let (verdict, note) = match (&estimate, &pairs.unknown) {
         (_, Some((side, why))) => {
-            (None, format!("the {} does not know this bench: {why}", side.name()))
+            // A bench may be new, and may not go away.
+            let verdict = (*side == Side::Tip).then_some(Verdict::NotMeasured);
+            (verdict, format!("the {} does not know this bench: {why}", side.name()))
         }
         (Some(estimate), _) => (Some(estimate.verdict()), note(estimate)),
         (None, _) if pairs.whole.is_empty() => (Some(Verdict::NotMeasured), failures(pairs)),
-        (None, _) if figure.key == COUNTED && tip.is_empty() => {
+        (None, _) if figure.key == COUNTED && base.is_empty() && tip.is_empty() => {
             (None, no_counters.unwrap_or("the thread was not found").to_owned())
         }
         (None, _) if base.is_empty() && !tip.is_empty() => {
-            (None, "the base prints no such figure".to_owned())
+            (None, "the base has no such figure".to_owned())
         }
         (None, _) if tip.is_empty() => {
-            (Some(Verdict::NotMeasured), "the tip prints no such figure".to_owned())
+            (Some(Verdict::NotMeasured), "the tip has no such figure".to_owned())
         }
         (None, _) => {
             let why = format!("pairs: {}; an interval needs six", ratios.len());
             (Some(Verdict::NotMeasured), why)
         }
+    };
+    let (verdict, note) = match (verdict, pairs.doubt()) {
+        (None | Some(Verdict::Held), Some(doubt)) => (Some(Verdict::NotMeasured), doubt),
+        _ => (verdict, note),
     };
     Row {
         bench,
@@ -73,10 +83,16 @@ fn row(
 }
 
 fn note(estimate: &Estimate) -> String {
+    let (width, most) = (estimate.width() * 100.0, WIDTH_MAX * 100.0);
     match estimate.verdict() {
-        Verdict::NotMeasured => {
-            let (width, most) = (estimate.width() * 100.0, WIDTH_MAX * 100.0);
-            format!("the interval is {width:.1}% wide; the limit is {most:.0}%")
+        Verdict::Held | Verdict::NotMeasured
+            if estimate.high.is_infinite() || width.is_infinite() =>
+        {
+            "a figure of 0 makes the ratio infinite, or 0".to_owned()
+        }
+        Verdict::NotMeasured => format!("the interval is {width:.1}% wide, and may be {most:.0}%"),
+        Verdict::Held if width > most => {
+            format!("the interval is {width:.1}% wide, and not below 1")
         }
         _ => String::new(),
     }
@@ -192,8 +208,13 @@ pub fn counts(rows: &[Row]) -> String {
     parts.join(", ")
 }
 
+/// The exit code of a comparison with these rows, which this signal ended, if one did.
+pub fn exit_code(rows: &[Row], signal: Option<u8>) -> u8 {
+    signal.map_or(Whole::of(rows).exit_code(), |signal| EXIT_SIGNAL + signal)
+}
+
 /// The rule and the rows, beside what was compared.
-pub fn summary(compared: &Value, rows: &[Row], interrupted: bool) -> Value {
+pub fn summary(compared: &Value, rows: &[Row], signal: Option<u8>) -> Value {
     let mut summary = compared.clone();
     summary["rule"] = json!({
         "ratio": "median over pairs, above 1: the tip is better",
@@ -203,8 +224,8 @@ pub fn summary(compared: &Value, rows: &[Row], interrupted: bool) -> Value {
         "width_max": WIDTH_MAX,
     });
     summary["figures"] = rows.iter().map(Row::json).collect();
-    summary["interrupted"] = interrupted.into();
-    summary["exit_code"] = Whole::of(rows).exit_code().into();
+    summary["interrupted"] = signal.is_some().into();
+    summary["exit_code"] = exit_code(rows, signal).into();
     summary
 }
 
@@ -222,7 +243,6 @@ fn short(number: f64) -> String {
 
 #[cfg(test)]
 mod unit_tests {
-    use super::super::builds::Side;
     use super::super::figures::BENCHES;
     use super::*;
 
@@ -282,10 +302,72 @@ mod unit_tests {
     #[test]
     fn the_summary_has_the_rule_and_every_row() {
         let rows = switch(&yields(|_| (100.0, 100.0), 20));
-        let summary = summary(&json!({ "pairs": 20 }), &rows, false);
+        let summary = summary(&json!({ "pairs": 20 }), &rows, None);
         assert_eq!((&summary["pairs"], &summary["exit_code"]), (&json!(20), &json!(0)));
         assert_eq!(summary["rule"]["width_max"], json!(0.03));
         assert_eq!(summary["figures"][0]["verdict"], json!("held"));
         assert_eq!(summary["figures"].as_array().unwrap().len(), 3);
+        assert_eq!(summary["interrupted"], json!(false));
+    }
+
+    #[test]
+    fn the_summary_of_an_interrupted_comparison_has_its_exit_code() {
+        let rows = switch(&yields(|_| (100.0, 100.0), 20));
+        let summary = summary(&json!({}), &rows, Some(15));
+        assert_eq!((&summary["interrupted"], &summary["exit_code"]), (&json!(true), &json!(143)));
+    }
+
+    #[test]
+    fn a_clear_improvement_holds_and_shows_its_width() {
+        let rows = switch(&yields(|at| (200.0, 90.0 + at as f64), 20));
+        let line = rows[0].line();
+        assert!(line.ends_with("held: the interval is 9.1% wide, and not below 1"), "{line}");
+        assert_eq!(Whole::of(&rows), Whole::Held);
+    }
+
+    #[test]
+    fn a_figure_that_becomes_zero_is_compared() {
+        let zero = switch(&yields(|_| (100.0, 0.0), 20));
+        assert_eq!((zero[0].verdict, zero[0].tip), (Some(Verdict::Held), Some(0.0)));
+        assert!(zero[0].note.contains("infinite"), "{}", zero[0].note);
+        assert_eq!(zero[0].json()["tip_median"], json!(0.0));
+        assert_eq!(switch(&yields(|_| (0.0, 100.0), 20))[0].verdict, Some(Verdict::Slower));
+        assert_eq!(switch(&yields(|_| (0.0, 0.0), 20))[0].verdict, Some(Verdict::Held));
+    }
+
+    #[test]
+    fn a_tip_that_failed_in_a_run_does_not_hold() {
+        let of = |tip: f64, side, failures| {
+            let failed = vec![(side, "exit status: 101".to_owned()); failures];
+            switch(&Pairs { failed, ..yields(|_| (100.0, tip), 16) })
+        };
+        let rows = of(100.0, Side::Tip, 4);
+        let line = rows[0].line();
+        let note = "not measured: runs of the tip that failed: 4: exit status: 101";
+        assert!(line.ends_with(note), "{line}");
+        assert_eq!(rows[1].verdict, Some(Verdict::NotMeasured));
+        assert_eq!(Whole::of(&rows), Whole::NotMeasured);
+        assert_eq!(Whole::of(&of(110.0, Side::Tip, 4)), Whole::NotHeld);
+        // A tip may mend a crash, unless the base crashes too often to compare with.
+        assert_eq!(Whole::of(&of(100.0, Side::Base, 4)), Whole::Held);
+        assert_eq!(Whole::of(&of(100.0, Side::Base, 5)), Whole::NotMeasured);
+    }
+
+    #[test]
+    fn a_bench_that_the_tip_lacks_is_not_measured() {
+        let unknown = Some((Side::Tip, "unrecognized subcommand".into()));
+        let rows = switch(&Pairs { unknown, ..Pairs::default() });
+        assert!(rows[0].line().contains("not measured: the tip does not know this bench"));
+        assert_eq!(Whole::of(&rows), Whole::NotMeasured);
+    }
+
+    #[test]
+    fn a_count_may_be_missing_on_both_sides_and_not_on_the_tip_alone() {
+        let mut pairs = yields(|_| (100.0, 100.0), 20);
+        assert_eq!(switch(&pairs)[1].verdict, None);
+        pairs.whole.iter_mut().for_each(|pair| pair.base[COUNTED] = json!(900.0));
+        let rows = switch(&pairs);
+        assert_eq!((rows[1].figure.key, rows[1].verdict), (COUNTED, Some(Verdict::NotMeasured)));
+        assert_eq!(Whole::of(&rows), Whole::NotMeasured);
     }
 }

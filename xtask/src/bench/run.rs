@@ -59,6 +59,12 @@ impl Stop {
     pub fn signal(&self) -> Option<u8> {
         u8::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|signal| *signal > 0)
     }
+
+    /// As if this signal came.
+    #[cfg(test)]
+    pub fn come(&self, signal: u8) {
+        self.0.store(signal.into(), Ordering::Relaxed);
+    }
 }
 
 /// Runs the bench. Returns the object that it prints; with `counts`, instructions per switch are added.
@@ -66,10 +72,16 @@ pub fn run(program: &Path, bench: &Bench, counts: bool, stop: &Stop) -> Result<V
     let mut command = Command::new(program);
     command.args(["bench", bench.name, "--json"]).args(bench.arguments);
     let (mut printed, instructions) = printed_by(command, counts, stop)?;
-    if let (Some(instructions), Some(switches)) = (instructions, switches(&printed)) {
-        printed[COUNTED] = (instructions as f64 / switches as f64).into();
+    if let Some(number) = per_switch(instructions, &printed) {
+        printed[COUNTED] = number.into();
     }
     Ok(printed)
+}
+
+/// No thread switches without an instruction: a count of 0 is a counter that never ran.
+fn per_switch(instructions: Option<u64>, printed: &Value) -> Option<f64> {
+    let instructions = instructions.filter(|instructions| *instructions > 0)?;
+    Some(instructions as f64 / switches(printed)? as f64)
 }
 
 /// Switches of a whole run: decisions that ended as they should.
@@ -181,7 +193,7 @@ mod unit_tests {
     #[test]
     fn a_signal_ends_a_run_with_all_its_processes() {
         let stop = Stop::default();
-        stop.0.store(SIGINT as usize, Ordering::Relaxed);
+        stop.come(2);
         // It returns when the last process has closed the pipe.
         assert_eq!(printed("sleep 1000 & sleep 1000", &stop), Err(Failure::Interrupted));
         assert_eq!(stop.signal(), Some(2));
@@ -192,5 +204,13 @@ mod unit_tests {
         let printed = serde_json::json!({ "outcomes": { "COMPLETE": 10, "TARGET_STALE": 3 } });
         assert_eq!(switches(&printed), Some(10));
         assert_eq!(switches(&serde_json::json!({ "outcomes": {} })), None);
+    }
+
+    #[test]
+    fn a_counter_that_never_ran_gives_no_figure() {
+        let printed = serde_json::json!({ "outcomes": { "COMPLETE": 10 } });
+        assert_eq!(per_switch(Some(25), &printed), Some(2.5));
+        assert_eq!(per_switch(Some(0), &printed), None);
+        assert_eq!(per_switch(None, &printed), None);
     }
 }

@@ -11,7 +11,7 @@ use std::fmt;
 pub const CONFIDENCE: f64 = 0.95;
 /// The lower end of an interval may not lie below this.
 pub const LOWER_END_MIN: f64 = 0.95;
-/// The widest interval that decides between held and not held, as a share of the median.
+/// A wider interval that reaches below 1 says nothing, unless all of it is too low. Of the median.
 pub const WIDTH_MAX: f64 = 0.03;
 
 /// Which way a figure is better.
@@ -24,11 +24,18 @@ pub enum Better {
 }
 
 impl Better {
-    /// The tip's figure by the base's, or the other way round: above 1 the tip is better.
+    /// The tip's figure by the base's, or the other way round: above 1 the tip is better. Neither is negative. Two
+    /// zeros are equal; beside one zero the better side is better without bound: the ratio is infinite, or 0.
     pub fn ratio(self, base: f64, tip: f64) -> f64 {
-        match self {
-            Self::Higher => tip / base,
-            Self::Lower => base / tip,
+        let (better, worse) = match self {
+            Self::Higher => (tip, base),
+            Self::Lower => (base, tip),
+        };
+        match (better == 0.0, worse == 0.0) {
+            (true, true) => 1.0,
+            (true, false) => 0.0,
+            (false, true) => f64::INFINITY,
+            (false, false) => better / worse,
         }
     }
 
@@ -61,15 +68,23 @@ impl Estimate {
         Some(Self { median: median(ratios)?, low, high })
     }
 
-    /// The whole width of the interval, of the median.
+    /// The whole width of the interval, of the median. Infinite if one end is, or if the median is 0 and an end is not.
     pub fn width(&self) -> f64 {
-        (self.high - self.low) / self.median
+        if self.low == self.high {
+            0.0
+        } else if self.high.is_infinite() {
+            f64::INFINITY
+        } else {
+            (self.high - self.low) / self.median
+        }
     }
 
     /// What follows.
     pub fn verdict(&self) -> Verdict {
         if self.high < LOWER_END_MIN {
             Verdict::Slower
+        } else if self.low >= 1.0 {
+            Verdict::Held
         } else if self.width() > WIDTH_MAX {
             Verdict::NotMeasured
         } else if self.low >= LOWER_END_MIN {
@@ -83,13 +98,13 @@ impl Estimate {
 /// What an estimate says of the tip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is not slower by more than is allowed.
+    /// It is not slower by more than is allowed: the interval is narrow, or is nowhere below 1.
     Held,
     /// It is slower by more, even at the upper end, however wide the interval is.
     Slower,
     /// The interval is narrow, and only its lower end is too low.
     NotHeld,
-    /// The interval is too wide to say.
+    /// The interval is too wide to say, or a failure leaves nothing to say.
     NotMeasured,
 }
 
@@ -147,6 +162,35 @@ mod unit_tests {
     }
 
     #[test]
+    fn a_zero_is_compared_too() {
+        for better in [Better::Higher, Better::Lower] {
+            assert_eq!(better.ratio(0.0, 0.0), 1.0);
+        }
+        assert_eq!(Better::Higher.ratio(100.0, 0.0), 0.0);
+        assert_eq!(Better::Higher.ratio(0.0, 100.0), f64::INFINITY);
+        assert_eq!(Better::Lower.ratio(100.0, 0.0), f64::INFINITY);
+        assert_eq!(Better::Lower.ratio(0.0, 100.0), 0.0);
+    }
+
+    #[test]
+    fn zeros_in_every_run_give_a_verdict_and_zeros_in_some_none() {
+        let of = |ratio: fn(usize) -> f64| {
+            Estimate::of(&(0..20).map(ratio).collect::<Vec<_>>()).unwrap()
+        };
+        let verdict = |ratio| of(ratio).verdict();
+        assert_eq!(verdict(|_| 0.0), Verdict::Slower);
+        assert_eq!((verdict(|_| 1.0), of(|_| 1.0).width()), (Verdict::Held, 0.0));
+        assert_eq!(
+            (verdict(|_| f64::INFINITY), of(|_| f64::INFINITY).width()),
+            (Verdict::Held, 0.0)
+        );
+        let some = |at| if at < 9 { 0.98 } else { f64::INFINITY };
+        assert_eq!((verdict(some), of(some).width()), (Verdict::NotMeasured, f64::INFINITY));
+        let some = |at| if at < 11 { 0.0 } else { 1.0 };
+        assert_eq!((verdict(some), of(some).width()), (Verdict::NotMeasured, f64::INFINITY));
+    }
+
+    #[test]
     fn ranks_are_those_of_the_sign_test() {
         // As tables of the sign test have them.
         for (count, expected) in
@@ -199,6 +243,9 @@ mod unit_tests {
         assert_eq!(verdict(0.96, 1.04), Verdict::NotMeasured);
         assert_eq!(verdict(0.93, 0.949), Verdict::Slower);
         assert_eq!(verdict(0.5, 0.9), Verdict::Slower);
+        assert_eq!(verdict(1.0, 1.2), Verdict::Held);
+        assert_eq!(verdict(1.8, 2.2), Verdict::Held);
+        assert_eq!(verdict(0.999, 1.2), Verdict::NotMeasured);
     }
 
     #[test]
