@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use wave_core::clock::Nanos;
+use wave_core::layout::Config;
 use wave_links::costs::Costs;
 use wave_rpc::steer;
 use wave_sim::paper::{self, Placement};
@@ -184,6 +185,9 @@ impl<'a> Simulated<'a> {
         setup.scheduler.config.check().map_err(|error| bad(&error))?;
         wave_sched::policies::by_name(&stack.policy, &setup.scheduler.config)
             .map_err(|error| bad(&error))?;
+        // The file's check knows how many threads are possible, not how many this host has.
+        let steered = Config { cores: setup.workers, ..setup.scheduler.config };
+        steer::by_name(&stack.steer, &steered).map_err(|error| bad(&error))?;
         let overhead = paper::overhead(&setup.scheduler);
         let seats = seats(scenario, stack, equal, &setup);
         Ok(Simulated { scenario, stack, seats, setup, overhead })

@@ -105,6 +105,23 @@ fn a_variant_without_a_model_is_left_out_and_said() {
     assert!(refused.to_string().contains("no variant is left"), "{refused}");
 }
 
+#[test]
+fn steering_that_the_host_has_too_few_threads_for_is_refused() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    scenario.threads = 4;
+    scenario.variants[0].steer = "darc:reserve=4".to_owned();
+    let system =
+        |scenario: &Rpc| Simulated::new(scenario, &scenario.variants[0], Equal::Cores).map(|_| ());
+    system(&scenario).unwrap();
+    scenario.variants[0].steer = "darc:reserve=10".to_owned();
+    let refused = run(&scenario, true, None, &Journal::none()).unwrap_err();
+    assert_eq!(refused.exit_code(), 2);
+    assert!(
+        refused.to_string().contains("small, all: policy `darc`: `reserve` is 10"),
+        "{refused}"
+    );
+}
+
 /// The keys of an object and of all below it.
 fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
