@@ -114,7 +114,7 @@ pub fn run(
             equal.name()
         ),
         started,
-        variants: rows.iter().map(|row| row.variant(scenario, &limits)).collect(),
+        variants: rows.iter().map(|row| row.variant(scenario, &limits, found::AGENT)).collect(),
         facts,
         extra: found::extra(scenario, &rows, equal, &twins, &limits),
     };
@@ -260,7 +260,7 @@ impl<'a> Simulated<'a> {
 
     /// Where time went: of the whole run, as natively.
     fn used(&self, load: &Load, found: &RpcOutcome) -> Used {
-        let RpcOutcome { outcome, stack_busy, .. } = found;
+        let RpcOutcome { outcome, stack_time, .. } = found;
         let scheduler = &self.setup.scheduler;
         let cores = scheduler.config.cores;
         let delta = delta(&scheduler.machine, &outcome.usage, load, cores);
@@ -272,13 +272,12 @@ impl<'a> Simulated<'a> {
         let service: f64 =
             service.map(|(class, count)| class.service.mean().0 as f64 * count).sum();
         let each = service / counts().sum::<f64>().max(1.0);
-        let agents = outcome.agent_busy() + stack_busy * self.setup.stack.cores.value;
         Used {
             wall_ns: load.end().0,
             worked: Worked { calls: calls.round() as u64, ns: (calls * each).round() as u64 },
             host_ns: (delta.cores_ns - delta.parked_ns - delta.polling_ns).max(0.0).round() as u64,
             stalled_ns: None,
-            agents_ns: (agents * wall).round() as u64,
+            agents_ns: outcome.usage.agent.0 + stack_time.0,
             generator_ns: None,
         }
     }

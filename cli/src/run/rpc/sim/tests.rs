@@ -66,7 +66,7 @@ fn the_values_are_those_of_reproduce() {
     for (group, id, placement, policy, link) in curves {
         let scenario = scenario(&[(id, placement, policy, link)]);
         let load = scenario.loads_per_second[0];
-        let (theirs, [agent, stack], cores) = placements::probe_of(group, id, load);
+        let (theirs, agents) = placements::probe_of(group, id, load);
         let ours = result(&scenario);
         let point = &ours.variants[0].points[0];
         let theirs = for_report(&theirs, &Delta::default());
@@ -77,8 +77,22 @@ fn the_values_are_those_of_reproduce() {
             "{group}-{id}"
         );
         let cpus = ours.extra["placements"][0]["compared"]["agent_cpus"].as_f64().unwrap();
-        let expected = agent + stack * cores;
-        assert!((cpus - expected).abs() < 1e-8, "{group}-{id}: {cpus}, {expected}");
+        assert!((cpus - agents).abs() < 1e-8, "{group}-{id}: {cpus}, {agents}");
+    }
+}
+
+/// What comes after the last arrival counts neither as time nor as work.
+#[test]
+fn the_cpu_time_of_agents_does_not_depend_on_the_span() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    let mut figures = |seconds: f64, warmup: f64| {
+        (scenario.seconds, scenario.warmup_seconds) = (seconds, warmup);
+        let compared = result(&scenario).extra["placements"][0]["compared"].clone();
+        ["agent_us_per_rpc", "agent_cpus"].map(|name| compared[name].as_f64().unwrap())
+    };
+    let [short, long] = [figures(0.12, 0.02), figures(0.6, 0.1)];
+    for (short, long) in short.into_iter().zip(long) {
+        assert!((short / long - 1.0).abs() < 0.04, "{short} and {long}");
     }
 }
 
@@ -149,7 +163,7 @@ fn the_keys_are_those_of_a_native_run() {
     let limits = limits(&scenario);
     let native = RunResult {
         host: "user".to_owned(),
-        variants: vec![row.variant(&scenario, &limits)],
+        variants: vec![row.variant(&scenario, &limits, found::AGENT_WITH_LOOKS)],
         extra: found::extra(&scenario, &[row], equal, &[], &limits),
         ..simulated.clone()
     };
@@ -157,6 +171,8 @@ fn the_keys_are_those_of_a_native_run() {
     keys(&serde_json::to_value(&simulated).unwrap(), "", &mut ours);
     keys(&serde_json::to_value(&native).unwrap(), "", &mut theirs);
     assert_eq!(ours, theirs);
+    let label = |result: &RunResult| result.variants[0].account[2].0.clone();
+    assert_eq!([label(&simulated), label(&native)], ["agent", "agent, with looks"]);
     let figures = &simulated.extra["placements"][0]["compared"];
     for name in ["host_stalled", "generator_us_per_rpc", "generator_cpus"] {
         assert_eq!(figures[name], Value::Null, "{name}");
