@@ -267,6 +267,7 @@ mod tests {
 
     use super::*;
     use crate::reproduce::sol;
+    use crate::same_keys::keys;
     use crate::scenario::{self, Experiment};
 
     /// As `wave reproduce sol` has it: a GiB, of which the paper's share is hot, each hot page touched every two
@@ -315,26 +316,12 @@ mod tests {
         assert!(result.failed().is_empty());
     }
 
-    /// The keys of an object and of all below it, which a null has none of.
-    fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
-        match value {
-            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-                found.insert(format!("{path}.{name}"));
-                keys(value, &format!("{path}.{name}"), found);
-            }),
-            Value::Array(all) => all.iter().for_each(|value| keys(value, path, found)),
-            _ => {}
-        }
-    }
-
     #[test]
     fn the_keys_are_those_of_a_native_run() {
         let scenario = scenario("");
         let simulated = json(&run(&scenario, true, None, &Journal::none()).unwrap());
         let native = json(&super::super::report::tests::native(&scenario));
-        let [mut ours, mut theirs] = [BTreeSet::new(), BTreeSet::new()];
-        keys(&simulated, "", &mut ours);
-        keys(&native, "", &mut theirs);
+        let [ours, theirs] = [keys(&simulated), keys(&native)];
         let under_null = |key: &&String| {
             let parents = [".ready.", ".get.", ".raw_get.", ".map.", ".compressed."];
             !parents.iter().any(|parent| key.contains(parent))

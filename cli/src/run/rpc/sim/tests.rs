@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 use wave_core::log::LogReader;
 use wave_core::replay::Replay;
@@ -9,6 +7,7 @@ use super::*;
 use crate::reproduce::placements;
 use crate::run::point::for_report;
 use crate::run::system::Delta;
+use crate::same_keys::keys;
 use crate::scenario::{self, Experiment};
 
 /// The paper's parameters, as `wave reproduce` has them: 16 cores, of which a scheduler on the host takes one.
@@ -136,18 +135,6 @@ fn steering_that_the_host_has_too_few_threads_for_is_refused() {
     );
 }
 
-/// The keys of an object and of all below it.
-fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-            found.insert(format!("{path}.{name}"));
-            keys(value, &format!("{path}.{name}"), found);
-        }),
-        Value::Array(all) => all.iter().for_each(|value| keys(value, path, found)),
-        _ => {}
-    }
-}
-
 /// A native result is made of the same types by `found`: what it has of a point is all that is different.
 #[test]
 fn the_keys_are_those_of_a_native_run() {
@@ -167,10 +154,8 @@ fn the_keys_are_those_of_a_native_run() {
         extra: found::extra(&scenario, &[row], equal, &[], &limits),
         ..simulated.clone()
     };
-    let [mut ours, mut theirs] = [BTreeSet::new(), BTreeSet::new()];
-    keys(&serde_json::to_value(&simulated).unwrap(), "", &mut ours);
-    keys(&serde_json::to_value(&native).unwrap(), "", &mut theirs);
-    assert_eq!(ours, theirs);
+    let keys = |result: &RunResult| keys(&serde_json::to_value(result).unwrap());
+    assert_eq!(keys(&simulated), keys(&native));
     let label = |result: &RunResult| result.variants[0].account[2].0.clone();
     assert_eq!([label(&simulated), label(&native)], ["agent", "agent, with looks"]);
     let figures = &simulated.extra["placements"][0]["compared"];
