@@ -13,6 +13,9 @@ mod record;
 mod report;
 mod reproduce;
 mod run;
+#[cfg(test)]
+#[path = "../tests/same_keys/mod.rs"]
+mod same_keys;
 mod scenario;
 mod store;
 mod sweep;

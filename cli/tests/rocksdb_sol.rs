@@ -115,7 +115,7 @@ fn a_small_database_shrinks_and_every_value_stays_what_it_was() {
     let output = simulated.args(["--host", "sim"]).output().expect("the program can be run");
     let simulated: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     assert_eq!((&found["host"], &simulated["host"]), (&"user".into(), &"sim".into()));
-    have_the_same_keys(&found, &simulated, "");
+    have_the_same_keys(&found, &simulated, &[]);
 }
 
 /// The processes that a process has started.

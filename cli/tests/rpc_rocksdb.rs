@@ -82,7 +82,10 @@ fn every_placement_starts_serves_and_ends() {
     replays(directory.path(), "logs/offload-all-shinjuku.wavelog");
     let output = run(directory.path(), &[file.to_str().unwrap(), "--json", "--host", "sim"]);
     let simulated = serde_json::from_slice(&output.stdout).expect("one object");
-    have_the_same_keys(&result, &simulated, "");
+    // Other tries where something disturbed a point, pairs of variants where both have a saturation.
+    let may_be_empty =
+        [".variants.points.other_tries", ".offload_vs_onhost_all", ".offload_vs_onhost_scheduler"];
+    have_the_same_keys(&result, &simulated, &may_be_empty);
 }
 
 #[test]
@@ -97,8 +100,10 @@ fn every_placement_that_has_a_model_is_simulated() {
     assert_eq!(result["host"], "sim");
     let placements = result["placements"].as_array().unwrap();
     for wanted in ["offload-all", "onhost-scheduler"] {
-        let mut of = placements.iter().filter(|placed| placed["placement"] == wanted);
-        assert!(of.all(|placed| placed["compared"]["served"] == 1.0), "{wanted}: {result}");
+        let of = placements.iter().filter(|placed| placed["placement"] == wanted);
+        let served: Vec<&Value> = of.map(|placed| &placed["compared"]["served"]).collect();
+        assert!(!served.is_empty(), "no {wanted}: {result}");
+        assert!(served.iter().all(|served| **served == 1.0), "{wanted}: {result}");
     }
     for left_out in ["Sidecar", "tonic"] {
         let told =

@@ -81,14 +81,15 @@ fn setup(group: &str, (_, _, placement, cores, prefetch): Variant) -> RpcSetup {
     setup
 }
 
-/// One load of a curve of a group, with the shares of their time that the scheduler's core and the stack's cores were
-/// busy; and the stack's cores.
+/// One load of a curve of a group, and the CPUs that scheduler and stack used until the last request arrived.
 #[cfg(test)]
-pub(crate) fn probe_of(group: &str, id: &str, per_second: f64) -> (Point, [f64; 2], f64) {
+pub(crate) fn probe_of(group: &str, id: &str, per_second: f64) -> (Point, f64) {
     let variant = VARIANTS.into_iter().find(|variant| variant.0 == id).expect("such a curve");
     let setup = setup(group, variant);
-    let (point, busy) = probe(&setup, paper::overhead(&setup.scheduler), per_second, 1);
-    (point, busy, setup.stack.cores.value)
+    let load = paper::gets_and_ranges(per_second, paper::overhead(&setup.scheduler));
+    let found = rpc::serve(&setup, &load).expect("the paper's setups can be laid out");
+    let agents = found.outcome.usage.agent.0 + found.stack_time.0;
+    (crate::run::sim::point(&load, &found.outcome), agents as f64 / load.end().0 as f64)
 }
 
 /// How many times as long both policies are counted again: scans that fall behind hold up GETs only later.

@@ -95,6 +95,22 @@ fn a_request_that_is_fetched_during_the_switch_is_served_sooner() {
 }
 
 #[test]
+fn the_stacks_time_is_of_what_arrived_and_was_done() {
+    let mut setup = paper::rpc(Placement::OffloadAll, 4, "fifo", false);
+    let each = setup.stack.request.value + setup.stack.reply.value;
+    let (load, found) = (load(&setup, 20e3), serve(&setup, 20e3));
+    let expected = 20e3 * load.end().0 as f64 / 1e9 * each;
+    let ratio = found.stack_time.0 as f64 / expected;
+    assert!((0.9..1.1).contains(&ratio), "{ratio} of the calls' work");
+    // More than the cores can do: no more time than has passed.
+    setup.stack.cores.value = 1.0;
+    setup.stack.request.value = 100e3;
+    let found = serve(&setup, 20e3);
+    assert!(found.stack_time <= load.end(), "{:?}", found.stack_time);
+    assert!(found.stack_time.0 > load.end().0 * 9 / 10, "{:?}", found.stack_time);
+}
+
+#[test]
 fn a_request_that_is_left_ahead_needs_no_decision() {
     let mut setup = paper::rpc(Placement::OffloadAll, 4, "fifo", false);
     (setup.workers, setup.scheduler.config.subjects) = (8, 8);

@@ -85,13 +85,27 @@ impl Database {
             let why = format!("a database of {} is not simulated", show(bytes));
             Failure::Scenario(format!("{}: {why}", scenario.name))
         })?;
-        let hot_pages = (pages as f64 * hot_keys) as u64;
+        let hot_pages = match (keys as f64 * hot_keys) as u64 {
+            0 => 0,
+            hot if hot == keys => pages,
+            // Hot keys have a page at least.
+            _ => ((pages as f64 * hot_keys) as u64).max(1),
+        };
         let pages_per_get = u64::from(block_bytes).div_ceil(PAGE_BYTES);
         Ok(Database { strips, pages, hot_pages, pages_per_get })
     }
 
     fn bytes(&self) -> u64 {
         u64::from(self.strips) * STRIP_PAGES * PAGE_BYTES
+    }
+
+    /// Share of the GETs that go to hot pages: all or none where only one kind of pages exists, as natively.
+    fn hot_gets(&self, workload: &CachedWorkload) -> f64 {
+        match self.hot_pages {
+            0 => 0.0,
+            hot if hot == self.pages => 1.0,
+            _ => workload.hot_gets,
+        }
     }
 
     /// Hot keys come first.
@@ -102,8 +116,9 @@ impl Database {
             let pattern = Pattern::HotSet { first, pages, per_second };
             (pages > 0 && share > 0.0).then_some(pattern)
         };
-        let hot = part(0, self.hot_pages, workload.hot_gets);
-        let cold = part(self.hot_pages, self.pages - self.hot_pages, 1.0 - workload.hot_gets);
+        let hot_gets = self.hot_gets(workload);
+        let hot = part(0, self.hot_pages, hot_gets);
+        let cold = part(self.hot_pages, self.pages - self.hot_pages, 1.0 - hot_gets);
         match (hot, cold) {
             (Some(only), None) | (None, Some(only)) => only,
             (hot, cold) => Pattern::Sum([hot, cold].into_iter().flatten().collect()),
@@ -121,8 +136,7 @@ impl Database {
     }
 
     fn facts(&self, scenario: &Memory) -> Vec<(String, String)> {
-        let CachedWorkload { keys, value_bytes, gets_per_second, hot_gets, hot_keys, .. } =
-            scenario.workload;
+        let CachedWorkload { keys, value_bytes, gets_per_second, hot_keys, .. } = scenario.workload;
         let Setup { costs: Costs { name, .. }, work, .. } = self.setup(scenario, "");
         let Work { read_strip, clear_batch, page_out, bring_back, agent_word, .. } = work;
         let fact = |what: String, how: &str| (what, how.to_owned());
@@ -136,8 +150,8 @@ impl Database {
             ),
             fact(
                 format!(
-                    "{:.1}% of {gets_per_second} GETs a second go to the first {:.0}% of the keys",
-                    100.0 * hot_gets,
+                    "{:.1}% of {gets_per_second} GETs a second go to the first {:.1}% of the keys",
+                    100.0 * self.hot_gets(&scenario.workload),
                     100.0 * hot_keys
                 ),
                 "chosen; at random times",
@@ -253,6 +267,7 @@ mod tests {
 
     use super::*;
     use crate::reproduce::sol;
+    use crate::same_keys::keys;
     use crate::scenario::{self, Experiment};
 
     /// As `wave reproduce sol` has it: a GiB, of which the paper's share is hot, each hot page touched every two
@@ -301,26 +316,12 @@ mod tests {
         assert!(result.failed().is_empty());
     }
 
-    /// The keys of an object and of all below it, which a null has none of.
-    fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
-        match value {
-            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-                found.insert(format!("{path}.{name}"));
-                keys(value, &format!("{path}.{name}"), found);
-            }),
-            Value::Array(all) => all.iter().for_each(|value| keys(value, path, found)),
-            _ => {}
-        }
-    }
-
     #[test]
     fn the_keys_are_those_of_a_native_run() {
         let scenario = scenario("");
         let simulated = json(&run(&scenario, true, None, &Journal::none()).unwrap());
         let native = json(&super::super::report::tests::native(&scenario));
-        let [mut ours, mut theirs] = [BTreeSet::new(), BTreeSet::new()];
-        keys(&simulated, "", &mut ours);
-        keys(&native, "", &mut theirs);
+        let [ours, theirs] = [keys(&simulated), keys(&native)];
         let under_null = |key: &&String| {
             let parents = [".ready.", ".get.", ".raw_get.", ".map.", ".compressed."];
             !parents.iter().any(|parent| key.contains(parent))
@@ -328,6 +329,49 @@ mod tests {
         let theirs: BTreeSet<_> = theirs.iter().filter(under_null).collect();
         assert_eq!(ours.iter().collect::<BTreeSet<_>>(), theirs);
         assert_eq!((&native["host"], &simulated["host"]), (&"user".into(), &"sim".into()));
+    }
+
+    /// Expected touches of all pages in a second, and of the first.
+    fn touches(space: &Database, scenario: &Memory) -> [f64; 2] {
+        let pattern = space.pattern(&scenario.workload);
+        let of = |page| pattern.touches(page, Nanos(0), Nanos(1_000_000_000));
+        [(0..space.pages).map(of).sum(), of(0)]
+    }
+
+    #[test]
+    fn every_get_touches_pages_whatever_is_hot() {
+        let mut scenario = scenario("");
+        let workload = &mut scenario.workload;
+        (workload.keys, workload.value_bytes, workload.gets_per_second) = (100_000, 8, 1_000.0);
+        let shares = [0.0, 1e-6, 0.002, 0.5, 0.999_999, 1.0];
+        for (hot_keys, hot_gets) in
+            shares.iter().flat_map(|keys| [0.0, 0.8, 1.0].map(|gets| (*keys, gets)))
+        {
+            (scenario.workload.hot_keys, scenario.workload.hot_gets) = (hot_keys, hot_gets);
+            let space = Database::of(&scenario).unwrap();
+            assert_eq!(space.pages, 391);
+            let [all, _] = touches(&space, &scenario);
+            let gets = 1_000.0 * space.pages_per_get as f64;
+            assert!((all - gets).abs() < 1e-6 * gets, "{hot_keys} {hot_gets}: {all}");
+        }
+    }
+
+    /// A native run rounds the number of hot keys down.
+    #[test]
+    fn hot_keys_have_a_page_at_least() {
+        let mut scenario = scenario("");
+        let workload = &mut scenario.workload;
+        (workload.keys, workload.value_bytes, workload.gets_per_second) = (100_000, 8, 1_000.0);
+        workload.hot_gets = 0.8;
+        for (hot_keys, hot_pages) in [(0.0, 0), (1e-6, 0), (0.002, 1), (0.5, 195), (1.0, 391)] {
+            scenario.workload.hot_keys = hot_keys;
+            let space = Database::of(&scenario).unwrap();
+            assert_eq!(space.hot_pages, hot_pages, "{hot_keys}");
+            let [all, first] = touches(&space, &scenario);
+            if hot_pages == 1 {
+                assert!((first / all - 0.8).abs() < 1e-6, "{first} of {all}");
+            }
+        }
     }
 
     #[test]

@@ -17,6 +17,11 @@ use crate::run::verdict::{put_saturations, saturation};
 use crate::scenario::{Rpc, RpcPlacement, Stack};
 use wave_lab::table as empty_table;
 
+/// The agents' part of an account, natively: they look for work as long as they have a CPU.
+pub const AGENT_WITH_LOOKS: &str = "agent, with looks";
+/// The agents' part of an account, simulated: without looks.
+pub const AGENT: &str = "agent";
+
 /// A variant's points so far.
 pub struct Row<'a> {
     pub stack: &'a Stack,
@@ -184,7 +189,8 @@ impl<'a> Row<'a> {
     }
 
     /// As every kind of scenario reports it.
-    pub fn variant(&self, scenario: &Rpc, limits: &Limits) -> VariantResult {
+    /// `agent` is what its account calls the agents' part.
+    pub fn variant(&self, scenario: &Rpc, limits: &Limits, agent: &str) -> VariantResult {
         let workers = self.seats.seating.workers.len();
         let mut points: Vec<&Measured> = self.points.iter().collect();
         let load = |point: &Measured| point.open.point.offered_per_second;
@@ -208,7 +214,7 @@ impl<'a> Row<'a> {
             vec![
                 ("service".to_owned(), service * 1e3),
                 ("host besides".to_owned(), figures.host_beside_service_us_per_rpc.max(0.0) * 1e3),
-                ("agent, with looks".to_owned(), figures.agent_us_per_rpc * 1e3),
+                (agent.to_owned(), figures.agent_us_per_rpc * 1e3),
             ]
         });
         let mut result = VariantResult {

@@ -139,7 +139,10 @@ pub fn run(
         machine: machine::machine(cpus.len()),
         seating,
         started,
-        variants: rows.iter().map(|row| row.variant(scenario, &limits)).collect(),
+        variants: rows
+            .iter()
+            .map(|row| row.variant(scenario, &limits, found::AGENT_WITH_LOOKS))
+            .collect(),
         facts,
         extra: found::extra(scenario, &rows, equal, &twins, &limits),
     };

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use wave_core::clock::Nanos;
+use wave_core::layout::Config;
 use wave_links::costs::Costs;
 use wave_rpc::steer;
 use wave_sim::paper::{self, Placement};
@@ -113,7 +114,7 @@ pub fn run(
             equal.name()
         ),
         started,
-        variants: rows.iter().map(|row| row.variant(scenario, &limits)).collect(),
+        variants: rows.iter().map(|row| row.variant(scenario, &limits, found::AGENT)).collect(),
         facts,
         extra: found::extra(scenario, &rows, equal, &twins, &limits),
     };
@@ -184,6 +185,9 @@ impl<'a> Simulated<'a> {
         setup.scheduler.config.check().map_err(|error| bad(&error))?;
         wave_sched::policies::by_name(&stack.policy, &setup.scheduler.config)
             .map_err(|error| bad(&error))?;
+        // The file's check knows how many threads are possible, not how many this host has.
+        let steered = Config { cores: setup.workers, ..setup.scheduler.config };
+        steer::by_name(&stack.steer, &steered).map_err(|error| bad(&error))?;
         let overhead = paper::overhead(&setup.scheduler);
         let seats = seats(scenario, stack, equal, &setup);
         Ok(Simulated { scenario, stack, seats, setup, overhead })
@@ -256,7 +260,7 @@ impl<'a> Simulated<'a> {
 
     /// Where time went: of the whole run, as natively.
     fn used(&self, load: &Load, found: &RpcOutcome) -> Used {
-        let RpcOutcome { outcome, stack_busy, .. } = found;
+        let RpcOutcome { outcome, stack_time, .. } = found;
         let scheduler = &self.setup.scheduler;
         let cores = scheduler.config.cores;
         let delta = delta(&scheduler.machine, &outcome.usage, load, cores);
@@ -268,13 +272,12 @@ impl<'a> Simulated<'a> {
         let service: f64 =
             service.map(|(class, count)| class.service.mean().0 as f64 * count).sum();
         let each = service / counts().sum::<f64>().max(1.0);
-        let agents = outcome.agent_busy() + stack_busy * self.setup.stack.cores.value;
         Used {
             wall_ns: load.end().0,
             worked: Worked { calls: calls.round() as u64, ns: (calls * each).round() as u64 },
             host_ns: (delta.cores_ns - delta.parked_ns - delta.polling_ns).max(0.0).round() as u64,
             stalled_ns: None,
-            agents_ns: (agents * wall).round() as u64,
+            agents_ns: outcome.usage.agent.0 + stack_time.0,
             generator_ns: None,
         }
     }

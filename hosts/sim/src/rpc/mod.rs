@@ -78,6 +78,8 @@ pub struct RpcOutcome {
     pub outcome: Outcome,
     /// The share of its time that a core of the stack was busy.
     pub stack_busy: f64,
+    /// How long the stack's cores worked until the last request arrived, in all; as [`Outcome::usage`] for the host's.
+    pub stack_time: Nanos,
     /// Runs in which a worker found no request.
     pub looks: u64,
 }
@@ -173,10 +175,12 @@ pub fn serve_logged(
     let stack = Stack::start(&world, &window, setup, load, &enclave, queue);
     world.run_until(load.end());
     let usage = enclave.usage();
+    let stack_time = stack.worked(load.end());
     world.run_until(load.end() + GRACE);
     let cores = setup.stack.cores.value * world.now().0 as f64;
     Ok(RpcOutcome {
         stack_busy: stack.busy().0 as f64 / cores,
+        stack_time,
         looks: workers.looks(),
         outcome: Outcome {
             usage,

@@ -28,6 +28,7 @@ const CALLS_PER_ROUND: usize = 16;
 pub(super) struct Stack {
     served: RefCell<Served>,
     busy: Cell<Nanos>,
+    pool: RefCell<Pool>,
     task: Cell<Option<TaskId>>,
 }
 
@@ -41,6 +42,11 @@ impl Pool {
         let end = free.max(at) + work;
         self.0.push(Reverse(end));
         end
+    }
+
+    /// Work that is left at `now`: a core with a backlog does not pause.
+    fn left(&self, now: Nanos) -> Nanos {
+        Nanos(self.0.iter().map(|Reverse(free)| free.0.saturating_sub(now.0)).sum())
     }
 }
 
@@ -59,7 +65,6 @@ struct Running {
     stack: Rc<Stack>,
     setup: RpcSetup,
     load: Load,
-    pool: Pool,
     dispatch: Dispatch<SimPort, SimBell>,
     /// Of each call: when it arrived, and its class.
     calls: Vec<(Nanos, u16)>,
@@ -78,9 +83,11 @@ impl Stack {
         enclave: &Rc<Enclave>,
         notes: Arc<Mutex<VecDeque<(Nanos, Note)>>>,
     ) -> Rc<Stack> {
+        let cores = setup.stack.cores.value as usize;
         let stack = Rc::new(Stack {
             served: RefCell::new(Served::none(load.classes.len())),
             busy: Cell::new(Nanos(0)),
+            pool: RefCell::new(Pool((0..cores).map(|_| Reverse(Nanos(0))).collect())),
             task: Cell::new(None),
         });
         let port = window.port(Side::Agent, 2);
@@ -93,7 +100,6 @@ impl Stack {
         let steering = steering.unwrap_or_else(|error| panic!("the setup's steering: {error}"));
         let watched: Vec<_> =
             layout.messages.iter().map(|place| (place.home, place.ring)).collect();
-        let cores = setup.stack.cores.value as usize;
         // A task's closure has to be small.
         let running = Box::new(Running {
             world: world.clone(),
@@ -102,7 +108,6 @@ impl Stack {
             setup: setup.clone(),
             // One task brings all.
             load: Load { generators: 1, ..load.clone() },
-            pool: Pool((0..cores).map(|_| Reverse(Nanos(0))).collect()),
             dispatch: Dispatch::new(layout, port, bells, steering),
             calls: vec![(Nanos(0), 0); CALLS as usize],
             coming: VecDeque::new(),
@@ -123,9 +128,14 @@ impl Stack {
         self.served.borrow().clone()
     }
 
-    /// How long the stack's cores have worked, in all.
+    /// The work that the stack's cores have taken up, in all.
     pub(super) fn busy(&self) -> Nanos {
         self.busy.get()
+    }
+
+    /// How long the stack's cores have worked until `now`, in all.
+    pub(super) fn worked(&self, now: Nanos) -> Nanos {
+        self.busy.get().since(self.pool.borrow().left(now))
     }
 }
 
@@ -179,7 +189,7 @@ impl Running {
 
     fn work(&mut self, at: Nanos, work: Nanos) -> Nanos {
         self.stack.busy.set(self.stack.busy.get() + work);
-        self.pool.run(at, work)
+        self.stack.pool.borrow_mut().run(at, work)
     }
 
     /// Steers what the stack's cores are done with.

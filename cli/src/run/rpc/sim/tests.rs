@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 use wave_core::log::LogReader;
 use wave_core::replay::Replay;
@@ -9,6 +7,7 @@ use super::*;
 use crate::reproduce::placements;
 use crate::run::point::for_report;
 use crate::run::system::Delta;
+use crate::same_keys::keys;
 use crate::scenario::{self, Experiment};
 
 /// The paper's parameters, as `wave reproduce` has them: 16 cores, of which a scheduler on the host takes one.
@@ -66,7 +65,7 @@ fn the_values_are_those_of_reproduce() {
     for (group, id, placement, policy, link) in curves {
         let scenario = scenario(&[(id, placement, policy, link)]);
         let load = scenario.loads_per_second[0];
-        let (theirs, [agent, stack], cores) = placements::probe_of(group, id, load);
+        let (theirs, agents) = placements::probe_of(group, id, load);
         let ours = result(&scenario);
         let point = &ours.variants[0].points[0];
         let theirs = for_report(&theirs, &Delta::default());
@@ -77,8 +76,22 @@ fn the_values_are_those_of_reproduce() {
             "{group}-{id}"
         );
         let cpus = ours.extra["placements"][0]["compared"]["agent_cpus"].as_f64().unwrap();
-        let expected = agent + stack * cores;
-        assert!((cpus - expected).abs() < 1e-8, "{group}-{id}: {cpus}, {expected}");
+        assert!((cpus - agents).abs() < 1e-8, "{group}-{id}: {cpus}, {agents}");
+    }
+}
+
+/// What comes after the last arrival counts neither as time nor as work.
+#[test]
+fn the_cpu_time_of_agents_does_not_depend_on_the_span() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    let mut figures = |seconds: f64, warmup: f64| {
+        (scenario.seconds, scenario.warmup_seconds) = (seconds, warmup);
+        let compared = result(&scenario).extra["placements"][0]["compared"].clone();
+        ["agent_us_per_rpc", "agent_cpus"].map(|name| compared[name].as_f64().unwrap())
+    };
+    let [short, long] = [figures(0.12, 0.02), figures(0.6, 0.1)];
+    for (short, long) in short.into_iter().zip(long) {
+        assert!((short / long - 1.0).abs() < 0.04, "{short} and {long}");
     }
 }
 
@@ -105,16 +118,21 @@ fn a_variant_without_a_model_is_left_out_and_said() {
     assert!(refused.to_string().contains("no variant is left"), "{refused}");
 }
 
-/// The keys of an object and of all below it.
-fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-            found.insert(format!("{path}.{name}"));
-            keys(value, &format!("{path}.{name}"), found);
-        }),
-        Value::Array(all) => all.iter().for_each(|value| keys(value, path, found)),
-        _ => {}
-    }
+#[test]
+fn steering_that_the_host_has_too_few_threads_for_is_refused() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    scenario.threads = 4;
+    scenario.variants[0].steer = "darc:reserve=4".to_owned();
+    let system =
+        |scenario: &Rpc| Simulated::new(scenario, &scenario.variants[0], Equal::Cores).map(|_| ());
+    system(&scenario).unwrap();
+    scenario.variants[0].steer = "darc:reserve=10".to_owned();
+    let refused = run(&scenario, true, None, &Journal::none()).unwrap_err();
+    assert_eq!(refused.exit_code(), 2);
+    assert!(
+        refused.to_string().contains("small, all: policy `darc`: `reserve` is 10"),
+        "{refused}"
+    );
 }
 
 /// A native result is made of the same types by `found`: what it has of a point is all that is different.
@@ -132,14 +150,14 @@ fn the_keys_are_those_of_a_native_run() {
     let limits = limits(&scenario);
     let native = RunResult {
         host: "user".to_owned(),
-        variants: vec![row.variant(&scenario, &limits)],
+        variants: vec![row.variant(&scenario, &limits, found::AGENT_WITH_LOOKS)],
         extra: found::extra(&scenario, &[row], equal, &[], &limits),
         ..simulated.clone()
     };
-    let [mut ours, mut theirs] = [BTreeSet::new(), BTreeSet::new()];
-    keys(&serde_json::to_value(&simulated).unwrap(), "", &mut ours);
-    keys(&serde_json::to_value(&native).unwrap(), "", &mut theirs);
-    assert_eq!(ours, theirs);
+    let keys = |result: &RunResult| keys(&serde_json::to_value(result).unwrap());
+    assert_eq!(keys(&simulated), keys(&native));
+    let label = |result: &RunResult| result.variants[0].account[2].0.clone();
+    assert_eq!([label(&simulated), label(&native)], ["agent", "agent, with looks"]);
     let figures = &simulated.extra["placements"][0]["compared"];
     for name in ["host_stalled", "generator_us_per_rpc", "generator_cpus"] {
         assert_eq!(figures[name], Value::Null, "{name}");
