@@ -153,7 +153,8 @@ pub(crate) fn wait_for_either(bells: [&EventFd; 2], timeout: Option<Duration>) -
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut entries = bells.map(|bell| entry(bell.as_fd(), libc::POLLIN));
         let _ = poll_all(&mut entries, left);
-        let rung = bells.map(EventFd::drain);
+        let is_ready = entries.map(|entry| entry.revents != 0);
+        let rung = [0, 1].map(|at| is_ready[at] && bells[at].drain());
         if rung != [false; 2] || left == Some(Duration::ZERO) {
             return rung;
         }

@@ -93,7 +93,9 @@ typedef struct wave_rpc_options {
     uint16_t reserved;            /* zero */
     uint32_t calls;               /* open at once; 1024 by default */
     uint32_t ring_entries;        /* of 56 bytes each, in each worker's queues: a power of two; 1024 by default */
-    uint32_t spin_us;             /* how long a worker looks for work before it sleeps; 50 by default */
+    uint32_t spin_us;             /* how long the worker and its agent look for work before they sleep;
+                                     0: 5 for the worker, 50 for the agent. A worker sleeps at once
+                                     where most calls come later than that */
     uint32_t flags;               /* WAVE_RPC_SHARE_CPU, or 0 */
 } wave_rpc_options;
 
@@ -172,8 +174,9 @@ typedef struct wave_rpc_pair {
 /* The next thing that came: WAVE_RPC_YES and *event, or WAVE_RPC_OK where nothing has. Never waits. */
 int32_t wave_rpc_worker_poll(wave_rpc_worker *worker, wave_rpc_event *event);
 
-/* Makes replies travel, and waits for something to come, after a poll that found nothing: spins for as long as the
- * options say, a look for each call of this function, then sleeps until the agent rings, for 100 ms at most. It returns
+/* Makes replies travel, and waits for something to come, after a poll that found nothing: looks for at most spin_us
+ * (a look for each call of this function), or not at all where calls rarely come that soon; then sleeps until the agent
+ * rings, for 100 ms at most. It returns
  * without anything now and then: poll, and wait again. (A worker has no descriptor to wait on: what wakes it changes
  * with its agent. A program with a loop of its own gives workers threads of their own.) */
 int32_t wave_rpc_worker_wait(wave_rpc_worker *worker);

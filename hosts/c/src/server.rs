@@ -66,7 +66,7 @@ pub struct wave_rpc_options {
     pub calls: u32,
     /// Entries of each queue.
     pub ring_entries: u32,
-    /// How long a worker looks for work before it sleeps.
+    /// How long a worker looks for work before it sleeps, if most calls before came within that time.
     pub spin_us: u32,
     /// Flags.
     pub flags: u32,
@@ -111,6 +111,7 @@ unsafe fn options(from: &wave_rpc_options) -> Result<Options, Failure> {
     config.decisions.entries = or(from.ring_entries, config.decisions.entries);
     if from.spin_us != 0 {
         config.spin = Nanos::from_micros(from.spin_us.into());
+        options.spin = config.spin;
     }
     Ok(options)
 }

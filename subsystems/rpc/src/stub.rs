@@ -107,9 +107,7 @@ pub struct Stub {
     delivered: Vec<Subject>,
     /// What [`Stub::poll`] gave last, if it came out of `kept`.
     current: Vec<u8>,
-    idle_since: Option<Nanos>,
     parked: bool,
-    spin: Nanos,
 }
 
 impl Stub {
@@ -133,9 +131,7 @@ impl Stub {
             woken: VecDeque::new(),
             delivered: Vec::new(),
             current: Vec::new(),
-            idle_since: None,
             parked: false,
-            spin: layout.config.spin,
         }
     }
 
@@ -232,7 +228,6 @@ impl Stub {
                     let bytes = core::mem::take(&mut self.current);
                     self.apart[head.call.id as usize].push_back(Kept { head, bytes, at: now });
                 } else if self.deliver(port, &head, Nanos(0))? {
-                    self.idle_since = None;
                     return Ok(Some(event(&head, &self.current, first)?));
                 }
             }
@@ -278,7 +273,6 @@ impl Stub {
             let Some(Kept { head, bytes, at }) = next else { return Ok(None) };
             self.current = bytes;
             if self.deliver(port, &head, now.since(at))? {
-                self.idle_since = None;
                 let first = head.lengths[0] as usize;
                 return Ok(Some(event(&head, &self.current, first)?));
             }
@@ -357,7 +351,6 @@ impl Stub {
         open.frames = open.frames.wrapping_add(1);
         let is_woken = core::mem::take(&mut open.waits) && open.is_apart;
         if is_woken {
-            self.idle_since = None;
             self.woken.push_back(call);
         }
         let Some(open) = self.of(call) else { return Ok(false) };

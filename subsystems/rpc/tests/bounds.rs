@@ -291,7 +291,7 @@ fn a_stream_whose_client_says_nothing_takes_no_place_from_other_calls() {
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), silent));
     // A worker that polls has run out of work.
     assert_eq!(met.stub.poll(&met.port, NOW), Ok(None));
-    met.stub.wait(&met.port, NOW).unwrap();
+    met.stub.wait(&met.port, NOW, true).unwrap();
     let other = met.begin();
     assert!(is_begin(met.stub.poll(&met.port, NOW).unwrap(), other));
 }
@@ -305,12 +305,11 @@ fn a_worker_whose_replies_wait_for_room_yields_its_cpu() {
     met.stub.message(&met.port, call, &vec![7; WINDOW_BYTES as usize - 1], 0).unwrap();
     met.stub.publish(&met.port).unwrap();
     assert!(met.stub.is_stuck(), "the reply has more entries than the queue");
-    assert_eq!(met.stub.wait(&met.port, NOW), Ok(Wait::Spin), "for its spin time");
-    let later = NOW + Nanos::from_millis(1_000);
-    assert_eq!(met.stub.wait(&met.port, later), Ok(Wait::Yield));
+    assert_eq!(met.stub.wait(&met.port, NOW, false), Ok(Wait::Spin), "it may not sleep");
+    assert_eq!(met.stub.wait(&met.port, NOW, true), Ok(Wait::Yield));
     met.settle();
     assert!(!met.stub.is_stuck());
-    assert_ne!(met.stub.wait(&met.port, later), Ok(Wait::Yield));
+    assert_ne!(met.stub.wait(&met.port, NOW, true), Ok(Wait::Yield));
 }
 
 #[test]

@@ -284,7 +284,7 @@ fn a_hostile_agent_harms_nobody() {
                             }
                             waits.map_err(Into::into)
                         }
-                        0 => stub.wait(&port, now).map(drop),
+                        0 => stub.wait(&port, now, true).map(drop),
                         1 => stub.attend(&port, now).map(drop),
                         _ => stub.publish(&port).map(drop).map_err(Into::into),
                     };

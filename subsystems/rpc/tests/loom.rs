@@ -83,7 +83,7 @@ fn next_call(stub: &mut Stub, port: &LoomPort, bell: &Bell) -> Subject {
             let stub::Event::Begin { call, .. } = event else { panic!("{event:?}") };
             return call;
         }
-        match stub.wait(port, Nanos(0)).unwrap() {
+        match stub.wait(port, Nanos(0), true).unwrap() {
             Wait::Spin | Wait::Yield => thread::yield_now(),
             Wait::Park => bell.wait(),
         }
@@ -158,7 +158,7 @@ fn an_extent_is_written_anew_once_it_was_read() {
                 let event = stub.poll(&port, Nanos(0)).unwrap();
                 let Some(event) = event else {
                     stub.publish(&port).unwrap();
-                    match stub.wait(&port, Nanos(0)).unwrap() {
+                    match stub.wait(&port, Nanos(0), true).unwrap() {
                         Wait::Spin | Wait::Yield => thread::yield_now(),
                         Wait::Park => bell.wait(),
                     }

@@ -16,6 +16,7 @@
 
 mod call;
 mod control;
+mod idle;
 mod methods;
 mod overlooked;
 mod server;

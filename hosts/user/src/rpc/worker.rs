@@ -13,6 +13,7 @@ use wave_rpc::metadata::Metadata;
 use wave_rpc::status::{Code, Status};
 use wave_rpc::stub::{Event, SendError, Stub, StubError, Wait};
 
+use super::idle::Idle;
 use super::server::Shared;
 use crate::clock::MonotonicClock;
 use crate::door::Incarnation;
@@ -32,7 +33,7 @@ pub struct Lost;
 /// How a worker passes the time until something comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// It has its CPU: it spins, then sleeps until its doorbell.
+    /// It looks while that pays, and sleeps until its doorbell.
     Pthread,
     /// It is a thread of an enclave: others run meanwhile.
     Thread,
@@ -55,6 +56,7 @@ pub struct Worker {
     epoch: u64,
     link: Option<Link>,
     patience: Patience,
+    idle: Idle,
     kept: Vec<Vec<u8>>,
     unpublished: u32,
 }
@@ -66,6 +68,7 @@ impl Worker {
         bell: Arc<EventFd>,
         patience: Patience,
     ) -> Worker {
+        let idle = Idle::new(shared.spin);
         Worker {
             shared,
             index,
@@ -73,6 +76,7 @@ impl Worker {
             epoch: 0,
             link: None,
             patience,
+            idle,
             kept: Vec::new(),
             unpublished: 0,
         }
@@ -124,8 +128,14 @@ impl Worker {
             self.publish();
         }
         let Link { port, stub, incarnation } = self.link.as_mut()?;
-        match stub.poll(port, MonotonicClock.now()) {
-            Ok(event) => event,
+        let now = MonotonicClock.now();
+        match stub.poll(port, now) {
+            Ok(event) => {
+                if event.is_some() {
+                    self.idle.work_came(now);
+                }
+                event
+            }
             Err(error) => {
                 self.shared.fault(incarnation, self.index, error);
                 None
@@ -209,7 +219,8 @@ impl Worker {
             wave_core::link::Waiter::wait(&*self.bell, Some(SLEEP_MAX));
             return;
         };
-        match stub.wait(port, MonotonicClock.now()) {
+        let now = MonotonicClock.now();
+        match stub.wait(port, now, self.idle.may_sleep(now)) {
             Ok(Wait::Spin) if !self.shared.yields_cpu => std::hint::spin_loop(),
             Ok(Wait::Spin | Wait::Yield) => std::thread::yield_now(),
             Ok(Wait::Park) => {
@@ -238,7 +249,9 @@ impl Worker {
 
     /// A call that is kept apart, waited for its client, and need not wait any longer.
     pub(super) fn take_woken(&mut self) -> Option<Subject> {
-        self.link.as_mut()?.stub.take_woken()
+        let woken = self.link.as_mut()?.stub.take_woken()?;
+        self.idle.work_came(MonotonicClock.now());
+        Some(woken)
     }
 
     /// Tells the agent that a call waits for its client.
@@ -292,12 +305,21 @@ impl Worker {
     }
 
     pub(super) fn poll_call(&mut self, call: Subject) -> Result<Option<Event<'_>>, Lost> {
-        let (shared, index) = (Arc::clone(&self.shared), self.index);
-        let Link { port, stub, incarnation } = self.live().map_err(|_| Lost)?;
-        stub.poll_call(port, MonotonicClock.now(), call).map_err(|error| {
-            shared.fault(incarnation, index, error);
-            Lost
-        })
+        self.live().map_err(|_| Lost)?;
+        let Link { port, stub, incarnation } = self.link.as_mut().ok_or(Lost)?;
+        let now = MonotonicClock.now();
+        match stub.poll_call(port, now, call) {
+            Ok(event) => {
+                if event.is_some() {
+                    self.idle.work_came(now);
+                }
+                Ok(event)
+            }
+            Err(error) => {
+                self.shared.fault(incarnation, self.index, error);
+                Err(Lost)
+            }
+        }
     }
 
     fn lose(&self, incarnation: &Incarnation, error: StubError) -> Lost {

@@ -10,20 +10,25 @@ use super::{Stub, StubError};
 pub enum Wait {
     /// Look again soon.
     Spin,
-    /// Yield the CPU, then look again: sent frames have waited for room past the spin time. No doorbell rings when there is room, and
-    /// the agent may need this very CPU to make it.
+    /// Yield the CPU, then look again: sent frames wait for room. No doorbell rings when there is room, and the agent may need this
+    /// very CPU to make it.
     Yield,
     /// Wait for the doorbell, then look again.
     Park,
 }
 
 impl Stub {
-    /// What to do after [`Stub::poll`] found nothing. On [`Wait::Park`] the agent has been told so.
+    /// What to do after [`Stub::poll`] found nothing; without `may_sleep`, only to look again. On [`Wait::Park`] the agent has been
+    /// told so.
     ///
     /// # Errors
     /// The agent is at fault.
-    pub fn wait(&mut self, port: &impl Port, now: Nanos) -> Result<Wait, StubError> {
-        let since = *self.idle_since.get_or_insert(now);
+    pub fn wait(
+        &mut self,
+        port: &impl Port,
+        now: Nanos,
+        may_sleep: bool,
+    ) -> Result<Wait, StubError> {
         while let Some(call) = self.delivered.pop() {
             let Some(open) = self.of(call) else { continue };
             open.is_delivered = false;
@@ -32,7 +37,7 @@ impl Stub {
             }
         }
         let is_flushed = self.is_flushed(port);
-        if !self.woken.is_empty() || now.since(since) < self.spin {
+        if !self.woken.is_empty() || !may_sleep {
             return Ok(Wait::Spin);
         }
         if !is_flushed {

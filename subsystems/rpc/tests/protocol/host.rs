@@ -264,7 +264,7 @@ impl Worker {
         }
         self.found_nothing = false;
         let Some(Worked { port, stub, .. }) = &mut self.link else { return false };
-        if stub.wait(port, now).unwrap() == Wait::Park {
+        if stub.wait(port, now, rng.random()).unwrap() == Wait::Park {
             self.parked = true;
             self.parks += 1;
             return true;
