@@ -2,13 +2,14 @@
 
 WAVE = target/release/wave
 
-.PHONY: help demo test lint fuzz bench soak build setup
+.PHONY: help demo test lint fit fuzz bench soak build setup
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    RocksDB under an agent in another process: a table and a report, a minute after the build"
 	@echo "make test    every test, also those in a virtual machine that has sched_ext"
 	@echo "make lint    formatting, clippy, documentation, the project's own rules"
+	@echo "make fit     the model of the paper's machine, derived again from what the paper prints"
 	@echo "make fuzz    2000 faulty histories of the real code, simulated and checked"
 	@echo "make bench   the benches: ratios against named peers, in this run"
 	@echo "make soak    long runs: the ladder, many crashes, many seeds, fuzzing"
@@ -17,7 +18,7 @@ setup:
 	@sh xtask/setup.sh
 
 build: setup
-	@echo "building $(WAVE), optimized: about ten minutes of CPU time the first time, some six minutes on two idle cores"
+	@echo "building $(WAVE), optimized: about seven minutes of CPU time the first time"
 	cargo build --release --locked --package wave
 
 # Exit code 4: other processes disturbed the run, so it has no result.
@@ -33,9 +34,7 @@ test: export WAVE_LEFT_OUT = $(CURDIR)/target/left-out.txt
 test:
 	@sh xtask/setup.sh test
 	@mkdir -p target && : > $(WAVE_LEFT_OUT)
-	cargo test --workspace --locked
-	cargo test --manifest-path docs/guide/my-policy/Cargo.toml --locked --target-dir target/guide
-	cargo xtask vm test
+	cargo xtask test
 	@sh xtask/left-out.sh
 
 lint: setup
@@ -46,10 +45,14 @@ lint: setup
 	cargo metadata --format-version 1 --manifest-path docs/guide/my-policy/Cargo.toml --locked >/dev/null
 	cargo xtask tidy
 
+fit: build
+	$(WAVE) fit --write
+
 fuzz: build
 	$(WAVE) fuzz --seeds 2000
 
-bench: build
+bench: setup
+	cargo build --release --locked --package wave --package wave-bench
 	$(WAVE) bench queue
 	$(WAVE) bench agent
 	$(WAVE) bench switch

@@ -1,11 +1,15 @@
 //! What a developer runs beside cargo. `cargo xtask tidy`: the project's own rules, as a check.
+//! `cargo xtask test`: every test.
 //! `cargo xtask bench compare`: whether this tree is slower than a commit.
+//! `cargo xtask figures`: the benches' figures of this machine, as a table.
 //! `cargo xtask vm`: commands and tests in a virtual machine whose kernel has sched_ext.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod cargo;
+mod figures;
+mod test;
 mod vm;
 
 use std::path::{Path, PathBuf};
@@ -31,11 +35,15 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((name, [])) if name == "tidy" => tidy(),
+        Some((name, [])) if name == "test" => test::run(),
         Some((name, rest)) if name == "bench" => bench::main(rest),
+        Some((name, rest)) if name == "figures" => figures::main(rest),
         Some((name, rest)) if name == "vm" => vm::main(rest),
         _ => {
             eprintln!("usage: cargo xtask tidy");
+            eprintln!("{}", test::USAGE);
             eprintln!("{}", bench::USAGE);
+            eprintln!("{}", figures::USAGE);
             eprintln!("{}", vm::USAGE);
             ExitCode::from(2)
         }

@@ -2,7 +2,6 @@
 
 use super::figures::{BENCHES, Bench};
 
-/// What to type.
 pub const USAGE: &str = "\
 usage: cargo xtask bench compare BASE [--json] [--pairs N] [BENCH]...
                                          whether this working tree is slower than the commit BASE
@@ -10,12 +9,12 @@ usage: cargo xtask bench compare BASE [--json] [--pairs N] [BENCH]...
          --pairs N    pairs of runs of each bench (20); one more warms up
          BENCH        queue, agent, switch, sim, sol, rpc (all)";
 
-/// The rest of the help.
+/// Printed after [`USAGE`] by `--help`.
 pub const DETAILS: &str = "
 BASE is checked out (as a worktree of git) and built below target/bench-compare, with the same cargo and the same flags; both
 are kept for the next comparison with it, and may be removed (then `git worktree prune`). Then the two binaries of
-`wave bench` run in turns, base first in every other pair, on the same CPUs. Runs of a pair are adjacent, so what
-disturbs the machine for longer than that disturbs both.
+`wave bench` run in pairs on the same CPUs, with the base first in every other pair. The runs of a pair are adjacent, so a
+disturbance that lasts longer than a pair affects both.
 
   ratio         median over pairs of tip / base, or of base / tip where lower is better: above 1 the tip is better
   interval      of that median, 95%, by order statistics (6th to 15th of 20): nothing is assumed of the distribution
@@ -25,16 +24,16 @@ disturbs the machine for longer than that disturbs both.
   not measured  the interval is wider than that, or there is none: fewer than six pairs, or the tip has no such figure or
                 bench; also in place of held and not compared, where a run of the tip failed, or five of either side
   not compared  the base has no such figure or bench, or there are no counters: not judged
-  (peer)        a peer's figure, whose code is the same in both binaries: shown to tell the machine's part, not judged
+  (peer)        a peer's figure is not judged: its ratio shows what the machine and the binary's layout do
 
 A figure may be 0: two zeros have the ratio 1; beside one zero the ratio is 0, or infinite (null in --json).
 
-instructions_per_switch is what the processor's counters say of the host core's thread in user mode, by the switches of the
-run; where there are no counters, the command says so, and it is not judged.
+instructions_per_switch is the number of instructions that the host core's thread executes in user mode, by the processor's
+counters, divided by the number of switches. Where there are no counters, the command says so and does not judge it.
 
-Each bench's rows come when its pairs are done. Every run is added to runs.jsonl in the folder that is named first, and
-summary.json there is what --json prints, exit code included. Ctrl-C and SIGTERM keep them, and give the rows of the
-pairs that were made.
+A bench's rows are printed when its pairs are done. The command first names a folder: runs.jsonl there gets every run, and
+summary.json is what --json prints, exit code included. Ctrl-C and SIGTERM keep both, and print the rows of the pairs that
+are complete.
 
 Exit codes: 0 all figures held; 1 a figure is slower, or did not hold; 2 bad arguments; 3 nothing could be compared (no such
 commit, a build that fails); 4 no result: a figure was not measured, and none is slower; 130 or 143 after Ctrl-C or SIGTERM.
@@ -48,25 +47,21 @@ const PAIRS: usize = 20;
 /// Some hours of every bench.
 const PAIRS_MAX: usize = 1_000;
 
-/// What is asked for.
 #[derive(Debug)]
 pub enum Request {
-    /// The help.
     Help,
-    /// A comparison.
     Compare(Wanted),
 }
 
-/// A comparison.
+/// The comparison that is asked for.
 #[derive(Debug)]
 pub struct Wanted {
     /// The commit, as it was typed.
     pub base: String,
     /// Pairs of each bench, without the one that warms up.
     pub pairs: usize,
-    /// As an object, instead of a table.
+    /// Print one object instead of a table.
     pub json: bool,
-    /// Which benches.
     pub benches: Vec<&'static Bench>,
 }
 

@@ -1,4 +1,4 @@
-//! The two binaries: a commit's, built in a worktree of its own, and this tree's.
+//! The binaries of both sides: a commit's, built in a worktree of its own, and this tree's.
 //!
 //! The commit has a target folder of its own too. Cargo names what it builds by paths within the workspace, so two
 //! trees that share one folder may take each other's output for theirs.
@@ -16,8 +16,10 @@ use rustix::io::Errno;
 use crate::cargo;
 
 const PACKAGE: &str = "wave";
-const BUILD_TIME: &str = "some six minutes on two idle cores the first time";
-const FLAGS: &[&str] = &["build", "--release", "--bin", "wave"];
+/// Has the benches, and lies beside `wave`; older commits have them in `wave`.
+const BENCHES: &str = "wave-bench";
+const BUILD_TIME: &str = "about seven minutes of CPU time the first time";
+const FLAGS: &[&str] = &["build", "--release"];
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +39,8 @@ impl Side {
         }
     }
 
-    /// Of equal length: the length of a program's path moves its stack.
+    /// Of equal length: the length of a program's path moves its stack. A commit whose benches are in `wave` itself has a
+    /// shorter path all the same.
     fn folder(self) -> &'static str {
         match self {
             Self::Base => "a",
@@ -87,21 +90,28 @@ impl Place {
         let name = side.name();
         eprintln!("bench: building the {name}: {BUILD_TIME}");
         let target = target.to_str().ok_or("the target folder's name is no text")?;
-        let flags = [FLAGS, &["--target-dir", target]].concat();
+        let mut flags = [FLAGS, &["--target-dir", target]].concat();
+        let mut programs = vec![PACKAGE];
+        if source.join("benches/Cargo.toml").exists() {
+            flags.extend(["--package", BENCHES]);
+            programs.push(BENCHES);
+        }
         let built = cargo::built_in(&source, PACKAGE, &flags);
         let built = built.map_err(|error| format!("{}: {error}", source.display()))?;
+        let folder = self.folder.join("bin").join(side.folder());
+        for name in programs {
+            let program = folder.join(name);
+            let copied = fs::create_dir_all(&folder).and_then(|()| {
+                // A program that still runs cannot be written to, and can be replaced.
+                let new = folder.join("new");
+                fs::copy(Path::new(&built).with_file_name(name), &new)?;
+                fs::rename(&new, &program)
+            });
+            copied.map_err(|error| format!("{}: {error}", program.display()))?;
+        }
         let took = begun.elapsed().as_secs();
         eprintln!("bench: built the {name} in {} min {} s", took / 60, took % 60);
-        let folder = self.folder.join("bin").join(side.folder());
-        let program = folder.join("wave");
-        let copied = fs::create_dir_all(&folder).and_then(|()| {
-            // A program that still runs cannot be written to, and can be replaced.
-            let new = folder.join("new");
-            fs::copy(&built, &new)?;
-            fs::rename(&new, &program)
-        });
-        copied.map_err(|error| format!("{}: {error}", program.display()))?;
-        Ok(program)
+        Ok(folder.join(PACKAGE))
     }
 }
 

@@ -23,7 +23,6 @@ use pairs::Programs;
 use report::Row;
 use run::{Failure, Stop};
 
-/// What to type.
 pub const USAGE: &str = arguments::USAGE;
 
 /// There is nothing to compare: no such commit, or a build that fails.
@@ -50,7 +49,7 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// The exit code.
+/// Builds both sides, compares them, and returns the exit code.
 fn compare(wanted: &Wanted) -> Result<u8, String> {
     let place = Place::take()?;
     let (base, tip) = (Tree::of_commit(&wanted.base)?, Tree::here()?);
@@ -141,7 +140,7 @@ impl Kept {
         Ok(Self { folder, runs })
     }
 
-    /// A line.
+    /// Adds a line to `runs.jsonl`.
     fn run(
         &mut self,
         bench: &str,

@@ -24,9 +24,7 @@ pub fn order(pair: usize) -> [Side; 2] {
 /// The objects that both sides of a pair printed.
 #[derive(Debug)]
 pub struct Pair {
-    /// Of the base.
     pub base: Value,
-    /// Of the tip.
     pub tip: Value,
 }
 
@@ -63,9 +61,7 @@ impl Pairs {
 /// The two programs, and how they run.
 #[derive(Debug)]
 pub struct Programs {
-    /// The base's.
     pub base: PathBuf,
-    /// The tip's.
     pub tip: PathBuf,
     /// Why instructions are not counted, if they are not.
     pub no_counters: Option<String>,

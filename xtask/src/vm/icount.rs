@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use super::kernel::{self, Kernel};
 use super::machine::Wanted;
-use super::{Error, built, session, tools};
+use super::{Error, Program, built, built_as_tested, session, tools};
 
 /// Figures by name, the parts of which are separated by dots.
 type Figures = BTreeMap<String, f64>;
 
+/// The program, as the workspace's tests have it.
+const MEASURE: Program =
+    Program { flags: &["--workspace"], package: "wave-linux", kind: "example", name: "measure" };
 /// What a switch may cost, of what one costs where a FIFO in BPF decides by itself.
 const SWITCH_RATIO_MAX: f64 = 1.5;
 /// Boots whose figures are compared.
@@ -54,7 +57,7 @@ fn measured(kernel: &Kernel) -> Result<Figures, String> {
 
 /// As a check: the mechanism's switch keeps its ratio.
 pub fn a_switch_is_cheap(kernel: &Kernel) -> Result<(), String> {
-    let figures = switches(kernel, &built("wave-linux", &["build", "--example", "measure"])?)?;
+    let figures = switches(kernel, &built_as_tested(MEASURE)?)?;
     let ratio = figure(&figures, "switch_instructions_ratio_vs_bpf_fifo")?;
     if ratio <= SWITCH_RATIO_MAX {
         return Ok(());
@@ -68,7 +71,7 @@ pub fn a_switch_is_cheap(kernel: &Kernel) -> Result<(), String> {
 
 /// As a check: guests do their work under the policy for them, and the cores need no ticks for it.
 pub fn guests_finish(kernel: &Kernel) -> Result<(), String> {
-    let program = built("wave-linux", &["build", "--example", "measure"])?;
+    let program = built_as_tested(MEASURE)?;
     let [with, without] = guests_in_both(kernel, &program)?;
     for name in ["ticks", "exits"] {
         let (with, without) = (figure(&with, name)?, figure(&without, name)?);

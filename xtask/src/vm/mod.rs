@@ -10,6 +10,7 @@
 
 mod apt;
 mod arguments;
+mod commands;
 mod guest;
 mod icount;
 mod initramfs;
@@ -23,6 +24,7 @@ mod relay;
 mod scenarios;
 mod session;
 mod share;
+mod shared_boot;
 mod sources;
 mod tests;
 mod tools;
@@ -31,7 +33,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
-use crate::cargo::{built, target_folder};
+use crate::cargo::{Program, built, built_as_tested, target_folder};
 use arguments::Request;
 
 /// What to type.
@@ -41,6 +43,17 @@ pub const USAGE: &str = arguments::USAGE;
 const EXIT_TIMED_OUT: u8 = 124;
 /// The exit code where the machine, and not the command in it, is at fault.
 const EXIT_MACHINE: u8 = 125;
+
+/// The program, as the workspace's tests have it.
+const WAVE: Program = Program {
+    flags: &["--workspace", "--example", "measure"],
+    package: "wave",
+    kind: "bin",
+    name: "wave",
+};
+
+/// The program of `wave bench`, which has to lie beside [`WAVE`].
+const WAVE_BENCH: Program = Program { package: "wave-bench", name: "wave-bench", ..WAVE };
 
 /// Why there is no result of a command.
 #[derive(Debug)]
@@ -86,6 +99,11 @@ pub fn main(arguments: &[String]) -> ExitCode {
             Error::Unavailable(_) | Error::Machine(_) => ExitCode::from(EXIT_MACHINE),
         }
     })
+}
+
+/// Gets what [`tests`] need besides programs of the workspace.
+pub fn prepare() -> Result<(), Error> {
+    tests::kernel().map(drop)
 }
 
 fn fetch(update: bool) -> Result<ExitCode, Error> {

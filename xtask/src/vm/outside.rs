@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::kernel::Kernel;
 use super::machine::Wanted;
-use super::{built, nic, session};
+use super::{WAVE, built_as_tested, nic, session};
 
 /// Where the guest finds the device: QEMU gives it the bus's first free place.
 const DEVICE: &str = "0000:00:01.0";
@@ -260,7 +260,7 @@ impl Drop for Agents {
 
 /// Builds the program, and says where it is.
 fn wave() -> Result<String, String> {
-    built("wave", &["build"])
+    built_as_tested(WAVE)
 }
 
 /// How often the CPUs were interrupted, of a line of /proc/interrupts.

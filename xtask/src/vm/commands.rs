@@ -1,0 +1,188 @@
+//! Checks of commands on the default machine: they share one boot.
+
+use serde_json::Value;
+
+use super::shared_boot::Check;
+use super::tests::{Answer, expect, has_decided};
+use super::{Program, WAVE, WAVE_BENCH, built_as_tested};
+
+/// Every check. The one that may crash the kernel comes last.
+pub const CHECKS: &[Check] = &[
+    Check { name: "wave run is shown, and ends cleanly", command: shows, judge: has_shown },
+    Check {
+        name: "a user's own agent schedules a command",
+        command: own_agent,
+        judge: has_decided,
+    },
+    Check {
+        name: "wave run schedules every thread of the machine",
+        command: takes_everything,
+        judge: has_taken_everything,
+    },
+    Check { name: "wave bench kernel measures", command: measures, judge: has_measured },
+    Check {
+        name: "who exits waits behind no run without an end",
+        command: exits,
+        judge: |answer| expect(answer, 0, "0\nenabled\n"),
+    },
+    Check {
+        name: "the kernel patches itself under load",
+        command: patches,
+        judge: |answer| expect(answer, 0, ""),
+    },
+];
+
+/// The guide's program.
+const OWN: Program = Program {
+    flags: &[
+        "--manifest-path",
+        "docs/guide/my-policy/Cargo.toml",
+        "--target-dir",
+        "target/guide",
+        "--example",
+        "lab",
+    ],
+    package: "my-policy",
+    kind: "bin",
+    name: "my-policy",
+};
+
+fn shell(line: &str) -> Result<Vec<String>, String> {
+    Ok(["sh", "-c", line].map(String::from).to_vec())
+}
+
+/// Loading a scheduler patches branches of the kernel that the other CPUs execute at that time. Not
+/// every QEMU copes ([`super::machine`]); with one that does not, this ends in a panic.
+fn patches() -> Result<Vec<String>, String> {
+    let line = "for task in 1 2; do while :; do /bin/true; done & done
+        for round in $(seq 200); do
+            for on in 1 0; do echo $on > /proc/sys/kernel/sched_schedstats || exit 1; done
+        done";
+    shell(line)
+}
+
+/// Another process sees a run, and the run passes SIGTERM on to its command: nothing is left of either.
+fn shows() -> Result<Vec<String>, String> {
+    let wave = built_as_tested(WAVE)?;
+    let line = format!(
+        "wave={wave}
+        $wave linux status 2>/dev/null; echo none $?
+        $wave run --host linux --patience 5000 --quiet -- sleep 1000 & run=$!
+        until $wave linux status --json >/run/shown 2>/dev/null; do sleep 0.2; done
+        until $wave linux status | grep -q ' sleep '; do sleep 0.2; done
+        grep -c '\"policy\":\"fifo\"' /run/shown
+        kill -TERM $run; wait $run; echo ended $?
+        $wave linux status 2>/dev/null; echo none $?
+        pgrep -x sleep; cat /sys/kernel/sched_ext/state
+        $wave run --host linux --pid 2 2>/dev/null; echo a kernel thread $?
+        $wave run --host linux --cpus 7 -- true 2>/dev/null; echo an offline CPU $?"
+    );
+    shell(&line)
+}
+
+fn has_shown(answer: &Answer) -> Result<(), String> {
+    let out = "none 1\n1\nended 143\nnone 1\ndisabled\na kernel thread 2\nan offline CPU 3\n";
+    expect(answer, 0, out)
+}
+
+/// The guide's policy, in a program that knows nothing of this kernel.
+fn own_agent() -> Result<Vec<String>, String> {
+    let wave = built_as_tested(WAVE)?;
+    let own = built_as_tested(OWN)?;
+    let line = "for round in 1 2 3 4; do true | cat; done";
+    let command = [&wave, "run", "--host", "linux", "--agent", &own, "--policy"];
+    let rest = ["lottery:tickets=2/1", "--patience", "5000", "--json", "--", "sh", "-c", line];
+    Ok(command.into_iter().chain(rest).map(String::from).collect())
+}
+
+/// The machine stays usable, also without an agent, and everybody is what they were afterwards. The shell itself and
+/// what it starts are decided on; the run and its agent are not, nor is who may run beside the agent only.
+fn takes_everything() -> Result<Vec<String>, String> {
+    let wave = built_as_tested(WAVE)?;
+    let line = format!(
+        r#"wave={wave}
+        work() {{ all=; for one in 1 2 3 4; do (true | cat; echo $one) & all="$all $!"; done; wait $all; }}
+        status() {{ $wave linux status 2>/dev/null; }}
+        complete() {{ status | sed -n 's/.*COMPLETE \([0-9]*\).*/\1/p'; }}
+        is_here() {{ $wave linux status --json | grep -cw "\"tid\":$1"; }}
+        $wave run --host linux --all --patience 5000 --quiet 2>/dev/null & run=$!
+        until status | grep -q 'agent .* decides'; do sleep 0.2; done
+        cat /sys/kernel/sched_ext/root/ops
+        agent=$(pgrep -P $run)
+        is_here $$; is_here $agent; is_here $run
+        before=$(complete); work | sort; after=$(complete)
+        [ $after -ge $((before + 8)) ] && echo decided
+        taskset 2 echo beside the agent
+        kill -KILL $agent; work | sort
+        until status | grep -q 'Agents: 2 attached, 1 lost'; do sleep 0.2; done
+        work | sort
+        kill -INT $run; wait $run; echo ended $?
+        cat /sys/kernel/sched_ext/state; chrt -p $$ | grep -c SCHED_OTHER
+        dmesg | grep -cE 'sched_ext.*(error|stall)'
+        true"#
+    );
+    shell(&line)
+}
+
+fn has_taken_everything(answer: &Answer) -> Result<(), String> {
+    let worked = "1\n2\n3\n4\n";
+    let out = format!(
+        "wave_all\n1\n0\n0\n{worked}decided\nbeside the agent\n{worked}{worked}ended 0\ndisabled\n1\n0\n"
+    );
+    expect(answer, 0, &out)
+}
+
+/// The kernel puts an exiting thread that wakes behind its core's run, and asks nobody: here the first process of a
+/// namespace, which exits once the last other one was waited for. After 30 s it would turn the scheduler out.
+fn exits() -> Result<Vec<String>, String> {
+    let wave = built_as_tested(WAVE)?;
+    let line = format!(
+        r#"wave={wave}
+        $wave run --host linux --cpus 0 --patience 4000 --quiet -- sh -c '
+            (until [ -e /run/spin ]; do sleep 0.1; done; echo >/run/spins; while :; do :; done) &
+            unshare --pid --fork sh -c "until [ -e /run/go ]; do sleep 0.1; done" & wait' 2>/dev/null & run=$!
+        until first=$(pgrep -P $(pgrep -x unshare) 2>/dev/null); do sleep 0.2; done
+        nsenter -t $first -p sleep 1000 2>/dev/null & holder=$!
+        until [ "$(ps -o comm= --ppid $holder)" = sleep ]; do sleep 0.2; done
+        last=$(pgrep -P $holder)
+        kill -STOP $holder; echo >/run/go
+        until grep -q State:.Z /proc/$last/status; do sleep 0.2; done
+        echo >/run/spin; until [ -e /run/spins ]; do sleep 0.2; done
+        grep -c State:.Z /proc/$first/status
+        kill -CONT $holder
+        while [ -e /proc/$first ] && ! grep -q State:.Z /proc/$first/status; do sleep 0.2; done
+        cat /sys/kernel/sched_ext/state
+        kill -KILL $run"#
+    );
+    shell(&line)
+}
+
+fn measures() -> Result<Vec<String>, String> {
+    built_as_tested(WAVE_BENCH)?;
+    let wave = built_as_tested(WAVE)?;
+    let line = format!("{wave} bench kernel --json --chunks 1 --patience 5000");
+    shell(&line)
+}
+
+/// Times mean nothing here: that there are any is all.
+fn has_measured(answer: &Answer) -> Result<(), String> {
+    let Answer { exit_code, out, err } = answer;
+    let json: Value = serde_json::from_str(out).map_err(|error| {
+        format!("no object ({error}): exit code {exit_code}, output {out:?}, errors {err:?}")
+    })?;
+    let wanted = [
+        "/wakeup_ratio_vs_eevdf",
+        "/wakeup_us/wave/p50",
+        "/wakeup_us/wave/p99",
+        "/wakeup_us/eevdf/p50",
+        "/wakeup_us/eevdf/p99",
+        "/message_to_decision_us/p50",
+        "/message_to_decision_us/p99",
+    ];
+    let positive =
+        |path: &str| json.pointer(path).and_then(Value::as_f64).is_some_and(|it| it > 0.0);
+    match wanted.iter().find(|path| !positive(path)) {
+        None => expect(answer, 0, out),
+        Some(path) => Err(format!("{path} is no number above 0: {out}")),
+    }
+}
