@@ -1,5 +1,6 @@
 //! A small RocksDB under SOL, as a user runs it, and what is left when that is killed.
 
+#[path = "../../experiments/tests/same_keys/mod.rs"]
 mod same_keys;
 
 use std::path::{Path, PathBuf};

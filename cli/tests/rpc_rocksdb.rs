@@ -1,5 +1,6 @@
 //! A small version of `scenarios/rpc-rocksdb.toml`, as a user runs it: every placement starts, serves and ends.
 
+#[path = "../../experiments/tests/same_keys/mod.rs"]
 mod same_keys;
 
 use std::path::{Path, PathBuf};

@@ -44,7 +44,22 @@ fn may_use(from: &str, to: &str) -> bool {
         "lab" => &["core", "links", "subsystems", "agent"],
         // A subsystem of a user's.
         "docs" => &["core", "agent"],
-        "cli" => &["core", "links", "subsystems", "agent", "fronts", "hosts", "workloads", "lab"],
+        "report" => &["workloads", "lab"],
+        "experiments" => {
+            &["core", "links", "subsystems", "agent", "hosts", "workloads", "lab", "report"]
+        }
+        "benches" | "cli" => &[
+            "core",
+            "links",
+            "subsystems",
+            "agent",
+            "fronts",
+            "hosts",
+            "workloads",
+            "lab",
+            "report",
+            "experiments",
+        ],
         "xtask" => &["core", "links", "subsystems", "agent", "hosts", "workloads", "cli", "xtask"],
         other => panic!("architecture.md does not say what `{other}` may depend on"),
     };

@@ -116,3 +116,20 @@ impl Drop for Progress {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_without_a_terminal_is_a_line_per_step() {
+        let (say, said) = std::sync::mpsc::channel();
+        let progress = Progress::lines(2, Box::new(move |line| say.send(line.to_owned()).unwrap()));
+        for step in ["a at 10 k/s", "b at 10 k/s"] {
+            progress.begin(step);
+            progress.end();
+        }
+        drop(progress);
+        assert_eq!(said.iter().collect::<Vec<_>>(), ["[1/2] a at 10 k/s", "[2/2] b at 10 k/s"]);
+    }
+}

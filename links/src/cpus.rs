@@ -72,9 +72,78 @@ pub fn pin_thread(thread: libc::pid_t, cpus: &[usize]) -> io::Result<()> {
     Ok(())
 }
 
+/// How far two CPUs are from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distance {
+    /// They share their last-level cache.
+    Near,
+    /// They share none.
+    Far,
+    /// Two hardware threads of one core; or the system does not tell, or tells it of a virtual machine, whose CPUs may move.
+    Other,
+}
+
+impl Distance {
+    /// `near`, `far` or `other`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// How far these two CPUs are from each other, as the system tells it.
+pub fn distance(one: usize, other: usize) -> Distance {
+    let siblings = list(&format!("cpu{one}/topology/thread_siblings_list")).ok();
+    // Caches are numbered from the core outwards.
+    let caches =
+        (0..).map_while(|index| list(&format!("cpu{one}/cache/index{index}/shared_cpu_list")).ok());
+    distance_by(other, siblings, caches.last(), is_virtual())
+}
+
+fn distance_by(
+    other: usize,
+    siblings: Option<Vec<usize>>,
+    last_level: Option<Vec<usize>>,
+    is_virtual: bool,
+) -> Distance {
+    match (siblings, last_level) {
+        _ if is_virtual => Distance::Other,
+        (Some(siblings), _) if siblings.contains(&other) => Distance::Other,
+        (Some(_), Some(sharing)) if sharing.contains(&other) => Distance::Near,
+        (Some(_), Some(_)) => Distance::Far,
+        _ => Distance::Other,
+    }
+}
+
+fn is_virtual() -> bool {
+    let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    // Elsewhere the system does not say whether it is a guest, so that nothing it says of caches is certain.
+    let is_guest = !cfg!(target_arch = "x86_64")
+        || about.lines().any(|line| {
+            line.starts_with("flags") && line.split_whitespace().any(|flag| flag == "hypervisor")
+        });
+    is_guest || std::path::Path::new("/sys/hypervisor/type").exists()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_near_by_the_cache_that_they_share() {
+        let distance = |siblings: &[usize], sharing: &[usize], is_virtual| {
+            distance_by(1, Some(siblings.to_vec()), Some(sharing.to_vec()), is_virtual)
+        };
+        assert_eq!(distance(&[0], &[0, 1], false), Distance::Near);
+        assert_eq!(distance(&[0, 8], &[0, 8], false), Distance::Far);
+        assert_eq!(distance(&[0, 1], &[0, 1], false), Distance::Other);
+        assert_eq!(distance(&[0], &[0, 1], true), Distance::Other);
+        assert_eq!(distance_by(1, None, Some(vec![0, 1]), false), Distance::Other);
+        assert_eq!(distance_by(1, Some(vec![0]), None, false), Distance::Other);
+    }
 
     #[test]
     fn lists_as_the_kernel_writes_them() {

@@ -14,9 +14,9 @@ use wave_linux::record::{Recorder, Scope};
 use wave_workloads::cpu;
 use wave_workloads::rocksdb::Database;
 
-use crate::memory::size;
-use crate::run::{machine, seating};
-use crate::terminal::out;
+use wave_experiments::memory::size;
+use wave_experiments::run::{machine, seating};
+use wave_lab::terminal::out;
 
 /// How to say it.
 #[derive(Args, Debug)]

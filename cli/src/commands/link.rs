@@ -8,9 +8,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use wave_links::measure::{self, Effort, Measured};
 
-use crate::run::Failure;
-use crate::terminal::{note, out};
+use wave_lab::Failure;
 use wave_lab::table;
+use wave_lab::terminal::{note, out};
 
 /// Links.
 #[derive(Args, Debug)]

@@ -11,10 +11,10 @@ use ratatui::crossterm::execute as send;
 use ratatui::crossterm::terminal::{self, Clear, ClearType};
 use serde_json::json;
 
-use crate::run::Failure;
-use crate::run::linux::status::{self, Run, Thread};
-use crate::terminal::{note, out};
+use wave_experiments::run::linux::status::{self, Run, Thread};
+use wave_lab::Failure;
 use wave_lab::table;
+use wave_lab::terminal::{note, out};
 
 /// How often a live view looks.
 const LOOK: Duration = Duration::from_secs(1);

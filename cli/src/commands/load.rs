@@ -15,11 +15,11 @@ use wave_workloads::grpc::load::{
 };
 use wave_workloads::point::ClassLatency;
 
-use crate::report::Progress;
-use crate::report::number::{micros, short};
-use crate::run::Failure;
-use crate::terminal::note;
+use wave_lab::Failure;
+use wave_lab::progress::Progress;
 use wave_lab::table;
+use wave_lab::terminal::note;
+use wave_report::number::{micros, short};
 
 /// What kind of load.
 #[derive(Args, Debug)]
@@ -241,7 +241,7 @@ fn show(args: &GrpcArgs, outcome: &Outcome) -> std::io::Result<()> {
             Outcome::Closed(closed) => json!({ "loop": "closed", "result": closed }),
         };
         value["load"] = "grpc".into();
-        value["version"] = crate::run::machine::version().into();
+        value["version"] = wave_experiments::run::machine::version().into();
         value["target"] = args.target.clone().into();
         value["mix"] = args.mix.to_string().into();
         value["connections"] = args.connections.into();

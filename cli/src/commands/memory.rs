@@ -12,11 +12,11 @@ use wave_linux::memory::{Backend, DeviceOptions, Group, Limits};
 use wave_memory::policies;
 
 use super::device::Way;
-use crate::bakeoff::report::Results;
-use crate::memory::run::Wanted;
-use crate::memory::{explain, run, size};
-use crate::run::Failure;
-use crate::terminal::{note, out};
+use wave_experiments::bakeoff::report::Results;
+use wave_experiments::memory::run::Wanted;
+use wave_experiments::memory::{explain, run, size};
+use wave_lab::Failure;
+use wave_lab::terminal::{note, out};
 
 /// What to do.
 #[derive(Args, Debug)]

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use crate::sweep::{Merged, Missing, RESULT_FILES, merge};
-use crate::terminal::{note, out};
+use wave_experiments::sweep::{Merged, Missing, RESULT_FILES, merge};
 use wave_lab::table;
+use wave_lab::terminal::{note, out};
 
 /// Shards of which no more is printed: the command of the rest follows the same pattern.
 const SHARDS_SHOWN: usize = 20;

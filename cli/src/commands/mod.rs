@@ -4,6 +4,7 @@ pub mod agent;
 pub mod bench;
 mod device;
 pub mod doctor;
+mod fit;
 pub mod link;
 pub mod linux;
 pub mod load;
@@ -26,7 +27,7 @@ use wave_lab::{fuzz, policies, replay, trace};
 #[derive(Debug, Parser)]
 #[command(
     name = "wave",
-    version = crate::run::machine::version(),
+    version = wave_experiments::run::machine::version(),
     after_help = "Examples:
   wave doctor                              what this machine can run, and why not
   wave run scenarios/rocksdb-fifo.toml     the demonstration, under a minute
@@ -52,6 +53,8 @@ enum Command {
     Merge(merge::MergeArgs),
     /// Simulate what the Wave paper measured, beside what it prints.
     Reproduce(reproduce::ReproduceArgs),
+    /// Fit the model of the paper's machine to what the paper prints.
+    Fit(fit::FitArgs),
     /// Compare what the simulator predicts with native runs that it was not fitted to.
     Validate(validate::ValidateArgs),
     /// Record what threads do under Linux, as a workload that every policy can schedule.
@@ -80,12 +83,6 @@ enum Command {
     Link(link::LinkArgs),
     /// Measure queues, agent, switches, preemption and policies against their peers.
     Bench(bench::BenchArgs),
-    /// The other process of a bench.
-    #[command(hide = true)]
-    BenchPeer(bench::PeerArgs),
-    /// The host's process of a bench of RPCs.
-    #[command(hide = true)]
-    BenchRpcHost(bench::RpcHostArgs),
     /// RocksDB's process of a memory scenario.
     #[command(hide = true)]
     RocksdbProcess,
@@ -105,6 +102,7 @@ impl Wave {
             Command::Sweep(args) => sweep::execute(&args),
             Command::Merge(args) => merge::execute(&args),
             Command::Reproduce(args) => reproduce::execute(&args),
+            Command::Fit(args) => fit::execute(&args),
             Command::Validate(args) => validate::execute(&args),
             Command::Record(args) => record::execute(&args),
             Command::Serve(args) => serve::execute(&args),
@@ -119,10 +117,8 @@ impl Wave {
             Command::Memory(args) => memory::execute(&args),
             Command::Link(args) => link::execute(&args),
             Command::Bench(args) => bench::execute(&args),
-            Command::BenchPeer(args) => bench::execute_peer(&args),
-            Command::BenchRpcHost(args) => bench::execute_rpc_host(&args),
-            Command::RocksdbProcess => crate::run::memory::process::main(),
-            Command::MemoryProgram { order } => crate::bakeoff::program::main(&order),
+            Command::RocksdbProcess => wave_experiments::run::memory::process::main(),
+            Command::MemoryProgram { order } => wave_experiments::bakeoff::program::main(&order),
         }
     }
 }
@@ -160,16 +156,13 @@ mod tests {
             "wave trace a.wavelog --output trace.json --from-ms 10 --for-ms 5 --json",
             "wave reproduce table2 table3 --jobs 2 --json",
             "wave reproduce all --out /tmp/wave --quiet",
+            "wave fit --check --json",
+            "wave fit --intervals --sets 3 --out /tmp/fit --jobs 2",
+            "wave fit --write --root /tmp/wave --quiet",
             "wave validate --json --out /tmp/v --quick",
             "wave doctor --json",
             "wave link measure --out here.toml",
             "wave link measure --pci /sys/x/resource2 --offset 4096",
-            "wave bench queue --json",
-            "wave bench agent",
-            "wave bench switch",
-            "wave bench sim --json",
-            "wave bench sol --json",
-            "wave bench kernel --json --patience 5000",
             "wave run x.toml --host sim",
             "wave run x.toml --out /tmp/results --resume",
             "wave run --host sim --workload x.workload --policy fifo --policy vm:latency_ms=5 --cores 4",
@@ -188,12 +181,11 @@ mod tests {
             "wave serve kv --on-host --listen 127.0.0.1:50051",
             "wave serve kv --on-host --listen 0.0.0.0:50051 --cpus 0-3 --keys 1000000",
             "wave serve kv --offload /tmp/kv.sock --cpus 0-1",
-            "wave bench rpc --json --chunks 3 --chunk-seconds 0.2 --rate 5000",
+            "wave bench rpc --json --chunks 3",
             "wave load grpc --target 127.0.0.1:50051 --rate 20000 --mix get=99.5,range=0.5 --slo get=100,range=10000",
             "wave load grpc --target 127.0.0.1:50051 --closed --connections 4 --streams 16 --mix echo=1 --json",
             "wave record --pid 1234 --seconds 5 --out x.workload --json",
             "wave record --all --seconds 0.5 --out x.workload --quiet",
-            "wave bench-peer /tmp/x.sock 1",
             "wave rocksdb-process",
             "wave memory-program {}",
             "wave memory draw results.json --out /tmp/results",
@@ -240,6 +232,7 @@ mod tests {
         assert!(refusal("wave sweep x.toml --out o --shard 4/4").contains("expected I below N"));
         assert!(refusal("wave sweep x.toml --out o --shard 4").contains("as 0/4"));
         assert!(refusal("wave sweep x.toml --out o --jobs 0").contains("--jobs"));
+        assert!(refusal("wave fit --check --write").contains("cannot be used with"));
         assert!(refusal("wave reproduce").contains("<ID>"));
         assert!(refusal("wave serve kv").contains("--on-host"));
         assert!(refusal("wave load grpc --target x").contains("--closed"));
@@ -251,7 +244,6 @@ mod tests {
         );
         assert!(refusal("wave agent --attach x --cpu one").contains("one"));
         assert!(refusal("wave link measure --pci x").contains("--offset"));
-        assert!(refusal("wave bench").contains("queue"));
         assert!(refusal("wave replay").contains("LOG"));
         assert!(refusal("wave trace a.wavelog").contains("--output"));
     }

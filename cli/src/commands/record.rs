@@ -8,10 +8,10 @@ use clap::{ArgGroup, Args};
 use serde_json::json;
 use wave_sim::recorded::Schedule;
 
-use crate::record::{self, Recording, Whom};
-use crate::report::number::{micros, short};
-use crate::run::Failure;
-use crate::terminal::{note, out};
+use wave_experiments::record::{self, Recording, Whom};
+use wave_lab::Failure;
+use wave_lab::terminal::{note, out};
+use wave_report::number::{micros, short};
 
 /// Whom to record, and where to.
 #[derive(Args, Debug)]

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::reproduce::{IDS, Reproduction, run, words};
-use crate::run::Failure;
-use crate::terminal::{note, out};
+use wave_experiments::reproduce::{IDS, Reproduction, run, words};
+use wave_lab::Failure;
 use wave_lab::table;
+use wave_lab::terminal::{note, out};
 
 /// Everything.
 const ALL: &str = "all";
@@ -44,11 +44,14 @@ takes, not what comes out. Only how long an iteration of `sol` takes is measured
 each difference), DIR/rows.csv, DIR/reproduce.json and DIR/figures/ID.svg. An
 interrupted run resumes with the same command.
 
-Each figure of ours is fitted (parameters were chosen to come near the printed one), predicted (it
-follows from parameters fitted to others), measured, extrapolated (from measured ones, by a rule that
+Each figure of ours is fitted (`wave fit` chose parameters to come near the printed one), predicted (it
+follows from parameters fitted to others), compatible (it does, too, but its interval is wider than half of the
+effect, or unknown), measured, extrapolated (from measured ones, by a rule that
 was not tested), by construction (what was modelled contains it), or assumed (it went in as it is). A
 difference is in percent of the printed figure, in percentage points where percent are printed, and `within`
-if the paper prints a range that ours is in.
+if the paper prints a range that ours is in. `interval` is the least and the most that a row comes to under
+parameter sets that meet every fitted row (`wave fit --intervals`), or under the stated uncertainty of Figure 5's
+inputs; `inside` says whether the printed figure is within.
 
 Examples:
   wave reproduce table2 table3             seconds
@@ -86,7 +89,7 @@ fn perform(args: &ReproduceArgs) -> Result<(), Failure> {
         let json = serde_json::to_string(&reproduction).map_err(Failure::cannot)?;
         out!("{json}");
     } else {
-        crate::terminal::print(format_args!("{}", terminal(&reproduction)));
+        wave_lab::terminal::print(format_args!("{}", terminal(&reproduction)));
         out!("{}", report.display());
     }
     Ok(())
@@ -111,8 +114,18 @@ fn terminal(reproduction: &Reproduction) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut shown = table(&["group", "figure", "paper", "ours", "difference", "kind"]);
-    for column in 2..5 {
+    let mut shown = table(&[
+        "group",
+        "figure",
+        "paper",
+        "ours",
+        "difference",
+        "kind",
+        "interval",
+        "width",
+        "inside",
+    ]);
+    for column in [2, 3, 4, 6, 7] {
         if let Some(column) = shown.column_mut(column) {
             column.set_cell_alignment(comfy_table::CellAlignment::Right);
         }
@@ -130,6 +143,9 @@ fn terminal(reproduction: &Reproduction) -> String {
                 &words::ours(row),
                 &words::difference(row),
                 row.kind.name(),
+                &words::interval(row),
+                &words::width(row),
+                words::inside(row),
             ]);
         }
         lines.push_str(&words::summary(group, &of_group.iter().collect::<Vec<_>>()));

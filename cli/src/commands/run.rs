@@ -12,17 +12,13 @@ use wave_linux::sched::Group;
 use wave_sched::policies;
 
 use super::device::DeviceArgs;
-use crate::bakeoff;
-use crate::interrupt;
-use crate::live::{Feed, Live};
-use crate::report::{self, RunResult};
-use crate::run::agent::policies_of;
-use crate::run::journal::Identity;
-use crate::run::linux::{Part, Work};
-use crate::run::{self, Failure, Finished, Journal};
-use crate::scenario::{self, Experiment, Memory, Rpc};
-use crate::terminal::{note, out};
-use crate::workload;
+use wave_experiments::experiment::{self, Host, Report, Wanted};
+use wave_experiments::run::agent::policies_of;
+use wave_experiments::run::journal::Identity;
+use wave_experiments::run::linux::{Part, Work};
+use wave_experiments::run::{self, Failure, Journal};
+use wave_experiments::workload;
+use wave_lab::terminal::{note, out};
 
 /// What to run, and how to show it.
 #[derive(Args, Debug)]
@@ -207,161 +203,47 @@ fn perform(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         return run_on_kernel(args, run::linux::load(file)?);
     }
-    if bakeoff::is_meant(file) {
-        return bake_off(args, file);
-    }
-    let own = args.agent.as_deref().map_or(Ok(Vec::new()), policies_of)?;
-    let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let names = if args.agent.is_some() { &own } else { policies::NAMES };
-    let mut scenario =
-        scenario::load(file, names).map_err(|error| Failure::Scenario(error.to_string()))?;
-    if let Some(program) = &args.agent {
-        let Experiment::Requests(requests) = &mut scenario else {
-            let why = "--agent is for scenarios that schedule threads";
-            return Err(Failure::Scenario(format!("{}: {why}", file.display())));
-        };
-        if requests.agents().next().is_none() {
-            let why = "--agent: no variant has an agent";
-            return Err(Failure::Scenario(format!("{}: {why}", file.display())));
-        }
-        requests.agents_mut().for_each(|agent| agent.program = Some(program.clone()));
-    }
-    let digest = scenario.digest()?;
-    let scenario = match scenario {
-        Experiment::Requests(scenario) => scenario,
-        Experiment::Memory(memory) => return run_memory(args, &memory, &digest),
-        Experiment::Rpc(rpc) => return run_rpc(args, &rpc, &digest),
-    };
-    if args.host == HostName::Sim {
-        if args.agent.is_some() {
-            let why = "--agent starts processes, and a simulated run has none";
-            return Err(Failure::Scenario(why.to_owned()));
-        }
-        if args.live {
-            let why = "--live watches a native run; a simulated one has no time to watch";
-            return Err(Failure::Scenario(why.to_owned()));
-        }
-        let journal = journal(args, &scenario.name, &digest, "sim")?;
-        let say = Arc::clone(&journal);
-        interrupt::say(move || say.last_words())?;
-        let ran = run::sim::run(&scenario, args.quiet, args.record.as_deref(), &journal);
-        return show(args, ran, &journal);
-    }
-    let journal = journal(args, &scenario.name, &digest, "user")?;
-    let (say, live) = (Arc::clone(&journal), args.live);
-    interrupt::say(move || {
-        // The terminal must be as before when these words are printed.
-        if live {
-            ratatui::restore();
-        }
-        say.last_words()
-    })?;
-    let feed = Feed::default();
-    let live = args.live.then(|| Live::start(feed.clone())).transpose();
-    let live = live.map_err(Failure::Scenario)?;
-    let quiet = args.quiet || args.live;
-    let ran = run::run(&scenario, quiet, feed, args.record.as_deref(), &journal);
-    // The terminal must be as before when the first word is printed.
-    drop(live);
-    show(args, ran, &journal)
+    run_experiment(args, file)
 }
 
-/// The journal of a run's points, in the folder of its results.
-fn journal(args: &RunArgs, name: &str, digest: &str, host: &str) -> Result<Arc<Journal>, Failure> {
-    let folder = report::folder(args.out(), name, host);
-    report::check_host(&folder, host)?;
-    Journal::open(&folder, Identity::new(name, digest, host), args.resume).map(Arc::new)
-}
-
-/// The outcome of a run; a failure says which points are kept.
-fn or_kept<T>(ran: Result<T, Failure>, journal: &Journal) -> Result<T, Failure> {
-    ran.map_err(|failure| match journal.kept() {
+/// Runs an experiment, and prints what it found.
+fn run_experiment(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
+    let experiment = experiment::load(file, args.agent.as_deref())?;
+    let host = if args.host == HostName::Sim { Host::Sim } else { Host::User };
+    let record = args.record.as_deref();
+    let wanted = Wanted { host, quiet: args.quiet, live: args.live, record };
+    experiment.check(&wanted)?;
+    let (name, digest) = (experiment.name(), experiment.digest()?);
+    let folder = wave_report::folder(args.out(), name, host.name());
+    wave_report::check_host(&folder, host.name())?;
+    let journal = Journal::open(&folder, Identity::new(name, &digest, host.name()), args.resume)?;
+    let journal = Arc::new(journal);
+    let kept = |failure: Failure| match journal.kept() {
         Some(kept) => failure.and(&kept),
         None => failure,
-    })
+    };
+    let report = experiment.run(&wanted, &journal).map_err(kept)?;
+    let directory = report.write(args.out()).map_err(kept)?;
+    journal.finish()?;
+    show(args, &*report, &format!("Report: {}", directory.join("report.html").display()))
 }
 
-/// Runs a process under memory's policies, or a model of its memory, and prints the table, or the object.
-fn run_memory(args: &RunArgs, memory: &Memory, digest: &str) -> Result<ExitCode, Failure> {
-    if args.live {
-        let why = "kind = \"memory\" takes no --live";
-        return Err(Failure::Scenario(format!("{}: {why}", memory.name)));
-    }
-    let record = args.record.as_deref();
-    let (journal, ran) = match args.host {
-        HostName::Sim => {
-            let journal = journal(args, &memory.name, digest, "sim")?;
-            let say = Arc::clone(&journal);
-            interrupt::say(move || say.last_words())?;
-            let ran = run::memory::sim::run(memory, args.quiet, record, &journal);
-            (journal, ran)
-        }
-        _ => {
-            let journal = journal(args, &memory.name, digest, "user")?;
-            let ran = run::memory::run(memory, args.quiet, record, &journal);
-            (journal, ran)
-        }
-    };
-    let result = or_kept(ran, &journal)?;
-    let directory = or_kept(result.write(args.out()), &journal)?;
-    journal.finish()?;
+/// Prints the tables, and where the files are; or the object.
+fn show(args: &RunArgs, report: &dyn Report, files: &str) -> Result<ExitCode, Failure> {
     if args.json {
-        out!("{}", result.to_json()?);
+        out!("{}", report.json()?);
     } else {
-        out!("{}", result.text());
-        out!("Report: {}", directory.join("report.html").display());
+        out!("{}\n{files}", report.text());
     }
-    let failed = result.failed();
+    let failed = report.failed();
     for check in &failed {
         note!("wave run: check failed: {check}");
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-/// Runs RPCs with their stack in several places, and prints the tables, or the object.
-fn run_rpc(args: &RunArgs, rpc: &Rpc, digest: &str) -> Result<ExitCode, Failure> {
-    if args.live {
-        let why = "kind = \"rpc\" takes no --live";
-        return Err(Failure::Scenario(format!("{}: {why}", rpc.name)));
-    }
-    let is_simulated = args.host == HostName::Sim;
-    let host = if is_simulated { "sim" } else { "user" };
-    let journal = journal(args, &rpc.name, digest, host)?;
-    let say = Arc::clone(&journal);
-    interrupt::say(move || say.last_words())?;
-    let record = args.record.as_deref();
-    let ran = match is_simulated {
-        true => run::rpc::sim::run(rpc, args.quiet, record, &journal),
-        false => run::rpc::run(rpc, args.quiet, record, &journal),
-    };
-    if let Ok(finished) = &ran
-        && !args.json
-    {
-        out!("{}\n", run::rpc::table(&finished.result));
-    }
-    show(args, ran, &journal)
-}
-
-/// Runs a bake-off of memory's tools, and prints the tables, or the object.
-fn bake_off(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
-    let plan = bakeoff::load(file)?;
-    let is_refused = args.live || args.record.is_some() || args.agent.is_some();
-    if args.host != HostName::User || is_refused {
-        let why = "a bake-off is of the real kernel's memory: it takes no --host, --live, --record or --agent";
-        return Err(Failure::Scenario(format!("{}: {why}", plan.name)));
-    }
-    let text = serde_json::to_vec(&plan).map_err(Failure::cannot)?;
-    let journal = journal(args, &plan.name, &run::machine::hash(&text), "user")?;
-    let results = or_kept(bakeoff::run(&plan, file, args.quiet, &journal), &journal)?;
-    let directory = or_kept(results.write(args.out()), &journal)?;
-    journal.finish()?;
-    if args.json {
-        out!("{}", serde_json::to_string(&results).map_err(Failure::cannot)?);
-    } else {
-        out!("{}", results.text());
-        out!("Report: {}", directory.join("report.html").display());
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(match failed.is_empty() {
+        false => ExitCode::from(1),
+        true if !report.is_measured() => ExitCode::from(NOT_MEASURED),
+        true => ExitCode::SUCCESS,
+    })
 }
 
 /// Whose threads the real kernel is to run, if that is what was asked for.
@@ -435,64 +317,9 @@ fn replay(args: &RunArgs, file: &Path) -> Result<ExitCode, Failure> {
     }
     let shown = (args.out(), args.quiet || args.json);
     let compared = workload::compare(file, &args.policies, args.cores, shown)?;
-    let directory = compared.write(args.out()).map_err(Failure::cannot)?;
-    if args.json {
-        out!("{}", compared.to_json());
-    } else {
-        out!("{}", compared.to_text());
-        out!("Results: {}", directory.join(workload::RESULT).display());
-    }
-    let failed = compared.failed();
-    for check in &failed {
-        note!("wave run: check failed: {check}");
-    }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let directory = compared.write(args.out())?;
+    show(args, &compared, &format!("Results: {}", directory.join(workload::RESULT).display()))
 }
 
 /// The exit code of a run that other processes disturbed so that it has no result.
 const NOT_MEASURED: u8 = 4;
-
-/// Writes the report and prints the tables, or the object.
-fn show(
-    args: &RunArgs,
-    ran: Result<Finished, Failure>,
-    journal: &Journal,
-) -> Result<ExitCode, Failure> {
-    let Finished { result, failed } = or_kept(ran, journal)?;
-    let written = report::write(&result, args.out()).map_err(Failure::cannot);
-    let directory = or_kept(written, journal)?;
-    journal.finish()?;
-    if args.json {
-        out!("{}", to_json(&result));
-    } else {
-        out!("{}", report::terminal::summary(&result));
-        out!("\n{}", report::terminal::extra(&result));
-        out!("Seating: {}", result.seating);
-        for (what, how) in &result.facts {
-            out!("{what}: {how}");
-        }
-        out!("Report: {}", directory.join("report.html").display());
-    }
-    for check in &failed {
-        note!("wave run: check failed: {check}");
-    }
-    Ok(match failed.is_empty() {
-        false => ExitCode::from(1),
-        true if !result.is_measured() && !result.is_judged_by_checks() => {
-            ExitCode::from(NOT_MEASURED)
-        }
-        true => ExitCode::SUCCESS,
-    })
-}
-
-/// The result as one object: what only this kind of scenario has stands beside the rest; the
-/// histograms are left to their files.
-fn to_json(result: &RunResult) -> serde_json::Value {
-    let mut json = report::to_json(&report::without_histograms(result));
-    if let Some(object) = json.as_object_mut()
-        && let Some(serde_json::Value::Object(extra)) = object.remove("extra")
-    {
-        object.extend(extra);
-    }
-    json
-}

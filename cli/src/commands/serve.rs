@@ -18,9 +18,9 @@ use wave_workloads::grpc::store::Store;
 use wave_workloads::rocksdb::Database;
 
 use crate::interop;
-use crate::report::Progress;
-use crate::run::{self, Failure};
-use crate::store;
+use wave_experiments::run::{self, Failure};
+use wave_experiments::store;
+use wave_lab::progress::Progress;
 
 /// Which server.
 #[derive(Args, Debug)]

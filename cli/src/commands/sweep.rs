@@ -7,10 +7,10 @@ use clap::Args;
 use serde_json::json;
 use wave_sched::policies;
 
-use crate::interrupt;
-use crate::run::{Failure, machine};
-use crate::sweep::{Plan, Ran, Shard, Simulator, Store, run_shard};
-use crate::terminal::{note, out};
+use wave_experiments::interrupt;
+use wave_experiments::run::{Failure, machine};
+use wave_experiments::sweep::{Plan, Ran, Shard, Simulator, Store, run_shard};
+use wave_lab::terminal::{note, out};
 
 /// What to sweep, and which part of it.
 #[derive(Args, Debug)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::report::make_folder;
-use crate::run::Failure;
-use crate::terminal::{note, out};
-use crate::validate::{self, Compared, Effort, Validation};
+use wave_experiments::validate::{self, Compared, Effort, Validation};
+use wave_lab::Failure;
 use wave_lab::table;
+use wave_lab::terminal::{note, out};
+use wave_report::make_folder;
 
 /// What is accurate enough: errors of saturation and of a p99.
 const GOALS: [f64; 2] = [0.05, 0.15];

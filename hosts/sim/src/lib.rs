@@ -17,6 +17,7 @@ mod core;
 pub mod cpu;
 pub mod enclave;
 pub mod experiment;
+pub mod fit;
 pub mod fuzz;
 pub mod machine;
 pub mod memory;

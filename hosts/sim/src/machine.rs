@@ -163,8 +163,13 @@ impl Machine {
 
     /// A machine that comes with this crate: one of [`Machine::builtin_names`].
     pub fn builtin(name: &str) -> Option<Machine> {
-        let (_, text) = BUILTIN.iter().find(|(known, _)| *known == name)?;
+        let text = Machine::builtin_text(name)?;
         Some(Machine::parse(text).expect("built-in machine files are tested"))
+    }
+
+    /// The text of its file.
+    pub fn builtin_text(name: &str) -> Option<&'static str> {
+        BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }
 
     /// The names that [`Machine::builtin`] knows.

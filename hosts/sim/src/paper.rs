@@ -68,18 +68,134 @@ impl Rung {
 /// The host's clock in section 7.
 pub const HOST_GHZ: f64 = 3.5;
 
-fn setup(config: Config, costs: &str, machine: &str, policy: &str, prefetch: bool) -> Setup {
-    let machine = Machine::builtin(machine).expect("built in");
+/// Everything that a file states about the paper's machine: what the fit changes, and what it does not.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The host and the NIC's cores: `machines/ghost.toml`.
+    pub ghost: Machine,
+    /// The host with the agent on a core of its own: `machines/ghost-on-host.toml`.
+    pub ghost_on_host: Machine,
+    /// The SmartNIC's link: `links/costs/mount-evans.toml`.
+    pub mount_evans: Costs,
+    /// Memory and interrupts within the host: `links/costs/on-host.toml`.
+    pub on_host: Costs,
+    /// The link to another socket: `links/costs/coherent.toml`.
+    pub coherent: Costs,
+    /// The RPC stack: `data/rpc.toml`.
+    pub rpc: RpcCosts,
+}
+
+impl Model {
+    /// The files that come with this crate and with `wave-links`.
+    pub fn builtin() -> Model {
+        let machine = |name: &str| Machine::builtin(name).expect("built in");
+        let costs = |name: &str| Costs::builtin(name).expect("built in");
+        Model {
+            ghost: machine("ghost"),
+            ghost_on_host: machine("ghost-on-host"),
+            mount_evans: costs("mount-evans"),
+            on_host: costs("on-host"),
+            coherent: costs("coherent"),
+            rpc: RpcCosts::builtin(),
+        }
+    }
+
+    /// Wave on the paper's SmartNIC, with `cores` host cores that all work.
+    pub fn wave(&self, cores: u16, rung: Rung, policy: &str) -> Setup {
+        let prestaged = rung == Rung::Prestaged;
+        let mut config = config(cores, u16::from(prestaged));
+        if matches!(rung, Rung::Baseline | Rung::NicWriteBack) {
+            config.messages.host = Mapping::Uncached;
+            config.decisions.host = Mapping::Uncached;
+        }
+        if rung == Rung::Baseline {
+            config.messages.agent = Mapping::Uncached;
+            config.decisions.agent = Mapping::Uncached;
+        }
+        setup(config, &self.mount_evans, &self.ghost, policy, prestaged)
+    }
+
+    /// ghOSt on the host: the agent has a core of its own, beside `workers` that work.
+    pub fn on_host(&self, workers: u16, prestaged: bool, policy: &str) -> Setup {
+        let config = config(workers, u16::from(prestaged));
+        setup(config, &self.on_host, &self.ghost_on_host, policy, prestaged)
+    }
+
+    /// The agent on the other socket of a host, its clock limited to `ghz` (7.3.3).
+    pub fn over_upi(&self, workers: u16, ghz: f64, policy: &str) -> Setup {
+        let mut setup =
+            setup(config(workers, 1), &self.coherent, &self.ghost_on_host, policy, true);
+        // The same instructions send the same interrupt.
+        setup.costs.kick_send = self.on_host.kick_send.clone();
+        setup.agent.ghz = ghz;
+        setup
+    }
+
+    /// RocksDB on so many cores behind an RPC stack (7.3). `policy` schedules; if it tells classes apart, requests
+    /// carry their SLOs.
+    pub fn rpc(&self, placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSetup {
+        let slo = if slo { SLO.to_vec() } else { Vec::new() };
+        self.rpc_over(&self.mount_evans, placement, workers, policy, slo)
+    }
+
+    /// The same with another link between host and NIC, and requests of each class that carry these SLOs; none do
+    /// where the list is empty.
+    pub fn rpc_over(
+        &self,
+        nic: &Costs,
+        placement: Placement,
+        workers: u16,
+        policy: &str,
+        slo: Vec<Nanos>,
+    ) -> RpcSetup {
+        let costs = &self.rpc;
+        let scheduler = match placement {
+            Placement::OffloadAll => {
+                Setup { costs: nic.clone(), ..self.wave(workers, Rung::Prestaged, policy) }
+            }
+            _ => self.on_host(workers, true, policy),
+        };
+        let (link, stack) = match placement {
+            Placement::OnHostAll => (scheduler.costs.clone(), costs.host.clone()),
+            _ => (nic.clone(), costs.nic.clone()),
+        };
+        let read = nic.host_read.ns;
+        let slo_words = if slo.is_empty() { 0.0 } else { costs.across.slo_words.value };
+        let words = costs.across.header_words.value + slo_words;
+        let note = match placement {
+            Placement::OnHostScheduler => {
+                let policy = scheduler.machine.agent_message.nanos();
+                (Nanos((read * words) as u64) + policy, nic.host_read.nanos())
+            }
+            _ => (stack.note.nanos(), Nanos(0)),
+        };
+        let mut setup = RpcSetup {
+            scheduler,
+            link,
+            stack,
+            note,
+            workers: RPC_WORKERS,
+            steering: "jbsq:k=1".into(),
+            prefetch: false,
+            prestaged: false,
+            slo,
+        };
+        setup.scheduler.config.subjects = RPC_WORKERS.into();
+        setup
+    }
+}
+
+fn setup(config: Config, costs: &Costs, machine: &Machine, policy: &str, prefetch: bool) -> Setup {
     Setup {
         config,
-        costs: Costs::builtin(costs).expect("built in"),
+        costs: costs.clone(),
         // The paper's agents always poll (4.1).
         agent: AgentSetup {
             policy: PolicyText::shipped(policy),
             ghz: machine.agent_ghz.value,
             parks: false,
         },
-        machine,
+        machine: machine.clone(),
         prefetch,
         seed: 1,
     }
@@ -95,34 +211,19 @@ fn config(cores: u16, prestage: u16) -> Config {
     config
 }
 
-/// Wave on the paper's SmartNIC, with `cores` host cores that all work.
+/// [`Model::wave`] of the built-in files.
 pub fn wave(cores: u16, rung: Rung, policy: &str) -> Setup {
-    let prestaged = rung == Rung::Prestaged;
-    let mut config = config(cores, u16::from(prestaged));
-    if matches!(rung, Rung::Baseline | Rung::NicWriteBack) {
-        config.messages.host = Mapping::Uncached;
-        config.decisions.host = Mapping::Uncached;
-    }
-    if rung == Rung::Baseline {
-        config.messages.agent = Mapping::Uncached;
-        config.decisions.agent = Mapping::Uncached;
-    }
-    setup(config, "mount-evans", "ghost", policy, prestaged)
+    Model::builtin().wave(cores, rung, policy)
 }
 
-/// ghOSt on the host: the agent has a core of its own, beside `workers` that work.
+/// [`Model::on_host`] of the built-in files.
 pub fn on_host(workers: u16, prestaged: bool, policy: &str) -> Setup {
-    setup(config(workers, u16::from(prestaged)), "on-host", "ghost-on-host", policy, prestaged)
+    Model::builtin().on_host(workers, prestaged, policy)
 }
 
-/// The agent on the other socket of a host, its clock limited to `ghz` (7.3.3).
+/// [`Model::over_upi`] of the built-in files.
 pub fn over_upi(workers: u16, ghz: f64, policy: &str) -> Setup {
-    let mut setup = setup(config(workers, 1), "coherent", "ghost-on-host", policy, true);
-    let on_host = Costs::builtin("on-host").expect("built in");
-    // The same instructions send the same interrupt.
-    setup.costs.kick_send = on_host.kick_send;
-    setup.agent.ghz = ghz;
-    setup
+    Model::builtin().over_upi(workers, ghz, policy)
 }
 
 /// Where the RPC stack and the scheduler are (7.3.1).
@@ -154,15 +255,12 @@ impl Placement {
 /// What a GET and a RANGE of 7.3 may wait: their SLOs, as a multi-queue policy's default objectives.
 const SLO: [Nanos; 2] = [Nanos::from_micros(50), Nanos::from_millis(10)];
 
-/// RocksDB on so many cores behind an RPC stack (7.3). `policy` schedules; if it tells classes apart, requests carry
-/// their SLOs.
+/// [`Model::rpc`] of the built-in files.
 pub fn rpc(placement: Placement, workers: u16, policy: &str, slo: bool) -> RpcSetup {
-    let nic = Costs::builtin("mount-evans").expect("built in");
-    rpc_over(&nic, placement, workers, policy, if slo { SLO.to_vec() } else { Vec::new() })
+    Model::builtin().rpc(placement, workers, policy, slo)
 }
 
-/// The same with another link between host and NIC, and requests of each class that carry these SLOs; none do where the list
-/// is empty.
+/// [`Model::rpc_over`] of the built-in files.
 pub fn rpc_over(
     nic: &Costs,
     placement: Placement,
@@ -170,40 +268,7 @@ pub fn rpc_over(
     policy: &str,
     slo: Vec<Nanos>,
 ) -> RpcSetup {
-    let costs = RpcCosts::builtin();
-    let scheduler = match placement {
-        Placement::OffloadAll => {
-            Setup { costs: nic.clone(), ..wave(workers, Rung::Prestaged, policy) }
-        }
-        _ => on_host(workers, true, policy),
-    };
-    let (link, stack) = match placement {
-        Placement::OnHostAll => (scheduler.costs.clone(), costs.host),
-        _ => (nic.clone(), costs.nic),
-    };
-    let read = nic.host_read.ns;
-    let slo_words = if slo.is_empty() { 0.0 } else { costs.across.slo_words.value };
-    let words = costs.across.header_words.value + slo_words;
-    let note = match placement {
-        Placement::OnHostScheduler => {
-            let policy = scheduler.machine.agent_message.nanos();
-            (Nanos((read * words) as u64) + policy, nic.host_read.nanos())
-        }
-        _ => (stack.note.nanos(), Nanos(0)),
-    };
-    let mut setup = RpcSetup {
-        scheduler,
-        link,
-        stack,
-        note,
-        workers: RPC_WORKERS,
-        steering: "jbsq:k=1".into(),
-        prefetch: false,
-        prestaged: false,
-        slo,
-    };
-    setup.scheduler.config.subjects = RPC_WORKERS.into();
-    setup
+    Model::builtin().rpc_over(nic, placement, workers, policy, slo)
 }
 
 /// Threads of RocksDB: as many as a window has workers. The paper does not print how many it has.

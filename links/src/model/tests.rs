@@ -86,7 +86,7 @@ fn a_forgotten_publish_stays_invisible() {
     link.pass(1_000_000_000);
     assert_eq!(nic(&agent).load(WC, 7), 0);
     let ((), spent) = link.cost(|| nic(&host).publish());
-    assert_eq!(spent, 600);
+    assert_eq!(spent, link.costs.line_drain.nanos().0);
     assert_eq!(nic(&agent).load(WC, 7), 0);
     link.pass(374);
     assert_eq!(nic(&agent).load(WC, 7), 0);
@@ -95,7 +95,7 @@ fn a_forgotten_publish_stays_invisible() {
     let mut words = [9; 7];
     nic(&agent).read_line(WC, &mut words);
     assert_eq!(words, [1, 2, 0, 0, 0, 0, 0]);
-    assert_eq!(host.charges().line_drains, Tally { count: 1, ns: 600 });
+    assert_eq!(host.charges().line_drains, Tally { count: 1, ns: link.costs.line_drain.nanos().0 });
 }
 
 #[test]
@@ -472,7 +472,7 @@ fn a_kick_takes_its_flight() {
     link.pass(10);
     let (rung, spent) = link.cost(|| host.wait(None));
     assert!(rung);
-    assert_eq!(spent, 900 + 350);
+    assert_eq!(spent, link.costs.kick_flight.nanos().0 - 10 + 350);
     assert_eq!(agent.take_charges().sent, Tally { count: 1, ns: 340 });
     assert_eq!(host.take_charges().received, Tally { count: 1, ns: 350 });
 }

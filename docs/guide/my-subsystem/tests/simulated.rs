@@ -35,7 +35,8 @@ fn the_nearest_request_first_serves_more_of_them() {
 fn requests_that_are_never_served_are_counted() {
     let starves = outcome("nearest:patience_us=1000000", 2_000_000);
     assert!(starves.unfinished > 50 && starves.unfinished <= starves.waiting, "{starves:?}");
-    assert!(starves.arrived >= starves.started, "{starves:?}");
+    // Those that waited when the measurement began may start as well.
+    assert!(starves.started <= starves.arrived + 256, "{starves:?}");
 }
 
 #[test]

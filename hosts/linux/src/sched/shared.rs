@@ -67,7 +67,7 @@ pub struct AllPlaces {
     pub enclave_of_core: [u16; CPUS_MAX],
 }
 
-/// An enclave's. The loader and the program; nobody else sees it.
+/// What the program knows of an enclave. Nobody but the loader and the program sees it.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Control {
@@ -92,7 +92,7 @@ pub struct Control {
     unused: [AtomicU64; 6],
 }
 
-/// A slot.
+/// What the program knows of the thread that has a slot.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Thread {
@@ -118,7 +118,7 @@ pub struct Thread {
     unused: [AtomicU8; 6],
 }
 
-/// A core.
+/// What the program knows of a core.
 #[derive(FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct Core {

@@ -424,7 +424,8 @@ impl Books {
             return Ok(());
         }
         let both = now.since(since).0;
-        let what = format!("thread {id} waits and a core is idle for {both} ns, of {}", bound.0);
+        let who = if self.is_modelled { "subject" } else { "thread" };
+        let what = format!("{who} {id} waits and a core is idle for {both} ns, of {}", bound.0);
         broken(rule, what)
     }
 

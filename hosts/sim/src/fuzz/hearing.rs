@@ -61,7 +61,7 @@ impl Told {
         }
         broken(
             "order",
-            format!("thread {}: {:?} after {last:?}", message.subject.id, message.sequence),
+            format!("subject {}: {:?} after {last:?}", message.subject.id, message.sequence),
         )
     }
 

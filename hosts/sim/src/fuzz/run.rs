@@ -504,7 +504,8 @@ fn history(plan: &Plan, world: &World) -> (Report, Vec<u64>) {
     for cell in &cells {
         let living = cell.watch.books.borrow().living();
         if whole && living > 0 {
-            let what = format!("{living} threads have not ended at {} ns", world.now().0);
+            let what =
+                format!("{living} threads or subjects have not ended at {} ns", world.now().0);
             cell.watch.check(Err(Broken { rule: "end", what }));
         }
     }

@@ -60,6 +60,16 @@ pub struct RpcCosts {
 impl RpcCosts {
     /// Those that come with this crate.
     pub fn builtin() -> RpcCosts {
-        toml::from_str(COSTS).expect("the file is tested")
+        RpcCosts::parse(COSTS).expect("the file is tested")
+    }
+
+    /// The text of the file that comes with this crate.
+    pub fn builtin_text() -> &'static str {
+        COSTS
+    }
+
+    /// Reads such a file.
+    pub fn parse(text: &str) -> Result<RpcCosts, toml::de::Error> {
+        toml::from_str(text)
     }
 }

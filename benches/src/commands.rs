@@ -1,0 +1,453 @@
+//! `wave bench`: ratios against named peers, each in one run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
+use wave_core::clock::Nanos;
+use wave_experiments::measure::two_cpus;
+use wave_lab::table;
+use wave_lab::terminal::{note, out};
+
+use crate::agent::agent;
+use crate::hostile::hostile;
+use crate::kernel::kernel;
+use crate::line::described;
+use crate::payload::payload;
+use crate::preempt::preempt;
+use crate::queue::{peer, queue};
+use crate::rpc::{Plan, host as rpc_host, rpc};
+use crate::sim::sim;
+use crate::sol::sol;
+use crate::switch::switch;
+
+/// Measures queues, agent, switches, preemption and policies against their peers.
+#[derive(Debug, Parser)]
+#[command(name = "wave bench", bin_name = "wave bench", version = wave_experiments::run::machine::version(), after_help = "Examples:
+  wave bench queue
+  wave bench agent --json
+  sudo wave bench kernel --json
+
+Each needs two CPUs and nothing else running: `wave doctor` tells what there is.
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why).")]
+pub struct Bench {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Debug, Subcommand)]
+enum Which {
+    /// The queue between two processes, against rtrb between two threads.
+    #[command(
+        after_help = "Entries of 64 bytes in rings of 1,024, unbatched; medians of interleaved chunks.
+
+  oneway_ratio_vs_rtrb      half of a round trip through two queues, by rtrb's (lower is better)
+  throughput_ratio_vs_rtrb  entries pushed per second, by rtrb's (higher is better)
+  line_ping_pong_ns         one way of one word in one line between the same CPUs, for comparison
+  ring_ping_pong_ns         the same of 64 bytes in the next line of a ring each time
+  oneway_account_ns         where an entry's time goes: the line, the ring's other lines, and the queue's own; where these
+                            vary between chunks, a part may come out negative
+  cpus                      which two, and their distance by what the system tells: near (they share their last-level
+                            cache), far (they share none), other (threads of one core, or a virtual machine, whose CPUs
+                            may move: go by line_ping_pong_ns)
+
+Examples:
+  wave bench queue
+  wave bench queue --json | jq '.oneway_ratio_vs_line, .oneway_account_ns, .cpus'"
+    )]
+    Queue(Output),
+    /// An agent deciding for 15 cores, against a loop over slots as Shinjuku's.
+    Agent(Output),
+    /// A yield that an agent decides on, against a futex handoff between two threads.
+    Switch(Output),
+    /// Preemption at safe points and of kernel-level threads, against a signal to its handler.
+    #[command(
+        after_help = "safe_point_ns, klt_ns: from before the agent asks until the core has the thread back; signal_ns: from
+tgkill(2) to the handler. safe_point_vs_signal_ratio is signal over safe point (higher is better),
+klt_vs_signal_ratio kernel-level thread over signal (lower is better). range_growth_*: how much more core
+time a scan of RocksDB takes that is preempted every 30 us at safe points (ult), or every 100 us on a
+kernel-level thread (klt), as a share: 0.01 is 1%. idle_overhead: how much longer a scan takes with a safe
+point after each key and nothing to preempt, as a share, and the ends of its 95% interval. p5, p50 and
+p95 are over chunks; where they lie far apart, something else used the CPUs: run again."
+    )]
+    Preempt(Output),
+    /// The simulator's event queue, against nexosim.
+    #[command(
+        after_help = "An M/M/c queue at 0.9 of its capacity, two events a job, in chunks of both engines in turns.
+
+  events_per_second              of the bare queue, by CPU time, with 16 servers; ratio_vs_nexosim beside it
+  world_events_per_second        tasks resumed per second of CPU time in a simulated host of 16 cores with its agent, queues and
+                                 link (the ladder's last rung): what `wave sweep` and `wave fuzz` go through
+  world_ratio_vs_bare_queue      that by events_per_second
+  ladder_cpu_seconds_per_second  CPU time of a simulated second of that host
+  erlang_c_within_ci             whether the mean wait agrees with Erlang's formula
+
+Examples:
+  wave bench sim
+  wave bench sim --json | jq '.ratio_vs_nexosim, .world_events_per_second'"
+    )]
+    Sim(Output),
+    /// An iteration of SOL over 100 GiB, against the same written plainly with rand_distr.
+    #[command(
+        after_help = "Every one of 409,600 batches of 256 KiB is due. Medians over rounds in which all take turns.
+
+  iteration_ms_100gib        on one core, with draws that are about right and fast (fast_ms: p5, p50, p95)
+  ratio_vs_rand_distr        a plain loop with rand_distr's Beta over that (higher is better)
+  exact_ms, rand_distr_ms    SOL with exact draws; the plain loop
+  two_cores                  the strips divided between two threads, from the first start to the last end
+  identical_however_divided  whether decisions and beliefs are the same for 1, 2 and 3 parts: checked
+  ks_distance                of fast draws from the Beta distribution, at its worst (ks: where; and that of
+                             exact draws, which is what so many draws show anyway)
+  state_bytes_per_batch      what the policy keeps
+
+Examples:
+  wave bench sol
+  wave bench sol --json | jq '.iteration_ms_100gib, .ratio_vs_rand_distr, .ks_distance'"
+    )]
+    Sol(Output),
+    /// The host's and the agent's CPU time per gRPC call, against tonic on the host.
+    Rpc(RpcArgs),
+    /// A good client's latencies with and without attackers, of an agent's front and of tonic.
+    Hostile(HostileArgs),
+    /// Large messages of RPCs in extents, against the same in entries of a queue.
+    Payload(PayloadArgs),
+    /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
+    Kernel(KernelArgs),
+    /// The other process of a bench.
+    #[command(hide = true)]
+    Peer(PeerArgs),
+    /// The host's process of a bench of RPCs.
+    #[command(hide = true)]
+    RpcHost(RpcHostArgs),
+}
+
+/// What the real kernel is to be measured with.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Messengers wake workers, as in schbench, on all CPUs but the last, which is the agent's: once under
+an agent with the policy fifo, and once under EEVDF, in turns. Times are in microseconds, medians over
+the chunks of each chunk's p50 and p99.
+
+  wakeup_ratio_vs_eevdf    Wave's p50 in those of EEVDF
+  wakeup_us                from just before the call that wakes to the thread's first instruction
+  message_to_decision_us   from where a thread is enqueued, which sends the message, to where a core
+                           switches to it, which commits the decision; a thread alone on all cores
+
+It takes root and Linux 6.13 or later with sched_ext. In a virtual machine without KVM it runs, with
+--patience 5000, but times mean nothing.
+
+Examples:
+  sudo wave bench kernel
+  sudo wave bench kernel --json | jq .wakeup_ratio_vs_eevdf
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct KernelArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// How long a thread may wait for a decision beside an idle core before the agent is turned out, and
+    /// nothing is measured, in milliseconds [default: 20].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    patience: Option<u64>,
+}
+
+/// How payloads are to be measured.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A call's message goes from the agent's dispatcher to a worker and back, of 64 bytes to 1 MiB: in entries
+of 56 bytes, and in extents that the link's engine copies. Host and agent have a CPU each and take turns; nobody is
+charged for waiting. Over shm a cost is time on the clock, and the copying is the sender's. Over mount-evans, queues
+homed on the NIC, it is what the modelled link charges the side's CPU, without its software.
+
+  SIZE: host, agent, both      nanoseconds per message there and back, medians over chunks; ratio is entries by extents
+                               (above 1: extents are cheaper)
+  host_pays_from_bytes         from this size on extents are cheaper for the host; null where they never are
+
+Examples:
+  wave bench payload
+  wave bench payload --json | jq '.\"mount-evans\".\"65536\".host'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct PayloadArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+}
+
+/// Benches that measure on one CPU, or on all.
+const ONE_SIDED: [&str; 2] = ["sim", "kernel"];
+
+/// How RPCs are to be measured.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Calls of an echo of 64 bytes, from one load generator to servers in processes of their own, in turns:
+tonic on one single-threaded runtime, and a host whose RPCs an agent's front terminates. Medians over chunks of
+each chunk's CPU time by its calls.
+
+At 1,000, 10,000 and 50,000 calls a second, all CPU time of the threads, waiting included:
+
+  total_cpu_with_polling_ratio           worker and agent together over tonic's, with default options: the agent has a CPU of its own,
+                                         looks for work for 50 us and then sleeps; p50_ratio_vs_tonic is of these, too
+  host_cpu_with_waiting_ratio_vs_tonic   the worker's over tonic's (lower is better), while the agent polls (it looks for 5 ms), as on
+                                         a NIC
+  p50_ratio_vs_polling                   the median latency of these over that of a worker and an agent that both poll. With two CPUs
+                                         the polling worker shares the generator's, which makes this ratio too favourable
+  host_cpu_with_polling_ratio_vs_tonic   CPU time of such a worker over tonic's
+  at_rates                               what the ratios are made of
+
+At --rate, and in closed loops:
+
+  host_cpu_ratio_vs_tonic        CPU time of tonic's thread by that of the worker, at --rate calls a second; batched (replies
+                                 are sent when nothing more waits, or after 64) and unbatched (each at once). Of both, what
+                                 decoding, echo and encoding take is subtracted (handler_ns). The worker's is the time from
+                                 the look that found a call until the one that found no other
+  host_cpu_ratio_with_polling    the same with all CPU time of the worker's thread, its looking for work included
+  front_ratio_vs_tonic           CPU time of the agent by tonic's: a closed loop of 4 connections with 16 streams; and 8 with 1
+  split_front_ratio              CPU time of an agent whose front has a core for connections, both of its cores together, by that of
+                                 one without, in the closed loop of 4x16; split_first_core_share is what its first core has of it,
+                                 which steers
+  total_cpu_ratio                CPU time of the agent and the worker's time with calls, over tonic's, in the closed loop of 4x16;
+                                 total_cpu_ratio_with_polling counts all CPU time of the worker's thread
+  throughput_ratio_vs_tonic      calls a second in the closed loops, where all of a server has one CPU: agent and worker
+                                 share it, as a sidecar would; tonic has it alone. p99_ratio_vs_tonic beside it
+
+Where the worker is measured at --rate, it and the agent look for work between two calls (for 5 ms). Where the agent is,
+it sleeps as soon as there is nothing to do, as tonic does: its CPU time has no polling in it.
+
+Two CPUs do, three are better: with two the worker shares the generator's where it is measured, and what it uses to look
+for work says little.
+
+Examples:
+  wave bench rpc
+  wave bench rpc --json | jq '.host_cpu_ratio_vs_tonic, .front_ratio_vs_tonic'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct RpcArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// How long a chunk lasts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    chunk_seconds: f64,
+    /// Calls a second where servers are compared at the same rate.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+}
+
+/// How attackers are to be measured.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A client connects once an attacker is there, and calls an echo of 64 bytes --rate times a second over 4 connections: to an
+agent's front and a host's worker that share a CPU, and to tonic on that CPU. Chunks without and with each attacker take
+turns; medians over the chunks of each chunk's p50 and p99, from when a call was due.
+
+  idle_connections       1,000 connections that make no call
+  unfinished_handshakes  1,000 sockets that say nothing
+  unread_streams         one connection with 100 streams of 16 MiB each that it does not read
+  slow_messages          one connection with 100 calls whose messages stay incomplete
+
+  p99_ratio_vs_quiet     the p99 with the attacker by that without
+  failed                 calls that did not end with OK within 2 s
+  kept_out               chunks in which the client could not connect
+
+Examples:
+  wave bench hostile
+  wave bench hostile --json | jq '.front_idle_connections, .tonic_idle_connections'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct HostileArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// How long a chunk lasts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    chunk_seconds: f64,
+    /// Calls a second.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+}
+
+fn chunk_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=60.0).contains(seconds));
+    seconds.ok_or_else(|| "expected seconds, 0.01 to 60".to_owned())
+}
+
+/// What the host's process of a bench of RPCs is told.
+#[derive(Args, Debug)]
+struct RpcHostArgs {
+    socket: PathBuf,
+    cpu: usize,
+    batch: u32,
+    #[arg(long)]
+    yields: bool,
+    #[arg(long)]
+    awake: bool,
+    #[arg(long)]
+    agent_awake: bool,
+}
+
+#[derive(Args, Debug)]
+struct Output {
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where the bench's other process finds the first.
+#[derive(Args, Debug)]
+struct PeerArgs {
+    socket: PathBuf,
+    cpu: usize,
+}
+
+impl Bench {
+    /// Measures, and prints what was found.
+    pub fn execute(self) -> ExitCode {
+        let plan = |chunks, chunk_seconds, rate: u32| Plan {
+            chunks,
+            chunk: Duration::from_secs_f64(chunk_seconds),
+            rate: rate.into(),
+        };
+        // Asked now: benches pin this thread.
+        let cpus = two_cpus();
+        let (result, output) = match self.which {
+            Which::Queue(output) => (queue(), output),
+            Which::Agent(output) => (agent(), output),
+            Which::Switch(output) => (switch(), output),
+            Which::Preempt(output) => (preempt(), output),
+            Which::Sim(output) => (sim(), output),
+            Which::Sol(output) => (sol(output.json), output),
+            Which::Rpc(RpcArgs { output, chunks, chunk_seconds, rate }) => {
+                (rpc(&plan(chunks, chunk_seconds, rate), output.json), output)
+            }
+            Which::Hostile(HostileArgs { output, chunks, chunk_seconds, rate }) => {
+                (hostile(&plan(chunks, chunk_seconds, rate), output.json), output)
+            }
+            Which::Payload(args) => (payload(args.chunks, args.output.json), args.output),
+            Which::Kernel(args) => {
+                let patience = args.patience.map(Nanos::from_millis);
+                (kernel(args.chunks, patience), args.output)
+            }
+            Which::Peer(PeerArgs { socket, cpu }) => return ended(peer(&socket, cpu)),
+            Which::RpcHost(RpcHostArgs { socket, cpu, batch, yields, awake, agent_awake }) => {
+                return ended(rpc_host(&socket, cpu, batch, yields, awake, agent_awake));
+            }
+        };
+        match result.map(|result| with_cpus(result, cpus)) {
+            Ok(value) if output.json => out!("{value}"),
+            Ok(value) => out!("{}", pairs(&value)),
+            Err(error) => {
+                note!("wave bench: {error}");
+                return ExitCode::from(3);
+            }
+        }
+        ExitCode::SUCCESS
+    }
+}
+
+/// The result of a bench that measures between two CPUs says how far they are from each other.
+fn with_cpus(mut result: Value, cpus: Result<[usize; 2], String>) -> Value {
+    if ONE_SIDED.iter().all(|bench| result["bench"] != *bench) {
+        // What was measured stays without them.
+        result["cpus"] = cpus.and_then(described).unwrap_or_else(|why| why.into());
+    }
+    result
+}
+
+/// The exit code of a process that a bench has started.
+fn ended(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A row per member; members of members with their path.
+fn pairs(value: &Value) -> String {
+    let mut rows = Vec::new();
+    flatten("", value, &mut rows);
+    let mut table = table(&["what", "value"]);
+    for row in rows {
+        table.add_row(row);
+    }
+    table.to_string()
+}
+
+fn flatten(path: &str, value: &Value, rows: &mut Vec<[String; 2]>) {
+    let text = match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                let name = name.replace('_', " ");
+                let path = if path.is_empty() { name } else { format!("{path}: {name}") };
+                flatten(&path, member, rows);
+            }
+            return;
+        }
+        Value::Number(number) if number.is_f64() => {
+            let number = number.as_f64().unwrap_or(f64::NAN);
+            match number.abs() {
+                ..0.1 => format!("{number:.4}"),
+                ..100.0 => format!("{number:.2}"),
+                _ => format!("{number:.0}"),
+            }
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    rows.push([path.to_owned(), text]);
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::Bench;
+
+    #[test]
+    fn the_commands_fit_together() {
+        Bench::command().debug_assert();
+        for line in [
+            "wave-bench queue --json",
+            "wave-bench agent",
+            "wave-bench switch",
+            "wave-bench sim --json",
+            "wave-bench sol --json",
+            "wave-bench kernel --json --patience 5000",
+            "wave-bench rpc --json --chunks 3 --chunk-seconds 0.2 --rate 5000",
+            "wave-bench peer /tmp/x.sock 1",
+        ] {
+            Bench::try_parse_from(line.split_whitespace())
+                .unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        let refusal = Bench::try_parse_from(["wave-bench"]).expect_err("it names no bench");
+        assert!(refusal.to_string().contains("queue"));
+    }
+
+    #[test]
+    fn members_of_members_are_rows() {
+        let value =
+            serde_json::json!({ "ratio": 0.5, "chunks": { "p50_ns": 1234.5, "ks": 0.013 } });
+        let text = super::pairs(&value);
+        for part in ["ratio", "0.50", "chunks: p50 ns", "1234", "0.0130"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

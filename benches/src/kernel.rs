@@ -1,0 +1,362 @@
+//! `wave bench kernel`: wake-ups of threads that an agent decides on through sched_ext, against the kernel's own
+//! scheduler, EEVDF.
+//!
+//! As in schbench, messengers wake workers: each wakes its own, one after the other, waits until all have run,
+//! naps, and does it again. All of them are of the class that is measured, on the same CPUs: with an agent on a CPU
+//! outside, and without. Chunks of the two alternate.
+//!
+//! - A *wake-up* is from just before the messenger's system call to the worker's first instruction after it.
+//! - From a *message to its decision* is what the kernel counts as the worker's run delay (schedstat): from where
+//!   it is enqueued, which sends the message, to where a core switches to it, which commits the decision; as exact
+//!   as the clock of a core's queue is, which stands still while the core chooses. Here one messenger and one
+//!   worker have all cores for themselves, so that it waits for nothing else. EEVDF has nothing to compare: it
+//!   often enqueues a thread only where the CPU that it was sent to turns to it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use wave_core::clock::Nanos;
+use wave_core::outcome::Code;
+use wave_links::places;
+use wave_linux::sched::{self, Enclave, Options, Stats, cpus};
+use wave_workloads::cpu;
+
+use wave_experiments::measure::Chunks;
+use wave_experiments::run::agent::AgentProcess;
+
+const POLICY: &str = "fifo";
+const MESSENGERS: usize = 2;
+const ROUNDS: u32 = 200;
+/// How long a messenger naps, and the cores go idle.
+const NAP: Duration = Duration::from_micros(200);
+/// Steps of a worker's work.
+const WORK: u64 = 10_000;
+/// How long the agent may take to attach.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who schedules a chunk's threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Wave,
+    Eevdf,
+}
+
+impl Class {
+    /// The calling thread joins it.
+    fn enter(self) -> Result<(), String> {
+        match self {
+            Class::Wave => sched::join(0).map_err(|error| format!("joining SCHED_EXT: {error}")),
+            // It was born there.
+            Class::Eevdf => Ok(()),
+        }
+    }
+}
+
+/// A messenger's workers.
+struct Team {
+    epoch: Instant,
+    workers: Vec<Worker>,
+    /// Those that have not run in this round.
+    left: AtomicU32,
+}
+
+#[derive(Default)]
+struct Worker {
+    /// The round that it is woken for.
+    round: AtomicU32,
+    woken_ns: AtomicU64,
+}
+
+/// In microseconds.
+#[derive(Debug, Default)]
+struct Samples {
+    wakeups: Vec<f64>,
+    waits: Vec<f64>,
+}
+
+impl Team {
+    fn new(workers: usize) -> Team {
+        let workers = (0..workers).map(|_| Worker::default()).collect();
+        Team { epoch: Instant::now(), workers, left: AtomicU32::new(0) }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    fn lead(&self) {
+        for round in 1..=ROUNDS {
+            self.left.store(self.workers.len() as u32, Ordering::SeqCst);
+            for worker in &self.workers {
+                worker.woken_ns.store(self.now_ns(), Ordering::SeqCst);
+                worker.round.store(round, Ordering::SeqCst);
+                atomic_wait::wake_one(&worker.round);
+            }
+            loop {
+                match self.left.load(Ordering::SeqCst) {
+                    0 => break,
+                    left => atomic_wait::wait(&self.left, left),
+                }
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    fn work(&self, me: usize, delay: &RunDelay, samples: &mut Samples) {
+        let worker = &self.workers[me];
+        for round in 1..=ROUNDS {
+            let before = delay.read();
+            while worker.round.load(Ordering::SeqCst) != round {
+                atomic_wait::wait(&worker.round, round - 1);
+            }
+            let wakeup_ns = self.now_ns() - worker.woken_ns.load(Ordering::SeqCst);
+            samples.wakeups.push(wakeup_ns as f64 / 1e3);
+            if let (Some((ns_before, runs_before)), Some((ns, runs))) = (before, delay.read())
+                // Otherwise it did not sleep, or something else came between.
+                && runs == runs_before + 1
+            {
+                samples.waits.push((ns - ns_before) as f64 / 1e3);
+            }
+            std::hint::black_box((0..WORK).fold(1, |sum, step| std::hint::black_box(sum + step)));
+            if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                atomic_wait::wake_one(&self.left);
+            }
+        }
+    }
+}
+
+/// How long the calling thread has waited to run, and how often it has run.
+struct RunDelay(File);
+
+impl RunDelay {
+    fn open() -> Result<RunDelay, String> {
+        let path = "/proc/thread-self/schedstat";
+        let delay = RunDelay(File::open(path).map_err(|error| format!("{path}: {error}"))?);
+        match delay.read() {
+            Some((_, runs)) if runs > 0 => Ok(delay),
+            _ => Err("this kernel does not count how long threads wait to run: it takes one that \
+                      was built with CONFIG_SCHED_INFO"
+                .to_owned()),
+        }
+    }
+
+    /// Nanoseconds, and runs.
+    fn read(&self) -> Option<(u64, u64)> {
+        let mut bytes = [0; 128];
+        let count = self.0.read_at(&mut bytes, 0).ok()?;
+        let text = std::str::from_utf8(&bytes[..count]).ok()?;
+        let mut numbers = text.split_ascii_whitespace().skip(1).map(str::parse);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    }
+}
+
+/// Lets messengers wake that many workers each, on these CPUs.
+fn chunk(
+    class: Class,
+    messengers: usize,
+    workers: usize,
+    cores: &[usize],
+) -> Result<Samples, String> {
+    const WAIT: u32 = 0;
+    const GO: u32 = 1;
+    const GIVE_UP: u32 = 2;
+    let teams: Vec<Team> = (0..messengers).map(|_| Team::new(workers)).collect();
+    let start = AtomicU32::new(WAIT);
+    let (sender, entered) = channel();
+    // What a thread needs is there before it enters the class.
+    let player = |team: &Team, me: Option<usize>| -> Samples {
+        let mut samples = Samples::default();
+        samples.wakeups.reserve(ROUNDS as usize);
+        samples.waits.reserve(ROUNDS as usize);
+        let began = cpu::pin_current_thread_to(cores).map_err(|error| error.to_string());
+        let began = began.and_then(|()| RunDelay::open());
+        let began = began.and_then(|delay| class.enter().map(|()| delay));
+        let (delay, result) = match began {
+            Ok(delay) => (Some(delay), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let _ = sender.send(result);
+        while start.load(Ordering::SeqCst) == WAIT {
+            atomic_wait::wait(&start, WAIT);
+        }
+        if start.load(Ordering::SeqCst) == GO {
+            match (me, delay) {
+                (Some(me), Some(delay)) => team.work(me, &delay, &mut samples),
+                _ => team.lead(),
+            }
+        }
+        samples
+    };
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for team in &teams {
+            for me in std::iter::once(None).chain((0..workers).map(Some)) {
+                let player = &player;
+                threads.push(scope.spawn(move || player(team, me)));
+            }
+        }
+        let all: Result<Vec<()>, String> = entered.iter().take(threads.len()).collect();
+        start.store(if all.is_ok() { GO } else { GIVE_UP }, Ordering::SeqCst);
+        atomic_wait::wake_all(&start);
+        let mut samples = Samples::default();
+        for thread in threads {
+            let more = thread.join().map_err(|_| "a thread panicked".to_owned())?;
+            samples.wakeups.extend(more.wakeups);
+            samples.waits.extend(more.waits);
+        }
+        all.map(|_| samples)
+    })
+}
+
+/// A percentile of each chunk.
+#[derive(Default)]
+struct Percentiles {
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+}
+
+impl Percentiles {
+    fn add(&mut self, samples: Vec<f64>) -> Result<(), String> {
+        if samples.is_empty() {
+            return Err("no thread slept before it was woken: nothing was measured".to_owned());
+        }
+        let samples = Chunks::new(samples);
+        self.p50.push(samples.at(0.5));
+        self.p99.push(samples.at(0.99));
+        Ok(())
+    }
+
+    /// The medians over the chunks.
+    fn medians(&self) -> [f64; 2] {
+        [&self.p50, &self.p99].map(|values| Chunks::new(values.clone()).median())
+    }
+
+    fn json(&self) -> Value {
+        let [p50, p99] = self.medians();
+        json!({ "p50": p50, "p99": p99 })
+    }
+}
+
+/// Runs the bench with as many chunks of each class.
+pub fn kernel(chunks: u32, patience: Option<Nanos>) -> Result<Value, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    sched::check_kernel().map_err(|error| text(&error))?;
+    let online = cpus::online().map_err(|error| text(&error))?;
+    let (agent_cpu, cores) = match &online[..] {
+        [cores @ .., agent] if !cores.is_empty() => (*agent, cores),
+        _ => return Err(format!("it takes two CPUs, one for the agent; online are {online:?}")),
+    };
+    let socket = places::socket("kernel").map_err(|error| text(&error))?;
+    let mut options = Options::new(socket, cores.to_vec());
+    if let Some(patience) = patience {
+        options.config.patience = patience;
+    }
+    let enclave = Enclave::start(options).map_err(|error| text(&error))?;
+    let mut agent = AgentProcess::start(None, enclave.socket(), POLICY, agent_cpu, false, None)
+        .map_err(|error| text(&error))?;
+    wait_until_attached(&mut agent, &enclave)?;
+    let mut crowd: [Percentiles; 2] = Default::default();
+    let mut alone = Percentiles::default();
+    // The first chunks warm up.
+    for at in 0..=chunks {
+        let of_all = |class| chunk(class, MESSENGERS, cores.len(), cores);
+        let wakeups = [of_all(Class::Wave)?.wakeups, of_all(Class::Eevdf)?.wakeups];
+        let waits = chunk(Class::Wave, 1, 1, cores)?.waits;
+        if at > 0 {
+            crowd.iter_mut().zip(wakeups).try_for_each(|(class, samples)| class.add(samples))?;
+            alone.add(waits)?;
+        }
+    }
+    let stats = enclave.stats();
+    let per_chunk = u64::from(ROUNDS) * (MESSENGERS * cores.len() + 1) as u64;
+    let wakeups = (1 + u64::from(chunks)) * per_chunk;
+    check(&stats, wakeups)?;
+    drop(enclave);
+    let [[wave, wave_p99], [eevdf, eevdf_p99]] = [crowd[0].medians(), crowd[1].medians()];
+    let outcomes: serde_json::Map<_, _> =
+        outcomes(&stats).map(|(code, count)| (code.name().to_owned(), count.into())).collect();
+    let spread = |class: &Percentiles| Chunks::new(class.p50.clone()).json();
+    Ok(json!({
+        "bench": "kernel",
+        "peer": "EEVDF (SCHED_OTHER), the same threads on the same CPUs",
+        "policy": POLICY,
+        "cores": cores.len(),
+        "messengers": MESSENGERS,
+        "workers": MESSENGERS * cores.len(),
+        "chunks": chunks,
+        "wakeup_ratio_vs_eevdf": wave / eevdf,
+        "wakeup_p99_ratio_vs_eevdf": wave_p99 / eevdf_p99,
+        "wakeup_us": { "wave": crowd[0].json(), "eevdf": crowd[1].json() },
+        "wakeup_p50_us_over_chunks": { "wave": spread(&crowd[0]), "eevdf": spread(&crowd[1]) },
+        "message_to_decision_us": alone.json(),
+        "outcomes": outcomes,
+    }))
+}
+
+fn wait_until_attached(agent: &mut AgentProcess, enclave: &Enclave) -> Result<(), String> {
+    let began = Instant::now();
+    while !enclave.stats().agent_decides {
+        if let Some(status) = agent.wait_for_end(Duration::ZERO) {
+            return Err(format!("the agent left at once ({status})"));
+        }
+        if began.elapsed() > ATTACH_PATIENCE {
+            return Err("the agent did not attach within 10 s".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn outcomes(stats: &Stats) -> impl Iterator<Item = (Code, u64)> {
+    stats.cores.iter().flat_map(|core| &core.outcomes).fold(Vec::new(), add).into_iter()
+}
+
+fn add(mut sums: Vec<(Code, u64)>, (code, count): &(Code, u64)) -> Vec<(Code, u64)> {
+    match sums.iter_mut().find(|(other, _)| other == code) {
+        Some((_, sum)) => *sum += count,
+        None => sums.push((*code, *count)),
+    }
+    sums
+}
+
+/// Every wake-up was one that the agent decided on.
+fn check(stats: &Stats, wakeups: u64) -> Result<(), String> {
+    if let Some(why) = &stats.turned_out {
+        return Err(format!("the kernel turned the scheduler out: {why}"));
+    }
+    let by_itself: u64 = stats.cores.iter().map(|core| core.fallback_switches).sum();
+    if stats.lost_agents != 0 || by_itself != 0 {
+        return Err(format!(
+            "{} agents were lost, and {by_itself} switches were not theirs: nothing was measured; \
+             a slow machine needs more --patience",
+            stats.lost_agents
+        ));
+    }
+    let decided: u64 =
+        outcomes(stats).filter(|(code, _)| *code == Code::Complete).map(|(_, count)| count).sum();
+    if decided < wakeups {
+        return Err(format!(
+            "{wakeups} threads were woken, and {decided} decisions carried out: nothing was measured"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_own_class_is_measured_anywhere() {
+        let cores = cpu::allowed_cpus().unwrap();
+        let samples = chunk(Class::Eevdf, 1, 1, &cores).unwrap();
+        assert_eq!(samples.wakeups.len(), ROUNDS as usize);
+        assert!(samples.waits.len() <= samples.wakeups.len());
+        let nowhere = chunk(Class::Eevdf, 1, 1, &[1 << 14]).unwrap_err();
+        assert!(nowhere.contains("CPU"), "{nowhere}");
+    }
+}

@@ -1,0 +1,357 @@
+//! `wave bench rpc`: CPU time per gRPC call, of tonic on the host and of a host whose RPCs an agent terminates.
+//!
+//! The load generator is this process, on a CPU of its own where there are three. Servers run in processes of
+//! their own for the whole bench, and are asleep while others are measured. A chunk is some time of load on one of
+//! them; its cost is the CPU time from before its first call until after its last reply, by its calls.
+
+mod process;
+mod waiting;
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use prost::Message;
+use serde_json::{Value, json};
+use wave_workloads::cpu;
+use wave_workloads::grpc::load::{Answers, ByKind, CallSettings, Generator, Kind as Call, Target};
+use wave_workloads::grpc::proto::echo::Payload;
+use wave_workloads::grpc::store::echo;
+
+pub use self::process::host;
+use self::process::{Kind, Measured, Seats, Waits};
+pub(super) use self::process::{Process, free_address};
+use self::waiting::Waiting;
+use wave_experiments::measure::{Chunks, ns_per, pin};
+use wave_lab::progress::Progress;
+
+/// After how many replies a worker sends them, where it batches.
+const BATCH: u32 = 64;
+const PAYLOAD_BYTES: usize = 64;
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long servers may take until they answer.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+const WARM_UP: u32 = 1;
+const SEED: u64 = 1;
+const HANDLER_ROUNDS: usize = 200_000;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Chunks of each.
+    pub chunks: u32,
+    /// How long each lasts.
+    pub chunk: Duration,
+    /// Calls per second in open loops.
+    pub rate: f64,
+}
+
+/// How a server is called.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Closed {
+        connections: usize,
+        streams: usize,
+    },
+    /// At so many calls a second.
+    Open(f64),
+}
+
+const CLOSED_4X16: Shape = Shape::Closed { connections: 4, streams: 16 };
+const CLOSED_8X1: Shape = Shape::Closed { connections: 8, streams: 1 };
+
+/// One thing that is measured.
+struct Row {
+    server: usize,
+    shape: Shape,
+    generator: Generator,
+    chunks: Vec<PerCall>,
+}
+
+/// Nanoseconds of CPU time, or of the worker's time with calls; and how fast calls were answered.
+#[derive(Clone, Copy, Debug)]
+struct PerCall {
+    host: f64,
+    agent: f64,
+    connections: f64,
+    busy: f64,
+    calls_per_second: f64,
+    /// Of the latencies, each from when its call was sent, or was due in an open loop.
+    p50: f64,
+    p99: f64,
+    /// The generator's own CPU time.
+    generator: f64,
+}
+
+/// Places of servers in [`servers`]' list.
+const TONIC: usize = 0;
+const POLLING: usize = 2;
+const WAITING: usize = 5;
+const AS_SHIPPED: usize = 6;
+
+/// Which rows there are.
+#[derive(Clone, Copy)]
+enum Name {
+    TonicOpen,
+    Tonic4x16,
+    Tonic8x1,
+    Batched,
+    Unbatched,
+    Front4x16,
+    Front8x1,
+    Split4x16,
+}
+
+impl Name {
+    const ALL: [Name; 8] = [
+        Name::TonicOpen,
+        Name::Tonic4x16,
+        Name::Tonic8x1,
+        Name::Batched,
+        Name::Unbatched,
+        Name::Front4x16,
+        Name::Front8x1,
+        Name::Split4x16,
+    ];
+
+    /// Index of its server, and how that is called.
+    fn is(self, plan: &Plan) -> (usize, Shape) {
+        match self {
+            Name::TonicOpen => (TONIC, Shape::Open(plan.rate)),
+            Name::Tonic4x16 => (TONIC, CLOSED_4X16),
+            Name::Tonic8x1 => (TONIC, CLOSED_8X1),
+            Name::Batched => (1, Shape::Open(plan.rate)),
+            Name::Unbatched => (POLLING, Shape::Open(plan.rate)),
+            Name::Front4x16 => (3, CLOSED_4X16),
+            Name::Front8x1 => (3, CLOSED_8X1),
+            Name::Split4x16 => (4, CLOSED_4X16),
+        }
+    }
+}
+
+/// The servers, and who has which CPU. tonic and the agents have the same one.
+///
+/// Where the worker is measured, neither it nor the agent sleeps between two calls; with two CPUs it shares the
+/// generator's. Where the agent is measured, it sleeps as soon as there is nothing to do, as tonic does, and the worker shares
+/// its CPU: all of the server has one, as tonic has, and the generator is alone on another. With two CPUs that holds also for the
+/// core for connections of a front that is split.
+fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 7], String> {
+    let [agent, load, third] = match *cpus {
+        [first, second] => [first, second, first],
+        [first, second, third, ..] => [first, second, third],
+        _ => {
+            let count = cpus.len();
+            return Err(format!(
+                "a bench of RPCs needs two CPUs, this process may use {count}: see `taskset -pc $$`"
+            ));
+        }
+    };
+    let beside_agent = Seats { host: agent, agent, connections: None, load };
+    let split = Seats { connections: Some(third), ..beside_agent };
+    let beside_load = Seats { host: if third == agent { load } else { third }, ..beside_agent };
+    Ok([
+        (Kind::OnHost, beside_agent),
+        (Kind::Offload { batch: BATCH, waits: Waits::Awake }, beside_load),
+        (Kind::Offload { batch: 1, waits: Waits::Awake }, beside_load),
+        (Kind::Offload { batch: BATCH, waits: Waits::Asleep }, beside_agent),
+        (Kind::Offload { batch: BATCH, waits: Waits::Asleep }, split),
+        (Kind::Offload { batch: 1, waits: Waits::AgentAwake }, beside_load),
+        (Kind::Offload { batch: 1, waits: Waits::AsShipped }, beside_load),
+    ])
+}
+
+fn target(address: &str, shape: Shape) -> Target {
+    let (connections, streams) = match shape {
+        Shape::Closed { connections, streams } => (connections, streams),
+        Shape::Open(_) => (4, 100),
+    };
+    Target { address: address.to_owned(), connections, streams }
+}
+
+/// A server's front is there before its host is: waits until calls end well.
+pub(super) fn wait_ready(generator: &mut Generator) -> Result<(), String> {
+    let start = Instant::now();
+    while start.elapsed() < START_PATIENCE {
+        let closed = generator.closed(Duration::from_millis(5), DRAIN);
+        if closed.map_err(|error| error.to_string())?.done > 0 {
+            return Ok(());
+        }
+    }
+    Err("a server of the bench does not answer".to_owned())
+}
+
+impl Row {
+    fn new((server, shape): (usize, Shape), servers: &[Measured]) -> Result<Row, String> {
+        let target = target(&servers[server].address, shape);
+        let mut calls = CallSettings::new(ByKind::only(Call::Echo), 1_000);
+        calls.value_bytes = PAYLOAD_BYTES;
+        let generator = Generator::connect(&target, &calls, SEED);
+        let mut generator = generator.map_err(|error| error.to_string())?;
+        wait_ready(&mut generator)?;
+        Ok(Row { server, shape, generator, chunks: Vec::new() })
+    }
+
+    fn chunk(&mut self, servers: &mut [Measured], plan: &Plan) -> Result<PerCall, String> {
+        let server = &mut servers[self.server];
+        let before = server.used()?;
+        let (start, generator) = (Instant::now(), cpu::thread_cpu_time_ns());
+        let (sent, answers, latencies) = match self.shape {
+            Shape::Closed { .. } => {
+                let closed = self.generator.closed(plan.chunk, DRAIN);
+                let closed = closed.map_err(|error| error.to_string())?;
+                (closed.sent, closed.answers, closed.classes)
+            }
+            Shape::Open(rate) => {
+                let open = self.generator.open(rate, Duration::ZERO, plan.chunk, DRAIN);
+                let open = open.map_err(|error| error.to_string())?;
+                (open.point.sent, open.answers, open.point.classes)
+            }
+        };
+        let (took, generator) = (start.elapsed(), cpu::thread_cpu_time_ns() - generator);
+        let used = server.used()?.since(before);
+        check(sent, &answers)?;
+        let by = |ns: u64, calls: u64| ns as f64 / calls as f64;
+        Ok(PerCall {
+            host: by(used.host_ns, sent),
+            agent: by(used.agent_ns, sent),
+            connections: by(used.connections_ns, sent),
+            busy: by(used.busy_ns, used.calls),
+            calls_per_second: sent as f64 / took.as_secs_f64(),
+            // There is one class, echoes.
+            p50: latencies.first().map_or(f64::NAN, |class| class.latency.p50_ns as f64),
+            p99: latencies.first().map_or(f64::NAN, |class| class.latency.p99_ns as f64),
+            generator: by(generator, sent),
+        })
+    }
+}
+
+/// Calls that failed cost something else.
+fn check(sent: u64, answers: &Answers) -> Result<(), String> {
+    if sent == 0 {
+        return Err("no call was due in a chunk: have longer ones, or a higher rate".to_owned());
+    }
+    match answers.status("OK") == sent && answers.wrong == 0 {
+        true => Ok(()),
+        false => Err(format!("not all of {sent} calls were answered: {answers:?}")),
+    }
+}
+
+/// What a call costs that does nothing but what every server's handler does, in nanoseconds.
+fn handler_ns() -> f64 {
+    let request = Payload { body: Bytes::from(vec![7; PAYLOAD_BYTES]) }.encode_to_vec();
+    let mut reply = Vec::new();
+    ns_per(HANDLER_ROUNDS, || {
+        for _ in 0..HANDLER_ROUNDS {
+            let payload = Payload::decode(black_box(&request[..])).expect("it is one");
+            reply.clear();
+            echo(payload).encode(&mut reply).expect("a vector takes all bytes");
+            black_box(&reply);
+        }
+    })
+}
+
+/// Runs the bench.
+pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
+    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    let kinds = servers(&cpus)?;
+    pin(kinds[0].1.load)?;
+    let progress = Progress::new(u64::from(plan.chunks + WARM_UP) + 1, quiet);
+    progress.begin("starting servers");
+    let mut servers = Vec::new();
+    for (kind, seats) in kinds {
+        servers.push(Measured::start(kind, seats)?);
+    }
+    let mut rows = Vec::new();
+    for name in Name::ALL {
+        rows.push(Row::new(name.is(plan), &servers)?);
+    }
+    let mut waiting = Waiting::new(&servers)?;
+    progress.end();
+    let mut handler = Vec::new();
+    for round in 0..WARM_UP + plan.chunks {
+        progress.begin("all in turns");
+        for row in &mut rows {
+            let chunk = row.chunk(&mut servers, plan)?;
+            if round >= WARM_UP {
+                row.chunks.push(chunk);
+            }
+        }
+        waiting.chunks(&mut servers, plan, round >= WARM_UP)?;
+        handler.push(handler_ns());
+        progress.end();
+    }
+    let of =
+        |name: Name, part: Part| Chunks::new(rows[name as usize].chunks.iter().map(part).collect());
+    let mut report = report(plan, cpus.len(), &Chunks::new(handler), of);
+    waiting.report(&mut report);
+    Ok(report)
+}
+
+/// What is looked at of a chunk.
+type Part = fn(&PerCall) -> f64;
+
+fn report(plan: &Plan, cpus: usize, handler: &Chunks, of: impl Fn(Name, Part) -> Chunks) -> Value {
+    let (host, agent, busy): (Part, Part, Part) =
+        (|chunk| chunk.host, |chunk| chunk.agent, |chunk| chunk.busy);
+    let median = |name, part| of(name, part).median();
+    let handler_ns = handler.median();
+    let tonic_open = median(Name::TonicOpen, host) - handler_ns;
+    let tonic_closed = median(Name::Tonic4x16, host);
+    let worker = |name, part| tonic_open / (median(name, part) - handler_ns);
+    let front = |ours, theirs| median(ours, agent) / median(theirs, host);
+    let rate: Part = |chunk| chunk.calls_per_second;
+    let p99: Part = |chunk| chunk.p99;
+    let generator: Part = |chunk| chunk.generator;
+    let ratio = |part, ours, theirs| median(ours, part) / median(theirs, part);
+    let rows = |name: Name| {
+        let (server, shape) = name.is(plan);
+        let mut row = json!({
+            "calls_per_second": of(name, rate).json(),
+            "p99_ns": of(name, p99).json(),
+            "host_thread_ns": of(name, host).json(),
+        });
+        // In an open loop it looks at the time meanwhile.
+        if matches!(shape, Shape::Closed { .. }) {
+            row["generator_ns"] = of(name, generator).json();
+        }
+        if server != TONIC {
+            row["agent_ns"] = of(name, agent).json();
+            row["worker_busy_ns"] = of(name, busy).json();
+        }
+        row
+    };
+    json!({
+        "bench": "rpc",
+        "peer": "tonic 0.14 on one single-threaded runtime",
+        "cpus_used": cpus.min(3),
+        "chunks": plan.chunks,
+        "chunk_seconds": plan.chunk.as_secs_f64(),
+        "rate": plan.rate,
+        "payload_bytes": PAYLOAD_BYTES,
+        "host_cpu_ratio_vs_tonic": worker(Name::Batched, busy),
+        "host_cpu_ratio_vs_tonic_unbatched": worker(Name::Unbatched, busy),
+        "host_cpu_ratio_with_polling": worker(Name::Batched, host),
+        "host_cpu_ratio_with_polling_unbatched": worker(Name::Unbatched, host),
+        "front_ratio_vs_tonic": front(Name::Front4x16, Name::Tonic4x16),
+        "front_ratio_vs_tonic_8x1": front(Name::Front8x1, Name::Tonic8x1),
+        "split_front_ratio": median(Name::Split4x16, agent) / median(Name::Front4x16, agent),
+        "split_first_core_share": 1.0 - of(Name::Split4x16, |chunk| chunk.connections / chunk.agent).median(),
+        "total_cpu_ratio":
+            (median(Name::Front4x16, agent) + median(Name::Front4x16, busy)) / tonic_closed,
+        "total_cpu_ratio_with_polling":
+            (median(Name::Front4x16, agent) + median(Name::Front4x16, host)) / tonic_closed,
+        "throughput_ratio_vs_tonic": ratio(rate, Name::Front4x16, Name::Tonic4x16),
+        "throughput_ratio_vs_tonic_8x1": ratio(rate, Name::Front8x1, Name::Tonic8x1),
+        "p99_ratio_vs_tonic": ratio(p99, Name::Front4x16, Name::Tonic4x16),
+        "p99_ratio_vs_tonic_8x1": ratio(p99, Name::Front8x1, Name::Tonic8x1),
+        "handler_ns": handler.json(),
+        "tonic_at_rate": rows(Name::TonicOpen),
+        "tonic_4x16": rows(Name::Tonic4x16),
+        "tonic_8x1": rows(Name::Tonic8x1),
+        "batched_at_rate": rows(Name::Batched),
+        "unbatched_at_rate": rows(Name::Unbatched),
+        "front_4x16": rows(Name::Front4x16),
+        "front_8x1": rows(Name::Front8x1),
+        "split_front_4x16": rows(Name::Split4x16),
+    })
+}

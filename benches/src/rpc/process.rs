@@ -1,0 +1,229 @@
+//! The processes that are measured, and their CPU time.
+
+use std::fs;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use wave_core::clock::Nanos;
+use wave_links::places;
+use wave_user::rpc::{Options, Server};
+use wave_workloads::grpc::onhost;
+
+use wave_experiments::launch::{self, Dialogue};
+use wave_experiments::{cpu_time, store};
+use wave_lab::terminal::out;
+
+/// Who has which CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Seats {
+    pub host: usize,
+    pub agent: usize,
+    /// Where the agent's front has a core for connections.
+    pub connections: Option<usize>,
+    pub load: usize,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// tonic, on the host's core.
+    OnHost,
+    /// A worker, which sends replies after so many, and an agent's front.
+    Offload { batch: u32, waits: Waits },
+}
+
+/// How an offloaded server waits for the next call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Worker and agent look for it for [`AWAKE`].
+    Awake,
+    /// The agent does, as on a NIC (Wave 4.1); the worker has default options.
+    AgentAwake,
+    /// Default options for both; the agent has a CPU of its own.
+    AsShipped,
+    /// The agent sleeps as soon as there is nothing to do (`--share-cpu`); the worker has default options.
+    Asleep,
+}
+
+/// CPU time so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    /// Of the host's serving thread, looking for work included.
+    pub host_ns: u64,
+    /// Of the agent.
+    pub agent_ns: u64,
+    /// Of its core for connections in that, if it has one.
+    pub connections_ns: u64,
+    /// The worker's time with calls.
+    pub busy_ns: u64,
+    /// Calls that it served in that.
+    pub calls: u64,
+}
+
+impl Used {
+    pub fn since(self, earlier: Used) -> Used {
+        Used {
+            host_ns: self.host_ns - earlier.host_ns,
+            agent_ns: self.agent_ns - earlier.agent_ns,
+            connections_ns: self.connections_ns - earlier.connections_ns,
+            busy_ns: self.busy_ns - earlier.busy_ns,
+            calls: self.calls - earlier.calls,
+        }
+    }
+}
+
+/// A server under test. Killed when it is dropped.
+pub struct Measured {
+    pub address: String,
+    host: Process,
+    /// What the serving thread is called.
+    thread: &'static str,
+    agent: Option<Process>,
+    socket: Option<PathBuf>,
+}
+
+/// What the host's process calls its workers.
+const WORKERS: &str = "wave-worker-";
+
+/// What an agent calls its cores for connections.
+const CONNECTIONS: &str = "wave-conn-";
+
+impl Measured {
+    pub fn start(kind: Kind, seats: Seats) -> Result<Measured, String> {
+        match kind {
+            Kind::OnHost => {
+                let cpu = seats.host.to_string();
+                let words = ["serve", "kv", "--on-host", "--listen", "127.0.0.1:0"];
+                let more = ["--cpus", &cpu, "--keys", "1", "--json"];
+                let mut host = Process::wave(&[&words[..], &more].concat())?;
+                let told: Value =
+                    serde_json::from_str(&host.line()?).map_err(|error| error.to_string())?;
+                let address = told["address"].as_str().ok_or("no address")?.to_owned();
+                let (thread, agent, socket) = (onhost::THREADS, None, None);
+                Ok(Measured { address, host, thread, agent, socket })
+            }
+            Kind::Offload { batch, waits } => {
+                let socket = places::socket("bench-rpc").map_err(|error| error.to_string())?;
+                let place = socket.to_str().ok_or("the folder for sockets has no name")?;
+                let [host_cpu, agent_cpu] = [seats.host, seats.agent].map(|cpu| cpu.to_string());
+                let batch = batch.to_string();
+                let mut words = vec!["rpc-host", place, &host_cpu, &batch];
+                let shares = [seats.load, seats.agent].contains(&seats.host);
+                words.extend(shares.then_some("--yields"));
+                words.extend((waits == Waits::Awake).then_some("--awake"));
+                words.extend((waits == Waits::AgentAwake).then_some("--agent-awake"));
+                let mut host = Process::start(launch::own(&words))?;
+                host.line()?;
+                let address = free_address().map_err(|error| format!("a free port: {error}"))?;
+                let mut words = vec!["agent", "--rpc", place, "--listen", &address];
+                words.extend(["--cpu", &agent_cpu, "--quiet", "--leave-with-parent"]);
+                // One worker: it may have all calls, and then finds several at a look.
+                words.extend(["--steer", "round-robin:ahead=1024"]);
+                words.extend((waits == Waits::Asleep).then_some("--share-cpu"));
+                let connections = seats.connections.map(|cpu| cpu.to_string());
+                words.extend(connections.iter().flat_map(|cpu| ["--connection-cpus", cpu]));
+                let agent = Some(Process::wave(&words)?);
+                let socket = Some(socket);
+                Ok(Measured { address: address.clone(), host, thread: WORKERS, agent, socket })
+            }
+        }
+    }
+
+    /// CPU time so far of what sleeps by now, or spins.
+    pub fn used(&mut self) -> Result<Used, String> {
+        // The kernel adds a run up when it ends.
+        std::thread::sleep(Duration::from_millis(2));
+        let mut used = Used { host_ns: self.host.cpu_ns(self.thread)?, ..Used::default() };
+        if let Some(agent) = &mut self.agent {
+            used.agent_ns = agent.cpu_ns("")?;
+            used.connections_ns = agent.cpu_ns(CONNECTIONS)?;
+            let told = self.host.ask()?;
+            let numbers: Vec<u64> =
+                told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            let [calls, busy_ns] = numbers[..] else {
+                return Err(format!("the bench's host said `{told}`"));
+            };
+            (used.calls, used.busy_ns) = (calls, busy_ns);
+        }
+        Ok(used)
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.socket {
+            let _ = fs::remove_file(socket);
+        }
+    }
+}
+
+/// How long host and agent look for work that stay awake: longer than between two calls.
+const AWAKE: Nanos = Nanos::from_millis(5);
+
+/// The host's process: `wave-bench rpc-host SOCKET CPU BATCH`. It says when it serves, and for each line on its
+/// standard input how many calls it has served and how long that took.
+pub fn host(
+    socket: &Path,
+    cpu: usize,
+    batch: u32,
+    yields_cpu: bool,
+    is_awake: bool,
+    agent_is_awake: bool,
+) -> Result<(), String> {
+    let mut options = Options { cpus: vec![cpu], batch, yields_cpu, ..Options::new(socket) };
+    if is_awake {
+        options.spin = AWAKE;
+    }
+    if is_awake || agent_is_awake {
+        options.config.spin = AWAKE;
+    }
+    let server = Server::start(options, store::echo_method()).map_err(|error| error.to_string())?;
+    out!("serving");
+    for line in std::io::stdin().lines() {
+        line.map_err(|error| error.to_string())?;
+        let work = server.work();
+        let calls: u64 = work.iter().map(|work| work.calls).sum();
+        let busy_ns: u64 = work.iter().map(|work| work.busy.0).sum();
+        out!("{calls} {busy_ns}");
+    }
+    Ok(())
+}
+
+pub fn free_address() -> std::io::Result<String> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
+/// A process of a bench.
+pub struct Process(Dialogue);
+
+impl Process {
+    /// Runs `wave` with these words.
+    pub fn wave(words: &[&str]) -> Result<Process, String> {
+        Process::start(launch::wave(words))
+    }
+
+    fn start(command: io::Result<Command>) -> Result<Process, String> {
+        let dialogue = command.and_then(|mut command| Dialogue::start(&mut command));
+        dialogue.map(Process).map_err(|error| error.to_string())
+    }
+
+    pub fn line(&mut self) -> Result<String, String> {
+        let ended = "a process of the bench ended; it says why above";
+        self.0.hear().map_err(|_| ended.to_owned())
+    }
+
+    fn ask(&mut self) -> Result<String, String> {
+        self.0.tell("").map_err(|error| format!("a process of the bench: {error}"))?;
+        self.line()
+    }
+
+    /// CPU time of the threads whose names begin so.
+    fn cpu_ns(&mut self, name: &str) -> Result<u64, String> {
+        let pid = self.0.process().pid().as_raw_pid();
+        cpu_time::cpu_ns(pid.unsigned_abs(), name)
+    }
+}

@@ -1,0 +1,76 @@
+//! What a worker's waiting costs: the CPU time of its thread, all of it, and the latency, at rates that leave it idle most of the
+//! time.
+//!
+//! Four servers in turns at each rate: tonic; a worker and an agent that look for calls for longer than most gaps; a worker with default
+//! options beside such an agent; and both with default options.
+
+use serde_json::{Value, json};
+
+use super::process::Measured;
+use super::{AS_SHIPPED, POLLING, Part, PerCall, Plan, Row, Shape, TONIC, WAITING};
+use wave_experiments::measure::Chunks;
+
+/// Calls a second.
+const RATES: [u32; 3] = [1_000, 10_000, 50_000];
+const SERVERS: [(&str, usize); 4] =
+    [("tonic", TONIC), ("polling", POLLING), ("waiting", WAITING), ("as_shipped", AS_SHIPPED)];
+
+/// A row for each server, by rate.
+pub struct Waiting(Vec<Vec<Row>>);
+
+impl Waiting {
+    pub fn new(servers: &[Measured]) -> Result<Waiting, String> {
+        let row = |server, rate: u32| Row::new((server, Shape::Open(rate.into())), servers);
+        let rows = |rate| SERVERS.iter().map(|(_, server)| row(*server, rate)).collect();
+        RATES.into_iter().map(rows).collect::<Result<_, String>>().map(Waiting)
+    }
+
+    /// Measures a chunk of each.
+    pub fn chunks(
+        &mut self,
+        servers: &mut [Measured],
+        plan: &Plan,
+        counts: bool,
+    ) -> Result<(), String> {
+        for row in self.0.iter_mut().flatten() {
+            let chunk = row.chunk(servers, plan)?;
+            if counts {
+                row.chunks.push(chunk);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what was found.
+    pub fn report(&self, report: &mut Value) {
+        let (host, p50, p99): (Part, Part, Part) =
+            (|chunk| chunk.host, |chunk| chunk.p50, |chunk| chunk.p99);
+        let all: Part = |chunk| chunk.host + chunk.agent;
+        for (rate, rows) in RATES.iter().zip(&self.0) {
+            let of = |at: usize, part: fn(&PerCall) -> f64| {
+                Chunks::new(rows[at].chunks.iter().map(part).collect())
+            };
+            let ratio =
+                |part: Part, at: usize, by: usize| of(at, part).median() / of(by, part).median();
+            let [tonic, polling, waiting, as_shipped] = [0, 1, 2, 3];
+            let ratios = [
+                ("total_cpu_with_polling_ratio", ratio(all, as_shipped, tonic)),
+                ("host_cpu_with_waiting_ratio_vs_tonic", ratio(host, waiting, tonic)),
+                ("host_cpu_with_polling_ratio_vs_tonic", ratio(host, polling, tonic)),
+                ("p50_ratio_vs_polling", ratio(p50, waiting, polling)),
+                ("p50_ratio_vs_tonic", ratio(p50, as_shipped, tonic)),
+            ];
+            for (name, ratio) in ratios {
+                report[name][rate.to_string()] = json!(ratio);
+            }
+            for (at, (name, _)) in SERVERS.iter().enumerate() {
+                report["at_rates"][rate.to_string()][name] = json!({
+                    "host_thread_ns": of(at, host).json(),
+                    "all_ns": of(at, all).json(),
+                    "p50_ns": of(at, p50).json(),
+                    "p99_ns": of(at, p99).json(),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A cgroup of a program's own: MGLRU ages one at a time, and its counters are those of the program.
+
+use std::path::{Path, PathBuf};
+
+use wave_lab::Failure;
+
+const ROOT: &str = "/sys/fs/cgroup";
+const PREFIX: &str = "wave-bakeoff-";
+
+/// What lets programs be counted: undone when it is dropped.
+pub struct Controller {
+    enabled: bool,
+}
+
+impl Controller {
+    /// Whether cgroups of version 2 have memory's controller.
+    pub fn is_there() -> bool {
+        let text = std::fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"));
+        text.unwrap_or_default().split_whitespace().any(|name| name == "memory")
+    }
+
+    /// Enables it for groups below the root.
+    pub fn enable() -> Result<Controller, Failure> {
+        remove_leftovers();
+        let file = Path::new(ROOT).join("cgroup.subtree_control");
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        if text.split_whitespace().any(|name| name == "memory") {
+            return Ok(Controller { enabled: false });
+        }
+        super::put(&file, "+memory")?;
+        Ok(Controller { enabled: true })
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if self.enabled {
+            let _ = super::put(&Path::new(ROOT).join("cgroup.subtree_control"), "-memory");
+        }
+    }
+}
+
+/// Groups of those who were killed. One that is in use cannot be removed.
+fn remove_leftovers() {
+    for entry in std::fs::read_dir(ROOT).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Removed when it is dropped: its processes must have ended by then.
+pub struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// A new one.
+    pub fn make() -> Result<Cgroup, Failure> {
+        let folder = Path::new(ROOT).join(format!("{PREFIX}{}", std::process::id()));
+        std::fs::create_dir(&folder)
+            .map_err(|error| Failure::Cannot(format!("{}: {error}", folder.display())))?;
+        Ok(Cgroup(folder))
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// As the kernel names it: the path below the root.
+    pub fn name(&self) -> String {
+        format!("/{}", self.0.file_name().unwrap_or_default().to_string_lossy())
+    }
+
+    /// A counter of its memory.
+    pub fn counter(&self, name: &str) -> Result<u64, Failure> {
+        let file = self.0.join("memory.stat");
+        let text = std::fs::read_to_string(&file)
+            .map_err(|error| Failure::Cannot(format!("{}: {error}", file.display())))?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let number = value.and_then(|value| value.parse().ok());
+        number.ok_or_else(|| Failure::Cannot(format!("{} has no {name}", file.display())))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // The last process may take a moment to leave it.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The bake-off: net bytes saved against refaults per second, ours beside DAMON's proactive reclaim and MGLRU's aging
+//! and eviction, on the same programs.
+//!
+//! Each setting of each tool gets a fresh process with the same accesses, in a cgroup of its own, and the same time.
+//! What came of it is measured from outside and alike for all: pages that were read back from swap by the
+//! cgroup's own counter, the process's bytes in swap, and what compressed swap takes for them.
+
+mod cgroup;
+mod curve;
+mod places;
+mod plan;
+pub mod program;
+pub mod report;
+mod tools;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wave_linux::memory::{AccessBits, Figures, Process, Swap, Zram};
+
+pub use plan::{KIND, Plan, parse};
+
+use cgroup::{Cgroup, Controller};
+use places::Places;
+use program::{Pattern, Program, redis_program};
+use report::{KEPT_UP, Point, ProgramResult, Results};
+use tools::{Running, Setting, Statistics};
+
+use crate::memory::size;
+use crate::run::{Failure, Journal};
+use wave_lab::progress::Progress;
+
+/// How often it is looked how much is saved.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// The virtual machine that has all of it.
+const IN_VM: &str = "cargo xtask vm run --module zram --timeout 1500 -- target/release/wave run";
+
+/// Writes to a file of the kernel's.
+fn put(file: &Path, value: &str) -> Result<(), Failure> {
+    std::fs::write(file, value)
+        .map_err(|error| Failure::Cannot(format!("{} <- {value}: {error}", file.display())))
+}
+
+/// Refuses where something is missing. Changes nothing.
+fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
+    let refuse = |what: &str| {
+        Err(Failure::Cannot(format!(
+            "{}: {what}; a kernel that has it runs in a virtual machine: {IN_VM} {}",
+            plan.name,
+            file.display()
+        )))
+    };
+    if !rustix::process::geteuid().is_root() {
+        let why = "only root may page out other processes' memory: run this as root";
+        return Err(Failure::Cannot(format!("{}: {why}", plan.name)));
+    }
+    let mut missing = tools::missing();
+    if !Controller::is_there() {
+        missing.push("the memory controller of cgroups of version 2".to_owned());
+    }
+    if !missing.is_empty() {
+        return refuse(&format!("this kernel lacks {}", missing.join("; ")));
+    }
+    if let Err(error) = AccessBits::open() {
+        return refuse(&error.to_string());
+    }
+    let has_redis = plan.program.iter().all(|program| program.pattern != Pattern::Redis);
+    if !has_redis && redis_program().is_none() {
+        let why = "redis is not installed: apt-get install redis-tools";
+        return Err(Failure::Cannot(format!("{}: {why}", plan.name)));
+    }
+    Ok(())
+}
+
+/// Runs all of it, but for the points that `journal` has.
+pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<Results, Failure> {
+    look_whether_it_can(plan, file)?;
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
+    }
+    let settings = plan.settings();
+    let progress = Progress::new((plan.program.len() * settings.len()) as u64, quiet);
+    journal.follow(&progress);
+    let started = journal.started();
+    // Undone in the other order: the swap last.
+    let swap = Swap::set_up(size::parse(&plan.swap).map_err(Failure::Scenario)?);
+    let swap = swap.map_err(Failure::cannot)?;
+    let places = Places::take()?;
+    let statistics = Statistics::pause()?;
+    let controller = Controller::enable()?;
+    let ground = Ground { plan, end, swap, places, progress };
+    let mut programs = Vec::new();
+    for planned in &plan.program {
+        let mut points = Vec::new();
+        for setting in &settings {
+            let key = format!("{}, {}, {}", planned.name, setting.tool(), setting.describe());
+            points.push(journal.point(&key, || ground.point(planned, setting))?);
+        }
+        programs.push(ProgramResult::new(planned, points));
+    }
+    let mut facts = ground.facts(&statistics);
+    facts.extend(journal.fact());
+    drop((controller, statistics));
+    let Ground { swap, .. } = ground;
+    swap.take_down().map_err(Failure::cannot)?;
+    Ok(Results::new(plan, started, programs, facts))
+}
+
+struct Ground<'a> {
+    plan: &'a Plan,
+    end: Arc<AtomicBool>,
+    swap: Swap,
+    places: Places,
+    progress: Progress,
+}
+
+/// Counters at one moment.
+struct Counters {
+    at: Instant,
+    pages_in: u64,
+    pages_out: u64,
+    major_faults: u64,
+    accesses: u64,
+    cpu: Duration,
+}
+
+impl Counters {
+    fn now(cgroup: &Cgroup, program: &Program, tool: &Running) -> Result<Counters, Failure> {
+        Ok(Counters {
+            at: Instant::now(),
+            pages_in: cgroup.counter("pswpin")?,
+            pages_out: cgroup.counter("pswpout")?,
+            major_faults: cgroup.counter("pgmajfault")?,
+            accesses: program.accesses(),
+            cpu: tool.cpu(),
+        })
+    }
+}
+
+impl Ground<'_> {
+    fn look_whether_over(&self) -> Result<(), Failure> {
+        match self.end.load(Ordering::SeqCst) {
+            true => Err(Failure::Cannot("it was interrupted: everything is undone".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn wait(&self, until: Instant) -> Result<(), Failure> {
+        while Instant::now() < until {
+            self.look_whether_over()?;
+            let left = until.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(SAMPLE));
+        }
+        Ok(())
+    }
+
+    /// Has zram give back what is lost between pieces that were freed, as it would when the machine lacks memory.
+    fn compact(&self) -> Result<(), Failure> {
+        match (Zram::of(self.swap.path()), self.swap.path().file_name()) {
+            (Some(_), Some(name)) => put(&Path::new("/sys/block").join(name).join("compact"), "1"),
+            _ => Ok(()),
+        }
+    }
+
+    /// What compressed swap takes, if it is compressed.
+    fn compressed_bytes(&self) -> u64 {
+        Zram::of(self.swap.path()).map_or(0, |zram| zram.memory_used_bytes)
+    }
+
+    /// One tool with one setting, on a fresh process.
+    fn point(&self, planned: &plan::Program, setting: &Setting) -> Result<Point, Failure> {
+        self.look_whether_over()?;
+        self.progress.begin(&format!(
+            "{}: {}: {}",
+            planned.name,
+            setting.tool(),
+            setting.describe()
+        ));
+        // Removed after its processes have ended.
+        let cgroup = Cgroup::make()?;
+        let program = Program::start(planned, self.plan.seed, &cgroup, self.places, || {
+            self.look_whether_over()
+        })?;
+        let process = Process::open(program.pid()).map_err(Failure::cannot)?;
+        let figures = || Figures::of(&process).map_err(Failure::cannot);
+        let (before, compressed_before) = (figures()?, self.compressed_bytes());
+        let mut tool = setting.start(program.pid(), &cgroup, self.places)?;
+        self.wait(Instant::now() + Duration::from_secs_f64(self.plan.warmup_seconds))?;
+        self.compact()?;
+        let first = Counters::now(&cgroup, &program, &tool)?;
+        let seconds = planned.seconds.unwrap_or(self.plan.seconds);
+        let until = first.at + Duration::from_secs_f64(seconds);
+        let (mut swapped, mut compressed, mut samples) = (0.0, 0.0, 0.0);
+        while Instant::now() < until {
+            self.wait((Instant::now() + SAMPLE).min(until))?;
+            swapped += figures()?.swapped_bytes as f64;
+            compressed += self.compressed_bytes().saturating_sub(compressed_before) as f64;
+            samples += 1.0;
+        }
+        tool.check()?;
+        let last = Counters::now(&cgroup, &program, &tool)?;
+        let seconds = last.at.duration_since(first.at).as_secs_f64();
+        let rate = |of: fn(&Counters) -> u64| (of(&last) - of(&first)) as f64 / seconds;
+        self.progress.end();
+        let accesses_per_second = rate(|counters| counters.accesses);
+        Ok(Point {
+            tool: setting.tool().to_owned(),
+            setting: setting.describe(),
+            resident_before_bytes: before.resident_bytes,
+            swapped_bytes: swapped / samples,
+            compressed_bytes: compressed / samples,
+            net_saved_bytes: (swapped - compressed) / samples,
+            refaults_per_second: rate(|counters| counters.pages_in),
+            pages_out_per_second: rate(|counters| counters.pages_out),
+            major_faults_per_second: rate(|counters| counters.major_faults),
+            accesses_per_second,
+            kept_up: accesses_per_second >= KEPT_UP * planned.accesses_per_second,
+            core_share: last.cpu.saturating_sub(first.cpu).as_secs_f64() / seconds,
+        })
+    }
+
+    fn facts(&self, statistics: &Statistics) -> Vec<(String, String)> {
+        let fact = |what: &str, how: &str| (what.to_owned(), how.to_owned());
+        let mut facts = vec![
+            fact(
+                "refaults",
+                "pages read back from swap, by the cgroup's pswpin, whoever asked for them",
+            ),
+            fact(
+                "net saved",
+                "the process's bytes in swap, less the memory that compressed swap takes for them; a mean over the \
+                 measured time",
+            ),
+            fact(
+                "every tool",
+                "the same process and accesses from the same seed, started anew; pages of 4 KiB (no huge pages); the \
+                 same time",
+            ),
+        ];
+        let Places { shared, aside } = self.places;
+        facts.push((
+            format!("CPU {shared}: the program and who pages it out; CPU {aside}: our agent, redis's client"),
+            "no CPU has to be interrupted for a page-out, which takes an emulated machine longer than all else".into(),
+        ));
+        if Zram::of(self.swap.path()).is_some() {
+            facts.push(fact(
+                "zram was compacted once before it was measured",
+                "what is lost between freed pieces is given back when the machine lacks memory",
+            ));
+        } else {
+            facts.push(fact("swap is a file", "it takes no memory: net saved is what is in it"));
+        }
+        if statistics.were_on() {
+            facts.push(fact(
+                "DAMON's statistics (damon_stat) were switched off for the run",
+                "they clear accessed bits of all memory, and keep DAMON from other uses",
+            ));
+        }
+        facts
+    }
+}

@@ -1,0 +1,184 @@
+//! The file of a bake-off: programs, and tools with their settings.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use wave_memory::{policies, serve};
+
+use super::program::Pattern;
+use super::tools::{Damon, Mglru, Setting};
+use crate::memory::size;
+use wave_lab::Failure;
+use wave_report::slug;
+
+/// `kind` of such a file.
+pub const KIND: &str = "memory-bakeoff";
+
+/// A checked file.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Names the output directory.
+    pub name: String,
+    /// [`KIND`].
+    pub kind: String,
+    /// One paragraph for the reader; may be empty.
+    #[serde(default)]
+    pub description: String,
+    /// Of every program's accesses.
+    pub seed: u64,
+    /// From when a tool begins until its figures count.
+    pub warmup_seconds: f64,
+    /// For how long they do.
+    pub seconds: f64,
+    /// Compressed swap that is set up for the run: a size.
+    pub swap: String,
+    /// Whose memory.
+    pub program: Vec<Program>,
+    /// Policies of ours, with their settings.
+    pub wave: Vec<Ours>,
+    /// DAMON's settings.
+    pub damon: Vec<Damon>,
+    /// MGLRU's settings.
+    pub mglru: Vec<Mglru>,
+}
+
+/// A program, and how it uses its memory.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// As printed.
+    pub name: String,
+    /// Which pages it uses.
+    pub pattern: Pattern,
+    /// How much memory: a size.
+    pub memory: String,
+    /// How often it touches a page; of redis, GETs.
+    pub accesses_per_second: f64,
+    /// Of phases: how long one lasts.
+    #[serde(default = "Program::phase_seconds")]
+    pub phase_seconds: f64,
+    /// For how long it is measured, where that is not the usual time: whole phases, say.
+    pub seconds: Option<f64>,
+}
+
+impl Program {
+    fn phase_seconds() -> f64 {
+        4.0
+    }
+}
+
+/// A policy of ours.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ours {
+    /// With its settings.
+    pub policy: String,
+}
+
+/// Checks the plan in `text`; `path` is where it came from.
+pub fn parse(path: &Path, text: &str) -> Result<Plan, Failure> {
+    let bad = |why: String| Failure::Scenario(format!("{}: {why}", path.display()));
+    let plan: Plan = toml::from_str(text).map_err(|error| bad(error.to_string()))?;
+    plan.check().map_err(bad)?;
+    Ok(plan)
+}
+
+impl Plan {
+    fn check(&self) -> Result<(), String> {
+        if self.name.is_empty() || slug(&self.name) != self.name {
+            return Err(format!(
+                "`name` is \"{}\", expected small letters, digits and single hyphens",
+                self.name
+            ));
+        }
+        let of_programs = self.program.iter().flat_map(|program| {
+            let seconds = program.seconds.map(|seconds| ("program.seconds", seconds));
+            [("program.phase_seconds", program.phase_seconds)].into_iter().chain(seconds)
+        });
+        let of_all = [("warmup_seconds", self.warmup_seconds), ("seconds", self.seconds)];
+        for (field, value) in of_all.into_iter().chain(of_programs) {
+            if !(0.1..=3600.0).contains(&value) {
+                return Err(format!("`{field}` is {value}, expected 0.1 to 3600"));
+            }
+        }
+        size::parse(&self.swap).map_err(|why| format!("`swap`: {why}"))?;
+        if self.program.is_empty() {
+            return Err("expected a [[program]] or more".to_owned());
+        }
+        for (at, program) in self.program.iter().enumerate() {
+            let Program { name, memory, accesses_per_second, .. } = program;
+            if slug(name).is_empty()
+                || self.program[..at].iter().any(|other| slug(&other.name) == slug(name))
+            {
+                return Err(format!(
+                    "`program.name` is \"{name}\", expected letters or digits, and other ones than every other's"
+                ));
+            }
+            size::parse(memory).map_err(|why| format!("`program.memory` of {name}: {why}"))?;
+            if !(1.0..=1e8).contains(accesses_per_second) {
+                return Err(format!(
+                    "`program.accesses_per_second` of {name} is {accesses_per_second}, expected 1 to 100000000"
+                ));
+            }
+        }
+        for Ours { policy } in &self.wave {
+            policies::by_name(policy, &serve::config(1))
+                .map_err(|error| format!("`wave.policy`: {error}"))?;
+        }
+        for damon in &self.damon {
+            damon.check().map_err(|why| format!("[[damon]]: {why}"))?;
+        }
+        for mglru in &self.mglru {
+            mglru.check().map_err(|why| format!("[[mglru]]: {why}"))?;
+        }
+        let has_sol = self.wave.iter().any(|ours| ours.policy.starts_with("sol"));
+        if !has_sol || self.damon.is_empty() || self.mglru.is_empty() {
+            return Err(
+                "expected a [[wave]] whose policy is sol, a [[damon]] and a [[mglru]], or more of each"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Every setting of every tool.
+    pub fn settings(&self) -> Vec<Setting> {
+        let ours = self.wave.iter().map(|ours| Setting::Wave(ours.policy.clone()));
+        let damon = self.damon.iter().cloned().map(Setting::Damon);
+        ours.chain(damon).chain(self.mglru.iter().cloned().map(Setting::Mglru)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shipped() -> String {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/memory-bakeoff.toml");
+        std::fs::read_to_string(file).unwrap()
+    }
+
+    fn refusal(from: &str, to: &str) -> String {
+        let text = shipped();
+        assert!(text.contains(from), "{from} is not in the scenario");
+        let text = text.replacen(from, to, 1);
+        let error = parse(Path::new("x.toml"), &text).expect_err("this is to be refused");
+        assert_eq!(error.exit_code(), 2);
+        error.to_string()
+    }
+
+    #[test]
+    fn the_shipped_scenario_is_right_and_what_is_wrong_is_named() {
+        let plan: Plan = toml::from_str(&shipped()).unwrap();
+        plan.check().unwrap();
+        assert!(plan.settings().len() >= 9, "a curve has three points or more");
+        assert!(refusal("seed = 1", "speed = 1").contains("speed"));
+        assert!(refusal("policy = \"sol:", "policy = \"sol:color=red,").contains("color"));
+        assert!(refusal("\nseconds = ", "\nseconds = -").contains("`seconds` is -"));
+        assert!(refusal("swap = \"", "swap = \"x").contains("512MiB"));
+        assert!(refusal("name = \"memory", "name = \"Memory").contains("small letters"));
+        assert!(refusal("pattern = \"zipf\"", "pattern = \"zap\"").contains("zap"));
+        assert!(refusal("age_ms = ", "age_ms = 0 # ").contains("`age_ms` is 0"));
+    }
+}

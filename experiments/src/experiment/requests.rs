@@ -1,0 +1,111 @@
+//! Experiments on the scheduling of requests: load, ladder, crash, enclaves, chaos.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use wave_lab::Failure;
+use wave_sched::policies;
+
+use super::{Experiment, Host, Kind, Report, Source, Wanted, digest};
+use crate::interrupt;
+use crate::live::{Feed, Live};
+use crate::run::agent::policies_of;
+use crate::run::{self, Finished, Journal};
+use crate::scenario::{self, Machine, Scenario};
+
+pub(super) const KIND: Kind = Kind { names: scenario::REQUEST_KINDS, read };
+
+fn read(source: &Source<'_>) -> Result<Box<dyn Experiment>, Failure> {
+    let own = source.agent.map_or(Ok(Vec::new()), policies_of)?;
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let names = if source.agent.is_some() { &own } else { policies::NAMES };
+    let scenario = scenario::parse(source.path, source.text, names);
+    let mut scenario = scenario.map_err(|error| Failure::Scenario(error.to_string()))?;
+    if let Some(program) = source.agent {
+        if scenario.agents().next().is_none() {
+            let why = "--agent: no variant has an agent";
+            return Err(Failure::Scenario(format!("{}: {why}", source.path.display())));
+        }
+        scenario.agents_mut().for_each(|agent| agent.program = Some(program.to_owned()));
+    }
+    Ok(Box::new(scenario))
+}
+
+impl Experiment for Scenario {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn digest(&self) -> Result<String, Failure> {
+        let machine = match &self.machine {
+            Machine::File(file) => Some(file),
+            Machine::Builtin(_) => None,
+        };
+        let agents = self.variants.iter().filter_map(|variant| variant.agent());
+        // All agents run the same program.
+        let program = self.agents().find_map(|agent| agent.program.as_ref());
+        digest(self, agents.filter_map(|agent| agent.link.file()).chain(machine).chain(program))
+    }
+
+    fn check(&self, wanted: &Wanted<'_>) -> Result<(), Failure> {
+        let refuse = |why: &str| Err(Failure::Scenario(why.to_owned()));
+        match wanted.host {
+            Host::Sim if self.agents().any(|agent| agent.program.is_some()) => {
+                refuse("--agent starts processes, and a simulated run has none")
+            }
+            Host::Sim if wanted.live => {
+                refuse("--live watches a native run; a simulated one has no time to watch")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self, wanted: &Wanted<'_>, journal: &Arc<Journal>) -> Result<Box<dyn Report>, Failure> {
+        let (say, is_live) = (Arc::clone(journal), wanted.live);
+        interrupt::say(move || {
+            // The terminal must be as before when these words are printed.
+            if is_live {
+                ratatui::restore();
+            }
+            say.last_words()
+        })?;
+        if wanted.host == Host::Sim {
+            let finished = run::sim::run(self, wanted.quiet, wanted.record, journal)?;
+            return Ok(Box::new(finished));
+        }
+        let feed = Feed::default();
+        let live = is_live.then(|| Live::start(feed.clone())).transpose();
+        let live = live.map_err(Failure::Scenario)?;
+        let ran = run::run(self, wanted.quiet || is_live, feed, wanted.record, journal);
+        // The terminal must be as before when the first word is printed.
+        drop(live);
+        Ok(Box::new(ran?))
+    }
+}
+
+impl Report for Finished {
+    fn text(&self) -> String {
+        let result = &self.result;
+        let mut lines = vec![wave_report::terminal::summary(result)];
+        lines.push(format!("\n{}", wave_report::terminal::extra(result)));
+        lines.push(format!("Seating: {}", result.seating));
+        lines.extend(result.facts.iter().map(|(what, how)| format!("{what}: {how}")));
+        lines.join("\n")
+    }
+
+    fn json(&self) -> Result<String, Failure> {
+        Ok(wave_report::object(&self.result).to_string())
+    }
+
+    fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
+        wave_report::write(&self.result, out).map_err(Failure::cannot)
+    }
+
+    fn failed(&self) -> Vec<String> {
+        self.failed.clone()
+    }
+
+    fn is_measured(&self) -> bool {
+        self.result.is_measured() || self.result.is_judged_by_checks()
+    }
+}

@@ -1,0 +1,102 @@
+//! What a command says when it is interrupted.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use wave_lab::Failure;
+
+/// Folders that go away with an interrupted process.
+static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Has `folder` removed if [`say`] ends the process.
+pub fn remove_at_end(folder: &Path) {
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(folder.to_path_buf());
+}
+
+/// On SIGINT or SIGTERM prints what `last_words` says, and ends the process as the signal would have.
+///
+/// A signal that the process was started to ignore stays ignored. To be called once, before threads are pinned.
+pub fn say(last_words: impl Fn() -> String + Send + 'static) -> Result<(), Failure> {
+    let ignored = ignored();
+    let signals = [SIGINT, SIGTERM].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    let mut signals = Signals::new(signals).map_err(Failure::cannot)?;
+    let body = move || {
+        if let Some(signal) = signals.forever().next() {
+            // A bar, or what the terminal shows of Ctrl-C, stands on the line. Nobody may be there to read it.
+            for folder in FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            let line = if std::io::stderr().is_terminal() { "\n" } else { "" };
+            wave_links::say!("{line}{}", last_words().trim_end_matches('\n'));
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    };
+    std::thread::Builder::new().name("wave-signals".into()).spawn(body).map_err(Failure::cannot)?;
+    Ok(())
+}
+
+/// The signals that this process ignores: signal n is bit n - 1.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// The words of this command, as a shell takes them, without `--record` and its value and with `--resume`.
+pub fn resuming_command() -> String {
+    resuming(words())
+}
+
+fn resuming(mut words: impl Iterator<Item = String>) -> String {
+    let mut command = Vec::new();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--record" => drop(words.next()),
+            "--resume" => {}
+            word if word.starts_with("--record=") => {}
+            word => command.push(quoted(word)),
+        }
+    }
+    command.push("--resume".to_owned());
+    command.join(" ")
+}
+
+/// This command, as a shell takes it.
+pub fn same_command() -> String {
+    words().map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")
+}
+
+/// This command's words; of what is no text, what can be shown.
+fn words() -> impl Iterator<Item = String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned())
+}
+
+/// `word` as one word of a shell.
+pub fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_alphanumeric() || "/._-+=:,@%".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resuming_command_can_be_typed_as_it_stands() {
+        let resuming = |line: &[&str]| resuming(line.iter().map(|word| (*word).to_owned()));
+        assert_eq!(
+            resuming(&["wave", "run", "a b.toml", "--record", "/logs", "--out=x"]),
+            "wave run 'a b.toml' --out=x --resume"
+        );
+        assert_eq!(resuming(&["wave", "run", "--resume", "x"]), "wave run x --resume");
+        assert_eq!(resuming(&["wave", "--record=/logs", "it's"]), r"wave 'it'\''s' --resume");
+    }
+}

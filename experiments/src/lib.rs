@@ -1,0 +1,25 @@
+//! Experiments: scenarios and their runs, sweeps, reproduced figures, validation, bake-offs, recordings and what is measured
+//! of running programs.
+#![forbid(unsafe_code)]
+// Only the project's own programs use it, and its documentation is built with private items.
+#![allow(rustdoc::private_intra_doc_links)]
+
+pub mod bakeoff;
+pub mod cpu_time;
+pub mod experiment;
+pub mod interrupt;
+pub mod launch;
+pub mod live;
+pub mod measure;
+pub mod memory;
+pub mod record;
+pub mod reproduce;
+pub mod run;
+#[cfg(test)]
+#[path = "../tests/same_keys/mod.rs"]
+mod same_keys;
+pub mod scenario;
+pub mod store;
+pub mod sweep;
+pub mod validate;
+pub mod workload;

@@ -1,0 +1,412 @@
+//! Why a range is hot or cold: the log of a run, fed to its policy again.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use wave_core::brain::{Brain, Input};
+use wave_core::log::{LogReader, What};
+use wave_core::outcome::Code;
+use wave_core::policy::Decisions;
+use wave_memory::policies::{self, Explanation, Tiering};
+use wave_memory::wire::{
+    Action, BATCH_PAGES, Place, Readings, STRIP_BATCHES, STRIP_BYTES, Strip, UNIT_BATCHES,
+};
+
+use super::heat::{self, Heat};
+use super::size::show;
+use wave_lab::Failure;
+use wave_report::plot::style::DrawError;
+
+/// Bytes of a batch.
+pub const BATCH_BYTES: u64 = STRIP_BYTES / STRIP_BATCHES as u64;
+/// Ranges in the table on a terminal.
+const ROWS_MAX: usize = 40;
+/// What is kept of one batch's history.
+const HISTORY_MAX: usize = 200;
+/// Warmth within a tenth is alike.
+const STEPS: f32 = 10.0;
+
+/// What to tell.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Of which process.
+    pub pid: Option<u32>,
+    /// Of which batch.
+    pub address: Option<u64>,
+    /// As of when, in seconds.
+    pub at: Option<f64>,
+}
+
+/// Something that happened to the batch that was asked for.
+#[derive(Clone, Debug)]
+struct Event {
+    seconds: f64,
+    what: String,
+}
+
+/// Neighbours that are alike.
+#[derive(Clone, Debug)]
+struct Range {
+    place: Place,
+    end: u64,
+    slow: bool,
+    cold: bool,
+    period_ms: u64,
+    warmth: [f32; 2],
+    limit: f32,
+    weight: f32,
+}
+
+/// What there is to tell.
+#[derive(Debug)]
+pub struct Told {
+    policy: String,
+    seconds: f64,
+    ranges: Vec<Range>,
+    batch: Option<(Place, Explanation)>,
+    /// A batch was asked for.
+    of_one: bool,
+    events: Vec<Event>,
+    heat: Heat,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    place: Place,
+    generation: u32,
+    mapped: u64,
+    huge: u8,
+}
+
+/// Reads a log up to the moment that is asked for.
+pub fn explain(log: &Path, asked: &Asked) -> Result<Told, Failure> {
+    let bad =
+        |error: &dyn std::fmt::Display| Failure::Scenario(format!("{}: {error}", log.display()));
+    let bytes = std::fs::read(log).map_err(|error| bad(&error))?;
+    let reader = LogReader::new(&bytes).map_err(|error| bad(&error))?;
+    let header = reader.header().clone();
+    let policy = policies::by_name(&header.policy, &header.config)
+        .map_err(|error| bad(&format_args!("it is no log of a memory policy: {error}")))?;
+    let mut brain = Brain::new(&header.config, policy, ());
+    let mut out = Decisions::default();
+    let mut strips: BTreeMap<u32, Known> = BTreeMap::new();
+    let mut heat = Heat::default();
+    let mut events = Vec::new();
+    let mut seconds = 0.0;
+    let mut start = None;
+    for record in reader {
+        let record = record.map_err(|error| bad(&error))?;
+        let begun = *start.get_or_insert(record.now);
+        let time = record.now.since(begun).0 as f64 / 1e9;
+        if asked.at.is_some_and(|at| time > at) {
+            break;
+        }
+        seconds = time;
+        let meant = |place: &Place, batches: u64| {
+            let address = asked.address?;
+            let offset = address.checked_sub(place.address).filter(|at| *at < STRIP_BYTES)?;
+            let ours = asked.pid.is_none_or(|pid| pid == place.space);
+            let lane = (offset / BATCH_BYTES) as u32;
+            (ours && batches >> lane & 1 != 0).then_some(lane)
+        };
+        match &record.what {
+            What::Input(input) => {
+                match input {
+                    Input::Entry { entry, .. } => {
+                        if let Some(strip) = entry.message.as_ref().and_then(Strip::from_message) {
+                            let Strip { place, mapped, huge, .. } = strip;
+                            let generation = strip.strip.generation;
+                            let known = Known { place, generation, mapped, huge };
+                            strips.insert(strip.strip.id, known);
+                            if meant(&place, strip.void & mapped).is_some() {
+                                let what = "mapped anew: what was known of it is void".to_owned();
+                                events.push(Event { seconds, what });
+                            }
+                        }
+                        if let Some(outcome) = entry.outcome
+                            && let Some((what, batches, place)) =
+                                decision_of(&brain, outcome.txn, &strips)
+                            && what != Action::Scan
+                            && meant(&place, batches).is_some()
+                        {
+                            events.push(Event { seconds, what: answer(what, outcome.code) });
+                        }
+                    }
+                    Input::Bulk(words) => {
+                        for reading in Readings::new(words).map_while(Result::ok) {
+                            let Some(known) = strips.get(&reading.strip.id) else { continue };
+                            if known.generation != reading.strip.generation {
+                                continue;
+                            }
+                            let lanes = wave_memory::wire::bits(reading.batches);
+                            for (lane, [young, present]) in lanes.zip(reading.words) {
+                                let pages = if is_huge(known, lane) { 1 } else { BATCH_PAGES };
+                                let units = if pages == 1 { UNIT_BATCHES } else { 1 };
+                                (lane..lane + units).for_each(|lane| {
+                                    heat.push(heat::Look {
+                                        seconds,
+                                        place: known.place,
+                                        lane,
+                                        touched: young.count_ones(),
+                                        present: present.count_ones(),
+                                        pages,
+                                        interval_us: reading.interval_us,
+                                    })
+                                });
+                                if meant(&known.place, 1 << lane).is_some() {
+                                    let what = looked(*young, *present, reading.interval_us);
+                                    events.push(Event { seconds, what });
+                                }
+                            }
+                        }
+                    }
+                    Input::Snapshot(_) => strips.clear(),
+                    Input::Note(_) | Input::Decide { .. } => {}
+                }
+                brain.replay(record.now, input, &mut out);
+                out.clear();
+            }
+            What::Decided { decision, .. } => {
+                if let Some(known) = strips.get(&decision.subject.id)
+                    && let Some(action @ (Action::PageOut | Action::BringBack)) =
+                        Action::from_number(decision.kind)
+                    && let Some(lane) = meant(&known.place, decision.argument)
+                {
+                    let told = brain.policy().explain(decision.subject.id, lane);
+                    let why = told.map(|told| opinion(&told)).unwrap_or_default();
+                    let what = match action {
+                        Action::PageOut => format!("decided to page it out: {why}"),
+                        _ => format!("decided to bring it back: {why}"),
+                    };
+                    events.push(Event { seconds, what });
+                }
+            }
+            What::Preempted(_) | What::Noted(_) | What::Kicked { .. } => {}
+        }
+    }
+    let ours = |place: &Place| asked.pid.is_none_or(|pid| pid == place.space);
+    heat.keep(ours);
+    let of_one = asked.address.is_some();
+    let (policy, ranges) = (header.policy, Vec::new());
+    let mut told = Told { policy, seconds, ranges, batch: None, of_one, events, heat };
+    for (id, known) in by_place(&strips) {
+        for lane in wave_memory::wire::bits(known.mapped) {
+            let Some(explanation) = brain.policy().explain(id, lane) else { continue };
+            let address = known.place.address + u64::from(lane) * BATCH_BYTES;
+            let length = if is_huge(&known, lane) { UNIT_BATCHES.into() } else { 1 } * BATCH_BYTES;
+            let place = Place { address, ..known.place };
+            if !ours(&place) {
+                continue;
+            }
+            told.add(place, length, &explanation);
+            if asked.address.is_some_and(|asked| (address..address + length).contains(&asked)) {
+                told.batch = Some((place, explanation));
+            }
+        }
+    }
+    if asked.address.is_some() {
+        let extra = told.events.len().saturating_sub(HISTORY_MAX);
+        told.events.drain(..extra);
+    }
+    Ok(told)
+}
+
+fn is_huge(known: &Known, lane: u32) -> bool {
+    known.huge >> (lane / UNIT_BATCHES) & 1 != 0
+}
+
+fn by_place(strips: &BTreeMap<u32, Known>) -> Vec<(u32, Known)> {
+    let mut all: Vec<(u32, Known)> = strips.iter().map(|(id, known)| (*id, *known)).collect();
+    all.sort_by_key(|(_, known)| known.place);
+    all
+}
+
+/// The decision that an outcome is about to answer, as the accounts have it.
+fn decision_of(
+    brain: &Brain<Box<dyn Tiering + Send>>,
+    txn: wave_core::message::TxnId,
+    strips: &BTreeMap<u32, Known>,
+) -> Option<(Action, u64, Place)> {
+    let decision = brain.cores().waiting(0).find(|decision| decision.txn == txn)?;
+    let known = strips.get(&decision.subject.id)?;
+    Some((Action::from_number(decision.kind)?, decision.argument, known.place))
+}
+
+fn answer(action: Action, code: Code) -> String {
+    let what = match action {
+        Action::PageOut => "paging it out",
+        Action::BringBack => "bringing it back",
+        Action::Scan => "scanning it",
+    };
+    match code {
+        Code::Complete => format!("{what}: done"),
+        Code::Held => {
+            format!("{what}: held back by the host (a limit on refaults or pressure, or a dry run)")
+        }
+        code => format!("{what}: {}", code.name()),
+    }
+}
+
+fn looked(young: u64, present: u64, interval_us: u32) -> String {
+    let (touched, present) = (young.count_ones(), present.count_ones());
+    match interval_us {
+        0 => format!("read for the first time: {present} of {BATCH_PAGES} pages there"),
+        us => {
+            let ms = us / 1_000;
+            format!("{touched} of {present} pages touched in {ms} ms")
+        }
+    }
+}
+
+fn opinion(told: &Explanation) -> String {
+    format!(
+        "warmth {:.3}, cold below {:.3}, by {:.0} observations",
+        told.warmth, told.limit, told.weight
+    )
+}
+
+impl Told {
+    fn add(&mut self, place: Place, length: u64, told: &Explanation) {
+        let step = |warmth: f32| (warmth * STEPS) as u32;
+        let period_ms = told.period.0 / 1_000_000;
+        if let Some(last) = self.ranges.last_mut()
+            && last.place.space == place.space
+            && last.end == place.address
+            && (last.slow, last.cold, last.period_ms) == (told.slow, told.cold, period_ms)
+            && step(last.warmth[0]) == step(told.warmth)
+        {
+            last.end += length;
+            last.warmth = [last.warmth[0].min(told.warmth), last.warmth[1].max(told.warmth)];
+            last.weight = last.weight.min(told.weight);
+            return;
+        }
+        self.ranges.push(Range {
+            place,
+            end: place.address + length,
+            slow: told.slow,
+            cold: told.cold,
+            period_ms,
+            warmth: [told.warmth; 2],
+            limit: told.limit,
+            weight: told.weight,
+        });
+    }
+
+    /// Whether nothing is known of what was asked for.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty() || (self.of_one && self.batch.is_none())
+    }
+
+    /// Warmth over time and address.
+    pub fn heat(&self) -> Result<String, DrawError> {
+        self.heat.draw()
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let mut text = format!("As of {:.1} s, policy {}:\n", self.seconds, self.policy);
+        if let Some((place, told)) = &self.batch {
+            let state = match (told.slow, told.cold) {
+                (true, true) => "cold, and in the slow tier",
+                (true, false) => "in the slow tier, and to come back",
+                (false, true) => "cold, and still in the fast tier",
+                (false, false) => "not cold",
+            };
+            let _ = writeln!(
+                text,
+                "{:#x} of process {} (a batch of {}, {} pages seen): {state}.\n{}; scanned every {} ms.",
+                place.address,
+                place.space,
+                show(BATCH_BYTES),
+                told.pages,
+                opinion(told),
+                told.period.0 / 1_000_000
+            );
+            for event in &self.events {
+                let _ = writeln!(text, "{:9.2} s  {}", event.seconds, event.what);
+            }
+            return text;
+        }
+        if self.is_empty() {
+            text.push_str("nothing that was managed; without --address, all that was is listed.");
+            return text;
+        }
+        let head = ["process", "from", "size", "tier", "verdict", "warmth", "scanned every"];
+        let mut table = wave_lab::table(&head);
+        let mut largest: Vec<&Range> = self.ranges.iter().collect();
+        largest.sort_by_key(|range| std::cmp::Reverse(range.end - range.place.address));
+        largest.truncate(ROWS_MAX);
+        largest.sort_by_key(|range| range.place);
+        for range in &largest {
+            let [low, high] = range.warmth;
+            table.add_row([
+                range.place.space.to_string(),
+                format!("{:#x}", range.place.address),
+                show(range.end - range.place.address),
+                if range.slow { "slow" } else { "fast" }.to_owned(),
+                if range.cold { "cold" } else { "not cold" }.to_owned(),
+                format!("{low:.2} to {high:.2}"),
+                format!("{:.1} s", range.period_ms as f64 / 1e3),
+            ]);
+        }
+        let _ = write!(text, "{table}");
+        let left = self.ranges.len() - largest.len();
+        if left > 0 {
+            let _ = write!(text, "\n{left} smaller ranges are not shown (--json has all).");
+        }
+        let bytes = |cold: bool| -> u64 {
+            let of = self.ranges.iter().filter(|range| range.cold == cold);
+            of.map(|range| range.end - range.place.address).sum()
+        };
+        let limit = self.ranges[0].limit;
+        let _ = write!(
+            text,
+            "\n{} cold, {} not; cold below {limit:.2}. --address ADDRESS tells the history of a batch.",
+            show(bytes(true)),
+            show(bytes(false)),
+        );
+        text
+    }
+
+    /// For machines.
+    pub fn json(&self) -> Value {
+        let ranges: Vec<Value> = self
+            .ranges
+            .iter()
+            .map(|range| {
+                json!({
+                    "pid": range.place.space,
+                    "start": range.place.address,
+                    "end": range.end,
+                    "slow": range.slow,
+                    "cold": range.cold,
+                    "period_ms": range.period_ms,
+                    "warmth": range.warmth,
+                    "limit": range.limit,
+                    "weight": range.weight,
+                })
+            })
+            .collect();
+        let batch = self.batch.as_ref().map(|(place, told)| {
+            let history: Vec<Value> = self
+                .events
+                .iter()
+                .map(|event| json!({ "seconds": event.seconds, "what": event.what }))
+                .collect();
+            json!({
+                "pid": place.space,
+                "start": place.address,
+                "slow": told.slow,
+                "cold": told.cold,
+                "period_ms": told.period.0 / 1_000_000,
+                "warmth": told.warmth,
+                "limit": told.limit,
+                "weight": told.weight,
+                "history": history,
+            })
+        });
+        json!({ "policy": self.policy, "seconds": self.seconds, "ranges": ranges, "batch": batch })
+    }
+}

@@ -1,0 +1,286 @@
+//! Manages the memory of programs until they end, or somebody says so.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wave_core::clock::Nanos;
+use wave_links::LinkSpec;
+use wave_links::say;
+use wave_linux::memory::{
+    Backend, DeviceOptions, Enclave, Group, Limits, Options, StartError, Stats, Swap,
+};
+
+use super::agent;
+use super::report::{Report, Sample};
+use crate::run::agent::AgentProcess;
+use wave_lab::Failure;
+
+/// How often it is looked how things are.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often that is kept, and shown.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// A line where there is no terminal.
+const LINE: Duration = Duration::from_secs(10);
+/// An agent is late after so many of its longest periods.
+const PERIODS_LATE: u64 = 3;
+/// Processes that are told of one by one.
+const LINES_MAX: usize = 3;
+/// A new agent follows one that was lost after this long.
+const REST: Duration = Duration::from_millis(500);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Whose memory.
+    pub groups: Vec<Group>,
+    /// A command to start, whose memory it is.
+    pub command: Vec<String>,
+    /// Who decides.
+    pub policy: String,
+    /// How long it may scan nothing at all.
+    pub longest_period: Nanos,
+    /// Over which link.
+    pub link: LinkSpec,
+    /// Agents come from behind this device, and none is started here.
+    pub device: Option<DeviceOptions>,
+    /// When to hold back.
+    pub limits: Limits,
+    /// Nothing is paged out.
+    pub dry_run: bool,
+    /// How to read access bits.
+    pub backend: Option<Backend>,
+    /// Compressed swap to add for the run, in bytes.
+    pub zram: Option<u64>,
+    /// For at most so long.
+    pub time: Option<Duration>,
+    /// At most so many strips of 16 MiB.
+    pub strips: u32,
+    /// Where the agent writes its log.
+    pub record: Option<PathBuf>,
+    /// No progress.
+    pub quiet: bool,
+    /// The command's output goes to our standard error.
+    pub json: bool,
+}
+
+/// Runs it.
+pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
+    }
+    // Taken down last.
+    let swap = match wanted.zram {
+        Some(bytes) => Some(Swap::set_up(bytes).map_err(Failure::cannot)?),
+        None => None,
+    };
+    let mut command = match wanted.command.as_slice() {
+        [] => None,
+        words => Some(Started(start(words, wanted.json)?)),
+    };
+    let mut groups = wanted.groups.clone();
+    if let Some(Started(child)) = &command {
+        groups.push(Group::Process(child.id() as i32));
+    }
+    let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
+    let mut options = Options::new(socket, groups, wanted.strips);
+    options.link = wanted.link.clone();
+    let patience = &mut options.config.patience;
+    *patience = (*patience).max(Nanos(PERIODS_LATE * wanted.longest_period.0));
+    options.device.clone_from(&wanted.device);
+    options.limits = wanted.limits;
+    options.dry_run = wanted.dry_run;
+    options.backend = wanted.backend;
+    let enclave = match Enclave::start(options) {
+        Ok(enclave) => enclave,
+        Err(error @ (StartError::Target(_) | StartError::Nothing { .. })) => {
+            // A command that was over at once has ended well for all that.
+            if let Some(command) = &mut command
+                && command.has_ended()
+            {
+                let mut report = Report::new(wanted, None);
+                report.exit = Some(command.finish()?);
+                return Ok(report);
+            }
+            return Err(Failure::Scenario(error.to_string()));
+        }
+        Err(error) => return Err(Failure::cannot(error)),
+    };
+    let mut agent = match &wanted.device {
+        None => Some(start_agent(wanted, &enclave, 0)?),
+        Some(_) => None,
+    };
+    agent::wait_until_attached(agent.as_mut(), &enclave)?;
+    let view = View::new(wanted.quiet);
+    let began = Instant::now();
+    let mut report = Report::new(wanted, Some(&enclave));
+    let mut agents = 1;
+    let mut next = began;
+    let mut lost: Option<Instant> = None;
+    loop {
+        let over = match &mut command {
+            Some(command) => command.has_ended(),
+            None => enclave.is_over() && !may_come(&wanted.groups),
+        };
+        let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
+        if Instant::now() >= next || over || late {
+            let cpu = agent.as_ref().and_then(AgentProcess::cpu_time).unwrap_or_default();
+            let sample = Sample::of(&enclave.stats(), began.elapsed(), cpu);
+            view.show(&report, &sample);
+            report.samples.push(sample);
+            next += SAMPLE;
+        }
+        if over || late || end.load(Ordering::SeqCst) {
+            break;
+        }
+        if agent.as_mut().is_some_and(AgentProcess::has_left) {
+            let since = *lost.get_or_insert_with(Instant::now);
+            if since.elapsed() >= REST {
+                view.say("wave memory: the agent is gone; another takes over");
+                agent = Some(start_agent(wanted, &enclave, agents)?);
+                (agents, lost) = (agents + 1, None);
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+    view.end();
+    report.finish(&enclave.stats());
+    drop(enclave);
+    drop(agent);
+    report.exit = command.as_mut().map(Started::finish).transpose()?;
+    drop(swap);
+    Ok(report)
+}
+
+/// Whether processes may still come: into a cgroup that is there.
+fn may_come(groups: &[Group]) -> bool {
+    groups.iter().any(|group| matches!(group, Group::Cgroup(folder) if folder.exists()))
+}
+
+/// The log of an agent that follows another is a file of its own.
+fn start_agent(wanted: &Wanted, enclave: &Enclave, number: u32) -> Result<AgentProcess, Failure> {
+    let log = wanted.record.as_ref().map(|file| match number {
+        0 => file.clone(),
+        number => file.with_extension(format!("{number}.wavelog")),
+    });
+    agent::start(&wanted.policy, enclave.socket(), log.as_deref())
+}
+
+/// A command of ours.
+struct Started(Child);
+
+impl Started {
+    fn has_ended(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(Some(_)))
+    }
+
+    /// Ends it, if it runs still. Its exit code.
+    fn finish(&mut self) -> Result<i32, Failure> {
+        use std::os::unix::process::ExitStatusExt;
+        if !self.has_ended() {
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        }
+        let status = self.0.wait().map_err(Failure::cannot)?;
+        Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+fn start(words: &[String], json: bool) -> Result<Child, Failure> {
+    let (program, arguments) = words.split_first().expect("it was looked whether there are words");
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if json {
+        command.stdout(Stdio::from(std::io::stderr()));
+    }
+    command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Failure::Scenario(format!("`{program}`: no such command")),
+        _ => Failure::Cannot(format!("`{program}` cannot be started: {error}")),
+    })
+}
+
+/// How things are, on standard error: a table that is drawn again on a terminal, a line now and then elsewhere.
+enum View {
+    Table(ProgressBar),
+    Lines,
+    Nothing,
+}
+
+impl View {
+    fn new(quiet: bool) -> View {
+        use std::io::IsTerminal;
+        if quiet {
+            return View::Nothing;
+        }
+        if !std::io::stderr().is_terminal() {
+            return View::Lines;
+        }
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is a constant"));
+        View::Table(bar)
+    }
+
+    fn show(&self, report: &Report, sample: &Sample) {
+        match self {
+            View::Table(bar) => bar.set_message(report.live(sample)),
+            View::Lines => {
+                let seconds = sample.seconds.round() as u64;
+                if seconds.is_multiple_of(LINE.as_secs()) {
+                    say!("{}", sample.line());
+                }
+            }
+            View::Nothing => {}
+        }
+    }
+
+    fn say(&self, line: &str) {
+        match self {
+            View::Table(bar) => bar.println(line),
+            View::Lines => say!("{line}"),
+            View::Nothing => {}
+        }
+    }
+
+    fn end(&self) {
+        if let View::Table(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// What the enclave tells about itself before it runs.
+pub fn about(stats: &Stats) -> Vec<String> {
+    let mut lines = Vec::new();
+    for program in &stats.programs {
+        let kinds = [
+            ("shared with other processes", program.shared),
+            ("of files", program.file),
+            ("locked", program.locked),
+        ];
+        let left: Vec<String> = kinds
+            .iter()
+            .filter(|(_, bytes)| *bytes >= 1 << 20)
+            .map(|(kind, bytes)| format!("{} {kind}", super::size::show(*bytes)))
+            .collect();
+        if !left.is_empty() {
+            lines.push(format!("process {}: left alone: {}", program.pid, left.join(", ")));
+        }
+    }
+    let more = lines.len().saturating_sub(LINES_MAX);
+    if more > 0 {
+        lines.truncate(LINES_MAX);
+        lines.push(format!("and of {more} more processes"));
+    }
+    lines
+}

@@ -1,0 +1,274 @@
+//! One recording, from its first event to its file.
+
+use std::ffi::OsString;
+use std::fs::Permissions;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tempfile::NamedTempFile;
+use wave_links::cpus;
+use wave_linux::record::{History, RecordError, Recorder, Scope};
+use wave_sched::workload::{Header, VERSION, Workload};
+
+use crate::run::{self, Failure, machine};
+use wave_lab::progress::Progress;
+
+/// How often the kernel's events are fetched: its buffer holds those of far longer.
+const FETCH: Duration = Duration::from_millis(20);
+/// How often it is said how far the recording is.
+const SAY: Duration = Duration::from_secs(2);
+/// Runs that are kept in memory, at some 70 bytes each. Then the recording ends.
+const RUNS_MAX: usize = 4_000_000;
+/// How long a command that has been told to end may take to do so.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whom to record.
+#[derive(Debug)]
+pub enum Whom {
+    /// The whole machine.
+    All,
+    /// A process and its children.
+    Process(u32),
+    /// This command, which is started for it.
+    Command(Vec<OsString>),
+}
+
+impl Whom {
+    fn scope(&self) -> Scope {
+        match self {
+            Whom::All => Scope::All,
+            Whom::Process(pid) => Scope::Process(*pid),
+            Whom::Command(_) => Scope::Children,
+        }
+    }
+
+    fn in_words(&self) -> String {
+        match self {
+            Whom::All => "the whole machine".to_owned(),
+            Whom::Process(pid) => format!("process {pid} and its children"),
+            Whom::Command(_) => "a command and its children".to_owned(),
+        }
+    }
+
+    fn command(&self) -> Option<String> {
+        let Whom::Command(words) = self else { return None };
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        Some(words.join(" "))
+    }
+}
+
+/// What a recording came to.
+pub struct Recording {
+    /// What was written.
+    pub workload: Workload,
+    /// Why it ended.
+    pub ended: &'static str,
+    /// The command's, if it ended by itself.
+    pub exit_code: Option<u8>,
+}
+
+/// Records until the time is over, the process ends, or somebody interrupts; writes it to `out`.
+pub fn record(
+    whom: &Whom,
+    seconds: Option<f64>,
+    out: &Path,
+    quiet: bool,
+    stdout_is_ours: bool,
+) -> Result<Recording, Failure> {
+    let output = Output::create(out).map_err(|error| unwritten(out, &error))?;
+    let stop = stop_on_signals()?;
+    let recorder = Recorder::start(whom.scope()).map_err(|error| match error {
+        RecordError::NoProcess(_) => Failure::Scenario(error.to_string()),
+        error => Failure::cannot(error),
+    })?;
+    // From the thread that started the recorder: this is whose children are recorded.
+    let child = match whom {
+        Whom::Command(words) => Some(start(words, stdout_is_ours)?),
+        _ => None,
+    };
+    let since = Instant::now();
+    let mut session = Session { recorder, child, exit_code: None, stop, seconds, since };
+    let (history, ended) = session_end(whom, &mut session, quiet)?;
+    let exit_code = session.exit_code;
+    let workload = session.finish(whom, history)?;
+    output.write(&workload).map_err(|error| unwritten(out, &error))?;
+    Ok(Recording { workload, ended, exit_code })
+}
+
+fn unwritten(out: &Path, error: &io::Error) -> Failure {
+    Failure::Cannot(format!("{}: cannot be written: {error}", out.display()))
+}
+
+/// A flag that an interrupt sets. The second interrupt ends the program.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))
+            .map_err(Failure::cannot)?;
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::cannot)?;
+    }
+    Ok(stop)
+}
+
+fn start(words: &[OsString], stdout_is_ours: bool) -> Result<Child, Failure> {
+    let (program, arguments) = words.split_first().expect("a command has a name");
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if stdout_is_ours {
+        let stderr = io::stderr().as_fd().try_clone_to_owned().map_err(Failure::cannot)?;
+        command.stdout(Stdio::from(stderr));
+    }
+    command.spawn().map_err(|error| {
+        Failure::Scenario(format!("cannot run `{}`: {error}", program.to_string_lossy()))
+    })
+}
+
+struct Session {
+    recorder: Recorder,
+    child: Option<Child>,
+    exit_code: Option<u8>,
+    stop: Arc<AtomicBool>,
+    seconds: Option<f64>,
+    since: Instant,
+}
+
+/// Takes events until there is a reason to stop.
+fn session_end(
+    whom: &Whom,
+    session: &mut Session,
+    quiet: bool,
+) -> Result<(History, &'static str), Failure> {
+    let progress = Progress::open_ended(quiet);
+    let mut history = History::new(session.recorder.begins_ns());
+    let mut said = session.since;
+    let ended = loop {
+        session.recorder.take(&mut |event| history.feed(event)).map_err(Failure::cannot)?;
+        if let Some(why) = session.reason_to_stop(whom, history.runs())? {
+            break why;
+        }
+        if said.elapsed() >= SAY {
+            said = Instant::now();
+            let (elapsed, runs) = (session.since.elapsed().as_secs(), history.runs());
+            let until = match session.seconds {
+                Some(seconds) => format!(" of {seconds} s"),
+                None => " s; Ctrl-C ends it".to_owned(),
+            };
+            let lost = session.recorder.lost().events;
+            progress
+                .begin(&format!("recording: {elapsed}{until}; {runs} runs, {lost} events lost"));
+        }
+        std::thread::sleep(FETCH);
+    };
+    Ok((history, ended))
+}
+
+impl Session {
+    fn reason_to_stop(
+        &mut self,
+        whom: &Whom,
+        runs: usize,
+    ) -> Result<Option<&'static str>, Failure> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(Some("interrupted"));
+        }
+        if let Some(child) = &mut self.child
+            && let Some(status) = child.try_wait().map_err(Failure::cannot)?
+        {
+            self.exit_code = Some(run::exit_code(status));
+            return Ok(Some("the command ended"));
+        }
+        if let Whom::Process(pid) = whom
+            && !Path::new(&format!("/proc/{pid}")).exists()
+        {
+            return Ok(Some("the process ended"));
+        }
+        if self.seconds.is_some_and(|seconds| self.since.elapsed().as_secs_f64() >= seconds) {
+            return Ok(Some("the time is over"));
+        }
+        Ok((runs >= RUNS_MAX).then_some("there is no room for more runs"))
+    }
+
+    /// Ends the recording, then the command if it goes on.
+    fn finish(self, whom: &Whom, mut history: History) -> Result<Workload, Failure> {
+        let Session { recorder, child, .. } = self;
+        let begins_ns = recorder.begins_ns();
+        let ended = recorder.stop(&mut |event| history.feed(event));
+        child.map(end).transpose().map_err(Failure::cannot)?;
+        let (ends_ns, lost) = ended.map_err(Failure::cannot)?;
+        let (threads, repaired) = history.finish(ends_ns);
+        let header = Header {
+            wave_workload: VERSION,
+            machine: machine::cpu_model(),
+            kernel: machine::kernel(),
+            cpus: cpus::online().map_or(1, |online| online.len() as u32),
+            scope: whom.in_words(),
+            command: whom.command(),
+            duration_ns: ends_ns.saturating_sub(begins_ns),
+            dropped_events: lost.events,
+            unfollowed_threads: lost.threads,
+            repaired,
+            threads: threads.len() as u32,
+        };
+        Ok(Workload { header, threads })
+    }
+}
+
+/// Asks a command to end, and ends it if it does not.
+fn end(mut child: Child) -> io::Result<()> {
+    let asked = Instant::now();
+    if child.try_wait()?.is_none()
+        && let Ok(pid) = i32::try_from(child.id())
+        && let Some(pid) = Pid::from_raw(pid)
+    {
+        // Not waited for yet: the id is surely its own.
+        kill_process(pid, Signal::TERM)?;
+    }
+    while child.try_wait()?.is_none() {
+        if asked.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+        }
+        std::thread::sleep(FETCH);
+    }
+    Ok(())
+}
+
+/// A file that appears whole or not at all, and of which it is known before that it can be written.
+struct Output {
+    new: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Output {
+    fn create(path: &Path) -> io::Result<Output> {
+        if path.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        // A name that nobody can have taken before.
+        let new = tempfile::Builder::new()
+            .prefix(".new-")
+            .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
+            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        Ok(Output { new, path: path.to_owned() })
+    }
+
+    fn write(self, workload: &Workload) -> io::Result<()> {
+        let mut writer = BufWriter::new(self.new);
+        writeln!(writer, "{}", workload.header.to_line())?;
+        for thread in &workload.threads {
+            writeln!(writer, "{}", thread.to_line())?;
+        }
+        let new = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+        new.persist(&self.path).map_err(|error| error.error)?;
+        Ok(())
+    }
+}

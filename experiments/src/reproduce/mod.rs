@@ -1,0 +1,141 @@
+//! `wave reproduce`: the Wave paper's results on scheduling and memory in the simulator, beside what it
+//! prints, and a figure of Mind the Gap; and what neither prints.
+//!
+//! The work is a list of [`jobs::Job`]s, each a simulation or a search of its own, run in parallel
+//! and kept in the output folder, so that an interrupted run goes on where it was.
+
+mod beyond;
+mod figures;
+mod jobs;
+mod outstanding;
+mod page;
+pub(crate) mod placements;
+mod plots;
+mod rows;
+pub(crate) mod sol;
+mod vms;
+pub mod words;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+pub use figures::Figure;
+pub use jobs::Done;
+pub use rows::Row;
+
+use crate::interrupt;
+use wave_lab::Failure;
+use wave_lab::progress::Progress;
+use wave_report::make_folder;
+
+/// What can be reproduced, and in a line what it is.
+pub const IDS: [(&str, &str); 13] = [
+    ("table2", "what single accesses and interrupts cost (the model's inputs, measured in it)"),
+    ("table3", "a decision and a context switch, as the optimisations are added"),
+    ("ladder", "saturation as the optimisations are added, 16 cores (7.2.2)"),
+    ("fig4a", "FIFO: Wave with 15 and 16 cores against ghOSt on the host"),
+    ("fig4b", "Shinjuku: the same, with 0.5% scans of 10 ms and slices of 30 us"),
+    ("fig5a", "the conditions of the virtual machines' experiment"),
+    ("fig5b", "virtual machines: what is gained without timer ticks"),
+    ("fig6a", "RPCs: stack and scheduler on the host or on the NIC, single-queue Shinjuku (7.3.1)"),
+    ("fig6b", "RPCs: the same, multi-queue Shinjuku by the requests' SLO (7.3.2)"),
+    ("upi", "the agent on another socket, its clock at 3, 2.5 and 2 GHz (7.3.3)"),
+    ("outstanding", "Mind the Gap, Figure 3: requests at hand, over 2.56 us one way"),
+    ("sol", "memory (7.4): an iteration of SOL, and what it finds in 100 GiB and 1 TiB"),
+    ("beyond", "not in the paper: depth, cores, latency, slices, push and pull"),
+];
+
+/// Everything that a run of `wave reproduce` found.
+#[derive(Debug, Serialize)]
+pub struct Reproduction {
+    /// The program's version.
+    pub version: String,
+    /// A row per printed figure.
+    pub rows: Vec<Row>,
+    /// The curves.
+    pub figures: Vec<Figure>,
+}
+
+/// Reproduces the groups named, keeps everything in `out`, and writes the report there.
+pub fn run(
+    ids: &[&str],
+    out: &Path,
+    threads: usize,
+    quiet: bool,
+) -> Result<(Reproduction, PathBuf), Failure> {
+    let version = crate::run::machine::version();
+    make_folder(&out.join("parts"))?;
+    let jobs = jobs::of(ids, &wave_sim::paper::Model::builtin());
+    let progress = Progress::new(jobs.len() as u64, quiet);
+    let (ended, of, parts) = (progress.ended(), jobs.len(), out.join("parts"));
+    interrupt::say(move || {
+        let (ended, parts) = (ended.load(Ordering::Relaxed), parts.display());
+        format!(
+            "wave reproduce: interrupted: {ended} of {of} parts are done and kept in {parts}. To resume:\n  {}\n",
+            interrupt::same_command()
+        )
+    })?;
+    let done = jobs::run_all(
+        &jobs,
+        &out.join("parts"),
+        &crate::run::machine::build(),
+        threads,
+        &progress,
+    )?;
+    let done: BTreeMap<&str, &Done> =
+        done.iter().map(|(name, done)| (name.as_str(), done)).collect();
+    let reproduction = Reproduction {
+        version: version.to_owned(),
+        rows: rows::of(ids, &done),
+        figures: figures::of(ids, &done),
+    };
+    let report = page::save(&reproduction, out)?;
+    Ok((reproduction, report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::figures::Curve;
+    use super::rows::Kind;
+    use super::*;
+
+    /// A row of which the paper prints 1000.
+    pub fn row(group: &str, unit: &str, ours: Option<f64>) -> Row {
+        let diff = ours.map(|ours| ours - 1000.0);
+        Row {
+            id: format!("{group}-sample"),
+            group: group.to_owned(),
+            text: "a sample".to_owned(),
+            unit: unit.to_owned(),
+            paper: 1000.0,
+            paper_range: [1000.0; 2],
+            ours,
+            rel_diff: diff.filter(|_| unit != "%").map(|diff| diff / 1000.0),
+            diff,
+            kind: Kind::Predicted,
+            interval: None,
+            width: None,
+            inside: None,
+            place: "Table 0".to_owned(),
+            why: None,
+        }
+    }
+
+    /// A figure with these curves.
+    pub fn curves(id: &str, curves: Vec<Curve>) -> Figure {
+        Figure {
+            id: id.to_owned(),
+            group: id.to_owned(),
+            title: format!("{id}: a sample"),
+            x: "x".to_owned(),
+            y: "y".to_owned(),
+            log_x: false,
+            y_max: None,
+            text: "What it shows.".to_owned(),
+            curves,
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! How rows read: groups' names, figures with their units, differences, and a line per group.
+
+use super::rows::{Kind, Row};
+use wave_report::plot::style::axis_number;
+
+/// Closer than this is called close, in percent of the printed figure; where percent are printed, see [`CLOSE_POINTS`].
+pub const CLOSE_PERCENT: f64 = 3.0;
+/// The same in percentage points.
+pub const CLOSE_POINTS: f64 = 1.0;
+
+/// A group's name for readers; its id if it has no other.
+pub fn title(group: &str) -> &str {
+    match group {
+        "table2" => "Table 2",
+        "table3" => "Table 3",
+        "ladder" => "Ladder (7.2.2)",
+        "fig4a" => "Figure 4a",
+        "fig4b" => "Figure 4b",
+        "fig5a" => "Figure 5a",
+        "fig5b" => "Figure 5b",
+        "fig6a" => "Figure 6a",
+        "fig6b" => "Figure 6b",
+        "upi" => "UPI (7.3.3)",
+        "outstanding" => "Mind the Gap, Figure 3",
+        "sol" => "SOL (7.4)",
+        "beyond" => "Beyond the paper",
+        other => other,
+    }
+}
+
+/// The printed figure or range, with its unit.
+pub fn printed(row: &Row) -> String {
+    let [low, high] = row.paper_range;
+    let unit = &row.unit;
+    if low == high {
+        format!("{} {unit}", axis_number(low))
+    } else if low < 0.0 {
+        format!("{} to {} {unit}", axis_number(low), axis_number(high))
+    } else {
+        format!("{}-{} {unit}", axis_number(low), axis_number(high))
+    }
+}
+
+/// Ours, with its unit.
+pub fn ours(row: &Row) -> String {
+    row.ours.map_or_else(|| "-".to_owned(), |ours| format!("{} {}", axis_number(ours), row.unit))
+}
+
+/// Ours less the paper's: percent of it, or percentage points where percent are printed.
+pub fn difference(row: &Row) -> String {
+    let [low, high] = row.paper_range;
+    match (row.rel_diff, row.diff) {
+        (_, Some(0.0)) if low < high => "within".to_owned(),
+        (Some(relative), _) => format!("{}%", signed(100.0 * relative)),
+        (None, Some(points)) => format!("{} points", signed(points)),
+        (None, None) => "-".to_owned(),
+    }
+}
+
+/// The least and the most that ours may be, by what the fit leaves open.
+pub fn interval(row: &Row) -> String {
+    let [low, high] = match row.interval {
+        Some(interval) => interval,
+        None => return "-".to_owned(),
+    };
+    format!("{} to {}", signed(low), signed(high))
+}
+
+/// From the least to the most.
+pub fn width(row: &Row) -> String {
+    row.width.map_or_else(|| "-".to_owned(), |width| format!("{width:.1}"))
+}
+
+/// Whether the printed figure is within.
+pub fn inside(row: &Row) -> &'static str {
+    row.inside.map_or("-", |inside| if inside { "yes" } else { "no" })
+}
+
+/// What rounds to zero has no sign.
+fn signed(number: f64) -> String {
+    if number.abs() < 0.05 { "0.0".to_owned() } else { format!("{number:+.1}") }
+}
+
+/// Whether ours is as near as can be asked for; none where there is nothing of ours.
+pub fn close(row: &Row) -> Option<bool> {
+    match (row.rel_diff, row.diff) {
+        (Some(relative), _) => Some(100.0 * relative.abs() <= CLOSE_PERCENT),
+        (None, Some(points)) => Some(points.abs() <= CLOSE_POINTS),
+        (None, None) => None,
+    }
+}
+
+/// How many of a group's rows are close, in a line. Kinds are told apart: that a figure which went in
+/// agrees says nothing.
+pub fn summary(group: &str, rows: &[&Row]) -> String {
+    let mut counts = Vec::new();
+    for kind in Kind::ALL {
+        let of_kind = rows.iter().filter(|row| row.kind == kind);
+        let known: Vec<bool> = of_kind.filter_map(|row| close(row)).collect();
+        if !known.is_empty() {
+            let near = known.iter().filter(|near| **near).count();
+            counts.push(format!("{near} of {} {}", known.len(), kind.name()));
+        }
+    }
+    let title = title(group);
+    if counts.is_empty() {
+        return format!("{title}: nothing simulated");
+    }
+    let counts = counts.join(", ");
+    let points = if rows.iter().any(|row| row.rel_diff.is_none() && row.diff.is_some()) {
+        format!(", or {CLOSE_POINTS} point where percent are printed")
+    } else {
+        String::new()
+    };
+    let missing = match rows.iter().filter(|row| close(row).is_none()).count() {
+        0 => String::new(),
+        missing => format!("; {missing} not simulated"),
+    };
+    format!("{title}: {counts} within the printed range or {CLOSE_PERCENT}% of it{points}{missing}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reproduce::tests::row;
+
+    #[test]
+    fn a_row_says_how_far_it_is_in_its_own_terms() {
+        let ns = row("table3", "ns", Some(1030.0));
+        assert_eq!((printed(&ns).as_str(), ours(&ns).as_str()), ("1,000 ns", "1,030 ns"));
+        assert_eq!(difference(&ns), "+3.0%");
+        let percent = row("fig4a", "%", Some(999.98));
+        assert_eq!(difference(&percent), "0.0 points");
+        let missing = row("fig4a", "%", None);
+        assert_eq!((ours(&missing).as_str(), difference(&missing).as_str()), ("-", "-"));
+        let range = Row { paper_range: [900.0, 1100.0], diff: Some(0.0), ..ns };
+        assert_eq!(
+            (printed(&range).as_str(), difference(&range).as_str()),
+            ("900-1,100 ns", "within")
+        );
+    }
+
+    #[test]
+    fn a_group_is_summed_up_by_what_was_simulated() {
+        let mut rows =
+            [Some(1029.0), Some(1031.0), Some(1000.0), None].map(|ours| row("table3", "ns", ours));
+        rows[2].kind = Kind::Assumed;
+        let line = summary("table3", &rows.iter().collect::<Vec<_>>());
+        assert_eq!(
+            line,
+            "Table 3: 1 of 2 predicted, 1 of 1 assumed within the printed range or 3% of it; 1 not simulated"
+        );
+        let percent = row("fig4a", "%", Some(1000.9));
+        assert!(summary("fig4a", &[&percent]).contains("1 of 1 predicted within"));
+        assert_eq!(summary("fig4a", &[&rows[3]]), "Figure 4a: nothing simulated");
+    }
+}

@@ -1,0 +1,116 @@
+//! Several enclaves, from a file.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use wave_core::clock::Nanos;
+use wave_linux::sched::Group;
+use wave_sched::policies;
+
+use super::{Part, Work, parse_cpus};
+use wave_lab::Failure;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    enclave: Vec<Enclave>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Enclave {
+    name: String,
+    cpus: String,
+    policy: Option<String>,
+    patience_ms: Option<u64>,
+    command: Option<Vec<String>>,
+    pid: Option<i32>,
+    cgroup: Option<PathBuf>,
+}
+
+/// The enclaves that a file describes.
+pub fn load(path: &Path) -> Result<Vec<Part>, Failure> {
+    let refused = |why: String| Failure::Scenario(format!("{}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    parse(&text).map_err(refused)
+}
+
+fn parse(text: &str) -> Result<Vec<Part>, String> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        format!("{error}for --host linux it has a table [[enclave]] for each; see scenarios/kernel/two-enclaves.toml")
+    })?;
+    let mut parts: Vec<Part> = Vec::new();
+    for enclave in file.enclave {
+        let name = enclave.name.clone();
+        let part = enclave.part().map_err(|why| format!("enclave {name:?}: {why}"))?;
+        if parts.iter().any(|other| other.name == part.name) {
+            return Err(format!("two enclaves are named {name:?}"));
+        }
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
+impl Enclave {
+    fn part(self) -> Result<Part, String> {
+        let letter = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+        if self.name.is_empty() || !self.name.chars().all(letter) {
+            return Err("a name has letters, digits, - and _ only: files are named after it".into());
+        }
+        let work = match (self.command, self.pid, self.cgroup) {
+            (Some(words), None, None) if !words.is_empty() => Work::Command(words),
+            (None, Some(pid), None) => Work::Group(Group::Process(pid)),
+            (None, None, Some(cgroup)) => Work::Group(Group::Cgroup(cgroup)),
+            _ => return Err("it has one of command = [\"PROGRAM\", ...], pid and cgroup".into()),
+        };
+        let policy = self.policy.unwrap_or_else(|| "fifo".to_owned());
+        policies::check(&policy).map_err(|error| error.to_string())?;
+        if self.patience_ms.is_some_and(|ms| !(1..=60_000).contains(&ms)) {
+            return Err("patience_ms is 1 to 60000".into());
+        }
+        let cpus = parse_cpus(&self.cpus).map_err(|why| format!("cpus: {why}"))?;
+        let patience = self.patience_ms.map(Nanos::from_millis);
+        Ok(Part {
+            name: Some(self.name),
+            work,
+            program: None,
+            policy,
+            device: None,
+            cpus: Some(cpus),
+            patience,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_understood() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/kernel/two-enclaves.toml");
+        let parts = load(Path::new(file)).unwrap();
+        assert_eq!(parts.len(), 2);
+        assert!(parts.iter().all(|part| part.cpus.is_some()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let enclave = |rest: &str| format!("[[enclave]]\nname = \"a\"\ncpus = \"0\"\n{rest}\n");
+        let good = enclave("pid = 1");
+        for (text, why) in [
+            (String::new(), "missing field `enclave`"),
+            ("name = 1".to_owned(), "unknown field `name`"),
+            (enclave("pid = 1\ncommand = [\"true\"]"), "one of command"),
+            (enclave("command = []"), "one of command"),
+            (enclave("pid = 1\npolicy = \"no\""), "enclave \"a\""),
+            (enclave("pid = 1\npatience_ms = 0"), "1 to 60000"),
+            (good.replace("\"0\"", "\"x\""), "0-3,8"),
+            (good.replace("\"a\"", "\"a/b\""), "letters"),
+            (format!("{good}{good}"), "two enclaves are named \"a\""),
+        ] {
+            let refusal = parse(&text).unwrap_err();
+            assert!(refusal.contains(why), "{text}: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! `wave run --host linux`: unmodified programs' threads under agents, on the real kernel.
+
+mod file;
+mod report;
+mod seats;
+pub mod status;
+mod work;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wave_core::clock::Nanos;
+use wave_core::snapshot::State;
+use wave_links::places;
+use wave_linux::sched::{self, DeviceOptions, Enclave, Options};
+
+use super::Failure;
+use super::agent::AgentProcess;
+use super::recording::Log;
+pub use file::load;
+pub use report::Report;
+use seats::Seat;
+pub use seats::parse as parse_cpus;
+use wave_links::say;
+pub use work::Work;
+use work::{Ended, Started};
+
+/// How often commands, and agents, are looked after.
+const LOOK: Duration = Duration::from_millis(5);
+/// A new agent follows one that was lost after this long, so that one that cannot live is no storm.
+const REST: Duration = Duration::from_millis(100);
+/// How long an agent may take to attach.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long threads wait for one from behind a device.
+const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// One enclave: whose threads, on which CPUs, and who decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its name, where there are several.
+    pub name: Option<String>,
+    /// Whose threads.
+    pub work: Work,
+    /// The agent's program, where it is not this one.
+    pub program: Option<PathBuf>,
+    /// The agent's policy, where it is started here.
+    pub policy: String,
+    /// The device that an agent comes from, where none is started here.
+    pub device: Option<DeviceOptions>,
+    /// The CPUs that become the enclave's cores; None: all but the last.
+    pub cpus: Option<Vec<usize>>,
+    /// How long a thread may wait for a decision before the host turns the agent out.
+    pub patience: Option<Nanos>,
+}
+
+/// What to run, and how.
+pub struct Wanted<'a> {
+    /// The enclaves.
+    pub parts: Vec<Part>,
+    /// Where agents write their logs.
+    pub record: Option<&'a Path>,
+    /// The command's output goes to our standard error: ours is for the result.
+    pub json: bool,
+}
+
+/// What came of it.
+pub struct Ran {
+    parts: Vec<Done>,
+}
+
+struct Done {
+    report: Report,
+    /// None: it was no command, or was told to end.
+    status: Option<ExitStatus>,
+}
+
+/// Runs it to its end, and starts another agent whenever one is lost.
+pub fn run(wanted: Wanted<'_>) -> Result<Ran, Failure> {
+    let parts = wanted.parts;
+    for part in &parts {
+        part.work.check()?;
+    }
+    sched::check_kernel().map_err(Failure::cannot)?;
+    let signals = Signals::listen()?;
+    let seats = seats::of(&parts)?;
+    if parts.iter().any(|part| part.work == Work::Everything) {
+        stay_outside(&seats)?;
+    }
+    let options = parts.iter().zip(&seats).map(|(part, seat)| options(part, seat));
+    let enclaves =
+        Enclave::start_all(options.collect::<Result<_, _>>()?).map_err(Failure::cannot)?;
+    let began = parts.iter().map(|_| Mutex::new(None)).collect();
+    let agents = parts.iter().map(|_| AtomicI32::new(0)).collect();
+    let shown = Arc::new(Shown { parts, seats, enclaves, began, agents });
+    let served = Arc::clone(&shown);
+    let _server = status::Server::start(move || served.tell())
+        .inspect_err(|error| {
+            say!("wave run: `wave linux status` will not show it: {}: {error}", status::FOLDER);
+        })
+        .ok();
+    let mut running = Vec::new();
+    for at in 0..shown.parts.len() {
+        running.push(Running::start(&shown, at, wanted.record)?);
+    }
+    for part in &mut running {
+        part.begin(wanted.json)?;
+    }
+    let mut done = Vec::new();
+    while !running.is_empty() {
+        let asked = signals.take();
+        let mut at = 0;
+        while at < running.len() {
+            match running[at].look(asked)? {
+                Some(ended) => {
+                    let part = running.remove(at);
+                    done.push((part.at, part.done(ended)));
+                }
+                None => at += 1,
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+    done.sort_by_key(|(at, _)| *at);
+    Ok(Ran { parts: done.into_iter().map(|(_, done)| done).collect() })
+}
+
+/// Who looks after all threads of the machine comes before them: not on their cores.
+fn stay_outside(seats: &[Seat]) -> Result<(), Failure> {
+    match seats {
+        [seat] if !seat.inside => sched::cpus::pin(&[seat.agent]).map_err(Failure::cannot),
+        _ => Err(Failure::Cannot(
+            "--all needs a CPU for the agent outside the enclave: leave one out of --cpus"
+                .to_owned(),
+        )),
+    }
+}
+
+fn options(part: &Part, seat: &Seat) -> Result<Options, Failure> {
+    let name = part.name.as_deref().unwrap_or("enclave");
+    let socket = places::socket(name).map_err(Failure::cannot)?;
+    let mut options = Options::new(socket, seat.cores.clone());
+    if seat.inside {
+        say!(
+            "wave run: no CPU is left outside the enclave: the agent shares CPU {}, where it comes before the \
+             threads that it decides on",
+            seat.agent
+        );
+        // They would never run beside an agent that spins: the kernel prefers other classes.
+        options.config.spin = Nanos(0);
+    }
+    if let Some(patience) = part.patience {
+        options.config.patience = patience;
+    }
+    options.device.clone_from(&part.device);
+    options.everything = part.work == Work::Everything;
+    Ok(options)
+}
+
+/// What the run is asked to do meanwhile.
+struct Signals {
+    /// From the terminal, which sends it to commands as well; or to us alone.
+    interrupt: Arc<AtomicBool>,
+    /// To us alone.
+    terminate: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn listen() -> Result<Signals, Failure> {
+        let (interrupt, terminate) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+        let flags = [(SIGINT, &interrupt), (SIGTERM, &terminate), (SIGHUP, &terminate)];
+        for (signal, flag) in flags {
+            signal_hook::flag::register(signal, Arc::clone(flag)).map_err(Failure::cannot)?;
+        }
+        Ok(Signals { interrupt, terminate })
+    }
+
+    /// What has come since the last call.
+    fn take(&self) -> Asked {
+        let terminate = self.terminate.swap(false, Ordering::SeqCst);
+        Asked { end: terminate | self.interrupt.swap(false, Ordering::SeqCst), terminate }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Asked {
+    end: bool,
+    /// Commands do not know of it yet.
+    terminate: bool,
+}
+
+/// What is there to be shown while it runs.
+struct Shown {
+    parts: Vec<Part>,
+    seats: Vec<Seat>,
+    enclaves: Vec<Enclave>,
+    began: Vec<Mutex<Option<Instant>>>,
+    /// The process of the last agent of ours.
+    agents: Vec<AtomicI32>,
+}
+
+impl Shown {
+    fn agents(&self) -> Vec<i32> {
+        self.agents.iter().map(|agent| agent.load(Ordering::SeqCst)).collect()
+    }
+
+    fn report(&self, at: usize) -> Report {
+        let (part, seat) = (&self.parts[at], &self.seats[at]);
+        let stats = self.enclaves[at].stats();
+        let ours = self.agents[at].load(Ordering::SeqCst) == stats.agent_pid;
+        let began = *self.began[at].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut report = Report {
+            name: part.name.clone(),
+            what: part.work.in_words(),
+            policy: (part.device.is_none() && (ours || !stats.agent_decides))
+                .then(|| part.policy.clone()),
+            device: part.device.as_ref().map(|device| device.address.clone()),
+            seconds: began.map_or(0.0, |began| began.elapsed().as_secs_f64()),
+            agent_cpu: part.device.is_none().then_some(seat.agent),
+            ..Report::default()
+        };
+        report.count(&stats, &seat.cores);
+        report
+    }
+
+    fn tell(&self) -> status::Run {
+        let enclave = |at: usize| {
+            let cores = &self.seats[at].cores;
+            let threads = self.enclaves[at].threads().into_iter().map(|thread| status::Thread {
+                pid: None,
+                tid: thread.tid,
+                name: None,
+                state: state_name(thread.state).to_owned(),
+                cpu: thread.core.and_then(|core| cores.get(usize::from(core)).copied()),
+            });
+            status::Enclave { report: self.report(at), threads: threads.collect() }
+        };
+        let enclaves = (0..self.parts.len()).map(enclave).collect();
+        status::Run { pid: std::process::id(), enclaves }
+    }
+}
+
+fn state_name(state: State) -> &'static str {
+    match state {
+        State::Free => "new",
+        State::Runnable => "waits",
+        State::Running => "runs",
+        State::Blocked => "blocked",
+    }
+}
+
+/// One enclave, its agent and its work.
+struct Running<'a> {
+    shown: &'a Shown,
+    at: usize,
+    record: Option<&'a Path>,
+    agent: Option<AgentProcess>,
+    agents: usize,
+    lost_at: Option<Instant>,
+    started: Option<Started>,
+}
+
+impl<'a> Running<'a> {
+    /// With an agent that decides; behind a device there may be none yet.
+    fn start(
+        shown: &'a Shown,
+        at: usize,
+        record: Option<&'a Path>,
+    ) -> Result<Running<'a>, Failure> {
+        let mut running =
+            Running { shown, at, record, agent: None, agents: 0, lost_at: None, started: None };
+        let began = Instant::now();
+        if let Some(device) = &running.part().device {
+            say!(
+                "wave run: waiting up to {} s for an agent behind {}",
+                DEVICE_PATIENCE.as_secs(),
+                device.address
+            );
+            while !running.enclave().stats().agent_decides {
+                if began.elapsed() > DEVICE_PATIENCE {
+                    say!("wave run: no agent yet; the host decides until one attaches");
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            return Ok(running);
+        }
+        running.start_agent()?;
+        while !running.enclave().stats().agent_decides {
+            let agent = running.agent.as_mut();
+            if let Some(status) = agent.and_then(|agent| agent.wait_for_end(Duration::ZERO)) {
+                return Err(Failure::Cannot(format!("the agent left at once ({status})")));
+            }
+            if began.elapsed() > ATTACH_PATIENCE {
+                return Err(Failure::Cannot("the agent did not attach within 10 s".to_owned()));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(running)
+    }
+
+    fn part(&self) -> &'a Part {
+        &self.shown.parts[self.at]
+    }
+
+    fn enclave(&self) -> &'a Enclave {
+        &self.shown.enclaves[self.at]
+    }
+
+    fn start_agent(&mut self) -> Result<(), Failure> {
+        let (part, seat) = (self.part(), &self.shown.seats[self.at]);
+        let log = self.record.map(|folder| log(folder, self.agents, part)).transpose()?;
+        self.agents += 1;
+        let socket = self.enclave().socket();
+        let agent = AgentProcess::start(
+            part.program.as_deref(),
+            socket,
+            &part.policy,
+            seat.agent,
+            seat.shares,
+            log,
+        )?;
+        self.shown.agents[self.at].store(agent.pid().as_raw_pid(), Ordering::SeqCst);
+        self.agent = Some(agent);
+        Ok(())
+    }
+
+    /// Its threads come.
+    fn begin(&mut self, json: bool) -> Result<(), Failure> {
+        let began = &self.shown.began[self.at];
+        *began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.started = Some(self.part().work.start(self.enclave(), &self.shown.agents(), json)?);
+        Ok(())
+    }
+
+    /// Whether its work has ended; looks after its agent.
+    fn look(&mut self, asked: Asked) -> Result<Option<Ended>, Failure> {
+        let enclave = self.enclave();
+        let Some(started) = &mut self.started else { return Ok(None) };
+        if asked.terminate {
+            started.signal(Signal::TERM);
+        }
+        if let Some(ended) = started.ended(enclave, &self.shown.agents(), asked.end)? {
+            return Ok(Some(ended));
+        }
+        let agent = self.agent.as_mut();
+        if agent.is_some_and(|agent| agent.wait_for_end(Duration::ZERO).is_some()) {
+            self.agent = None;
+            self.lost_at = Some(Instant::now());
+            let of =
+                self.part().name.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+            say!("wave run: the agent{of} is gone; the host decides until another is there");
+        }
+        let here = self.part().device.is_none();
+        if here && self.agent.is_none() && self.lost_at.is_none_or(|at| at.elapsed() >= REST) {
+            self.start_agent()?;
+        }
+        Ok(None)
+    }
+
+    fn done(self, ended: Ended) -> Done {
+        let mut report = self.shown.report(self.at);
+        if self.part().device.is_none() {
+            report.policy = Some(self.part().policy.clone());
+        }
+        if let Ended::Because(why) = &ended {
+            report.what += &format!(" ({why})");
+        }
+        let status = if let Ended::Command(status) = ended { Some(status) } else { None };
+        Done { report, status }
+    }
+}
+
+fn log(folder: &Path, number: usize, part: &Part) -> Result<Log, Failure> {
+    std::fs::create_dir_all(folder).map_err(|error| {
+        Failure::Cannot(format!("cannot make {} for logs: {error}", folder.display()))
+    })?;
+    let policy = part.policy.split(':').next().unwrap_or(&part.policy);
+    let name = part.name.as_deref().unwrap_or(policy);
+    let path = folder.join(format!("{name}-{number}.wavelog"));
+    Ok(Log { path, about: format!("wave run --host linux, agent {number}") })
+}
+
+impl Done {
+    fn exit_code(&self) -> Option<u8> {
+        self.status.map(super::exit_code)
+    }
+
+    fn to_json(&self) -> Value {
+        let mut json = serde_json::to_value(&self.report).expect("it has no strange keys");
+        json["exit_code"] = self.exit_code().into();
+        json
+    }
+}
+
+impl Ran {
+    /// That of the first command that failed: its own; 128 and more for a signal, as shells have it.
+    pub fn exit_code(&self) -> u8 {
+        self.parts.iter().filter_map(Done::exit_code).find(|code| *code != 0).unwrap_or(0)
+    }
+
+    /// Rules that were broken.
+    pub fn failed(&self) -> Vec<String> {
+        let why = self.parts.iter().filter_map(|done| done.report.turned_out.as_ref());
+        why.take(1).map(|why| format!("the kernel turned the scheduler out: {why}")).collect()
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let parts: Vec<String> = self.parts.iter().map(|done| done.report.to_text()).collect();
+        parts.join("\n\n")
+    }
+
+    /// For machines.
+    pub fn to_json(&self) -> Value {
+        match &self.parts[..] {
+            [one] if one.report.name.is_none() => {
+                let mut json = one.to_json();
+                json["host"] = "linux".into();
+                json
+            }
+            parts => json!({
+                "host": "linux",
+                "exit_code": self.exit_code(),
+                "enclaves": parts.iter().map(Done::to_json).collect::<Vec<_>>(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_threads_leave_a_cpu_for_who_decides() {
+        let seat = |inside| Seat { cores: vec![0], agent: 0, shares: false, inside };
+        let refusal = stay_outside(&[seat(true)]).unwrap_err();
+        assert_eq!(refusal.exit_code(), 3);
+        assert!(refusal.to_string().contains("--cpus"));
+    }
+}

@@ -1,0 +1,179 @@
+//! Latency and throughput of each variant under each load, or its saturation.
+//!
+//! An offloaded agent leaves the on-host agent's core to the workload. Where a scenario has agents
+//! of both kinds, each offloaded variant therefore runs twice: with as many workers as the on-host
+//! one (the price of the link), and with as many *cores* (the gain), under loads that are higher by
+//! the same factor. Where the machine has too few CPUs for the latter, that is left out and said; so
+//! is an on-host variant then that is an offloaded one by another name.
+//! At last the variants are compared under one load, if the scenario says so.
+
+use super::session::Session;
+use super::{Failure, Found, Ground, compare};
+use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant};
+
+/// A variant to run, and by how much its loads are higher than the scenario's.
+pub(super) struct Row {
+    /// The variant.
+    pub variant: Variant,
+    /// Its loads, as multiples of the scenario's.
+    pub factor: f64,
+}
+
+/// Every row that `cpus` CPUs are enough for, and what has to be said about those that are not there.
+pub(super) fn rows(scenario: &Scenario, cpus: usize) -> (Vec<Row>, Vec<(String, String)>) {
+    let is = |variant: &Variant, placement| {
+        variant.agent().is_some_and(|agent| agent.placement == placement)
+    };
+    let variants = &scenario.variants;
+    let mut rows: Vec<Row> =
+        variants.iter().map(|variant| Row { variant: variant.clone(), factor: 1.0 }).collect();
+    if !variants.iter().any(|variant| is(variant, Placement::OnHost)) {
+        return (rows, Vec::new());
+    }
+    let mut left_out = Vec::new();
+    for variant in variants.iter().filter(|variant| is(variant, Placement::Offload)) {
+        let mut more = variant.clone();
+        more.host.cores += 1;
+        more.name = format!("{}, equal cores", variant.name);
+        let needed = more.host.cores as usize + 2;
+        if cpus < needed {
+            let why = format!(
+                "left out: it needs {needed} CPUs (one for each worker, the agent and the \
+                 generator), this machine has {}",
+                cpus
+            );
+            left_out = vec![("comparison with equal cores".to_owned(), why)];
+            continue;
+        }
+        let factor = f64::from(more.host.cores) / f64::from(variant.host.cores);
+        rows.push(Row { variant: more, factor });
+    }
+    if !left_out.is_empty() {
+        rows.retain(|Row { variant, .. }| {
+            let offloaded =
+                variants.iter().find(|other| is(other, Placement::Offload) && same(other, variant));
+            let Some(offloaded) = offloaded.filter(|_| is(variant, Placement::OnHost)) else {
+                return true;
+            };
+            let why = format!(
+                "left out: with equal workers it is the same system as \"{}\", and there are too \
+                 few CPUs for equal cores",
+                offloaded.name
+            );
+            left_out.push((variant.name.clone(), why));
+            false
+        });
+    }
+    (rows, left_out)
+}
+
+/// Whether they differ in nothing but name and placement.
+fn same(one: &Variant, other: &Variant) -> bool {
+    let anywhere = |variant: &Variant| match variant.scheduler.clone() {
+        Scheduler::Agent(agent) => Some(Agent { placement: Placement::Offload, ..agent }),
+        Scheduler::Linux => None,
+    };
+    one.host == other.host && anywhere(one) == anywhere(other)
+}
+
+/// How many steps [`run`] will report.
+pub(super) fn steps(scenario: &Scenario, cpus: usize) -> u64 {
+    let rows = rows(scenario, cpus).0;
+    (rows.len() * steps_of_row(&scenario.run)) as u64 + compare::steps(scenario, &rows)
+}
+
+/// How many systems [`run`] will start.
+pub(super) fn sessions(scenario: &Scenario, cpus: usize) -> usize {
+    let rows = rows(scenario, cpus).0;
+    rows.len() + compare::steps(scenario, &rows) as usize
+}
+
+/// How many steps a row takes.
+pub(super) fn steps_of_row(run: &Run) -> usize {
+    match &run.load {
+        Load::Each(loads) => loads.len() + usize::from(run.refine > 0),
+        Load::Search { .. } => 1,
+    }
+}
+
+/// Runs all variants, one after the other.
+pub(super) fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
+    let (rows, left_out) = rows(ground.scenario, ground.cpus.len());
+    let mut found = Found { facts: left_out, ..Found::default() };
+    for Row { variant, factor } in &rows {
+        let mut session = Session::start(ground, variant)?;
+        match &ground.scenario.run.load {
+            Load::Each(loads) => {
+                let refines = ground.scenario.run.refine > 0;
+                for load in loads {
+                    let load = load * factor;
+                    ground.begin(&format!("{}: {:.0} k/s", variant.name, load / 1e3));
+                    session.step(load, refines)?;
+                    ground.end();
+                }
+                let refine = ground.scenario.run.refine;
+                if refine > 0 {
+                    ground.begin(&format!("{}: saturation between these", variant.name));
+                    session.refine(refine)?;
+                    ground.end();
+                }
+            }
+            Load::Search { low, high, probes } => {
+                ground.begin(&format!("{}: saturation", variant.name));
+                session.search(low * factor, high * factor, *probes)?;
+                ground.end();
+            }
+        }
+        if let Some(preempted) = session.preemptions() {
+            let policy = variant.agent().map_or("", |agent| &agent.policy);
+            found.facts.extend(preempted.facts(&variant.name, policy));
+        }
+        let result = session.finish(variant);
+        found.variants.push(result);
+    }
+    compare::run(ground, &rows, &mut found)?;
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::scenario;
+
+    const SCENARIO: &str = r#"name = "x"
+kind = "load"
+[run]
+loads_per_second = [1]
+[[variant]]
+name = "far"
+placement = "offload"
+policy = "fifo"
+[[variant]]
+name = "near"
+placement = "onhost"
+policy = "fifo"
+[[variant]]
+name = "near, deeper"
+placement = "onhost"
+policy = "fifo"
+prestage = 4
+"#;
+
+    fn scenario() -> Scenario {
+        scenario::parse(Path::new("x.toml"), SCENARIO, wave_sched::policies::NAMES).unwrap()
+    }
+
+    #[test]
+    fn an_on_host_twin_is_left_out_where_there_are_too_few_cpus_for_equal_cores() {
+        let scenario = scenario();
+        let names = |cpus| {
+            let (rows, left_out) = rows(&scenario, cpus);
+            let names: Vec<String> = rows.into_iter().map(|row| row.variant.name).collect();
+            (names.join("; "), left_out.len())
+        };
+        assert_eq!(names(3), ("far; near, deeper".to_owned(), 2));
+        assert_eq!(names(4), ("far; near; near, deeper; far, equal cores".to_owned(), 0));
+    }
+}

@@ -1,0 +1,319 @@
+//! The memory of RocksDB under an agent, beside the same run without one (Wave 7.4).
+//!
+//! Each variant is a process of its own ([`process`]) that fills a database, holds all of it in its block cache, and
+//! serves GETs at a fixed rate. Its resident set is read from outside, how long GETs took it tells itself.
+
+mod page;
+pub mod process;
+pub mod report;
+mod served;
+pub mod sim;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use wave_linux::memory::{
+    Enclave, Figures, Group, Options, Process, StartError, Stats, Swap, Zram,
+};
+use wave_memory::wire::STRIP_BYTES;
+use wave_workloads::cpu;
+use wave_workloads::recorder;
+
+use self::process::{INTERVAL, Interval, Order, Told};
+pub use self::report::MemoryResult;
+use self::report::{Compressed, Ran, Second};
+use self::served::{NICE, Served};
+use super::neighbours::{DISTURBING_CPUS, Neighbours};
+use super::seating::{self, Seating};
+use super::{Failure, Journal, describe, machine};
+use crate::memory::agent;
+use crate::memory::report::Sample;
+use crate::run::agent::AgentProcess;
+use crate::scenario::{Managed, Memory};
+use wave_lab::progress::Progress;
+use wave_report::slug;
+
+/// A process that tells nothing for so long hangs.
+const HEAR_PATIENCE: Duration = Duration::from_secs(30);
+/// The table has room for so many times the cache.
+const ROOM: u64 = 4;
+
+/// Runs each variant in turn, but for those that `journal` has. Agents write logs into the directory `record`, if there
+/// is one.
+pub fn run(
+    memory: &Memory,
+    quiet: bool,
+    record: Option<&Path>,
+    journal: &Journal,
+) -> Result<MemoryResult, Failure> {
+    let end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
+    }
+    if let Some(directory) = record {
+        std::fs::create_dir_all(directory).map_err(|error| {
+            Failure::Cannot(format!("{}: cannot be made: {error}", directory.display()))
+        })?;
+    }
+    let started = journal.started();
+    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let seating = seating::seat(&cpus, 1, 1);
+    // Agent, enclave and probe stay away from the CPU that serves.
+    cpu::pin_current_thread_to(&seating.housekeeping(&cpus)).map_err(Failure::cannot)?;
+    let progress = Progress::new(2 * memory.variants.len() as u64, quiet);
+    journal.follow(&progress);
+    progress.say(&super::planned(memory.variants.len() as u64, memory.seconds));
+    progress.say(&format!("{}: cpu {}: GETs; all else elsewhere", memory.name, seating.workers[0]));
+    // Taken down last.
+    let swap = Swap::set_up(memory.swap_bytes).map_err(Failure::cannot)?;
+    let before = Neighbours::now();
+    let ground = Ground { memory, seating, progress, swap, end, record };
+    let one = |variant: &Managed| -> Result<Ran, Failure> {
+        journal.point(&variant.name, || Kept::of(ground.variant(variant)?))?.ran()
+    };
+    let ran: Vec<Ran> = memory.variants.iter().map(one).collect::<Result<_, _>>()?;
+    let mut facts = ground.facts(&ran);
+    facts.extend(journal.fact());
+    if let Some((before, after)) = before.zip(Neighbours::now()) {
+        let others = after.cpus_since(&before);
+        let how = match others > DISTURBING_CPUS {
+            true => {
+                "measured over the whole run; the figures are disturbed: run again on a quiet machine"
+            }
+            false => "measured over the whole run",
+        };
+        facts.push((format!("other processes used {others:.2} CPUs"), how.to_owned()));
+    }
+    let seating = describe(&ground.seating);
+    let Ground { swap, .. } = ground;
+    swap.take_down().map_err(Failure::cannot)?;
+    let machine = machine::machine(cpus.len());
+    Ok(MemoryResult::new(memory, "user", started, machine, seating, ran, facts))
+}
+
+/// What the journal keeps of a variant.
+#[derive(Deserialize, Serialize)]
+struct Kept {
+    ran: Ran,
+    histograms: [String; 3],
+}
+
+impl Kept {
+    fn of(ran: Ran) -> Result<Kept, Failure> {
+        let histograms = ran.histograms.each_ref().map(recorder::encode);
+        Ok(Kept { ran, histograms })
+    }
+
+    fn ran(self) -> Result<Ran, Failure> {
+        let Kept { mut ran, histograms } = self;
+        for (histogram, text) in ran.histograms.iter_mut().zip(&histograms) {
+            *histogram = recorder::decode(text).map_err(Failure::cannot)?;
+        }
+        Ok(ran)
+    }
+}
+
+struct Ground<'a> {
+    memory: &'a Memory,
+    seating: Seating,
+    progress: Progress,
+    swap: Swap,
+    end: Arc<AtomicBool>,
+    record: Option<&'a Path>,
+}
+
+impl Ground<'_> {
+    fn look_whether_over(&self) -> Result<(), Failure> {
+        match self.end.load(Ordering::SeqCst) {
+            true => Err(Failure::Cannot("it was interrupted: everything is undone".to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn variant(&self, variant: &Managed) -> Result<Ran, Failure> {
+        let workload = self.memory.workload.clone();
+        self.progress
+            .begin(&format!("{}: filling RocksDB with {} keys", variant.name, workload.keys));
+        let order = Order {
+            workload,
+            folder: std::env::temp_dir(),
+            cpu: self.seating.workers[0],
+            shares_cpu: self.seating.workers_yield,
+        };
+        let mut served = Served::start(&order)?;
+        let ready = served.ready(|| self.look_whether_over())?;
+        self.progress.end();
+        self.progress.begin(&format!("{}: {:.0} s", variant.name, self.memory.seconds));
+        let target = Process::open(served.pid()).map_err(Failure::cannot)?;
+        let resident_before = Figures::of(&target).map_err(Failure::cannot)?.resident_bytes;
+        let manager = match &variant.policy {
+            Some(policy) => Some(self.manage(served.pid(), policy, &variant.name)?),
+            None => None,
+        };
+        served.begin()?;
+        let mut ran = Ran::new(variant, Some(ready), resident_before);
+        let began = Instant::now();
+        let mut heard = Instant::now();
+        while ran.seconds.last().is_none_or(|second| second.memory.seconds < self.memory.seconds) {
+            self.look_whether_over()?;
+            let Some(told) = served.hear(INTERVAL)? else {
+                if heard.elapsed() > HEAR_PATIENCE {
+                    let why = format!("RocksDB's process served nothing for {:?}", heard.elapsed());
+                    return Err(Failure::Cannot(why));
+                }
+                continue;
+            };
+            heard = Instant::now();
+            if let Told::Interval(interval) = told {
+                let sample = self.sample(&target, manager.as_ref(), began.elapsed())?;
+                let counts =
+                    interval.seconds - INTERVAL.as_secs_f64() >= self.memory.warmup_seconds;
+                add(&mut ran, &interval, sample, counts)?;
+            }
+        }
+        ran.compressed = Zram::of(self.swap.path()).map(|zram| Compressed {
+            held_bytes: zram.orig_bytes,
+            memory_bytes: zram.memory_used_bytes,
+        });
+        if let Some(Manager { enclave, .. }) = &manager {
+            ran.finish(&enclave.stats(), enclave.backend().name());
+        }
+        self.progress.end();
+        Ok(ran)
+    }
+
+    fn manage(&self, pid: i32, policy: &str, name: &str) -> Result<Manager, Failure> {
+        let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
+        let strips = (ROOM * self.memory.workload.cache_bytes).div_ceil(STRIP_BYTES) as u32;
+        let mut options = Options::new(socket, vec![Group::Process(pid)], strips);
+        options.limits.refaults_per_minute = self.memory.refaults_per_minute;
+        options.limits.pressure_percent = self.memory.pressure_percent;
+        let enclave = Enclave::start(options).map_err(|error| match error {
+            StartError::Target(_) | StartError::Nothing { .. } => Failure::Check(error.to_string()),
+            error => Failure::cannot(error),
+        })?;
+        let log = self.record.map(|folder| folder.join(format!("{}.wavelog", slug(name))));
+        let mut agent = agent::start(policy, enclave.socket(), log.as_deref())?;
+        agent::wait_until_attached(Some(&mut agent), &enclave)?;
+        Ok(Manager { agent, enclave })
+    }
+
+    fn sample(
+        &self,
+        target: &Process,
+        manager: Option<&Manager>,
+        time: Duration,
+    ) -> Result<Sample, Failure> {
+        let figures = Figures::of(target).map_err(Failure::cannot)?;
+        let (stats, agent_cpu) = match manager {
+            Some(Manager { agent, enclave }) => {
+                (enclave.stats(), agent.cpu_time().unwrap_or_default())
+            }
+            None => (Stats::default(), Duration::ZERO),
+        };
+        let Figures { resident_bytes, swapped_bytes, .. } = figures;
+        let zram = Zram::of(self.swap.path()).unwrap_or_default();
+        let stats = Stats {
+            resident_bytes,
+            swapped_bytes,
+            zram_bytes: zram.memory_used_bytes,
+            zram_held_bytes: zram.orig_bytes,
+            ..stats
+        };
+        Ok(Sample::of(&stats, time, agent_cpu))
+    }
+
+    fn facts(&self, ran: &[Ran]) -> Vec<(String, String)> {
+        let workload = &self.memory.workload;
+        let percent = |share: f64| share * 100.0;
+        let mut facts = Vec::new();
+        if let Some(ready) = &ran[0].ready {
+            facts.push((
+                format!("RocksDB {}", ready.version),
+                format!(
+                    "the system's library; {} keys, values of {} bytes, blocks of {}, none compressed; {} in the \
+                     block cache once all were read",
+                    workload.keys,
+                    workload.value_bytes,
+                    workload.block_bytes,
+                    crate::memory::size::show(ready.held_bytes)
+                ),
+            ));
+            facts.push((
+                format!("bare GET {} ns (p50), {} ns (p99)", ready.bare.p50_ns, ready.bare.p99_ns),
+                format!(
+                    "measured in \"{}\" before the run, of keys all over; spun out to {} us",
+                    ran[0].name, workload.service_us
+                ),
+            ));
+        }
+        facts.extend([
+            (
+                format!(
+                    "{:.1}% of the GETs go to the first {:.0}% of the keys",
+                    percent(workload.hot_gets),
+                    percent(workload.hot_keys)
+                ),
+                format!(
+                    "chosen; keys uniform on either side, {} GETs a second on one thread, arriving at random",
+                    workload.gets_per_second
+                ),
+            ),
+            (
+                format!("RocksDB's process has nice {NICE}"),
+                "so that other programs' work shows less; alike in every variant".to_owned(),
+            ),
+            (
+                format!("swap on {}", self.swap.path().display()),
+                format!(
+                    "{}, set up for the run",
+                    crate::memory::size::show(self.memory.swap_bytes)
+                ),
+            ),
+            (
+                format!(
+                    "page-outs wait above {:.1}% of the resident pages refaulted in a minute",
+                    percent(self.memory.refaults_per_minute)
+                ),
+                format!("chosen; or above {}% memory pressure", self.memory.pressure_percent),
+            ),
+        ]);
+        facts
+    }
+}
+
+/// The agent goes first.
+struct Manager {
+    agent: AgentProcess,
+    enclave: Enclave,
+}
+
+fn add(ran: &mut Ran, interval: &Interval, memory: Sample, counts: bool) -> Result<(), Failure> {
+    let read = |text: &str| recorder::decode(text).map_err(Failure::cannot);
+    let now = [read(&interval.gets)?, read(&interval.raw)?, read(&interval.maps)?];
+    let [gets, raw, maps] = &now;
+    let memory = Sample { seconds: interval.seconds, ..memory };
+    let p = |of: &Histogram<u64>, share| of.value_at_quantile(share);
+    ran.seconds.push(Second {
+        counts,
+        gets: Some(gets.len()),
+        get_p50_ns: Some(p(gets, 0.5)),
+        get_p99_ns: Some(p(gets, 0.99)),
+        raw_p50_ns: Some(p(raw, 0.5)),
+        raw_p99_ns: Some(p(raw, 0.99)),
+        map_max_ns: Some(maps.max()),
+        memory,
+    });
+    ran.wrong = Some(ran.wrong.unwrap_or(0) + interval.wrong);
+    if counts {
+        for (all, one) in ran.histograms.iter_mut().zip(&now) {
+            all.add(one).map_err(Failure::cannot)?;
+        }
+    }
+    Ok(())
+}

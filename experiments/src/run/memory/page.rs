@@ -1,0 +1,115 @@
+//! The page of a memory scenario, and its plots.
+
+use maud::html;
+
+use super::report::{MemoryResult, Ran, Second, Variant};
+use wave_lab::Failure;
+use wave_report::number::short;
+use wave_report::plot::curves::{self, Curve};
+use wave_report::{document, figure};
+
+impl MemoryResult {
+    /// Each plot by the name of its file.
+    pub(super) fn plots(&self) -> Result<Vec<(&'static str, String)>, Failure> {
+        let curve = |name: String, ran: &Ran, of: &dyn Fn(&Second) -> f64| -> Curve {
+            let points = ran.seconds.iter().map(|second| (second.memory.seconds, of(second)));
+            (name, points.collect())
+        };
+        // Without a process there are none.
+        let us = |ns: Option<u64>| ns.unwrap_or(0) as f64 / 1e3;
+        let (mut memory, mut gets, mut bare) = (Vec::new(), Vec::new(), Vec::new());
+        for Variant { ran, .. } in &self.variants {
+            let name = &ran.name;
+            let mib = |second: &Second| second.memory.resident_bytes as f64 / f64::from(1 << 20);
+            memory.push(curve(name.clone(), ran, &mib));
+            if ran.ready.is_none() {
+                continue;
+            }
+            gets.push(curve(format!("{name}: p50"), ran, &|second| us(second.get_p50_ns)));
+            gets.push(curve(format!("{name}: p99"), ran, &|second| us(second.get_p99_ns)));
+            bare.push(curve(format!("{name}: p50"), ran, &|second| us(second.raw_p50_ns)));
+            bare.push(curve(format!("{name}: p99"), ran, &|second| us(second.raw_p99_ns)));
+        }
+        let mut plots = vec![("resident.svg", curves::draw("Resident set", "MiB", &memory))];
+        if !gets.is_empty() {
+            let gets = curves::draw("GETs, from when they were due", "us", &gets);
+            plots.push(("gets.svg", gets));
+            plots.push(("bare-gets.svg", curves::draw("GETs alone", "us", &bare)));
+        }
+        if let Some(Variant { ran, .. }) =
+            self.variants.iter().find(|variant| variant.compared.is_some())
+        {
+            let title = format!("{}: batches by the time between their last two scans", ran.name);
+            plots.push(("periods.svg", curves::draw(&title, "% of the batches", &shares(ran))));
+        }
+        let drawn = plots.into_iter().map(|(name, svg)| {
+            svg.map(|svg| (name, svg))
+                .map_err(|error| Failure::Cannot(format!("{name}: cannot be drawn: {error}")))
+        });
+        drawn.collect()
+    }
+
+    /// The whole page.
+    pub(super) fn page(&self, plots: &[(&str, String)]) -> String {
+        let (head, rows) = self.table();
+        let machine = &self.machine;
+        let body = html! {
+            p.lead { (self.description) }
+            @if let Some(text) = self.simulated() { p { strong { (text) } } }
+            dl {
+                dt { "Started" } dd { (self.started) }
+                dt { "Version" } dd { (self.version) ", seed " (self.seed) }
+                dt { "Machine" } dd { (machine.model) ", " (machine.cpus) " CPUs, " (machine.kernel) }
+                dt { "Seating" } dd { (self.seating) }
+            }
+            section {
+                h2 { "With and without" }
+                p { "Latencies are those after the warm-up, in microseconds; GETs count from when they were due." }
+                div.scroll { table {
+                    thead { tr { @for (index, name) in head.iter().enumerate() { th.n[index > 0] { (name) } } } }
+                    tbody { @for row in &rows { tr { @for (index, cell) in row.iter().enumerate() {
+                        td.n[index > 0] { (cell) }
+                    } } } }
+                } }
+                @for Variant { ran, compared, .. } in &self.variants {
+                    @if let Some(compared) = compared { h3 { (ran.name) } pre { (compared.text()) } }
+                }
+            }
+            section {
+                h2 { "Over time" }
+                @for (_, svg) in plots { (figure(svg)) }
+            }
+            section {
+                h2 { "Fitted, measured, assumed" }
+                div.scroll { table {
+                    thead { tr { th { "what" } th { "how it is known" } } }
+                    tbody { @for (what, how) in &self.facts { tr { td { (what) } td { (how) } } } }
+                } }
+            }
+        };
+        document(&self.scenario, &body)
+    }
+}
+
+/// A curve per time between scans, in percent of the batches.
+fn shares(ran: &Ran) -> Vec<Curve> {
+    let times = || ran.seconds.iter().flat_map(|second| &second.memory.batches_by_interval_ms);
+    let mut classes: Vec<u32> = times().map(|(ms, _)| *ms).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    let share = |second: &Second, class: u32| {
+        let batches = &second.memory.batches_by_interval_ms;
+        let all: u64 = batches.iter().map(|(_, count)| count).sum();
+        let found = batches.iter().find(|(ms, _)| *ms == class).map_or(0, |(_, count)| *count);
+        100.0 * found as f64 / all.max(1) as f64
+    };
+    let curve = |class: u32| {
+        let name = match class {
+            0 => "not yet twice".to_owned(),
+            ms => format!("{} s and more", short(f64::from(ms) / 1e3)),
+        };
+        let points = ran.seconds.iter().map(|second| (second.memory.seconds, share(second, class)));
+        (name, points.collect())
+    };
+    classes.into_iter().map(curve).collect()
+}

@@ -1,0 +1,621 @@
+//! What came of it: tables, one JSON object, and a folder with a page, plots and a row per second.
+
+use std::path::{Path, PathBuf};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use wave_linux::memory::Stats;
+use wave_workloads::recorder::{self, Latency};
+
+use super::process::Ready;
+use crate::memory::report::Sample;
+use crate::memory::size::{show, show_signed};
+use crate::run::{Failure, machine};
+use crate::scenario::{Managed, Memory};
+use wave_report::Directory;
+use wave_report::model::Machine;
+use wave_report::number::{micros, short};
+
+/// The paper's measure of what managing memory costs.
+const PER_BYTES: f64 = (4_u64 << 30) as f64;
+/// The load was served if so much of it was.
+const SERVED: f64 = 0.99;
+
+/// One second of a variant. What a process serves is none where there is no process, but a model of its memory.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Second {
+    /// Whether it is after the warm-up.
+    pub counts: bool,
+    /// GETs that were served.
+    pub gets: Option<u64>,
+    /// From when they were due.
+    pub get_p50_ns: Option<u64>,
+    /// The same.
+    pub get_p99_ns: Option<u64>,
+    /// The GETs alone.
+    pub raw_p50_ns: Option<u64>,
+    /// The same.
+    pub raw_p99_ns: Option<u64>,
+    /// The longest that mapping took.
+    pub map_max_ns: Option<u64>,
+    /// How memory was at its end.
+    pub memory: Sample,
+}
+
+/// What is in compressed swap at the end.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Compressed {
+    /// Before compression.
+    pub held_bytes: u64,
+    /// What it takes itself.
+    pub memory_bytes: u64,
+}
+
+/// One variant.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Ran {
+    /// As in the scenario.
+    pub name: String,
+    /// As in the scenario; none: nobody decided.
+    pub policy: Option<String>,
+    /// How access bits were read.
+    pub backend: Option<String>,
+    /// The database, before the first GET; none where there is no process.
+    pub ready: Option<Ready>,
+    /// Before the first GET.
+    pub resident_before_bytes: u64,
+    /// Each second.
+    pub seconds: Vec<Second>,
+    /// GETs, GETs alone, and mapping: after the warm-up.
+    #[serde(skip, default = "histograms")]
+    pub histograms: [Histogram<u64>; 3],
+    /// GETs whose key or value was not what was written, also in the warm-up; none where there is no process.
+    pub wrong: Option<u64>,
+    /// In swap, at the end.
+    pub compressed: Option<Compressed>,
+    /// Outcomes of the agent's decisions.
+    pub outcomes: Vec<(String, u64)>,
+    /// Page-outs held back: for refaults, and for pressure.
+    pub held_back: [u64; 2],
+    /// Agents that were lost.
+    pub lost_agents: u64,
+}
+
+fn histograms() -> [Histogram<u64>; 3] {
+    std::array::from_fn(|_| recorder::histogram())
+}
+
+impl Ran {
+    /// Before its first GET.
+    pub fn new(variant: &Managed, ready: Option<Ready>, resident_before_bytes: u64) -> Ran {
+        Ran {
+            name: variant.name.clone(),
+            policy: variant.policy.clone(),
+            backend: None,
+            wrong: ready.as_ref().map(|_| 0),
+            ready,
+            resident_before_bytes,
+            seconds: Vec::new(),
+            histograms: histograms(),
+            compressed: None,
+            outcomes: Vec::new(),
+            held_back: [0; 2],
+            lost_agents: 0,
+        }
+    }
+
+    /// Takes what its enclave tells at the end.
+    pub fn finish(&mut self, stats: &Stats, backend: &str) {
+        let outcomes = stats.outcomes.iter();
+        self.outcomes = outcomes.map(|(code, count)| (code.name().to_owned(), *count)).collect();
+        self.held_back = [stats.totals.held_for_refaults, stats.totals.held_for_pressure];
+        (self.lost_agents, self.backend) = (stats.lost_agents, Some(backend.to_owned()));
+    }
+
+    fn latency(&self, of: usize) -> Option<Latency> {
+        self.ready.as_ref().map(|_| Latency::of(&self.histograms[of]))
+    }
+
+    /// After the warm-up.
+    fn counted(&self) -> &[Second] {
+        let from = self.seconds.iter().position(|second| second.counts);
+        &self.seconds[from.unwrap_or(self.seconds.len())..]
+    }
+
+    /// Of what is counted: how long it is, and how much of a sample's counter is in it.
+    fn over(&self, of: impl Fn(&Sample) -> f64) -> Option<(f64, f64)> {
+        let (first, last) = (self.counted().first()?, self.counted().last()?);
+        let seconds = last.memory.seconds - first.memory.seconds;
+        (seconds > 0.0).then(|| (seconds, of(&last.memory) - of(&first.memory)))
+    }
+
+    fn summary(&self) -> Summary {
+        let [gets, raw, maps] = [0, 1, 2].map(|of| self.latency(of));
+        let last = self.seconds.last().map(|second| second.memory.clone()).unwrap_or_default();
+        let counted = self.counted();
+        let (first, end) = (counted.first(), counted.last());
+        let time =
+            first.zip(end).map_or(0.0, |(first, end)| end.memory.seconds - first.memory.seconds);
+        let served = counted.iter().skip(1).map(|second| second.gets).sum::<Option<u64>>();
+        let served = served.filter(|_| self.ready.is_some());
+        Summary {
+            gets_per_second: served.map(|gets| if time > 0.0 { gets as f64 / time } else { 0.0 }),
+            get: gets,
+            raw_get: raw,
+            map: maps,
+            resident_after_bytes: last.resident_bytes,
+            swapped_after_bytes: last.swapped_bytes,
+        }
+    }
+}
+
+/// A variant in short: latencies after the warm-up, memory at the end.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Summary {
+    gets_per_second: Option<f64>,
+    get: Option<Latency>,
+    raw_get: Option<Latency>,
+    map: Option<Latency>,
+    resident_after_bytes: u64,
+    swapped_after_bytes: u64,
+}
+
+/// A variant with a policy, beside the one without.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Compared {
+    /// 1 - resident at the end / before the first GET.
+    resident_reduction: f64,
+    /// GETs from when they were due, with / without.
+    get_p50_ratio: Option<f64>,
+    get_p99_ratio: Option<f64>,
+    /// GETs alone, with / without.
+    raw_get_p50_ratio: Option<f64>,
+    raw_get_p99_ratio: Option<f64>,
+    /// CPU time of host thread and agent after the warm-up, as a share of one core, per 4 GiB of what the process
+    /// has in memory and in swap.
+    daemon_core_share: Option<f64>,
+    /// The same, not per 4 GiB.
+    daemon_core_share_whole: Option<f64>,
+    /// What is in swap at the end, less what compressed swap takes itself for it.
+    net_saved_bytes: Option<i64>,
+    /// Pages that came back because they were touched, after the warm-up, and from the first GET on.
+    refaults: f64,
+    refaults_per_second: Option<f64>,
+    refaults_in_all: u64,
+    /// Mapping, touching and unmapping in the process.
+    map_p999_ns: Option<u64>,
+    map_p999_ns_without: Option<u64>,
+    map_max_ns: Option<u64>,
+    map_max_ns_without: Option<u64>,
+}
+
+impl Compared {
+    fn new(with: &Ran, without: &Ran) -> Compared {
+        let ratio = |with: Option<Latency>, without: Option<Latency>, of: fn(&Latency) -> u64| {
+            let (with, without) = (of(&with?), of(&without?));
+            (without > 0).then(|| with as f64 / without as f64)
+        };
+        let map = |summary: &Summary, of: fn(&Latency) -> u64| summary.map.as_ref().map(of);
+        let (end, other) = (with.summary(), without.summary());
+        let last = with.seconds.last().map(|second| second.memory.clone()).unwrap_or_default();
+        let cpu = with.over(|sample| sample.host_cpu_seconds + sample.agent_cpu_seconds);
+        let share = cpu.map(|(seconds, spent)| spent / seconds);
+        let managed = (end.resident_after_bytes + end.swapped_after_bytes) as f64;
+        let refaults = with.over(|sample| sample.refaults as f64);
+        let before = with.resident_before_bytes.max(1) as f64;
+        Compared {
+            resident_reduction: 1.0 - end.resident_after_bytes as f64 / before,
+            get_p50_ratio: ratio(end.get, other.get, |latency| latency.p50_ns),
+            get_p99_ratio: ratio(end.get, other.get, |latency| latency.p99_ns),
+            raw_get_p50_ratio: ratio(end.raw_get, other.raw_get, |latency| latency.p50_ns),
+            raw_get_p99_ratio: ratio(end.raw_get, other.raw_get, |latency| latency.p99_ns),
+            daemon_core_share: share.map(|share| share * PER_BYTES / managed.max(1.0)),
+            daemon_core_share_whole: share,
+            net_saved_bytes: last.net_saved_bytes,
+            refaults: refaults.map_or(0.0, |(_, count)| count),
+            refaults_per_second: refaults.map(|(seconds, count)| count / seconds),
+            refaults_in_all: last.refaults,
+            map_p999_ns: map(&end, |latency| latency.p999_ns),
+            map_p999_ns_without: map(&other, |latency| latency.p999_ns),
+            map_max_ns: map(&end, |latency| latency.max_ns),
+            map_max_ns_without: map(&other, |latency| latency.max_ns),
+        }
+    }
+
+    /// What stands below the table.
+    pub(super) fn text(&self) -> String {
+        let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), short);
+        let percent = |share: Option<f64>| {
+            share.map_or("-".to_owned(), |share| format!("{}%", short(share * 100.0)))
+        };
+        [
+            format!("resident reduction: {}", percent(Some(self.resident_reduction))),
+            format!(
+                "GET with / without: p50 {}, p99 {}",
+                ratio(self.get_p50_ratio),
+                ratio(self.get_p99_ratio)
+            ),
+            format!(
+                "bare GET with / without: p50 {}, p99 {}",
+                ratio(self.raw_get_p50_ratio),
+                ratio(self.raw_get_p99_ratio)
+            ),
+            format!(
+                "host thread and agent: {} of one core per 4 GiB, {} in all",
+                percent(self.daemon_core_share),
+                percent(self.daemon_core_share_whole)
+            ),
+            format!("net saved: {}", self.net_saved_bytes.map_or("-".to_owned(), show_signed)),
+            format!(
+                "refaults after the warm-up: {:.0} ({}/s), from the first GET on: {}",
+                self.refaults,
+                ratio(self.refaults_per_second),
+                self.refaults_in_all
+            ),
+        ]
+        .join("\n")
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Variant {
+    #[serde(flatten)]
+    pub(super) ran: Ran,
+    #[serde(flatten)]
+    summary: Summary,
+    /// None of the first, which the others are compared with.
+    pub(super) compared: Option<Compared>,
+}
+
+/// A whole run. On top are the figures of the first variant that has a policy.
+#[derive(Debug, Serialize)]
+pub struct MemoryResult {
+    pub(super) scenario: String,
+    /// `user`, this machine, or `sim`, a simulated one.
+    pub(super) host: &'static str,
+    kind: &'static str,
+    pub(super) description: String,
+    pub(super) seed: u64,
+    pub(super) version: &'static str,
+    pub(super) machine: Machine,
+    pub(super) seating: String,
+    pub(super) started: String,
+    #[serde(flatten)]
+    headline: Option<Compared>,
+    pub(super) variants: Vec<Variant>,
+    pub(super) facts: Vec<(String, String)>,
+}
+
+impl MemoryResult {
+    /// Of variants of which the first has no policy.
+    pub fn new(
+        memory: &Memory,
+        host: &'static str,
+        started: String,
+        machine: Machine,
+        seating: String,
+        ran: Vec<Ran>,
+        mut facts: Vec<(String, String)>,
+    ) -> MemoryResult {
+        let compare = |with: &Ran| with.policy.is_some().then(|| Compared::new(with, &ran[0]));
+        let compared: Vec<Option<Compared>> = ran.iter().map(compare).collect();
+        let headline = compared.iter().flatten().next().cloned();
+        let variants = ran.into_iter().zip(compared);
+        let variants =
+            variants.map(|(ran, compared)| Variant { summary: ran.summary(), ran, compared });
+        let variants: Vec<Variant> = variants.collect();
+        let offered = memory.workload.gets_per_second;
+        for Variant { ran, summary, .. } in &variants {
+            if let Some(served) = summary.gets_per_second.filter(|gets| *gets < SERVED * offered) {
+                facts.push((
+                    format!(
+                        "warning: {}: {served:.0} GETs a second were served of {offered:.0}",
+                        ran.name
+                    ),
+                    "latencies are those of a backlog: run again on a quiet machine, or with fewer"
+                        .to_owned(),
+                ));
+            }
+        }
+        MemoryResult {
+            scenario: memory.name.clone(),
+            host,
+            kind: "memory",
+            description: memory.description.clone(),
+            seed: memory.workload.seed,
+            version: machine::version(),
+            machine,
+            seating,
+            started,
+            headline,
+            variants,
+            facts,
+        }
+    }
+
+    /// Checks that failed, in words.
+    pub fn failed(&self) -> Vec<String> {
+        let mut failed = Vec::new();
+        for Variant { ran, .. } in &self.variants {
+            let name = &ran.name;
+            if let Some(wrong) = ran.wrong.filter(|wrong| *wrong > 0) {
+                failed.push(format!("{name}: {wrong} GETs did not get what was written"));
+            }
+            if ran.lost_agents > 0 {
+                failed.push(format!("{name}: {} agents were lost", ran.lost_agents));
+            }
+        }
+        failed
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let (head, rows) = self.table();
+        let mut table = wave_lab::table(&head);
+        rows.into_iter().for_each(|row| {
+            table.add_row(row);
+        });
+        let simulated = self.simulated().map_or_else(String::new, |text| text + "\n\n");
+        let mut text = format!("{simulated}{table}\n");
+        for Variant { ran, compared, .. } in &self.variants {
+            if let Some(compared) = compared {
+                let [refaults, pressure] = ran.held_back;
+                text.push_str(&format!(
+                    "\n{}\n{}\npage-outs held back: {refaults} for refaults, {pressure} for memory pressure\n",
+                    ran.name,
+                    compared.text()
+                ));
+            }
+        }
+        text.push_str(&format!("\nSeating: {}\n", self.seating));
+        for (what, how) in &self.facts {
+            text.push_str(&format!("{what}: {how}\n"));
+        }
+        text
+    }
+
+    /// What is said of a run that no machine has made.
+    pub(super) fn simulated(&self) -> Option<String> {
+        wave_report::model::simulated(self.host, &self.machine)
+    }
+
+    /// A row per variant. Times are in microseconds.
+    pub(super) fn table(&self) -> ([&'static str; 12], Vec<Vec<String>>) {
+        let head = [
+            "variant",
+            "GETs/s",
+            "GET p50 us",
+            "p99 us",
+            "bare p50",
+            "bare p99",
+            "map p99.9",
+            "worst",
+            "resident before",
+            "at the end",
+            "in swap",
+            "compressed to",
+        ];
+        let row = |Variant { ran, summary, .. }: &Variant| {
+            let Summary { get, raw_get, map, .. } = summary;
+            let compressed = ran.compressed.filter(|_| summary.swapped_after_bytes > 0);
+            let compressed = compressed.map_or(String::new(), |swap| {
+                format!("{:.0}%", 100.0 * swap.memory_bytes as f64 / swap.held_bytes as f64)
+            });
+            let time = |latency: &Option<Latency>, of: fn(&Latency) -> u64| {
+                latency.as_ref().map_or_else(|| "-".to_owned(), |latency| micros(of(latency)))
+            };
+            vec![
+                ran.name.clone(),
+                summary.gets_per_second.map_or_else(|| "-".to_owned(), |gets| format!("{gets:.0}")),
+                time(get, |latency| latency.p50_ns),
+                time(get, |latency| latency.p99_ns),
+                time(raw_get, |latency| latency.p50_ns),
+                time(raw_get, |latency| latency.p99_ns),
+                time(map, |latency| latency.p999_ns),
+                time(map, |latency| latency.max_ns),
+                show(ran.resident_before_bytes),
+                show(summary.resident_after_bytes),
+                show(summary.swapped_after_bytes),
+                compressed,
+            ]
+        };
+        (head, self.variants.iter().map(row).collect())
+    }
+
+    /// Writes everything under `out`, in a directory named after the scenario, which is returned.
+    pub fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
+        let plots = self.plots()?;
+        let json = serde_json::to_vec_pretty(self).map_err(Failure::cannot)?;
+        let rows = self.rows().map_err(Failure::cannot)?;
+        let write = || {
+            let directory = wave_report::folder(out, &self.scenario, self.host);
+            wave_report::check_host(&directory, self.host)?;
+            let directory = Directory::create(directory)?;
+            directory.write("results.json", &json)?;
+            directory.write("seconds.csv", &rows)?;
+            for (name, svg) in &plots {
+                directory.write(name, svg.as_bytes())?;
+            }
+            directory.replace("histograms", &self.histograms())?;
+            directory.write("report.html", self.page(&plots).as_bytes())?;
+            Ok::<_, wave_report::ReportError>(directory.into_path())
+        };
+        write().map_err(Failure::cannot)
+    }
+
+    fn histograms(&self) -> Vec<(String, String)> {
+        let names = ["get", "bare-get", "map"];
+        let of = |Variant { ran, .. }: &Variant| {
+            let slug = wave_report::slug(&ran.name);
+            let files = names.iter().zip(&ran.histograms).filter(|_| ran.ready.is_some());
+            let files = files.map(move |(name, histogram)| {
+                (format!("{slug}-{name}.b64"), recorder::encode(histogram) + "\n")
+            });
+            files.collect::<Vec<_>>()
+        };
+        self.variants.iter().flat_map(of).collect()
+    }
+
+    fn rows(&self) -> Result<Vec<u8>, csv::Error> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record([
+            "variant",
+            "seconds",
+            "counts",
+            "gets",
+            "get_p50_ns",
+            "get_p99_ns",
+            "raw_p50_ns",
+            "raw_p99_ns",
+            "map_max_ns",
+            "resident_bytes",
+            "swapped_bytes",
+            "net_saved_bytes",
+            "refaults",
+            "pages_out",
+            "host_cpu_seconds",
+            "agent_cpu_seconds",
+            "held",
+        ])?;
+        let text = |number: Option<u64>| number.map_or_else(String::new, |n| n.to_string());
+        for Variant { ran, .. } in &self.variants {
+            for second in &ran.seconds {
+                let memory = &second.memory;
+                let numbers = [
+                    second.gets,
+                    second.get_p50_ns,
+                    second.get_p99_ns,
+                    second.raw_p50_ns,
+                    second.raw_p99_ns,
+                    second.map_max_ns,
+                    Some(memory.resident_bytes),
+                    Some(memory.swapped_bytes),
+                ];
+                let mut row = vec![
+                    ran.name.clone(),
+                    format!("{:.3}", memory.seconds),
+                    u8::from(second.counts).to_string(),
+                ];
+                row.extend(numbers.map(text));
+                row.push(memory.net_saved_bytes.map_or_else(String::new, |net| net.to_string()));
+                row.extend([memory.refaults, memory.pages_out].map(|number| number.to_string()));
+                row.push(format!("{:.3}", memory.host_cpu_seconds));
+                row.push(format!("{:.3}", memory.agent_cpu_seconds));
+                row.push(memory.held.clone().unwrap_or_default());
+                writer.write_record(row)?;
+            }
+        }
+        writer.into_inner().map_err(|error| error.into_error().into())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Ten seconds, of which the last five count; GETs take `get_us`, and the GETs in the warm-up take ever so long.
+    fn ran(policy: Option<&str>, get_us: u64, resident_mib: u64) -> Ran {
+        let variant = Managed {
+            name: policy.unwrap_or("without").to_owned(),
+            policy: policy.map(str::to_owned),
+        };
+        let ready =
+            Ready { version: "7.8.3".into(), bare: Latency::default(), held_bytes: 900 << 20 };
+        let mut ran = Ran::new(&variant, Some(ready), 1 << 30);
+        for second in 1..=10 {
+            let counts = second > 5;
+            let resident_bytes = if counts { resident_mib << 20 } else { 1 << 30 };
+            ran.seconds.push(Second {
+                counts,
+                gets: Some(1_000),
+                get_p50_ns: Some(get_us * 1_000),
+                get_p99_ns: Some(get_us * 1_000),
+                raw_p50_ns: Some(2_000),
+                raw_p99_ns: Some(3_000),
+                map_max_ns: Some(10_000),
+                memory: Sample {
+                    seconds: f64::from(second),
+                    resident_bytes,
+                    swapped_bytes: (1 << 30) - resident_bytes,
+                    net_saved_bytes: Some(1 << 20),
+                    refaults: 7 * second as u64,
+                    host_cpu_seconds: 0.03 * f64::from(second),
+                    agent_cpu_seconds: 0.01 * f64::from(second),
+                    batches_by_interval_ms: vec![(600, 30), (4800, 10)],
+                    ..Sample::default()
+                },
+            });
+            if counts {
+                ran.histograms[0].record_n(get_us * 1_000, 1_000).unwrap();
+                ran.histograms[1].record_n(2_000, 1_000).unwrap();
+                ran.histograms[2].record_n(10_000, 1_000).unwrap();
+            }
+        }
+        ran
+    }
+
+    /// A result with all that a native run has, in made-up figures.
+    pub fn native(memory: &Memory) -> MemoryResult {
+        let machine = Machine { cpus: 2, model: "m".into(), kernel: "6.1".into() };
+        let mut ran = vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)];
+        ran[1].compressed = Some(Compressed { held_bytes: 2, memory_bytes: 1 });
+        MemoryResult::new(memory, "user", "now".into(), machine, "seats".into(), ran, Vec::new())
+    }
+
+    fn result(ran: Vec<Ran>) -> MemoryResult {
+        let text = "name = \"m\"\nkind = \"memory\"\n[workload]\ngets_per_second = 1000\n\
+                    [[variant]]\nname = \"without\"\n[[variant]]\nname = \"sol\"\npolicy = \"sol\"\n";
+        let memory = crate::scenario::parse_memory(Path::new("m.toml"), text).unwrap();
+        let machine = Machine { cpus: 2, model: "m".into(), kernel: "6.1".into() };
+        MemoryResult::new(&memory, "user", "now".into(), machine, "seats".into(), ran, Vec::new())
+    }
+
+    #[test]
+    fn what_is_compared_is_what_came_after_the_warm_up() {
+        let result = result(vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)]);
+        let json: serde_json::Value = serde_json::to_value(&result).unwrap();
+        let near = |name: &str, expected: f64| {
+            let found = json[name].as_f64().unwrap();
+            assert!((found - expected).abs() < 0.01 * expected, "{name}: {found}");
+        };
+        near("resident_reduction", 0.75);
+        near("get_p50_ratio", 1.2);
+        near("raw_get_p99_ratio", 1.0);
+        // 0.04 of a core, for 1 GiB in memory and in swap.
+        near("daemon_core_share", 0.16);
+        near("net_saved_bytes", f64::from(1 << 20));
+        near("refaults", 28.0);
+        assert_eq!(json["variants"][0]["gets_per_second"], 1000.0);
+        assert!(result.failed().is_empty());
+        assert!(!result.text().contains("warning"));
+    }
+
+    #[test]
+    fn what_is_wrong_fails_and_what_was_not_served_is_said() {
+        let mut with = ran(Some("sol"), 24, 256);
+        (with.wrong, with.lost_agents) = (Some(3), 1);
+        with.seconds.iter_mut().for_each(|second| second.gets = Some(900));
+        let result = result(vec![ran(None, 20, 1024), with]);
+        assert_eq!(
+            result.failed(),
+            ["sol: 3 GETs did not get what was written", "sol: 1 agents were lost"]
+        );
+        assert!(result.text().contains("warning: sol: 900 GETs a second were served of 1000"));
+    }
+
+    #[test]
+    fn every_file_of_the_report_is_there() {
+        let out = tempfile::tempdir().unwrap();
+        let folder = result(vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)]).write(out.path());
+        let folder = folder.unwrap();
+        let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
+        assert_eq!(page.matches("<svg").count(), 4);
+        let rows = std::fs::read_to_string(folder.join("seconds.csv")).unwrap();
+        assert_eq!(rows.lines().count(), 1 + 2 * 10);
+        for file in ["results.json", "resident.svg", "gets.svg", "bare-gets.svg", "periods.svg"] {
+            assert!(folder.join(file).exists(), "{file}");
+        }
+        let gets = std::fs::read_to_string(folder.join("histograms/sol-get.b64")).unwrap();
+        assert_eq!(recorder::decode(gets.trim()).unwrap().len(), 5_000);
+    }
+}

@@ -1,0 +1,381 @@
+//! Running a scenario: what is started where, loaded, and measured.
+//!
+//! [`run`] knows the kinds of scenarios; each has a file of its own. All of them start systems
+//! ([`system`]) seated by one rule ([`seating`]), and load them from the calling thread.
+
+pub mod agent;
+mod chaos;
+mod compare;
+mod crash;
+mod enclaves;
+mod ideal;
+pub mod journal;
+mod ladder;
+pub mod linux;
+mod load;
+pub mod machine;
+pub mod memory;
+mod neighbours;
+mod point;
+mod preemptions;
+pub mod probe;
+mod recording;
+pub mod rpc;
+pub mod seating;
+mod service;
+mod session;
+pub mod sim;
+mod system;
+mod verdict;
+
+use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wave_workloads::arrivals::Mix;
+use wave_workloads::cpu;
+
+pub use journal::Journal;
+pub use service::Work;
+pub use session::failed_point;
+pub use wave_lab::Failure;
+
+use crate::live::Feed;
+use crate::scenario::{Kind, Machine, Scenario, Variant, Workload, defaults};
+use neighbours::{DISTURBING_CPUS, Neighbours};
+use recording::{Logs, Recording};
+use seating::Seating;
+use service::Service;
+use wave_lab::progress::Progress;
+use wave_report::RunResult;
+use wave_report::model::{SATURATION_LIMIT_US, SATURATION_SERVED, VariantResult};
+use wave_workloads::point::Limits;
+
+/// A command's exit code; 128 and more for a signal, as shells have it.
+pub fn exit_code(status: ExitStatus) -> u8 {
+    let signal = || status.signal().map_or(1, |signal| 128 + signal);
+    u8::try_from(status.code().unwrap_or_else(signal)).unwrap_or(1)
+}
+
+/// A run that came to its end.
+#[derive(Debug)]
+pub struct Finished {
+    /// What was measured.
+    pub result: RunResult,
+    /// Checks that failed, in words; empty where all is well.
+    pub failed: Vec<String>,
+}
+
+/// What every kind of scenario stands on.
+struct Ground<'a> {
+    scenario: &'a Scenario,
+    cpus: Vec<usize>,
+    service: Arc<Service>,
+    progress: Progress,
+    feed: Feed,
+    recording: Option<Arc<Recording>>,
+    /// The time of each session for repeating disturbed points.
+    patience: Duration,
+    /// What is kept of points.
+    journal: &'a Journal,
+    /// Systems that were started for points of their own.
+    sessions: Cell<u32>,
+}
+
+impl Ground<'_> {
+    /// A step begins.
+    fn begin(&self, what: &str) {
+        self.progress.begin(what);
+        self.feed.step(what);
+    }
+
+    /// Where the agents of a variant, or of an enclave of one, write their logs.
+    fn logs(&self, of: &str) -> Option<Logs> {
+        self.recording.as_ref().map(|recording| recording.logs(of))
+    }
+
+    /// It is done.
+    fn end(&self) {
+        self.progress.end();
+    }
+}
+
+/// What a kind of scenario finds.
+#[derive(Debug, Default)]
+struct Found {
+    variants: Vec<VariantResult>,
+    facts: Vec<(String, String)>,
+    extra: serde_json::Value,
+    failed: Vec<String>,
+}
+
+/// Runs `scenario` from the calling thread, which becomes the generator: it is pinned, and may
+/// not run anything else meanwhile. `feed` is told what runs. Agents write logs into the directory
+/// `record`, if there is one. Points that `journal` has are not run.
+pub fn run(
+    scenario: &Scenario,
+    quiet: bool,
+    feed: Feed,
+    record: Option<&Path>,
+    journal: &Journal,
+) -> Result<Finished, Failure> {
+    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    let started = journal.started();
+    let steps = match scenario.kind {
+        Kind::Load => load::steps(scenario, cpus.len()),
+        Kind::Ladder => ladder::steps(scenario),
+        Kind::Crash(_) => scenario.variants.len() as u64,
+        Kind::Enclaves(_) => enclaves::steps(scenario),
+        Kind::Chaos(_) => scenario.variants.len() as u64,
+    };
+    let sessions = match scenario.kind {
+        Kind::Load => load::sessions(scenario, cpus.len()),
+        _ => steps as usize,
+    };
+    enough_cpus(most_cores(scenario), cpus.len(), &scenario.name)?;
+    let progress = Progress::new(steps + 2, quiet);
+    journal.follow(&progress);
+    progress.say(&planned(steps, scenario.run.seconds));
+    let simulated_only = simulated_only(scenario);
+    if let Some((what, how)) = &simulated_only {
+        progress.say(&format!("{}: {what}: {how}", scenario.name));
+    }
+    let seating = seating_of(scenario, &cpus);
+    progress.say(&format!("{}: {seating}", scenario.name));
+    feed.title(&scenario.name);
+    feed.step("filling RocksDB");
+    let service = Service::open(&scenario.workload, seating.workers[0], &progress)?;
+    let before = Neighbours::now();
+    let ground = Ground {
+        scenario,
+        cpus,
+        service: Arc::new(service),
+        progress,
+        feed,
+        recording: record
+            .map(|directory| Recording::start(directory, &scenario.name, scenario.run.seed))
+            .transpose()?,
+        patience: verdict::patience(&scenario.kind, sessions),
+        journal,
+        sessions: Cell::new(0),
+    };
+    let found = match scenario.kind {
+        Kind::Load => load::run(&ground),
+        Kind::Ladder => ladder::run(&ground),
+        Kind::Crash(times) => crash::run(&ground, times),
+        Kind::Enclaves(enclaves) => enclaves::run(&ground, enclaves),
+        Kind::Chaos(chaos) => chaos::run(&ground, chaos),
+    }?;
+    let mut facts = ground.service.facts();
+    facts.extend(found.facts);
+    facts.extend(simulated_only);
+    facts.extend(journal.fact());
+    facts.extend(ground.recording.as_ref().map(|recording| recording.fact()));
+    if let Some((before, after)) = before.zip(Neighbours::now()) {
+        let cpus = after.cpus_since(&before);
+        let mut how = "measured over the whole run".to_owned();
+        if cpus > DISTURBING_CPUS {
+            how.push_str("; points that they disturbed were repeated, or are not measurements");
+        }
+        facts.push((format!("other processes used {cpus:.2} CPUs"), how));
+    }
+    let points = found.variants.iter().flat_map(|variant| &variant.points);
+    let (aside, done) =
+        points.fold((0, 0), |(aside, done), point| (aside + point.set_aside, done + point.done));
+    let share = 100.0 * aside as f64 / (done as f64).max(1.0);
+    facts.push((
+        format!("{share:.1}% of all latencies set aside"),
+        "queued up while a CPU was taken away (a 10 us step took over 200 us); counted as served, \
+         alike in every row"
+            .into(),
+    ));
+    let result = RunResult {
+        scenario: scenario.name.clone(),
+        host: "user".to_owned(),
+        kind: kind_name(&scenario.kind).to_owned(),
+        description: scenario.description.clone(),
+        limit_us: SATURATION_LIMIT_US,
+        seed: scenario.run.seed,
+        version: machine::version().to_owned(),
+        machine: machine::machine(ground.cpus.len()),
+        seating: describe(&seating),
+        started,
+        variants: found.variants,
+        facts,
+        extra: found.extra,
+    };
+    Ok(Finished { result, failed: found.failed })
+}
+
+/// The most host cores that run at once.
+fn most_cores(scenario: &Scenario) -> u32 {
+    let cores = scenario.variants.iter().map(|variant| variant.host.cores).max().unwrap_or(0);
+    match scenario.kind {
+        Kind::Enclaves(enclaves) => cores * enclaves.count,
+        _ => cores,
+    }
+}
+
+/// Refuses more host cores than CPUs: they would take turns, which is measured as if it were scheduling.
+fn enough_cpus(cores: u32, cpus: usize, scenario: &str) -> Result<(), Failure> {
+    if cores as usize <= cpus {
+        return Ok(());
+    }
+    Err(Failure::Cannot(format!(
+        "{scenario}: {cores} host cores at once (`host.cores`), and this process may use {cpus} CPUs: fewer cores, \
+         or a machine with more CPUs; --host sim needs none for them"
+    )))
+}
+
+/// How long a run takes at least, in words.
+fn planned(points: u64, seconds: f64) -> String {
+    let all = points as f64 * seconds;
+    let whole = match all {
+        ..60.0 => format!("{all:.0} s"),
+        60.0..7_200.0 => format!("{:.0} min", all / 60.0),
+        _ => format!("{:.1} h", all / 3_600.0),
+    };
+    format!("{points} steps of {seconds} s or more: {whole} at least")
+}
+
+/// What has to be said of a scenario's machine, which only a simulated host has.
+fn simulated_only(scenario: &Scenario) -> Option<(String, String)> {
+    let default = Machine::Builtin(defaults::MACHINE.to_owned());
+    (scenario.machine != default).then(|| {
+        let what = format!("host.machine = \"{}\" means nothing here", scenario.machine);
+        (what, "it is of simulated hosts (--host sim); this run is on this machine".to_owned())
+    })
+}
+
+fn kind_name(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Load => "load",
+        Kind::Ladder => "ladder",
+        Kind::Crash(_) => "crash",
+        Kind::Enclaves(_) => "enclaves",
+        Kind::Chaos(_) => "chaos",
+    }
+}
+
+/// The seating of the first variant; variants differ in the number of workers at most.
+fn seating_of(scenario: &Scenario, cpus: &[usize]) -> Seating {
+    let workers = scenario.variants[0].host.cores as usize;
+    match scenario.kind {
+        Kind::Enclaves(enclaves) => {
+            let count = enclaves.count as usize;
+            seating::seat(cpus, workers * count, count)
+        }
+        _ => seating::seat(cpus, workers, 1),
+    }
+}
+
+fn describe(seating: &Seating) -> String {
+    let tight = if seating.is_tight() {
+        ". Too few CPUs for a seat each: who shares one gives it away between looks"
+    } else {
+        ""
+    };
+    format!("{seating}{tight}. The same seats in every placement.")
+}
+
+/// The scenario's classes, `times` over (one set per enclave).
+fn mix(workload: &Workload, times: u32) -> Mix {
+    let names: Vec<(String, f64)> = (1..=times)
+        .flat_map(|enclave| {
+            workload.classes.iter().map(move |class| {
+                let name = if times == 1 {
+                    class.name.clone()
+                } else {
+                    format!("{} enclave {enclave}", class.name)
+                };
+                (name, class.weight)
+            })
+        })
+        .collect();
+    let classes: Vec<(&str, f64)> =
+        names.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    Mix::new(&classes).expect("the scenario was checked: weights above 0, a class or more")
+}
+
+/// The limits that saturation is about, on the class that the report takes for the headline.
+pub fn limits(workload: &Workload) -> Limits {
+    let get = workload.classes.iter().find(|class| class.name == "GET");
+    let class = get.unwrap_or(&workload.classes[0]).name.clone();
+    Limits { served: SATURATION_SERVED, class, ..Limits::default() }
+}
+
+/// Pins the calling thread to where it may start threads that only look after things.
+fn keep_house(seating: &Seating, cpus: &[usize]) -> Result<(), Failure> {
+    cpu::pin_current_thread_to(&seating.housekeeping(cpus)).map_err(Failure::cannot)
+}
+
+/// Pins the calling thread to the generator's CPU.
+fn take_generators_seat(seating: &Seating) -> Result<(), Failure> {
+    cpu::pin_current_thread(seating.generator).map_err(Failure::cannot)
+}
+
+/// A variant's result, without anything measured yet.
+fn variant_result(variant: &Variant) -> VariantResult {
+    let agent = variant.agent();
+    VariantResult {
+        name: variant.name.clone(),
+        placement: variant.placement().to_owned(),
+        link: agent.map_or_else(String::new, |agent| agent.link.to_string()),
+        policy: agent.map_or_else(String::new, |agent| agent.policy.clone()),
+        workers: variant.host.cores,
+        points: Vec::new(),
+        saturation_per_second: None,
+        not_measurable: None,
+        saturation_by_limit: Vec::new(),
+        limits_not_measurable: Vec::new(),
+        account: Vec::new(),
+        preemptions: None,
+        compared: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario;
+
+    fn scenario(kind: &str, host: &str) -> Scenario {
+        let text = format!(
+            "name = \"x\"\nkind = \"{kind}\"\n[run]\nloads_per_second = [1]\n[host]\n{host}\n[[variant]]\n\
+             name = \"a\"\nplacement = \"offload\"\npolicy = \"fifo\"\n"
+        );
+        scenario::parse(Path::new("x.toml"), &text, wave_sched::policies::NAMES).unwrap()
+    }
+
+    #[test]
+    fn more_host_cores_than_cpus_are_refused() {
+        let refused = |kind: &str, cores: u32, cpus| {
+            let scenario = scenario(kind, &format!("cores = {cores}"));
+            enough_cpus(most_cores(&scenario), cpus, &scenario.name)
+                .err()
+                .map(|why| why.to_string())
+        };
+        assert_eq!(refused("load", 2, 2), None);
+        assert!(refused("load", 64, 2).unwrap().contains("64 host cores at once (`host.cores`)"));
+        // Two enclaves of so many.
+        assert_eq!(refused("enclaves", 1, 2), None);
+        assert!(refused("enclaves", 2, 2).unwrap().contains("4 host cores at once"));
+    }
+
+    #[test]
+    fn a_machine_in_a_native_run_is_said_to_mean_nothing() {
+        assert_eq!(simulated_only(&scenario("load", "machine = \"user\"")), None);
+        let (what, _) = simulated_only(&scenario("load", "machine = \"ghost\"")).unwrap();
+        assert_eq!(what, "host.machine = \"ghost\" means nothing here");
+    }
+
+    #[test]
+    fn how_long_a_run_takes_is_told() {
+        assert_eq!(planned(20, 1.5), "20 steps of 1.5 s or more: 30 s at least");
+        assert_eq!(planned(40, 60.0), "40 steps of 60 s or more: 40 min at least");
+        assert_eq!(planned(10, 3_600.0), "10 steps of 3600 s or more: 10.0 h at least");
+    }
+}

@@ -1,0 +1,228 @@
+//! One load point of one system, and what it says.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use wave_workloads::arrivals::{Load, Mix};
+use wave_workloads::generator::{self, Seat, Settings};
+use wave_workloads::point as measured;
+
+use super::Failure;
+use super::seating::Seating;
+use super::service::{Ranges, Work};
+use super::system::{Delta, System};
+use super::verdict::{Try, Watch};
+use crate::scenario::{Run, Workload};
+use wave_report::model::{ClassLatency, Cpu, Generator, Latency, Point, RangeCost};
+use wave_report::slug;
+
+/// How long a system may take to answer what it accepted, after the load has ended.
+pub const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+/// After the last answer: until cores have parked and published their counters.
+const SETTLE: Duration = Duration::from_millis(3);
+
+/// What a point is run with.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Classes of requests.
+    pub mix: Mix,
+    /// Keys in the database.
+    pub keys: u64,
+    /// Of every random stream.
+    pub seed: u64,
+    /// How to generate.
+    pub settings: Settings,
+}
+
+impl Terms {
+    /// As the scenario says, for a generator that sits as `seating` says.
+    pub fn new(workload: &Workload, run: &Run, mix: Mix, seating: &Seating) -> Terms {
+        let seat = if seating.generator_yields { Seat::Shared } else { Seat::Own };
+        let measured = Duration::from_secs_f64(run.seconds - run.warmup_seconds);
+        let warm_up = Duration::from_secs_f64(run.warmup_seconds);
+        let settings = Settings::new(measured, warm_up, seat);
+        Terms { mix, keys: workload.keys, seed: run.seed, settings }
+    }
+
+    /// The load at `per_second`.
+    pub fn load(&self, per_second: f64) -> Load {
+        let load = Load::new(per_second, self.mix.clone(), self.keys, self.seed);
+        load.expect("the scenario was checked: rates above 0, at least a key")
+    }
+}
+
+/// A point, for the search and for the report.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Outcome {
+    /// As the workload sees it.
+    pub measured: measured::Point,
+    /// As the report has it.
+    pub report: Point,
+    /// Nanoseconds per request, part by part; empty where Linux decides.
+    pub account: Vec<(String, f64)>,
+    /// What its RANGEs cost; none without any.
+    pub range: Option<RangeCost>,
+    /// Why the point is not a measurement, if other processes disturbed it.
+    pub disturbed: Option<String>,
+}
+
+impl Try for Outcome {
+    fn point(&self) -> &measured::Point {
+        &self.measured
+    }
+
+    fn disturbance(&self) -> Option<&str> {
+        self.disturbed.as_deref()
+    }
+
+    fn set_aside(&mut self, others: Vec<String>) {
+        self.report.other_tries = others;
+    }
+
+    fn invalidate(&mut self, why: &str) {
+        let measured = &mut self.measured.generator;
+        let all = match measured.why_invalid.take() {
+            Some(before) => format!("{why}; {before}"),
+            None => why.to_owned(),
+        };
+        (measured.valid, measured.why_invalid) = (false, Some(all.clone()));
+        let report = &mut self.report.generator;
+        (report.valid, report.why_invalid) = (false, Some(all));
+    }
+}
+
+/// Runs one point on the calling thread, which is the generator, of a system that sits as `seating`
+/// says. Fails if requests were lost.
+pub fn run(
+    system: &mut System,
+    work: &Work,
+    load: Load,
+    settings: &Settings,
+    seating: &Seating,
+) -> Result<Outcome, Failure> {
+    let per_second = load.rate_per_second();
+    let watch = Watch::start(seating);
+    let before = system.sample();
+    let ranges_before = work.ranges();
+    let report = generator::run(load, settings, &work.recorder, system);
+    let lost = work.recorder.drain(DRAIN_PATIENCE);
+    std::thread::sleep(SETTLE);
+    let after = system.sample();
+    let recorded = work.recorder.collect();
+    if lost > 0 {
+        let text =
+            format!("{lost} requests of {} were lost at {per_second:.0}/s", report.submitted);
+        return Err(Failure::Check(text));
+    }
+    if work.failed() > 0 {
+        return Err(Failure::Check(format!("RocksDB failed {} GETs", work.failed())));
+    }
+    let delta = Delta::between(&before, &after, seating.workers.len());
+    let disturbed = watch.end(delta.agent_ns).disturbance();
+    let measured = measured::Point::new(&report, &recorded);
+    let counts: Vec<u64> = recorded.classes.iter().map(|(_, latencies)| latencies.len()).collect();
+    let served = recorded.done + recorded.in_warm_up;
+    let account = account(&delta, work.service().classes_ns(), &counts, served);
+    let range = range_cost(work, work.ranges().since(ranges_before), &delta, &counts, served);
+    let report = for_report(&measured, &delta);
+    Ok(Outcome { measured, report, account, range, disturbed })
+}
+
+/// What `ranges` cost that were among `served` requests, of which `counts` were counted by class.
+fn range_cost(
+    work: &Work,
+    ranges: Ranges,
+    delta: &Delta,
+    counts: &[u64],
+    served: u64,
+) -> Option<RangeCost> {
+    if !delta.has_agent || ranges.keys == 0 {
+        return None;
+    }
+    let others = served.saturating_sub(ranges.requests);
+    let not_ranges = others as f64 * work.service().other_ns(counts) + ranges.stalled_ns as f64;
+    let core_ns = delta.busy_ns - not_ranges;
+    Some(RangeCost {
+        preempted: delta.preempted,
+        service_ns_per_key: ranges.worked_ns as f64 / ranges.keys as f64,
+        core_ns_per_key: core_ns / ranges.keys as f64,
+        ..RangeCost::default()
+    })
+}
+
+/// The same point in the report's words.
+pub fn for_report(point: &measured::Point, delta: &Delta) -> Point {
+    let lag = &point.generator;
+    let percent =
+        |ns: f64, of: f64| if of > 0.0 { (ns / of * 100.0).clamp(0.0, 100.0) } else { 0.0 };
+    let poll_ns =
+        if delta.has_agent { delta.cores_ns - delta.busy_ns - delta.parked_ns } else { 0.0 };
+    Point {
+        offered_per_second: point.offered_per_second,
+        achieved_per_second: point.achieved_per_second,
+        sent: point.sent,
+        done: point.done,
+        set_aside: point.set_aside,
+        refused: point.refused,
+        duration_s: point.duration_s,
+        other_tries: Vec::new(),
+        classes: point.classes.iter().map(class_for_report).collect(),
+        generator: Generator {
+            lag_p50_ns: lag.lag_p50_ns,
+            lag_p99_ns: lag.lag_p99_ns,
+            lag_max_ns: lag.lag_max_ns,
+            valid: lag.valid,
+            why_invalid: lag.why_invalid.clone(),
+        },
+        outcomes: delta.outcomes.iter().map(|(code, count)| (slug(code), *count)).collect(),
+        cpu: Cpu {
+            host_useful_percent: percent(delta.busy_ns, delta.cores_ns),
+            host_poll_percent: percent(poll_ns, delta.cores_ns),
+            agent_percent: percent(delta.agent_ns, delta.wall_ns),
+        },
+    }
+}
+
+fn class_for_report(class: &measured::ClassLatency) -> ClassLatency {
+    let latency = &class.latency;
+    ClassLatency {
+        name: class.name.clone(),
+        latency: Latency {
+            count: latency.count,
+            min_ns: latency.min_ns,
+            p50_ns: latency.p50_ns,
+            p90_ns: latency.p90_ns,
+            p99_ns: latency.p99_ns,
+            p999_ns: latency.p999_ns,
+            max_ns: latency.max_ns,
+            mean_ns: latency.mean_ns,
+        },
+        histogram_base64: Some(class.histogram.clone()).filter(|text| !text.is_empty()),
+    }
+}
+
+/// Where the cores' time went, per request. The parts add up to all of the time that the cores were
+/// not asleep. Polling is given without what the link charged meanwhile, which is among the link's.
+pub(super) fn account(
+    delta: &Delta,
+    service_ns: &[u64],
+    classes: &[u64],
+    served: u64,
+) -> Vec<(String, f64)> {
+    let counted: u64 = classes.iter().sum();
+    if !delta.has_agent || served == 0 || counted == 0 {
+        return Vec::new();
+    }
+    let of_service = service_ns.iter().cycle().zip(classes);
+    let service_ns = of_service.map(|(&ns, &count)| ns as f64 * count as f64).sum::<f64>();
+    let mut parts = vec![("service".to_owned(), service_ns / counted as f64)];
+    let per_request = |ns: f64| ns / served as f64;
+    for &(name, ns) in delta.charges.iter().filter(|(_, ns)| *ns > 0.0) {
+        parts.push((format!("link: {}", name.replace('_', " ")), per_request(ns)));
+    }
+    parts.push(("waiting for a decision".to_owned(), per_request(delta.polling_ns.max(0.0))));
+    let awake = per_request(delta.cores_ns - delta.parked_ns);
+    let known: f64 = parts.iter().map(|(_, ns)| ns).sum();
+    parts.push(("switch and runtime".to_owned(), (awake - known).max(0.0)));
+    parts
+}

@@ -1,0 +1,102 @@
+//! Which agent writes which log: a file per agent, named after its variant.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Failure;
+use wave_report::slug;
+
+/// The logs of one run.
+#[derive(Debug)]
+pub struct Recording {
+    directory: PathBuf,
+    about: String,
+    /// How many agents of each name there were.
+    agents: Mutex<BTreeMap<String, u32>>,
+}
+
+/// The logs of one enclave's agents.
+#[derive(Clone, Debug)]
+pub struct Logs {
+    recording: Arc<Recording>,
+    of: String,
+}
+
+/// The log of one agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Where it goes.
+    pub path: PathBuf,
+    /// What its header says.
+    pub about: String,
+}
+
+impl Recording {
+    /// Of a run of `scenario` under `seed`, into `directory`, which is made if need be.
+    pub fn start(directory: &Path, scenario: &str, seed: u64) -> Result<Arc<Recording>, Failure> {
+        std::fs::create_dir_all(directory).map_err(|error| {
+            Failure::Cannot(format!("cannot make {} for logs: {error}", directory.display()))
+        })?;
+        Ok(Arc::new(Recording {
+            directory: directory.to_owned(),
+            about: format!("scenario {scenario}, seed {seed}"),
+            agents: Mutex::new(BTreeMap::new()),
+        }))
+    }
+
+    /// The logs of the agents that decide for `of`: a variant, or an enclave of one.
+    pub fn logs(self: &Arc<Recording>, of: &str) -> Logs {
+        Logs { recording: Arc::clone(self), of: of.to_owned() }
+    }
+
+    /// What has to be said about the results.
+    pub fn fact(&self) -> (String, String) {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let count: u32 = agents.values().sum();
+        let how = format!("{}/*.wavelog; it took some of their time", self.directory.display());
+        (format!("{count} agents were recorded"), how)
+    }
+}
+
+impl Logs {
+    /// What the logs are about, in words.
+    pub fn about(&self) -> String {
+        format!("{}, {}", self.recording.about, self.of)
+    }
+
+    /// The log of the enclave's next agent: that of the first one bears just the name.
+    pub fn next(&self) -> Log {
+        let Recording { directory, about, agents } = &*self.recording;
+        let name = slug(&self.of);
+        let mut agents = agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = agents.entry(name.clone()).or_default();
+        *number += 1;
+        let file = match *number {
+            1 => format!("{name}.wavelog"),
+            number => format!("{name}-{number}.wavelog"),
+        };
+        Log { path: directory.join(file), about: format!("{about}, {} {number}", self.of) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_agent_has_a_file_of_its_own() {
+        let recording = Arc::new(Recording {
+            directory: "/logs".into(),
+            about: "scenario x, seed 1".into(),
+            agents: Mutex::default(),
+        });
+        let (first, other) = (recording.logs("On host, shm"), recording.logs("offload"));
+        let paths: Vec<PathBuf> =
+            [&first, &other, &first].iter().map(|logs| logs.next().path).collect();
+        let expected = ["on-host-shm.wavelog", "offload.wavelog", "on-host-shm-2.wavelog"];
+        assert_eq!(paths, expected.map(|file| Path::new("/logs").join(file)));
+        assert_eq!(other.next().about, "scenario x, seed 1, offload 2");
+        assert_eq!(recording.fact().0, "4 agents were recorded");
+    }
+}

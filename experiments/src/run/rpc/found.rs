@@ -1,0 +1,518 @@
+//! What was found: the figures of each variant, and what they come to beside each other.
+
+use comfy_table::CellAlignment;
+use serde::{Deserialize, Serialize};
+use wave_workloads::point::{self as measured, Limits, SENSITIVITY_LIMITS_US};
+use wave_workloads::rocksdb::Database;
+
+use super::seats::{Equal, Seats, twin};
+use super::serving::{Measured, Used};
+use crate::run::point::for_report;
+use crate::run::system::Delta;
+use crate::run::verdict::{put_saturations, saturation};
+use crate::scenario::{Rpc, RpcPlacement, Stack};
+use wave_lab::table as empty_table;
+use wave_report::RunResult;
+use wave_report::model::VariantResult;
+use wave_report::number::{difference, micros, short, thousands};
+use wave_report::terminal::{self, marked};
+
+/// The agents' part of an account, natively: they look for work as long as they have a CPU.
+pub const AGENT_WITH_LOOKS: &str = "agent, with looks";
+/// The agents' part of an account, simulated: without looks.
+pub const AGENT: &str = "agent";
+
+/// A variant's points so far.
+pub struct Row<'a> {
+    pub stack: &'a Stack,
+    pub seats: &'a Seats,
+    pub points: Vec<Measured>,
+}
+
+/// What only scenarios of this kind find: figures of the whole, beside those of each variant.
+#[derive(Debug, Serialize, Deserialize)]
+struct Extra {
+    /// Every variant.
+    placements: Vec<Placed>,
+    /// What all variants have as many of: `cores` of the host, or `workers`.
+    equal: String,
+    /// Limits on a GET's p99 that saturation is given for, in microseconds; first the one that is meant elsewhere.
+    limits_us: Vec<u64>,
+    /// The load of figures that are not about saturation.
+    compare_at_per_second: f64,
+    /// How much more an agent with stack and scheduler saturates at with a queue per SLO than with one queue, over
+    /// the link that is first in the file.
+    multi_queue_gain: Option<f64>,
+    /// The same over each link.
+    multi_queue_gain_by_link: Vec<(String, f64)>,
+    /// The same within each limit, over the first link.
+    multi_queue_gain_by_limit: Vec<(u64, f64)>,
+    /// Stack and scheduler off the host, beside both on it, by policy.
+    offload_vs_onhost_all: Vec<Against>,
+    /// The same beside the scheduler alone on it, over the same link.
+    offload_vs_onhost_scheduler: Vec<Against>,
+    /// The best of the offloaded beside tonic, and beside the sidecar.
+    throughput_vs_tonic: Option<Against>,
+    throughput_vs_sidecar: Option<Against>,
+}
+
+/// A saturation beside another.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Against {
+    of: String,
+    to: String,
+    /// Saturation of the first by that of the second.
+    ratio: f64,
+    /// The second served not even the lowest load, which it is taken for: the ratio is at least this.
+    at_least: bool,
+    of_host_cores: u32,
+    to_host_cores: u32,
+}
+
+/// A variant's figures.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Placed {
+    name: String,
+    placement: RpcPlacement,
+    policy: String,
+    steer: String,
+    link: String,
+    /// Not run, as with equal workers it is this one.
+    same_system_as: Option<String>,
+    workers: u32,
+    host_cores: u32,
+    agent_cores: u32,
+    saturation_per_second: Option<f64>,
+    /// Why its saturation could not be measured, if so.
+    #[serde(default)]
+    not_measurable: Option<String>,
+    saturation_by_limit: Vec<(u64, Option<f64>)>,
+    lowest_load_per_second: f64,
+    compared: Option<Figures>,
+    at_saturation: Option<Figures>,
+}
+
+/// What a point says. CPU times are microseconds for each call.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Figures {
+    offered_per_second: f64,
+    valid: bool,
+    served: f64,
+    get_p50_us: f64,
+    get_p99_us: f64,
+    /// The host's workers, handlers included, looking for work not.
+    host_us_per_rpc: f64,
+    /// Of that, what is not the service of GETs and RANGEs: RPC stub or stack, and switches.
+    host_beside_service_us_per_rpc: f64,
+    /// CPU time of agents and of the generator, looking for work included. Simulated: without that, and no generator.
+    agent_us_per_rpc: f64,
+    generator_us_per_rpc: Option<f64>,
+    /// Share of their time that the workers' cores were busy, and shares of a CPU.
+    host_busy: f64,
+    /// Share of their time that they were ready and something else ran: the host's own control threads, or others.
+    host_stalled: Option<f64>,
+    agent_cpus: f64,
+    generator_cpus: Option<f64>,
+    /// How late calls were sent.
+    generator_lag_p99_us: f64,
+}
+
+impl Figures {
+    fn of(point: &Measured, workers: usize) -> Figures {
+        let Measured { open, used, .. } = point;
+        let Used { wall_ns, worked, host_ns, stalled_ns, agents_ns, generator_ns } = *used;
+        let per_call = |ns: u64| ns as f64 / 1e3 / worked.calls.max(1) as f64;
+        let by_wall = |ns: u64| ns as f64 / wall_ns.max(1) as f64;
+        let get = open.point.latency("GET").copied().unwrap_or_default();
+        Figures {
+            offered_per_second: open.point.offered_per_second,
+            valid: open.point.generator.valid,
+            served: open.point.served(),
+            get_p50_us: get.p50_ns as f64 / 1e3,
+            get_p99_us: get.p99_ns as f64 / 1e3,
+            host_us_per_rpc: per_call(host_ns),
+            host_beside_service_us_per_rpc: per_call(host_ns) - per_call(worked.ns),
+            agent_us_per_rpc: per_call(agents_ns),
+            generator_us_per_rpc: generator_ns.map(per_call),
+            host_busy: by_wall(host_ns) / workers as f64,
+            host_stalled: stalled_ns.map(|ns| by_wall(ns) / workers as f64),
+            agent_cpus: by_wall(agents_ns),
+            generator_cpus: generator_ns.map(by_wall),
+            generator_lag_p99_us: open.point.generator.lag_p99_ns as f64 / 1e3,
+        }
+    }
+}
+
+impl<'a> Row<'a> {
+    pub fn new(stack: &'a Stack, seats: &'a Seats) -> Row<'a> {
+        Row { stack, seats, points: Vec::new() }
+    }
+
+    /// Its points as the workload has them.
+    pub fn measured(&self) -> Vec<measured::Point> {
+        self.points.iter().map(|point| point.open.point.clone()).collect()
+    }
+
+    /// Its saturation, or why that is not known.
+    fn saturation(&self, limits: &Limits) -> Result<Option<f64>, String> {
+        saturation(&self.measured(), limits)
+    }
+
+    /// The limit that is meant, and the usual ones. None also where it is not known.
+    fn by_limit(&self, limits: &Limits) -> Vec<(u64, Option<f64>)> {
+        let with = |us: u64| Limits { p99_ns: us * 1_000, ..limits.clone() };
+        let known = |us: u64| self.saturation(&with(us)).unwrap_or(None);
+        all_limits(limits).into_iter().map(|us| (us, known(us))).collect()
+    }
+
+    fn at(&self, load: f64) -> Option<&Measured> {
+        self.points.iter().find(|point| point.open.point.offered_per_second == load)
+    }
+
+    fn placed(&self, scenario: &Rpc, limits: &Limits) -> Placed {
+        let workers = self.seats.seating.workers.len();
+        let figures = |load: f64| self.at(load).map(|point| Figures::of(point, workers));
+        let known = self.saturation(limits);
+        let saturation = known.clone().unwrap_or(None);
+        Placed {
+            not_measurable: known.err(),
+            same_system_as: None,
+            workers: workers as u32,
+            host_cores: self.seats.host_cores,
+            agent_cores: self.seats.agent_cores,
+            saturation_per_second: saturation,
+            saturation_by_limit: self.by_limit(limits),
+            compared: figures(scenario.compare_at),
+            at_saturation: saturation.and_then(figures),
+            ..Placed::not_run(scenario, self.stack)
+        }
+    }
+
+    /// As every kind of scenario reports it.
+    /// `agent` is what its account calls the agents' part.
+    pub fn variant(&self, scenario: &Rpc, limits: &Limits, agent: &str) -> VariantResult {
+        let workers = self.seats.seating.workers.len();
+        let mut points: Vec<&Measured> = self.points.iter().collect();
+        let load = |point: &Measured| point.open.point.offered_per_second;
+        points.sort_by(|a, b| load(a).total_cmp(&load(b)));
+        let report = |point: &&Measured| {
+            let Used { wall_ns, host_ns, agents_ns, .. } = point.used;
+            let delta = Delta {
+                wall_ns: wall_ns as f64,
+                cores_ns: wall_ns as f64 * workers as f64,
+                busy_ns: host_ns as f64,
+                agent_ns: agents_ns as f64,
+                ..Delta::default()
+            };
+            let mut report = for_report(&point.open.point, &delta);
+            report.other_tries.clone_from(&point.other_tries);
+            report
+        };
+        let account = self.at(scenario.compare_at).map_or_else(Vec::new, |point| {
+            let figures = Figures::of(point, workers);
+            let service = figures.host_us_per_rpc - figures.host_beside_service_us_per_rpc;
+            vec![
+                ("service".to_owned(), service * 1e3),
+                ("host besides".to_owned(), figures.host_beside_service_us_per_rpc.max(0.0) * 1e3),
+                (agent.to_owned(), figures.agent_us_per_rpc * 1e3),
+            ]
+        });
+        let mut result = VariantResult {
+            name: self.stack.name.clone(),
+            placement: self.stack.placement.name().to_owned(),
+            link: self.stack.link.to_string(),
+            policy: self.stack.policy.clone(),
+            workers: workers as u32,
+            points: points.iter().map(report).collect(),
+            saturation_per_second: None,
+            not_measurable: None,
+            saturation_by_limit: Vec::new(),
+            limits_not_measurable: Vec::new(),
+            account,
+            preemptions: None,
+            compared: None,
+        };
+        put_saturations(&mut result, &self.measured(), limits, &all_limits(limits));
+        result
+    }
+}
+
+impl Placed {
+    fn not_run(scenario: &Rpc, stack: &Stack) -> Placed {
+        Placed {
+            name: stack.name.clone(),
+            placement: stack.placement,
+            policy: stack.policy.clone(),
+            steer: stack.steer.clone(),
+            link: stack.link.to_string(),
+            same_system_as: None,
+            workers: 0,
+            host_cores: 0,
+            agent_cores: 0,
+            saturation_per_second: None,
+            not_measurable: None,
+            saturation_by_limit: Vec::new(),
+            lowest_load_per_second: scenario.loads_per_second[0],
+            compared: None,
+            at_saturation: None,
+        }
+    }
+
+    /// Beside another; if that has no saturation, beside the lowest load that it did not serve.
+    fn against(&self, other: &Placed) -> Option<Against> {
+        let ours = self.saturation_per_second?;
+        if other.not_measurable.is_some() {
+            return None;
+        }
+        let theirs = other.saturation_per_second.unwrap_or(other.lowest_load_per_second);
+        Some(Against {
+            of: self.name.clone(),
+            to: other.name.clone(),
+            ratio: ours / theirs,
+            at_least: other.saturation_per_second.is_none(),
+            of_host_cores: self.host_cores,
+            to_host_cores: other.host_cores,
+        })
+    }
+
+    fn has(&self, policy: &str) -> bool {
+        self.policy.split(':').next() == Some(policy)
+    }
+
+    fn saturation_within(&self, limit_us: u64) -> Option<f64> {
+        self.saturation_by_limit.iter().find(|(us, _)| *us == limit_us)?.1
+    }
+}
+
+/// The limit that is meant, and the usual ones.
+fn all_limits(limits: &Limits) -> Vec<u64> {
+    let meant = limits.p99_ns / 1_000;
+    let others = SENSITIVITY_LIMITS_US.into_iter().filter(|us| *us != meant);
+    [meant].into_iter().chain(others).collect()
+}
+
+/// Whether GETs come near the limit under the lowest load already: then it is not the load that decides.
+pub fn floor(rows: &[Row<'_>], limits: &Limits) -> Option<(String, String)> {
+    let first = rows.iter().filter_map(|row| row.points.first()?.open.point.latency("GET"));
+    near(first.map(|get| get.p99_ns).min()?, limits.p99_ns)
+}
+
+fn near(least_ns: u64, limit_ns: u64) -> Option<(String, String)> {
+    (2 * least_ns > limit_ns).then(|| {
+        let [least, limit] = [least_ns, limit_ns].map(|ns| ns as f64 / 1e3);
+        let what = format!("no variant has a GET's p99 below {least:.0} us under the lowest load");
+        let how = format!(
+            "against a limit of {limit:.0} us: saturations, and what follows from them, say more about this machine than \
+             about the variants; run again when it is quiet"
+        );
+        (what, how)
+    })
+}
+
+/// What is known besides, for the report.
+pub fn facts(
+    scenario: &Rpc,
+    database: &Database,
+    equal: Equal,
+    twins: &[&Stack],
+) -> Vec<(String, String)> {
+    let workload = &scenario.workload;
+    let mut facts = vec![
+        (
+            format!("RocksDB {}", database.version()),
+            "the system's library, PlainTable in memory, in order".to_owned(),
+        ),
+        (
+            format!("GET {} us, RANGE {} us", workload.get_us, workload.range_us),
+            "calibrated: a GET spins after its read, a RANGE reads on; the same handlers everywhere".to_owned(),
+        ),
+        (
+            "CPU times of agents and of the generator".to_owned(),
+            "measured, with looks for work: they use what is left of their CPUs".to_owned(),
+        ),
+    ];
+    let why = "there are too few CPUs for equal cores";
+    facts.extend(left_out(scenario, equal, twins, why));
+    facts
+}
+
+/// That each of `twins` is not run, as workers are equal, because of `why`.
+pub fn left_out(
+    scenario: &Rpc,
+    equal: Equal,
+    twins: &[&Stack],
+    why: &str,
+) -> impl Iterator<Item = (String, String)> {
+    twins.iter().filter_map(move |stack| {
+        let why = format!(
+            "left out: with equal workers it is the same system as \"{}\", and {why}",
+            twin(scenario, stack, equal)?.name
+        );
+        Some((stack.name.clone(), why))
+    })
+}
+
+/// What only this kind of scenario finds.
+pub fn extra(
+    scenario: &Rpc,
+    rows: &[Row<'_>],
+    equal: Equal,
+    twins: &[&Stack],
+    limits: &Limits,
+) -> serde_json::Value {
+    let mut placements: Vec<Placed> = rows.iter().map(|row| row.placed(scenario, limits)).collect();
+    for stack in twins {
+        let same = twin(scenario, stack, equal).map(|same| same.name.clone());
+        placements.push(Placed { same_system_as: same, ..Placed::not_run(scenario, stack) });
+    }
+    let extra = Extra::new(scenario, placements, equal, limits);
+    serde_json::to_value(extra).expect("it has string keys only")
+}
+
+impl Extra {
+    fn new(scenario: &Rpc, placements: Vec<Placed>, equal: Equal, limits: &Limits) -> Extra {
+        let of = |placement: RpcPlacement| {
+            placements.iter().filter(move |placed| placed.placement == placement)
+        };
+        let offloaded = || of(RpcPlacement::OffloadAll);
+        // Pairs that differ in the policy alone.
+        let pairs = offloaded().filter(|placed| placed.has("shinjuku")).filter_map(|single| {
+            let multi = offloaded().find(|multi| {
+                multi.has("multi-queue")
+                    && (&multi.link, &multi.steer) == (&single.link, &single.steer)
+            });
+            Some((single, multi?))
+        });
+        let pairs: Vec<(&Placed, &Placed)> = pairs.collect();
+        let gain = |single: Option<f64>, multi: Option<f64>| Some(multi? / single? - 1.0);
+        let limits_us = all_limits(limits);
+        let by_limit = pairs.first().map_or_else(Vec::new, |(single, multi)| {
+            let within = |us: &u64| {
+                Some((*us, gain(single.saturation_within(*us), multi.saturation_within(*us))?))
+            };
+            limits_us.iter().filter_map(within).collect()
+        });
+        let by_link = pairs.iter().filter_map(|(single, multi)| {
+            let gain = gain(single.saturation_per_second, multi.saturation_per_second)?;
+            Some((single.link.clone(), gain))
+        });
+        let by_link: Vec<(String, f64)> = by_link.collect();
+        let saturation = |placed: &&Placed| placed.saturation_per_second.unwrap_or(0.0);
+        let best = |of: &mut dyn Iterator<Item = &Placed>| {
+            of.max_by(|a, b| saturation(a).total_cmp(&saturation(b))).cloned()
+        };
+        let best_offloaded = best(&mut offloaded());
+        let against = |placement| best_offloaded.as_ref()?.against(&best(&mut of(placement))?);
+        let onhost = of(RpcPlacement::OnhostAll).flat_map(|onhost| {
+            // The figures of one that was not run are its twin's.
+            let run = onhost.same_system_as.as_ref();
+            let run = run.and_then(|same| offloaded().find(|other| other.name == *same));
+            let figures = run.unwrap_or(onhost);
+            let like = offloaded()
+                .filter(move |other| other.policy == onhost.policy && other.name != figures.name);
+            like.filter_map(move |other| {
+                Some(Against { to: onhost.name.clone(), ..other.against(figures)? })
+            })
+        });
+        let split = of(RpcPlacement::OnhostScheduler).flat_map(|split| {
+            let like = offloaded()
+                .filter(|other| (&other.policy, &other.link) == (&split.policy, &split.link));
+            like.filter_map(|other| other.against(split))
+        });
+        Extra {
+            offload_vs_onhost_scheduler: split.collect(),
+            equal: equal.name().to_owned(),
+            compare_at_per_second: scenario.compare_at,
+            multi_queue_gain: by_link.first().map(|(_, gain)| *gain),
+            multi_queue_gain_by_limit: by_limit,
+            offload_vs_onhost_all: onhost.collect(),
+            throughput_vs_tonic: against(RpcPlacement::Tonic),
+            throughput_vs_sidecar: against(RpcPlacement::Sidecar),
+            multi_queue_gain_by_link: by_link,
+            limits_us,
+            placements,
+        }
+    }
+}
+
+/// The variants beside each other, for a terminal.
+pub fn table(result: &RunResult) -> String {
+    let Ok(extra) = serde_json::from_value::<Extra>(result.extra.clone()) else {
+        return String::new();
+    };
+    let at = format!("at {} k/s:\nGET p50 us", thousands(extra.compare_at_per_second));
+    let head = [
+        "variant",
+        "saturation\nk/s",
+        "vs first",
+        &at,
+        "GET p99\nus",
+        "host us\n/RPC",
+        "besides\nservice",
+        "agent us\n/RPC",
+        "generator\nus/RPC",
+        "lag p99\nus",
+    ];
+    let mut table = empty_table(&head);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let mut marks = false;
+    let first = extra.placements.first().and_then(|first| first.saturation_per_second);
+    for placed in extra.placements.iter().filter(|placed| placed.same_system_as.is_none()) {
+        let saturation = placed.saturation_per_second;
+        let mut row = vec![
+            placed.name.clone(),
+            terminal::saturation_cell(saturation, placed.not_measurable.as_deref()),
+            saturation.zip(first).map_or_else(String::new, |(rate, first)| difference(rate, first)),
+        ];
+        if let Some(figures) = &placed.compared {
+            let valid = figures.valid;
+            marks |= !valid;
+            let ns = |us: f64| micros((us * 1e3).round().max(0.0) as u64);
+            let latencies = [ns(figures.get_p50_us), ns(figures.get_p99_us)];
+            row.extend(latencies.map(|figure| marked(figure, valid)));
+            let costs = [
+                Some(figures.host_us_per_rpc),
+                Some(figures.host_beside_service_us_per_rpc),
+                Some(figures.agent_us_per_rpc),
+                figures.generator_us_per_rpc,
+                Some(figures.generator_lag_p99_us),
+            ];
+            let cell = |figure| marked(short(figure), valid);
+            row.extend(costs.map(|figure| figure.map_or_else(|| "-".to_owned(), cell)));
+        }
+        table.add_row(row);
+    }
+    let mut text = table.to_string();
+    if marks {
+        text.push_str("\nIn brackets: the point is not a measurement");
+    }
+    if let Some(gain) = extra.multi_queue_gain {
+        text.push_str(&format!(
+            "\nA queue per SLO saturates {:+.1}% beside one queue, at a GET p99 of {} us",
+            gain * 100.0,
+            result.limit_us
+        ));
+    }
+    let all = extra.offload_vs_onhost_all.iter().chain(&extra.offload_vs_onhost_scheduler);
+    for Against { of, to, ratio, at_least, .. } in
+        all.chain(&extra.throughput_vs_tonic).chain(&extra.throughput_vs_sidecar)
+    {
+        let at_least = if *at_least { "at least " } else { "" };
+        text.push_str(&format!("\n{of}: {at_least}{ratio:.2} times the load of {to}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_the_lowest_load_comes_near_is_named() {
+        assert_eq!(near(500_000, 1_000_000), None);
+        let (what, how) = near(501_000, 1_000_000).unwrap();
+        assert!(what.contains("below 501 us") && how.contains("limit of 1000 us"), "{what}: {how}");
+    }
+}

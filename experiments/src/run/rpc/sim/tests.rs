@@ -1,0 +1,179 @@
+use serde_json::Value;
+use wave_core::log::LogReader;
+use wave_core::replay::Replay;
+use wave_sched::policies;
+
+use super::*;
+use crate::reproduce::placements;
+use crate::run::point::for_report;
+use crate::run::system::Delta;
+use crate::same_keys::keys;
+use crate::scenario;
+
+/// The paper's parameters, as `wave reproduce` has them: 16 cores, of which a scheduler on the host takes one.
+const TEXT: &str = r#"name = "small"
+kind = "rpc"
+[workload]
+get_us = 10
+range_us = 10_000
+range_percent = 0.5
+get_slo_us = 50
+range_slo_us = 10_000
+[run]
+seconds = 0.26
+warmup_seconds = 0.06
+seed = 1
+loads_per_second = [60_000]
+[host]
+cores = 16
+threads = 240
+"#;
+
+fn scenario(variants: &[(&str, &str, &str, &str)]) -> Rpc {
+    let variant = |(name, placement, policy, link): &(&str, &str, &str, &str)| {
+        format!(
+            "[[variant]]\nname = \"{name}\"\nplacement = \"{placement}\"\n{}link = \"{link}\"\n",
+            if policy.is_empty() { String::new() } else { format!("policy = \"{policy}\"\n") }
+        )
+    };
+    let text = TEXT.to_owned() + &variants.iter().map(variant).collect::<String>();
+    scenario::parse_rpc(Path::new("x.toml"), &text).unwrap()
+}
+
+fn result(scenario: &Rpc) -> RunResult {
+    let Finished { result, failed } = run(scenario, true, None, &Journal::none()).unwrap();
+    assert_eq!(failed, Vec::<String>::new());
+    result
+}
+
+/// The parameters of each scenario are those of a curve of `wave reproduce`.
+#[test]
+fn the_values_are_those_of_reproduce() {
+    let pcie = "model:mount-evans";
+    let curves = [
+        ("fig6a", "on-host-all", "onhost-all", placements::SHINJUKU, "shm"),
+        ("fig6a", "offload-all-16", "offload-all", placements::SHINJUKU, pcie),
+        ("fig6a", "on-host-scheduler", "onhost-scheduler", placements::SHINJUKU, pcie),
+        ("fig6b", "offload-all-16", "offload-all", placements::MULTI_QUEUE, pcie),
+        ("fig6b", "on-host-scheduler", "onhost-scheduler", placements::MULTI_QUEUE, pcie),
+    ];
+    for (group, id, placement, policy, link) in curves {
+        let scenario = scenario(&[(id, placement, policy, link)]);
+        let load = scenario.loads_per_second[0];
+        let (theirs, agents) = placements::probe_of(group, id, load);
+        let ours = result(&scenario);
+        let point = &ours.variants[0].points[0];
+        let theirs = for_report(&theirs, &Delta::default());
+        assert_eq!(point.classes, theirs.classes, "{group}-{id}");
+        assert_eq!(
+            (point.achieved_per_second, point.sent, point.done),
+            (theirs.achieved_per_second, theirs.sent, theirs.done),
+            "{group}-{id}"
+        );
+        let cpus = ours.extra["placements"][0]["compared"]["agent_cpus"].as_f64().unwrap();
+        assert!((cpus - agents).abs() < 1e-8, "{group}-{id}: {cpus}, {agents}");
+    }
+}
+
+/// What comes after the last arrival counts neither as time nor as work.
+#[test]
+fn the_cpu_time_of_agents_does_not_depend_on_the_span() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    let mut figures = |seconds: f64, warmup: f64| {
+        (scenario.seconds, scenario.warmup_seconds) = (seconds, warmup);
+        let compared = result(&scenario).extra["placements"][0]["compared"].clone();
+        ["agent_us_per_rpc", "agent_cpus"].map(|name| compared[name].as_f64().unwrap())
+    };
+    let [short, long] = [figures(0.12, 0.02), figures(0.6, 0.1)];
+    for (short, long) in short.into_iter().zip(long) {
+        assert!((short / long - 1.0).abs() < 0.04, "{short} and {long}");
+    }
+}
+
+#[test]
+fn a_variant_without_a_model_is_left_out_and_said() {
+    let scenario = scenario(&[
+        ("all", "offload-all", "fifo", "model:mount-evans"),
+        ("tonic", "tonic", "", "shm"),
+        ("sidecar", "sidecar", "", "shm"),
+        ("split", "onhost-scheduler", "fifo", "shm"),
+    ]);
+    let found = result(&scenario);
+    assert_eq!((found.variants.len(), found.host.as_str()), (1, "sim"));
+    for (name, reason) in
+        [("tonic", "tonic"), ("sidecar", "nobody schedules"), ("split", "two agents")]
+    {
+        let told = |(what, why): &(String, String)| what == name && why.contains(reason);
+        assert!(found.facts.iter().any(told), "{name}: {:?}", found.facts);
+    }
+    let mut none = scenario;
+    none.variants.remove(0);
+    let refused = run(&none, true, None, &Journal::none()).unwrap_err();
+    assert_eq!(refused.exit_code(), 2);
+    assert!(refused.to_string().contains("no variant is left"), "{refused}");
+}
+
+#[test]
+fn steering_that_the_host_has_too_few_threads_for_is_refused() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    scenario.threads = 4;
+    scenario.variants[0].steer = "darc:reserve=4".to_owned();
+    let system =
+        |scenario: &Rpc| Simulated::new(scenario, &scenario.variants[0], Equal::Cores).map(|_| ());
+    system(&scenario).unwrap();
+    scenario.variants[0].steer = "darc:reserve=10".to_owned();
+    let refused = run(&scenario, true, None, &Journal::none()).unwrap_err();
+    assert_eq!(refused.exit_code(), 2);
+    assert!(
+        refused.to_string().contains("small, all: policy `darc`: `reserve` is 10"),
+        "{refused}"
+    );
+}
+
+/// A native result is made of the same types by `found`: what it has of a point is all that is different.
+#[test]
+fn the_keys_are_those_of_a_native_run() {
+    let mut scenario = scenario(&[("all", "offload-all", "fifo", "model:mount-evans")]);
+    scenario.loads_per_second = vec![20_000.0];
+    scenario.compare_at = 20_000.0;
+    let simulated = result(&scenario);
+    let equal = Equal::Cores;
+    let system = Simulated::new(&scenario, &scenario.variants[0], equal).unwrap();
+    let mut measured = system.run(20_000.0, None).unwrap();
+    measured.used = Used { stalled_ns: Some(1), generator_ns: Some(1), ..measured.used };
+    let row = Row { points: vec![measured], ..Row::new(system.stack, &system.seats) };
+    let limits = limits(&scenario);
+    let native = RunResult {
+        host: "user".to_owned(),
+        variants: vec![row.variant(&scenario, &limits, found::AGENT_WITH_LOOKS)],
+        extra: found::extra(&scenario, &[row], equal, &[], &limits),
+        ..simulated.clone()
+    };
+    let keys = |result: &RunResult| keys(&serde_json::to_value(result).unwrap());
+    assert_eq!(keys(&simulated), keys(&native));
+    let label = |result: &RunResult| result.variants[0].account[2].0.clone();
+    assert_eq!([label(&simulated), label(&native)], ["agent", "agent, with looks"]);
+    let figures = &simulated.extra["placements"][0]["compared"];
+    for name in ["host_stalled", "generator_us_per_rpc", "generator_cpus"] {
+        assert_eq!(figures[name], Value::Null, "{name}");
+        assert!(!native.extra["placements"][0]["compared"][name].is_null(), "{name}");
+    }
+}
+
+#[test]
+fn a_schedulers_log_replays_to_the_same_decisions() {
+    let folder = tempfile::tempdir().unwrap();
+    let scenario = scenario(&[("All, one", "offload-all", "fifo", "model:mount-evans")]);
+    let bare = result(&scenario);
+    let logged = run(&scenario, true, Some(folder.path()), &Journal::none()).unwrap().result;
+    assert_eq!(logged.variants, bare.variants, "a log takes no virtual time");
+    let log = std::fs::read(folder.path().join("all-one-60000.wavelog")).unwrap();
+    let mut reader = LogReader::new(&log).unwrap();
+    let header = reader.header().clone();
+    assert!(header.about.starts_with("scenario small, seed 1, All, one"), "{}", header.about);
+    let policy = policies::by_name(&header.policy, &header.config).unwrap();
+    let mut replay = Replay::new(&header.config, policy);
+    reader.by_ref().for_each(|record| replay.feed(&record.unwrap()));
+    let tally = replay.finish();
+    assert!(tally.is_identical() && tally.decisions > 1_000, "{tally:?}");
+}

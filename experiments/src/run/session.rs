@@ -1,0 +1,238 @@
+//! One variant's system, from its start to its end, and its points one after the other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use wave_workloads::generator::Settings;
+use wave_workloads::point::{self as measured, Limits, SENSITIVITY_LIMITS_US, SearchResult};
+
+use super::point::{self, Outcome, Terms};
+use super::preemptions::Preempted;
+use super::seating::{self, Seating};
+use super::service::Work;
+use super::system::System;
+use super::verdict::{Rule, TRIES, Try, put_saturations};
+use super::{Failure, Ground, keep_house, limits, mix, take_generators_seat, variant_result};
+use crate::scenario::Variant;
+use wave_report::model::VariantResult;
+
+/// A system that is up, and the points that were run.
+pub(super) struct Session<'a> {
+    ground: &'a Ground<'a>,
+    system: System,
+    work: Arc<Work>,
+    terms: Terms,
+    seating: Seating,
+    rule: Rule,
+    outcomes: Vec<Outcome>,
+    /// Where its points stand in the journal.
+    key: String,
+    /// Preemptions of the points that a run before this one had finished.
+    preempted_before: Option<Preempted>,
+}
+
+/// What the journal keeps of a point.
+#[derive(Deserialize, Serialize)]
+struct Kept {
+    outcome: Outcome,
+    /// Of this point and those before it; none without an agent.
+    preempted: Option<Preempted>,
+    /// What the row had left after it for repeating disturbed tries.
+    patience: Duration,
+}
+
+impl<'a> Session<'a> {
+    /// Starts the system and takes the generator's seat.
+    pub fn start(ground: &'a Ground<'a>, variant: &Variant) -> Result<Session<'a>, Failure> {
+        let cores = variant.host.cores as usize;
+        let agents = usize::from(variant.agent().is_some());
+        let seating = seating::seat(&ground.cpus, cores, agents);
+        let workload = &ground.scenario.workload;
+        let mix = mix(workload, 1);
+        // Threads that Linux takes off a CPU may hold a slot meanwhile.
+        let slots = if agents > 0 { cores } else { cores + 16 };
+        let work = Work::new(Arc::clone(&ground.service), &mix, slots);
+        keep_house(&seating, &ground.cpus)?;
+        let system = System::start(variant, &seating, &work, ground.logs(&variant.name))?;
+        let enclave = match &system {
+            System::Linux(_) => None,
+            System::Enclave(hosted, _) => Some(Arc::downgrade(&hosted.enclave)),
+        };
+        ground.feed.watch(enclave.into_iter().collect(), &work);
+        take_generators_seat(&seating)?;
+        let terms = Terms::new(workload, &ground.scenario.run, mix, &seating);
+        let rule = Rule::new(limits(workload), ground.patience);
+        let session = Session {
+            ground,
+            system,
+            work,
+            terms,
+            seating,
+            rule,
+            outcomes: Vec::new(),
+            key: format!("{}, {}", ground.sessions.get(), variant.name),
+            preempted_before: None,
+        };
+        ground.sessions.set(ground.sessions.get() + 1);
+        Ok(session)
+    }
+
+    /// Runs one point, by the rule that is every row's, up to `most` times; unless a run before has finished it.
+    fn tries(&mut self, per_second: f64, most: usize) -> Result<(), Failure> {
+        let key = format!("{}, {}: {per_second}", self.key, self.outcomes.len());
+        let mut ran = false;
+        let kept = self.ground.journal.point(&key, || {
+            ran = true;
+            let mut rule = self.rule.clone();
+            let (load, settings) = (self.terms.load(per_second), self.terms.settings);
+            let outcome = rule.load(most, || self.load(load.clone(), &settings))?;
+            self.rule = rule;
+            let patience = self.rule.patience;
+            Ok(Kept { outcome, preempted: self.all_preemptions(), patience })
+        })?;
+        if !ran {
+            self.preempted_before = kept.preempted;
+            self.rule.patience = kept.patience;
+        }
+        self.outcomes.push(kept.outcome);
+        Ok(())
+    }
+
+    /// Runs one point.
+    pub fn point(&mut self, per_second: f64) -> Result<(), Failure> {
+        self.tries(per_second, 1)
+    }
+
+    /// Runs any load, once. It is none of the session's points.
+    pub fn load(
+        &mut self,
+        load: wave_workloads::arrivals::Load,
+        settings: &Settings,
+    ) -> Result<Outcome, Failure> {
+        let Session { system, work, seating, .. } = self;
+        let mut outcome = point::run(system, work, load, settings, seating)?;
+        if let System::Enclave(hosted, _) = system
+            && let Some(why) = hosted.replace_lost_agent()?
+        {
+            outcome.invalidate(&why);
+        }
+        Ok(outcome)
+    }
+
+    /// How its runs were preempted so far, if they were at all.
+    pub fn preemptions(&self) -> Option<Preempted> {
+        self.all_preemptions().filter(|preempted| !preempted.is_nothing())
+    }
+
+    /// The same, also where there were none; none without an agent.
+    fn all_preemptions(&self) -> Option<Preempted> {
+        let System::Enclave(hosted, _) = &self.system else { return None };
+        let mut preempted = Preempted::of(&hosted.enclave);
+        preempted.add(self.preempted_before.as_ref().unwrap_or(&Preempted::default()));
+        Some(preempted)
+    }
+
+    /// What its points are run with.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// What counts as serving a load.
+    pub fn limits(&self) -> &Limits {
+        &self.rule.limits
+    }
+
+    /// What is under load, and what its requests do.
+    pub fn parts(&mut self) -> (&mut System, &Work) {
+        (&mut self.system, &self.work)
+    }
+
+    /// Looks for saturation between `low` and `high` with at most `probes` loads, each tried up to [`TRIES`] times.
+    pub fn search(&mut self, low: f64, high: f64, probes: u32) -> Result<SearchResult, Failure> {
+        let mut failure = None;
+        let limits = self.rule.limits.clone();
+        let run = |per_second| match self.tries(per_second, TRIES) {
+            Ok(()) => self.outcomes.last().expect("a point was just run").measured.clone(),
+            Err(error) => {
+                failure.get_or_insert(error);
+                failed_point(per_second)
+            }
+        };
+        let result = measured::search(run, low, high, probes as usize, &limits);
+        failure.map_or(Ok(result), Err)
+    }
+
+    /// Runs one point of several under higher and higher loads. Where its saturation is looked for, a load is
+    /// tried up to [`TRIES`] times, unless a lower one was not served.
+    pub fn step(&mut self, per_second: f64, looks_for_saturation: bool) -> Result<(), Failure> {
+        let points = self.outcomes.iter().map(|outcome| &outcome.measured);
+        let most = if looks_for_saturation { self.rule.most(points, per_second) } else { 1 };
+        self.tries(per_second, most)
+    }
+
+    /// Runs `loads` more where its saturation lies by what was run so far.
+    pub fn refine(&mut self, loads: u32) -> Result<(), Failure> {
+        for _ in 0..loads {
+            let points: Vec<_> = self.outcomes.iter().map(|each| each.measured.clone()).collect();
+            let Some(load) = measured::next_probe(&points, &self.rule.limits) else { break };
+            self.tries(load, TRIES)?;
+        }
+        Ok(())
+    }
+
+    /// The system ends; its points and saturation are what is left.
+    pub fn finish(self, variant: &Variant) -> VariantResult {
+        let preemptions = self.preemptions().map(|preempted| preempted.report());
+        VariantResult { preemptions, ..variant_found(variant, &self.rule.limits, self.outcomes) }
+    }
+
+    /// The system ends; its points are what is left.
+    pub fn into_outcomes(self) -> Vec<Outcome> {
+        self.outcomes
+    }
+}
+
+/// What the points of a variant come to.
+pub(super) fn variant_found(
+    variant: &Variant,
+    limits: &Limits,
+    mut outcomes: Vec<Outcome>,
+) -> VariantResult {
+    outcomes
+        .sort_by(|a, b| a.measured.offered_per_second.total_cmp(&b.measured.offered_per_second));
+    let points: Vec<measured::Point> =
+        outcomes.iter().map(|outcome| outcome.measured.clone()).collect();
+    let mut result = variant_result(variant);
+    put_saturations(&mut result, &points, limits, &SENSITIVITY_LIMITS_US);
+    // As near to saturation as there is a point.
+    let nearest = outcomes.iter().rfind(|outcome| {
+        let sustained = result.saturation_per_second;
+        sustained.is_none_or(|load| outcome.measured.offered_per_second <= load)
+    });
+    result.account = nearest.map(|outcome| outcome.account.clone()).unwrap_or_default();
+    result.points = outcomes.into_iter().map(|outcome| outcome.report).collect();
+    result
+}
+
+/// What a search is told instead of a point that could not be run: nothing was served, which ends
+/// it soon.
+pub fn failed_point(per_second: f64) -> measured::Point {
+    measured::Point {
+        offered_per_second: per_second,
+        achieved_per_second: 0.0,
+        sent: 1,
+        done: 0,
+        set_aside: 0,
+        refused: 0,
+        duration_s: 1.0,
+        classes: Vec::new(),
+        generator: measured::GeneratorLag {
+            lag_p50_ns: 0,
+            lag_p99_ns: 0,
+            lag_max_ns: 0,
+            valid: true,
+            why_invalid: None,
+        },
+    }
+}

@@ -1,0 +1,141 @@
+//! Loads, saturations and ladders.
+
+use super::super::compare::Runs;
+use super::super::load::{Row, rows, steps_of_row};
+use super::super::point::Outcome;
+use super::super::session::variant_found;
+use super::super::{compare, ladder, limits};
+use super::point::{refine, search};
+use super::{Failure, Found, Ground, Simulated, parallel};
+use crate::scenario::{Load, Scenario, Variant};
+use wave_report::model::VariantResult;
+
+impl Ground<'_> {
+    /// One point of the variant that is called so, unless a run before has finished it.
+    fn point(&self, simulated: &Simulated, variant: &str, load: f64) -> Result<Outcome, Failure> {
+        let logs = self
+            .recording
+            .as_ref()
+            .map(|recording| recording.logs(&format!("{variant} {load:.0}")));
+        let key = format!("{variant}: {load}");
+        self.journal.point(&key, || simulated.run(load, logs.as_ref()))
+    }
+}
+
+/// How many steps [`run`] will report.
+pub fn steps(scenario: &Scenario) -> u64 {
+    let compared = scenario.run.compare.as_ref().map_or(0, |_| scenario.variants.len());
+    (rows(scenario, usize::MAX).0.len() * steps_of_row(&scenario.run) + compared) as u64
+}
+
+/// Runs every load of every row, or searches every row's saturation.
+pub fn run(ground: &Ground<'_>) -> Result<Found, Failure> {
+    let scenario = ground.scenario;
+    let (rows, _) = rows(scenario, usize::MAX);
+    let ready: Vec<Simulated> = rows
+        .iter()
+        .map(|row| Simulated::new(scenario, &row.variant))
+        .collect::<Result<_, Failure>>()?;
+    let limits = limits(&scenario.workload);
+    let rows: Vec<(&Row, &Simulated)> = rows.iter().zip(&ready).collect();
+    let variants = match &scenario.run.load {
+        Load::Each(loads) => {
+            let jobs: Vec<(usize, f64)> = rows
+                .iter()
+                .enumerate()
+                .flat_map(|(at, (row, _))| loads.iter().map(move |load| (at, load * row.factor)))
+                .collect();
+            let label = |&(at, load): &(usize, f64)| {
+                format!("{}: {:.0} k/s", rows[at].0.variant.name, load / 1e3)
+            };
+            let outcomes = parallel::each(&jobs, &ground.progress, label, |&(at, load)| {
+                let (row, simulated) = rows[at];
+                ground.point(simulated, &row.variant.name, load)
+            })?;
+            let rows: Vec<_> = rows.iter().zip(outcomes.chunks(loads.len())).collect();
+            match scenario.run.refine {
+                0 => rows
+                    .iter()
+                    .map(|((row, _), run)| variant_found(&row.variant, &limits, run.to_vec()))
+                    .collect(),
+                more => {
+                    let label = |&(&(row, _), _): &(&(&Row, &Simulated), &[Outcome])| {
+                        format!("{}: saturation between these", row.variant.name)
+                    };
+                    parallel::each(&rows, &ground.progress, label, |((row, simulated), run)| {
+                        let point = |load| ground.point(simulated, &row.variant.name, load);
+                        let run = refine(run.to_vec(), more, &limits, point)?;
+                        Ok(variant_found(&row.variant, &limits, run))
+                    })?
+                }
+            }
+        }
+        &Load::Search { low, high, probes } => {
+            let label = |(row, _): &(&Row, &Simulated)| format!("{}: saturation", row.variant.name);
+            parallel::each(&rows, &ground.progress, label, |(row, simulated)| {
+                let range = (low * row.factor, high * row.factor);
+                let point = |load| ground.point(simulated, &row.variant.name, load);
+                let outcomes = search(range, probes, &limits, point)?;
+                Ok(variant_found(&row.variant, &limits, outcomes))
+            })?
+        }
+    };
+    let mut found = Found { variants, ..Found::default() };
+    if let Some(compared) = &scenario.run.compare
+        && let Some(load) = compare::load(compared, &mut found)
+    {
+        let label = |variant: &Variant| format!("{}: {:.1} k/s", variant.name, load / 1e3);
+        let points = parallel::each(&scenario.variants, &ground.progress, label, |variant| {
+            let simulated = Simulated::new(scenario, variant)?;
+            let outcomes = vec![ground.point(&simulated, &variant.name, load)?];
+            Ok(Runs { variant: variant.clone(), outcomes, ideal: None })
+        })?;
+        compare::conclude(&mut found, &scenario.workload, load, &compared.with, points);
+    }
+    Ok(found)
+}
+
+/// How many steps `ladder` will report.
+pub fn ladder_steps(scenario: &Scenario) -> u64 {
+    (ladder::REPETITIONS * scenario.variants.len()) as u64
+}
+
+/// Searches every variant's saturation, under several seeds.
+pub fn ladder(ground: &Ground<'_>) -> Result<Found, Failure> {
+    let scenario = ground.scenario;
+    let Load::Search { low, high, probes } = scenario.run.load else {
+        return Err(Failure::Scenario("a ladder needs a [run.search]".into()));
+    };
+    let limits = limits(&scenario.workload);
+    let jobs: Vec<(&Variant, u64)> = scenario
+        .variants
+        .iter()
+        .flat_map(|variant| (0..ladder::REPETITIONS as u64).map(move |seed| (variant, seed)))
+        .collect();
+    let label = |(variant, seed): &(&Variant, u64)| {
+        format!("{}: saturation, {} of {}", variant.name, seed + 1, ladder::REPETITIONS)
+    };
+    let found = parallel::each(&jobs, &ground.progress, label, |&(variant, seed)| {
+        let mut simulated = Simulated::new(scenario, variant)?;
+        simulated.setup.seed = scenario.run.seed + seed;
+        let name = match seed {
+            0 => variant.name.clone(),
+            _ => format!("{} seed {}", variant.name, seed + 1),
+        };
+        let point = |load| ground.point(&simulated, &name, load);
+        let outcomes = search((low, high), probes, &limits, point)?;
+        Ok(variant_found(variant, &limits, outcomes))
+    })?;
+    let mut found = found.into_iter();
+    let searches: Vec<Vec<VariantResult>> = scenario
+        .variants
+        .iter()
+        .map(|_| found.by_ref().take(ladder::REPETITIONS).collect())
+        .collect();
+    let mut found = ladder::compare(&scenario.variants, searches);
+    found.facts.push((
+        format!("saturation: median of {} searches, a seed each", ladder::REPETITIONS),
+        "simulated; the points shown are those of the median search".to_owned(),
+    ));
+    Ok(found)
+}

@@ -1,0 +1,132 @@
+//! The same scenarios on a simulated host.
+//!
+//! Each point is a world of its own, which follows from the scenario and its seed alone; points run
+//! on as many threads as there are CPUs. Searches, verdicts and reports are those of native runs.
+
+mod crash;
+mod enclaves;
+mod load;
+pub(super) mod parallel;
+pub(super) mod point;
+mod setup;
+
+use std::path::Path;
+use std::sync::Arc;
+
+pub use point::point;
+pub use setup::Simulated;
+
+use super::recording::Recording;
+use super::{Failure, Finished, Found, Journal, kind_name};
+use crate::scenario::{Kind, Scenario, Threads, Variant};
+use wave_lab::progress::Progress;
+use wave_report::RunResult;
+use wave_report::model::SATURATION_LIMIT_US;
+
+/// What every kind of scenario stands on.
+struct Ground<'a> {
+    /// Without variants that have no agent.
+    scenario: &'a Scenario,
+    progress: Progress,
+    recording: Option<Arc<Recording>>,
+    /// What is kept of points.
+    journal: &'a Journal,
+}
+
+/// Runs `scenario` in the simulator. Agents write logs into the directory `record`, if there is one:
+/// a file per point. Points that `journal` has are not run.
+pub fn run(
+    scenario: &Scenario,
+    quiet: bool,
+    record: Option<&Path>,
+    journal: &Journal,
+) -> Result<Finished, Failure> {
+    let started = journal.started();
+    let mut scenario = scenario.clone();
+    if let Kind::Chaos(_) = scenario.kind {
+        let why = "kind = \"chaos\" is about real code that is preempted, there is nothing to simulate: \
+                   run it without --host sim";
+        return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
+    }
+    let (modelled, others): (Vec<Variant>, Vec<Variant>) =
+        scenario.variants.into_iter().partition(|variant| not_modelled(variant).is_none());
+    scenario.variants = modelled;
+    if scenario.variants.is_empty() {
+        let why = "no variant is left: the simulator has no model of the kernel's scheduler, nor of \
+                   kernel-level threads; expected placement = \"onhost\" or \"offload\", and threads = \"user\"";
+        return Err(Failure::Scenario(format!("{}: {why}", scenario.name)));
+    }
+    // What cannot be simulated is refused before anything has run.
+    let first = Simulated::new(&scenario, &scenario.variants[0])?;
+    for variant in &scenario.variants[1..] {
+        Simulated::new(&scenario, variant)?;
+    }
+    let steps = match scenario.kind {
+        Kind::Load => load::steps(&scenario),
+        Kind::Ladder => load::ladder_steps(&scenario),
+        Kind::Crash(_) => scenario.variants.len() as u64,
+        Kind::Enclaves(_) => enclaves::steps(&scenario),
+        Kind::Chaos(_) => 0,
+    };
+    let progress = Progress::new(steps, quiet);
+    journal.follow(&progress);
+    let skipped: Vec<(String, String)> = others.iter().map(skipped).collect();
+    for (what, why) in &skipped {
+        progress.say(&format!("{what}: {why}"));
+    }
+    let recording = record
+        .map(|directory| Recording::start(directory, &scenario.name, scenario.run.seed))
+        .transpose()?;
+    let ground = Ground { scenario: &scenario, progress, recording, journal };
+    let mut found = match scenario.kind {
+        Kind::Load => load::run(&ground),
+        Kind::Ladder => load::ladder(&ground),
+        Kind::Crash(times) => crash::run(&ground, times),
+        Kind::Enclaves(enclaves) => enclaves::run(&ground, enclaves),
+        Kind::Chaos(_) => unreachable!("refused above"),
+    }?;
+    let mut facts = skipped;
+    facts.extend(first.facts());
+    facts.append(&mut found.facts);
+    facts.extend(ground.recording.as_ref().map(|recording| {
+        let (what, _) = recording.fact();
+        (what, "which takes no virtual time".to_owned())
+    }));
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut machine = super::machine::machine(cpus);
+    machine.model = format!("simulated {}, on {}", scenario.machine, machine.model);
+    let result = RunResult {
+        scenario: scenario.name.clone(),
+        host: "sim".to_owned(),
+        kind: kind_name(&scenario.kind).to_owned(),
+        description: scenario.description.clone(),
+        limit_us: SATURATION_LIMIT_US,
+        seed: scenario.run.seed,
+        version: super::machine::version().to_owned(),
+        machine,
+        seating: "Simulated: every host core, agent and generator has a CPU for itself.".to_owned(),
+        started,
+        variants: found.variants,
+        facts,
+        extra: found.extra,
+    };
+    Ok(Finished { result, failed: found.failed })
+}
+
+/// What has to be said about a variant that cannot be simulated.
+/// What of a variant the simulator has no model of.
+fn not_modelled(variant: &Variant) -> Option<&'static str> {
+    match (variant.agent(), variant.host.threads) {
+        (None, _) => Some("the kernel's scheduler"),
+        (_, Threads::Kernel) => Some("kernel-level threads"),
+        (Some(_), Threads::User) => None,
+    }
+}
+
+fn skipped(variant: &Variant) -> (String, String) {
+    let what = not_modelled(variant).unwrap_or_default();
+    (variant.name.clone(), format!("skipped: the simulator has no model of {what}"))
+}
+
+#[cfg(test)]
+mod tests;

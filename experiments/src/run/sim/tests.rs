@@ -1,0 +1,131 @@
+use std::path::Path;
+
+use wave_core::log::LogReader;
+use wave_core::replay::Replay;
+use wave_sched::policies;
+
+use super::*;
+use crate::scenario;
+use wave_report::model::Cpu;
+
+const TEXT: &str = r#"name = "small"
+kind = "KIND"
+[run]
+seconds = 0.012
+warmup_seconds = 0.002
+LOADS
+[host]
+cores = 2
+[[variant]]
+name = "shared memory"
+placement = "onhost"
+policy = "fifo"
+[[variant]]
+name = "over PCIe"
+placement = "offload"
+policy = "fifo"
+link = "model:mount-evans"
+"#;
+
+fn scenario(kind: &str, loads: &str, more: &str) -> Scenario {
+    let text = TEXT.replace("KIND", kind).replace("LOADS", loads) + more;
+    scenario::parse(Path::new("small.toml"), &text, policies::NAMES).unwrap()
+}
+
+fn result(scenario: &Scenario) -> RunResult {
+    let Finished { mut result, failed } = run(scenario, true, None, &Journal::none()).unwrap();
+    assert_eq!(failed, Vec::<String>::new());
+    result.started.clear();
+    result
+}
+
+#[test]
+fn a_run_follows_from_its_scenario_and_seed() {
+    let mut loads = scenario("load", "loads_per_second = [50_000, 150_000]", "");
+    let first = result(&loads);
+    assert_eq!(first.host, "sim");
+    assert_eq!(first, result(&loads));
+    for point in first.variants.iter().flat_map(|variant| &variant.points) {
+        assert!(point.generator.valid && point.served() > 0.9, "{point:?}");
+        let Cpu { host_useful_percent, agent_percent, .. } = point.cpu;
+        assert!(host_useful_percent > 20.0 && agent_percent > 0.0, "{point:?}");
+        assert!(point.outcomes.iter().any(|(code, count)| code == "complete" && *count > 100));
+    }
+    loads.run.seed += 1;
+    assert_ne!(first.variants, result(&loads).variants);
+}
+
+#[test]
+fn what_there_is_no_model_of_is_left_out_and_said() {
+    let others = "[[variant]]\nname = \"threads\"\nplacement = \"linux\"\n\
+                  [[variant]]\nname = \"pthreads\"\nplacement = \"offload\"\npolicy = \"fifo\"\nthreads = \"kernel\"\n";
+    let mut loads = scenario("load", "loads_per_second = [50_000]", others);
+    let result = result(&loads);
+    // Equal cores are simulated as well.
+    let names: Vec<&str> = result.variants.iter().map(|variant| &variant.name[..]).collect();
+    assert_eq!(names, ["shared memory", "over PCIe", "over PCIe, equal cores"]);
+    for (name, reason) in
+        [("threads", "the kernel's scheduler"), ("pthreads", "kernel-level threads")]
+    {
+        let told = |(what, why): &(String, String)| what == name && why.contains(reason);
+        assert!(result.facts.iter().any(told), "{name}: {:?}", result.facts);
+    }
+    loads.variants.drain(..2);
+    let refused = run(&loads, true, None, &Journal::none()).unwrap_err();
+    assert_eq!(refused.exit_code(), 2);
+    assert!(refused.to_string().contains("no variant is left"), "{refused}");
+}
+
+#[test]
+fn a_ladder_of_more_cores_than_there_are_here_has_its_rungs() {
+    let search = "[run.search]\nlow = 400_000\nhigh = 3_200_000\nprobes = 5";
+    let mut ladder = scenario("ladder", search, "");
+    ladder.variants.iter_mut().for_each(|variant| variant.host.cores = 16);
+    let result = result(&ladder);
+    let [shared, across] = &result.variants[..] else { panic!("two variants") };
+    assert!(across.saturation_per_second >= Some(400e3), "{result:?}");
+    assert!(shared.saturation_per_second >= across.saturation_per_second, "{result:?}");
+    assert!(result.extra["offload_vs_shm"].as_f64().is_some_and(|share| share <= 1.0));
+    ladder.variants[0].host.cores = 241;
+    let refused = run(&ladder, true, None, &Journal::none()).unwrap_err();
+    assert!(refused.to_string().contains("cores is 241, allowed is 1 to 240"), "{refused}");
+}
+
+#[test]
+fn killed_and_stopped_agents_lose_no_request() {
+    let times = "[crash]\nkills = 4\nevery_ms = 100\nload_per_second = 40_000\n";
+    let text = TEXT.replace("KIND", "crash").replace("LOADS", "").replace("seconds = 0.012\n", "");
+    let crash = scenario::parse(Path::new("small.toml"), &(text + times), policies::NAMES).unwrap();
+    let extra = result(&crash).extra;
+    assert_eq!((&extra["crashes"], &extra["requests_lost"]), (&8.into(), &0.into()));
+    assert_eq!(extra["requests_done"], extra["requests_sent"]);
+    // The watchdog's period is 20 ms, and the end of a process is seen at once.
+    assert!(extra["fallback_after_stop_ms_max"].as_f64().is_some_and(|ms| ms > 20.0));
+    assert!(extra["fallback_after_kill_ms_max"].as_f64().is_some_and(|ms| ms < 1.0));
+}
+
+#[test]
+fn an_enclave_whose_agent_is_killed_disturbs_no_other() {
+    let enclaves = scenario("enclaves", "loads_per_second = [40_000]", "[enclaves]\ncount = 3\n");
+    let result = result(&enclaves);
+    assert_eq!(result.extra["undisturbed"], true);
+    assert_eq!(result.extra["enclaves"].as_array().map(Vec::len), Some(6));
+    assert_eq!(result.variants[0].workers, 6);
+    assert_eq!(result.variants[0].points[0].classes.len(), 3);
+}
+
+#[test]
+fn a_simulated_agents_log_replays_to_the_same_decisions() {
+    let directory = tempfile::tempdir().unwrap();
+    let loads = scenario("load", "loads_per_second = [100_000]", "");
+    run(&loads, true, Some(directory.path()), &Journal::none()).unwrap();
+    let log = std::fs::read(directory.path().join("over-pcie-100000.wavelog")).unwrap();
+    let mut reader = LogReader::new(&log).unwrap();
+    let header = reader.header().clone();
+    assert!(header.about.starts_with("scenario small, seed 1, over PCIe 100000"));
+    let policy = policies::by_name(&header.policy, &header.config).unwrap();
+    let mut replay = Replay::new(&header.config, policy);
+    reader.by_ref().for_each(|record| replay.feed(&record.unwrap()));
+    let tally = replay.finish();
+    assert!(tally.is_identical() && tally.decisions > 500, "{tally:?}");
+}

@@ -1,0 +1,242 @@
+//! What a try of a load is worth, how often the load is tried, and which of the tries counts: one rule for every row
+//! of a comparison, whoever schedules in it (docs/adr/0033).
+
+use std::time::Duration;
+
+use wave_workloads::cpu::monotonic_ns;
+use wave_workloads::point::{self as measured, Limits, Point, Verdict};
+
+use super::Failure;
+use super::neighbours::{DISTURBING_CPUS, Neighbours, Tasks};
+use super::seating::Seating;
+use crate::scenario::Kind;
+use wave_report::model::{DISTURBED, VariantResult};
+use wave_report::number::thousands;
+
+/// How often a load is tried at most whose point says that it was served too slowly, or that the generator lagged:
+/// a slow moment of the machine looks the same.
+pub const TRIES: usize = 3;
+
+/// Share of the time of a row's cores that other processes may take on their CPUs before a try is called disturbed:
+/// a 99th percentile is 1% of the requests.
+const DISTURBING_SHARE: f64 = 0.01;
+
+/// Before a disturbed try is repeated: a neighbour that is at it now may be done a little later.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What was observed of a try: the same of every row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Time of the CPUs on which the row serves requests.
+    pub cores_ns: f64,
+    /// Time that threads of other processes ran on these.
+    pub others_ns: f64,
+    /// CPUs that other processes used of those on which anything of the row runs.
+    pub neighbours_cpus: f64,
+}
+
+impl Observed {
+    /// Why the try is not a measurement, if other processes disturbed it.
+    pub fn disturbance(&self) -> Option<String> {
+        let share = self.others_ns / self.cores_ns.max(1.0);
+        if self.neighbours_cpus > DISTURBING_CPUS {
+            Some(format!(
+                "{DISTURBED}: other processes used {:.2} of its CPUs",
+                self.neighbours_cpus
+            ))
+        } else if share > DISTURBING_SHARE {
+            Some(format!("{DISTURBED}: other processes took {:.1}% of its cores", share * 100.0))
+        } else {
+            None
+        }
+    }
+}
+
+/// Looks at the CPUs of a row from its start on.
+#[derive(Debug)]
+pub struct Watch {
+    workers: Vec<usize>,
+    all: Vec<usize>,
+    at_ns: u64,
+    tasks: Tasks,
+    neighbours: Option<Neighbours>,
+}
+
+impl Watch {
+    /// A row that sits as `seating` says is about to be loaded.
+    pub fn start(seating: &Seating) -> Watch {
+        let workers = seating.workers.clone();
+        let mut all = workers.clone();
+        all.extend(seating.agents.iter().chain([&seating.generator]));
+        let (tasks, neighbours) = (Tasks::now(), Neighbours::on(&all));
+        Watch { workers, all, tasks, neighbours, at_ns: monotonic_ns() }
+    }
+
+    /// What happened since. Agents, which are children that were not waited for, have used `agents_ns`.
+    pub fn end(self, agents_ns: f64) -> Observed {
+        let Watch { workers, all, at_ns, tasks, neighbours } = self;
+        let wall_ns = (monotonic_ns() - at_ns) as f64;
+        let others = neighbours.zip(Neighbours::on(&all));
+        let others = others.map_or(0.0, |(before, now)| now.cpus_since(&before));
+        Observed {
+            cores_ns: wall_ns * workers.len() as f64,
+            others_ns: Tasks::now().ran_ns_since(&tasks, &workers) as f64,
+            neighbours_cpus: (others - agents_ns / wall_ns.max(1.0)).max(0.0),
+        }
+    }
+}
+
+/// A try of a load by a row of a comparison.
+pub trait Try {
+    /// What was measured.
+    fn point(&self) -> &Point;
+    /// Why it is not a measurement, if other processes disturbed it.
+    fn disturbance(&self) -> Option<&str>;
+    /// It is not a measurement, because of `why`.
+    fn invalidate(&mut self, why: &str);
+    /// The other tries of its load were set aside, each because of this.
+    fn set_aside(&mut self, others: Vec<String>);
+}
+
+/// How a row's loads are tried.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// What counts as serving a load.
+    pub limits: Limits,
+    /// What is left of the row's time for repeating disturbed tries. Each row has as much.
+    pub patience: Duration,
+    /// How long to wait before that.
+    pub pause: Duration,
+}
+
+/// What a try says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// Nothing: other processes disturbed it.
+    Disturbed,
+    /// Nothing: the generator lagged, or most latencies had to be set aside.
+    Invalid,
+    /// The load was not served within the limits.
+    Saturated,
+    /// It was.
+    Sustained,
+}
+
+impl Rule {
+    /// For a row with this time for repeats.
+    pub fn new(limits: Limits, patience: Duration) -> Rule {
+        Rule { limits, patience, pause: PAUSE }
+    }
+
+    /// Tries a load by `run` until a try counts. One that was served too slowly, or that the generator lagged in, is
+    /// tried up to `most` times; disturbed tries are repeated as long as the row's patience lasts.
+    ///
+    /// Of all tries the best one counts: one in which the load was served, else the last that is a measurement. If none
+    /// is, the last one is returned as not a measurement.
+    pub fn load<T: Try>(
+        &mut self,
+        most: usize,
+        mut run: impl FnMut() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let (mut tries, mut counted) = (Vec::new(), 0);
+        loop {
+            let one = run()?;
+            let worth = self.worth(&one);
+            let took = Duration::from_secs_f64(one.point().duration_s) + self.pause;
+            let slow = one.point().served() >= self.limits.served;
+            tries.push((worth, one));
+            counted += usize::from(worth != Worth::Disturbed);
+            match worth {
+                Worth::Disturbed if !self.patience.is_zero() => {
+                    self.patience = self.patience.saturating_sub(took);
+                    std::thread::sleep(self.pause);
+                }
+                Worth::Saturated if slow && counted < most => {}
+                Worth::Invalid if counted < most => {}
+                _ => break,
+            }
+        }
+        // The last of several that are worth the same.
+        let at = (0..tries.len()).max_by_key(|&at| tries[at].0).expect("a load is tried once");
+        let (worth, mut best) = tries.remove(at);
+        if let (Worth::Disturbed, Some(why)) = (worth, best.disturbance().map(str::to_owned)) {
+            best.invalidate(&why);
+        }
+        best.set_aside(tries.iter().map(|(worth, one)| self.why(*worth, one)).collect());
+        Ok(best)
+    }
+
+    /// How often to try a load: once if a lower one of `points` was not served.
+    pub fn most<'a>(&self, points: impl IntoIterator<Item = &'a Point>, load: f64) -> usize {
+        let mut lower = points.into_iter().filter(|point| point.offered_per_second < load);
+        if lower.any(|point| point.verdict(&self.limits) == Verdict::Saturated) { 1 } else { TRIES }
+    }
+
+    fn worth(&self, one: &impl Try) -> Worth {
+        match one.point().verdict(&self.limits) {
+            _ if one.disturbance().is_some() => Worth::Disturbed,
+            Verdict::Invalid => Worth::Invalid,
+            Verdict::Saturated => Worth::Saturated,
+            Verdict::Sustained => Worth::Sustained,
+        }
+    }
+
+    /// Why a try was set aside.
+    fn why(&self, worth: Worth, one: &impl Try) -> String {
+        let point = one.point();
+        let p99 = point.latency(&self.limits.class).map_or(0, |latency| latency.p99_ns);
+        match worth {
+            Worth::Disturbed => one.disturbance().unwrap_or_default().to_owned(),
+            Worth::Invalid => point.generator.why_invalid.clone().unwrap_or_default(),
+            Worth::Saturated | Worth::Sustained => format!("p99 of {:.0} us", p99 as f64 / 1e3),
+        }
+    }
+}
+
+/// The saturation that the points of a row come to, none if none of the loads was served.
+///
+/// # Errors
+///
+/// Why it is not known: it would rest on a point that is not a measurement.
+pub fn saturation(points: &[Point], limits: &Limits) -> Result<Option<f64>, String> {
+    let served = measured::saturation(points, limits).map(|point| point.offered_per_second);
+    let Some(hides) = measured::hides_saturation(points, limits) else { return Ok(served) };
+    let why = hides.generator.why_invalid.as_deref().unwrap_or("invalid");
+    let at_least = served.map_or_else(String::new, |load| format!("at least {}; ", rate(load)));
+    Err(format!("{at_least}{} is not a measurement ({why})", rate(hides.offered_per_second)))
+}
+
+fn rate(per_second: f64) -> String {
+    format!("{} k/s", thousands(per_second))
+}
+
+/// Puts a row's saturations into its result, within `limits` and with each of these on the p99.
+pub fn put_saturations(
+    result: &mut VariantResult,
+    points: &[Point],
+    limits: &Limits,
+    limits_us: &[u64],
+) {
+    match saturation(points, limits) {
+        Ok(per_second) => result.saturation_per_second = per_second,
+        Err(why) => result.not_measurable = Some(why),
+    }
+    for &us in limits_us {
+        let limits = Limits { p99_ns: us * 1_000, ..limits.clone() };
+        match saturation(points, &limits) {
+            Ok(Some(per_second)) => result.saturation_by_limit.push((us as u32, per_second)),
+            Ok(None) => {}
+            Err(_) => result.limits_not_measurable.push(us as u32),
+        }
+    }
+}
+
+/// How much time a run spends at most on repeating disturbed tries: less than a demonstration's
+/// own time, or as long as a ladder's noise takes. Each of its `sessions` has an equal share.
+pub fn patience(kind: &Kind, sessions: usize) -> Duration {
+    let all = Duration::from_secs(if *kind == Kind::Ladder { 60 } else { 15 });
+    all / sessions.max(1) as u32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! The experiment file: what is compared, under which load, on which cores.
+//!
+//! A scenario is TOML. [`parse`] and its siblings refuse what they do not know (with the file, the line, the field and what is
+//! allowed there), fill in [`defaults`] and check that the whole makes sense. What they return needs no further checks by whoever
+//! runs it. This module knows nothing of how a scenario is run; [`crate::experiment`] has the list of kinds.
+
+mod check;
+pub mod defaults;
+mod error;
+mod file;
+mod memory;
+mod model;
+mod rpc;
+mod sweep;
+
+pub use error::ScenarioError;
+pub use memory::{CachedWorkload, Managed, Memory, parse as parse_memory};
+pub use model::{
+    Agent, Chaos, Class, Compare, Crash, Enclaves, Home, Host, Kind, Link, Load, Machine, Mapping,
+    Operation, Placement, Queue, Run, Scenario, Scheduler, Threads, Transport, Variant, Workload,
+};
+pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack, parse as parse_rpc};
+pub use sweep::{Sweep, SweepAxis, parse_sweep};
+
+use std::path::Path;
+
+/// Kinds of scenarios about requests.
+pub(crate) const REQUEST_KINDS: &[&str] = &["load", "ladder", "crash", "enclaves", "chaos"];
+
+#[derive(serde::Deserialize)]
+struct Kinds {
+    kind: Option<toml::Spanned<toml::Value>>,
+}
+
+/// The kind that the text names, whatever it is. None where the text is no TOML or names none.
+fn named_kind(text: &str) -> Option<toml::Spanned<toml::Value>> {
+    toml::from_str::<Kinds>(text).ok().and_then(|found| found.kind)
+}
+
+/// What kind of scenario the text says it is: one of those `known`. None where it is no TOML or says nothing.
+///
+/// It is checked before all else, as which other fields there are depends on it.
+pub(crate) fn kind_of(
+    path: &Path,
+    text: &str,
+    known: &[&str],
+) -> Result<Option<String>, ScenarioError> {
+    let Some(kind) = named_kind(text) else { return Ok(None) };
+    match kind.get_ref().as_str() {
+        Some(name) if known.contains(&name) => Ok(Some(name.to_owned())),
+        _ => {
+            let all: Vec<String> = known.iter().map(|kind| format!("`{kind}`")).collect();
+            let message =
+                format!("`kind` is {}, expected one of {}", kind.get_ref(), all.join(", "));
+            let line = error::line_of(text, kind.span().start);
+            Err(ScenarioError::meaning(path, line, message))
+        }
+    }
+}
+
+/// Checks the scenario in `text`; `path` is where it came from, for messages and for the files that it names.
+///
+/// `policies` are the names of the policies that a scheduling agent can be asked for; another name is refused.
+///
+/// # Errors
+/// Says which file, which line and why. All of them are the author's of the file, to be answered with exit code 2.
+pub fn parse(path: &Path, text: &str, policies: &[&str]) -> Result<Scenario, ScenarioError> {
+    let raw = file::parse(path, text)?;
+    check::check(raw, check::Source { path, text, policies })
+}
+
+#[cfg(test)]
+mod tests;

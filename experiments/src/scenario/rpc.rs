@@ -1,0 +1,460 @@
+//! `kind = "rpc"`: RocksDB behind gRPC, with the RPC stack and the scheduler in several places. Its form and its meaning.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use wave_core::layout::{CORES_MAX, Config};
+use wave_rpc::steer;
+use wave_sched::policies;
+
+use super::check::{Source, link};
+use super::error::ScenarioError;
+use super::{Link, defaults, file};
+
+/// A checked experiment on RPCs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rpc {
+    /// Names the output directory.
+    pub name: String,
+    /// One paragraph for the reader of the results; may be empty.
+    pub description: String,
+    /// The database, and what is asked of it.
+    pub workload: RpcWorkload,
+    /// Length of a point, warm-up included.
+    pub seconds: f64,
+    /// The first part of that, which is not counted.
+    pub warmup_seconds: f64,
+    /// Of arrivals and keys.
+    pub seed: u64,
+    /// The loads to offer, rising.
+    pub loads_per_second: Vec<f64>,
+    /// One of them, which every variant is run under.
+    pub compare_at: f64,
+    /// So many loads besides for each variant, where its saturation lies.
+    pub refine: u32,
+    /// Within which a GET's p99 is up to saturation.
+    pub get_p99_us: u32,
+    /// Cores of the host.
+    pub cores: u32,
+    /// Workers that are threads.
+    pub threads: u32,
+    /// What is compared.
+    pub variants: Vec<Stack>,
+}
+
+/// GETs and RANGEs by gRPC.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RpcWorkload {
+    /// Keys in the database.
+    pub keys: u64,
+    /// Size of a value.
+    pub value_bytes: u32,
+    /// What a GET takes, calibrated.
+    pub get_us: f64,
+    /// What a RANGE takes, calibrated.
+    pub range_us: f64,
+    /// How many of a hundred calls are RANGEs.
+    pub range_percent: f64,
+    /// Pairs in a RANGE's reply.
+    pub range_pairs: u32,
+    /// Within how many microseconds a GET wants its reply: what its request says.
+    pub get_slo_us: u32,
+    /// The same of a RANGE.
+    pub range_slo_us: u32,
+    /// The clients' TCP connections.
+    pub connections: u32,
+}
+
+/// Where the RPC stack and the scheduler are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RpcPlacement {
+    /// Both in one agent, which takes none of the host's cores.
+    OffloadAll,
+    /// Both in one agent, which takes one of the host's cores.
+    OnhostAll,
+    /// An agent with the stack takes none of the host's cores, and one with the scheduler takes one.
+    OnhostScheduler,
+    /// No scheduler; an agent with the stack takes one of the host's cores, and the others serve.
+    Sidecar,
+    /// No agent: tonic on all of the host's cores.
+    Tonic,
+}
+
+impl RpcPlacement {
+    /// As in a scenario.
+    pub fn name(self) -> &'static str {
+        match self {
+            RpcPlacement::OffloadAll => "offload-all",
+            RpcPlacement::OnhostAll => "onhost-all",
+            RpcPlacement::OnhostScheduler => "onhost-scheduler",
+            RpcPlacement::Sidecar => "sidecar",
+            RpcPlacement::Tonic => "tonic",
+        }
+    }
+
+    /// Whether workers are threads that a policy schedules.
+    pub fn has_scheduler(self) -> bool {
+        !matches!(self, RpcPlacement::Sidecar | RpcPlacement::Tonic)
+    }
+
+    /// Agents that it has.
+    pub fn agents(self) -> usize {
+        match self {
+            RpcPlacement::Tonic => 0,
+            RpcPlacement::OnhostScheduler => 2,
+            _ => 1,
+        }
+    }
+
+    /// Cores of the host that its agents take.
+    pub fn cores_taken(self) -> u32 {
+        u32::from(!matches!(self, RpcPlacement::OffloadAll | RpcPlacement::Tonic))
+    }
+}
+
+/// A way to serve.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Stack {
+    /// As printed.
+    pub name: String,
+    /// Where its parts are.
+    pub placement: RpcPlacement,
+    /// Who schedules; empty where nobody does.
+    pub policy: String,
+    /// Which worker gets a call; empty where nobody steers.
+    pub steer: String,
+    /// What lies between the host and what is not on it.
+    pub link: Link,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct Raw {
+    name: Spanned<String>,
+    description: Option<String>,
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(default)]
+    workload: RawWorkload,
+    run: RawRun,
+    #[serde(default)]
+    host: RawHost,
+    variant: Spanned<Vec<RawVariant>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct RawWorkload {
+    keys: Option<Spanned<u64>>,
+    value_bytes: Option<Spanned<u32>>,
+    get_us: Option<Spanned<f64>>,
+    range_us: Option<Spanned<f64>>,
+    range_percent: Option<Spanned<f64>>,
+    range_pairs: Option<Spanned<u32>>,
+    get_slo_us: Option<Spanned<u32>>,
+    range_slo_us: Option<Spanned<u32>>,
+    connections: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct RawRun {
+    seconds: Option<Spanned<f64>>,
+    warmup_seconds: Option<Spanned<f64>>,
+    seed: Option<u64>,
+    loads_per_second: Spanned<Vec<Spanned<f64>>>,
+    compare_at: Option<Spanned<f64>>,
+    refine: Option<Spanned<u32>>,
+    get_p99_us: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct RawHost {
+    cores: Option<Spanned<u32>>,
+    threads: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct RawVariant {
+    name: Spanned<String>,
+    placement: Spanned<RpcPlacement>,
+    policy: Option<Spanned<String>>,
+    steer: Option<Spanned<String>>,
+    link: Option<Spanned<String>>,
+}
+
+/// Reads and checks it.
+pub fn parse(path: &Path, text: &str) -> Result<Rpc, ScenarioError> {
+    let raw: Raw = file::parse(path, text)?;
+    let source = Source { path, text, policies: policies::NAMES };
+    let name = source.name(&raw.name)?;
+    let run = &raw.run;
+    let default = defaults::SECONDS;
+    let seconds = source.within("run.seconds", run.seconds.as_ref(), default, 0.1..=3600.0)?;
+    let warmup_seconds = source.within(
+        "run.warmup_seconds",
+        run.warmup_seconds.as_ref(),
+        defaults::WARMUP_SECONDS.min(seconds / 2.0),
+        0.0..=seconds * 0.9,
+    )?;
+    let loads_per_second = source.loads(&run.loads_per_second)?;
+    let highest = loads_per_second.last().copied().unwrap_or(0.0);
+    let span = run.loads_per_second.span();
+    source.few_requests("run.loads_per_second", highest, seconds, span)?;
+    let refine = source.within("run.refine", run.refine.as_ref(), defaults::REFINE, 0..=20)?;
+    let limit = defaults::GET_P99_US;
+    let (host, most) = (&raw.host, 240);
+    Ok(Rpc {
+        name,
+        description: raw.description.unwrap_or_default(),
+        workload: workload(&raw.workload, source)?,
+        seconds,
+        warmup_seconds,
+        seed: run.seed.unwrap_or(defaults::SEED),
+        compare_at: compare_at(run.compare_at.as_ref(), &loads_per_second, source)?,
+        loads_per_second,
+        refine,
+        get_p99_us: source.within(
+            "run.get_p99_us",
+            run.get_p99_us.as_ref(),
+            limit,
+            1..=1_000_000,
+        )?,
+        cores: source.within("host.cores", host.cores.as_ref(), defaults::CORES, 1..=most)?,
+        threads: source.within(
+            "host.threads",
+            host.threads.as_ref(),
+            defaults::RPC_THREADS,
+            1..=most,
+        )?,
+        variants: variants(&raw.variant, source)?,
+    })
+}
+
+fn workload(raw: &RawWorkload, source: Source<'_>) -> Result<RpcWorkload, ScenarioError> {
+    let micros = |field, value: &Option<_>, default| {
+        source.within(field, value.as_ref(), default, 0.0..=1_000_000.0)
+    };
+    let slo = |field, value: &Option<_>, default| {
+        source.within(field, value.as_ref(), default, 1..=10_000_000)
+    };
+    let value_bytes = raw.value_bytes.as_ref();
+    let [get_slo, range_slo] = defaults::SLO_US;
+    Ok(RpcWorkload {
+        keys: source.within(
+            "workload.keys",
+            raw.keys.as_ref(),
+            defaults::KEYS,
+            100..=100_000_000,
+        )?,
+        value_bytes: source.within(
+            "workload.value_bytes",
+            value_bytes,
+            defaults::VALUE_BYTES,
+            1..=65_536,
+        )?,
+        get_us: micros("workload.get_us", &raw.get_us, defaults::SERVICE_US)?,
+        range_us: micros("workload.range_us", &raw.range_us, defaults::RANGE_US)?,
+        range_percent: source.within(
+            "workload.range_percent",
+            raw.range_percent.as_ref(),
+            defaults::RANGE_PERCENT,
+            0.01..=99.0,
+        )?,
+        range_pairs: source.within(
+            "workload.range_pairs",
+            raw.range_pairs.as_ref(),
+            defaults::RANGE_PAIRS,
+            1..=10_000,
+        )?,
+        get_slo_us: slo("workload.get_slo_us", &raw.get_slo_us, get_slo)?,
+        range_slo_us: slo("workload.range_slo_us", &raw.range_slo_us, range_slo)?,
+        connections: source.within(
+            "workload.connections",
+            raw.connections.as_ref(),
+            defaults::CONNECTIONS,
+            1..=1024,
+        )?,
+    })
+}
+
+/// The lowest load, unless the file says so.
+fn compare_at(
+    written: Option<&Spanned<f64>>,
+    loads: &[f64],
+    source: Source<'_>,
+) -> Result<f64, ScenarioError> {
+    match written {
+        None => Ok(loads[0]),
+        Some(load) if loads.contains(load.get_ref()) => Ok(*load.get_ref()),
+        Some(load) => {
+            let message = format!(
+                "`run.compare_at` is {}, expected one of `run.loads_per_second`",
+                load.get_ref()
+            );
+            Err(source.refuse(load.span(), message))
+        }
+    }
+}
+
+fn variants(
+    raw: &Spanned<Vec<RawVariant>>,
+    source: Source<'_>,
+) -> Result<Vec<Stack>, ScenarioError> {
+    let mut variants: Vec<Stack> = Vec::new();
+    for raw in raw.get_ref() {
+        let others = variants.iter().map(|other| other.name.as_str());
+        source.variant_name(&raw.name, others)?;
+        variants.push(variant(raw, source)?);
+    }
+    match variants.is_empty() {
+        false => Ok(variants),
+        true => Err(source.refuse(raw.span(), "expected a [[variant]] or more")),
+    }
+}
+
+fn variant(raw: &RawVariant, source: Source<'_>) -> Result<Stack, ScenarioError> {
+    let placement = *raw.placement.get_ref();
+    // The smallest host tells whether a name can be meant.
+    let config = Config { subjects: 1, ..Config::coherent(1) };
+    let policy = match (&raw.policy, placement.has_scheduler()) {
+        (Some(policy), true) => {
+            policies::by_name(policy.get_ref(), &config).map_err(|error| {
+                source.refuse(policy.span(), format!("`variant.policy`: {error}"))
+            })?;
+            policy.get_ref().clone()
+        }
+        (None, false) => String::new(),
+        (Some(policy), false) => {
+            let message = format!(
+                "`variant.policy` has no meaning with placement = \"{}\", whose workers nobody schedules",
+                placement.name()
+            );
+            return Err(source.refuse(policy.span(), message));
+        }
+        (None, true) => {
+            let message = format!(
+                "`variant.policy` is missing: placement = \"{}\" has a scheduler, as in \"shinjuku:slice_us=30\"",
+                placement.name()
+            );
+            return Err(source.refuse(raw.placement.span(), message));
+        }
+    };
+    let steer = match (&raw.steer, placement) {
+        (Some(steer), RpcPlacement::Tonic) => {
+            let message =
+                "`variant.steer` has no meaning with placement = \"tonic\", where no agent steers";
+            return Err(source.refuse(steer.span(), message));
+        }
+        (Some(steer), _) => {
+            let most = Config { cores: CORES_MAX as u16, ..config };
+            steer::by_name(steer.get_ref(), &most).map_err(|error| {
+                source.refuse(steer.span(), format!("`variant.steer`: {error}"))
+            })?;
+            steer.get_ref().clone()
+        }
+        (None, RpcPlacement::Tonic) => String::new(),
+        (None, RpcPlacement::Sidecar) => defaults::STEER_TO_CORES.to_owned(),
+        (None, _) => defaults::STEER.to_owned(),
+    };
+    let link = match &raw.link {
+        Some(written) => {
+            let is_offload =
+                matches!(placement, RpcPlacement::OffloadAll | RpcPlacement::OnhostScheduler);
+            match link(written, source)? {
+                other if other != Link::Shm && !is_offload => {
+                    let message = format!(
+                        "`variant.link` is \"{other}\", expected \"shm\": with placement = \"{}\" all is on the host",
+                        placement.name()
+                    );
+                    return Err(source.refuse(written.span(), message));
+                }
+                link => link,
+            }
+        }
+        None => Link::Shm,
+    };
+    let name = raw.name.get_ref().clone();
+    Ok(Stack { name, placement, policy, steer, link })
+}
+
+impl Rpc {
+    /// How long a point is counted, and how long before it is not.
+    pub fn times(&self) -> [Duration; 2] {
+        let warm_up = Duration::from_secs_f64(self.warmup_seconds);
+        [warm_up, Duration::from_secs_f64(self.seconds - self.warmup_seconds)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "name = \"r\"\nkind = \"rpc\"\n[workload]\nget_us = 20\n[run]\nseconds = 2\n\
+                        loads_per_second = [100, 200]\n[[variant]]\nname = \"all\"\nplacement = \"offload-all\"\n\
+                        policy = \"fifo\"\nlink = \"model:mount-evans\"\n[[variant]]\nname = \"t\"\nplacement = \"tonic\"\n";
+
+    fn message(from: &str, to: &str) -> String {
+        assert!(GOOD.contains(from), "{from} is not in the good scenario");
+        let text = GOOD.replacen(from, to, 1);
+        parse(Path::new("r.toml"), &text).expect_err("this is to be refused").to_string()
+    }
+
+    #[test]
+    fn what_is_left_out_is_filled_in() {
+        let rpc = parse(Path::new("r.toml"), GOOD).unwrap();
+        assert_eq!((rpc.workload.get_us, rpc.workload.range_us), (20.0, defaults::RANGE_US));
+        assert_eq!((rpc.compare_at, rpc.get_p99_us), (100.0, 300));
+        assert_eq!(rpc.variants[0].steer, "jbsq:k=1");
+        assert_eq!(rpc.variants[0].link, Link::Builtin("mount-evans".into()));
+        assert_eq!(rpc.variants[1].policy, "");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
+        for (from, to, expected) in [
+            ("seconds = 2", "seconds = 0", "r.toml:6: `run.seconds` is 0, expected 0.1 to 3600"),
+            (
+                "[100, 200]",
+                "[200, 100]",
+                "r.toml:7: `run.loads_per_second` has 100 after 200, expected ascending",
+            ),
+            ("[100, 200]", "[]", "r.toml:7: `run.loads_per_second` is empty"),
+            (
+                "[100, 200]",
+                "[100]\ncompare_at = 7",
+                "r.toml:8: `run.compare_at` is 7, expected one of",
+            ),
+            ("\"fifo\"", "\"fofi\"", "r.toml:11: `variant.policy`: "),
+            ("policy = \"fifo\"\n", "", "r.toml:10: `variant.policy` is missing"),
+            ("\"fifo\"", "\"fifo\"\nsteer = \"x\"", "r.toml:12: `variant.steer`: "),
+            ("mount-evans", "mount", "r.toml:12: `variant.link` is \"model:mount\""),
+            (
+                "\"offload-all\"",
+                "\"onhost-all\"",
+                "expected \"shm\": with placement = \"onhost-all\"",
+            ),
+            (
+                "\"tonic\"\n",
+                "\"tonic\"\npolicy = \"fifo\"\n",
+                "r.toml:16: `variant.policy` has no meaning",
+            ),
+            (
+                "\"tonic\"\n",
+                "\"tonic\"\nsteer = \"rss\"\n",
+                "r.toml:16: `variant.steer` has no meaning",
+            ),
+            ("\"tonic\"\n", "\"sideboard\"\n", "r.toml:15: "),
+            ("\"t\"", "\"All\"", "r.toml:14: `variant.name` is \"All\""),
+            ("get_us", "got_us", "unknown field `got_us`"),
+        ] {
+            let message = message(from, to);
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Many scenarios from one file: its `[sweep]` table.
+//!
+//! ```toml
+//! [sweep]
+//! "host.cores" = [16, 32, 64]
+//! "run.seed" = [1, 2, 3]
+//! "variant.prestage" = [0, 2]                     # of every [[variant]]
+//! "variant[offload, PCIe-like].prefetch" = [true] # of the one of that name
+//! ```
+//!
+//! An *axis* is a path into the file and the values that it takes there, in the file's order; the last axis turns
+//! fastest. At a list of tables a path goes into all of them, or into the one named in brackets. Each combination of
+//! values is put into the file, and what comes of it is checked like any other scenario.
+
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+use super::error::{ScenarioError, line_of};
+use super::model::Scenario;
+use super::{REQUEST_KINDS, check, file, named_kind};
+
+/// The most scenarios that one file may make; ten thousand take seconds to check.
+pub const EXPANSIONS_MAX: usize = 10_000;
+
+/// A file with all that its `[sweep]` makes of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    /// In the file's order; none where the file has no `[sweep]`.
+    pub axes: Vec<SweepAxis>,
+    /// Every combination of values, in order; the last axis turns fastest. At least one.
+    pub expansions: Vec<Expansion>,
+}
+
+/// A path into the file, and what stands there in turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepAxis {
+    /// As written, without quotes: `host.cores`.
+    pub path: String,
+    /// At least one, all different.
+    pub values: Vec<Value>,
+    /// Line in the file, from 1.
+    pub line: usize,
+}
+
+/// One combination of values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expansion {
+    /// Which of each axis' values, in the axes' order.
+    pub at: Vec<usize>,
+    /// What the file says with them.
+    pub scenario: Scenario,
+}
+
+/// Expands the scenario in `text`; `path` is where it came from, for messages and for the files that it names.
+///
+/// # Errors
+/// As for [`super::parse`]. Where a value of an axis is to blame, the message names both.
+pub fn parse_sweep(path: &Path, text: &str, policies: &[&str]) -> Result<Sweep, ScenarioError> {
+    let source = check::Source { path, text, policies };
+    let is_of_others =
+        |kind: &toml::Value| kind.as_str().is_none_or(|name| !REQUEST_KINDS.contains(&name));
+    if let Some(kind) = named_kind(text).filter(|kind| is_of_others(kind.get_ref())) {
+        let expected = "expected kind = \"load\" or \"ladder\"";
+        let message = format!("kind = {} cannot be swept, {expected}", kind.get_ref());
+        return Err(ScenarioError::meaning(path, line_of(text, kind.span().start), message));
+    }
+    let mut base: Table = match toml::from_str(text) {
+        Ok(base) => base,
+        // The ordinary way has the better words for it.
+        Err(error) => {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            return Err(file::parse::<file::RawScenario>(path, text)
+                .err()
+                .unwrap_or_else(|| ScenarioError::form(path, line, error.message().to_owned())));
+        }
+    };
+    let written = base.remove("sweep");
+    let axes = written.map_or(Ok(Vec::new()), |written| axes(&written, source))?;
+    let sizes: Vec<usize> = axes.iter().map(|axis| axis.values.len()).collect();
+    let count = sizes.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+    if count.is_none_or(|count| count > EXPANSIONS_MAX) {
+        let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+        let message = format!(
+            "[sweep] makes {} scenarios, expected {EXPANSIONS_MAX} at most",
+            sizes.join(" x ")
+        );
+        return Err(ScenarioError::meaning(path, axes[0].line, message));
+    }
+    let expansions = combinations(&sizes)
+        .map(|at| match expand(&base, &axes, &at, source) {
+            Ok(scenario) => Ok(Expansion { at, scenario }),
+            Err(error) => Err(blame(error, &base, &axes, &at, source)),
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Sweep { axes, expansions })
+}
+
+/// Every combination of positions in lists of these `sizes`; the last turns fastest.
+fn combinations(sizes: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+    (0..sizes.iter().product()).map(move |mut number: usize| {
+        let mut at = vec![0; sizes.len()];
+        for (position, size) in at.iter_mut().zip(sizes).rev() {
+            *position = number % size;
+            number /= size;
+        }
+        at
+    })
+}
+
+/// The scenario with each axis at its position in `at`. A message's line is that of another text.
+fn expand(
+    base: &Table,
+    axes: &[SweepAxis],
+    at: &[usize],
+    source: check::Source<'_>,
+) -> Result<Scenario, ScenarioError> {
+    let mut table = Value::Table(base.clone());
+    for (axis, &position) in axes.iter().zip(at) {
+        let refuse = |why| ScenarioError::meaning(source.path, axis.line, why);
+        let steps = steps(&axis.path).map_err(refuse)?;
+        put(&mut table, &steps, "", &axis.values[position]).map_err(refuse)?;
+    }
+    let text = toml::to_string(&table)
+        .map_err(|error| ScenarioError::form(source.path, 1, error.to_string()))?;
+    check::check(file::parse(source.path, &text)?, check::Source { text: &text, ..source })
+}
+
+/// `error`, which came of the values `at`, as the author of the file can use it: with the line and the field that
+/// it is about.
+fn blame(
+    error: ScenarioError,
+    base: &Table,
+    axes: &[SweepAxis],
+    at: &[usize],
+    source: check::Source<'_>,
+) -> ScenarioError {
+    let same = |other: &ScenarioError| other.message() == error.message();
+    // The file would be refused without the sweep as well: that has the right line.
+    let unswept = file::parse::<file::RawScenario>(source.path, source.text).and_then(|mut raw| {
+        raw.sweep = None;
+        check::check(raw, source)
+    });
+    if let Err(unswept) = unswept
+        && same(&unswept)
+    {
+        return unswept;
+    }
+    let told: Vec<usize> = (0..axes.len())
+        .filter(|&index| {
+            let alone = expand(base, &axes[index..=index], &at[index..=index], source);
+            alone.is_err_and(|alone| same(&alone))
+        })
+        .collect();
+    let told = if told.len() == 1 { told } else { (0..axes.len()).collect() };
+    let Some(&first) = told.first() else {
+        return error;
+    };
+    let values: Vec<String> = told
+        .iter()
+        .map(|&index| format!("\"{}\" = {}", axes[index].path, axes[index].values[at[index]]))
+        .collect();
+    let message = format!("[sweep] with {}: {}", values.join(", "), error.message());
+    ScenarioError::meaning(source.path, axes[first].line, message)
+}
+
+/// What `[sweep]` says.
+fn axes(written: &Value, source: check::Source<'_>) -> Result<Vec<SweepAxis>, ScenarioError> {
+    let spans = DeTable::parse(source.text).expect("this text was parsed before");
+    let mut keys = spans.get_ref().iter().filter(|(key, _)| key.get_ref() == "sweep");
+    let (key, value) = keys.next().expect("the same text has the same keys");
+    let sweep_line = line_of(source.text, key.span().start);
+    let mut found = Vec::new();
+    flatten("", key.span().start, value.get_ref(), written, &mut found);
+    // A table's entries come sorted by their names; the order that the author sees is the file's.
+    found.sort_by_key(|(start, ..)| *start);
+    if found.is_empty() {
+        let message = "[sweep] is empty: a sweep over nothing, expected lists of values, as `\"host.cores\" = [1, 2]`";
+        return Err(ScenarioError::meaning(source.path, sweep_line, message.to_owned()));
+    }
+    let axis = |(start, path, written): (usize, String, &Value)| {
+        let line = line_of(source.text, start);
+        let refuse = |why: String| {
+            Err(ScenarioError::meaning(source.path, line, format!("[sweep] \"{path}\" {why}")))
+        };
+        let Value::Array(values) = written else {
+            return refuse(format!("is {written}, expected a list of values, as [{written}]"));
+        };
+        if values.is_empty() {
+            return refuse("is []: a sweep over nothing, expected at least one value".to_owned());
+        }
+        if let Some(twice) = (1..values.len()).find(|&at| values[..at].contains(&values[at])) {
+            return refuse(format!("has {} twice, expected each value once", values[twice]));
+        }
+        if matches!(path.as_str(), "name" | "description" | "variant.name") {
+            return refuse(
+                "changes nothing but a name, expected a field that a run depends on".to_owned(),
+            );
+        }
+        if let Err(why) = steps(&path) {
+            return refuse(why);
+        }
+        Ok(SweepAxis { path, values: values.clone(), line })
+    };
+    found.into_iter().map(axis).collect()
+}
+
+/// The axes below `path`, each with where its key begins. `host.cores = []` without quotes is a table in a table.
+fn flatten<'a>(
+    path: &str,
+    start: usize,
+    spans: &DeValue<'_>,
+    value: &'a Value,
+    found: &mut Vec<(usize, String, &'a Value)>,
+) {
+    let (DeValue::Table(spans), Value::Table(table)) = (spans, value) else {
+        found.push((start, path.to_owned(), value));
+        return;
+    };
+    for (key, spans) in spans {
+        let name: &str = key.get_ref();
+        let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        flatten(&path, key.span().start, spans.get_ref(), &table[name], found);
+    }
+}
+
+/// A step of a path: into a field and, where that is a list of tables, into the one of a name.
+#[derive(Debug, PartialEq, Eq)]
+struct Step<'a> {
+    field: &'a str,
+    named: Option<&'a str>,
+}
+
+/// `variant[a].prestage` as its steps.
+fn steps(path: &str) -> Result<Vec<Step<'_>>, String> {
+    let wrong = || {
+        "is no path, expected fields with dots between, as host.cores, variant.prestage or \
+         variant[name of one].prestage"
+            .to_owned()
+    };
+    let mut steps = Vec::new();
+    let mut rest = path;
+    loop {
+        let end = rest.find(['.', '[']).unwrap_or(rest.len());
+        let (field, after) = rest.split_at(end);
+        if field.is_empty() {
+            return Err(wrong());
+        }
+        let (named, after) = match after.strip_prefix('[') {
+            Some(after) => {
+                let (named, after) = after.split_once(']').ok_or_else(wrong)?;
+                (Some(named), after)
+            }
+            None => (None, after),
+        };
+        steps.push(Step { field, named });
+        if after.is_empty() {
+            return Ok(steps);
+        }
+        rest = after.strip_prefix('.').ok_or_else(wrong)?;
+    }
+}
+
+/// Puts `value` where `steps` lead from `into`, which is at `path`; tables on the way that are not there are made.
+fn put(into: &mut Value, steps: &[Step<'_>], path: &str, value: &Value) -> Result<(), String> {
+    let Some((step, rest)) = steps.split_first() else {
+        *into = value.clone();
+        return Ok(());
+    };
+    let Value::Table(table) = into else {
+        return Err(format!("`{path}` is {into}, expected a table with `{}` in it", step.field));
+    };
+    let path =
+        if path.is_empty() { step.field.to_owned() } else { format!("{path}.{}", step.field) };
+    let empty = || Value::Table(Table::new());
+    let next = table.entry(step.field.to_owned()).or_insert_with(empty);
+    let Value::Array(list) = next else {
+        return match step.named {
+            Some(name) => Err(format!("`{path}[{name}]`, but `{path}` is not a list of tables")),
+            None => put(next, rest, &path, value),
+        };
+    };
+    if rest.is_empty() && step.named.is_none() {
+        *next = value.clone();
+        return Ok(());
+    }
+    let name_of = |item: &Value| item.get("name").and_then(Value::as_str).map(str::to_owned);
+    let names: Vec<String> = list.iter().filter_map(name_of).collect();
+    let mut any = false;
+    for item in list {
+        if step.named.is_none_or(|named| name_of(item).as_deref() == Some(named)) {
+            any = true;
+            put(item, rest, &path, value)?;
+        }
+    }
+    match step.named {
+        Some(named) if !any => Err(format!(
+            "no `{path}` is named \"{named}\", expected one of \"{}\"",
+            names.join("\", \"")
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! From a store that is complete to results.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use wave_workloads::point::{Point, SearchResult};
+
+use super::plan::{Axis, Manifest, Row};
+use super::shard::Shard;
+use super::store::{Measured, Store};
+use crate::interrupt::quoted;
+use wave_lab::Failure;
+use wave_report::sweep as report;
+
+/// The names of the files that [`merge`] writes.
+pub const FILES: [&str; 3] = ["results.json", "results.csv", "report.html"];
+
+/// Results were written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Merged {
+    /// The scenario's name.
+    pub scenario: String,
+    /// Of the program that ran the points.
+    pub version: String,
+    /// How many points there are.
+    pub points: usize,
+    /// How many rows the results have: a point that several combinations share is in each.
+    pub rows: usize,
+}
+
+/// The store is not complete.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// The scenario's name.
+    pub scenario: String,
+    /// How many points there are to be.
+    pub points: usize,
+    /// Ids of those that are not there.
+    pub missing: Vec<String>,
+    /// Of those, the ones whose files are damaged.
+    pub damaged: Vec<String>,
+    /// What makes them, a command for each shard that lacks some: shard, points it lacks, command.
+    pub commands: Vec<(String, usize, String)>,
+}
+
+/// Writes the results of the store in `root`, if all of its points are there.
+///
+/// # Errors
+/// Where `root` is no store, cannot be read or cannot be written.
+pub fn merge(root: &Path) -> Result<Result<Merged, Missing>, Failure> {
+    let (store, manifest) = Store::existing(root)?;
+    let mut found = HashMap::with_capacity(manifest.points.len());
+    let (mut missing, mut damaged) = (Vec::new(), Vec::new());
+    for (number, id) in manifest.points.iter().enumerate() {
+        match store.read(id)? {
+            Some(stored) => {
+                found.insert(id.as_str(), stored.measured);
+            }
+            None => {
+                missing.push(number);
+                if store.point_file(id).exists() {
+                    damaged.push(id.clone());
+                }
+            }
+        }
+    }
+    if !missing.is_empty() {
+        return Ok(Err(Missing {
+            commands: commands(root, &store, &missing),
+            scenario: manifest.scenario,
+            points: manifest.points.len(),
+            missing: missing.iter().map(|number| manifest.points[*number].clone()).collect(),
+            damaged,
+        }));
+    }
+    let sheet = sheet(&manifest, &found);
+    let cannot = |error: wave_report::ReportError| Failure::cannot(error);
+    let contents = [
+        results(&manifest, &found),
+        report::csv(&sheet).map_err(cannot)?,
+        report::page(&sheet).map_err(cannot)?.into_bytes(),
+    ];
+    for (file, content) in FILES.iter().zip(&contents) {
+        store.replace(file, content)?;
+    }
+    // Every point is there, so nobody has anything to write.
+    store.sweep_up();
+    Ok(Ok(Merged {
+        points: manifest.points.len(),
+        rows: manifest.rows.len(),
+        scenario: manifest.scenario,
+        version: manifest.version,
+    }))
+}
+
+/// The command of each shard that lacks some of the points with the numbers in `missing`.
+fn commands(root: &Path, store: &Store, missing: &[usize]) -> Vec<(String, usize, String)> {
+    let marks = store.shards();
+    // Shards of several counts may have been begun; the finest division is the shortest way.
+    let (count, file) =
+        marks.last().map_or((1, "SCENARIO.toml"), |(shard, file)| (shard.count, file.as_str()));
+    let lacks = |index| {
+        let shard = Shard { index, count };
+        let points = missing.iter().filter(|number| shard.has(**number)).count();
+        let mut command =
+            format!("wave sweep {} --out {}", quoted(file), quoted(&root.display().to_string()));
+        if count > 1 {
+            command.push_str(&format!(" --shard {shard}"));
+        }
+        (points > 0).then(|| (shard.to_string(), points, command))
+    };
+    // No more shards lack points than points are missing.
+    let mut indexes: Vec<usize> = missing.iter().map(|number| number % count).collect();
+    indexes.sort_unstable();
+    indexes.dedup();
+    indexes.into_iter().filter_map(lacks).collect()
+}
+
+/// What a row shows of what was found: a point, and the saturation if it was searched for.
+fn shown(measured: &Measured) -> (Option<&Point>, Option<&SearchResult>) {
+    match measured {
+        Measured::Point(point) => (Some(point), None),
+        Measured::Search(search) => {
+            let at = |point: &&Point| {
+                Some(point.offered_per_second) == search.saturation_per_second
+                    && point.generator.valid
+            };
+            (search.points.iter().rfind(at), Some(search))
+        }
+    }
+}
+
+/// The whole of the results, as one object.
+#[derive(Serialize)]
+struct Results<'a> {
+    scenario: &'a str,
+    description: &'a str,
+    version: &'a str,
+    axes: &'a [Axis],
+    rows: Vec<ResultRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct ResultRow<'a> {
+    id: &'a str,
+    /// The value of each axis, by its path.
+    axes: Map<String, Value>,
+    variant: &'a str,
+    placement: &'a str,
+    link: &'a str,
+    policy: &'a str,
+    workers: u32,
+    seed: u64,
+    load_per_second: Option<f64>,
+    #[serde(flatten)]
+    measured: &'a Measured,
+}
+
+fn results(manifest: &Manifest, found: &HashMap<&str, Measured>) -> Vec<u8> {
+    let row = |row: &'_ Row| -> Map<String, Value> {
+        let axes = manifest.axes.iter().zip(&row.at);
+        axes.map(|(axis, at)| (axis.path.clone(), axis.values[*at].clone())).collect()
+    };
+    let rows = manifest.rows.iter().map(|each| ResultRow {
+        id: &each.point,
+        axes: row(each),
+        variant: &each.variant,
+        placement: &each.placement,
+        link: &each.link,
+        policy: &each.policy,
+        workers: each.workers,
+        seed: each.seed,
+        load_per_second: each.load_per_second,
+        measured: &found[each.point.as_str()],
+    });
+    let results = Results {
+        scenario: &manifest.scenario,
+        description: &manifest.description,
+        version: &manifest.version,
+        axes: &manifest.axes,
+        rows: rows.collect(),
+    };
+    let mut text = serde_json::to_vec_pretty(&results).expect("string keys only, so it has a form");
+    text.push(b'\n');
+    text
+}
+
+fn sheet<'a>(manifest: &'a Manifest, found: &'a HashMap<&str, Measured>) -> report::Sheet<'a> {
+    let plain = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let axis = |axis: &Axis| report::Axis {
+        name: axis.path.clone(),
+        values: axis.values.iter().map(plain).collect(),
+    };
+    let row = |row: &'a Row| {
+        let (point, search) = shown(&found[row.point.as_str()]);
+        report::Row {
+            id: &row.point,
+            at: &row.at,
+            variant: &row.variant,
+            placement: &row.placement,
+            link: &row.link,
+            policy: &row.policy,
+            workers: row.workers,
+            seed: row.seed,
+            load_per_second: row.load_per_second,
+            search,
+            point,
+        }
+    };
+    report::Sheet {
+        scenario: &manifest.scenario,
+        description: &manifest.description,
+        version: &manifest.version,
+        points: manifest.points.len(),
+        axes: manifest.axes.iter().map(axis).collect(),
+        rows: manifest.rows.iter().map(row).collect(),
+    }
+}

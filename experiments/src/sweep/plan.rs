@@ -1,0 +1,314 @@
+//! What a scenario file comes to: points to run, and rows to show.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::run::machine::hash;
+use crate::scenario::{self, Kind, Link, Load, Machine, Scenario, Scheduler, Sweep, Variant};
+use wave_lab::Failure;
+
+/// Of the files in a store; another one is refused.
+const FORMAT: u32 = 1;
+
+/// A sweep, ready to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// What a store says of it.
+    pub manifest: Manifest,
+    /// The points, in the order of [`Manifest::points`].
+    pub jobs: Vec<Job>,
+}
+
+/// What a store says of its sweep. Two processes with the same file and version write the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of the files' form.
+    pub format: u32,
+    /// The scenario's name.
+    pub scenario: String,
+    /// Its description.
+    pub description: String,
+    /// Of the program that runs the points.
+    pub version: String,
+    /// What is varied.
+    pub axes: Vec<Axis>,
+    /// Ids of the points, each once, in the order in which shards count them.
+    pub points: Vec<String>,
+    /// Every combination of values, variant and load, in that order.
+    pub rows: Vec<Row>,
+    /// The scenario file.
+    pub text: String,
+}
+
+/// What is varied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    /// Path into the scenario file.
+    pub path: String,
+    /// What stands there, in the file's order.
+    pub values: Vec<Value>,
+}
+
+/// One combination of values, variant and load. Rows that differ only in what their variant does not depend on (what
+/// an agent does, say, where there is none) have the same point, which is run once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Id of its point.
+    pub point: String,
+    /// Which of each axis' values, from 0.
+    pub at: Vec<usize>,
+    /// Name of the variant.
+    pub variant: String,
+    /// `linux`, `onhost` or `offload`.
+    pub placement: String,
+    /// As in the scenario; empty without an agent.
+    pub link: String,
+    /// As in the scenario; empty without an agent.
+    pub policy: String,
+    /// Worker cores.
+    pub workers: u32,
+    /// Of every random stream.
+    pub seed: u64,
+    /// Requests per second; none where the point is a search for the saturation.
+    pub load_per_second: Option<f64>,
+}
+
+/// A point to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Hash of all that it depends on, in 16 hexadecimal digits.
+    pub id: String,
+    /// In words, for progress and errors.
+    pub label: String,
+    /// With one variant and one load, or one search: the point depends on nothing else.
+    pub scenario: Scenario,
+}
+
+impl Plan {
+    /// The sweep in the scenario file at `path`, as `version` of the program runs it.
+    ///
+    /// # Errors
+    /// [`Failure::Scenario`], with file, line and what is allowed there.
+    pub fn load(path: &Path, policies: &[&str], version: &str) -> Result<Plan, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::Scenario(format!("{}: cannot be read: {error}", path.display()))
+        })?;
+        Plan::new(path, &text, policies, version)
+    }
+
+    /// The same, of the file's `text`; the files that it names are read.
+    pub fn new(path: &Path, text: &str, policies: &[&str], version: &str) -> Result<Plan, Failure> {
+        let sweep = scenario::parse_sweep(path, text, policies)
+            .map_err(|error| Failure::Scenario(error.to_string()))?;
+        let mut files = Files::default();
+        let (mut jobs, mut rows, mut known) = (Vec::new(), Vec::new(), HashSet::new());
+        for expansion in &sweep.expansions {
+            let expanded = &expansion.scenario;
+            if !matches!(expanded.kind, Kind::Load | Kind::Ladder) {
+                let why = "this kind cannot be swept, expected kind = \"load\" or \"ladder\"";
+                return Err(Failure::Scenario(format!("{}: {why}", path.display())));
+            }
+            for variant in &expanded.variants {
+                for load in loads(&expanded.run.load) {
+                    let scenario = only(expanded, variant, &load);
+                    let id = id(&scenario, version, &mut files)?;
+                    let row = row(&id, &expansion.at, &scenario);
+                    if known.insert(id.clone()) {
+                        let label = label(&sweep, &row);
+                        jobs.push(Job { id, label, scenario });
+                    }
+                    rows.push(row);
+                }
+            }
+        }
+        idle_axis(path, &sweep, &rows)?;
+        let first = &sweep.expansions[0].scenario;
+        let axis = |axis: &scenario::SweepAxis| Axis {
+            path: axis.path.clone(),
+            values: axis.values.iter().map(json).collect(),
+        };
+        let manifest = Manifest {
+            format: FORMAT,
+            scenario: first.name.clone(),
+            description: first.description.clone(),
+            version: version.to_owned(),
+            axes: sweep.axes.iter().map(axis).collect(),
+            points: jobs.iter().map(|job| job.id.clone()).collect(),
+            rows,
+            text: text.to_owned(),
+        };
+        Ok(Plan { manifest, jobs })
+    }
+}
+
+impl Manifest {
+    /// The manifest in `text`, if it is one that this program understands.
+    pub fn parse(text: &str) -> Result<Manifest, String> {
+        let manifest: Manifest = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if manifest.format != FORMAT {
+            return Err(format!("its format is {}, this program's is {FORMAT}", manifest.format));
+        }
+        let known: HashSet<&String> = manifest.points.iter().collect();
+        let fits = |row: &Row| {
+            let within =
+                row.at.iter().zip(&manifest.axes).all(|(at, axis)| *at < axis.values.len());
+            known.contains(&row.point) && row.at.len() == manifest.axes.len() && within
+        };
+        if !manifest.points.iter().all(|id| is_id(id)) || !manifest.rows.iter().all(fits) {
+            return Err("its rows do not fit its points and axes".to_owned());
+        }
+        Ok(manifest)
+    }
+
+    /// As a file holds it.
+    pub fn to_text(&self) -> String {
+        let text = serde_json::to_string_pretty(self).expect("string keys only, so it has a form");
+        text + "\n"
+    }
+}
+
+/// Whether `text` can be a point's id, and so a file's name.
+fn is_id(text: &str) -> bool {
+    text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The loads of one variant: each by itself, or the search.
+fn loads(load: &Load) -> Vec<Load> {
+    match load {
+        Load::Each(loads) => loads.iter().map(|load| Load::Each(vec![*load])).collect(),
+        search @ Load::Search { .. } => vec![search.clone()],
+    }
+}
+
+/// `scenario` with `variant` and `load` only.
+fn only(scenario: &Scenario, variant: &Variant, load: &Load) -> Scenario {
+    let mut only = scenario.clone();
+    only.variants = vec![variant.clone()];
+    only.run.load = load.clone();
+    only
+}
+
+/// The hash of what the point depends on: its configuration, the seed among it, and the program's version.
+///
+/// A file of costs, the link's or the machine's, counts by its content: its path is another on another machine.
+fn id(scenario: &Scenario, version: &str, files: &mut Files) -> Result<String, Failure> {
+    let mut canonical = scenario.clone();
+    canonical.description.clear();
+    if let Machine::File(path) = &canonical.machine {
+        canonical.machine = Machine::File(files.digest(path)?.into());
+    }
+    for variant in &mut canonical.variants {
+        if let Scheduler::Agent(agent) = &mut variant.scheduler
+            && let Link::File(path) = &agent.link
+        {
+            agent.link = Link::File(files.digest(path)?.into());
+        }
+    }
+    #[derive(Serialize)]
+    struct Identity<'a> {
+        configuration: &'a Scenario,
+        version: &'a str,
+    }
+    // Fields in the order of their declaration, numbers in their shortest form: the same on every machine.
+    let identity = Identity { configuration: &canonical, version };
+    let text = serde_json::to_vec(&identity).expect("string keys only, so it has a form");
+    Ok(hash(&text))
+}
+
+/// Digests of files, each read once.
+#[derive(Debug, Default)]
+struct Files(HashMap<PathBuf, String>);
+
+impl Files {
+    fn digest(&mut self, path: &Path) -> Result<String, Failure> {
+        if let Some(digest) = self.0.get(path) {
+            return Ok(digest.clone());
+        }
+        let bytes = std::fs::read(path).map_err(|error| {
+            let file = path.display();
+            Failure::Scenario(format!("{file}: cannot be read: {error}; the scenario names it"))
+        })?;
+        let digest = format!("sha256 {}", hash(&bytes));
+        self.0.insert(path.to_path_buf(), digest.clone());
+        Ok(digest)
+    }
+}
+
+fn row(id: &str, at: &[usize], scenario: &Scenario) -> Row {
+    let variant = &scenario.variants[0];
+    let agent = variant.agent();
+    let link = |link: &Link| match link {
+        // Without the directory, which is another on another machine.
+        Link::File(path) => {
+            format!("model:{}", path.file_name().unwrap_or_default().to_string_lossy())
+        }
+        other => other.to_string(),
+    };
+    Row {
+        point: id.to_owned(),
+        at: at.to_vec(),
+        variant: variant.name.clone(),
+        placement: variant.placement().to_owned(),
+        link: agent.map_or_else(String::new, |agent| link(&agent.link)),
+        policy: agent.map_or_else(String::new, |agent| agent.policy.clone()),
+        workers: variant.host.cores,
+        seed: scenario.run.seed,
+        load_per_second: match &scenario.run.load {
+            Load::Each(loads) => Some(loads[0]),
+            Load::Search { .. } => None,
+        },
+    }
+}
+
+/// `host.cores = 16, offload: 50.0 k/s`.
+fn label(sweep: &Sweep, row: &Row) -> String {
+    let mut label = String::new();
+    for (axis, at) in sweep.axes.iter().zip(&row.at) {
+        let _ = write!(label, "{} = {}, ", axis.path, axis.values[*at]);
+    }
+    let _ = match row.load_per_second {
+        Some(load) => write!(label, "{}: {:.1} k/s", row.variant, load / 1e3),
+        None => write!(label, "{}: saturation", row.variant),
+    };
+    label
+}
+
+/// Refuses an axis whose values make no difference anywhere: it is misspelt, or every variant overrides it.
+fn idle_axis(path: &Path, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
+    for (index, axis) in sweep.axes.iter().enumerate().filter(|(_, axis)| axis.values.len() > 1) {
+        let mut seen: HashMap<(Vec<usize>, &str, usize), &str> = HashMap::new();
+        let (mut number, mut last) = (0, None);
+        let differs = rows.iter().any(|row| {
+            // Which of its variant's loads: the loads themselves may be what is varied.
+            number = if last == Some((&row.at, &row.variant)) { number + 1 } else { 0 };
+            last = Some((&row.at, &row.variant));
+            let mut others = row.at.clone();
+            others[index] = 0;
+            let first = seen.entry((others, &row.variant, number)).or_insert(&row.point);
+            *first != row.point
+        });
+        if !differs {
+            let message = format!(
+                "{}:{}: [sweep] \"{}\" makes no difference to any variant, expected a field that no \
+                 variant overrides",
+                path.display(),
+                axis.line,
+                axis.path
+            );
+            return Err(Failure::Scenario(message));
+        }
+    }
+    Ok(())
+}
+
+/// A value of TOML as one of JSON.
+fn json(value: &toml::Value) -> Value {
+    serde_json::to_value(value).unwrap_or_else(|_| Value::String(value.to_string()))
+}

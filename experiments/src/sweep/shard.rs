@@ -1,0 +1,176 @@
+//! Running one shard of a sweep.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use wave_workloads::point::{self as measured, Point};
+
+use super::plan::Job;
+use super::store::{Measured, Store, Stored};
+use super::{PointRunner, RunError};
+use crate::run::{Failure, failed_point, limits};
+use crate::scenario::{Load, Scenario};
+use wave_lab::progress::Progress;
+
+/// One of `count` parts of a sweep: the points whose number leaves `index` when divided by `count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// From 0; below `count`.
+    pub index: usize,
+    /// At least 1.
+    pub count: usize,
+}
+
+impl Shard {
+    /// All of it.
+    pub const WHOLE: Shard = Shard { index: 0, count: 1 };
+
+    /// Whether the point of that number, from 0, is this shard's.
+    pub const fn has(self, number: usize) -> bool {
+        number % self.count == self.index
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shard, String> {
+        let parts = text.split_once('/').and_then(|(index, count)| {
+            Some(Shard { index: index.parse().ok()?, count: count.parse().ok()? })
+        });
+        let shard = parts.ok_or("expected I/N, as 0/4: the first of four shards")?;
+        if shard.index >= shard.count {
+            return Err(format!(
+                "expected I below N: the shards of {0} are 0/{0} and on",
+                shard.count
+            ));
+        }
+        Ok(shard)
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
+}
+
+/// What running a shard came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Points that were there before.
+    pub kept: usize,
+    /// Points that were run and written.
+    pub ran: usize,
+    /// Points that could not be run: label and why. They are run again next time.
+    pub failed: Vec<(String, String)>,
+}
+
+/// The jobs of `shard` that have no valid point in `store`, and how many have.
+pub(super) fn left<'a>(
+    jobs: &'a [Job],
+    shard: Shard,
+    store: &Store,
+) -> Result<(Vec<&'a Job>, usize), Failure> {
+    let (mut left, mut kept) = (Vec::new(), 0);
+    for (_, job) in jobs.iter().enumerate().filter(|(number, _)| shard.has(*number)) {
+        match store.read(&job.id)? {
+            Some(_) => kept += 1,
+            None => left.push(job),
+        }
+    }
+    Ok((left, kept))
+}
+
+/// Runs the points of `shard` that are not in `store`, `threads` at once.
+///
+/// A point that cannot be run does not keep the others from it.
+///
+/// # Errors
+/// Where a point cannot be read or written; what was written until then stays.
+pub fn run_shard(
+    jobs: &[Job],
+    shard: Shard,
+    store: &Store,
+    runner: &dyn PointRunner,
+    threads: usize,
+    quiet: bool,
+) -> Result<Ran, Failure> {
+    let (left, kept) = left(jobs, shard, store)?;
+    let progress = Progress::new(left.len() as u64, quiet);
+    if kept > 0 {
+        progress.say(&format!("{kept} points are there already, {} are left", left.len()));
+    }
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let broken = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, left.len().max(1)) {
+            scope.spawn(|| {
+                while let Some(job) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    progress.begin(&job.label);
+                    match run_job(job, runner) {
+                        Ok(measured) => {
+                            if let Err(error) = store.write(&Stored::new(&job.id, measured)) {
+                                // Nowhere to put results: the other threads stop as well.
+                                next.store(left.len(), Ordering::Relaxed);
+                                lock(&broken).get_or_insert(error);
+                                return;
+                            }
+                        }
+                        Err(error) => {
+                            lock(&failed).push((job.label.clone(), error.to_string()));
+                        }
+                    }
+                    progress.end();
+                }
+            });
+        }
+    });
+    if let Some(error) = lock(&broken).take() {
+        return Err(error);
+    }
+    let mut failed = std::mem::take(&mut *lock(&failed));
+    failed.sort();
+    Ok(Ran { kept, ran: left.len() - failed.len(), failed })
+}
+
+/// A thread that panicked while it held one of these left nothing half done.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn run_job(job: &Job, runner: &dyn PointRunner) -> Result<Measured, RunError> {
+    // The runner is not used again with what a panic left: a point shares nothing with another.
+    catch_unwind(AssertUnwindSafe(|| measure(&job.scenario, runner))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("the run panicked: {}", text.unwrap_or("no reason given")).into())
+    })
+}
+
+fn measure(scenario: &Scenario, runner: &dyn PointRunner) -> Result<Measured, RunError> {
+    let run =
+        |load: f64| -> Result<Point, RunError> { runner.run(scenario, 0, load, scenario.run.seed) };
+    let (low, high, probes) = match scenario.run.load {
+        Load::Each(ref loads) => return run(loads[0]).map(Measured::Point),
+        Load::Search { low, high, probes } => (low, high, probes),
+    };
+    let mut error = None;
+    let result = measured::search(
+        |load| {
+            run(load).unwrap_or_else(|why| {
+                error.get_or_insert(why);
+                failed_point(load)
+            })
+        },
+        low,
+        high,
+        probes as usize,
+        &limits(&scenario.workload),
+    );
+    error.map_or(Ok(Measured::Search(result)), Err)
+}

@@ -1,0 +1,370 @@
+//! `wave validate`: does the simulator predict native runs that it was not fitted to?
+//!
+//! Micro-benchmarks make a profile of this machine ([`calibration`]); with it the simulator answers
+//! questions ([`held_out`]) which native runs, of the same code as `wave run`, answer too. Machines
+//! change while they are looked at: two virtual CPUs may be moved closer or further apart. Each
+//! native answer is therefore compared with a prediction for the state in which the machine was
+//! when it was given, and there is a calibration for each state that occurs.
+
+mod calibration;
+mod held_out;
+mod model;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use wave_workloads::arrivals::{Load, Mix};
+
+pub use calibration::Measured;
+pub use held_out::{Answer, Question};
+pub use model::Model;
+
+use crate::run::probe::Native;
+use crate::scenario::Scenario;
+use calibration::{Subjects, median};
+use held_out::HeldOut;
+use wave_lab::Failure;
+use wave_lab::progress::Progress;
+
+/// Of every random stream.
+const SEED: u64 = 1;
+/// A machine is in another state than when it was calibrated if a line takes longer, or less long,
+/// by this factor.
+const SAME_STATE: f64 = 1.35;
+/// States for which there is time.
+const STATES_MAX: usize = 3;
+/// How often an answer that was disturbed is asked for again.
+const TRIES: usize = 3;
+/// How long it is looked for neighbours.
+const LOOK: Duration = Duration::from_millis(250);
+/// CPUs that others may use when something is measured: a tick or two.
+const NEIGHBOURS_MAX: f64 = 0.09;
+
+/// How thoroughly.
+#[derive(Clone, Debug)]
+pub struct Effort {
+    /// Fewer points.
+    pub quick: bool,
+    /// Of these only the points whose names contain this.
+    pub only: String,
+    /// Native answers to each question.
+    pub repeats: usize,
+    /// Measurements of each micro-benchmark.
+    pub calibrations: usize,
+    /// Time for everything: repeats are left out beyond it.
+    pub limit: Duration,
+    /// Of which so much may be spent on waiting for others to leave the machine alone.
+    pub patience: Duration,
+}
+
+impl Effort {
+    /// The usual, or a quick look.
+    pub fn new(quick: bool, only: &str, patience: Duration) -> Effort {
+        let (calibrations, seconds) = if quick { (7, 90) } else { (11, 300) };
+        let limit = Duration::from_secs(seconds) + patience;
+        Effort { quick, only: only.to_owned(), repeats: 3, calibrations, limit, patience }
+    }
+}
+
+/// A state of the machine, and the machine that was made of it.
+#[derive(Debug)]
+pub struct State {
+    /// What was measured.
+    pub measured: Measured,
+    /// In which the simulator finds that.
+    pub model: Model,
+    /// Saturation predicted, by system.
+    saturations: HashMap<usize, f64>,
+}
+
+/// One held-out point's answers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compared {
+    /// Which.
+    pub name: String,
+    /// The policy's name.
+    pub policy: String,
+    /// The load, or the measured saturation.
+    pub load_per_second: f64,
+    /// What the simulator says: the median over the native answers' states.
+    pub predicted: Answer,
+    /// The median of the native answers.
+    pub measured: Answer,
+    /// The lowest and the highest native answer: saturation, or p99.
+    pub measured_range: [f64; 2],
+    /// Native answers that count.
+    pub repeats: usize,
+    /// Whether all of them were disturbed.
+    pub disturbed: bool,
+    /// Of the saturation, or of the p99: predicted over measured, less 1.
+    pub rel_error: f64,
+    /// Of the median latency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_rel_error: Option<f64>,
+    /// Whether it is about saturation.
+    #[serde(skip)]
+    pub is_saturation: bool,
+}
+
+/// What came out.
+#[derive(Debug)]
+pub struct Validation {
+    /// Per point.
+    pub points: Vec<Compared>,
+    /// The machine's states, the first one first.
+    pub states: Vec<State>,
+    /// What is to be said about the run.
+    pub facts: Vec<(String, String)>,
+    /// Why it cannot be trusted, if so.
+    pub doubts: Vec<String>,
+}
+
+impl Validation {
+    /// The largest error of a saturation, or of a p99; under one policy, if it is named. `None` without
+    /// such a point.
+    pub fn error_max(&self, of_saturation: bool, policy: Option<&str>) -> Option<f64> {
+        let under = |point: &&Compared| policy.is_none_or(|policy| point.policy == policy);
+        let points = self.points.iter().filter(under);
+        let points = points.filter(|point| point.is_saturation == of_saturation);
+        // What is not a number is no small error.
+        points
+            .map(|point| point.rel_error.abs())
+            .reduce(|max, error| if error.is_nan() || error > max { error } else { max })
+    }
+}
+
+/// The calling thread's native runs.
+struct Runner {
+    native: Native,
+    subjects: Subjects,
+    effort: Effort,
+    /// What is left of it.
+    patience: Cell<Duration>,
+    /// A calibration was, at every try.
+    disturbed: Cell<bool>,
+}
+
+impl Runner {
+    /// Waits until others leave the machine alone, while there is patience.
+    fn wait_for_quiet(&self) {
+        while !self.patience.get().is_zero() && self.native.neighbours(LOOK) > NEIGHBOURS_MAX {
+            self.patience.set(self.patience.get().saturating_sub(LOOK));
+        }
+    }
+}
+
+/// Calibrates, predicts and measures, on the calling thread.
+pub fn run(effort: Effort, quiet: bool) -> Result<Validation, Failure> {
+    let start = Instant::now();
+    let progress = Progress::new(0, quiet);
+    let services_us = [held_out::SHORT_US, calibration::SERVICE_US, 10.0, 20.0, held_out::LONG_US];
+    let native = Native::open(&services_us, held_out::RANGE_US, &progress)?;
+    drop(progress);
+    let subjects = Subjects::new(&native, SEED);
+    let mut points = held_out::all(&native, effort.quick, SEED);
+    points.retain(|point| point.name.contains(&effort.only));
+    if points.is_empty() {
+        let (only, all) = (&effort.only, held_out::all(&native, effort.quick, SEED));
+        let names: Vec<&str> = all.iter().map(|point| point.name.as_str()).collect();
+        let text = format!("no point's name contains `{only}`; there are: {}", names.join("; "));
+        return Err(Failure::Scenario(text));
+    }
+    let runner = Runner {
+        native,
+        subjects,
+        patience: Cell::new(effort.patience),
+        effort,
+        disturbed: Cell::new(false),
+    };
+    let effort = &runner.effort;
+    let progress = Progress::new((effort.repeats * points.len() + 1) as u64, quiet);
+    progress.begin("calibrating");
+    let mut states = vec![State::calibrate(&runner)?];
+    progress.end();
+    let mut answers: Vec<Vec<(Answer, Answer, bool)>> = vec![Vec::new(); points.len()];
+    'repeats: for repeat in 1..=effort.repeats {
+        for (point, answers) in points.iter().zip(&mut answers) {
+            if start.elapsed() > effort.limit && repeat > 1 {
+                break 'repeats;
+            }
+            progress.begin(&format!("{}, {repeat} of {}", point.name, effort.repeats));
+            answers.push(one(&runner, &mut states, point)?);
+            progress.end();
+        }
+    }
+    let points: Vec<Compared> =
+        points.iter().zip(&answers).map(|(point, answers)| compare(point, answers)).collect();
+    let mut doubts = Vec::new();
+    let disturbed = points.iter().filter(|point| point.disturbed).count();
+    if disturbed > 0 {
+        let of = points.len();
+        doubts.push(format!("{disturbed} of {of} points were disturbed at every try"));
+    }
+    if runner.disturbed.get() {
+        doubts.push("other processes disturbed a calibration at every try".to_owned());
+    }
+    let mut facts = runner.native.facts();
+    facts.push(("seating".into(), runner.native.seating().to_string()));
+    facts.push((format!("{} states of the machine", states.len()), "by a line's time".into()));
+    Ok(Validation { points, states, facts, doubts })
+}
+
+impl State {
+    fn calibrate(runner: &Runner) -> Result<State, Failure> {
+        let Runner { native, subjects, effort, .. } = runner;
+        let mut tries = 0;
+        let measured = loop {
+            tries += 1;
+            runner.wait_for_quiet();
+            let (measured, used) = native
+                .neighbours_during(|| calibration::measure(native, subjects, effort.calibrations));
+            if used < NEIGHBOURS_MAX || tries == TRIES {
+                runner.disturbed.set(runner.disturbed.get() | (used >= NEIGHBOURS_MAX));
+                break measured?;
+            }
+        };
+        let model = calibration::fit(subjects, &measured)?;
+        Ok(State { measured, model, saturations: HashMap::new() })
+    }
+
+    fn predict(&mut self, point: &HeldOut) -> Result<(Answer, f64), Failure> {
+        let saturation = match self.saturations.get(&point.system) {
+            Some(known) => *known,
+            None => {
+                let asked = HeldOut { question: Question::Saturation, ..point.clone() };
+                let found = asked.predict(&self.model, None)?.per_second;
+                if !found.is_finite() {
+                    let (name, measured) = (&point.name, &self.measured);
+                    let text = format!("{name}: no saturation is predicted; measured {measured:?}");
+                    return Err(Failure::Check(text));
+                }
+                self.saturations.insert(point.system, found);
+                found
+            }
+        };
+        let answer = match point.question {
+            Question::Saturation => Answer { per_second: saturation, ..Answer::default() },
+            Question::Latency(_) => point.predict(&self.model, Some(saturation))?,
+        };
+        Ok((answer, saturation))
+    }
+}
+
+/// One answer of each side, and whether the native one was disturbed at every try.
+fn one(
+    runner: &Runner,
+    states: &mut Vec<State>,
+    point: &HeldOut,
+) -> Result<(Answer, Answer, bool), Failure> {
+    let native = &runner.native;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let before = state(runner, states)?;
+        let (predicted, saturation) = states[before].predict(point)?;
+        runner.wait_for_quiet();
+        let (measured, disturbed) = point.measure(native, saturation)?;
+        let stayed = nearest(states, calibration::line_transfer(native)?).0 == before;
+        if (!disturbed && stayed) || tries == TRIES {
+            return Ok((predicted, measured, disturbed || !stayed));
+        }
+    }
+}
+
+/// The state that the machine is in, calibrated if it is new.
+fn state(runner: &Runner, states: &mut Vec<State>) -> Result<usize, Failure> {
+    let (index, off) = nearest(states, calibration::line_transfer(&runner.native)?);
+    if off < SAME_STATE || states.len() == STATES_MAX {
+        return Ok(index);
+    }
+    states.push(State::calibrate(runner)?);
+    Ok(states.len() - 1)
+}
+
+/// The state whose lines take most nearly so long, and the factor that is left.
+fn nearest(states: &[State], line_ns: f64) -> (usize, f64) {
+    let off = |state: &State| (line_ns / state.measured.line_transfer_ns).ln().abs().exp();
+    let all = states.iter().map(off).enumerate();
+    all.min_by(|a, b| a.1.total_cmp(&b.1)).expect("there is always one")
+}
+
+fn compare(point: &HeldOut, answers: &[(Answer, Answer, bool)]) -> Compared {
+    let disturbed = answers.iter().all(|(_, _, disturbed)| *disturbed);
+    let counts = || answers.iter().filter(move |answer| disturbed || !answer.2);
+    let middle = |of: &dyn Fn(&(Answer, Answer, bool)) -> f64| {
+        median(&mut counts().map(of).collect::<Vec<f64>>())
+    };
+    let is_saturation = point.question == Question::Saturation;
+    let of = |side: &dyn Fn(&(Answer, Answer, bool)) -> Answer| Answer {
+        per_second: middle(&|answer| side(answer).per_second),
+        p50_ns: (!is_saturation).then(|| middle(&|all| side(all).p50_ns.unwrap_or(f64::NAN))),
+        p99_ns: (!is_saturation).then(|| middle(&|all| side(all).p99_ns.unwrap_or(f64::NAN))),
+    };
+    let (predicted, measured) = (of(&|answer| answer.0), of(&|answer| answer.1));
+    let headline = |answer: &Answer| answer.p99_ns.unwrap_or(answer.per_second);
+    let all = || counts().map(|(_, measured, _)| headline(measured));
+    let p50 = predicted.p50_ns.zip(measured.p50_ns);
+    Compared {
+        name: point.name.clone(),
+        policy: point.policy().to_owned(),
+        load_per_second: measured.per_second,
+        measured_range: [all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max)],
+        repeats: counts().count(),
+        disturbed,
+        rel_error: headline(&predicted) / headline(&measured) - 1.0,
+        p50_rel_error: p50.map(|(predicted, measured)| predicted / measured - 1.0),
+        predicted,
+        measured,
+        is_saturation,
+    }
+}
+
+/// The native runs' load.
+fn load(scenario: &Scenario, per_second: f64) -> Result<Load, Failure> {
+    let classes = &scenario.workload.classes;
+    let classes: Vec<(&str, f64)> =
+        classes.iter().map(|class| (class.name.as_str(), class.weight)).collect();
+    let mix = Mix::new(&classes).map_err(Failure::cannot)?;
+    Load::new(per_second, mix, scenario.workload.keys, scenario.run.seed).map_err(Failure::cannot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(policy: &str, is_saturation: bool, rel_error: f64) -> Compared {
+        Compared {
+            name: String::new(),
+            policy: policy.into(),
+            load_per_second: 1.0,
+            predicted: Answer::default(),
+            measured: Answer::default(),
+            measured_range: [1.0, 1.0],
+            repeats: 1,
+            disturbed: false,
+            rel_error,
+            p50_rel_error: None,
+            is_saturation,
+        }
+    }
+
+    #[test]
+    fn the_largest_error_is_that_of_the_points_that_were_asked_for() {
+        let points = vec![
+            point("fifo", true, 0.02),
+            point("fifo", false, -0.3),
+            point("shinjuku", true, -0.04),
+        ];
+        let (states, facts, doubts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut validation = Validation { points, states, facts, doubts };
+        assert_eq!(validation.error_max(true, None), Some(0.04));
+        assert_eq!(validation.error_max(false, None), Some(0.3));
+        assert_eq!(validation.error_max(true, Some("fifo")), Some(0.02));
+        // No point is no small error, and neither is one that was not measured.
+        assert_eq!(validation.error_max(false, Some("shinjuku")), None);
+        validation.points.insert(0, point("shinjuku", false, f64::NAN));
+        assert!(validation.error_max(false, None).unwrap().is_nan());
+    }
+}

@@ -1,0 +1,244 @@
+//! A recorded workload, replayed under policies and set beside what Linux did.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use comfy_table::CellAlignment;
+use serde_json::{Value, json};
+use wave_core::layout::CORES_MAX;
+use wave_sched::policies;
+use wave_sched::workload::{Header, Workload};
+use wave_sim::recorded::{self, Latency, Replayed, Schedule};
+
+use wave_lab::Failure;
+use wave_lab::progress::Progress;
+use wave_lab::table;
+use wave_report::Directory;
+use wave_report::number::{micros, short};
+
+use crate::experiment::Report;
+
+/// The file that holds everything.
+pub const RESULT: &str = "result.json";
+/// What is compared where nothing is asked for.
+const POLICIES: [&str; 3] = ["fifo", "shinjuku", "vm"];
+/// What the first row is called.
+const LINUX: &str = "recorded (Linux)";
+
+/// Where the results about the workload `name` go below `out`: they are simulated.
+pub fn folder(out: &Path, name: &str) -> PathBuf {
+    out.join(format!("{name}.sim"))
+}
+
+/// The name of the workload in `file`.
+pub fn name(file: &Path) -> String {
+    file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// A workload under several policies.
+pub struct Compared {
+    name: String,
+    workload: Rc<Workload>,
+    linux: Schedule,
+    cores: u16,
+    replayed: Vec<(String, Replayed)>,
+}
+
+/// Replays the workload in `file` under each policy, or the usual three, on so many cores, or as many
+/// as it was recorded on.
+pub fn compare(
+    file: &Path,
+    names: &[String],
+    cores: Option<u16>,
+    (out, quiet): (&Path, bool),
+) -> Result<Compared, Failure> {
+    let workload = Rc::new(load(file)?);
+    let names: Vec<String> = match names {
+        [] => POLICIES.map(str::to_owned).into(),
+        names => names.to_vec(),
+    };
+    for name in &names {
+        policies::check(name).map_err(|error| Failure::Scenario(error.to_string()))?;
+    }
+    wave_report::make_folder(&folder(out, &name(file)))?;
+    let recorded_on = workload.header.cpus.clamp(1, CORES_MAX as u32) as u16;
+    let cores = cores.unwrap_or(recorded_on);
+    let progress = Progress::new(names.len() as u64, quiet);
+    let mut replayed = Vec::new();
+    for name in names {
+        progress.begin(&name);
+        let setup = recorded::setup(&workload, cores, &name);
+        let bad = |error: &dyn std::fmt::Display| {
+            Failure::Scenario(format!("{}: {error}", file.display()))
+        };
+        policies::by_name(&name, &setup.config).map_err(|error| bad(&error))?;
+        let outcome = recorded::replay(&setup, &workload).map_err(|error| bad(&error))?;
+        replayed.push((name, outcome));
+        progress.end();
+    }
+    let name = name(file);
+    let linux = Schedule::recorded(&workload);
+    Ok(Compared { name, workload, linux, cores, replayed })
+}
+
+fn load(file: &Path) -> Result<Workload, Failure> {
+    let bad =
+        |error: &dyn std::fmt::Display| Failure::Scenario(format!("{}: {error}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
+    let workload = Workload::parse(&text).map_err(|error| bad(&error))?;
+    if workload.threads.is_empty() {
+        return Err(bad(&"no thread ran while it was recorded: there is nothing to schedule"));
+    }
+    Ok(workload)
+}
+
+impl Report for Compared {
+    /// A row for Linux and one per policy.
+    fn text(&self) -> String {
+        let Header { scope, duration_ns, cpus, .. } = &self.workload.header;
+        let mut text = format!(
+            "{}: {scope}; {} threads, {} runs, {} ms of CPU time in {} ms on {cpus} CPUs\n\n",
+            self.name,
+            self.workload.threads.len(),
+            self.workload.runs().count(),
+            millis(self.workload.cpu_ns()),
+            millis(*duration_ns),
+        );
+        let header = [
+            "scheduled by",
+            "cores",
+            "makespan\nms",
+            "CPU use\n%",
+            "wait p50\nus",
+            "p99\nus",
+            "max\nus",
+            "switches",
+            "preempted",
+        ];
+        let mut table = table(&header);
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        for (name, schedule) in self.rows() {
+            let Latency { p50_ns, p99_ns, max_ns, .. } = schedule.latency;
+            table.add_row([
+                name.to_owned(),
+                schedule.cores.to_string(),
+                format!("{:.1}", schedule.makespan_ns as f64 / 1e6),
+                format!("{:.1}", schedule.cpu_use() * 100.0),
+                micros(p50_ns),
+                micros(p99_ns),
+                micros(max_ns),
+                schedule.switches.to_string(),
+                schedule.preemptions.to_string(),
+            ]);
+        }
+        let _ = write!(
+            text,
+            "{table}\n\nwait: from when a thread is woken until it runs. Policies: the host of the \
+             paper, its agent on a SmartNIC,\nin virtual time; every run needs the CPU time that \
+             was recorded (docs/guide/record.md)."
+        );
+        let Header { dropped_events, unfollowed_threads, repaired, .. } = self.workload.header;
+        if dropped_events + unfollowed_threads > 0 {
+            let _ = write!(
+                text,
+                "\nIncomplete: {dropped_events} events and {unfollowed_threads} threads were lost \
+                 while it was recorded, {repaired} transitions guessed."
+            );
+        }
+        text
+    }
+
+    fn json(&self) -> Result<String, Failure> {
+        Ok(self.to_json().to_string())
+    }
+
+    /// Writes everything into a directory of the workload's name in `out`.
+    fn write(&self, out: &Path) -> Result<PathBuf, Failure> {
+        let directory = Directory::create(folder(out, &self.name))?;
+        directory.write(RESULT, format!("{}\n", self.to_json()).as_bytes())?;
+        Ok(directory.into_path())
+    }
+
+    /// What did not come to its end as it should have.
+    fn failed(&self) -> Vec<String> {
+        let mut failed = Vec::new();
+        for (name, Replayed { unfinished, counters, .. }) in &self.replayed {
+            if *unfinished > 0 {
+                failed.push(format!("{name}: {unfinished} threads did not come to their end"));
+            }
+            if counters.lost_agents > 0 || !counters.agent_errors.is_empty() {
+                failed.push(format!("{name}: its agent was turned out"));
+            }
+        }
+        failed
+    }
+}
+
+impl Compared {
+    fn rows(&self) -> impl Iterator<Item = (&str, &Schedule)> {
+        let policies = self.replayed.iter().map(|(name, outcome)| (&**name, &outcome.schedule));
+        std::iter::once((LINUX, &self.linux)).chain(policies)
+    }
+
+    /// Everything, with every thread's part.
+    fn to_json(&self) -> Value {
+        let mut schedules: Vec<Value> =
+            self.rows().map(|(name, schedule)| self.schedule_json(name, schedule)).collect();
+        for (row, (_, outcome)) in schedules[1..].iter_mut().zip(&self.replayed) {
+            row["unfinished_threads"] = outcome.unfinished.into();
+            row["lost_agents"] = outcome.counters.lost_agents.into();
+            row["trace_hash"] = format!("{:016x}", outcome.trace_hash).into();
+        }
+        json!({
+            "workload": self.name,
+            "host": "sim",
+            "version": crate::run::machine::version(),
+            "recorded": self.workload.header,
+            "cores": self.cores,
+            "runs": self.workload.runs().count(),
+            "schedules": schedules,
+        })
+    }
+
+    fn schedule_json(&self, name: &str, schedule: &Schedule) -> Value {
+        let latency = |latency: &Latency| {
+            json!({
+                "count": latency.count,
+                "p50_ns": latency.p50_ns,
+                "p99_ns": latency.p99_ns,
+                "max_ns": latency.max_ns,
+            })
+        };
+        let threads = self.workload.threads.iter().zip(&schedule.threads);
+        let threads = threads.map(|(recorded, thread)| {
+            json!({
+                "pid": recorded.pid,
+                "process": recorded.process,
+                "name": recorded.name,
+                "runs": recorded.runs.len(),
+                "cpu_ns": recorded.cpu_ns(),
+                "wait": latency(&thread.latency),
+                "ended_ns": thread.ended_ns,
+                "preemptions": thread.preemptions,
+            })
+        });
+        json!({
+            "scheduled_by": name,
+            "cores": schedule.cores,
+            "makespan_ns": schedule.makespan_ns,
+            "cpu_ns": schedule.cpu_ns,
+            "cpu_use": schedule.cpu_use(),
+            "wait": latency(&schedule.latency),
+            "switches": schedule.switches,
+            "preemptions": schedule.preemptions,
+            "threads": threads.collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn millis(ns: u64) -> String {
+    short(ns as f64 / 1e6)
+}

@@ -1,0 +1,222 @@
+//! What the fit leaves open of the rows that follow from it: the least and the most that they come to under parameter
+//! sets that meet the fitted rows as well. Rows of Figure 6 are left out: what they rest on is assumed beside the fit.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::{Deserialize, Serialize};
+use wave_core::clock::Nanos;
+
+use super::rows::saturation_of;
+use super::{FILES, Fit};
+use crate::enclave::Setup;
+use crate::experiment;
+use crate::paper::{self, Model, Rung};
+use crate::requests::{Load, Served};
+
+/// The file of the intervals, as a path in the repository.
+pub const PATH: &str = "hosts/sim/data/intervals.toml";
+const KEPT: &str = include_str!("../../data/intervals.toml");
+const HEAD: &str = "\
+# What the fit leaves open of the rows that follow from it, written by `wave fit --intervals`: the least and the most under
+# the fit's values and under other parameter sets that meet the fitted rows within their rounding (docs/adr/0049). `digest`
+# is of data/fit.toml and of the figures in the files of the fit.
+";
+
+/// What the fit leaves open of a row of `paper.toml`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    /// The row.
+    pub id: String,
+    /// The least under any of the sets.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+}
+
+/// All intervals.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Intervals {
+    /// Of what they depend on: [`digest`] when they were found.
+    pub digest: String,
+    /// Parameter sets, the fit's own included.
+    pub sets: usize,
+    /// A row each.
+    #[serde(rename = "row")]
+    pub rows: Vec<Interval>,
+}
+
+impl Intervals {
+    /// The committed ones.
+    pub fn builtin() -> Intervals {
+        toml::from_str(KEPT).expect("the file is tested")
+    }
+
+    /// The least and the most of each row, of rows under several sets.
+    pub fn of(sets: &[BTreeMap<String, f64>]) -> Intervals {
+        let mut found: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
+        for (id, x) in sets.iter().flatten() {
+            let [low, high] = found.entry(id).or_insert([*x; 2]);
+            (*low, *high) = (low.min(*x), high.max(*x));
+        }
+        let round = |x: f64| (x * 100.0).round() / 100.0;
+        let interval = |(id, [low, high]): (&str, [f64; 2])| Interval {
+            id: id.to_owned(),
+            low: round(low),
+            high: round(high),
+        };
+        let rows = found.into_iter().map(interval).collect();
+        Intervals { digest: digest(), sets: sets.len(), rows }
+    }
+
+    /// What the fit leaves open of a row; none where it does not follow from the fit.
+    pub fn of_row(&self, id: &str) -> Option<[f64; 2]> {
+        self.rows.iter().find(|row| row.id == id).map(|row| [row.low, row.high])
+    }
+
+    /// The file with these intervals.
+    pub fn to_toml(&self) -> String {
+        let text = toml::to_string(self).expect("strings, numbers and tables have a TOML form");
+        format!("{HEAD}\n{text}")
+    }
+}
+
+/// Of the description of the fit and of every figure in its files (FNV-1a).
+pub fn digest() -> String {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut add = |text: &str| {
+        for byte in text.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    add(Fit::text());
+    for line in FILES.iter().flat_map(|file| file.builtin().lines()) {
+        if line.contains("{ ns =") || line.contains("{ value =") {
+            add(line.split(',').next().unwrap_or_default());
+        }
+    }
+    format!("{hash:016x}")
+}
+
+type MakeLoad = fn(f64, Nanos) -> Load;
+
+/// One saturation that rows compare.
+struct Curve {
+    name: &'static str,
+    setup: Setup,
+    load: MakeLoad,
+    /// Where the search for its saturation begins.
+    guess: f64,
+}
+
+impl Curve {
+    fn serve(&self, per_second: f64, overhead: Nanos) -> Served {
+        let load = (self.load)(per_second, overhead);
+        let outcome = experiment::serve(&self.setup, &load);
+        outcome.expect("the paper's setups can be laid out").served
+    }
+
+    fn saturation(&self) -> f64 {
+        let overhead = paper::overhead(&self.setup);
+        saturation_of(|per_second| self.serve(per_second, overhead), self.guess, RESOLUTION)
+    }
+
+    /// A GET's p99 at a load, in microseconds.
+    fn p99_us(&self, per_second: f64) -> f64 {
+        let served = self.serve(per_second, paper::overhead(&self.setup));
+        served.latencies[0].value_at_quantile(0.99) as f64 / 1e3
+    }
+}
+
+/// Saturations are found to this share.
+const RESOLUTION: f64 = 0.002;
+/// Slices of 30 us (7.2.3).
+const SHINJUKU: &str = "shinjuku:slice_us=30";
+
+fn curves(model: &Model) -> Vec<Curve> {
+    let wave = |cores, policy| model.wave(cores, Rung::Prestaged, policy);
+    let on_host = |policy| model.on_host(15, true, policy);
+    let upi = |ghz| model.over_upi(15, ghz, SHINJUKU);
+    let curve = |name, setup, load: MakeLoad, guess| Curve { name, setup, load, guess };
+    let (gets, scans): (MakeLoad, MakeLoad) = (paper::gets, paper::gets_and_ranges);
+    // The longest first.
+    vec![
+        curve("scans-on-host", on_host(SHINJUKU), scans, 220e3),
+        curve("scans-15", wave(15, SHINJUKU), scans, 210e3),
+        curve("scans-16", wave(16, SHINJUKU), scans, 220e3),
+        curve("upi-3000", upi(3.0), scans, 215e3),
+        curve("upi-2500", upi(2.5), scans, 215e3),
+        curve("upi-2000", upi(2.0), scans, 210e3),
+        curve("gets-on-host", on_host("fifo"), gets, 860e3),
+        curve("gets-15", wave(15, "fifo"), gets, 840e3),
+        curve("gets-16", wave(16, "fifo"), gets, 890e3),
+    ]
+}
+
+/// The rows that follow from the fit under these values, on so many threads.
+pub fn predict(model: &Model, threads: usize) -> BTreeMap<String, f64> {
+    let curves = curves(model);
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        let worker = || {
+            while let Some(curve) = curves.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let saturation = curve.saturation();
+                found.lock().expect("nobody panics with it").insert(curve.name, saturation);
+            }
+        };
+        for _ in 0..threads.max(1) {
+            scope.spawn(worker);
+        }
+    });
+    let found = found.into_inner().expect("nobody panics with it");
+    let tail = |of: &str, to: &str| {
+        let curve = |name| curves.iter().find(|curve| curve.name == name).expect("such a curve");
+        let load = found[to] / 2.0;
+        curve(of).p99_us(load) - curve(to).p99_us(load)
+    };
+    let over = |of: &str, to: &str| 100.0 * (found[of] / found[to] - 1.0);
+    [
+        ("fig4a-wave15-saturation", over("gets-15", "gets-on-host")),
+        ("fig4a-wave15-tail", tail("gets-15", "gets-on-host")),
+        ("fig4a-wave16-saturation", over("gets-16", "gets-on-host")),
+        ("fig4b-wave15-saturation", over("scans-15", "scans-on-host")),
+        ("fig4b-wave15-tail", tail("scans-15", "scans-on-host")),
+        ("fig4b-wave16-saturation", over("scans-16", "scans-on-host")),
+        ("fig4b-onhost-saturation-tide", over("scans-on-host", "scans-15")),
+        ("upi-offload-3000", -over("upi-3000", "scans-on-host")),
+        ("upi-offload-2500", -over("upi-2500", "scans-on-host")),
+        ("upi-offload-2000", -over("upi-2000", "scans-on-host")),
+        ("upi-over-pcie", over("upi-3000", "scans-15")),
+    ]
+    .map(|(id, x)| (id.to_owned(), x))
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_intervals_belong_to_the_committed_fit() {
+        let kept = Intervals::builtin();
+        assert_eq!(kept.digest, digest(), "{PATH} is out of date: wave fit --intervals");
+        assert!(kept.sets > 1 && !kept.rows.is_empty());
+        let printed = paper::printed();
+        for Interval { id, low, high } in &kept.rows {
+            assert!(low <= high && printed.iter().any(|row| row.id == *id), "{id}");
+        }
+    }
+
+    #[test]
+    fn an_interval_holds_every_set_and_survives_its_file() {
+        let set = |x: f64| BTreeMap::from([("a".to_owned(), x)]);
+        let found = Intervals::of(&[set(1.0), set(-2.006), set(0.5)]);
+        assert_eq!(found.of_row("a"), Some([-2.01, 1.0]));
+        assert_eq!(found.of_row("b"), None);
+        assert_eq!(toml::from_str::<Intervals>(&found.to_toml()).unwrap(), found);
+    }
+}

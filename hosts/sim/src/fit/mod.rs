@@ -1,0 +1,209 @@
+//! The fit of the paper's machine: values of cost files derived from what the paper prints.
+//!
+//! `data/fit.toml` names the fitted values, their ranges, the printed rows and the objective. [`Fit::search`] begins at
+//! the middles of the ranges and reads no fitted value; [`Fit::differences`] compares files with what it finds, and
+//! [`Fit::written`] puts it into them.
+
+mod files;
+pub mod intervals;
+mod linear;
+mod rows;
+mod search;
+mod sets;
+
+use serde::Deserialize;
+
+use crate::paper::{self, Model, Printed};
+
+pub use files::{Difference, FILES, File};
+pub use search::{Found, Step};
+pub use sets::Sets;
+
+const FIT: &str = include_str!("../../data/fit.toml");
+
+/// A fitted value.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Value {
+    /// Its file: a name of [`FILES`].
+    pub file: String,
+    /// Its key there, after its table's name and a dot where it is in one.
+    pub key: String,
+    /// The least that it may be.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+    /// The unit in which the file states it.
+    pub step: f64,
+    /// It is a count, searched exhaustively.
+    #[serde(default)]
+    pub whole: bool,
+    /// Why the range is as it is.
+    pub range: String,
+    /// What determines it: the source that the file states.
+    pub source: String,
+    /// It is not searched but follows from another, as the rows determine only its sum with others.
+    pub rule: Option<Rule>,
+}
+
+impl Value {
+    /// Its file and key, as rules name it.
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.file, self.key)
+    }
+
+    /// The middle of its range.
+    pub fn middle(&self) -> f64 {
+        f64::midpoint(self.low, self.high)
+    }
+
+    /// As its file states it.
+    fn rounded(&self, value: f64) -> f64 {
+        let steps = 1.0 / self.step;
+        ((value * steps).round() / steps).clamp(self.low, self.high)
+    }
+}
+
+/// `of` times a factor, and a summand.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Name of a fitted value.
+    pub of: String,
+    /// The factor.
+    pub times: f64,
+    /// The summand.
+    pub plus: f64,
+}
+
+/// A value of a file that follows from a fitted one.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Follower {
+    /// Its file.
+    pub file: String,
+    /// Its key.
+    pub key: String,
+    /// Name of the fitted value.
+    pub of: String,
+    /// What is added to it.
+    #[serde(default)]
+    pub plus: f64,
+    /// The source that the file states, unless it keeps its own.
+    pub source: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
+    id: String,
+    half: Option<f64>,
+    #[allow(dead_code, reason = "for readers of the file")]
+    why: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stated {
+    prefer: f64,
+    value: Vec<Value>,
+    follows: Vec<Follower>,
+    row: Vec<Target>,
+}
+
+/// A printed row that is fitted.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// What the paper prints.
+    pub printed: Printed,
+    /// The printed figure, or the middle of the printed range.
+    pub middle: f64,
+    /// Half of the range, or of a unit of the last printed digit.
+    pub half: f64,
+}
+
+impl Row {
+    /// How far `simulated` is from what is printed, in halves: at most 1 within the printed rounding.
+    pub fn residual(&self, simulated: f64) -> f64 {
+        (simulated - self.middle) / self.half
+    }
+}
+
+/// The description of the fit.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    /// Fitted values.
+    pub values: Vec<Value>,
+    /// Values that follow from them.
+    pub follows: Vec<Follower>,
+    /// The rows that they are fitted to.
+    pub rows: Vec<Row>,
+    /// Weight of the middles of the ranges.
+    pub prefer: f64,
+}
+
+impl Fit {
+    /// The one of `data/fit.toml`.
+    ///
+    /// # Panics
+    ///
+    /// If the file names what there is not; it is tested.
+    pub fn builtin() -> Fit {
+        let stated: Stated = toml::from_str(FIT).expect("the file is tested");
+        let printed = paper::printed();
+        let row = |target: Target| {
+            let printed = printed.iter().find(|row| row.id == target.id);
+            let printed = printed.expect("the file is tested").clone();
+            let half = target.half.unwrap_or((printed.high - printed.low) / 2.0);
+            assert!(half > 0.0, "{}: a row has a rounding", printed.id);
+            Row { middle: f64::midpoint(printed.low, printed.high), half, printed }
+        };
+        Fit {
+            values: stated.value,
+            follows: stated.follows,
+            rows: stated.row.into_iter().map(row).collect(),
+            prefer: stated.prefer,
+        }
+    }
+
+    /// The text of `data/fit.toml`.
+    pub fn text() -> &'static str {
+        FIT
+    }
+
+    /// Index of the value of that name.
+    fn index(&self, name: &str) -> usize {
+        let at = self.values.iter().position(|value| value.name() == name);
+        at.unwrap_or_else(|| panic!("no fitted value is called {name}"))
+    }
+
+    /// The values as files state them: in steps and within their ranges.
+    fn stated(&self, values: &[f64]) -> Vec<f64> {
+        let round = |(value, x): (&Value, &f64)| value.rounded(*x);
+        self.values.iter().zip(values).map(round).collect()
+    }
+
+    /// The same, and those with a rule by their rules.
+    fn rounded(&self, values: &[f64]) -> Vec<f64> {
+        let mut rounded = self.stated(values);
+        for (at, value) in self.values.iter().enumerate() {
+            if let Some(rule) = &value.rule {
+                rounded[at] = value.rounded(rule.times * rounded[self.index(&rule.of)] + rule.plus);
+            }
+        }
+        rounded
+    }
+
+    /// The values that the built-in files state.
+    pub fn committed(&self) -> Vec<f64> {
+        let stated =
+            |value: &Value| files::stated(value).expect("a test compares them with the fit");
+        self.values.iter().map(stated).collect()
+    }
+
+    /// The model with these values, and what follows from them. Whatever the files state for them is not read.
+    pub fn model(&self, values: &[f64]) -> Model {
+        let texts = self.written(values, &|file| file.builtin().to_owned());
+        files::parse(&texts)
+    }
+}

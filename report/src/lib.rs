@@ -1,0 +1,125 @@
+//! Results: what was measured, on disk, in the terminal and as one object of JSON.
+//!
+//! [`write()`] puts a [`RunResult`] under `out/<scenario>/`, [`terminal::summary`] is the same for a terminal. This
+//! crate computes no result: what it shows is in the [`model`], and it knows nothing of how that came about.
+
+#![forbid(unsafe_code)]
+
+mod compared;
+mod histograms;
+mod html;
+pub mod model;
+pub mod number;
+pub mod plot;
+mod points;
+mod save;
+pub mod sweep;
+pub mod terminal;
+mod tries;
+
+pub use html::{document, figure};
+pub use model::RunResult;
+pub use save::{Directory, ReportError, make_folder};
+
+use std::path::{Path, PathBuf};
+
+/// `name` as part of a file's name: small letters, digits and single hyphens; empty if it has none of these.
+pub fn slug(name: &str) -> String {
+    let mut slug = String::with_capacity(name.len());
+    for letter in name.chars() {
+        if letter.is_ascii_alphanumeric() {
+            slug.push(letter.to_ascii_lowercase());
+        } else if !slug.is_empty() && !slug.ends_with('-') {
+            slug.push('-');
+        }
+    }
+    slug.truncate(slug.trim_end_matches('-').len());
+    slug
+}
+
+/// Where the results of `scenario` go below `out`: what is simulated and what is measured have a folder each.
+pub fn folder(out: &Path, scenario: &str, host: &str) -> PathBuf {
+    let name = slug(scenario);
+    out.join(if host == "sim" { format!("{name}.sim") } else { name })
+}
+
+/// Refuses where `folder` holds the results of a run on another host than `host`.
+pub fn check_host(folder: &Path, host: &str) -> Result<(), ReportError> {
+    #[derive(serde::Deserialize)]
+    struct Results {
+        host: String,
+    }
+    let file = folder.join(RESULTS);
+    let there =
+        std::fs::read(&file).ok().and_then(|text| serde_json::from_slice::<Results>(&text).ok());
+    match there {
+        Some(there) if there.host != host => {
+            Err(ReportError::OtherHost { file, there: there.host, host: host.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The whole result as one object.
+const RESULTS: &str = "results.json";
+
+/// Writes every file of `result` under `out`, in its [`folder`], and returns that.
+///
+/// Each file appears whole or not at all; files of an earlier run that have no successor in this one are removed.
+///
+/// # Errors
+/// Says which file could not be written, or which plot could not be drawn.
+pub fn write(result: &RunResult, out: &Path) -> Result<PathBuf, ReportError> {
+    let directory = folder(out, &result.scenario, &result.host);
+    check_host(&directory, &result.host)?;
+    let directory = Directory::create(directory)?;
+    let plots = plot::all(result)?;
+    directory.write("points.csv", &points::csv(result)?)?;
+    directory.write("points.jsonl", &points::json_lines(result)?)?;
+    directory.replace("histograms", &histograms::files(result))?;
+    for (name, svg) in plots.files() {
+        match svg {
+            Some(svg) => directory.write(name, svg.as_bytes())?,
+            None => directory.remove(name)?,
+        }
+    }
+    directory.write("report.html", html::page(result, &plots).as_bytes())?;
+    directory.write(RESULTS, format!("{}\n", object(result)).as_bytes())?;
+    Ok(directory.into_path())
+}
+
+/// `result`, of which the histograms are left to their files.
+fn without_histograms(result: &RunResult) -> RunResult {
+    let mut slim = result.clone();
+    for point in slim.variants.iter_mut().flat_map(|variant| &mut variant.points) {
+        for class in &mut point.classes {
+            class.histogram_base64 = None;
+        }
+    }
+    slim
+}
+
+/// The whole of `result`, histograms included, and its banner, as one object. A number that is not finite becomes null.
+fn to_json(result: &RunResult) -> serde_json::Value {
+    let mut json = serde_json::to_value(result)
+        .expect("the model has string keys only, so it always has a JSON form");
+    json["banner"] = result.banner().into();
+    json
+}
+
+/// The object that is printed and written. Histograms stay in their own files, and what only this kind of run has stands beside
+/// the rest.
+pub fn object(result: &RunResult) -> serde_json::Value {
+    let mut json = to_json(&without_histograms(result));
+    if let Some(object) = json.as_object_mut()
+        && let Some(serde_json::Value::Object(extra)) = object.remove("extra")
+    {
+        object.extend(extra);
+    }
+    json
+}
+
+#[cfg(test)]
+pub mod sample;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! Horizontal bars: a variant's saturation, and what a request's nanoseconds are spent on.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+
+use super::style::{
+    DrawError, GRID, INK, Key, MUTED, PAPER, axis_number, colour, legend, legend_height, plot,
+    text, ticks,
+};
+use crate::model::RunResult;
+use crate::number::{difference, thousands};
+use crate::terminal::has_saturations;
+
+const LEFT: i32 = 24;
+const RIGHT: i32 = 700;
+const TOP: i32 = 48;
+const ROW: i32 = 52;
+
+/// One bar: its name above it, its segments from the left, its label behind it.
+struct Bar {
+    name: String,
+    /// Number of the colour, and length.
+    segments: Vec<(usize, f64)>,
+    label: String,
+}
+
+/// Saturation of each variant, if the scenario is a ladder and any is known.
+pub fn ladder(result: &RunResult) -> Result<Option<String>, DrawError> {
+    let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
+    if result.kind != "ladder" || !has_saturations(result) {
+        return Ok(None);
+    }
+    let bar = |(index, variant): (usize, &crate::model::VariantResult)| {
+        let rate = variant.saturation_per_second;
+        let label = match (rate, reference) {
+            (None, _) if variant.not_measurable.is_some() => "not measurable".to_owned(),
+            (None, _) => "none".to_owned(),
+            (Some(rate), Some(reference)) if index > 0 => {
+                format!("{} k/s ({})", thousands(rate), difference(rate, reference))
+            }
+            (Some(rate), _) => format!("{} k/s", thousands(rate)),
+        };
+        let colour = if index == 0 { 7 } else { 0 };
+        Bar {
+            name: variant.name.clone(),
+            segments: vec![(colour, rate.unwrap_or(0.0) / 1e3)],
+            label,
+        }
+    };
+    let bars: Vec<Bar> = result.variants.iter().enumerate().map(bar).collect();
+    let title =
+        format!("{}: saturation (99% served, p99 within {} µs)", result.scenario, result.limit_us);
+    draw(
+        &title,
+        "saturation (thousand requests per second); differences are from the first row",
+        &bars,
+        &[],
+    )
+    .map(Some)
+}
+
+/// The parts of a request's time, if any variant has an account.
+pub fn account(result: &RunResult) -> Result<Option<String>, DrawError> {
+    let parts = parts(result);
+    if parts.is_empty() {
+        return Ok(None);
+    }
+    let with_account = result.variants.iter().filter(|variant| !variant.account.is_empty());
+    let bars: Vec<Bar> = with_account
+        .map(|variant| {
+            let segment = |(index, part): (usize, &String)| {
+                let spent = variant
+                    .account
+                    .iter()
+                    .filter(|(other, _)| other == part)
+                    .map(|(_, ns)| ns)
+                    .sum();
+                (index, spent)
+            };
+            let segments: Vec<(usize, f64)> = parts.iter().enumerate().map(segment).collect();
+            let total: f64 = segments.iter().map(|(_, spent)| spent).sum();
+            Bar {
+                name: variant.name.clone(),
+                segments,
+                label: format!("{} ns", axis_number(total.round())),
+            }
+        })
+        .collect();
+    let title = format!("{}: where a request's time goes", result.scenario);
+    draw(&title, "nanoseconds per request", &bars, &parts).map(Some)
+}
+
+/// The names of the parts, in the order of their first appearance.
+pub fn parts(result: &RunResult) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for (part, _) in result.variants.iter().flat_map(|variant| &variant.account) {
+        if !parts.contains(part) {
+            parts.push(part.clone());
+        }
+    }
+    parts
+}
+
+fn draw(title: &str, axis: &str, bars: &[Bar], parts: &[String]) -> Result<String, DrawError> {
+    let total = |bar: &Bar| bar.segments.iter().map(|(_, length)| drawable(*length)).sum::<f64>();
+    let most = bars.iter().map(total).fold(1e-9, f64::max);
+    let marks = ticks(most, 6);
+    let scale = f64::from(RIGHT - LEFT) / marks.last().copied().unwrap_or(most);
+    let at = |value: f64| LEFT + (value * scale).round() as i32;
+    let bottom = TOP + ROW * bars.len() as i32 + 6;
+    let legend_height = if parts.is_empty() { 0 } else { legend_height(parts.len()) };
+    plot(title, bottom as u32 + 56 + legend_height, |area| {
+        for mark in &marks {
+            let x = at(*mark);
+            area.draw(&PathElement::new(vec![(x, TOP), (x, bottom)], GRID))?;
+            area.draw(&Text::new(
+                axis_number(*mark),
+                (x, bottom + 14),
+                text(13.0, INK, HPos::Center),
+            ))?;
+        }
+        area.draw(&Text::new(axis.to_owned(), (LEFT, bottom + 36), text(13.0, MUTED, HPos::Left)))?;
+        for (row, bar) in bars.iter().enumerate() {
+            let y = TOP + row as i32 * ROW;
+            area.draw(&Text::new(
+                bar.name.clone(),
+                (LEFT + 2, y + 13),
+                text(13.0, INK, HPos::Left),
+            ))?;
+            let mut from = 0.0;
+            for (index, length) in &bar.segments {
+                let length = drawable(*length);
+                let corners = [(at(from), y + 24), (at(from + length), y + 44)];
+                if corners[0].0 < corners[1].0 {
+                    area.draw(&Rectangle::new(corners, colour(*index).filled()))?;
+                }
+                if from > 0.0 && length > 0.0 {
+                    // Neighbours are told apart by more than their colours.
+                    area.draw(&PathElement::new(vec![corners[0], (corners[0].0, y + 44)], PAPER))?;
+                }
+                from += length;
+            }
+            area.draw(&Text::new(
+                bar.label.clone(),
+                (at(from) + 8, y + 34),
+                text(13.0, INK, HPos::Left),
+            ))?;
+        }
+        legend(area, (LEFT, bottom + 54), Key::Patch, parts)
+    })
+}
+
+/// What is no length has none.
+fn drawable(length: f64) -> f64 {
+    if length.is_finite() { length.max(0.0) } else { 0.0 }
+}

@@ -1,0 +1,118 @@
+//! Latency at each percentile: a curve per variant, all at one load.
+//!
+//! The x axis counts nines, so that the tail has room; a cumulative distribution, turned on its side.
+
+use plotters::prelude::*;
+
+use super::Percentiles;
+use super::chart::{Axis, chart};
+use super::style::{
+    DrawError, Key, colour, legend, legend_height, log_number, log_ticks, marker, plot,
+};
+use crate::histograms::decode;
+use crate::model::{Point, RunResult, SATURATION_SERVED, VariantResult};
+use crate::number::thousands;
+
+const HEIGHT: u32 = 460;
+/// Steps of a curve per nine.
+const STEPS_PER_NINE: u32 = 24;
+/// 99.99%: beyond, a point has too few requests to say.
+const NINES_MAX: u32 = 4;
+
+/// Draws it, if there is a load that every variant was offered and served.
+pub fn draw(result: &RunResult) -> Result<Option<Percentiles>, DrawError> {
+    let Some(load) = common_load(result) else {
+        return Ok(None);
+    };
+    let mut entries = Vec::new();
+    let mut curves = Vec::new();
+    for variant in &result.variants {
+        let point = at(variant, load);
+        curves.push(point.and_then(curve).unwrap_or_default());
+        let missing = if point.is_none() { ": no valid point" } else { "" };
+        entries.push(format!("{}{missing}", variant.name));
+    }
+    let values = || curves.iter().flatten().map(|(_, log)| *log);
+    if values().next().is_none() {
+        return Ok(None);
+    }
+    let low = values().fold(f64::INFINITY, f64::min) - 0.1;
+    let high = values().fold(f64::NEG_INFINITY, f64::max) + 0.1;
+    let right = f64::from(NINES_MAX);
+    let nines: Vec<f64> =
+        [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999].map(|part: f64| -(1.0 - part).log10()).to_vec();
+    let title =
+        format!("{}: latency at each percentile, {} k/s offered", result.scenario, thousands(load));
+    let svg = plot(&title, HEIGHT + legend_height(entries.len()), |root| {
+        let (upper, _) = root.split_vertically(HEIGHT);
+        let x = Axis::new(0.0, right, nines, percent, "percentile of requests");
+        let y = Axis::new(low, high, log_ticks(low, high), log_number, "latency (µs, log scale)");
+        let mut chart = chart(&upper, x, y)?;
+        for (index, curve) in curves.iter().enumerate() {
+            chart.draw_series(LineSeries::new(
+                curve.iter().copied(),
+                colour(index).stroke_width(2),
+            ))?;
+            // A few markers, at the ticks, tell the curves apart without colour.
+            for nines in [1, 2, 3] {
+                if let Some(dot) = curve.get((nines * STEPS_PER_NINE) as usize) {
+                    marker(root, chart.backend_coord(dot), index, false)?;
+                }
+            }
+        }
+        legend(root, (76, HEIGHT as i32 + 10), Key::Curve, &entries)
+    })?;
+    Ok(Some(Percentiles { svg, load: format!("{} thousand requests per second", thousands(load)) }))
+}
+
+/// The highest load at which every variant has a good point, leaving out those that have none at all.
+fn common_load(result: &RunResult) -> Option<f64> {
+    let loads = |variant: &VariantResult| -> Vec<f64> {
+        variant
+            .points
+            .iter()
+            .filter(|point| good(point))
+            .map(|point| point.offered_per_second)
+            .collect()
+    };
+    let loads: Vec<Vec<f64>> =
+        result.variants.iter().map(loads).filter(|loads| !loads.is_empty()).collect();
+    let common =
+        |load: &f64| loads.iter().all(|other| other.iter().any(|other| same(*other, *load)));
+    loads.first()?.iter().copied().filter(common).max_by(f64::total_cmp)
+}
+
+/// Two loads that a reader would call the same.
+fn same(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 0.01 * other.abs()
+}
+
+/// The good point at `load`.
+fn at(variant: &VariantResult, load: f64) -> Option<&Point> {
+    variant.points.iter().find(|point| good(point) && same(point.offered_per_second, load))
+}
+
+/// Whether the point is to be believed and not beyond saturation.
+fn good(point: &Point) -> bool {
+    let histogram = point.headline().is_some_and(|class| class.histogram_base64.is_some());
+    histogram && point.generator.valid && point.served() >= SATURATION_SERVED
+}
+
+/// Nines, and the decimal logarithm of the latency in microseconds there.
+fn curve(point: &Point) -> Option<Vec<(f64, f64)>> {
+    let histogram = decode(point.headline()?.histogram_base64.as_deref()?)?;
+    let steps = 0..=NINES_MAX * STEPS_PER_NINE;
+    // A percentile with fewer than ten requests beyond it is chance.
+    let known = steps.map(|step| f64::from(step) / f64::from(STEPS_PER_NINE));
+    let known = known.take_while(|nines| histogram.len() as f64 * 10f64.powf(-nines) >= 10.0);
+    let dot = |nines: f64| {
+        let ns = histogram.value_at_quantile(1.0 - 10f64.powf(-nines)).max(1);
+        (nines, (ns as f64 / 1e3).log10())
+    };
+    Some(known.map(dot).collect())
+}
+
+fn percent(nines: f64) -> String {
+    let decimals = (nines.round() as usize).saturating_sub(2);
+    format!("{:.decimals$}%", (1.0 - 10f64.powf(-nines)) * 100.0)
+}

@@ -1,0 +1,137 @@
+//! Files that appear whole or not at all.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Why results could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The system refused.
+    #[error("{}: cannot be written: {source}", file.display())]
+    Write {
+        /// The file or directory.
+        file: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// The path of the folder is a file.
+    #[error("{}: is a file, expected a folder for results: give another one with --out", file.display())]
+    NoFolder {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Results of a run on another host are there.
+    #[error(
+        "{}: holds the results of a run on host `{there}`, which a run on host `{host}` does not replace: give another \
+         folder with --out",
+        file.display()
+    )]
+    OtherHost {
+        /// The file.
+        file: PathBuf,
+        /// Whose results are there.
+        there: String,
+        /// Whose were to be.
+        host: String,
+    },
+    /// A row could not be put as CSV.
+    #[error("points.csv: {0}")]
+    Csv(#[from] csv::Error),
+    /// A row could not be put as JSON.
+    #[error("points.jsonl: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A plot could not be drawn.
+    #[error("{file}: cannot be drawn: {why}")]
+    Draw {
+        /// The plot.
+        file: &'static str,
+        /// What the library answered.
+        why: String,
+    },
+}
+
+impl From<ReportError> for wave_lab::Failure {
+    fn from(error: ReportError) -> Self {
+        Self::cannot(error)
+    }
+}
+
+/// Makes `folder`, if need be, and makes sure that files can be written into it.
+pub fn make_folder(folder: &Path) -> Result<(), ReportError> {
+    let there = folder.ancestors().find(|path| path.exists());
+    if let Some(file) = there.filter(|path| !path.is_dir()) {
+        return Err(ReportError::NoFolder { file: file.to_path_buf() });
+    }
+    let probe = || tempfile::Builder::new().prefix(".wave-").tempfile_in(folder).map(drop);
+    fs::create_dir_all(folder)
+        .and_then(|()| probe())
+        .map_err(|source| ReportError::Write { file: folder.to_path_buf(), source })
+}
+
+/// A directory of results.
+#[derive(Debug)]
+pub struct Directory(PathBuf);
+
+impl Directory {
+    /// Makes the directory, if need be.
+    pub fn create(path: PathBuf) -> Result<Self, ReportError> {
+        make_folder(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn into_path(self) -> PathBuf {
+        self.0
+    }
+
+    /// Puts `content` in place of the file `name`.
+    pub fn write(&self, name: &str, content: &[u8]) -> Result<(), ReportError> {
+        let file = self.0.join(name);
+        self.put(&file, content).map_err(|source| ReportError::Write { file, source })
+    }
+
+    fn put(&self, file: &Path, content: &[u8]) -> io::Result<()> {
+        // Under a name that nobody can have taken before, such as with a link.
+        let mut new = tempfile::Builder::new()
+            .prefix(".new-")
+            .permissions(Permissions::from_mode(0o666)) // less the umask, as for any file
+            .tempfile_in(&self.0)?;
+        new.write_all(content)?;
+        // On the disk before it has its name: what is there after a crash is whole.
+        new.as_file().sync_all()?;
+        new.persist(file).map_err(|error| error.error)?;
+        Ok(())
+    }
+
+    /// Puts a directory with `files`, by name, in place of the directory `name`.
+    pub fn replace(&self, name: &str, files: &[(String, String)]) -> Result<(), ReportError> {
+        let (new, old) = (self.0.join(format!(".{name}.new")), self.0.join(name));
+        let at = |file: &Path| {
+            let file = file.to_path_buf();
+            move |source| ReportError::Write { file, source }
+        };
+        absent_is_fine(fs::remove_dir_all(&new)).map_err(at(&new))?;
+        fs::create_dir(&new).map_err(at(&new))?;
+        for (file, content) in files {
+            let file = new.join(file);
+            fs::write(&file, content).map_err(at(&file))?;
+        }
+        absent_is_fine(fs::remove_dir_all(&old)).map_err(at(&old))?;
+        fs::rename(&new, &old).map_err(at(&old))
+    }
+
+    /// Removes what an earlier run left as `name`.
+    pub fn remove(&self, name: &str) -> Result<(), ReportError> {
+        let file = self.0.join(name);
+        absent_is_fine(fs::remove_file(&file)).map_err(|source| ReportError::Write { file, source })
+    }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

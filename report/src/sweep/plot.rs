@@ -1,0 +1,194 @@
+//! Each metric against each axis.
+//!
+//! Percentiles are never averaged: every point is drawn, and points that differ in nothing but the axis are joined.
+
+use std::collections::BTreeMap;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+
+use super::{Row, Sheet};
+use crate::plot::chart::{Axis as ChartAxis, chart};
+use crate::plot::style::{
+    DrawError, Key, MUTED, axis_number, colour, legend, legend_height, log_number, log_ticks,
+    marker, plot, text, ticks,
+};
+use crate::save::ReportError;
+
+const HEIGHT: u32 = 400;
+
+/// A number of a row, and how it is drawn.
+struct Metric {
+    title: String,
+    unit: &'static str,
+    /// Whether its axis is one of logarithms.
+    log: bool,
+    /// Its axis goes up to this at least, unless it is one of logarithms.
+    at_least: f64,
+    of: fn(&Row<'_>) -> Option<f64>,
+}
+
+fn metrics(class: &str) -> [Metric; 6] {
+    let latency = |percentile: &str, of| Metric {
+        title: format!("{class} {percentile} latency"),
+        unit: "µs, log scale",
+        log: true,
+        at_least: 0.0,
+        of,
+    };
+    let rate = |title: &str, of| Metric {
+        title: title.to_owned(),
+        unit: "thousand per second",
+        log: false,
+        at_least: 1e-9,
+        of,
+    };
+    [
+        rate("saturation", |row| Some(row.search?.saturation_per_second? / 1e3)),
+        rate("achieved throughput", |row| Some(row.point?.achieved_per_second / 1e3)),
+        Metric {
+            title: "requests served".to_owned(),
+            unit: "percent",
+            log: false,
+            at_least: 100.0,
+            of: |row| Some(row.point?.served() * 100.0),
+        },
+        latency("p50", |row| Some(row.headline()?.latency.p50_ns as f64 / 1e3)),
+        latency("p99", |row| Some(row.headline()?.latency.p99_ns as f64 / 1e3)),
+        latency("p99.9", |row| Some(row.headline()?.latency.p999_ns as f64 / 1e3)),
+    ]
+}
+
+/// What a plot has below it: an axis of the sweep, or the load.
+struct Below {
+    name: String,
+    /// As labels.
+    values: Vec<String>,
+    /// For each row, which of the values; none where the row is at none of them.
+    at: Vec<Option<usize>>,
+    /// For each row, all else that was varied: rows with the same are joined.
+    others: Vec<Vec<usize>>,
+}
+
+/// The plots of each axis with more than one value, by its name.
+pub fn all(sheet: &Sheet<'_>) -> Result<Vec<(String, Vec<String>)>, ReportError> {
+    let metrics = metrics(sheet.headline());
+    let mut all = Vec::new();
+    for below in belows(sheet) {
+        let mut plots = Vec::new();
+        for metric in &metrics {
+            let drawn = draw(sheet, &below, metric).map_err(|error| ReportError::Draw {
+                file: "report.html",
+                why: error.to_string(),
+            })?;
+            plots.extend(drawn);
+        }
+        if !plots.is_empty() {
+            all.push((below.name, plots));
+        }
+    }
+    Ok(all)
+}
+
+fn belows(sheet: &Sheet<'_>) -> Vec<Below> {
+    let mut loads: Vec<f64> = sheet.rows.iter().filter_map(|row| row.load_per_second).collect();
+    loads.sort_by(f64::total_cmp);
+    loads.dedup();
+    let load_of = |row: &Row<'_>| {
+        let load = row.load_per_second?;
+        loads.iter().position(|other| *other == load)
+    };
+    let swept_load = sheet.axes.iter().any(|axis| axis.name.starts_with("run.loads_per_second"));
+    let mut belows = Vec::new();
+    for (index, axis) in sheet.axes.iter().enumerate().filter(|(_, axis)| axis.values.len() > 1) {
+        let others = |row: &Row<'_>| {
+            let mut others = row.at.to_vec();
+            others[index] = 0;
+            others.push(load_of(row).map_or(0, |load| load + 1));
+            others
+        };
+        belows.push(Below {
+            name: axis.name.clone(),
+            values: axis.values.clone(),
+            at: sheet.rows.iter().map(|row| Some(row.at[index])).collect(),
+            others: sheet.rows.iter().map(others).collect(),
+        });
+    }
+    // Where the lists of loads are an axis themselves, that says it already.
+    if loads.len() > 1 && !swept_load {
+        belows.push(Below {
+            name: "offered load".to_owned(),
+            values: loads.iter().map(|load| format!("{} k/s", axis_number(load / 1e3))).collect(),
+            at: sheet.rows.iter().map(load_of).collect(),
+            others: sheet.rows.iter().map(|row| row.at.to_vec()).collect(),
+        });
+    }
+    belows
+}
+
+/// Position below, value, and whether to believe it.
+type Dot = (f64, f64, bool);
+
+fn draw(sheet: &Sheet<'_>, below: &Below, metric: &Metric) -> Result<Option<String>, DrawError> {
+    let mut variants: Vec<&str> = Vec::new();
+    let mut curves: BTreeMap<(usize, &[usize]), Vec<Dot>> = BTreeMap::new();
+    for (number, row) in sheet.rows.iter().enumerate() {
+        let variant = variants.iter().position(|name| *name == row.variant).unwrap_or_else(|| {
+            variants.push(row.variant);
+            variants.len() - 1
+        });
+        let drawable = |value: &f64| value.is_finite() && (*value > 0.0 || !metric.log);
+        let (Some(at), Some(value)) = (below.at[number], (metric.of)(row).filter(drawable)) else {
+            continue;
+        };
+        let value = if metric.log { value.log10() } else { value };
+        let curve = curves.entry((variant, &below.others[number])).or_default();
+        curve.push((at as f64, value, row.valid()));
+    }
+    let dots = || curves.values().flatten();
+    if dots().next().is_none() {
+        return Ok(None);
+    }
+    for curve in curves.values_mut() {
+        curve.sort_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    let dots = || curves.values().flatten();
+    let (low, high) = dots().fold((f64::MAX, f64::MIN), |(low, high), (_, value, _)| {
+        (low.min(*value), high.max(*value))
+    });
+    let names: Vec<String> = variants.iter().map(|name| (*name).to_owned()).collect();
+    let y_title = format!("{} ({})", metric.title, metric.unit);
+    let y = if metric.log {
+        // Wide enough for a tick: 2 and 5 are furthest apart.
+        let (low, high) = (low - 0.21, high + 0.21);
+        ChartAxis::new(low, high, log_ticks(low, high), log_number, y_title)
+    } else {
+        let ticks = ticks(high.max(metric.at_least), 5);
+        let top = ticks.last().copied().unwrap_or(1.0);
+        ChartAxis::new(low.min(0.0), top, ticks, axis_number, y_title)
+    };
+    let x = ChartAxis::named(below.values.clone(), below.name.clone());
+    let title = format!("{}: {} against {}", sheet.scenario, metric.title, below.name);
+    plot(&title, HEIGHT + legend_height(names.len()) + 24, |root| {
+        let (upper, _) = root.split_vertically(HEIGHT);
+        let mut chart = chart(&upper, x, y)?;
+        for ((variant, _), curve) in &curves {
+            let line = curve.iter().map(|(x, y, _)| (*x, *y));
+            chart.draw_series(LineSeries::new(line, colour(*variant).stroke_width(1)))?;
+        }
+        for ((variant, _), curve) in &curves {
+            for (x, y, valid) in curve {
+                marker(root, chart.backend_coord(&(*x, *y)), *variant, !valid)?;
+            }
+        }
+        legend(root, (76, HEIGHT as i32 + 10), Key::Curve, &names)?;
+        if dots().any(|dot| !dot.2) {
+            let hollow =
+                "A hollow marker is a point that is not to be believed; the table says why.";
+            let below = (HEIGHT + legend_height(names.len())) as i32;
+            root.draw(&Text::new(hollow, (60, below), text(12.0, MUTED, HPos::Left)))?;
+        }
+        Ok(())
+    })
+    .map(Some)
+}

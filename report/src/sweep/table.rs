@@ -1,0 +1,104 @@
+//! A row per combination, as CSV.
+
+use super::{Row, Sheet};
+use crate::save::ReportError;
+
+const HEAD: [&str; 7] =
+    ["variant", "placement", "link", "policy", "workers", "seed", "load_per_second"];
+
+const POINT: [&str; 9] = [
+    "saturation_per_second",
+    "search_end",
+    "achieved_per_second",
+    "served",
+    "sent",
+    "done",
+    "set_aside",
+    "refused",
+    "duration_s",
+];
+
+/// Of one class, each with the class's name before it.
+const LATENCY: [&str; 8] =
+    ["count", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns", "mean_ns"];
+
+const TAIL: [&str; 2] = ["valid", "why_invalid"];
+
+/// A header and a row per combination: id, the axes by their paths, then the metrics, empty where there are none.
+pub fn csv(sheet: &Sheet<'_>) -> Result<Vec<u8>, ReportError> {
+    let mut classes: Vec<&str> = Vec::new();
+    for class in sheet.rows.iter().filter_map(|row| row.point).flat_map(|point| &point.classes) {
+        if !classes.contains(&class.name.as_str()) {
+            classes.push(&class.name);
+        }
+    }
+    let mut header = vec!["id".to_owned()];
+    header.extend(sheet.axes.iter().map(|axis| axis.name.clone()));
+    header.extend(HEAD.iter().chain(&POINT).map(|name| (*name).to_owned()));
+    header
+        .extend(classes.iter().flat_map(|class| LATENCY.map(|column| format!("{class}_{column}"))));
+    header.extend(TAIL.map(str::to_owned));
+
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(&header)?;
+    for row in &sheet.rows {
+        writer.write_record(record(sheet, row, &classes))?;
+    }
+    writer.into_inner().map_err(|error| csv::Error::from(error.into_error()).into())
+}
+
+/// A number has its shortest form that reads back to the same bits.
+fn record(sheet: &Sheet<'_>, row: &Row<'_>, classes: &[&str]) -> Vec<String> {
+    let optional = |number: Option<f64>| number.map_or_else(String::new, |n| n.to_string());
+    let mut record = vec![row.id.to_owned()];
+    record.extend(sheet.axes.iter().zip(row.at).map(|(axis, at)| axis.values[*at].clone()));
+    record.extend([
+        row.variant.to_owned(),
+        row.placement.to_owned(),
+        row.link.to_owned(),
+        row.policy.to_owned(),
+        row.workers.to_string(),
+        row.seed.to_string(),
+        optional(row.load_per_second),
+        optional(row.search.and_then(|search| search.saturation_per_second)),
+        row.search.map_or_else(String::new, |search| end(search.end)),
+    ]);
+    let Some(point) = row.point else {
+        let rest = POINT.len() - 2 + LATENCY.len() * classes.len() + TAIL.len();
+        record.extend(std::iter::repeat_n(String::new(), rest));
+        return record;
+    };
+    record.extend([
+        point.achieved_per_second.to_string(),
+        point.served().to_string(),
+        point.sent.to_string(),
+        point.done.to_string(),
+        point.set_aside.to_string(),
+        point.refused.to_string(),
+        point.duration_s.to_string(),
+    ]);
+    for name in classes {
+        match point.latency(name) {
+            Some(latency) => record.extend([
+                latency.count.to_string(),
+                latency.min_ns.to_string(),
+                latency.p50_ns.to_string(),
+                latency.p90_ns.to_string(),
+                latency.p99_ns.to_string(),
+                latency.p999_ns.to_string(),
+                latency.max_ns.to_string(),
+                latency.mean_ns.to_string(),
+            ]),
+            None => record.extend(LATENCY.map(|_| String::new())),
+        }
+    }
+    record.push(point.generator.valid.to_string());
+    record.push(point.generator.why_invalid.clone().unwrap_or_default());
+    record
+}
+
+/// How a search ended, as JSON has it.
+pub(super) fn end(end: wave_workloads::point::SearchEnd) -> String {
+    let text = serde_json::to_value(end).ok();
+    text.as_ref().and_then(|text| text.as_str()).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,293 @@
+//! The results as tables for a terminal, at most [`WIDTH`] columns wide.
+
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets,
+};
+
+use super::model::{RunResult, VariantResult};
+use super::number::{difference, micros, thousands};
+
+/// Columns of the terminal that a table takes at most.
+pub const WIDTH: u16 = 100;
+
+/// A variant's name is not broken up to this width, spaces beside it included.
+const NAME_WIDTH_MAX: u16 = 34;
+
+/// A note is not broken within a word, spaces beside it included.
+const NOTE_WIDTH_MIN: u16 = 10;
+
+/// What is not a measurement, every point, then every variant's saturation, if any was looked for.
+pub fn summary(result: &RunResult) -> String {
+    // A kind of scenario without loads has none.
+    let has_points = result.variants.iter().any(|variant| !variant.points.is_empty());
+    let mut text = result.banner().map_or_else(String::new, |banner| {
+        let rule = "═".repeat(usize::from(WIDTH));
+        format!("{rule}\n{}\n{rule}\n\n", wrapped(&banner))
+    });
+    if let Some(simulated) = result.simulated() {
+        text.push_str(&format!("{}\n\n", wrapped(&simulated)));
+    }
+    if has_points {
+        text.push_str(&points(result));
+    }
+    if let Some(saturation) = saturation(result) {
+        text.push_str("\n\n");
+        text.push_str(&saturation);
+    }
+    if let Some(compared) = compared(result) {
+        text.push_str("\n\n");
+        text.push_str(&compared);
+    }
+    text
+}
+
+/// A row per variant that was run under the load of the comparison, if there was one.
+pub fn compared(result: &RunResult) -> Option<String> {
+    let table = super::compared::table(result)?;
+    let head: Vec<&str> = table.head.iter().map(|column| column.as_str()).collect();
+    let mut drawn = self::table(result, &head, 1..head.len());
+    table.rows.iter().for_each(|row| {
+        drawn.add_row(row);
+    });
+    Some(format!("{drawn}\n{}", table.notes.join("\n")))
+}
+
+/// A row per point and class. The latencies of a point that is invalid are in brackets, and why it is follows.
+pub fn points(result: &RunResult) -> String {
+    let all = || result.variants.iter().flat_map(|variant| &variant.points);
+    let several_classes = all().any(|point| point.classes.len() > 1);
+    let mut header = vec!["variant", "workers", "offered\nk/s", "achieved\nk/s"];
+    if several_classes {
+        header.push("class");
+    }
+    header.extend(["p50\nus", "p99\nus", "p99.9\nus", "note"]);
+    let mut table = table(result, &header, if several_classes { 5..8 } else { 4..7 });
+    for (column, name) in table.column_iter_mut().zip(&header) {
+        match *name {
+            // It has what the others leave.
+            "variant" => column.remove_constraint(),
+            "note" => {
+                let width = Width::Fixed(NOTE_WIDTH_MIN);
+                column.set_constraint(ColumnConstraint::LowerBoundary(width))
+            }
+            _ => column.set_constraint(ColumnConstraint::ContentWidth),
+        };
+    }
+    let mut invalid = String::new();
+    for variant in &result.variants {
+        let mut name = variant.name.as_str();
+        let mut workers = variant.workers.to_string();
+        for point in &variant.points {
+            let mut before = vec![
+                std::mem::take(&mut name).to_owned(),
+                std::mem::take(&mut workers),
+                thousands(point.offered_per_second),
+                thousands(point.achieved_per_second),
+            ];
+            let mut note = point.short_note();
+            if let Some(why) = point.why_invalid() {
+                let load = thousands(point.offered_per_second);
+                invalid.push_str(&format!("\nInvalid, {} at {load} k/s: {why}", variant.name));
+            }
+            if point.classes.is_empty() {
+                let empty =
+                    std::iter::repeat_n("-".to_owned(), if several_classes { 4 } else { 3 });
+                table.add_row(before.iter().cloned().chain(empty).chain([note.clone()]));
+            }
+            for class in &point.classes {
+                let latency = &class.latency;
+                let mut row = before.clone();
+                if several_classes {
+                    row.push(class.name.clone());
+                }
+                let known = |ns| {
+                    let time = if latency.count > 0 { micros(ns) } else { "-".to_owned() };
+                    marked(time, point.generator.valid)
+                };
+                row.extend([known(latency.p50_ns), known(latency.p99_ns), known(latency.p999_ns)]);
+                row.push(std::mem::take(&mut note));
+                table.add_row(row);
+                before.fill(String::new());
+            }
+        }
+    }
+    format!("{table}{invalid}")
+}
+
+/// A figure, in brackets where it is one of a point that is not a measurement.
+pub fn marked(figure: String, valid: bool) -> String {
+    if valid { figure } else { format!("({figure})") }
+}
+
+/// A row per variant: its saturation, the difference from the first variant's, and how it moves with the limit.
+pub fn saturation(result: &RunResult) -> Option<String> {
+    if !has_saturations(result) {
+        return None;
+    }
+    let limits = limits(result);
+    let mut header = vec![
+        "variant".to_owned(),
+        "workers".to_owned(),
+        "saturation\nk/s".to_owned(),
+        "vs first".to_owned(),
+    ];
+    header.extend(limits.iter().map(|limit| format!("at {limit} us")));
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let mut table = table(result, &header, 2..header.len());
+    if let Some(column) = table.column_mut(2) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    let reference = result.variants.first().and_then(|variant| variant.saturation_per_second);
+    for (index, variant) in result.variants.iter().enumerate() {
+        let rate = variant.saturation_per_second;
+        let against = match (rate, reference) {
+            (Some(rate), Some(reference)) if index > 0 => difference(rate, reference),
+            _ => String::new(),
+        };
+        let mut row = vec![
+            variant.name.clone(),
+            variant.workers.to_string(),
+            saturation_cell(rate, variant.not_measurable.as_deref()),
+            against,
+        ];
+        row.extend(limits.iter().map(|limit| at_limit(variant, *limit)));
+        table.add_row(row);
+    }
+    let mut text = format!("{table}\nSaturation: {}", definition(result));
+    if result.variants.iter().any(|variant| !variant.limits_not_measurable.is_empty()) {
+        text.push_str("\n?: not measurable within that limit.");
+    }
+    if let Some(sentence) = lower_bounds(result) {
+        text.push('\n');
+        text.push_str(&wrapped(&sentence));
+    }
+    for variant in &result.variants {
+        if let Some(why) = &variant.not_measurable {
+            text.push('\n');
+            text.push_str(&wrapped(&format!("Not measurable: {}: {why}", variant.name)));
+        }
+    }
+    // What is simulated comes out the same at every try.
+    let tries = result.variants.iter().filter(|_| result.host != "sim");
+    for sentence in tries.filter_map(super::tries::of) {
+        text.push('\n');
+        text.push_str(&wrapped(&sentence));
+    }
+    Some(text)
+}
+
+/// Whether any variant has a saturation, or would have one if it could be measured.
+pub fn has_saturations(result: &RunResult) -> bool {
+    let looked_for = |variant: &VariantResult| {
+        variant.saturation_per_second.is_some() || variant.not_measurable.is_some()
+    };
+    result.variants.iter().any(looked_for)
+}
+
+/// Says which saturations are lower bounds, if any is.
+pub fn lower_bounds(result: &RunResult) -> Option<String> {
+    let served_all = result.variants.iter().filter(|variant| variant.served_all());
+    let names: Vec<&str> = served_all.map(|variant| variant.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        let names = names.join("; ");
+        format!("Lower bounds, as the highest load offered was served: {names}.")
+    })
+}
+
+/// A saturation in a table.
+pub fn saturation_cell(rate: Option<f64>, not_measurable: Option<&str>) -> String {
+    match (rate, not_measurable) {
+        (_, Some(_)) => "unknown".to_owned(),
+        (Some(rate), None) => thousands(rate),
+        (None, None) => "none".to_owned(),
+    }
+}
+
+/// The words of `text` in lines of at most [`WIDTH`] columns.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut columns) = (String::new(), 0);
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        if columns > 0 && columns + 1 + width > usize::from(WIDTH) {
+            lines.push('\n');
+            columns = 0;
+        } else if columns > 0 {
+            lines.push(' ');
+            columns += 1;
+        }
+        lines.push_str(word);
+        columns += width;
+    }
+    lines
+}
+
+/// What saturation means.
+pub fn definition(result: &RunResult) -> String {
+    format!(
+        "the highest offered load with at least 99% served and a GET p99 of at most {} us.",
+        result.limit_us
+    )
+}
+
+/// The limits, in microseconds, that any variant's saturation was also computed for; ascending.
+pub fn limits(result: &RunResult) -> Vec<u32> {
+    let mut limits: Vec<u32> = result
+        .variants
+        .iter()
+        .flat_map(|variant| {
+            let known = variant.saturation_by_limit.iter().map(|(limit, _)| *limit);
+            known.chain(variant.limits_not_measurable.iter().copied())
+        })
+        .collect();
+    limits.sort_unstable();
+    limits.dedup();
+    limits
+}
+
+/// The saturation of `variant` for a limit in microseconds; empty if it was not computed, a question mark if it could
+/// not be measured.
+pub fn at_limit(variant: &VariantResult, limit: u32) -> String {
+    if variant.limits_not_measurable.contains(&limit) {
+        return "?".to_owned();
+    }
+    if variant.saturation_by_limit.is_empty() {
+        return String::new();
+    }
+    let rate = variant.saturation_by_limit.iter().find(|(other, _)| *other == limit);
+    rate.map_or_else(|| "none".to_owned(), |(_, rate)| thousands(*rate))
+}
+
+/// A table whose first columns are the variant and three numbers, and whose columns in `numbers` are numbers too.
+fn table(result: &RunResult, header: &[&str], numbers: std::ops::Range<usize>) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_style(TableComponent::HeaderLines, '─')
+        .set_style(TableComponent::MiddleHeaderIntersections, '─')
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(header.to_vec());
+    let name_width =
+        result.variants.iter().map(|variant| variant.name.chars().count() as u16 + 2).max();
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if numbers.contains(&index) || (1..4).contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        if index == 0 {
+            let width = Width::Fixed(name_width.unwrap_or(0).min(NAME_WIDTH_MAX));
+            column.set_constraint(ColumnConstraint::LowerBoundary(width));
+        }
+    }
+    table
+}
+
+/// What only this kind of scenario has, a line per number or text; empty if there is none.
+pub fn extra(result: &RunResult) -> String {
+    let Some(extra) = result.extra.as_object() else { return String::new() };
+    let mut text = String::new();
+    for (name, value) in extra.iter().filter(|(_, value)| !value.is_object() && !value.is_array()) {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        text.push_str(&format!("{}: {value}\n", name.replace('_', " ")));
+    }
+    text
+}

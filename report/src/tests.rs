@@ -1,0 +1,437 @@
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+/// A directory of this test's own, emptied.
+fn directory(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("wave-report-{}-{test}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    path
+}
+
+#[test]
+fn csv_has_a_row_per_point_and_reads_back() {
+    let mut result = sample::load();
+    result.variants[0].name = "with, a comma and \"quotes\"".into();
+    let bytes = points::csv(&result).unwrap();
+    let mut reader = csv::Reader::from_reader(bytes.as_slice());
+    let header = reader.headers().unwrap().clone();
+    let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
+    let points: Vec<_> =
+        result.variants.iter().flat_map(|v| v.points.iter().map(move |p| (v, p))).collect();
+    assert_eq!(rows.len(), points.len());
+    let column = |name: &str| {
+        header.iter().position(|other| other == name).unwrap_or_else(|| panic!("no {name}"))
+    };
+    for (row, (variant, point)) in rows.iter().zip(points) {
+        assert_eq!(&row[column("variant")], variant.name);
+        assert_eq!(row[column("achieved_per_second")].parse(), Ok(point.achieved_per_second));
+        assert_eq!(row[column("GET_p99_ns")].parse(), Ok(point.classes[0].latency.p99_ns));
+        assert_eq!(row[column("valid")].parse(), Ok(point.generator.valid));
+        assert_eq!(row[column("agent_percent")].parse(), Ok(point.cpu.agent_percent));
+        assert_eq!(row[column("outcome_stale")].parse(), Ok(3));
+    }
+}
+
+#[test]
+fn a_class_that_a_point_lacks_leaves_its_columns_empty() {
+    let mut result = sample::load();
+    let mut scan = result.variants[0].points[0].classes[0].clone();
+    scan.name = "RANGE".into();
+    result.variants[0].points[0].classes.push(scan);
+    let bytes = points::csv(&result).unwrap();
+    let mut reader = csv::Reader::from_reader(bytes.as_slice());
+    let column = reader.headers().unwrap().iter().position(|name| name == "RANGE_p50_ns").unwrap();
+    let filled: Vec<bool> = reader.records().map(|row| !row.unwrap()[column].is_empty()).collect();
+    assert_eq!(filled.iter().position(|filled| *filled), Some(0));
+    assert_eq!(filled.iter().filter(|filled| **filled).count(), 1);
+}
+
+#[test]
+fn a_line_of_json_is_a_point_without_its_histogram() {
+    let result = sample::load();
+    let bytes = points::json_lines(&result).unwrap();
+    let lines: Vec<&str> = std::str::from_utf8(&bytes).unwrap().lines().collect();
+    assert_eq!(lines.len(), 24);
+    let line: serde_json::Value = serde_json::from_str(lines[6]).unwrap();
+    assert_eq!(line["variant"], "on-host agent");
+    assert_eq!(line["offered_per_second"], 10_000.0);
+    assert!(line["classes"][0]["histogram_base64"].is_null());
+}
+
+#[test]
+fn the_json_object_holds_the_whole_run() {
+    let result = sample::load();
+    let json = to_json(&result);
+    assert_eq!(json["scenario"], "rocksdb-fifo");
+    assert_eq!(json["variants"][3]["points"][0]["classes"][0]["name"], "GET");
+    assert_eq!(json["variants"][0]["saturation_by_limit"][1], serde_json::json!([300, 62_000.0]));
+    assert_eq!(serde_json::from_value::<RunResult>(json).unwrap(), result);
+}
+
+#[test]
+fn a_histogram_survives_being_written() {
+    let mut histogram = hdrhistogram::Histogram::<u64>::new(3).unwrap();
+    histogram.record_n(12_345, 7).unwrap();
+    histogram.record(9_999_999).unwrap();
+    assert_eq!(histograms::decode(&histograms::encode(&histogram)), Some(histogram));
+    assert_eq!(histograms::decode("not one"), None);
+}
+
+#[test]
+fn whatever_a_run_says_is_escaped_in_the_page() {
+    let attack = "<script>alert('x')</script>&\"";
+    let mut result = sample::ladder();
+    for text in [
+        &mut result.description,
+        &mut result.seating,
+        &mut result.started,
+        &mut result.machine.model,
+    ] {
+        *text = attack.into();
+    }
+    result.facts = vec![(attack.into(), attack.into())];
+    result.extra = serde_json::json!({ attack: [attack] });
+    for variant in &mut result.variants {
+        variant.name = format!("{attack}{}", variant.name);
+        variant.account[0].0 = attack.into();
+        variant.points[0].generator.valid = false;
+        variant.points[0].generator.why_invalid = Some(attack.into());
+        variant.points[0].classes[0].name = attack.into();
+    }
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    assert!(!page.contains("<script"), "an unescaped text");
+    // Name, description, facts, account, class and reason, in tables and in plots.
+    assert!(page.matches("&lt;script&gt;").count() >= 20);
+}
+
+#[test]
+fn the_page_needs_nothing_from_outside() {
+    let result = sample::load();
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    for outside in ["src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert_eq!(page.matches("<svg").count(), 3);
+    for shown in [
+        "cpu 1: worker",
+        "at 1000 µs",
+        "printed (Wave, Table 2)",
+        "wait for the decision",
+        "lag p99 of 212 us",
+    ] {
+        assert!(page.contains(shown), "{shown} is missing");
+    }
+}
+
+#[test]
+fn the_style_sheet_knows_the_plots_colours() {
+    let style = include_str!("style.css");
+    let svg = plot::all(&sample::load()).unwrap().throughput.unwrap();
+    for colour in [
+        plot::style::PAPER,
+        plot::style::INK,
+        plot::style::MUTED,
+        plot::style::GRID,
+        plot::style::colour(0),
+    ] {
+        let colour = format!("=\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
+        assert!(svg.contains(&colour) && style.contains(&colour), "{colour}");
+    }
+}
+
+#[test]
+fn percentiles_are_compared_at_the_highest_load_that_all_served() {
+    let plots = plot::all(&sample::load()).unwrap();
+    let percentiles = plots.percentiles.unwrap();
+    // Linux threads give up above 62 k/s.
+    assert_eq!(percentiles.load, "55.0 thousand requests per second");
+    assert!(percentiles.svg.contains("latency at each percentile, 55.0 k/s offered"));
+    // Rungs of a ladder are offered loads of their own.
+    assert!(plot::all(&sample::ladder()).unwrap().percentiles.is_none());
+}
+
+#[test]
+fn a_variant_without_a_valid_point_does_not_hide_the_others() {
+    let mut result = sample::load();
+    for point in &mut result.variants[1].points {
+        point.generator.valid = false;
+    }
+    let percentiles = plot::all(&result).unwrap().percentiles.unwrap();
+    assert_eq!(percentiles.load, "55.0 thousand requests per second");
+    assert!(percentiles.svg.contains("on-host agent: no valid point"));
+}
+
+#[test]
+fn a_run_without_points_has_a_page_and_no_plots() {
+    let mut result = sample::load();
+    for variant in &mut result.variants {
+        variant.points.clear();
+        variant.account.clear();
+    }
+    let plots = plot::all(&result).unwrap();
+    assert!(plots.files().iter().all(|(_, svg)| svg.is_none()));
+    assert!(html::page(&result, &plots).contains("Saturation is the highest offered load"));
+}
+
+#[test]
+fn numbers_that_are_not_finite_do_no_harm() {
+    let mut result = sample::ladder();
+    result.variants[0].points[0].achieved_per_second = f64::NAN;
+    result.variants[1].points[0].offered_per_second = f64::INFINITY;
+    result.variants[1].saturation_per_second = Some(f64::NAN);
+    result.variants[2].account[0].1 = f64::INFINITY;
+    let out = directory("not-finite");
+    write(&result, &out).unwrap();
+    assert!(to_json(&result)["variants"][0]["points"][0]["achieved_per_second"].is_null());
+    assert!(!fs::read_to_string(out.join("ladder/ladder.svg")).unwrap().contains("NaN"));
+    fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn a_second_run_leaves_nothing_of_the_first() {
+    let out = directory("second-run");
+    let mut result = sample::ladder();
+    let path = write(&result, &out).unwrap();
+    assert_eq!(path, out.join("ladder"));
+    assert!(path.join("ladder.svg").exists());
+    assert!(path.join("histograms/shared-memory-37000-get.b64").exists());
+    result.kind = "load".into();
+    result.variants[0].points.remove(0);
+    write(&result, &out).unwrap();
+    assert!(!path.join("ladder.svg").exists());
+    assert!(!path.join("histograms/shared-memory-37000-get.b64").exists());
+    let mut names: Vec<String> = fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "account.svg",
+            "histograms",
+            "points.csv",
+            "points.jsonl",
+            "report.html",
+            "results.json",
+            "throughput-latency.svg"
+        ]
+    );
+    fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn an_error_says_which_file() {
+    let out = directory("error");
+    fs::write(&out, "in the way").unwrap();
+    let error = write(&sample::ladder(), &out).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("{}: is a file, expected", out.display())), "{error}");
+    fs::remove_file(out).unwrap();
+}
+
+#[test]
+fn the_terminal_table_fits_and_says_what_is_invalid() {
+    let mut result = sample::load();
+    result.variants[3].name =
+        "a variant with quite a long name, longer than any column would like it to be".into();
+    let summary = terminal::summary(&result);
+    for line in summary.lines() {
+        let width = line.chars().count();
+        assert!(width <= usize::from(terminal::WIDTH), "{width} columns: {line}");
+    }
+    let row = summary.lines().find(|line| line.contains("on-host agent")).unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(columns[..5], ["on-host", "agent", "1", "10.0", "10.0"]);
+    let reason = "Invalid, offload, coherent link at 80.0 k/s: lag p99 of 212 us exceeds 50 us";
+    assert!(summary.contains(reason), "{summary}");
+    let rows: Vec<_> = summary.lines().filter(|line| line.contains(" invalid")).collect();
+    assert!(matches!(rows[..], [row] if row.matches('(').count() == 3), "{summary}");
+    for word in ["workers", "note", "saturation", "served"] {
+        assert!(summary.split_whitespace().any(|whole| whole == word), "{word}: {summary}");
+    }
+    assert!(summary.contains("p99 of at most 300 us"));
+}
+
+/// The third variant was disturbed at its highest loads, and its saturation with them.
+fn disturbed() -> RunResult {
+    let mut result = sample::load();
+    let variant = &mut result.variants[2];
+    for point in &mut variant.points[4..] {
+        point.generator.valid = false;
+        point.generator.why_invalid = Some("disturbed: other processes took 9% of it".into());
+    }
+    variant.saturation_per_second = None;
+    variant.not_measurable = Some("at least 55.0 k/s; 65.0 k/s is not a measurement".into());
+    variant.saturation_by_limit.clear();
+    variant.limits_not_measurable = vec![300];
+    result
+}
+
+#[test]
+fn a_disturbed_run_is_shown_as_one_in_every_form() {
+    let result = disturbed();
+    assert!(!result.is_measured());
+    let banner = result.banner().unwrap();
+    assert!(
+        banner.starts_with("DISTURBED: 2 of 24 points are not measurements, 2 because"),
+        "{banner}"
+    );
+    assert!(
+        banner.contains("Not measurable: saturation of \"offload, coherent link\". Run it again")
+    );
+    let summary = terminal::summary(&result);
+    let first: String = summary.lines().skip(1).take(3).collect::<Vec<_>>().join(" ");
+    assert!(first.contains(&banner), "{summary}");
+    let table = terminal::saturation(&result).unwrap();
+    let row = table.lines().find(|line| line.contains("coherent")).unwrap();
+    // Neither a saturation nor a difference from the first, and none for the limit.
+    assert!(row.contains("unknown") && row.contains('?'), "{table}");
+    assert!(table.contains("?: not measurable within that limit."), "{table}");
+    assert!(!row.contains('%'), "{table}");
+    assert!(table.contains("Not measurable: offload, coherent link: at least 55.0 k/s"), "{table}");
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    for shown in
+        ["class=\"banner\"", "2 of 24 points are not measurements", "Not measurable: offload"]
+    {
+        assert!(page.contains(shown), "{shown}");
+    }
+    let json = to_json(&result);
+    assert_eq!(json["banner"], banner);
+    assert!(json["variants"][2]["saturation_per_second"].is_null());
+    // A run that nothing disturbed has no banner, and a simulated one no neighbours.
+    let mut calm = sample::load();
+    calm.variants[2].points.pop();
+    assert!(calm.banner().is_none() && calm.is_measured());
+    assert!(to_json(&calm)["banner"].is_null() && !terminal::summary(&calm).contains('═'));
+    let simulated = RunResult { host: "sim".into(), ..result };
+    assert!(!simulated.banner().unwrap().contains("quiet"));
+    let page = html::page(&simulated, &plot::all(&simulated).unwrap());
+    for text in [page, terminal::summary(&simulated)] {
+        assert!(text.contains("SIMULATED in virtual time (Example CPU)"), "{text}");
+    }
+    assert!(calm.simulated().is_none());
+}
+
+#[test]
+fn a_run_without_a_valid_point_is_no_result() {
+    let mut result = sample::load();
+    for point in result.variants.iter_mut().flat_map(|variant| &mut variant.points) {
+        point.generator.valid = false;
+    }
+    assert!(!result.is_measured());
+    let banner = result.banner().unwrap();
+    assert!(banner.starts_with("NO RESULT: 24 of 24 points are not measurements"), "{banner}");
+    assert!(!result.is_judged_by_checks());
+    let crash = RunResult { kind: "crash".into(), ..result };
+    let banner = crash.banner().unwrap();
+    assert!(crash.is_judged_by_checks() && !crash.is_measured());
+    assert!(banner.starts_with("CHECKS ONLY: 24 of 24 points are not measurements"), "{banner}");
+}
+
+#[test]
+fn no_line_is_drawn_through_a_point_that_is_no_measurement() {
+    let lines = |result: &RunResult| {
+        let svg = plot::all(result).unwrap().throughput.unwrap();
+        // A curve is the only line of this colour with three points or more; markers are closed.
+        let colour = plot::style::colour(0);
+        let colour = format!("stroke=\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
+        let lines = svg.lines().filter(|line| line.contains("<polyline") && line.contains(&colour));
+        lines.map(|line| line.matches(',').count()).collect::<Vec<_>>()
+    };
+    let mut result = sample::load();
+    let legend = 2;
+    assert_eq!(lines(&result), [6, legend]);
+    let point = &mut result.variants[0].points[3].generator;
+    (point.valid, point.why_invalid) = (false, Some("disturbed".into()));
+    assert_eq!(lines(&result), [3, 2, legend]);
+    let svg = plot::all(&result).unwrap().throughput.unwrap();
+    assert!(svg.contains("A hollow marker is not a measurement"));
+}
+
+#[test]
+fn a_saturation_at_the_highest_load_that_was_offered_is_said_to_be_a_lower_bound() {
+    let mut result = sample::load();
+    let of = |result: &RunResult| {
+        let text = terminal::saturation(result).unwrap().replace('\n', " ");
+        let page = html::page(result, &plot::all(result).unwrap());
+        [text, page].map(|form| form.contains("Lower bounds, as the highest load offered"))
+    };
+    assert_eq!(of(&result), [false; 2]);
+    let variant = &mut result.variants[0];
+    variant.points.retain(|point| point.offered_per_second <= 55_000.0);
+    variant.saturation_per_second = Some(55_000.0);
+    assert_eq!(of(&result), [true; 2]);
+    let sentence = terminal::lower_bounds(&result).unwrap();
+    assert!(sentence.ends_with("was served: Linux threads."), "{sentence}");
+}
+
+#[test]
+fn what_a_saturation_is_the_best_of_is_printed_with_it() {
+    let mut result = sample::load();
+    let variant = &mut result.variants[0];
+    variant.saturation_per_second = Some(55_000.0);
+    let disturbed = || "disturbed: other processes took 2.0% of its cores".to_owned();
+    variant.points[3].other_tries = vec![disturbed(), "p99 of 412 us".into(), disturbed()];
+    let expected = "Linux threads: served 55.0 k/s in the best of 4 tries (set aside: 2 disturbed; p99 of 412 us), \
+                    did not serve 65.0 k/s in one try.";
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    assert!(page.contains(&format!("<li>{expected}</li>")), "{page}");
+    let text = terminal::saturation(&result).unwrap().replace('\n', " ");
+    assert!(text.contains(expected), "{text}");
+    let json = to_json(&result);
+    assert_eq!(json["variants"][0]["points"][3]["other_tries"][1], "p99 of 412 us");
+    let simulated = RunResult { host: "sim".into(), ..result };
+    assert!(!terminal::saturation(&simulated).unwrap().contains("try"));
+}
+
+#[test]
+fn a_backlog_worked_off_late_was_not_served() {
+    let mut point = sample::load().variants[0].points[0].clone();
+    assert_eq!(point.note(), "");
+    point.achieved_per_second *= 0.9;
+    assert_eq!(point.note(), "90.0% served");
+}
+
+#[test]
+fn a_limit_that_no_load_was_within_is_shown_as_none() {
+    let mut result = sample::load();
+    result.variants[0].saturation_by_limit.remove(0);
+    let table = terminal::saturation(&result).unwrap();
+    let row = table.lines().find(|line| line.contains("Linux threads")).unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(columns, ["Linux", "threads", "1", "62.0", "none", "62.0", "63.2"]);
+}
+
+#[test]
+fn compared_variants_have_a_table_with_what_is_known_of_them() {
+    use super::model::{Compared, RangeCost};
+    let mut result = sample::load();
+    assert!(terminal::compared(&result).is_none() && compared::table(&result).is_none());
+    let all = [(None, None), (Some(2.34), Some(0.0412))];
+    for (variant, (against, growth)) in result.variants.iter_mut().zip(all) {
+        variant.compared = Some(Compared {
+            offered_per_second: 9_600.0,
+            p99_ns: Some(150_000),
+            slowdown: Some(15.0),
+            slowdown_vs_oracle: against,
+            range: Some(RangeCost {
+                preempted: u64::from(growth.is_some()),
+                service_growth: growth,
+                ..RangeCost::default()
+            }),
+            ..Compared::default()
+        });
+    }
+    let table = compared::table(&result).unwrap();
+    let names: Vec<String> = table.head.iter().map(|name| name.replace('\n', " ")).collect();
+    assert_eq!(names, ["variant", "GET p99 us", "slow- down", "times that", "RANGE time"]);
+    assert_eq!(table.rows[0], ["Linux threads", "150", "15.0", "", ""]);
+    assert_eq!(table.rows[1], ["on-host agent", "150", "15.0", "2.34", "+4.1%"]);
+    assert!(table.notes.iter().any(|note| note.contains("against \"Linux threads\"")));
+    let page = html::page(&result, &plot::all(&result).unwrap());
+    for text in [terminal::summary(&result), page] {
+        assert!(text.contains("Compared at 9600/s") && text.contains("+4.1%"), "{text}");
+    }
+}
