@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use wave_agent::{Seat, serve};
+use wave_core::agent::Front;
+use wave_core::clock::Nanos;
 use wave_grpc::{Ender, Limits, RpcFront, RpcOptions};
 use wave_rpc::service::Method;
 use wave_rpc::status::{Code, Status};
@@ -17,6 +19,9 @@ use wave_user::rpc::{Call, Methods, Options, Server};
 
 /// What the process is told that is to give its fronts connection cores: how many.
 pub const CONNECTION_CORES: &str = "WAVE_TEST_CONNECTION_CORES";
+
+/// For workers to end their calls.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// None, unless the process was told.
 pub fn connection_cores() -> usize {
@@ -50,7 +55,7 @@ pub struct Fixture {
 pub struct Left {
     pub calls: usize,
     pub held: usize,
-    /// Calls that are open in the dispatcher, if a host is attached.
+    /// Calls that stay open in the dispatcher, if a host is attached.
     pub at_host: Option<u32>,
     /// That each connection core took.
     pub connections: Vec<u64>,
@@ -100,7 +105,7 @@ impl Fixture {
             sender.send((front.addresses()[0], front.ender())).unwrap();
             serve(&mut front);
             let (calls, held) = front.open();
-            let at_host = front.host_counts().map(|(_, open)| open);
+            let at_host = at_host(&mut front);
             Left { calls, held, at_host, connections: front.connections_by_core() }
         });
         let (address, ender) = receiver.recv().unwrap();
@@ -151,6 +156,20 @@ impl Drop for Fixture {
         if let Some(front) = self.front.take() {
             front.join().unwrap();
         }
+    }
+}
+
+/// The calls that stay open in the dispatcher. A front ends with its last client's call: workers may still have to hear of those that
+/// were cancelled.
+fn at_host(front: &mut RpcFront) -> Option<u32> {
+    let start = Instant::now();
+    loop {
+        let open = front.host_counts().map(|(_, open)| open);
+        if matches!(open, None | Some(0)) || start.elapsed() >= PATIENCE {
+            return open;
+        }
+        front.poll(Nanos(0), &mut Vec::new());
+        std::thread::yield_now();
     }
 }
 
