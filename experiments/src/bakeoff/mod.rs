@@ -7,9 +7,11 @@
 
 mod cgroup;
 mod curve;
+mod pattern;
 mod places;
 mod plan;
 pub mod program;
+mod redis;
 pub mod report;
 mod tools;
 
@@ -24,8 +26,10 @@ use wave_linux::memory::{AccessBits, Figures, Process, Swap, Zram};
 pub use plan::{KIND, Plan, parse};
 
 use cgroup::{Cgroup, Controller};
+use pattern::Pattern;
 use places::Places;
-use program::{Pattern, Program, redis_program};
+use program::{Program, python_program};
+use redis::redis_program;
 use report::{KEPT_UP, Point, ProgramResult, Results};
 use tools::{Running, Setting, Statistics};
 
@@ -67,10 +71,19 @@ fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
     if let Err(error) = AccessBits::open() {
         return refuse(&error.to_string());
     }
-    let has_redis = plan.program.iter().all(|program| program.pattern != Pattern::Redis);
-    if !has_redis && redis_program().is_none() {
-        let why = "redis is not installed: apt-get install redis-tools";
-        return Err(Failure::Cannot(format!("{}: {why}", plan.name)));
+    let programs = [
+        (Pattern::Redis, redis_program(), "redis is not installed: apt-get install redis-tools"),
+        (
+            Pattern::PythonDict,
+            python_program(),
+            "python3 is not installed: apt-get install python3",
+        ),
+    ];
+    for (pattern, program, why) in programs {
+        let wanted = plan.program.iter().any(|program| program.pattern == pattern);
+        if wanted && program.is_none() {
+            return Err(Failure::Cannot(format!("{}: {why}", plan.name)));
+        }
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use wave_memory::{policies, serve};
 
-use super::program::Pattern;
+use super::pattern::Pattern;
 use super::tools::{Damon, Mglru, Setting};
 use crate::memory::size;
 use wave_lab::Failure;
@@ -51,11 +51,14 @@ pub struct Program {
     pub name: String,
     /// Which pages it uses.
     pub pattern: Pattern,
+    /// Whether it judges: no setting of ours was chosen in sight of its results.
+    #[serde(default)]
+    pub judge: bool,
     /// How much memory: a size.
     pub memory: String,
-    /// How often it touches a page; of redis, GETs.
+    /// How often it touches a page; of redis, GETs; of Python's dict, lookups.
     pub accesses_per_second: f64,
-    /// Of phases: how long one lasts.
+    /// Of patterns with phases: how long one lasts.
     #[serde(default = "Program::phase_seconds")]
     pub phase_seconds: f64,
     /// For how long it is measured, where that is not the usual time: whole phases, say.

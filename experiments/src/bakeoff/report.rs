@@ -56,6 +56,8 @@ pub struct Point {
 pub struct ProgramResult {
     /// As in the file.
     pub name: String,
+    /// Whether it judges.
+    pub judge: bool,
     /// How it uses its memory.
     pub pattern: String,
     /// Every setting of every tool.
@@ -100,6 +102,7 @@ impl ProgramResult {
     pub fn new(planned: &plan::Program, points: Vec<Point>) -> ProgramResult {
         let mut result = ProgramResult {
             name: planned.name.clone(),
+            judge: planned.judge,
             pattern: planned.pattern.describe().to_owned(),
             points,
             vs_damon: None,
