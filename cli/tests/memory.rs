@@ -308,7 +308,9 @@ fn a_dry_run_changes_nothing() {
     let arguments = ["run", "--dry-run", "--policy", QUICK, "--seconds", "4", "--json"];
     let found = object(&wave(&arguments).args(["--pid", &pid.to_string()]).output().unwrap());
     assert!(found["would_be_paged_out_bytes"].as_u64().unwrap() > 0, "it would have: {found}");
-    assert_eq!((status(pid, "VmSwap"), found["net_saved_bytes"].as_i64()), (0, Some(0)));
+    // Nothing is saved, and host and agent take memory.
+    assert_eq!(status(pid, "VmSwap"), 0);
+    assert!(found["net_saved_bytes"].as_i64().unwrap() < 0, "{found}");
     assert!(target.answer().starts_with("intact"));
 }
 

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod explain;
 mod heat;
+pub mod overhead;
 pub mod report;
 pub mod run;
 pub mod size;

@@ -26,7 +26,10 @@ pub struct Sample {
     pub resident_bytes: u64,
     /// In swap.
     pub swapped_bytes: u64,
-    /// What that saves, less what compressed swap takes itself for it; none where compression is not modelled.
+    /// Memory that host and agent take themselves; none where that is not modelled.
+    pub tool_bytes: Option<u64>,
+    /// What is in swap, less what compressed swap takes for it, less what host and agent take; none where that is not
+    /// modelled.
     pub net_saved_bytes: Option<i64>,
     /// Pages that came back because they were touched, since the start.
     pub refaults: u64,
@@ -47,8 +50,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// As the enclave tells it.
-    pub fn of(stats: &Stats, time: Duration, agent_cpu: Duration) -> Sample {
+    /// As the enclave tells it; `tool_bytes` is what host and agent take.
+    pub fn of(stats: &Stats, time: Duration, agent_cpu: Duration, tool_bytes: u64) -> Sample {
         // What is in compressed swap costs by what it is of all that is there.
         let share = stats.swapped_bytes.min(stats.zram_held_bytes) as f64;
         let cost = match stats.zram_held_bytes {
@@ -59,7 +62,8 @@ impl Sample {
             seconds: time.as_secs_f64(),
             resident_bytes: stats.resident_bytes,
             swapped_bytes: stats.swapped_bytes,
-            net_saved_bytes: Some((stats.swapped_bytes as f64 - cost) as i64),
+            tool_bytes: Some(tool_bytes),
+            net_saved_bytes: Some((stats.swapped_bytes as f64 - cost) as i64 - tool_bytes as i64),
             refaults: stats.totals.refaults,
             refaults_per_minute: stats.refaults_per_minute,
             pages_out: stats.totals.pages_out,
@@ -262,7 +266,6 @@ impl Report {
         let first = &self.samples[0];
         let most = self.samples.iter().map(|sample| sample.resident_bytes).max().unwrap_or(0);
         let mut table = wave_lab::table(&["", "at the start", "at most", "at the end"]);
-        let zero = show(0);
         let row = |name: &str, of: [String; 3]| [vec![name.to_owned()], of.to_vec()].concat();
         let bytes = [first.resident_bytes, most, last.resident_bytes].map(show);
         table.add_row(row("resident", bytes));
@@ -272,7 +275,10 @@ impl Report {
             [show(first.swapped_bytes), show(most), show(last.swapped_bytes)],
         ));
         let most = self.samples.iter().map(Sample::net_saved).max().unwrap_or(0);
-        let net = [zero, show_signed(most), show_signed(last.net_saved())];
+        let net = [first.net_saved(), most, last.net_saved()].map(show_signed);
+        let tool = |sample: &Sample| sample.tool_bytes.unwrap_or(0);
+        let most = self.samples.iter().map(tool).max().unwrap_or(0);
+        table.add_row(row("host and agent", [tool(first), most, tool(last)].map(show)));
         table.add_row(row("net saved", net));
         let mut text = table.to_string();
         let _ = write!(
@@ -342,6 +348,7 @@ impl Report {
             "seconds",
             "resident_bytes",
             "swapped_bytes",
+            "tool_bytes",
             "net_saved_bytes",
             "refaults",
             "pages_out",
@@ -355,6 +362,7 @@ impl Report {
                 format!("{:.3}", sample.seconds),
                 sample.resident_bytes.to_string(),
                 sample.swapped_bytes.to_string(),
+                sample.tool_bytes.unwrap_or(0).to_string(),
                 sample.net_saved().to_string(),
                 sample.refaults.to_string(),
                 sample.pages_out.to_string(),

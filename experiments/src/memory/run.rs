@@ -17,6 +17,7 @@ use wave_linux::memory::{
 };
 
 use super::agent;
+use super::overhead::Before;
 use super::report::{Report, Sample};
 use crate::run::agent::AgentProcess;
 use wave_lab::Failure;
@@ -97,6 +98,7 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     options.limits = wanted.limits;
     options.dry_run = wanted.dry_run;
     options.backend = wanted.backend;
+    let before = Before::now();
     let enclave = match Enclave::start(options) {
         Ok(enclave) => enclave,
         Err(error @ (StartError::Target(_) | StartError::Nothing { .. })) => {
@@ -131,7 +133,9 @@ pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
         let late = wanted.time.is_some_and(|time| began.elapsed() >= time);
         if Instant::now() >= next || over || late {
             let cpu = agent.as_ref().and_then(AgentProcess::cpu_time).unwrap_or_default();
-            let sample = Sample::of(&enclave.stats(), began.elapsed(), cpu);
+            let agents: Vec<i32> = agent.iter().map(|agent| agent.pid().as_raw_pid()).collect();
+            let tool_bytes = before.grown(&agents);
+            let sample = Sample::of(&enclave.stats(), began.elapsed(), cpu, tool_bytes);
             view.show(&report, &sample);
             report.samples.push(sample);
             next += SAMPLE;

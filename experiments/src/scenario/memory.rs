@@ -26,8 +26,6 @@ pub struct Memory {
     pub warmup_seconds: f64,
     /// Compressed swap that is set up for the run.
     pub swap_bytes: u64,
-    /// Nothing is paged out while more pages come back in a minute, as a share of the resident ones.
-    pub refaults_per_minute: f64,
     /// Nothing is paged out while tasks wait for memory for more than this share of the time, in percent.
     pub pressure_percent: f64,
     /// What is compared; the first has no policy.
@@ -68,6 +66,8 @@ pub struct Managed {
     pub name: String,
     /// Who decides on its memory; none: nobody.
     pub policy: Option<String>,
+    /// Nothing is paged out while more pages come back in a minute, as a share of the resident ones.
+    pub refaults_per_minute: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,6 +121,7 @@ struct RawMemory {
 struct RawVariant {
     name: Spanned<String>,
     policy: Option<Spanned<String>>,
+    refaults_percent: Option<Spanned<f64>>,
 }
 
 /// Reads and checks it.
@@ -146,19 +147,13 @@ pub fn parse(path: &Path, text: &str) -> Result<Memory, ScenarioError> {
         seconds,
         warmup_seconds,
         swap_bytes: bytes("memory.swap", memory.swap.as_ref(), default, source)?,
-        refaults_per_minute: source.within(
-            "memory.refaults_percent",
-            memory.refaults_percent.as_ref(),
-            defaults::REFAULTS_PERCENT,
-            0.0..=100.0,
-        )? / 100.0,
         pressure_percent: source.within(
             "memory.pressure_percent",
             memory.pressure_percent.as_ref(),
             defaults::PRESSURE_PERCENT,
             0.0..=100.0,
         )?,
-        variants: variants(&raw.variant, source)?,
+        variants: variants(&raw.variant, memory.refaults_percent.as_ref(), source)?,
         workload,
     })
 }
@@ -230,8 +225,11 @@ fn bytes(
 
 fn variants(
     raw: &Spanned<Vec<RawVariant>>,
+    refaults_percent: Option<&Spanned<f64>>,
     source: Source<'_>,
 ) -> Result<Vec<Managed>, ScenarioError> {
+    let percent = |field, value, default| source.within(field, value, default, 0.0..=100.0);
+    let of_all = percent("memory.refaults_percent", refaults_percent, defaults::REFAULTS_PERCENT)?;
     let mut variants: Vec<Managed> = Vec::new();
     for variant in raw.get_ref() {
         let others = variants.iter().map(|other: &Managed| other.name.as_str());
@@ -242,7 +240,9 @@ fn variants(
             return Err(source.refuse(policy.span(), format!("`variant.policy`: {error}")));
         }
         let policy = variant.policy.as_ref().map(|policy| policy.get_ref().clone());
-        variants.push(Managed { name, policy });
+        let own = variant.refaults_percent.as_ref();
+        let refaults_per_minute = percent("variant.refaults_percent", own, of_all)? / 100.0;
+        variants.push(Managed { name, policy, refaults_per_minute });
     }
     let with = variants.iter().skip(1).all(|variant| variant.policy.is_some());
     match variants.first() {
@@ -273,7 +273,10 @@ mod tests {
         let memory = parse(Path::new("m.toml"), GOOD).unwrap();
         assert_eq!(memory.workload.cache_bytes, 1 << 30);
         assert_eq!(memory.swap_bytes, (1 << 30) + (1 << 28));
-        assert_eq!((memory.seconds, memory.refaults_per_minute), (60.0, 0.02));
+        assert_eq!((memory.seconds, memory.variants[1].refaults_per_minute), (60.0, 0.02));
+        let own = format!("{GOOD}refaults_percent = 0.5\n");
+        let own = parse(Path::new("m.toml"), &own).unwrap();
+        assert_eq!(own.variants[1].refaults_per_minute, 0.005);
         assert_eq!(memory.workload.keys, defaults::CACHED_KEYS);
         assert_eq!(memory.variants[1].policy.as_deref(), Some("sol:shortest_ms=600"));
     }

@@ -32,10 +32,12 @@ use super::neighbours::{DISTURBING_CPUS, Neighbours};
 use super::seating::{self, Seating};
 use super::{Failure, Journal, describe, machine};
 use crate::memory::agent;
+use crate::memory::overhead::Before;
 use crate::memory::report::Sample;
 use crate::run::agent::AgentProcess;
 use crate::scenario::{Managed, Memory};
 use wave_lab::progress::Progress;
+use wave_report::number::short;
 use wave_report::slug;
 
 /// A process that tells nothing for so long hangs.
@@ -152,7 +154,7 @@ impl Ground<'_> {
         let target = Process::open(served.pid()).map_err(Failure::cannot)?;
         let resident_before = Figures::of(&target).map_err(Failure::cannot)?.resident_bytes;
         let manager = match &variant.policy {
-            Some(policy) => Some(self.manage(served.pid(), policy, &variant.name)?),
+            Some(policy) => Some(self.manage(served.pid(), policy, variant)?),
             None => None,
         };
         served.begin()?;
@@ -187,20 +189,21 @@ impl Ground<'_> {
         Ok(ran)
     }
 
-    fn manage(&self, pid: i32, policy: &str, name: &str) -> Result<Manager, Failure> {
+    fn manage(&self, pid: i32, policy: &str, variant: &Managed) -> Result<Manager, Failure> {
+        let before = Before::now();
         let socket = wave_links::places::socket("memory").map_err(Failure::cannot)?;
         let strips = (ROOM * self.memory.workload.cache_bytes).div_ceil(STRIP_BYTES) as u32;
         let mut options = Options::new(socket, vec![Group::Process(pid)], strips);
-        options.limits.refaults_per_minute = self.memory.refaults_per_minute;
+        options.limits.refaults_per_minute = variant.refaults_per_minute;
         options.limits.pressure_percent = self.memory.pressure_percent;
         let enclave = Enclave::start(options).map_err(|error| match error {
             StartError::Target(_) | StartError::Nothing { .. } => Failure::Check(error.to_string()),
             error => Failure::cannot(error),
         })?;
-        let log = self.record.map(|folder| folder.join(format!("{}.wavelog", slug(name))));
+        let log = self.record.map(|folder| folder.join(format!("{}.wavelog", slug(&variant.name))));
         let mut agent = agent::start(policy, enclave.socket(), log.as_deref())?;
         agent::wait_until_attached(Some(&mut agent), &enclave)?;
-        Ok(Manager { agent, enclave })
+        Ok(Manager { agent, enclave, before })
     }
 
     fn sample(
@@ -210,11 +213,12 @@ impl Ground<'_> {
         time: Duration,
     ) -> Result<Sample, Failure> {
         let figures = Figures::of(target).map_err(Failure::cannot)?;
-        let (stats, agent_cpu) = match manager {
-            Some(Manager { agent, enclave }) => {
-                (enclave.stats(), agent.cpu_time().unwrap_or_default())
+        let (stats, agent_cpu, tool_bytes) = match manager {
+            Some(Manager { agent, enclave, before }) => {
+                let cpu = agent.cpu_time().unwrap_or_default();
+                (enclave.stats(), cpu, before.grown(&[agent.pid().as_raw_pid()]))
             }
-            None => (Stats::default(), Duration::ZERO),
+            None => (Stats::default(), Duration::ZERO, 0),
         };
         let Figures { resident_bytes, swapped_bytes, .. } = figures;
         let zram = Zram::of(self.swap.path()).unwrap_or_default();
@@ -225,7 +229,7 @@ impl Ground<'_> {
             zram_held_bytes: zram.orig_bytes,
             ..stats
         };
-        Ok(Sample::of(&stats, time, agent_cpu))
+        Ok(Sample::of(&stats, time, agent_cpu, tool_bytes))
     }
 
     fn facts(&self, ran: &[Ran]) -> Vec<(String, String)> {
@@ -275,22 +279,39 @@ impl Ground<'_> {
                     crate::memory::size::show(self.memory.swap_bytes)
                 ),
             ),
-            (
-                format!(
-                    "page-outs wait above {:.1}% of the resident pages refaulted in a minute",
-                    percent(self.memory.refaults_per_minute)
-                ),
-                format!("chosen; or above {}% memory pressure", self.memory.pressure_percent),
-            ),
         ]);
+        facts.extend(limits(self.memory));
+        facts.push((
+            "net saved".to_owned(),
+            "in swap, less what compressed swap takes for it, less what host and agent take: anonymous and shared \
+             memory since they began, in proportion where it is shared, and BPF maps"
+                .to_owned(),
+        ));
         facts
     }
+}
+
+/// The limits on refaults, as facts.
+fn limits(memory: &Memory) -> Vec<(String, String)> {
+    let managed = memory.variants.iter().filter(|variant| variant.policy.is_some());
+    let fact = |variant: &Managed| {
+        (
+            format!(
+                "{}: page-outs wait above {}% of the resident pages refaulted in a minute",
+                variant.name,
+                short(100.0 * variant.refaults_per_minute)
+            ),
+            format!("chosen; or above {}% memory pressure", memory.pressure_percent),
+        )
+    };
+    managed.map(fact).collect()
 }
 
 /// The agent goes first.
 struct Manager {
     agent: AgentProcess,
     enclave: Enclave,
+    before: Before,
 }
 
 fn add(ran: &mut Ran, interval: &Interval, memory: Sample, counts: bool) -> Result<(), Failure> {

@@ -176,8 +176,12 @@ pub(super) struct Compared {
     daemon_core_share: Option<f64>,
     /// The same, not per 4 GiB.
     daemon_core_share_whole: Option<f64>,
-    /// What is in swap at the end, less what compressed swap takes itself for it.
+    /// What host and agent take themselves at the end.
+    tool_bytes: Option<u64>,
+    /// What is in swap at the end, less what compressed swap takes for it, less what host and agent take.
     net_saved_bytes: Option<i64>,
+    /// The same, of what was resident before the first GET.
+    net_reduction: Option<f64>,
     /// Pages that came back because they were touched, after the warm-up, and from the first GET on.
     refaults: f64,
     refaults_per_second: Option<f64>,
@@ -211,7 +215,9 @@ impl Compared {
             raw_get_p99_ratio: ratio(end.raw_get, other.raw_get, |latency| latency.p99_ns),
             daemon_core_share: share.map(|share| share * PER_BYTES / managed.max(1.0)),
             daemon_core_share_whole: share,
+            tool_bytes: last.tool_bytes,
             net_saved_bytes: last.net_saved_bytes,
+            net_reduction: last.net_saved_bytes.map(|net| net as f64 / before),
             refaults: refaults.map_or(0.0, |(_, count)| count),
             refaults_per_second: refaults.map(|(seconds, count)| count / seconds),
             refaults_in_all: last.refaults,
@@ -229,7 +235,11 @@ impl Compared {
             share.map_or("-".to_owned(), |share| format!("{}%", short(share * 100.0)))
         };
         [
-            format!("resident reduction: {}", percent(Some(self.resident_reduction))),
+            format!(
+                "resident reduction: {}, net: {}",
+                percent(Some(self.resident_reduction)),
+                percent(self.net_reduction)
+            ),
             format!(
                 "GET with / without: p50 {}, p99 {}",
                 ratio(self.get_p50_ratio),
@@ -245,7 +255,11 @@ impl Compared {
                 percent(self.daemon_core_share),
                 percent(self.daemon_core_share_whole)
             ),
-            format!("net saved: {}", self.net_saved_bytes.map_or("-".to_owned(), show_signed)),
+            format!(
+                "net saved: {}, less compressed swap's memory, and {} that host and agent take",
+                self.net_saved_bytes.map_or("-".to_owned(), show_signed),
+                self.tool_bytes.map_or("-".to_owned(), show)
+            ),
             format!(
                 "refaults after the warm-up: {:.0} ({}/s), from the first GET on: {}",
                 self.refaults,
@@ -380,7 +394,7 @@ impl MemoryResult {
     }
 
     /// A row per variant. Times are in microseconds.
-    pub(super) fn table(&self) -> ([&'static str; 12], Vec<Vec<String>>) {
+    pub(super) fn table(&self) -> ([&'static str; 14], Vec<Vec<String>>) {
         let head = [
             "variant",
             "GETs/s",
@@ -394,9 +408,12 @@ impl MemoryResult {
             "at the end",
             "in swap",
             "compressed to",
+            "host and agent",
+            "net saved",
         ];
         let row = |Variant { ran, summary, .. }: &Variant| {
             let Summary { get, raw_get, map, .. } = summary;
+            let (last, none) = (ran.seconds.last(), || "-".to_owned());
             let compressed = ran.compressed.filter(|_| summary.swapped_after_bytes > 0);
             let compressed = compressed.map_or(String::new(), |swap| {
                 format!("{:.0}%", 100.0 * swap.memory_bytes as f64 / swap.held_bytes as f64)
@@ -417,6 +434,8 @@ impl MemoryResult {
                 show(summary.resident_after_bytes),
                 show(summary.swapped_after_bytes),
                 compressed,
+                last.and_then(|last| last.memory.tool_bytes).map_or_else(none, show),
+                last.and_then(|last| last.memory.net_saved_bytes).map_or_else(none, show_signed),
             ]
         };
         (head, self.variants.iter().map(row).collect())
@@ -470,6 +489,7 @@ impl MemoryResult {
             "map_max_ns",
             "resident_bytes",
             "swapped_bytes",
+            "tool_bytes",
             "net_saved_bytes",
             "refaults",
             "pages_out",
@@ -490,6 +510,7 @@ impl MemoryResult {
                     second.map_max_ns,
                     Some(memory.resident_bytes),
                     Some(memory.swapped_bytes),
+                    memory.tool_bytes,
                 ];
                 let mut row = vec![
                     ran.name.clone(),
@@ -518,6 +539,7 @@ pub(super) mod tests {
         let variant = Managed {
             name: policy.unwrap_or("without").to_owned(),
             policy: policy.map(str::to_owned),
+            refaults_per_minute: 0.002,
         };
         let ready =
             Ready { version: "7.8.3".into(), bare: Latency::default(), held_bytes: 900 << 20 };
@@ -537,7 +559,8 @@ pub(super) mod tests {
                     seconds: f64::from(second),
                     resident_bytes,
                     swapped_bytes: (1 << 30) - resident_bytes,
-                    net_saved_bytes: Some(1 << 20),
+                    tool_bytes: Some(3 << 20),
+                    net_saved_bytes: Some(512 << 20),
                     refaults: 7 * second as u64,
                     host_cpu_seconds: 0.03 * f64::from(second),
                     agent_cpu_seconds: 0.01 * f64::from(second),
@@ -583,7 +606,12 @@ pub(super) mod tests {
         near("raw_get_p99_ratio", 1.0);
         // 0.04 of a core, for 1 GiB in memory and in swap.
         near("daemon_core_share", 0.16);
-        near("net_saved_bytes", f64::from(1 << 20));
+        near("net_saved_bytes", f64::from(512 << 20));
+        near("net_reduction", 0.5);
+        near("tool_bytes", f64::from(3 << 20));
+        for part in ["resident reduction: 75%, net: 50%", "3.00 MiB that host and agent take"] {
+            assert!(result.text().contains(part), "{part}: {}", result.text());
+        }
         near("refaults", 28.0);
         assert_eq!(json["variants"][0]["gets_per_second"], 1000.0);
         assert!(result.failed().is_empty());

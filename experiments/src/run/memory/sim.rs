@@ -125,10 +125,11 @@ impl Database {
         }
     }
 
-    fn setup(&self, scenario: &Memory, policy: &str) -> Setup {
+    fn setup(&self, scenario: &Memory, variant: &Managed) -> Setup {
+        let policy = variant.policy.as_deref().unwrap_or_default();
         let mut setup = Setup::new(self.strips, policy, self.pattern(&scenario.workload));
         setup.limits = Limits {
-            refaults_per_minute: scenario.refaults_per_minute,
+            refaults_per_minute: variant.refaults_per_minute,
             pressure_percent: scenario.pressure_percent,
         };
         setup.seed = scenario.workload.seed;
@@ -137,10 +138,11 @@ impl Database {
 
     fn facts(&self, scenario: &Memory) -> Vec<(String, String)> {
         let CachedWorkload { keys, value_bytes, gets_per_second, hot_keys, .. } = scenario.workload;
-        let Setup { costs: Costs { name, .. }, work, .. } = self.setup(scenario, "");
+        let Setup { costs: Costs { name, .. }, work, .. } =
+            self.setup(scenario, &scenario.variants[0]);
         let Work { read_strip, clear_batch, page_out, bring_back, agent_word, .. } = work;
         let fact = |what: String, how: &str| (what, how.to_owned());
-        vec![
+        let mut facts = vec![
             fact(
                 format!(
                     "the process is {keys} keys with values of {value_bytes} bytes: {}",
@@ -173,17 +175,12 @@ impl Database {
                 "measured on one machine with Linux 6.18, to a third",
             ),
             fact(
-                format!(
-                    "page-outs wait above {:.1}% of the resident pages refaulted in a minute",
-                    100.0 * scenario.refaults_per_minute
-                ),
-                "chosen; memory pressure and a full swap are not modelled",
-            ),
-            fact(
                 "no latencies, rates and values of GETs, no mapping, no compression".to_owned(),
-                "not modelled: null in the result",
+                "not modelled: null in the result; so are memory pressure and a full swap, and what host and agent take",
             ),
-        ]
+        ];
+        facts.extend(super::limits(scenario));
+        facts
     }
 }
 
@@ -205,17 +202,22 @@ fn simulate(
     let warm_up = Nanos((scenario.warmup_seconds * 1e9).round() as u64);
     let second = |memory: Sample, at: Nanos| Second {
         counts: at >= warm_up + INTERVAL,
-        memory: Sample { seconds: at.0 as f64 / 1e9, net_saved_bytes: None, ..memory },
+        memory: Sample {
+            seconds: at.0 as f64 / 1e9,
+            tool_bytes: None,
+            net_saved_bytes: None,
+            ..memory
+        },
         ..Second::default()
     };
-    let Some(policy) = &variant.policy else {
+    if variant.policy.is_none() {
         // Nobody decides, so everything stays.
         let memory = Sample { resident_bytes: space.bytes(), ..Sample::default() };
         ran.seconds = times.into_iter().map(|at| second(memory.clone(), at)).collect();
         return Ok(ran);
-    };
+    }
     let log = logs.map(Logs::next).map(|log| (log.about, sink(log.path)));
-    let report = memory::run_at(&space.setup(scenario, policy), &times, log)
+    let report = memory::run_at(&space.setup(scenario, variant), &times, log)
         .map_err(|error| Failure::Scenario(format!("{}: {error}", variant.name)))?;
     if let Some(error) = &report.agent_error {
         return Err(Failure::Check(format!("{}: the agent left: {error}", variant.name)));
