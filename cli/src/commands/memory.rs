@@ -157,7 +157,7 @@ struct ExplainArgs {
 /// Which results, and where to.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
-  cargo xtask vm run --module zram --timeout 1500 -- \\
+  cargo xtask vm run --module zram --timeout 21600 -- \\
       target/release/wave run scenarios/memory-bakeoff.toml --json > results.json
   wave memory draw results.json --out out")]
 struct DrawArgs {

@@ -1,4 +1,6 @@
-//! Savings at equal refaults: what two tools' settings come to as curves, and how those compare.
+//! Savings at equal refaults: what the settings of tools come to as curves, and how one compares with others.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,20 +13,23 @@ pub struct Spot {
     pub saved: f64,
 }
 
-/// One tool's savings over another's.
+/// One tool's savings over those of others: at each number of refaults, over the one that saves most there.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Ratio {
-    /// The geometric mean over the range that both curves have; none where one of them saves nothing.
+    /// The geometric mean over the refaults that are compared; 0 where the first tool saves nothing at one of them. None
+    /// where the others save nothing.
     pub ratio: Option<f64>,
     /// The smallest there.
     pub least: Option<f64>,
     /// The largest.
     pub most: Option<f64>,
-    /// Whether the curves have a range of refaults in common. If not, their nearest ends are compared.
+    /// Whether the first tool's curve and another's have a range of refaults in common. If not, nearest ends are compared.
     pub overlap: bool,
-    /// From how many refaults per second to how many: of an overlap, the same for both; else where the first
+    /// From how many refaults per second to how many: of an overlap, the same for all; else where the first
     /// tool's end is, and where the other's.
     pub refaults_per_second: [f64; 2],
+    /// The other tools, and at how many of the compared places each saves most of them.
+    pub best_at: BTreeMap<String, usize>,
 }
 
 /// Compares as many places of an overlap.
@@ -56,45 +61,87 @@ fn at(curve: &[Spot], refaults: f64) -> f64 {
     }
 }
 
-/// The first tool's savings over the other's, at equal refaults. None without settings.
-pub fn compare(ours: &[Spot], theirs: &[Spot]) -> Option<Ratio> {
-    let (ours, theirs) = (frontier(ours), frontier(theirs));
-    let ends = |curve: &[Spot]| Some([curve.first()?.refaults, curve.last()?.refaults]);
-    let ([our_low, our_high], [their_low, their_high]) = (ends(&ours)?, ends(&theirs)?);
-    let (low, high) = (our_low.max(their_low), our_high.min(their_high));
-    let of = |ours: f64, theirs: f64| (ours > 0.0 && theirs > 0.0).then(|| ours / theirs);
-    if low > high {
-        let [mine, other] = match our_high < their_low {
-            true => [our_high, their_low],
-            false => [our_low, their_high],
-        };
-        let ratio = of(at(&ours, mine), at(&theirs, other));
+/// The first tool's savings over the best of the others' at equal refaults. None without settings.
+pub fn compare(ours: &[Spot], others: &[(&str, Vec<Spot>)]) -> Option<Ratio> {
+    let ours = frontier(ours);
+    let curve = |(name, spots): &(&str, Vec<Spot>)| {
+        let curve = frontier(spots);
+        let ends = ends(&curve)?;
+        Some(Curve { name: (*name).to_owned(), curve, ends })
+    };
+    let others: Vec<Curve> = others.iter().filter_map(curve).collect();
+    let [our_low, our_high] = ends(&ours)?;
+    let low = others.iter().map(|other| other.ends[0]).reduce(f64::min)?.max(our_low);
+    let high = others.iter().map(|other| other.ends[1]).reduce(f64::max)?.min(our_high);
+    let places = (0..=PLACES).map(|place| low * (high / low).powf(place as f64 / PLACES as f64));
+    let places = places.filter(|_| low <= high);
+    let compared = places.filter_map(|refaults| {
+        let there = others.iter().filter(|other| other.has(refaults));
+        let saved = there.map(|other| (other, at(&other.curve, refaults)));
+        let (best, saved) = saved.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some((best.name.clone(), refaults, over(at(&ours, refaults), saved)))
+    });
+    let compared: Vec<(String, f64, Option<f64>)> = compared.collect();
+    if compared.is_empty() {
+        let apart = others.iter().map(|other| other.apart([our_low, our_high], &ours));
+        let order = |ratio: &Ratio| ratio.ratio.unwrap_or(f64::INFINITY);
+        return apart.min_by(|a, b| order(a).total_cmp(&order(b)));
+    }
+    let ratios: Vec<f64> = compared.iter().filter_map(|(_, _, ratio)| *ratio).collect();
+    let mut best_at = BTreeMap::new();
+    compared.iter().for_each(|(name, _, _)| *best_at.entry(name.clone()).or_insert(0) += 1);
+    let mean = (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
+    let end = |pick: fn(f64, f64) -> f64| ratios.iter().copied().reduce(pick);
+    Some(Ratio {
+        ratio: (!ratios.is_empty()).then_some(mean),
+        least: end(f64::min),
+        most: end(f64::max),
+        overlap: true,
+        refaults_per_second: [compared[0].1, compared[compared.len() - 1].1],
+        best_at,
+    })
+}
+
+/// The fewest refaults of a curve, and the most.
+fn ends(curve: &[Spot]) -> Option<[f64; 2]> {
+    Some([curve.first()?.refaults, curve.last()?.refaults])
+}
+
+/// None where the other tool saves nothing: that says nothing of how much better the first is.
+fn over(ours: f64, theirs: f64) -> Option<f64> {
+    (theirs > 0.0).then(|| ours.max(0.0) / theirs)
+}
+
+/// Another tool's.
+struct Curve {
+    name: String,
+    curve: Vec<Spot>,
+    ends: [f64; 2],
+}
+
+impl Curve {
+    /// Whether so many refaults are in its range, but for rounding.
+    fn has(&self, refaults: f64) -> bool {
+        const ROUNDING: f64 = 1e-9;
+        let [low, high] = self.ends;
+        low * (1.0 - ROUNDING) <= refaults && refaults <= high * (1.0 + ROUNDING)
+    }
+
+    /// The comparison where both curves are nearest, without a range in common.
+    fn apart(&self, [our_low, our_high]: [f64; 2], ours: &[Spot]) -> Ratio {
+        let [low, high] = self.ends;
+        let [mine, other] = if our_high < low { [our_high, low] } else { [our_low, high] };
+        let ratio = over(at(ours, mine), at(&self.curve, other));
         let [least, most] = [ratio; 2];
-        return Some(Ratio {
+        Ratio {
             ratio,
             least,
             most,
             overlap: false,
             refaults_per_second: [mine, other],
-        });
+            best_at: [(self.name.clone(), 1)].into(),
+        }
     }
-    let ratios: Option<Vec<f64>> = (0..=PLACES)
-        .map(|place| {
-            let refaults = low * (high / low).powf(place as f64 / PLACES as f64);
-            of(at(&ours, refaults), at(&theirs, refaults))
-        })
-        .collect();
-    let mean = |ratios: &Vec<f64>| {
-        (ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp()
-    };
-    let end = |pick: fn(f64, f64) -> f64| ratios.iter().flatten().copied().reduce(pick);
-    Some(Ratio {
-        ratio: ratios.as_ref().map(mean),
-        least: end(f64::min),
-        most: end(f64::max),
-        overlap: true,
-        refaults_per_second: [low, high],
-    })
 }
 
 #[cfg(test)]
@@ -112,15 +159,21 @@ mod tests {
         assert_eq!(found, spots(&[(1.0, 2.0), (9.0, 5.0)]));
     }
 
+    /// With one other tool.
+    fn versus(ours: &[Spot], theirs: &[Spot]) -> Option<Ratio> {
+        compare(ours, &[("theirs", theirs.to_vec())])
+    }
+
     #[test]
     fn equal_refaults_are_compared() {
         let theirs = spots(&[(1.0, 10.0), (100.0, 30.0)]);
         let twice = spots(&[(1.0, 20.0), (100.0, 60.0)]);
-        let found = compare(&twice, &theirs).unwrap();
+        let found = versus(&twice, &theirs).unwrap();
         assert!((found.ratio.unwrap() - 2.0).abs() < 1e-9 && found.overlap);
-        assert_eq!(found.refaults_per_second, [1.0, 100.0]);
+        let [low, high] = found.refaults_per_second;
+        assert!((low - 1.0).abs() < 1e-9 && (high - 100.0).abs() < 1e-6, "{low} {high}");
         // At 10 refaults theirs is halfway, 20.
-        let one = compare(&spots(&[(10.0, 10.0)]), &theirs).unwrap();
+        let one = versus(&spots(&[(10.0, 10.0)]), &theirs).unwrap();
         assert!((one.ratio.unwrap() - 0.5).abs() < 1e-9, "{one:?}");
     }
 
@@ -128,12 +181,35 @@ mod tests {
     fn curves_apart_are_compared_at_their_nearest_ends_and_say_so() {
         let (few, many) =
             (spots(&[(1.0, 10.0), (2.0, 20.0)]), spots(&[(50.0, 40.0), (90.0, 50.0)]));
-        let found = compare(&few, &many).unwrap();
+        let found = versus(&few, &many).unwrap();
         assert_eq!((found.ratio, found.overlap), (Some(0.5), false));
         assert_eq!(found.refaults_per_second, [2.0, 50.0]);
-        let back = compare(&many, &few).unwrap();
+        let back = versus(&many, &few).unwrap();
         assert_eq!((back.ratio, back.refaults_per_second), (Some(2.0), [50.0, 2.0]));
-        assert_eq!(compare(&few, &spots(&[(1.0, -5.0), (2.0, -1.0)])).unwrap().ratio, None);
-        assert_eq!(compare(&few, &[]), None);
+        assert_eq!(versus(&few, &spots(&[(1.0, -5.0), (2.0, -1.0)])).unwrap().ratio, None);
+        assert_eq!(versus(&few, &[]), None);
+    }
+
+    #[test]
+    fn at_each_number_of_refaults_the_best_of_the_others_counts() {
+        let ours = spots(&[(1.0, 10.0), (100.0, 10.0001)]);
+        let careful = ("careful", spots(&[(1.0, 20.0), (10.0, 20.0001)]));
+        let eager = ("eager", spots(&[(10.0, 5.0), (100.0, 40.0)]));
+        let found = compare(&ours, &[careful.clone(), eager.clone()]).unwrap();
+        assert!(found.overlap && found.best_at.len() == 2, "{found:?}");
+        assert_eq!(found.best_at.values().sum::<usize>(), PLACES + 1);
+        let [alone, other] = [careful, eager].map(|one| compare(&ours, &[one]).unwrap());
+        // Each rival alone is an easier comparison than the best of both.
+        assert!((alone.ratio.unwrap() - 0.5).abs() < 1e-3, "{alone:?}");
+        let least = found.least.unwrap();
+        assert!((least - 0.25).abs() < 1e-3 && (other.least.unwrap() - 0.25).abs() < 1e-3);
+        assert!(found.most.unwrap() <= 0.5001 && found.ratio < alone.ratio);
+    }
+
+    #[test]
+    fn another_tool_that_saves_more_is_not_hidden_where_the_first_saves_nothing() {
+        let ours = spots(&[(1.0, -2.0), (10.0, 5.0)]);
+        let found = versus(&ours, &spots(&[(1.0, 10.0), (10.0, 20.0)])).unwrap();
+        assert_eq!((found.ratio, found.least), (Some(0.0), Some(0.0)));
     }
 }

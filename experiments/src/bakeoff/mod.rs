@@ -3,7 +3,7 @@
 //!
 //! Each setting of each tool gets a fresh process with the same accesses, in a cgroup of its own, and the same time.
 //! What came of it is measured from outside and alike for all: pages that were read back from swap by the
-//! cgroup's own counter, the process's bytes in swap, and what compressed swap takes for them.
+//! cgroup's own counter, the process's bytes in swap, and what compressed swap and the tool take.
 
 mod cgroup;
 mod curve;
@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_linux::memory::{AccessBits, Figures, Process, Swap, Zram};
 
+use plan::SwapOn;
 pub use plan::{KIND, Plan, parse};
 
 use cgroup::{Cgroup, Controller};
@@ -40,7 +41,7 @@ use wave_lab::progress::Progress;
 /// How often it is looked how much is saved.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// The virtual machine that has all of it.
-const IN_VM: &str = "cargo xtask vm run --module zram --timeout 1500 -- target/release/wave run";
+const IN_VM: &str = "cargo xtask vm run --module zram --timeout 21600 -- target/release/wave run";
 
 /// Writes to a file of the kernel's.
 fn put(file: &Path, value: &str) -> Result<(), Failure> {
@@ -61,7 +62,7 @@ fn look_whether_it_can(plan: &Plan, file: &Path) -> Result<(), Failure> {
         let why = "only root may page out other processes' memory: run this as root";
         return Err(Failure::Cannot(format!("{}: {why}", plan.name)));
     }
-    let mut missing = tools::missing();
+    let mut missing = tools::missing(&plan.settings());
     if !Controller::is_there() {
         missing.push("the memory controller of cgroups of version 2".to_owned());
     }
@@ -96,39 +97,51 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<R
         signal_hook::flag::register(signal, Arc::clone(&end)).map_err(Failure::cannot)?;
     }
     let settings = plan.settings();
-    let progress = Progress::new((plan.program.len() * settings.len()) as u64, quiet);
+    let points = plan.swap_on.len() * plan.program.len() * settings.len();
+    let progress = Progress::new(points as u64, quiet);
     journal.follow(&progress);
     let started = journal.started();
-    // Undone in the other order: the swap last.
-    let swap = Swap::set_up(size::parse(&plan.swap).map_err(Failure::Scenario)?);
-    let swap = swap.map_err(Failure::cannot)?;
+    // Undone in the other order.
     let places = Places::take()?;
     let statistics = Statistics::pause()?;
     let controller = Controller::enable()?;
-    let ground = Ground { plan, end, swap, places, progress };
+    let mut ground = Ground { plan, end, places, progress, swap: None };
     let mut programs = Vec::new();
-    for planned in &plan.program {
-        let mut points = Vec::new();
-        for setting in &settings {
-            let key = format!("{}, {}, {}", planned.name, setting.tool(), setting.describe());
-            points.push(journal.point(&key, || ground.point(planned, setting))?);
+    for swap_on in &plan.swap_on {
+        ground.swap = Some(set_up(*swap_on, &plan.swap)?);
+        for planned in &plan.program {
+            let mut points = Vec::new();
+            for setting in &settings {
+                let names = [planned.name.as_str(), swap_on.name(), setting.tool()];
+                let key = format!("{}, {}", names.join(", "), setting.describe());
+                points.push(journal.point(&key, || ground.point(planned, setting))?);
+            }
+            programs.push(ProgramResult::new(planned, *swap_on, points));
         }
-        programs.push(ProgramResult::new(planned, points));
+        ground.swap.take().map_or(Ok(()), Swap::take_down).map_err(Failure::cannot)?;
     }
     let mut facts = ground.facts(&statistics);
     facts.extend(journal.fact());
     drop((controller, statistics));
-    let Ground { swap, .. } = ground;
-    swap.take_down().map_err(Failure::cannot)?;
     Ok(Results::new(plan, started, programs, facts))
+}
+
+fn set_up(swap_on: SwapOn, size: &str) -> Result<Swap, Failure> {
+    let bytes = size::parse(size).map_err(Failure::Scenario)?;
+    let swap = match swap_on {
+        SwapOn::Zram => Swap::on_zram(bytes),
+        SwapOn::File => Swap::in_own_file(bytes),
+    };
+    swap.map_err(Failure::cannot)
 }
 
 struct Ground<'a> {
     plan: &'a Plan,
     end: Arc<AtomicBool>,
-    swap: Swap,
     places: Places,
     progress: Progress,
+    /// Dropped last; there is some while a point is measured.
+    swap: Option<Swap>,
 }
 
 /// Counters at one moment.
@@ -171,17 +184,23 @@ impl Ground<'_> {
         Ok(())
     }
 
+    /// The zram device that swap is on, if it is.
+    fn zram(&self) -> Option<(Zram, &Path)> {
+        let path = self.swap.as_ref()?.path();
+        Some((Zram::of(path)?, path))
+    }
+
     /// Has zram give back what is lost between pieces that were freed, as it would when the machine lacks memory.
     fn compact(&self) -> Result<(), Failure> {
-        match (Zram::of(self.swap.path()), self.swap.path().file_name()) {
-            (Some(_), Some(name)) => put(&Path::new("/sys/block").join(name).join("compact"), "1"),
-            _ => Ok(()),
+        match self.zram().and_then(|(_, path)| path.file_name()) {
+            Some(name) => put(&Path::new("/sys/block").join(name).join("compact"), "1"),
+            None => Ok(()),
         }
     }
 
     /// What compressed swap takes, if it is compressed.
     fn compressed_bytes(&self) -> u64 {
-        Zram::of(self.swap.path()).map_or(0, |zram| zram.memory_used_bytes)
+        self.zram().map_or(0, |(zram, _)| zram.memory_used_bytes)
     }
 
     /// One tool with one setting, on a fresh process.
@@ -202,20 +221,23 @@ impl Ground<'_> {
         let figures = || Figures::of(&process).map_err(Failure::cannot);
         let (before, compressed_before) = (figures()?, self.compressed_bytes());
         let mut tool = setting.start(program.pid(), &cgroup, self.places)?;
-        self.wait(Instant::now() + Duration::from_secs_f64(self.plan.warmup_seconds))?;
+        let [warmup_seconds, seconds] = self.plan.times(planned, setting);
+        self.wait(Instant::now() + Duration::from_secs_f64(warmup_seconds))?;
         self.compact()?;
         let first = Counters::now(&cgroup, &program, &tool)?;
-        let seconds = planned.seconds.unwrap_or(self.plan.seconds);
         let until = first.at + Duration::from_secs_f64(seconds);
-        let (mut swapped, mut compressed, mut samples) = (0.0, 0.0, 0.0);
+        let (mut resident, mut swapped, mut compressed, mut samples) = (0.0, 0.0, 0.0, 0.0);
         while Instant::now() < until {
             self.wait((Instant::now() + SAMPLE).min(until))?;
-            swapped += figures()?.swapped_bytes as f64;
+            let Figures { resident_bytes, swapped_bytes, .. } = figures()?;
+            resident += resident_bytes as f64;
+            swapped += swapped_bytes as f64;
             compressed += self.compressed_bytes().saturating_sub(compressed_before) as f64;
             samples += 1.0;
         }
         tool.check()?;
         let last = Counters::now(&cgroup, &program, &tool)?;
+        let tool_bytes = tool.memory_bytes() as f64;
         let seconds = last.at.duration_since(first.at).as_secs_f64();
         let rate = |of: fn(&Counters) -> u64| (of(&last) - of(&first)) as f64 / seconds;
         self.progress.end();
@@ -223,10 +245,16 @@ impl Ground<'_> {
         Ok(Point {
             tool: setting.tool().to_owned(),
             setting: setting.describe(),
+            shipped: setting.is_shipped(),
+            tuned: tool.tuned(),
+            warmup_seconds,
+            seconds,
             resident_before_bytes: before.resident_bytes,
+            resident_bytes: resident / samples,
             swapped_bytes: swapped / samples,
             compressed_bytes: compressed / samples,
-            net_saved_bytes: (swapped - compressed) / samples,
+            tool_bytes,
+            net_saved_bytes: (swapped - compressed) / samples - tool_bytes,
             refaults_per_second: rate(|counters| counters.pages_in),
             pages_out_per_second: rate(|counters| counters.pages_out),
             major_faults_per_second: rate(|counters| counters.major_faults),
@@ -245,13 +273,18 @@ impl Ground<'_> {
             ),
             fact(
                 "net saved",
-                "the process's bytes in swap, less the memory that compressed swap takes for them; a mean over the \
-                 measured time",
+                "the process's bytes in swap, less the memory that compressed swap takes for them, a mean over the \
+                 measured time; less what the tool takes itself at its end",
+            ),
+            fact(
+                "what a tool takes",
+                "anonymous and shared memory that its processes have since it began, in proportion where it is shared; \
+                 BPF maps; DAMON's regions. Not the clean pages of programs' files, and not the kernel's other objects",
             ),
             fact(
                 "every tool",
                 "the same process and accesses from the same seed, started anew; pages of 4 KiB (no huge pages); the \
-                 same time",
+                 same time, but for settings of any tool that need longer to settle, and are measured for longer",
             ),
         ];
         let Places { shared, aside } = self.places;
@@ -259,13 +292,14 @@ impl Ground<'_> {
             format!("CPU {shared}: the program and who pages it out; CPU {aside}: our agent, redis's client"),
             "no CPU has to be interrupted for a page-out, which takes an emulated machine longer than all else".into(),
         ));
-        if Zram::of(self.swap.path()).is_some() {
+        if self.plan.swap_on.contains(&SwapOn::Zram) {
             facts.push(fact(
                 "zram was compacted once before it was measured",
                 "what is lost between freed pieces is given back when the machine lacks memory",
             ));
-        } else {
-            facts.push(fact("swap is a file", "it takes no memory: net saved is what is in it"));
+        }
+        if self.plan.swap_on.contains(&SwapOn::File) {
+            facts.push(fact("swap in a file", "it takes no memory: nothing is subtracted for it"));
         }
         if statistics.were_on() {
             facts.push(fact(

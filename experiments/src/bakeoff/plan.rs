@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use wave_memory::{policies, serve};
 
 use super::pattern::Pattern;
-use super::tools::{Damon, Mglru, Setting};
+use super::tools::{Damon, Mglru, Ours, Reclaim, Setting};
 use crate::memory::size;
 use wave_lab::Failure;
 use wave_report::slug;
@@ -31,8 +30,13 @@ pub struct Plan {
     pub warmup_seconds: f64,
     /// For how long they do.
     pub seconds: f64,
-    /// Compressed swap that is set up for the run: a size.
+    /// The same times of settings that are `slow`: of every tool alike.
+    pub slow: Slow,
+    /// Size of the swap that is set up for the run.
     pub swap: String,
+    /// Where it is: everything is run with each of these.
+    #[serde(default = "Plan::swap_on")]
+    pub swap_on: Vec<SwapOn>,
     /// Whose memory.
     pub program: Vec<Program>,
     /// Policies of ours, with their settings.
@@ -41,6 +45,38 @@ pub struct Plan {
     pub damon: Vec<Damon>,
     /// MGLRU's settings.
     pub mglru: Vec<Mglru>,
+    /// Settings of reclaim by `memory.reclaim`.
+    pub reclaim: Vec<Reclaim>,
+}
+
+/// Where swap is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SwapOn {
+    /// Compressed memory.
+    Zram,
+    /// A file on a disk.
+    File,
+}
+
+impl SwapOn {
+    /// As in the file, and as printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            SwapOn::Zram => "zram",
+            SwapOn::File => "file",
+        }
+    }
+}
+
+/// Longer times, for settings that need them to settle.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slow {
+    /// From when a tool begins until its figures count.
+    pub warmup_seconds: f64,
+    /// For how long they do, at least.
+    pub seconds: f64,
 }
 
 /// A program, and how it uses its memory.
@@ -71,14 +107,6 @@ impl Program {
     }
 }
 
-/// A policy of ours.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Ours {
-    /// With its settings.
-    pub policy: String,
-}
-
 /// Checks the plan in `text`; `path` is where it came from.
 pub fn parse(path: &Path, text: &str) -> Result<Plan, Failure> {
     let bad = |why: String| Failure::Scenario(format!("{}: {why}", path.display()));
@@ -88,6 +116,19 @@ pub fn parse(path: &Path, text: &str) -> Result<Plan, Failure> {
 }
 
 impl Plan {
+    fn swap_on() -> Vec<SwapOn> {
+        vec![SwapOn::Zram]
+    }
+
+    /// For how many seconds a setting settles on a program, and is measured.
+    pub fn times(&self, program: &Program, setting: &Setting) -> [f64; 2] {
+        let seconds = program.seconds.unwrap_or(self.seconds);
+        match setting.is_slow() {
+            true => [self.slow.warmup_seconds, self.slow.seconds.max(seconds)],
+            false => [self.warmup_seconds, seconds],
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.name.is_empty() || slug(&self.name) != self.name {
             return Err(format!(
@@ -99,13 +140,23 @@ impl Plan {
             let seconds = program.seconds.map(|seconds| ("program.seconds", seconds));
             [("program.phase_seconds", program.phase_seconds)].into_iter().chain(seconds)
         });
-        let of_all = [("warmup_seconds", self.warmup_seconds), ("seconds", self.seconds)];
+        let of_all = [
+            ("warmup_seconds", self.warmup_seconds),
+            ("seconds", self.seconds),
+            ("slow.warmup_seconds", self.slow.warmup_seconds),
+            ("slow.seconds", self.slow.seconds),
+        ];
         for (field, value) in of_all.into_iter().chain(of_programs) {
             if !(0.1..=3600.0).contains(&value) {
                 return Err(format!("`{field}` is {value}, expected 0.1 to 3600"));
             }
         }
         size::parse(&self.swap).map_err(|why| format!("`swap`: {why}"))?;
+        if self.swap_on.is_empty()
+            || (1..self.swap_on.len()).any(|at| self.swap_on[..at].contains(&self.swap_on[at]))
+        {
+            return Err("`swap_on` is \"zram\", \"file\" or both, each once".to_owned());
+        }
         if self.program.is_empty() {
             return Err("expected a [[program]] or more".to_owned());
         }
@@ -125,9 +176,8 @@ impl Plan {
                 ));
             }
         }
-        for Ours { policy } in &self.wave {
-            policies::by_name(policy, &serve::config(1))
-                .map_err(|error| format!("`wave.policy`: {error}"))?;
+        for ours in &self.wave {
+            ours.check().map_err(|why| format!("[[wave]]: {why}"))?;
         }
         for damon in &self.damon {
             damon.check().map_err(|why| format!("[[damon]]: {why}"))?;
@@ -135,21 +185,40 @@ impl Plan {
         for mglru in &self.mglru {
             mglru.check().map_err(|why| format!("[[mglru]]: {why}"))?;
         }
-        let has_sol = self.wave.iter().any(|ours| ours.policy.starts_with("sol"));
-        if !has_sol || self.damon.is_empty() || self.mglru.is_empty() {
+        for reclaim in &self.reclaim {
+            reclaim.check().map_err(|why| format!("[[reclaim]]: {why}"))?;
+        }
+        if [self.wave.len(), self.damon.len(), self.mglru.len(), self.reclaim.len()].contains(&0) {
             return Err(
-                "expected a [[wave]] whose policy is sol, a [[damon]] and a [[mglru]], or more of each"
+                "expected a [[wave]], a [[damon]], a [[mglru]] and a [[reclaim]], or more of each"
                     .to_owned(),
             );
+        }
+        // A part of a phase would be no fair sample of it.
+        for program in self.program.iter().filter(|program| program.pattern.has_phases()) {
+            for setting in self.settings() {
+                let [_, seconds] = self.times(program, &setting);
+                let phases = seconds / program.phase_seconds;
+                if (phases - phases.round()).abs() > 1e-6 {
+                    return Err(format!(
+                        "{} is measured for {seconds} s with {}, expected whole phases of {} s",
+                        program.name,
+                        setting.describe(),
+                        program.phase_seconds
+                    ));
+                }
+            }
         }
         Ok(())
     }
 
     /// Every setting of every tool.
     pub fn settings(&self) -> Vec<Setting> {
-        let ours = self.wave.iter().map(|ours| Setting::Wave(ours.policy.clone()));
+        let ours = self.wave.iter().cloned().map(Setting::Wave);
         let damon = self.damon.iter().cloned().map(Setting::Damon);
-        ours.chain(damon).chain(self.mglru.iter().cloned().map(Setting::Mglru)).collect()
+        let mglru = self.mglru.iter().cloned().map(Setting::Mglru);
+        let reclaim = self.reclaim.iter().cloned().map(Setting::Reclaim);
+        ours.chain(damon).chain(mglru).chain(reclaim).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What came of a bake-off: a table, one object, and a folder with a page and plots.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,8 @@ use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::curve::{self, Ratio, Spot};
-use super::plan::{self, Plan};
+use super::plan::{self, Plan, SwapOn};
+use super::tools::{RIVALS, SOL};
 use crate::run::{Failure, machine};
 use wave_report::plot::chart::{Axis, chart};
 use wave_report::plot::style::{
@@ -18,7 +20,6 @@ use wave_report::plot::style::{
 use wave_report::slug;
 use wave_report::{Directory, document, figure};
 
-const OURS: &str = "sol";
 /// Who does this share of the accesses has kept up.
 pub const KEPT_UP: f64 = 0.95;
 
@@ -29,13 +30,25 @@ pub struct Point {
     pub tool: String,
     /// What was set.
     pub setting: String,
-    /// The process, before the tool began.
+    /// Whether that is SOL as it ships.
+    pub shipped: bool,
+    /// What the tool has come to, where it tunes itself.
+    pub tuned: Option<String>,
+    /// How long it settled.
+    pub warmup_seconds: f64,
+    /// For how long it was measured.
+    pub seconds: f64,
+    /// Of the process, in memory, before the tool began.
     pub resident_before_bytes: u64,
+    /// Of the process, in memory; a mean.
+    pub resident_bytes: f64,
     /// Of the process, in swap; a mean.
     pub swapped_bytes: f64,
     /// What compressed swap took for that; a mean.
     pub compressed_bytes: f64,
-    /// The difference.
+    /// What the tool took itself, at the end.
+    pub tool_bytes: f64,
+    /// What is in swap, less both.
     pub net_saved_bytes: f64,
     /// Pages read back from swap.
     pub refaults_per_second: f64,
@@ -56,16 +69,20 @@ pub struct Point {
 pub struct ProgramResult {
     /// As in the file.
     pub name: String,
+    /// Where swap was.
+    pub swap_on: SwapOn,
     /// Whether it judges.
     pub judge: bool,
     /// How it uses its memory.
     pub pattern: String,
     /// Every setting of every tool.
     pub points: Vec<Point>,
-    /// Ours over DAMON's savings.
-    pub vs_damon: Option<Ratio>,
-    /// Ours over MGLRU's.
-    pub vs_mglru: Option<Ratio>,
+    /// SOL's savings over each rival's.
+    pub sol_vs: BTreeMap<String, Option<Ratio>>,
+    /// SOL's savings over the best rival's.
+    pub sol_vs_best_rival: Option<Ratio>,
+    /// The same, of SOL as it ships alone.
+    pub shipped_vs_best_rival: Option<Ratio>,
 }
 
 /// A whole bake-off.
@@ -85,10 +102,10 @@ pub struct Results {
     pub cpus: usize,
     /// The whole file.
     pub plan: Plan,
-    /// For each program, ours over DAMON's savings at equal refaults.
-    pub net_saved_ratio_vs_damon: std::collections::BTreeMap<String, Option<f64>>,
-    /// The same, over MGLRU's.
-    pub net_saved_ratio_vs_mglru: std::collections::BTreeMap<String, Option<f64>>,
+    /// For each program, SOL's net savings over the best rival's at equal refaults.
+    pub sol_vs_best_rival: BTreeMap<String, Option<Ratio>>,
+    /// The same, of SOL as it ships alone.
+    pub shipped_vs_best_rival: BTreeMap<String, Option<Ratio>>,
     /// How the ratios are made.
     pub comparison: String,
     /// What was measured.
@@ -99,29 +116,59 @@ pub struct Results {
 
 impl ProgramResult {
     /// Compares the tools by their points.
-    pub fn new(planned: &plan::Program, points: Vec<Point>) -> ProgramResult {
+    pub fn new(planned: &plan::Program, swap_on: SwapOn, points: Vec<Point>) -> ProgramResult {
         let mut result = ProgramResult {
             name: planned.name.clone(),
+            swap_on,
             judge: planned.judge,
             pattern: planned.pattern.describe().to_owned(),
             points,
-            vs_damon: None,
-            vs_mglru: None,
+            sol_vs: BTreeMap::new(),
+            sol_vs_best_rival: None,
+            shipped_vs_best_rival: None,
         };
-        let vs = |tool| curve::compare(&result.spots(OURS), &result.spots(tool));
-        (result.vs_damon, result.vs_mglru) = (vs("damon"), vs("mglru"));
+        let rivals = RIVALS.map(|rival| (rival, result.spots(|point| point.tool == rival)));
+        let sol = result.spots(|point| point.tool == SOL);
+        let shipped = result.spots(|point| point.shipped);
+        let vs = |rival: &(&str, Vec<Spot>)| {
+            (rival.0.to_owned(), curve::compare(&sol, std::slice::from_ref(rival)))
+        };
+        result.sol_vs = rivals.iter().map(vs).collect();
+        result.sol_vs_best_rival = curve::compare(&sol, &rivals);
+        result.shipped_vs_best_rival = curve::compare(&shipped, &rivals);
         result
     }
 
+    /// The program, and where swap was if that is not zram.
+    fn label(&self) -> String {
+        match self.swap_on {
+            SwapOn::Zram => self.name.clone(),
+            SwapOn::File => format!("{}, swap in a file", self.name),
+        }
+    }
+
     /// On a logarithm's axis nothing is 0: fewer than one refault in ten seconds counts as that.
-    fn spots(&self, tool: &str) -> Vec<Spot> {
+    fn spots(&self, of: impl Fn(&Point) -> bool) -> Vec<Spot> {
         const LEAST: f64 = 0.1;
-        let of = self.points.iter().filter(|point| point.tool == tool && point.kept_up);
+        let of = self.points.iter().filter(|point| of(point) && point.kept_up);
         of.map(|point| Spot {
             refaults: point.refaults_per_second.max(LEAST),
             saved: point.net_saved_bytes,
         })
         .collect()
+    }
+
+    /// The comparisons in words.
+    fn comparisons(&self) -> Vec<String> {
+        let vs = self.sol_vs.iter();
+        let mut lines: Vec<String> = vs
+            .map(|(rival, ratio)| format!("sol over {rival}: {}", show(ratio.as_ref())))
+            .collect();
+        let best = show(self.sol_vs_best_rival.as_ref());
+        lines.push(format!("sol over the best rival: {best}"));
+        let shipped = show(self.shipped_vs_best_rival.as_ref());
+        lines.push(format!("sol as shipped over the best rival: {shipped}"));
+        lines
     }
 
     fn tools(&self) -> Vec<&str> {
@@ -143,7 +190,7 @@ impl ProgramResult {
             .iter()
             .map(|tool| {
                 let mib = |spot: Spot| Spot { saved: spot.saved / f64::from(1 << 20), ..spot };
-                self.spots(tool).into_iter().map(mib).collect()
+                self.spots(|point| point.tool == *tool).into_iter().map(mib).collect()
             })
             .collect();
         let all = || curves.iter().flatten();
@@ -155,7 +202,7 @@ impl ProgramResult {
         let top = up.last().copied().unwrap_or(most);
         let least = all().map(|spot| spot.saved).fold(0.0, f64::min);
         let rows = legend_height(tools.len());
-        plot(&format!("{}: net saved against refaults", self.name), HEIGHT + rows, |root| {
+        plot(&format!("{}: net saved against refaults", self.label()), HEIGHT + rows, |root| {
             let (upper, lower) = root.split_vertically(HEIGHT);
             let x = Axis::new(low, high, log_ticks(low, high), log_number, "refaults per second");
             let y = Axis::new(least, top, up.clone(), axis_number, "MiB net saved");
@@ -180,16 +227,21 @@ impl ProgramResult {
 }
 
 fn show(ratio: Option<&Ratio>) -> String {
-    let Some(Ratio { ratio: Some(ratio), least, most, overlap, refaults_per_second: [a, b] }) =
+    let Some(Ratio { ratio: Some(ratio), least, most, overlap, refaults_per_second, best_at }) =
         ratio
     else {
-        return "no comparison: one of the two saves nothing, or the program kept up with none of its settings".to_owned();
+        return "no comparison: a rival saves nothing, or the program kept up with none of the settings".to_owned();
     };
+    let [a, b] = refaults_per_second;
     let [least, most] = [least, most].map(|end| end.unwrap_or(*ratio));
+    let best: Vec<&str> = best_at.keys().map(String::as_str).collect();
+    let best = best.join(", ");
     match overlap {
-        true => format!("{ratio:.2} ({least:.2} to {most:.2} over {a:.1} to {b:.1} refaults/s)"),
+        true => {
+            format!("{ratio:.2} ({least:.2} to {most:.2} over {a:.1} to {b:.1} refaults/s; {best})")
+        }
         false => {
-            format!("{ratio:.2} (no refaults in common: ours at {a:.1}/s, theirs at {b:.1}/s)")
+            format!("{ratio:.2} (no refaults in common: sol at {a:.1}/s, {best} at {b:.1}/s)")
         }
     }
 }
@@ -202,11 +254,8 @@ impl Results {
         programs: Vec<ProgramResult>,
         facts: Vec<(String, String)>,
     ) -> Results {
-        let ratios = |of: fn(&ProgramResult) -> Option<&Ratio>| {
-            let of = |result: &ProgramResult| {
-                (result.name.clone(), of(result).and_then(|ratio| ratio.ratio))
-            };
-            programs.iter().map(of).collect()
+        let ratios = |of: fn(&ProgramResult) -> &Option<Ratio>| {
+            programs.iter().map(|result| (result.label(), of(result).clone())).collect()
         };
         Results {
             scenario: plan.name.clone(),
@@ -216,12 +265,13 @@ impl Results {
             kernel: machine::kernel(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             plan: plan.clone(),
-            net_saved_ratio_vs_damon: ratios(|result| result.vs_damon.as_ref()),
-            net_saved_ratio_vs_mglru: ratios(|result| result.vs_mglru.as_ref()),
-            comparison: "sol's net savings over the other tool's at equal refaults: of each tool the settings that no \
-                         other of its settings beats, linear between them in the logarithm of refaults, as a \
-                         geometric mean over the refaults that both curves have; without such, at their nearest ends. \
-                         Settings under which the program fell behind its accesses count for nothing"
+            sol_vs_best_rival: ratios(|result| &result.sol_vs_best_rival),
+            shipped_vs_best_rival: ratios(|result| &result.shipped_vs_best_rival),
+            comparison: "sol's net savings over those of the rival that saves most at equal refaults: of each tool the \
+                         settings that no other of its settings beats, linear between them in the logarithm of refaults, \
+                         as a geometric mean over the refaults that sol's curve and a rival's have in common; without \
+                         such, at their nearest ends, over the rival for which that is least. Settings under which the \
+                         program fell behind its accesses count for nothing"
                 .to_owned(),
             programs,
             facts,
@@ -232,23 +282,14 @@ impl Results {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for program in &self.programs {
-            let _ = writeln!(text, "{}: {}", program.name, program.pattern);
-            let head = [
-                "tool",
-                "setting",
-                "net saved MiB",
-                "swapped MiB",
-                "refaults/s",
-                "tool's CPU %",
-                "accesses/s",
-            ];
-            let mut table = wave_lab::table(&head);
+            let judge = if program.judge { " (judges)" } else { "" };
+            let _ = writeln!(text, "{}{judge}: {}", program.label(), program.pattern);
+            let mut table = wave_lab::table(&HEAD);
             for point in &program.points {
                 table.add_row(row(point));
             }
             let _ = writeln!(text, "{table}");
-            let _ = writeln!(text, "sol over damon: {}", show(program.vs_damon.as_ref()));
-            let _ = writeln!(text, "sol over mglru: {}\n", show(program.vs_mglru.as_ref()));
+            let _ = writeln!(text, "{}\n", program.comparisons().join("\n"));
         }
         let _ = writeln!(text, "A ratio is {}.", self.comparison);
         for (what, how) in &self.facts {
@@ -264,7 +305,7 @@ impl Results {
             let mut plots = Vec::new();
             for program in &self.programs {
                 let svg = program.draw().map_err(|error| error.to_string())?;
-                directory.write(&format!("{}.svg", slug(&program.name)), svg.as_bytes())?;
+                directory.write(&format!("{}.svg", slug(&program.label())), svg.as_bytes())?;
                 plots.push(svg);
             }
             directory.write("results.json", &serde_json::to_vec_pretty(self)?)?;
@@ -282,7 +323,8 @@ impl Results {
                 dt { "Version" } dd { (self.version) ", seed " (self.plan.seed) }
                 dt { "Machine" } dd { (self.cpus) " CPUs, Linux " (self.kernel) }
                 dt { "Each setting" } dd {
-                    (self.plan.warmup_seconds) " s to settle, then " (self.plan.seconds) " s measured"
+                    (self.plan.warmup_seconds) " s to settle, then " (self.plan.seconds) " s measured; slow ones "
+                    (self.plan.slow.warmup_seconds) " s and " (self.plan.slow.seconds) " s"
                 }
             }
             p { "A ratio is " (self.comparison) "." }
@@ -296,14 +338,29 @@ impl Results {
     }
 }
 
-fn row(point: &Point) -> [String; 7] {
+const HEAD: [&str; 9] = [
+    "tool",
+    "setting",
+    "net saved MiB",
+    "resident MiB",
+    "swapped MiB",
+    "tool's MiB",
+    "refaults/s",
+    "tool's CPU %",
+    "accesses/s",
+];
+
+fn row(point: &Point) -> [String; 9] {
     let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
     let behind = if point.kept_up { "" } else { " (behind)" };
+    let shipped = if point.shipped { " (as shipped)" } else { "" };
     [
         point.tool.clone(),
-        point.setting.clone(),
+        format!("{}{shipped}", point.setting),
         mib(point.net_saved_bytes),
+        mib(point.resident_bytes),
         mib(point.swapped_bytes),
+        mib(point.tool_bytes),
         format!("{:.1}", point.refaults_per_second),
         format!("{:.1}", 100.0 * point.core_share),
         format!("{:.0}{behind}", point.accesses_per_second),
@@ -313,20 +370,93 @@ fn row(point: &Point) -> [String; 7] {
 fn section(program: &ProgramResult, svg: &str) -> Markup {
     html! {
         section {
-            h2 { (program.name) }
+            h2 { (program.label()) @if program.judge { " (judges)" } }
             p { (program.pattern) "." }
             (figure(svg))
-            p { "sol over damon: " (show(program.vs_damon.as_ref())) }
-            p { "sol over mglru: " (show(program.vs_mglru.as_ref())) }
+            @for line in program.comparisons() { p { (line) } }
             div.scroll { table {
                 thead { tr {
-                    th { "tool" } th { "setting" } th.n { "net saved MiB" } th.n { "swapped MiB" }
-                    th.n { "refaults/s" } th.n { "tool's CPU %" } th.n { "accesses/s" }
+                    @for (index, name) in HEAD.iter().enumerate() { th.n[index > 1] { (name) } }
                 } }
                 tbody { @for point in &program.points { tr {
                     @for (index, cell) in row(point).iter().enumerate() { td.n[index > 1] { (cell) } }
                 } } }
             } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn point(tool: &str, refaults: f64, mib: f64, shipped: bool) -> Point {
+        let saved = mib * f64::from(1 << 20);
+        Point {
+            tool: tool.to_owned(),
+            setting: "x".to_owned(),
+            shipped,
+            tuned: None,
+            warmup_seconds: 1.0,
+            seconds: 1.0,
+            resident_before_bytes: 64 << 20,
+            resident_bytes: f64::from(64 << 20) - saved,
+            swapped_bytes: saved,
+            compressed_bytes: 0.0,
+            tool_bytes: 0.0,
+            net_saved_bytes: saved,
+            refaults_per_second: refaults,
+            pages_out_per_second: refaults,
+            major_faults_per_second: refaults,
+            accesses_per_second: 100.0,
+            kept_up: true,
+            core_share: 0.01,
+        }
+    }
+
+    fn results(points: Vec<Point>) -> Results {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/memory-bakeoff.toml");
+        let text = std::fs::read_to_string(file).unwrap();
+        let plan = plan::parse(Path::new(file), &text).unwrap();
+        let result = ProgramResult::new(&plan.program[0], SwapOn::File, points);
+        Results::new(&plan, String::new(), vec![result], Vec::new())
+    }
+
+    #[test]
+    fn sol_is_compared_with_the_best_rival_and_the_shipped_row_by_itself() {
+        let points = [
+            point("sol", 10.0, 20.0, false),
+            point("sol", 100.0, 40.0, false),
+            point("sol", 10.0, 10.0, true),
+            point("damon", 10.0, 40.0, false),
+            point("damon", 100.0, 80.0, false),
+            point("mglru", 10.0, 5.0, false),
+            point("mglru", 100.0, 10.0, false),
+        ];
+        let found = serde_json::to_value(results(points.to_vec())).unwrap();
+        let name = "hot set, swap in a file";
+        let ratio = |key: &str| found[key][name]["ratio"].as_f64().unwrap();
+        assert!((ratio("sol_vs_best_rival") - 0.5).abs() < 1e-9, "{found}");
+        assert!((ratio("shipped_vs_best_rival") - 0.25).abs() < 1e-9, "{found}");
+        assert_eq!(found["sol_vs_best_rival"][name]["overlap"], true);
+        let vs = &found["programs"][0]["sol_vs"];
+        assert!((vs["mglru"]["ratio"].as_f64().unwrap() - 4.0).abs() < 1e-9, "{vs}");
+        assert!(vs["reclaim"].is_null());
+    }
+
+    #[test]
+    fn the_terminal_has_every_comparison_and_what_fell_behind_is_compared_with_nothing() {
+        let mut behind = point("damon", 10.0, 40.0, false);
+        behind.kept_up = false;
+        let text = results(vec![point("sol", 10.0, 20.0, true), behind]).text();
+        assert!(text.contains("sol over the best rival: no comparison"), "{text}");
+        let rival = point("reclaim", 10.0, 10.0, false);
+        let text = results(vec![point("sol", 10.0, 20.0, true), rival]).text();
+        for line in ["sol over reclaim: 2.00", "sol as shipped over the best rival: 2.00 (2.00 to"]
+        {
+            assert!(text.contains(line), "{text}");
         }
     }
 }

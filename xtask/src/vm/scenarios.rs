@@ -18,15 +18,16 @@ fn replaced(text: &str, changes: &[(&str, &str)]) -> Result<String, String> {
     })
 }
 
-/// Of each list of tables, such as `[[program]]`, the first.
-fn firsts(text: &str) -> String {
+/// Of each list of tables, such as `[[damon]]`, the first and the last; of programs the first.
+fn ends(text: &str) -> String {
     let mut parts = text.split("\n[[");
     let mut kept = parts.next().unwrap_or_default().to_owned();
-    let mut lists = Vec::new();
-    for part in parts {
-        let list = part.split("]]").next().unwrap_or_default();
-        if !lists.contains(&list) {
-            lists.push(list);
+    let parts: Vec<(&str, &str)> =
+        parts.map(|part| (part.split("]]").next().unwrap_or_default(), part)).collect();
+    for (at, (list, part)) in parts.iter().enumerate() {
+        let is_there = |parts: &[(&str, &str)]| parts.iter().any(|(other, _)| other == list);
+        let is_last = !is_there(&parts[at + 1..]) && *list != "program";
+        if is_last || !is_there(&parts[..at]) {
             kept.push_str("\n[[");
             kept.push_str(part);
         }
@@ -40,17 +41,19 @@ fn shell(kernel: &Kernel, line: &str, modules: &[&str], cpus: u32) -> Result<Ans
     in_machine(kernel, &Wanted { cpus, command, modules, ..Wanted::default() })
 }
 
-/// One program, one setting each, and too short for the figures to mean anything: that all tools work, and that nothing
-/// of them is left.
+/// One program, two settings each, and too short for the figures to mean anything: that all tools work, those that tune
+/// themselves too, and that nothing of them is left.
 pub fn bake_off_compares(kernel: &Kernel) -> Result<(), String> {
     let wave = built("wave", &["build", "--release"])?;
     let changes = [
         ("\nwarmup_seconds = 7", "\nwarmup_seconds = 5"),
         ("\nseconds = 3", "\nseconds = 1"),
+        ("\nwarmup_seconds = 80", "\nwarmup_seconds = 5"),
+        ("\nseconds = 48", "\nseconds = 1"),
         ("\"512MiB\"", "\"128MiB\""),
         ("\"128MiB\"\naccesses_per_second = 40000", "\"32MiB\"\naccesses_per_second = 5000"),
     ];
-    let scenario = replaced(&firsts(BAKEOFF), &changes)?;
+    let scenario = replaced(&ends(BAKEOFF), &changes)?;
     let line = format!(
         r#"cat >/run/short.toml <<'END'
 {scenario}
@@ -82,24 +85,35 @@ END
 /// The first wrong part of a comparison, if there is one: a tool that paged nothing out, or a ratio that is there although the
 /// program did not keep up beside a tool, as in a guest with little CPU time, or missing although it did.
 fn wrongly_compared(json: &Value) -> Option<String> {
-    let point = |tool: &str| {
+    let points = |tool: &str| {
         let points = json.pointer("/programs/0/points").and_then(Value::as_array);
-        points.and_then(|points| points.iter().find(|point| point["tool"] == *tool))
+        let of_tool = |point: &&Value| point["tool"] == *tool;
+        points.map(|points| points.iter().filter(of_tool).collect::<Vec<_>>()).unwrap_or_default()
     };
-    let swapped = |tool: &&str| {
-        point(tool).and_then(|point| point["swapped_bytes"].as_f64()).is_some_and(|it| it > 0.0)
-    };
-    let kept_up = |tool: &str| point(tool).is_some_and(|point| point["kept_up"] == true);
-    if let Some(tool) = ["sol", "damon", "mglru"].iter().find(|tool| !swapped(tool)) {
+    let swapped =
+        |tool: &&str| points(tool).iter().any(|point| point["swapped_bytes"].as_f64() > Some(0.0));
+    let kept_up = |tool: &str| points(tool).iter().any(|point| point["kept_up"] == true);
+    if let Some(tool) = ["sol", "damon", "mglru", "reclaim"].iter().find(|tool| !swapped(tool)) {
         return Some(format!("{tool} paged nothing out"));
     }
-    let rival = ["damon", "mglru"].into_iter().find(|rival| {
-        let ratio = &json[format!("net_saved_ratio_vs_{rival}")]["hot set"];
-        ratio.as_f64().is_some_and(|ratio| ratio > 0.0) != (kept_up("sol") && kept_up(rival))
-    });
-    rival.map(|rival| match kept_up("sol") && kept_up(rival) {
-        true => format!("{rival}: no ratio, although the program kept up"),
-        false => format!("{rival}: a ratio, although the program did not keep up"),
+    if !points("damon").iter().any(|point| point["tuned"].is_string()) {
+        return Some("damon: no setting says what it has tuned itself to".to_owned());
+    }
+    let rivals = ["damon", "mglru", "reclaim"];
+    let compared = rivals.map(|rival| (rival, kept_up("sol") && kept_up(rival)));
+    let compared = compared
+        .into_iter()
+        .chain([("best", rivals.iter().any(|it| kept_up(it)) && kept_up("sol"))]);
+    compared.into_iter().find_map(|(rival, is_expected)| {
+        let ratio = match rival {
+            "best" => json.pointer("/sol_vs_best_rival/hot set"),
+            rival => json.pointer(&format!("/programs/0/sol_vs/{rival}")),
+        };
+        let overlap = ratio.is_some_and(|ratio| ratio["overlap"].is_boolean());
+        (overlap != is_expected).then(|| match is_expected {
+            true => format!("{rival}: not compared, although the program kept up"),
+            false => format!("{rival}: compared, although the program did not keep up"),
+        })
     })
 }
 
@@ -126,24 +140,31 @@ pub fn two_enclaves(kernel: &Kernel) -> Result<(), String> {
 mod of_texts {
     use serde_json::json;
 
-    use super::{BAKEOFF, firsts, replaced, wrongly_compared};
+    use super::{BAKEOFF, ends, replaced, wrongly_compared};
 
     #[test]
     fn only_tools_beside_which_the_program_kept_up_are_compared() {
-        let point = |tool: &str, swapped: f64, kept_up: bool| json!({ "tool": tool, "swapped_bytes": swapped, "kept_up": kept_up });
-        let result = |mglru_kept_up: bool, vs_mglru: Option<f64>, swapped: f64| {
+        let point = |tool: &str, swapped: f64, kept_up: bool| json!({ "tool": tool, "swapped_bytes": swapped, "kept_up": kept_up, "tuned": "x" });
+        let ratio = |is_there: bool| is_there.then(|| json!({ "ratio": 1.0, "overlap": false }));
+        let result = |mglru_kept_up: bool, vs_mglru: bool, vs_best: bool, swapped: f64| {
             json!({
-                "programs": [{ "points": [point("sol", 1.0, true), point("damon", swapped, true), point("mglru", 1.0, mglru_kept_up)] }],
-                "net_saved_ratio_vs_damon": { "hot set": 0.9 },
-                "net_saved_ratio_vs_mglru": { "hot set": vs_mglru },
+                "programs": [{
+                    "points": [
+                        point("sol", 1.0, true), point("damon", swapped, true), point("mglru", 1.0, mglru_kept_up),
+                        point("reclaim", 1.0, true),
+                    ],
+                    "sol_vs": { "damon": ratio(true), "mglru": ratio(vs_mglru), "reclaim": ratio(true) },
+                }],
+                "sol_vs_best_rival": { "hot set": ratio(vs_best) },
             })
         };
-        assert_eq!(wrongly_compared(&result(true, Some(1.1), 1.0)), None);
-        assert_eq!(wrongly_compared(&result(false, None, 1.0)), None);
+        assert_eq!(wrongly_compared(&result(true, true, true, 1.0)), None);
+        assert_eq!(wrongly_compared(&result(false, false, true, 1.0)), None);
         for (wrong, who) in [
-            (result(true, None, 1.0), "mglru"),
-            (result(false, Some(1.1), 1.0), "mglru"),
-            (result(true, Some(1.1), 0.0), "damon"),
+            (result(true, false, true, 1.0), "mglru"),
+            (result(false, true, true, 1.0), "mglru"),
+            (result(true, true, false, 1.0), "best"),
+            (result(true, true, true, 0.0), "damon"),
             (json!({}), "sol"),
         ] {
             assert!(wrongly_compared(&wrong).unwrap().starts_with(who));
@@ -151,10 +172,13 @@ mod of_texts {
     }
 
     #[test]
-    fn the_first_of_each_list_is_kept() {
-        assert_eq!(firsts("a\n[[b]]\n1\n[[c]]\n2\n[[b]]\n3"), "a\n[[b]]\n1\n[[c]]\n2");
-        for list in ["program", "wave", "damon", "mglru"] {
-            assert_eq!(firsts(BAKEOFF).matches(&format!("[[{list}]]")).count(), 1, "{list}");
+    fn the_first_and_the_last_of_each_list_are_kept() {
+        let text = "a\n[[b]]\n1\n[[c]]\n2\n[[b]]\n3\n[[b]]\n4\n[[program]]\n5\n[[program]]\n6";
+        assert_eq!(ends(text), "a\n[[b]]\n1\n[[c]]\n2\n[[b]]\n4\n[[program]]\n5");
+        for (list, count) in
+            [("program", 1), ("wave", 2), ("damon", 2), ("mglru", 2), ("reclaim", 2)]
+        {
+            assert_eq!(ends(BAKEOFF).matches(&format!("[[{list}]]")).count(), count, "{list}");
         }
         assert!(replaced("a", &[("b", "c")]).is_err());
     }

@@ -14,6 +14,26 @@ const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// The part of DAMON that watches all of the machine's memory by itself, clearing accessed bits: nobody else may then.
 const STATISTICS: &str = "/sys/module/damon_stat/parameters/enabled";
 
+/// DAMON's objects that grow with what it watches, as /proc/slabinfo names them.
+pub const REGIONS: &str = "damon_region";
+/// How often a quota begins anew, as `DAMON_RECLAIM` has it.
+const QUOTA_MS: u64 = 1_000;
+/// What a goal of stall times needs.
+const PRESSURE: &str = "/proc/pressure/memory";
+
+/// Intervals that DAMON tunes itself, until it sees a share of the accesses that it could see at most
+/// (Documentation/mm/damon/design.rst, "Monitoring Intervals Auto-tuning").
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntervalsGoal {
+    /// That share, in percent.
+    pub accesses_percent: f64,
+    /// Over so many aggregations.
+    pub aggregations: u64,
+    /// The shortest and the longest sampling interval.
+    pub sample_us: [u64; 2],
+}
+
 /// Its settings.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -35,6 +55,14 @@ pub struct Damon {
     /// What counts as not accessed: up to so many of the looks in an aggregation saw an access.
     #[serde(default)]
     pub accesses_max: u64,
+    /// Tunes the intervals, beginning with those above; an age counts in aggregations as they were at first.
+    pub intervals_goal: Option<IntervalsGoal>,
+    /// Tunes how much is paged out each second until some task stalls on memory for so long in it, the oldest first
+    /// (Documentation/mm/damon/design.rst, "Aim-oriented Feedback-driven Auto-tuning").
+    pub stall_us_per_second: Option<u64>,
+    /// Whether it needs the plan's longer times.
+    #[serde(default)]
+    pub slow: bool,
 }
 
 impl Damon {
@@ -66,21 +94,48 @@ impl Damon {
         if age_ms == 0 {
             return Err("`age_ms` is 0, expected 1 or more".into());
         }
+        if self.stall_us_per_second.is_some_and(|us| !(1..=1_000_000).contains(&us)) {
+            return Err("`stall_us_per_second` is 1 to 1000000".into());
+        }
+        if let Some(IntervalsGoal { accesses_percent, aggregations, sample_us: [min, max] }) =
+            self.intervals_goal
+            && !((0.01..=100.0).contains(&accesses_percent)
+                && aggregations > 0
+                && (1..=max).contains(&min)
+                && (min..=max).contains(&sample_us))
+        {
+            return Err("`intervals_goal` is `accesses_percent` of 0.01 to 100, `aggregations` of 1 or more, and \
+                        `sample_us`, the shortest and the longest, with the setting's own between them"
+                .into());
+        }
         Ok(())
     }
 
     pub fn describe(&self) -> String {
         let Damon { sample_us, aggregate_us, regions: [min, max], age_ms, accesses_max, .. } = self;
         let (sample, aggregate) = (*sample_us as f64 / 1e3, *aggregate_us as f64 / 1e3);
-        format!(
+        let mut text = format!(
             "at most {accesses_max} accesses for {age_ms} ms, looks every {sample} ms, summed up every {aggregate} ms, \
              {min} to {max} regions"
-        )
+        );
+        if let Some(IntervalsGoal { accesses_percent, aggregations, sample_us: [min, max] }) =
+            &self.intervals_goal
+        {
+            let (min, max) = (*min as f64 / 1e3, *max as f64 / 1e3);
+            text += &format!(
+                "; intervals tuned to {accesses_percent}% of the accesses in {aggregations} aggregations, {min} to {max} ms"
+            );
+        }
+        if let Some(us) = self.stall_us_per_second {
+            text += &format!("; a quota tuned to stalls of {us} us a second, the oldest first");
+        }
+        text
     }
 
     pub fn start(&self, pid: i32, places: Places) -> Result<Kdamond, Failure> {
         put(&Path::new(ADMIN).join("nr_kdamonds"), "1")?;
-        let kdamond = Kdamond { folder: Path::new(ADMIN).join("0") };
+        let tunes = [self.intervals_goal.is_some(), self.stall_us_per_second.is_some()];
+        let kdamond = Kdamond { folder: Path::new(ADMIN).join("0"), tunes };
         let set = |name: &str, value: &str| put(&kdamond.folder.join(name), value);
         set("contexts/nr_contexts", "1")?;
         set("contexts/0/operations", "vaddr")?;
@@ -97,8 +152,31 @@ impl Damon {
         ] {
             set(&format!("{attributes}/{name}"), &value.to_string())?;
         }
+        if let Some(IntervalsGoal { accesses_percent, aggregations, sample_us: [min, max] }) =
+            self.intervals_goal
+        {
+            for (name, value) in [
+                ("access_bp", (accesses_percent * 100.0).round() as u64),
+                ("aggrs", aggregations),
+                ("min_sample_us", min),
+                ("max_sample_us", max),
+            ] {
+                set(&format!("{attributes}/intervals/intervals_goal/{name}"), &value.to_string())?;
+            }
+        }
         set("contexts/0/schemes/nr_schemes", "1")?;
         set("contexts/0/schemes/0/action", "pageout")?;
+        if let Some(us) = self.stall_us_per_second {
+            let quotas = "contexts/0/schemes/0/quotas";
+            set(&format!("{quotas}/reset_interval_ms"), &QUOTA_MS.to_string())?;
+            for (name, weight) in [("sz", 0), ("nr_accesses", 0), ("age", 1_000)] {
+                set(&format!("{quotas}/weights/{name}_permil"), &weight.to_string())?;
+            }
+            set(&format!("{quotas}/goals/nr_goals"), "1")?;
+            set(&format!("{quotas}/goals/0/target_metric"), "some_mem_psi_us")?;
+            let target = us * QUOTA_MS / 1_000;
+            set(&format!("{quotas}/goals/0/target_value"), &target.to_string())?;
+        }
         let age = (self.age_ms * 1_000).div_ceil(self.aggregate_us);
         for (name, [min, max]) in [
             ("sz", [4096, u64::MAX]),
@@ -120,6 +198,8 @@ impl Damon {
 /// A kernel thread of DAMON's. Off when it is dropped.
 pub struct Kdamond {
     folder: PathBuf,
+    /// Whether intervals tune themselves, and a quota.
+    tunes: [bool; 2],
 }
 
 impl Kdamond {
@@ -130,6 +210,28 @@ impl Kdamond {
 
     pub fn cpu(&self) -> Duration {
         super::cpu_of(&Path::new("/proc").join(self.read("pid")).join("schedstat"))
+    }
+
+    /// What its intervals and quota are by now.
+    pub fn tuned(&self) -> Option<String> {
+        let [intervals, quota] = self.tunes;
+        let read = |order: &str, names: &[&str]| -> Option<Vec<String>> {
+            put(&self.folder.join("state"), order).ok()?;
+            Some(names.iter().map(|name| self.read(&format!("contexts/0/{name}"))).collect())
+        };
+        let folder = "monitoring_attrs/intervals";
+        let names = [format!("{folder}/sample_us"), format!("{folder}/aggr_us")];
+        let intervals = intervals.then(|| {
+            let found = read("update_tuned_intervals", &names.each_ref().map(String::as_str))?;
+            Some(format!("looks every {} us, summed up every {} us", found[0], found[1]))
+        });
+        let quota = quota.then(|| {
+            let name = "schemes/0/quotas/effective_bytes";
+            let found = read("update_schemes_effective_quotas", &[name])?;
+            Some(format!("{} bytes a second", found[0]))
+        });
+        let parts: Vec<String> = [intervals, quota].into_iter().flatten().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 
     pub fn check(&mut self) -> Result<(), Failure> {
@@ -176,19 +278,37 @@ impl Drop for Statistics {
     }
 }
 
-/// What the kernel lacks, or who has it already. Nothing is changed to find out.
-pub fn missing() -> Option<String> {
-    let Ok(number) = std::fs::read_to_string(Path::new(ADMIN).join("nr_kdamonds")) else {
-        return Some("DAMON (no /sys/kernel/mm/damon/admin: CONFIG_DAMON_SYSFS)".to_owned());
-    };
-    for at in 0..number.trim().parse().unwrap_or(0) {
-        let state = std::fs::read_to_string(format!("{ADMIN}/{at}/state")).unwrap_or_default();
-        if state.trim() == "on" {
-            return Some(format!("DAMON for us ({ADMIN}/{at} is on: somebody uses it)"));
+impl Damon {
+    /// What the kernel lacks for it, or who has it already. Nothing is changed to find out.
+    pub fn missing(&self) -> Vec<String> {
+        let Ok(number) = std::fs::read_to_string(Path::new(ADMIN).join("nr_kdamonds")) else {
+            return vec!["DAMON (no /sys/kernel/mm/damon/admin: CONFIG_DAMON_SYSFS)".to_owned()];
+        };
+        let mut missing = Vec::new();
+        for at in 0..number.trim().parse().unwrap_or(0) {
+            let state = std::fs::read_to_string(format!("{ADMIN}/{at}/state")).unwrap_or_default();
+            if state.trim() == "on" {
+                missing.push(format!("DAMON for us ({ADMIN}/{at} is on: somebody uses it)"));
+            }
         }
+        // What it has is told only by a context, which would have to be made.
+        let names = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
+        let has = |symbol: &str| names.is_empty() || names.contains(symbol);
+        if !has(" damon_va_") {
+            missing.push("DAMON of virtual addresses (CONFIG_DAMON_VADDR)".to_owned());
+        }
+        if self.intervals_goal.is_some() && !has(" damon_sysfs_intervals_goal_") {
+            missing.push("DAMON's `intervals_goal` (Linux 6.15 or newer has it)".to_owned());
+        }
+        if self.stall_us_per_second.is_some() {
+            if !has(" damos_sysfs_quota_goal_") {
+                missing.push("DAMON's quota goals (Linux 6.9 or newer has them)".to_owned());
+            }
+            if std::fs::read_to_string(PRESSURE).is_ok_and(|text| !text.is_empty()) {
+                return missing;
+            }
+            missing.push(format!("stall times (no {PRESSURE}: CONFIG_PSI, psi=1)"));
+        }
+        missing
     }
-    // What it can watch is told only by a context, which would have to be made.
-    let names = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
-    let has_vaddr = names.is_empty() || names.contains(" damon_va_");
-    (!has_vaddr).then(|| "DAMON of virtual addresses (CONFIG_DAMON_VADDR)".to_owned())
 }

@@ -3,14 +3,12 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::super::cgroup::Cgroup;
+use super::periodic::Periodic;
 use wave_lab::Failure;
 
 const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
@@ -29,6 +27,9 @@ pub struct Mglru {
     pub age_ms: u64,
     /// Evicted is what is at least so many generations old: 2 or 3.
     pub generations: u64,
+    /// Whether it needs the plan's longer times.
+    #[serde(default)]
+    pub slow: bool,
 }
 
 impl Mglru {
@@ -43,30 +44,14 @@ impl Mglru {
     }
 
     pub fn describe(&self) -> String {
-        let Mglru { age_ms, generations } = self;
+        let Mglru { age_ms, generations, .. } = self;
         format!("a generation every {age_ms} ms, evicted once it is {generations} old")
     }
 
-    pub fn start(&self, cgroup: &Cgroup) -> Result<Evictor, Failure> {
-        let shared = Arc::new(Shared::default());
-        let (settings, name, theirs) = (self.clone(), cgroup.name(), Arc::clone(&shared));
-        let thread = std::thread::Builder::new().name("wave-mglru".to_owned());
-        let thread = thread
-            .spawn(move || {
-                let mut next = Instant::now();
-                while !theirs.stop.load(Ordering::SeqCst) {
-                    let done = settings.step(&name);
-                    theirs.cpu_ns.store(own_cpu().as_nanos() as u64, Ordering::SeqCst);
-                    if let Err(why) = done {
-                        *theirs.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-                        return;
-                    }
-                    next += Duration::from_millis(settings.age_ms);
-                    std::thread::sleep(next.saturating_duration_since(Instant::now()));
-                }
-            })
-            .map_err(Failure::cannot)?;
-        Ok(Evictor { shared, thread: Some(thread) })
+    pub fn start(&self, cgroup: &Cgroup) -> Result<Periodic, Failure> {
+        let (settings, name) = (self.clone(), cgroup.name());
+        let every = Duration::from_millis(self.age_ms);
+        Periodic::start("wave-mglru", every, move || settings.step(&name))
     }
 
     /// Begins a generation, then evicts the old ones.
@@ -95,10 +80,6 @@ impl Mglru {
         }
         Ok(())
     }
-}
-
-fn own_cpu() -> Duration {
-    super::cpu_of(Path::new("/proc/thread-self/schedstat"))
 }
 
 /// Generations of a cgroup on one node.
@@ -134,41 +115,6 @@ fn nodes(text: &str, name: &str) -> Vec<Node> {
         }
     }
     nodes
-}
-
-#[derive(Default)]
-struct Shared {
-    stop: AtomicBool,
-    cpu_ns: AtomicU64,
-    failed: Mutex<Option<String>>,
-}
-
-/// A thread that has generations made and evicted.
-pub struct Evictor {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Evictor {
-    pub fn cpu(&self) -> Duration {
-        Duration::from_nanos(self.shared.cpu_ns.load(Ordering::SeqCst))
-    }
-
-    pub fn check(&mut self) -> Result<(), Failure> {
-        match &*self.shared.failed.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(why) => Err(Failure::Cannot(why.clone())),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Evictor {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }
 
 /// What the kernel lacks.

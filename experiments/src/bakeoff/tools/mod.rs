@@ -1,8 +1,10 @@
-//! What finds cold pages and pages them out: ours, DAMON, MGLRU.
+//! What finds cold pages and pages them out: ours, DAMON, MGLRU, `memory.reclaim`.
 
 mod damon;
 mod mglru;
 mod ours;
+mod periodic;
+mod reclaim;
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,87 +13,147 @@ use serde::{Deserialize, Serialize};
 
 pub use damon::{Damon, Statistics};
 pub use mglru::Mglru;
+pub use ours::Ours;
+pub use reclaim::Reclaim;
 
 use super::cgroup::Cgroup;
 use super::places::Places;
+use crate::memory::overhead::{Before, slab_bytes};
 use wave_lab::Failure;
+
+/// SOL, whose savings are compared with those of [`RIVALS`].
+pub const SOL: &str = "sol";
+/// The other tools.
+pub const RIVALS: [&str; 3] = ["damon", "mglru", "reclaim"];
 
 /// A tool, and how eager it is.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
     /// A policy of ours.
-    Wave(String),
+    Wave(Ours),
     /// DAMON's scheme that pages out.
     Damon(Damon),
     /// Aging and eviction of generations.
     Mglru(Mglru),
+    /// A cgroup's `memory.reclaim`.
+    Reclaim(Reclaim),
 }
 
 impl Setting {
     /// The curve that it is a point of.
     pub fn tool(&self) -> &str {
         match self {
-            Setting::Wave(policy) => policy.split(':').next().unwrap_or(policy),
-            Setting::Damon(_) => "damon",
-            Setting::Mglru(_) => "mglru",
+            Setting::Wave(ours) => ours.name(),
+            Setting::Damon(_) => RIVALS[0],
+            Setting::Mglru(_) => RIVALS[1],
+            Setting::Reclaim(_) => RIVALS[2],
         }
     }
 
     /// What is set.
     pub fn describe(&self) -> String {
         match self {
-            Setting::Wave(policy) => policy.clone(),
+            Setting::Wave(ours) => ours.describe(),
             Setting::Damon(damon) => damon.describe(),
             Setting::Mglru(mglru) => mglru.describe(),
+            Setting::Reclaim(reclaim) => reclaim.describe(),
         }
+    }
+
+    /// Whether it needs longer to settle.
+    pub fn is_slow(&self) -> bool {
+        match self {
+            Setting::Wave(ours) => ours.slow,
+            Setting::Damon(damon) => damon.slow,
+            Setting::Mglru(mglru) => mglru.slow,
+            Setting::Reclaim(reclaim) => reclaim.slow,
+        }
+    }
+
+    /// Whether it is ours, as it ships.
+    pub fn is_shipped(&self) -> bool {
+        matches!(self, Setting::Wave(ours) if ours.is_shipped())
     }
 
     /// Lets it work on a program.
     pub fn start(&self, pid: i32, cgroup: &Cgroup, places: Places) -> Result<Running, Failure> {
-        Ok(match self {
-            Setting::Wave(policy) => {
-                Running::Ours(Box::new(ours::Ours::start(policy, pid, places)?))
-            }
-            Setting::Damon(damon) => Running::Damon(damon.start(pid, places)?),
-            Setting::Mglru(mglru) => Running::Mglru(mglru.start(cgroup)?),
-        })
+        let before = Before::now();
+        let tool = match self {
+            Setting::Wave(ours) => Tool::Ours(Box::new(ours.start(pid, places)?)),
+            Setting::Damon(damon) => Tool::Damon(damon.start(pid, places)?),
+            Setting::Mglru(mglru) => Tool::Thread(mglru.start(cgroup)?),
+            Setting::Reclaim(reclaim) => Tool::Thread(reclaim.start(cgroup)?),
+        };
+        Ok(Running { tool, before })
     }
 }
 
 /// A tool at work. Gone when it is dropped.
-pub enum Running {
+pub struct Running {
+    tool: Tool,
+    before: Before,
+}
+
+enum Tool {
     /// A host and an agent.
-    Ours(Box<ours::Ours>),
+    Ours(Box<ours::HostAndAgent>),
     /// A kernel thread.
     Damon(damon::Kdamond),
-    /// A thread that tells the kernel when to age and to evict.
-    Mglru(mglru::Evictor),
+    /// A thread that tells the kernel when to reclaim.
+    Thread(periodic::Periodic),
 }
 
 impl Running {
     /// The CPU time that it has taken, page-outs included.
     pub fn cpu(&self) -> Duration {
-        match self {
-            Running::Ours(ours) => ours.cpu(),
-            Running::Damon(kdamond) => kdamond.cpu(),
-            Running::Mglru(evictor) => evictor.cpu(),
+        match &self.tool {
+            Tool::Ours(ours) => ours.cpu(),
+            Tool::Damon(kdamond) => kdamond.cpu(),
+            Tool::Thread(thread) => thread.cpu(),
+        }
+    }
+
+    /// Bytes of memory that it takes now: of its processes, and the kernel's for it. Measured alike for every tool.
+    pub fn memory_bytes(&self) -> u64 {
+        let agent = match &self.tool {
+            Tool::Ours(ours) => Some(ours.agent()),
+            _ => None,
+        };
+        // There is no other user of DAMON while this runs.
+        self.before.grown(agent.as_slice()) + slab_bytes(damon::REGIONS)
+    }
+
+    /// What it has come to by itself, where it tunes itself.
+    pub fn tuned(&self) -> Option<String> {
+        match &self.tool {
+            Tool::Damon(kdamond) => kdamond.tuned(),
+            _ => None,
         }
     }
 
     /// Whether it works still, or why not.
     pub fn check(&mut self) -> Result<(), Failure> {
-        match self {
-            Running::Ours(ours) => ours.check(),
-            Running::Damon(kdamond) => kdamond.check(),
-            Running::Mglru(evictor) => evictor.check(),
+        match &mut self.tool {
+            Tool::Ours(ours) => ours.check(),
+            Tool::Damon(kdamond) => kdamond.check(),
+            Tool::Thread(thread) => thread.check(),
         }
     }
 }
 
-/// What of the tools this kernel lacks, in words.
-pub fn missing() -> Vec<String> {
-    [damon::missing(), mglru::missing()].into_iter().flatten().collect()
+/// What this kernel lacks for these settings, in words.
+pub fn missing(settings: &[Setting]) -> Vec<String> {
+    let of = |setting: &Setting| match setting {
+        Setting::Wave(_) => Vec::new(),
+        Setting::Damon(damon) => damon.missing(),
+        Setting::Mglru(_) => mglru::missing().into_iter().collect(),
+        Setting::Reclaim(_) => reclaim::missing().into_iter().collect(),
+    };
+    let mut missing: Vec<String> = settings.iter().flat_map(of).collect();
+    missing.sort();
+    missing.dedup();
+    missing
 }
 
 /// What a thread has spent, as `/proc/PID/schedstat` has it.

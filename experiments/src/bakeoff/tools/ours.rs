@@ -1,33 +1,82 @@
-//! Ours: a host in this process and an agent in another, as `wave memory run` has them, without a limit on refaults.
+//! Ours: a host in this process and an agent in another, as `wave memory run` has them.
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use wave_linux::memory::{Enclave, Group, Limits, Options};
 
 use super::super::places::Places;
 use crate::memory::agent;
 use crate::run::agent::AgentProcess;
 use wave_lab::Failure;
+use wave_memory::{policies, serve};
 
 /// Room for a program and what it maps besides: 8 GiB.
 const STRIPS: u32 = 512;
 
-/// A host and an agent.
+/// A policy, and the host's limits.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ours {
+    /// With its settings.
+    pub policy: String,
+    /// Whether the host's limits on refaults and memory pressure are those that it ships with. Else it has none, as the
+    /// other tools have none.
+    #[serde(default)]
+    pub limits: bool,
+    /// Whether it needs the plan's longer times.
+    #[serde(default)]
+    pub slow: bool,
+}
+
+impl Ours {
+    /// # Errors
+    /// Says what is wrong with the policy.
+    pub fn check(&self) -> Result<(), String> {
+        let made = policies::by_name(&self.policy, &serve::config(1));
+        made.map(|_| ()).map_err(|error| format!("`policy`: {error}"))
+    }
+
+    /// The policy's name.
+    pub fn name(&self) -> &str {
+        self.policy.split(':').next().unwrap_or(&self.policy)
+    }
+
+    /// Whether nothing is set, so that it runs as it ships.
+    pub fn is_shipped(&self) -> bool {
+        self.policy == self.name() && self.limits
+    }
+
+    pub fn describe(&self) -> String {
+        let limits =
+            if self.limits { ", with the shipped limits on refaults and pressure" } else { "" };
+        format!("{}{limits}", self.policy)
+    }
+
+    pub fn start(&self, pid: i32, places: Places) -> Result<HostAndAgent, Failure> {
+        let socket = wave_links::places::socket("bakeoff").map_err(Failure::cannot)?;
+        let mut options = Options::new(socket, vec![Group::Process(pid)], STRIPS);
+        if !self.limits {
+            options.limits = Limits { refaults_per_minute: f64::INFINITY, pressure_percent: 100.0 };
+        }
+        let enclave = Enclave::start(options).map_err(Failure::cannot)?;
+        let mut agent = places.beside(|| agent::start(&self.policy, enclave.socket(), None))?;
+        agent::wait_until_attached(Some(&mut agent), &enclave)?;
+        Ok(HostAndAgent { agent, enclave })
+    }
+}
+
+/// At work.
+pub struct HostAndAgent {
     // Before the enclave: it leaves while there is one.
     agent: AgentProcess,
     enclave: Enclave,
 }
 
-impl Ours {
-    pub fn start(policy: &str, pid: i32, places: Places) -> Result<Ours, Failure> {
-        let socket = wave_links::places::socket("bakeoff").map_err(Failure::cannot)?;
-        let mut options = Options::new(socket, vec![Group::Process(pid)], STRIPS);
-        options.limits = Limits { refaults_per_minute: f64::INFINITY, pressure_percent: 100.0 };
-        let enclave = Enclave::start(options).map_err(Failure::cannot)?;
-        let mut agent = places.beside(|| agent::start(policy, enclave.socket(), None))?;
-        agent::wait_until_attached(Some(&mut agent), &enclave)?;
-        Ok(Ours { agent, enclave })
+impl HostAndAgent {
+    /// The agent's process.
+    pub fn agent(&self) -> i32 {
+        self.agent.pid().as_raw_pid()
     }
 
     /// Of the host's thread as of half a second ago at most.

@@ -138,6 +138,22 @@ impl Swap {
             .map_err(|error| SwapError::Nowhere { zram, file: error.to_string() })
     }
 
+    /// Sets up swap of so many bytes in compressed memory, and nowhere else.
+    ///
+    /// # Errors
+    /// It is not permitted, another one is there, or the kernel has no zram.
+    pub fn on_zram(bytes: u64) -> Result<Swap, SwapError> {
+        on_zram(begin(bytes)?, bytes)
+    }
+
+    /// Sets up swap of so many bytes in a file, in a folder of our own.
+    ///
+    /// # Errors
+    /// It is not permitted, another one is there, no folder has room, or its file system takes no swap.
+    pub fn in_own_file(bytes: u64) -> Result<Swap, SwapError> {
+        in_file(begin(bytes)?, &FOLDERS.map(PathBuf::from), bytes)
+    }
+
     /// In a file in this folder, which must be root's alone (mode 0700); it is made where it is missing.
     pub fn in_file(folder: &Path, bytes: u64) -> Result<Swap, SwapError> {
         in_file(begin(bytes)?, &[folder.to_owned()], bytes)
