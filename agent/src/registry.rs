@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(
             wrong("theirs"),
             "there is no policy `theirs`; known policies for sched: mine, fifo, shinjuku, multi-queue, round-robin, \
-             edf, vm; for memory: mine, sol, idle-age, threshold"
+             edf, vm; for memory: mine, sol, threshold"
         );
     }
 
@@ -274,7 +274,7 @@ mod tests {
         );
         assert_eq!(
             refused("fifo", &memory),
-            "policy `fifo` is for sched, but this host asks about memory; use one of: sol, idle-age, threshold"
+            "policy `fifo` is for sched, but this host asks about memory; use one of: sol, threshold"
         );
         assert_eq!(
             refused("fifo", &unknown),

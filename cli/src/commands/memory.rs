@@ -54,10 +54,10 @@ which brings everything back; `swapon` of a file or partition serves as well.
 Examples:
   sudo wave memory run --pid $(pidof my-server) --zram 4GiB
   sudo wave memory run --cgroup /sys/fs/cgroup/batch --refaults 1 --out /tmp/memory
-  sudo wave memory run --dry-run --seconds 60 --policy idle-age -- my-server --port 80
+  sudo wave memory run --dry-run --seconds 60 --policy threshold -- my-server --port 80
   sudo wave memory run --pid 1234 --record x.wavelog; wave memory explain x.wavelog
 
-Policies: sol, idle-age, threshold; each takes settings as in `sol:shortest_ms=600`.
+Policies: sol, threshold; each takes settings as in `sol:shortest_ms=600`.
 
 Exit codes: that of a command that ended by itself; else 0; 2 bad arguments, no such process, or
 nothing of it can be paged out; 3 this machine or user cannot (the message says what to type)."

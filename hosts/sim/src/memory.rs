@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn what_is_cold_leaves_over_the_link_and_nothing_else_does() {
-        for policy in ["sol:shortest_ms=600", "idle-age", "threshold"] {
+        for policy in ["sol:shortest_ms=600", "threshold"] {
             let report = run(&setup(policy), EPOCH, 5).unwrap();
             assert_eq!((report.fault, report.agent_error.as_deref()), (None, None), "{policy}");
             assert_eq!(last(&report).resident_pages, HOT_PAGES, "{policy}");

@@ -54,7 +54,7 @@ fn a_stride_over_paged_out_memory_has_fewer_refaults() {
         (SOL, -1, 20.0, 20),
         // One batch in each strip.
         (SOL, 64, 0.25, 40),
-        ("idle-age:period_ms=600", 1, 5.0, 10),
+        ("threshold:period_ms=600", 1, 5.0, 10),
         ("threshold:period_ms=600", -3, 5.0, 10),
     ] {
         let (pattern, until) = sweep(stride, per_second);

@@ -8,13 +8,11 @@
 //! ```text
 //! sol
 //! sol:shortest_ms=600,hot_share=0.3,sampling=exact,seed=7
-//! idle-age:period_ms=2400,idle_ms=60000
-//! threshold:hot_share=0.5
+//! threshold:period_ms=2400,hot_share=0.5
 //! ```
 //!
 //! What is not set has its default; `wave policies` lists them.
 
-pub mod idle_age;
 pub mod prefetch;
 pub mod sol;
 pub mod strides;
@@ -92,14 +90,6 @@ pub static SHIPPED: Policies<dyn Tiering + Send> = Policies(&[
     ),
     (
         Known {
-            name: "idle-age",
-            about: "pages out batches that have not been touched for a set time",
-            settings: &idle_age::SETTINGS,
-        },
-        |config, settings| Ok(tiered(idle_age::IdleAge::from_settings(settings), settings, config)),
-    ),
-    (
-        Known {
             name: "threshold",
             about: "pages out batches with less than a set share of pages touched at the last scan",
             settings: &threshold::SETTINGS,
@@ -111,7 +101,7 @@ pub static SHIPPED: Policies<dyn Tiering + Send> = Policies(&[
 ]);
 
 /// What there is to know of each.
-pub static KNOWN: [Known; 3] = known(&SHIPPED);
+pub static KNOWN: [Known; 2] = known(&SHIPPED);
 
 /// Names of the shipped policies.
 pub static NAMES: &[&str] = &names(&KNOWN);
@@ -170,7 +160,6 @@ mod tests {
         for (text, deadline_ms) in [
             ("sol", 300),
             ("sol:shortest_ms=600,hot_share=0.3,sampling=exact,seed=7", 600),
-            ("idle-age:period_ms=2400", 2_400),
             ("threshold:hot_share=0.5,period_ms=1200", 1_200),
         ] {
             let mut policy = by_name(text, &config()).unwrap();
@@ -190,15 +179,12 @@ mod tests {
 
     #[test]
     fn whoever_asks_for_something_else_is_told_what_there_is() {
+        assert_eq!(error("lru"), "there is no policy `lru`; shipped policies: sol, threshold");
         assert_eq!(
-            error("lru"),
-            "there is no policy `lru`; shipped policies: sol, idle-age, threshold"
-        );
-        assert_eq!(
-            error("idle-age:hot_share=0.5"),
-            "policy `idle-age`: it has no setting `hot_share`; it takes period_ms=N, 1 to 3600000 \
-             (default 9600); idle_ms=N, 1 to 3600000 (default 38400); prefetch=off|on (default \
-             off); seed=N, 0 to 18446744073709551615 (default 1)"
+            error("threshold:idle_ms=5"),
+            "policy `threshold`: it has no setting `idle_ms`; it takes period_ms=N, 1 to 3600000 \
+             (default 9600); hot_share=SHARE, above 0 and below 1, such as 0.25 (default 0.333); \
+             prefetch=off|on (default off); seed=N, 0 to 18446744073709551615 (default 1)"
         );
         assert_eq!(
             error("sol:hot_share=2"),
