@@ -12,6 +12,7 @@ use wave_linux::memory::{Backend, DeviceOptions, Group, Limits};
 use wave_memory::policies;
 
 use super::device::Way;
+use wave_experiments::bakeoff::medians::Medians;
 use wave_experiments::bakeoff::report::Results;
 use wave_experiments::memory::run::Wanted;
 use wave_experiments::memory::{explain, run, size};
@@ -31,7 +32,7 @@ enum What {
     Run(RunArgs),
     /// Say why a range is hot or cold, from the log of a run.
     Explain(ExplainArgs),
-    /// Write the report of a bake-off from the object that it printed, in a virtual machine, say.
+    /// Write the report of a bake-off from the object that it printed, in a virtual machine, say; or medians of several.
     Draw(DrawArgs),
 }
 
@@ -157,13 +158,20 @@ struct ExplainArgs {
 /// Which results, and where to.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
-  cargo xtask vm run --module zram --timeout 21600 -- \\
+  cargo xtask vm run --module zram --timeout 3600 -- \\
       target/release/wave run scenarios/memory-bakeoff.toml --json > results.json
-  wave memory draw results.json --out out")]
+  wave memory draw results.json --out out
+  wave memory draw first.json second.json third.json --json
+
+Of several files, which may have different programs, it prints the median, the smallest and the largest
+ratio of each program over all runs of it, and writes no report.")]
 struct DrawArgs {
-    /// What `wave run scenarios/memory-bakeoff.toml --json` printed.
-    #[arg(value_name = "FILE")]
-    results: PathBuf,
+    /// What `wave run scenarios/memory-bakeoff.toml --json` printed; once for each run.
+    #[arg(value_name = "FILE", required = true)]
+    results: Vec<PathBuf>,
+    /// Print the medians as one JSON object.
+    #[arg(long)]
+    json: bool,
     /// A directory named after the scenario is made in it.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
@@ -284,13 +292,23 @@ fn tell(args: &ExplainArgs) -> Result<ExitCode, Failure> {
 }
 
 fn draw(args: &DrawArgs) -> Result<ExitCode, Failure> {
-    let bad = |error: &dyn std::fmt::Display| {
-        Failure::Scenario(format!("{}: {error}", args.results.display()))
+    let read = |file: &PathBuf| -> Result<Results, Failure> {
+        let bad = |error: &dyn std::fmt::Display| {
+            Failure::Scenario(format!("{}: {error}", file.display()))
+        };
+        let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
+        serde_json::from_str(&text).map_err(|error| bad(&error))
     };
-    let text = std::fs::read_to_string(&args.results).map_err(|error| bad(&error))?;
-    let results: Results = serde_json::from_str(&text).map_err(|error| bad(&error))?;
-    let directory = results.write(&args.out)?;
-    out!("{}", results.text());
-    out!("Report: {}", directory.join("report.html").display());
+    let results = args.results.iter().map(read).collect::<Result<Vec<Results>, Failure>>()?;
+    let medians = Medians::of(&results);
+    if args.json {
+        out!("{}", serde_json::to_string(&medians).map_err(Failure::cannot)?);
+    } else if let [results] = results.as_slice() {
+        let directory = results.write(&args.out)?;
+        out!("{}", results.text());
+        out!("Report: {}", directory.join("report.html").display());
+    } else {
+        out!("{}", medians.text());
+    }
     Ok(ExitCode::SUCCESS)
 }

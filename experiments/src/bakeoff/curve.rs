@@ -194,7 +194,7 @@ mod tests {
     fn at_each_number_of_refaults_the_best_of_the_others_counts() {
         let ours = spots(&[(1.0, 10.0), (100.0, 10.0001)]);
         let careful = ("careful", spots(&[(1.0, 20.0), (10.0, 20.0001)]));
-        let eager = ("eager", spots(&[(10.0, 5.0), (100.0, 40.0)]));
+        let eager = ("eager", spots(&[(10.0, 25.0), (100.0, 40.0)]));
         let found = compare(&ours, &[careful.clone(), eager.clone()]).unwrap();
         assert!(found.overlap && found.best_at.len() == 2, "{found:?}");
         assert_eq!(found.best_at.values().sum::<usize>(), PLACES + 1);

@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod curve;
+pub mod medians;
 mod pattern;
 mod places;
 mod plan;
@@ -23,7 +24,6 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wave_linux::memory::{AccessBits, Figures, Process, Swap, Zram};
 
-use plan::SwapOn;
 pub use plan::{KIND, Plan, parse};
 
 use cgroup::{Cgroup, Controller};
@@ -35,13 +35,14 @@ use report::{KEPT_UP, Point, ProgramResult, Results};
 use tools::{Running, Setting, Statistics};
 
 use crate::memory::size;
+use crate::memory::swap::SwapOn;
 use crate::run::{Failure, Journal};
 use wave_lab::progress::Progress;
 
 /// How often it is looked how much is saved.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// The virtual machine that has all of it.
-const IN_VM: &str = "cargo xtask vm run --module zram --timeout 21600 -- target/release/wave run";
+const IN_VM: &str = "cargo xtask vm run --module zram --timeout 3600 -- target/release/wave run";
 
 /// Writes to a file of the kernel's.
 fn put(file: &Path, value: &str) -> Result<(), Failure> {
@@ -101,6 +102,7 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<R
     let progress = Progress::new(points as u64, quiet);
     journal.follow(&progress);
     let started = journal.started();
+    let swap_bytes = size::parse(&plan.swap).map_err(Failure::Scenario)?;
     // Undone in the other order.
     let places = Places::take()?;
     let statistics = Statistics::pause()?;
@@ -108,7 +110,7 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<R
     let mut ground = Ground { plan, end, places, progress, swap: None };
     let mut programs = Vec::new();
     for swap_on in &plan.swap_on {
-        ground.swap = Some(set_up(*swap_on, &plan.swap)?);
+        ground.swap = Some(swap_on.set_up(swap_bytes).map_err(Failure::cannot)?);
         for planned in &plan.program {
             let mut points = Vec::new();
             for setting in &settings {
@@ -124,15 +126,6 @@ pub fn run(plan: &Plan, file: &Path, quiet: bool, journal: &Journal) -> Result<R
     facts.extend(journal.fact());
     drop((controller, statistics));
     Ok(Results::new(plan, started, programs, facts))
-}
-
-fn set_up(swap_on: SwapOn, size: &str) -> Result<Swap, Failure> {
-    let bytes = size::parse(size).map_err(Failure::Scenario)?;
-    let swap = match swap_on {
-        SwapOn::Zram => Swap::on_zram(bytes),
-        SwapOn::File => Swap::in_own_file(bytes),
-    };
-    swap.map_err(Failure::cannot)
 }
 
 struct Ground<'a> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::pattern::Pattern;
 use super::tools::{Damon, Mglru, Ours, Reclaim, Setting};
 use crate::memory::size;
+use crate::memory::swap::SwapOn;
 use wave_lab::Failure;
 use wave_report::slug;
 
@@ -47,26 +48,6 @@ pub struct Plan {
     pub mglru: Vec<Mglru>,
     /// Settings of reclaim by `memory.reclaim`.
     pub reclaim: Vec<Reclaim>,
-}
-
-/// Where swap is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SwapOn {
-    /// Compressed memory.
-    Zram,
-    /// A file on a disk.
-    File,
-}
-
-impl SwapOn {
-    /// As in the file, and as printed.
-    pub fn name(self) -> &'static str {
-        match self {
-            SwapOn::Zram => "zram",
-            SwapOn::File => "file",
-        }
-    }
 }
 
 /// Longer times, for settings that need them to settle.

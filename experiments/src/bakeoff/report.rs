@@ -9,8 +9,9 @@ use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::curve::{self, Ratio, Spot};
-use super::plan::{self, Plan, SwapOn};
+use super::plan::{self, Plan};
 use super::tools::{RIVALS, SOL};
+use crate::memory::swap::SwapOn;
 use crate::run::{Failure, machine};
 use wave_report::plot::chart::{Axis, chart};
 use wave_report::plot::style::{
@@ -140,7 +141,7 @@ impl ProgramResult {
     }
 
     /// The program, and where swap was if that is not zram.
-    fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         match self.swap_on {
             SwapOn::Zram => self.name.clone(),
             SwapOn::File => format!("{}, swap in a file", self.name),

@@ -7,3 +7,4 @@ pub mod overhead;
 pub mod report;
 pub mod run;
 pub mod size;
+pub mod swap;

@@ -46,8 +46,9 @@ pub struct Before {
 }
 
 impl Before {
-    /// As it is now.
+    /// As it is now, without what is free in the heap: else a tool would have what another one has left there for nothing.
     pub fn now() -> Before {
+        wave_linux::memory::trim_heap();
         Before { own: own_bytes("self").unwrap_or(0), maps: map_bytes() }
     }
 

@@ -10,6 +10,7 @@ use super::check::Source;
 use super::error::ScenarioError;
 use super::{defaults, file};
 use crate::memory::size;
+use crate::memory::swap::SwapOn;
 
 /// A checked experiment on memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,8 +25,10 @@ pub struct Memory {
     pub seconds: f64,
     /// The first part of that, which is not counted.
     pub warmup_seconds: f64,
-    /// Compressed swap that is set up for the run.
+    /// Swap that is set up for the run.
     pub swap_bytes: u64,
+    /// Where; none: in compressed memory, or in a file where the kernel has no zram.
+    pub swap_on: Option<SwapOn>,
     /// Nothing is paged out while tasks wait for memory for more than this share of the time, in percent.
     pub pressure_percent: f64,
     /// What is compared; the first has no policy.
@@ -112,6 +115,7 @@ struct RawRun {
 #[serde(deny_unknown_fields, expecting = "a table")]
 struct RawMemory {
     swap: Option<Spanned<String>>,
+    swap_on: Option<SwapOn>,
     refaults_percent: Option<Spanned<f64>>,
     pressure_percent: Option<Spanned<f64>>,
 }
@@ -146,6 +150,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Memory, ScenarioError> {
         description: raw.description.unwrap_or_default(),
         seconds,
         warmup_seconds,
+        swap_on: memory.swap_on,
         swap_bytes: bytes("memory.swap", memory.swap.as_ref(), default, source)?,
         pressure_percent: source.within(
             "memory.pressure_percent",
@@ -272,7 +277,9 @@ mod tests {
     fn what_is_left_out_is_filled_in() {
         let memory = parse(Path::new("m.toml"), GOOD).unwrap();
         assert_eq!(memory.workload.cache_bytes, 1 << 30);
-        assert_eq!(memory.swap_bytes, (1 << 30) + (1 << 28));
+        assert_eq!((memory.swap_bytes, memory.swap_on), ((1 << 30) + (1 << 28), None));
+        let file = GOOD.replacen("[memory]\n", "[memory]\nswap_on = \"file\"\n", 1);
+        assert_eq!(parse(Path::new("m.toml"), &file).unwrap().swap_on, Some(SwapOn::File));
         assert_eq!((memory.seconds, memory.variants[1].refaults_per_minute), (60.0, 0.02));
         let own = format!("{GOOD}refaults_percent = 0.5\n");
         let own = parse(Path::new("m.toml"), &own).unwrap();

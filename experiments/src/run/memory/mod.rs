@@ -72,7 +72,11 @@ pub fn run(
     progress.say(&super::planned(memory.variants.len() as u64, memory.seconds));
     progress.say(&format!("{}: cpu {}: GETs; all else elsewhere", memory.name, seating.workers[0]));
     // Taken down last.
-    let swap = Swap::set_up(memory.swap_bytes).map_err(Failure::cannot)?;
+    let swap = match memory.swap_on {
+        Some(swap_on) => swap_on.set_up(memory.swap_bytes),
+        None => Swap::set_up(memory.swap_bytes),
+    };
+    let swap = swap.map_err(Failure::cannot)?;
     let before = Neighbours::now();
     let ground = Ground { memory, seating, progress, swap, end, record };
     let one = |variant: &Managed| -> Result<Ran, Failure> {

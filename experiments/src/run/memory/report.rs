@@ -609,7 +609,7 @@ pub(super) mod tests {
         near("net_saved_bytes", f64::from(512 << 20));
         near("net_reduction", 0.5);
         near("tool_bytes", f64::from(3 << 20));
-        for part in ["resident reduction: 75%, net: 50%", "3.00 MiB that host and agent take"] {
+        for part in ["resident reduction: 75.0%, net: 50.0%", "3.00 MiB that host and agent take"] {
             assert!(result.text().contains(part), "{part}: {}", result.text());
         }
         near("refaults", 28.0);

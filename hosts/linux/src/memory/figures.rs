@@ -45,6 +45,16 @@ impl Figures {
     }
 }
 
+/// Gives free pages of this process's heap back to the kernel, so that what it takes is what it uses. Does nothing where the
+/// C library is not glibc.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it may be called at any time, by any thread; what is allocated stays.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// How long threads waited for memory: PSI.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {

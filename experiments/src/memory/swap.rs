@@ -1,0 +1,35 @@
+//! Swap that a run sets up for itself.
+
+use serde::{Deserialize, Serialize};
+use wave_linux::memory::{Swap, SwapError};
+
+/// Where swap is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SwapOn {
+    /// Compressed memory.
+    Zram,
+    /// A file, in a folder that only root can enter.
+    File,
+}
+
+impl SwapOn {
+    /// As in files, and as printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            SwapOn::Zram => "zram",
+            SwapOn::File => "file",
+        }
+    }
+
+    /// Sets up so many bytes of it, until the result is dropped.
+    ///
+    /// # Errors
+    /// It is not permitted, there is some already, or this machine has no such swap.
+    pub fn set_up(self, bytes: u64) -> Result<Swap, SwapError> {
+        match self {
+            SwapOn::Zram => Swap::on_zram(bytes),
+            SwapOn::File => Swap::in_own_file(bytes),
+        }
+    }
+}
