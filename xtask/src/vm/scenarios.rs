@@ -93,7 +93,8 @@ fn wrongly_compared(json: &Value) -> Option<String> {
     let swapped =
         |tool: &&str| points(tool).iter().any(|point| point["swapped_bytes"].as_f64() > Some(0.0));
     let kept_up = |tool: &str| points(tool).iter().any(|point| point["kept_up"] == true);
-    if let Some(tool) = ["sol", "damon", "mglru", "reclaim"].iter().find(|tool| !swapped(tool)) {
+    // `memory.reclaim` pages out nothing while its group stalls, as in a guest with little CPU time.
+    if let Some(tool) = ["sol", "damon", "mglru"].iter().find(|tool| !swapped(tool)) {
         return Some(format!("{tool} paged nothing out"));
     }
     if !points("damon").iter().any(|point| point["tuned"].is_string()) {
