@@ -65,7 +65,7 @@ Examples:
   wave reproduce table2 table3             seconds
   wave reproduce fig4a ladder --jobs 2
   wave reproduce sol                       under two minutes
-  wave reproduce all --out /tmp/wave
+  wave reproduce all --out /tmp/wave       40 minutes of CPU time
   wave reproduce ladder --seeds 1 --check docs/reproduced.csv
   wave reproduce upi --json | jq '.rows[] | [.id, .paper, .ours]'
 
