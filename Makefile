@@ -2,7 +2,7 @@
 
 WAVE = target/release/wave
 
-.PHONY: help demo test lint fit fuzz bench soak build setup
+.PHONY: help demo test lint fit rows fuzz bench soak build setup
 .DEFAULT_GOAL := help
 
 help:
@@ -10,6 +10,7 @@ help:
 	@echo "make test    every test, also those in a virtual machine that has sched_ext"
 	@echo "make lint    formatting, clippy, documentation, the project's own rules"
 	@echo "make fit     the model of the paper's machine, derived again from what the paper prints"
+	@echo "make rows    the cheap rows of wave reproduce, compared with docs/reproduced.csv"
 	@echo "make fuzz    2000 faulty histories of the real code, simulated and checked"
 	@echo "make bench   the benches: ratios against named peers, in this run"
 	@echo "make soak    long runs: the ladder, many crashes, many seeds, fuzzing"
@@ -48,6 +49,10 @@ lint: setup
 fit: build
 	$(WAVE) fit --write
 
+# Under one seed. `make soak` compares all rows.
+rows: build
+	$(WAVE) reproduce table2 table3 ladder fig4a fig5a fig5b --seeds 1 --check docs/reproduced.csv --out out/rows
+
 fuzz: build
 	$(WAVE) fuzz --seeds 2000
 
@@ -70,6 +75,7 @@ soak: build
 	$(WAVE) run scenarios/enclaves.toml || test $$? -eq 4
 	$(WAVE) run scenarios/rocksdb-sol.toml || test $$? -eq 4
 	$(WAVE) run scenarios/rpc-rocksdb.toml || test $$? -eq 4
+	$(WAVE) reproduce all --check docs/reproduced.csv
 	$(WAVE) fuzz --seeds 50000
 	WAVE_SECONDS=300 cargo test --release --locked --package wave --test memory -- --nocapture nothing_is_lost
 	WAVE_SEEDS=200000 PROPTEST_CASES=20000 cargo test --workspace --release --locked

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use wave_experiments::reproduce::{IDS, Reproduction, run, words};
+use comfy_table::Table;
+use wave_experiments::reproduce::{IDS, Kind, Reproduction, Row, Snapshot, run, words};
 use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
@@ -20,12 +21,18 @@ pub struct ReproduceArgs {
     /// Tables, figures or sections of the paper (see below), or `all`.
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
+    /// Seeds: rows with random arrivals are simulated under each, and their medians are shown.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    seeds: u64,
     /// Where the report goes. What is finished is kept there, too, in parts/.
     #[arg(long, value_name = "DIR", default_value = "out/reproduce")]
     out: PathBuf,
     /// Simulations to run at once [default: as many as there are CPUs].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
+    /// Compare simulated rows with the rows.csv of an earlier run, and name those that moved.
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
@@ -39,7 +46,7 @@ fn help() -> String {
         "IDs:
 {}  {ALL:<11} all of these
 
-Everything is simulated in virtual time, with one seed: this machine's speed changes how long it
+Everything is simulated in virtual time, under the seeds 1 to N: this machine's speed changes how long it
 takes, not what comes out. Only how long an iteration of `sol` takes is measured. Writes DIR/report.html (one file: tables, plots, and what we think of
 each difference), DIR/rows.csv, DIR/reproduce.json and DIR/figures/ID.svg. An
 interrupted run resumes with the same command.
@@ -50,17 +57,23 @@ effect, or unknown), measured, extrapolated (from measured ones, by a rule that
 was not tested), by construction (what was modelled contains it), or assumed (it went in as it is). A
 difference is in percent of the printed figure, in percentage points where percent are printed, and `within`
 if the paper prints a range that ours is in. `interval` is the least and the most that a row comes to under
-parameter sets that meet every fitted row (`wave fit --intervals`), or under the stated uncertainty of Figure 5's
-inputs; `inside` says whether the printed figure is within.
+parameter sets that meet every fitted row (`wave fit --intervals`), or under the stated uncertainty of the inputs of
+Figures 5 and 6b; `inside` says whether the printed figure is within. `spread` is the least and the most under any seed,
+and not part of the interval. Inputs stand in a table of their own.
 
 Examples:
   wave reproduce table2 table3             seconds
   wave reproduce fig4a ladder --jobs 2
   wave reproduce sol                       under two minutes
-  wave reproduce all --out /tmp/wave
+  wave reproduce all --out /tmp/wave       40 minutes of CPU time
+  wave reproduce ladder --seeds 1 --check docs/reproduced.csv
   wave reproduce upi --json | jq '.rows[] | [.id, .paper, .ours]'
 
-Exit codes: 0 done, whatever the differences; 2 an unknown ID; 3 DIR cannot be written.",
+--check compares each simulated figure, under each seed that both runs have: it has moved if it differs by more than 0.5%,
+or by more than 0.2 points where percent are printed.
+
+Exit codes: 0 done, however far from the paper; 1 with --check: a row moved; 2 an unknown ID, or no rows.csv; 3 DIR cannot
+be written.",
         list()
     )
 }
@@ -83,14 +96,20 @@ pub fn execute(args: &ReproduceArgs) -> ExitCode {
 
 fn perform(args: &ReproduceArgs) -> Result<(), Failure> {
     let ids = chosen(&args.ids)?;
+    let earlier = args.check.as_deref().map(Snapshot::read).transpose()?;
     let threads = args.jobs.map_or_else(super::sweep::cpus, usize::from);
-    let (reproduction, report) = run(&ids, &args.out, threads, args.quiet || args.json)?;
+    let (reproduction, report) =
+        run(&ids, args.seeds, &args.out, threads, args.quiet || args.json)?;
     if args.json {
         let json = serde_json::to_string(&reproduction).map_err(Failure::cannot)?;
         out!("{json}");
     } else {
         wave_lab::terminal::print(format_args!("{}", terminal(&reproduction)));
         out!("{}", report.display());
+    }
+    let moved = earlier.map(|earlier| earlier.moved(&reproduction.rows)).unwrap_or_default();
+    if !moved.is_empty() {
+        return Err(Failure::Check(format!("rows moved:\n  {}", moved.join("\n  "))));
     }
     Ok(())
 }
@@ -114,44 +133,92 @@ fn terminal(reproduction: &Reproduction) -> String {
     if rows.is_empty() {
         return String::new();
     }
+    let (inputs, results): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().partition(|row| row.kind == Kind::Assumed);
+    let mut lines = String::new();
+    for of_group in rows.chunk_by(|one, next| one.group == next.group) {
+        let group = of_group[0].group.as_str();
+        lines.push_str(&words::summary(group, &of_group.iter().collect::<Vec<_>>()));
+        lines.push('\n');
+    }
+    let mut text = String::new();
+    if !results.is_empty() {
+        text.push_str(&format!("{}\n\n", results_table(&results)));
+    }
+    if !inputs.is_empty() {
+        text.push_str(&format!(
+            "Inputs, which go in as they are: that they agree says nothing.\n{}\n\n",
+            inputs_table(&inputs)
+        ));
+    }
+    text.push_str(&lines);
+    for line in [words::insides(rows), words::resumed(reproduction)] {
+        if !line.is_empty() {
+            text.push_str(&format!("{line}\n"));
+        }
+    }
+    text
+}
+
+fn results_table(rows: &[&Row]) -> Table {
     let mut shown = table(&[
         "group",
         "figure",
         "paper",
         "ours",
+        "spread",
         "difference",
         "kind",
         "interval",
         "width",
         "inside",
     ]);
-    for column in [2, 3, 4, 6, 7] {
-        if let Some(column) = shown.column_mut(column) {
+    align_right(&mut shown, &[2, 3, 4, 5, 7, 8]);
+    for (group, figure, row) in named(rows) {
+        shown.add_row([
+            group,
+            figure,
+            &words::printed(row),
+            &words::ours(row),
+            &words::spread(row),
+            &words::difference(row),
+            row.kind.name(),
+            &words::interval(row),
+            &words::width(row),
+            words::inside(row),
+        ]);
+    }
+    shown
+}
+
+fn inputs_table(rows: &[&Row]) -> Table {
+    let mut shown = table(&["group", "figure", "paper", "ours", "difference"]);
+    align_right(&mut shown, &[2, 3, 4]);
+    for (group, figure, row) in named(rows) {
+        let (printed, ours, difference) =
+            (words::printed(row), words::ours(row), words::difference(row));
+        shown.add_row([group, figure, &printed, &ours, &difference]);
+    }
+    shown
+}
+
+/// Each row with its group's name, which only the group's first row has, and its own name within the group.
+fn named<'a>(rows: &[&'a Row]) -> impl Iterator<Item = (&'a str, &'a str, &'a Row)> {
+    rows.chunk_by(|one, next| one.group == next.group).flat_map(|of_group| {
+        of_group.iter().enumerate().map(|(at, row)| {
+            let group = if at == 0 { words::title(&row.group) } else { "" };
+            let figure = row.id.strip_prefix(&row.group).unwrap_or(&row.id);
+            (group, figure.trim_start_matches('-'), *row)
+        })
+    })
+}
+
+fn align_right(table: &mut Table, columns: &[usize]) {
+    for column in columns {
+        if let Some(column) = table.column_mut(*column) {
             column.set_cell_alignment(comfy_table::CellAlignment::Right);
         }
     }
-    let mut lines = String::new();
-    for of_group in rows.chunk_by(|one, next| one.group == next.group) {
-        let group = of_group[0].group.as_str();
-        let mut name = words::title(group);
-        for row in of_group {
-            let figure = row.id.strip_prefix(group).unwrap_or(&row.id).trim_start_matches('-');
-            shown.add_row([
-                std::mem::take(&mut name),
-                figure,
-                &words::printed(row),
-                &words::ours(row),
-                &words::difference(row),
-                row.kind.name(),
-                &words::interval(row),
-                &words::width(row),
-                words::inside(row),
-            ]);
-        }
-        lines.push_str(&words::summary(group, &of_group.iter().collect::<Vec<_>>()));
-        lines.push('\n');
-    }
-    format!("{shown}\n\n{lines}")
 }
 
 #[cfg(test)]

@@ -87,6 +87,9 @@ pub fn of(ids: &[&str], done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
             figures.push(placements::figure(group, done));
         }
     }
+    if wanted("fig6b") {
+        figures.push(placements::gain_figure(done));
+    }
     if wanted("upi") {
         figures.push(upi(done));
     }

@@ -1,5 +1,6 @@
 //! What there is to simulate, one job at a time, and where results are kept.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::panic::resume_unwind;
@@ -41,8 +42,10 @@ impl Done {
 
 /// One piece of work.
 pub struct Job {
-    /// Its name: also its file's.
+    /// Its name.
     pub name: String,
+    /// The seed of its arrivals; 1 where nothing is random.
+    pub seed: u64,
     /// Whether it measures this machine: then nothing runs beside it, and what it found is not kept.
     pub alone: bool,
     /// What it does.
@@ -54,7 +57,7 @@ impl Job {
         name: impl Into<String>,
         work: impl Fn() -> Done + Send + Sync + 'static,
     ) -> Job {
-        Job { name: name.into(), alone: false, work: Box::new(work) }
+        Job { name: name.into(), seed: 1, alone: false, work: Box::new(work) }
     }
 
     /// One that measures.
@@ -64,13 +67,101 @@ impl Job {
     ) -> Job {
         Job { alone: true, ..Job::new(name, work) }
     }
+
+    /// The name of its file in the output folder.
+    fn file(&self) -> String {
+        match self.seed {
+            1 => format!("{}.json", self.name),
+            seed => format!("{}-seed-{seed}.json", self.name),
+        }
+    }
+}
+
+/// A job's result.
+pub struct Found {
+    /// The job's name.
+    pub name: String,
+    /// The job's seed.
+    pub seed: u64,
+    /// Whether an earlier run of this build found it, so that this run did not repeat it.
+    pub resumed: bool,
+    /// The result itself.
+    pub done: Done,
+}
+
+/// Results by the names of their jobs.
+pub type ByName<'a> = BTreeMap<&'a str, &'a Done>;
+
+/// The results under each seed from 1 to `seeds`. A result without a seed counts under all of them.
+pub fn by_seed(found: &[Found], seeds: u64) -> Vec<ByName<'_>> {
+    let under = |seed| {
+        let of = |seed| found.iter().filter(move |found| found.seed == seed);
+        of(1).chain(of(seed)).map(|found| (found.name.as_str(), &found.done)).collect()
+    };
+    (1..=seeds).map(under).collect()
+}
+
+/// Names of the jobs that an earlier run of this build had done.
+pub fn resumed(found: &[Found]) -> Vec<String> {
+    let resumed = found.iter().filter(|found| found.resumed);
+    let name = |found: &Found| match found.seed {
+        1 => found.name.clone(),
+        seed => format!("{} under seed {seed}", found.name),
+    };
+    let mut names: Vec<String> = resumed.map(name).collect();
+    names.sort();
+    names
+}
+
+/// Groups whose rows depend on random arrivals.
+const SEEDED: [&str; 7] = ["ladder", "fig4a", "fig4b", "fig6a", "fig6b", "upi", "outstanding"];
+
+/// Whether a group's rows depend on random arrivals.
+pub fn is_seeded(group: &str) -> bool {
+    SEEDED.contains(&group)
 }
 
 /// Probes of one search, at most.
 const PROBES: usize = 12;
 
-/// The jobs of these groups, on this model of the paper's machine.
-pub fn of(ids: &[&str], model: &Model) -> Vec<Job> {
+/// The jobs of these groups, on this model of the paper's machine. Rows with random arrivals are simulated under each seed from 1
+/// to `seeds`.
+pub fn of(ids: &[&str], model: &Model, seeds: u64) -> Vec<Job> {
+    let wanted = |id: &str| ids.contains(&id);
+    let mut jobs = placements::gains(wanted("fig6b"), model);
+    for seed in 1..=seeds {
+        let model = Model { seed, ..model.clone() };
+        jobs.extend(seeded(ids, &model).into_iter().map(|job| Job { seed, ..job }));
+    }
+    jobs.extend(placements::gets(wanted("fig6a"), model));
+    if wanted("beyond") {
+        jobs.extend(beyond::jobs());
+    }
+    if wanted("table3") {
+        for (at, rung) in Rung::ALL.into_iter().enumerate() {
+            let setup = model.wave(1, rung, "fifo");
+            jobs.push(Job::new(format!("table3-{at}"), move || switches(&setup)));
+        }
+        for prestaged in [false, true] {
+            let setup = model.on_host(1, prestaged, "fifo");
+            let name = format!("table3-on-host-{}", u8::from(prestaged));
+            jobs.push(Job::new(name, move || switches(&setup)));
+        }
+    }
+    if wanted("table2") {
+        jobs.push(Job::new("table2", super::rows::single_accesses));
+    }
+    if wanted("fig5b") {
+        jobs.extend(vms::jobs(model));
+    }
+    if wanted("sol") {
+        jobs.extend(sol::jobs());
+    }
+    jobs
+}
+
+/// The jobs of [`SEEDED`] groups, under the model's seed.
+fn seeded(ids: &[&str], model: &Model) -> Vec<Job> {
     let wanted = |id: &str| ids.contains(&id);
     let mut jobs = Vec::new();
     if wanted("fig4b") {
@@ -98,10 +189,7 @@ pub fn of(ids: &[&str], model: &Model) -> Vec<Job> {
         }
     }
     if wanted("outstanding") {
-        jobs.extend(outstanding::jobs());
-    }
-    if wanted("beyond") {
-        jobs.extend(beyond::jobs());
+        jobs.extend(outstanding::jobs(model.seed));
     }
     if wanted("fig4a") || wanted("ladder") {
         for (at, rung) in Rung::ALL.into_iter().enumerate() {
@@ -120,26 +208,6 @@ pub fn of(ids: &[&str], model: &Model) -> Vec<Job> {
         ] {
             jobs.push(Job::new(name, move || saturation(&setup, paper::gets, 700e3)));
         }
-    }
-    if wanted("table3") {
-        for (at, rung) in Rung::ALL.into_iter().enumerate() {
-            let setup = model.wave(1, rung, "fifo");
-            jobs.push(Job::new(format!("table3-{at}"), move || switches(&setup)));
-        }
-        for prestaged in [false, true] {
-            let setup = model.on_host(1, prestaged, "fifo");
-            let name = format!("table3-on-host-{}", u8::from(prestaged));
-            jobs.push(Job::new(name, move || switches(&setup)));
-        }
-    }
-    if wanted("table2") {
-        jobs.push(Job::new("table2", super::rows::single_accesses));
-    }
-    if wanted("fig5b") {
-        jobs.extend(vms::jobs(model));
-    }
-    if wanted("sol") {
-        jobs.extend(sol::jobs());
     }
     jobs
 }
@@ -202,18 +270,20 @@ pub fn run_all(
     version: &str,
     threads: usize,
     progress: &Progress,
-) -> Result<Vec<(String, Done)>, Failure> {
+) -> Result<Vec<Found>, Failure> {
     let failed = |what: &'static str| {
         move |error: std::io::Error| {
             Failure::Cannot(format!("{}: cannot {what}: {error}", folder.display()))
         }
     };
+    let of =
+        |job: &Job, resumed, done| Found { name: job.name.clone(), seed: job.seed, resumed, done };
     let mut measured = Vec::new();
     for job in jobs.iter().filter(|job| job.alone) {
         progress.begin(&job.name);
         // In a thread of its own: it may pin itself, and the threads that come after it are not to inherit that.
         let found = std::thread::scope(|scope| scope.spawn(&job.work).join());
-        measured.push((job.name.clone(), found.unwrap_or_else(|panic| resume_unwind(panic))));
+        measured.push(of(job, false, found.unwrap_or_else(|panic| resume_unwind(panic))));
         progress.end();
     }
     let jobs: Vec<&Job> = jobs.iter().filter(|job| !job.alone).collect();
@@ -223,18 +293,17 @@ pub fn run_all(
         let worker = || -> Result<(), Failure> {
             while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                 progress.begin(&job.name);
-                let file = folder.join(format!("{}.json", job.name));
+                let file = folder.join(job.file());
                 let found = match kept(&file, version) {
-                    Some(found) => found,
+                    Some(found) => of(job, true, found),
                     None => {
                         let found = (job.work)();
                         keep(&file, version, &found).map_err(failed("keep a result"))?;
-                        found
+                        of(job, false, found)
                     }
                 };
                 progress.end();
-                let mut done = done.lock().expect("no job panics while it holds this");
-                done.push((job.name.clone(), found));
+                done.lock().expect("no job panics while it holds this").push(found);
             }
             Ok(())
         };

@@ -12,19 +12,19 @@ mod page;
 pub(crate) mod placements;
 mod plots;
 mod rows;
+mod snapshot;
 pub(crate) mod sol;
 mod vms;
 pub mod words;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
 pub use figures::Figure;
-pub use jobs::Done;
-pub use rows::Row;
+pub use rows::{Kind, Row};
+pub use snapshot::Snapshot;
 
 use crate::interrupt;
 use wave_lab::Failure;
@@ -53,22 +53,29 @@ pub const IDS: [(&str, &str); 13] = [
 pub struct Reproduction {
     /// The program's version.
     pub version: String,
+    /// Rows with random arrivals are medians over the seeds from 1 to this.
+    pub seeds: u64,
+    /// How many parts there are.
+    pub parts: usize,
+    /// Parts that an earlier run of the same build found, and this one did not repeat.
+    pub resumed: Vec<String>,
     /// A row per printed figure.
     pub rows: Vec<Row>,
     /// The curves.
     pub figures: Vec<Figure>,
 }
 
-/// Reproduces the groups named, keeps everything in `out`, and writes the report there.
+/// Reproduces the groups named, rows with random arrivals under `seeds` seeds, keeps everything in `out`, and writes the report there.
 pub fn run(
     ids: &[&str],
+    seeds: u64,
     out: &Path,
     threads: usize,
     quiet: bool,
 ) -> Result<(Reproduction, PathBuf), Failure> {
     let version = crate::run::machine::version();
     make_folder(&out.join("parts"))?;
-    let jobs = jobs::of(ids, &wave_sim::paper::Model::builtin());
+    let jobs = jobs::of(ids, &wave_sim::paper::Model::builtin(), seeds);
     let progress = Progress::new(jobs.len() as u64, quiet);
     let (ended, of, parts) = (progress.ended(), jobs.len(), out.join("parts"));
     interrupt::say(move || {
@@ -78,19 +85,21 @@ pub fn run(
             interrupt::same_command()
         )
     })?;
-    let done = jobs::run_all(
+    let found = jobs::run_all(
         &jobs,
         &out.join("parts"),
         &crate::run::machine::build(),
         threads,
         &progress,
     )?;
-    let done: BTreeMap<&str, &Done> =
-        done.iter().map(|(name, done)| (name.as_str(), done)).collect();
+    let by_seed = jobs::by_seed(&found, seeds);
     let reproduction = Reproduction {
         version: version.to_owned(),
-        rows: rows::of(ids, &done),
-        figures: figures::of(ids, &done),
+        seeds,
+        parts: found.len(),
+        resumed: jobs::resumed(&found),
+        rows: rows::of(ids, &by_seed),
+        figures: figures::of(ids, &by_seed[0]),
     };
     let report = page::save(&reproduction, out)?;
     Ok((reproduction, report))
@@ -99,7 +108,6 @@ pub fn run(
 #[cfg(test)]
 mod tests {
     use super::figures::Curve;
-    use super::rows::Kind;
     use super::*;
 
     /// A row of which the paper prints 1000.
@@ -113,6 +121,7 @@ mod tests {
             paper: 1000.0,
             paper_range: [1000.0; 2],
             ours,
+            by_seed: Vec::new(),
             rel_diff: diff.filter(|_| unit != "%").map(|diff| diff / 1000.0),
             diff,
             kind: Kind::Predicted,

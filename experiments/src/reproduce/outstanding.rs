@@ -26,10 +26,11 @@ fn name(workers: u32, outstanding: u32) -> String {
 }
 
 /// A job per number of workers and of outstanding requests.
-pub fn jobs() -> Vec<Job> {
+pub fn jobs(seed: u64) -> Vec<Job> {
     let file = Path::new("outstanding.toml");
     let sweep = scenario::parse_sweep(file, SWEEP, policies::NAMES).expect("it is tested");
-    let job = |scenario: Scenario| {
+    let job = |mut scenario: Scenario| {
+        scenario.run.seed = seed;
         let variant = &scenario.variants[0];
         let prestage = variant.agent().expect("it is tested").prestage;
         let name = name(variant.host.cores, prestage + 1);
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_sweep_has_a_job_for_each_number_of_requests_that_the_paper_has() {
-        let names: Vec<String> = jobs().into_iter().map(|job| job.name).collect();
+        let names: Vec<String> = jobs(1).into_iter().map(|job| job.name).collect();
         for workers in WORKERS {
             assert!((1..=8).all(|outstanding| names.contains(&name(workers, outstanding))));
         }

@@ -13,7 +13,7 @@ use wave_report::{Directory, document, figure};
 /// Groups whose rows are drawn as bars: times and rates of one kind.
 const DRAWN: [&str; 2] = ["table3", "ladder"];
 
-const COLUMNS: [&str; 17] = [
+const COLUMNS: [&str; 18] = [
     "id",
     "group",
     "text",
@@ -22,6 +22,7 @@ const COLUMNS: [&str; 17] = [
     "paper_low",
     "paper_high",
     "ours",
+    "by_seed",
     "rel_diff",
     "diff",
     "kind",
@@ -99,7 +100,7 @@ fn rows<'a>(reproduction: &'a Reproduction, group: &str) -> Vec<&'a Row> {
 }
 
 /// A header and a row per printed figure; empty where there is nothing.
-fn csv(rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
+pub(super) fn csv(rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
     let optional = |number: Option<f64>| number.map_or_else(String::new, |n| n.to_string());
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(COLUMNS)?;
@@ -114,6 +115,7 @@ fn csv(rows: &[Row]) -> Result<Vec<u8>, csv::Error> {
             &low.to_string(),
             &high.to_string(),
             &optional(row.ours),
+            &row.by_seed.iter().map(f64::to_string).collect::<Vec<_>>().join(" "),
             &optional(row.rel_diff),
             &optional(row.diff),
             row.kind.name(),
@@ -145,13 +147,25 @@ fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
             "modelled address spaces; and a figure of Mind the Gap. Nothing is read off the papers' plots."
         }
         p {
+            (seeds(reproduction)) " " (words::insides(&reproduction.rows)) " " (words::resumed(reproduction))
+        }
+        p {
             "An interval is the least and the most that a row comes to under parameter sets that meet every fitted row \
-             within its rounding (wave fit --intervals), or under the stated uncertainty of Figure 5's inputs."
+             within its rounding (wave fit --intervals), or under the stated uncertainty of the inputs of Figures 5 and 6b. It does not contain the seeds' spread."
         }
         (kinds(reproduction))
         @for group in &groups { (section(reproduction, group, plots)) }
     };
     document("The paper's results, simulated", &body)
+}
+
+fn seeds(reproduction: &Reproduction) -> String {
+    match reproduction.seeds {
+        1 => "Arrivals are random, under one seed: the spread over seeds is not known.".to_owned(),
+        seeds => format!(
+            "Where arrivals are random, a figure of ours is the median over {seeds} seeds; the spread is its least and its most."
+        ),
+    }
 }
 
 fn kinds(reproduction: &Reproduction) -> Markup {
@@ -198,7 +212,9 @@ fn meaning(kind: Kind) -> &'static str {
 }
 
 fn section(reproduction: &Reproduction, group: &str, plots: &[Plot<'_>]) -> Markup {
-    let rows = rows(reproduction, group);
+    let all = rows(reproduction, group);
+    let (inputs, rows): (Vec<&Row>, Vec<&Row>) =
+        all.into_iter().partition(|row| row.kind == Kind::Assumed);
     let plots = plots.iter().filter(|plot| plot.group == group);
     html! {
         section id=(group) {
@@ -208,6 +224,11 @@ fn section(reproduction: &Reproduction, group: &str, plots: &[Plot<'_>]) -> Mark
                 p { strong { (words::summary(group, &rows)) "." } }
                 (table(&rows))
                 (whys(&rows))
+            }
+            @if !inputs.is_empty() {
+                p { "Inputs. They go in as they are: that they agree says nothing." }
+                (table(&inputs))
+                (whys(&inputs))
             }
             @for plot in plots {
                 (figure(&plot.svg))
@@ -229,13 +250,14 @@ fn table(rows: &[&Row]) -> Markup {
     html! {
         div.scroll { table {
             thead { tr {
-                th { "figure" } th.n { "paper" } th.n { "ours" } th.n { "difference" } th { "kind" }
+                th { "figure" } th.n { "paper" } th.n { "ours" } th.n { "spread" } th.n { "difference" } th { "kind" }
                 th.n { "interval" } th.n { "width" } th { "paper inside" } th { "in the paper" } th { "name" }
             } }
             tbody { @for row in rows { tr {
                 td { (row.text) }
                 td.n { (words::printed(row)) }
                 td.n { (words::ours(row)) }
+                td.n { (words::spread(row)) }
                 td.n { (words::difference(row)) }
                 td { (row.kind.name()) }
                 td.n { (words::interval(row)) }
@@ -286,6 +308,9 @@ mod tests {
         let paper = Curve::paper("paper", vec![[2.0, 3.0]]);
         Reproduction {
             version: "0.0.0".to_owned(),
+            seeds: 3,
+            parts: 2,
+            resumed: vec!["ladder-3".to_owned()],
             rows,
             figures: vec![curves("fig4a", vec![ours, paper]), curves("beyond", Vec::new())],
         }
@@ -338,8 +363,8 @@ mod tests {
         assert_eq!(records.len(), rows.len());
         assert_eq!(&records[0][2], rows[0].text);
         assert_eq!(records[0][7].parse(), Ok(1020.0));
-        assert_eq!((&records[1][7], &records[1][8]), ("", ""), "nothing of ours");
-        assert_eq!(&records[2][16], "for <b>reasons</b>");
+        assert_eq!((&records[1][7], &records[1][9]), ("", ""), "nothing of ours");
+        assert_eq!(&records[2][17], "for <b>reasons</b>");
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! A row per printed figure: the paper's, ours, the difference, and what ours is.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -14,7 +13,7 @@ use wave_sim::fit::intervals::Intervals;
 use wave_sim::paper::{self, Printed};
 use wave_sim::world::{Cause, SimBell, World};
 
-use super::jobs::Done;
+use super::jobs::{ByName, Done, is_seeded};
 use super::outstanding;
 use super::placements;
 use super::sol;
@@ -80,8 +79,10 @@ pub struct Row {
     pub paper: f64,
     /// The printed range.
     pub paper_range: [f64; 2],
-    /// Ours; none where nothing here corresponds to it.
+    /// Ours, the median over the seeds; none where nothing here corresponds to it.
     pub ours: Option<f64>,
+    /// Ours under each seed; empty where nothing is random.
+    pub by_seed: Vec<f64>,
     /// (ours - paper) / paper, zero within the printed range; none for shares of percent, whose
     /// difference in percentage points says more.
     pub rel_diff: Option<f64>,
@@ -103,15 +104,17 @@ pub struct Row {
 }
 
 /// The rows of these groups.
-pub fn of(ids: &[&str], done: &BTreeMap<&str, &Done>) -> Vec<Row> {
+pub fn of(ids: &[&str], by_seed: &[ByName<'_>]) -> Vec<Row> {
     let fit = Fit::builtin();
     let printed = paper::printed().into_iter().filter(|row| ids.contains(&row.group.as_str()));
     let intervals = Intervals::builtin();
-    printed.map(|printed| row(printed, &fit, &intervals, done)).collect()
+    printed.map(|printed| row(printed, &fit, &intervals, by_seed)).collect()
 }
 
-fn row(printed: Printed, fit: &Fit, intervals: &Intervals, done: &BTreeMap<&str, &Done>) -> Row {
-    let ours = ours(&printed.id, done).filter(|ours| ours.is_finite());
+fn row(printed: Printed, fit: &Fit, intervals: &Intervals, by_seed: &[ByName<'_>]) -> Row {
+    let of_seed = |done: &ByName<'_>| ours(&printed.id, done).filter(|ours| ours.is_finite());
+    let values: Vec<f64> = by_seed.iter().filter_map(of_seed).collect();
+    let ours = median(&values);
     // The end of the printed range that ours is nearer to.
     let nearer = |ours: f64| match ours - printed.low < printed.high - ours {
         true => printed.low,
@@ -120,7 +123,9 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, done: &BTreeMap<&str,
     let paper = ours.map_or(printed.low, nearer);
     let diff = ours.map(|ours| ours - ours.clamp(printed.low, printed.high));
     let relative = printed.unit != "%" && paper != 0.0;
-    let interval = ours.and_then(|ours| interval(&printed.id, ours, intervals, done));
+    let first = by_seed.first();
+    let interval =
+        ours.zip(first).and_then(|(ours, done)| interval(&printed.id, ours, intervals, done));
     let width = interval.map(|[low, high]| high - low);
     let kind = match (kind(&printed, fit), width, ours) {
         // More open than half of the effect.
@@ -136,14 +141,24 @@ fn row(printed: Printed, fit: &Fit, intervals: &Intervals, done: &BTreeMap<&str,
         why: why(&printed.id),
         paper_range: [printed.low, printed.high],
         id: printed.id,
-        group: printed.group,
         text: printed.text,
         unit: printed.unit,
         place: printed.place,
         paper,
+        by_seed: if is_seeded(&printed.group) { values } else { Vec::new() },
+        group: printed.group,
         ours,
         diff,
     }
+}
+
+/// The middle one, or the mean of the two in the middle.
+fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) =
+        (sorted.get(sorted.len().checked_sub(1)? / 2)?, sorted.get(sorted.len() / 2)?);
+    Some((low + high) / 2.0)
 }
 
 fn kind(printed: &Printed, fit: &Fit) -> Kind {
@@ -168,20 +183,15 @@ fn kind(printed: &Printed, fit: &Fit) -> Kind {
             }
             _ => Kind::Assumed,
         },
-        // What the RPC stack costs and how many threads there are is assumed, without a known error.
-        "fig6a" | "fig6b" => Kind::Compatible,
+        // What the RPC stack costs is assumed, and so is the machine of Mind the Gap's figure, without a known error.
+        "fig6a" | "fig6b" | "outstanding" => Kind::Compatible,
         _ => Kind::Predicted,
     }
 }
 
-/// The least and the most of a row: what the fit leaves open, or the uncertainty of Figure 5's inputs. Ours is within:
+/// The least and the most of a row: what the fit leaves open, or the uncertainty of Figure 5's and 6b's inputs. Ours is within:
 /// its search for a saturation is coarser than the one for intervals.
-fn interval(
-    id: &str,
-    ours: f64,
-    intervals: &Intervals,
-    done: &BTreeMap<&str, &Done>,
-) -> Option<[f64; 2]> {
+fn interval(id: &str, ours: f64, intervals: &Intervals, done: &ByName<'_>) -> Option<[f64; 2]> {
     let of_job = |job: &str, times: f64| {
         let done = done.get(job)?;
         Some([times * done.value("gain_low")?, times * done.value("gain_high")?])
@@ -191,12 +201,13 @@ fn interval(
         "fig5b-gain-31" => of_job("fig5-31", 1.0),
         "fig5b-gain-128" => of_job("fig5-128", 1.0),
         "fig5b-cores-saved" => of_job("fig5-128", 2.56),
+        "fig6b-gain" => placements::interval(done),
         id => intervals.of_row(id),
     }?;
     Some([low.min(ours), high.max(ours)])
 }
 
-fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
+fn ours(id: &str, done: &ByName<'_>) -> Option<f64> {
     let value = |job: &str, name: &str| done.get(job)?.value(name);
     let saturation = |job: &str| value(job, "saturation");
     let percent = |of: f64, to: f64| 100.0 * (of / to - 1.0);
@@ -397,13 +408,14 @@ fn interrupt(costs: &Costs) -> (f64, f64, f64) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
     fn table_2_comes_out_of_the_model_as_it_went_in() {
-        let done = BTreeMap::from([("table2", single_accesses())]);
-        let done = done.iter().map(|(name, done)| (*name, done)).collect();
-        let rows = of(&["table2"], &done);
+        let done = single_accesses();
+        let rows = of(&["table2"], &[BTreeMap::from([("table2", &done)])]);
         assert_eq!(rows.len(), 6);
         for row in rows.iter().filter(|row| row.id != "table2-msix-send") {
             let ours = row.ours.unwrap();
@@ -423,7 +435,7 @@ mod tests {
         let row = |low, high| {
             let done = done(low, high);
             let done = BTreeMap::from([("fig5-1", &done)]);
-            of(&["fig5b"], &done).into_iter().find(|row| row.id == "fig5b-gain-1").unwrap()
+            of(&["fig5b"], &[done]).into_iter().find(|row| row.id == "fig5b-gain-1").unwrap()
         };
         let narrow = row(8.0, 12.0);
         assert_eq!(
@@ -438,11 +450,52 @@ mod tests {
         assert_eq!(wide.interval, Some([4.0, 11.0]));
     }
 
+    #[test]
+    fn a_row_with_random_arrivals_is_the_median_over_its_seeds() {
+        let saturations = [900.0, 920.0, 890.0].map(|of| Done::of([("saturation", of)]));
+        let by_seed: Vec<_> =
+            saturations.iter().map(|done| BTreeMap::from([("ladder-3", done)])).collect();
+        let row = |by_seed: &[ByName<'_>]| {
+            of(&["ladder"], by_seed).into_iter().find(|row| row.id == "ladder-prestage").unwrap()
+        };
+        let three = row(&by_seed);
+        assert_eq!((three.ours, three.by_seed), (Some(900.0), vec![900.0, 920.0, 890.0]));
+        assert_eq!(row(&by_seed[..2]).ours, Some(910.0));
+    }
+
+    #[test]
+    fn the_gain_of_6b_has_an_interval_over_threads_and_lengths() {
+        let jobs = placements::gains(true, &paper::Model::builtin());
+        let names: Vec<String> = jobs.into_iter().map(|job| job.name).collect();
+        let own = ["fig6a-offload-all-16", "fig6b-offload-all-16"].map(str::to_owned);
+        let saturation = |name: &String| match name {
+            name if name.starts_with("fig6a") => 100.0,
+            name if name.contains("-60-threads-4-times") => 105.0,
+            name if name.contains("threads") => 110.0,
+            _ => 120.0,
+        };
+        let found = names
+            .iter()
+            .chain(&own)
+            .map(|name| (name, Done::of([("saturation", saturation(name))])));
+        let found: Vec<_> = found.collect();
+        let mut done: ByName<'_> = found.iter().map(|(name, done)| (name.as_str(), done)).collect();
+        let row = |done: &ByName<'_>| {
+            let rows = of(&["fig6b"], std::slice::from_ref(done));
+            rows.into_iter().find(|row| row.id == "fig6b-gain").unwrap()
+        };
+        let [low, high] = row(&done).interval.unwrap();
+        assert!((low - 5.0).abs() < 1e-9 && (high - 20.0).abs() < 1e-9, "{low} to {high}");
+        assert_eq!(row(&done).inside, Some(false), "the paper has 20.8%");
+        done.remove("fig6a-offload-all-16-60-threads-4-times");
+        assert_eq!(row(&done).interval, None, "one is missing");
+    }
+
     /// The rows' kinds follow from what the fit names.
     #[test]
     fn every_row_of_the_fit_is_fitted_and_no_row_of_a_figure_is() {
         let fit = Fit::builtin();
-        let rows = of(&super::super::IDS.map(|(id, _)| id), &BTreeMap::new());
+        let rows = of(&super::super::IDS.map(|(id, _)| id), &[BTreeMap::new()]);
         for row in &rows {
             let named = fit.rows.iter().any(|fitted| fitted.printed.id == row.id);
             assert!(!named || row.kind == Kind::Fitted, "{}", row.id);
@@ -454,7 +507,7 @@ mod tests {
     fn a_figure_within_the_printed_range_does_not_differ() {
         let done = Done::of([("switch_ns", 6500.0)]);
         let done = BTreeMap::from([("table3-2", &done)]);
-        let rows = of(&["table3"], &done);
+        let rows = of(&["table3"], &[done]);
         let row = rows.iter().find(|row| row.id == "table3-host-wc-wt").unwrap();
         assert_eq!((row.rel_diff, row.diff, row.paper), (Some(0.0), Some(0.0), 6100.0));
         let missing = rows.iter().find(|row| row.id == "table3-host-nic-wb").unwrap();

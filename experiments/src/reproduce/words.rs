@@ -1,5 +1,6 @@
 //! How rows read: groups' names, figures with their units, differences, and a line per group.
 
+use super::Reproduction;
 use super::rows::{Kind, Row};
 use wave_report::plot::style::axis_number;
 
@@ -64,6 +65,49 @@ pub fn interval(row: &Row) -> String {
         None => return "-".to_owned(),
     };
     format!("{} to {}", signed(low), signed(high))
+}
+
+/// The least and the most under any seed.
+pub fn spread(row: &Row) -> String {
+    let (least, most) = (
+        row.by_seed.iter().copied().reduce(f64::min),
+        row.by_seed.iter().copied().reduce(f64::max),
+    );
+    match (least, most) {
+        (Some(least), Some(most)) if row.by_seed.len() > 1 => {
+            format!("{} to {}", axis_number(least), axis_number(most))
+        }
+        _ => "-".to_owned(),
+    }
+}
+
+/// How many printed figures lie within the rows' intervals, and which do not; empty where no row has one.
+pub fn insides(rows: &[Row]) -> String {
+    let (inside, outside): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().filter(|row| row.inside.is_some()).partition(|row| row.inside == Some(true));
+    if inside.is_empty() && outside.is_empty() {
+        return String::new();
+    }
+    let names: Vec<&str> = outside.iter().map(|row| row.id.as_str()).collect();
+    let named = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+    format!(
+        "Of {} rows with an interval the printed figure is inside {} and outside {}{named}.",
+        inside.len() + outside.len(),
+        inside.len(),
+        outside.len(),
+    )
+}
+
+/// How much of it an earlier run had found; empty where this run did all of it.
+pub fn resumed(reproduction: &Reproduction) -> String {
+    let Reproduction { parts, resumed, .. } = reproduction;
+    if resumed.is_empty() {
+        return String::new();
+    }
+    format!(
+        "{} of {parts} parts are results of an earlier run of the same build, which this run did not repeat.",
+        resumed.len()
+    )
 }
 
 /// From the least to the most.
@@ -138,6 +182,27 @@ mod tests {
             (printed(&range).as_str(), difference(&range).as_str()),
             ("900-1,100 ns", "within")
         );
+    }
+
+    #[test]
+    fn rows_outside_their_interval_are_named() {
+        let mut rows = [1.0, 2.0, 3.0].map(|ours| row("fig4a", "%", Some(ours)));
+        assert_eq!(insides(&rows), "");
+        rows[0].inside = Some(true);
+        (rows[1].inside, rows[1].id) = (Some(false), "fig4a-far".to_owned());
+        assert_eq!(
+            insides(&rows),
+            "Of 2 rows with an interval the printed figure is inside 1 and outside 1: fig4a-far."
+        );
+    }
+
+    #[test]
+    fn the_spread_is_over_several_seeds() {
+        let mut row = row("fig4a", "%", Some(2.0));
+        row.by_seed = vec![2.0];
+        assert_eq!(spread(&row), "-");
+        row.by_seed = vec![2.0, 3.5, 1.0];
+        assert_eq!(spread(&row), "1 to 3.5");
     }
 
     #[test]

@@ -39,15 +39,30 @@ fn record(mut recorder: Recorder, mut done: impl FnMut() -> bool) -> (Vec<Thread
     (threads, repaired, lost)
 }
 
+/// Records what children do that `command` makes, until it ends: its id and the threads. Where a kernel
+/// runs no program at an event, it counts nothing (Linux 6.18 as a guest does so in a few recordings of a
+/// hundred, and its own trace lacks such events as well), so that only the guess in their place tells. Such
+/// a recording is made again.
+fn record_without_guesses(command: &mut Command) -> Option<(u32, Vec<Thread>)> {
+    const ATTEMPTS: usize = 8;
+    for _ in 0..ATTEMPTS {
+        let recorder = start(Scope::Children)?;
+        let mut child = command.spawn().unwrap();
+        let pid = child.id();
+        let (threads, repaired, lost) = record(recorder, || child.try_wait().unwrap().is_some());
+        assert_eq!(lost, Lost::default());
+        if repaired == 0 {
+            return Some((pid, threads));
+        }
+    }
+    panic!("{ATTEMPTS} recordings in a row held guesses")
+}
+
 #[test]
 fn a_shell_that_runs_seven_sleeps_is_seven_sleeps_and_a_shell() {
-    let Some(recorder) = start(Scope::Children) else { return };
     let script = "for i in 1 2 3 4 5 6 7; do sleep 0.05; done";
-    let mut shell = Command::new("sh").args(["-c", script]).spawn().unwrap();
-    let pid = shell.id();
-    let (threads, repaired, lost) = record(recorder, || shell.try_wait().unwrap().is_some());
-    assert_eq!(lost, Lost::default());
-    assert_eq!(repaired, 0);
+    let recorded = record_without_guesses(Command::new("sh").args(["-c", script]));
+    let Some((pid, threads)) = recorded else { return };
     let at = threads.iter().position(|thread| thread.pid == pid).expect("the shell ran");
     assert_eq!(threads[at].name, "sh");
     let sleeps: Vec<&Thread> = threads.iter().filter(|thread| thread.name == "sleep").collect();

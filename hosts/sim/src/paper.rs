@@ -83,6 +83,8 @@ pub struct Model {
     pub coherent: Costs,
     /// The RPC stack: `data/rpc.toml`.
     pub rpc: RpcCosts,
+    /// Seed of every setup: of its arrivals, above all.
+    pub seed: u64,
 }
 
 impl Model {
@@ -97,6 +99,7 @@ impl Model {
             on_host: costs("on-host"),
             coherent: costs("coherent"),
             rpc: RpcCosts::builtin(),
+            seed: 1,
         }
     }
 
@@ -112,19 +115,19 @@ impl Model {
             config.messages.agent = Mapping::Uncached;
             config.decisions.agent = Mapping::Uncached;
         }
-        setup(config, &self.mount_evans, &self.ghost, policy, prestaged)
+        self.setup(config, &self.mount_evans, &self.ghost, policy, prestaged)
     }
 
     /// ghOSt on the host: the agent has a core of its own, beside `workers` that work.
     pub fn on_host(&self, workers: u16, prestaged: bool, policy: &str) -> Setup {
         let config = config(workers, u16::from(prestaged));
-        setup(config, &self.on_host, &self.ghost_on_host, policy, prestaged)
+        self.setup(config, &self.on_host, &self.ghost_on_host, policy, prestaged)
     }
 
     /// The agent on the other socket of a host, its clock limited to `ghz` (7.3.3).
     pub fn over_upi(&self, workers: u16, ghz: f64, policy: &str) -> Setup {
         let mut setup =
-            setup(config(workers, 1), &self.coherent, &self.ghost_on_host, policy, true);
+            self.setup(config(workers, 1), &self.coherent, &self.ghost_on_host, policy, true);
         // The same instructions send the same interrupt.
         setup.costs.kick_send = self.on_host.kick_send.clone();
         setup.agent.ghz = ghz;
@@ -183,21 +186,28 @@ impl Model {
         setup.scheduler.config.subjects = RPC_WORKERS.into();
         setup
     }
-}
 
-fn setup(config: Config, costs: &Costs, machine: &Machine, policy: &str, prefetch: bool) -> Setup {
-    Setup {
-        config,
-        costs: costs.clone(),
-        // The paper's agents always poll (4.1).
-        agent: AgentSetup {
-            policy: PolicyText::shipped(policy),
-            ghz: machine.agent_ghz.value,
-            parks: false,
-        },
-        machine: machine.clone(),
-        prefetch,
-        seed: 1,
+    fn setup(
+        &self,
+        config: Config,
+        costs: &Costs,
+        machine: &Machine,
+        policy: &str,
+        prefetch: bool,
+    ) -> Setup {
+        Setup {
+            config,
+            costs: costs.clone(),
+            // The paper's agents always poll (4.1).
+            agent: AgentSetup {
+                policy: PolicyText::shipped(policy),
+                ghz: machine.agent_ghz.value,
+                parks: false,
+            },
+            machine: machine.clone(),
+            prefetch,
+            seed: self.seed,
+        }
     }
 }
 
