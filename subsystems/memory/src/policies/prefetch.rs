@@ -41,6 +41,7 @@ struct Strip {
 #[derive(Debug)]
 pub struct Prefetch {
     strides: Strides,
+    /// Up to the highest that was heard of.
     strips: Vec<Strip>,
     ids: BTreeMap<Place, u32>,
     /// Strips, and until which tick each is watched.
@@ -52,7 +53,7 @@ impl Prefetch {
     pub fn new(strips: usize) -> Prefetch {
         Prefetch {
             strides: Strides::new(),
-            strips: alloc::vec![Strip::default(); strips],
+            strips: Vec::with_capacity(strips),
             ids: BTreeMap::new(),
             watched: Vec::with_capacity(WATCHED_MAX),
         }
@@ -65,6 +66,8 @@ impl Prefetch {
 
     /// A strip is in this place, and only these batches are what they were.
     pub fn on_strip(&mut self, id: u32, place: Place, same: u64) {
+        let count = self.strips.len().max(id as usize + 1);
+        self.strips.resize(count, Strip::default());
         let strip = &mut self.strips[id as usize];
         if strip.place != place && self.ids.get(&strip.place) == Some(&id) {
             self.ids.remove(&strip.place);

@@ -222,12 +222,13 @@ pub struct Tiered<C: Classifier> {
     classifier: C,
     schedule: Schedule,
     seed: u64,
+    /// Up to the highest strip that was heard of. There is room for all of them from the start, and room that
+    /// nothing was written to costs no memory.
     strips: Vec<Strip>,
     batches: Vec<[C::Batch; LANES]>,
     /// The most pages that each batch ever had.
     pages: Vec<[u8; LANES]>,
-    /// Strips from here on were never heard of.
-    known: usize,
+    strips_max: usize,
     start: Option<Nanos>,
     tick: u64,
     previous_tick: u64,
@@ -250,10 +251,10 @@ impl<C: Classifier> Tiered<C> {
             classifier,
             schedule,
             seed,
-            strips: alloc::vec![Strip::default(); strips],
-            batches: alloc::vec![[C::Batch::default(); LANES]; strips],
-            pages: alloc::vec![[0; LANES]; strips],
-            known: 0,
+            strips: Vec::with_capacity(strips),
+            batches: Vec::with_capacity(strips),
+            pages: Vec::with_capacity(strips),
+            strips_max: strips,
             start: None,
             tick: 0,
             previous_tick: 0,
@@ -266,14 +267,14 @@ impl<C: Classifier> Tiered<C> {
 
     /// Also brings back what strided access will reach.
     pub fn with_prefetch(self) -> Tiered<C> {
-        Tiered { prefetch: Some(Prefetch::new(self.strips.len())), ..self }
+        Tiered { prefetch: Some(Prefetch::new(self.strips_max)), ..self }
     }
 
     /// How many batches are scanned at each period, the shortest first.
     pub fn batches_per_level(&self) -> [u64; LEVELS_MAX] {
         let count = |level: usize| {
             let ones = |strip: &Strip| u64::from(strip.levels[level].count_ones());
-            self.strips[..self.known].iter().map(ones).sum()
+            self.strips.iter().map(ones).sum()
         };
         core::array::from_fn(count)
     }
@@ -285,8 +286,15 @@ impl<C: Classifier> Tiered<C> {
 
     fn on_strip(&mut self, told: &wire::Strip) {
         let id = told.strip.id as usize;
-        let Some(strip) = self.strips.get_mut(id) else { return };
-        self.known = self.known.max(id + 1);
+        if id >= self.strips_max {
+            return;
+        }
+        if id >= self.strips.len() {
+            self.strips.resize(id + 1, Strip::default());
+            self.batches.resize(id + 1, [C::Batch::default(); LANES]);
+            self.pages.resize(id + 1, [0; LANES]);
+        }
+        let strip = &mut self.strips[id];
         // A unit that is not mapped as a whole is not one page.
         let huge = (0..u8::BITS).filter(|unit| {
             let whole = wire::whole(1 << unit);
@@ -314,10 +322,10 @@ impl<C: Classifier> Tiered<C> {
         }
     }
 
-    /// Whether the enclave has such a strip.
+    /// Whether the enclave can have such a strip.
     fn on_reading(&mut self, reading: &Reading<'_>) -> bool {
         let id = reading.strip.id as usize;
-        let Some(strip) = self.strips.get_mut(id) else { return false };
+        let Some(strip) = self.strips.get_mut(id) else { return id < self.strips_max };
         // Of another life, or the message that tells of it is still to come: it says nothing of these.
         if strip.generation != reading.strip.generation || strip.sequence != reading.sequence {
             return true;
@@ -436,7 +444,7 @@ impl<C: Classifier> Tiering for Tiered<C> {
     fn next(&mut self, now: Nanos) -> Option<Choice> {
         self.look_at(now);
         while self.stage == Stage::Move {
-            if self.cursor == self.known {
+            if self.cursor == self.strips.len() {
                 (self.stage, self.cursor) = (Stage::Scan, 0);
                 break;
             }
@@ -450,7 +458,7 @@ impl<C: Classifier> Tiering for Tiered<C> {
             (self.cursor, self.judged) = (self.cursor + 1, false);
         }
         while self.stage == Stage::Scan {
-            if self.cursor == self.known {
+            if self.cursor == self.strips.len() {
                 self.stage = Stage::Rest;
                 break;
             }
@@ -553,15 +561,16 @@ impl<C: Classifier> Policy for Tiered<C> {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        let start = self.start.filter(|_| self.known > 0)?;
+        let start = self.start.filter(|_| !self.strips.is_empty())?;
         let ticks = if self.stage == Stage::Rest { self.tick } else { 0 };
         Some(start + Nanos(self.schedule.shortest.0.saturating_mul(ticks)))
     }
 
     fn resync(&mut self, _now: Nanos, _snapshot: &Snapshot) {
-        self.strips[..self.known].fill(Strip::default());
-        self.known = 0;
-        self.prefetch = self.prefetch.take().map(|_| Prefetch::new(self.strips.len()));
+        self.strips.clear();
+        self.batches.clear();
+        self.pages.clear();
+        self.prefetch = self.prefetch.take().map(|_| Prefetch::new(self.strips_max));
         (self.stage, self.cursor) = (Stage::Rest, 0);
     }
 }
