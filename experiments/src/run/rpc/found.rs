@@ -122,7 +122,8 @@ struct Figures {
 impl Figures {
     fn of(point: &Measured, workers: usize) -> Figures {
         let Measured { open, used, .. } = point;
-        let Used { wall_ns, worked, total_ns, host_ns, stalled_ns, agents_ns, generator_ns } = *used;
+        let Used { wall_ns, worked, total_ns, host_ns, stalled_ns, agents_ns, generator_ns } =
+            *used;
         let per_call = |ns: u64| ns as f64 / 1e3 / worked.calls.max(1) as f64;
         let by_wall = |ns: u64| ns as f64 / wall_ns.max(1) as f64;
         let get = open.point.latency("GET").copied().unwrap_or_default();
