@@ -74,7 +74,9 @@ fn every_placement_starts_serves_and_ends() {
             let figures = &placed["compared"];
             assert_eq!(figures["offered_per_second"], 200.0, "{placed}");
             assert!(figures["served"].as_f64().unwrap() > 0.0, "{placed}");
-            assert!(figures["host_us_per_rpc"].as_f64().unwrap() > 0.0, "{placed}");
+            for name in ["total_us_per_rpc", "host_us_per_rpc"] {
+                assert!(figures[name].as_f64().unwrap() > 0.0, "{name}: {placed}");
+            }
         }
     }
     for file in ["report.html", "points.csv", "points.jsonl"] {

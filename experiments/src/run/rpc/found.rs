@@ -100,6 +100,8 @@ struct Figures {
     served: f64,
     get_p50_us: f64,
     get_p99_us: f64,
+    /// The host and the agents, all threads but the generator's: handlers, looking for work, wake-ups. None where simulated.
+    total_us_per_rpc: Option<f64>,
     /// The host's workers, handlers included, looking for work not.
     host_us_per_rpc: f64,
     /// Of that, what is not the service of GETs and RANGEs: RPC stub or stack, and switches.
@@ -120,7 +122,8 @@ struct Figures {
 impl Figures {
     fn of(point: &Measured, workers: usize) -> Figures {
         let Measured { open, used, .. } = point;
-        let Used { wall_ns, worked, host_ns, stalled_ns, agents_ns, generator_ns } = *used;
+        let Used { wall_ns, worked, total_ns, host_ns, stalled_ns, agents_ns, generator_ns } =
+            *used;
         let per_call = |ns: u64| ns as f64 / 1e3 / worked.calls.max(1) as f64;
         let by_wall = |ns: u64| ns as f64 / wall_ns.max(1) as f64;
         let get = open.point.latency("GET").copied().unwrap_or_default();
@@ -130,6 +133,7 @@ impl Figures {
             served: open.point.served(),
             get_p50_us: get.p50_ns as f64 / 1e3,
             get_p99_us: get.p99_ns as f64 / 1e3,
+            total_us_per_rpc: total_ns.map(per_call),
             host_us_per_rpc: per_call(host_ns),
             host_beside_service_us_per_rpc: per_call(host_ns) - per_call(worked.ns),
             agent_us_per_rpc: per_call(agents_ns),
@@ -447,6 +451,7 @@ pub fn table(result: &RunResult) -> String {
         "vs first",
         &at,
         "GET p99\nus",
+        "all CPU\nus/RPC",
         "host us\n/RPC",
         "besides\nservice",
         "agent us\n/RPC",
@@ -473,6 +478,7 @@ pub fn table(result: &RunResult) -> String {
             let latencies = [ns(figures.get_p50_us), ns(figures.get_p99_us)];
             row.extend(latencies.map(|figure| marked(figure, valid)));
             let costs = [
+                figures.total_us_per_rpc,
                 Some(figures.host_us_per_rpc),
                 Some(figures.host_beside_service_us_per_rpc),
                 Some(figures.agent_us_per_rpc),

@@ -90,6 +90,8 @@ pub struct Used {
     pub wall_ns: u64,
     /// GETs and RANGEs that were served, and their service.
     pub worked: Worked,
+    /// Of all threads of the host and the agents, but for the generator's. None where it is not modelled.
+    pub total_ns: Option<u64>,
     /// Of the host's workers: all but looking for work and sleeping.
     pub host_ns: u64,
     /// Time that the host's workers were ready, and others ran on their CPUs. None where it is not modelled.
@@ -262,9 +264,12 @@ impl Serving {
         for agent in &self.agents {
             agents_ns += cpu_time::cpu_ns(agent.pid().as_raw_pid().unsigned_abs(), "").unwrap_or(0);
         }
-        let generator_ns = Some(cpu::thread_cpu_time_ns());
+        let process_ns = cpu_time::cpu_ns(me, "").map_err(Failure::Cannot)?;
+        let generator_ns = cpu::thread_cpu_time_ns();
+        let total_ns = Some(process_ns.saturating_sub(generator_ns) + agents_ns);
         let worked = self.store.worked();
-        Ok(Used { wall_ns, worked, host_ns, stalled_ns, agents_ns, generator_ns })
+        let generator_ns = Some(generator_ns);
+        Ok(Used { wall_ns, worked, total_ns, host_ns, stalled_ns, agents_ns, generator_ns })
     }
 
     /// Ends it, and says what went wrong.
@@ -285,6 +290,7 @@ impl Used {
         Used {
             wall_ns: self.wall_ns - before.wall_ns,
             worked: self.worked.since(before.worked),
+            total_ns: since(self.total_ns, before.total_ns),
             host_ns: self.host_ns.saturating_sub(before.host_ns),
             stalled_ns: since(self.stalled_ns, before.stalled_ns),
             agents_ns: self.agents_ns.saturating_sub(before.agents_ns),

@@ -276,6 +276,7 @@ impl<'a> Simulated<'a> {
         Used {
             wall_ns: load.end().0,
             worked: Worked { calls: calls.round() as u64, ns: (calls * each).round() as u64 },
+            total_ns: None,
             host_ns: (delta.cores_ns - delta.parked_ns - delta.polling_ns).max(0.0).round() as u64,
             stalled_ns: None,
             agents_ns: outcome.usage.agent.0 + stack_time.0,

@@ -140,7 +140,8 @@ fn the_keys_are_those_of_a_native_run() {
     let equal = Equal::Cores;
     let system = Simulated::new(&scenario, &scenario.variants[0], equal).unwrap();
     let mut measured = system.run(20_000.0, None).unwrap();
-    measured.used = Used { stalled_ns: Some(1), generator_ns: Some(1), ..measured.used };
+    let (total_ns, stalled_ns, generator_ns) = (Some(1), Some(1), Some(1));
+    measured.used = Used { total_ns, stalled_ns, generator_ns, ..measured.used };
     let row = Row { points: vec![measured], ..Row::new(system.stack, &system.seats) };
     let limits = limits(&scenario);
     let native = RunResult {
