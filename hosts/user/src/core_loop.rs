@@ -144,11 +144,15 @@ impl Core {
         self.mine().tid.store(self.tid, Ordering::Relaxed);
         let mut now = clock.now();
         while !self.shared.stop.load(Ordering::Relaxed) {
+            // Before the epoch: where the host decides, the core has left the window of the agent before. A window takes the end of
+            // one run only, until it is polled.
+            let mut mode = self.shared.mode();
             if self.must_adopt() {
                 self.adopt();
+                mode = self.shared.mode();
             }
             self.fire_timers(now);
-            match self.next(now) {
+            match self.next(mode, now) {
                 Next::Run(run) => {
                     bump(&counters.switches, 1);
                     if counters.switches.load(Ordering::Relaxed).is_multiple_of(PUBLISH_EVERY) {
@@ -217,8 +221,8 @@ impl Core {
     }
 
     #[inline]
-    fn next(&self, now: Nanos) -> Next<Run> {
-        match self.shared.mode() {
+    fn next(&self, mode: Mode, now: Nanos) -> Next<Run> {
+        match mode {
             Mode::Agent => self.next_from_agent(now),
             Mode::Fallback => self.next_from_fallback(now),
         }

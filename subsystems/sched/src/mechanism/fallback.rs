@@ -38,10 +38,11 @@ impl Fallback {
         }
     }
 
-    /// The side that decides now. Others may switch it at the same time.
+    /// The side that decides now. Others may switch it at the same time. Who sees [`Mode::Fallback`] sees what came before
+    /// [`Fallback::enter`].
     #[inline]
     pub fn mode(&self) -> Mode {
-        if self.agent_decides.load(Ordering::Relaxed) { Mode::Agent } else { Mode::Fallback }
+        if self.agent_decides.load(Ordering::Acquire) { Mode::Agent } else { Mode::Fallback }
     }
 
     /// From now on an agent decides. Its snapshot tells it of the threads that wait here.
@@ -57,7 +58,7 @@ impl Fallback {
     /// million times for each time this does: `barrier` executes one on every thread of the process.
     pub fn enter<T>(&self, table: &Table<T>, barrier: impl FnOnce()) {
         self.waiting().clear();
-        self.agent_decides.store(false, Ordering::Relaxed);
+        self.agent_decides.store(false, Ordering::Release);
         barrier();
         for waiting in table.runnable() {
             self.waiting().push_back(waiting);
