@@ -73,7 +73,9 @@ fn every_placement_starts_serves_and_ends() {
         if placed["same_system_as"].is_null() {
             let figures = &placed["compared"];
             assert_eq!(figures["offered_per_second"], 200.0, "{placed}");
-            assert!(figures["served"].as_f64().unwrap() > 0.0, "{placed}");
+            // An agent that other processes keep from its CPU is turned out, and then nobody is served: no result.
+            let is_result = output.status.code() == Some(0) || figures["valid"] == true;
+            assert!(figures["served"].as_f64().unwrap() > 0.0 || !is_result, "{placed}");
             for name in ["total_us_per_rpc", "host_us_per_rpc"] {
                 assert!(figures[name].as_f64().unwrap() > 0.0, "{name}: {placed}");
             }

@@ -9,7 +9,7 @@ use super::seats::{Equal, Seats, twin};
 use super::serving::{Measured, Used};
 use crate::run::point::for_report;
 use crate::run::system::Delta;
-use crate::run::verdict::{put_saturations, saturation};
+use crate::run::verdict::{Try, put_saturations, saturation};
 use crate::scenario::{Rpc, RpcPlacement, Stack};
 use wave_lab::table as empty_table;
 use wave_report::RunResult;
@@ -157,6 +157,12 @@ impl<'a> Row<'a> {
         self.points.iter().map(|point| point.open.point.clone()).collect()
     }
 
+    /// Whether the variant serves nobody. Points that other processes disturbed do not tell: they may have kept an agent
+    /// from its CPU until the watchdog turned it out.
+    pub fn answers_nobody(&self) -> bool {
+        answers_nobody(&self.points)
+    }
+
     /// Its saturation, or why that is not known.
     fn saturation(&self, limits: &Limits) -> Result<Option<f64>, String> {
         saturation(&self.measured(), limits)
@@ -239,6 +245,11 @@ impl<'a> Row<'a> {
         put_saturations(&mut result, &self.measured(), limits, &all_limits(limits));
         result
     }
+}
+
+fn answers_nobody<T: Try>(points: &[T]) -> bool {
+    let served = points.iter().any(|point| point.point().done > 0);
+    !served && points.iter().any(|point| point.disturbance().is_none())
 }
 
 impl Placed {
@@ -513,6 +524,8 @@ pub fn table(result: &RunResult) -> String {
 
 #[cfg(test)]
 mod tests {
+    use wave_workloads::grpc::load::{Answers, Open};
+
     use super::*;
 
     #[test]
@@ -520,5 +533,40 @@ mod tests {
         assert_eq!(near(500_000, 1_000_000), None);
         let (what, how) = near(501_000, 1_000_000).unwrap();
         assert!(what.contains("below 501 us") && how.contains("limit of 1000 us"), "{what}: {how}");
+    }
+
+    /// A point with these calls that ended with OK, and what disturbed it.
+    fn point(done: u64, disturbed: Option<&str>) -> Measured {
+        let point = measured::Point {
+            offered_per_second: 200.0,
+            achieved_per_second: 0.0,
+            sent: 80,
+            done,
+            set_aside: 0,
+            refused: 0,
+            duration_s: 0.4,
+            classes: Vec::new(),
+            generator: measured::GeneratorLag {
+                lag_p50_ns: 0,
+                lag_p99_ns: 0,
+                lag_max_ns: 0,
+                valid: true,
+                why_invalid: None,
+            },
+        };
+        let disturbed = disturbed.map(str::to_owned);
+        let open = Open { point, answers: Answers::default() };
+        let (used, other_tries, broken) = (Used::default(), Vec::new(), None);
+        Measured { open, used, disturbed, other_tries, broken }
+    }
+
+    /// CI, busy machine: the watchdog had turned out an agent without a CPU, and the run failed its check.
+    #[test]
+    fn a_variant_whose_points_were_all_disturbed_is_not_said_to_answer_nobody() {
+        let disturbed = || point(0, Some("disturbed: other processes used 1.00 of its CPUs"));
+        assert!(!answers_nobody(&[disturbed(), disturbed()]));
+        assert!(answers_nobody(&[disturbed(), point(0, None)]));
+        assert!(!answers_nobody(&[point(1, None), point(0, None)]));
+        assert!(!answers_nobody::<Measured>(&[]));
     }
 }

@@ -147,7 +147,7 @@ pub fn run(
         facts,
         extra: found::extra(scenario, &rows, equal, &twins, &limits),
     };
-    let failed = rows.iter().filter(|row| row.measured().iter().all(|point| point.done == 0));
+    let failed = rows.iter().filter(|row| row.answers_nobody());
     let failed = failed.map(|row| format!("{} answered no call", row.stack.name)).collect();
     Ok(Finished { result, failed })
 }
