@@ -18,7 +18,7 @@ use crate::notes::NotesFrom;
 use crate::pin::pin;
 use crate::record::record_to;
 use crate::registry::Registry;
-use crate::run::{Exit, Seat, run_with};
+use crate::run::{Exit, Seat, run_with, serve};
 
 /// What an agent is told.
 #[derive(Args, Clone, Debug)]
@@ -142,6 +142,27 @@ pub fn execute_with(registry: &Registry, args: &AgentArgs, front: impl ThreadFro
         return fail(2, "--notes-from is for a scheduler without a front in its agent");
     }
     decide(registry, args, front)
+}
+
+/// The whole of an agent with the front that `make` makes, once its threads run on the agent's CPU: decides for a host beside it
+/// if one is named, and otherwise gives it the thread. Ends when the front has ended.
+///
+/// # Errors
+/// `make`'s: an exit code, and why there is no front.
+pub fn serve_beside<F: ThreadFront>(
+    registry: &Registry,
+    args: &AgentArgs,
+    make: impl FnOnce() -> Result<F, (u8, String)>,
+) -> Result<ExitCode, (u8, String)> {
+    if let Some(left) = args.begin(registry) {
+        return Ok(left);
+    }
+    let mut front = make()?;
+    if args.has_host() {
+        return Ok(execute_with(registry, args, &mut front));
+    }
+    serve(&mut front);
+    front.failure().map_or(Ok(ExitCode::SUCCESS), |why| Err((2, why)))
 }
 
 /// Attaches, and decides with this front beside.

@@ -30,7 +30,7 @@ mod run;
 
 pub use attach::{AttachError, Attached, HostBell, HostLine, OwnBell, attach, attach_rpc};
 pub use attacher::Attacher;
-pub use command::{AgentArgs, TURNED_OUT, execute, execute_with, fail, main_with};
+pub use command::{AgentArgs, TURNED_OUT, execute, execute_with, fail, main_with, serve_beside};
 pub use device::{DeviceError, DeviceLine, attach_device};
 pub use front::ThreadFront;
 pub use notes::NotesFrom;

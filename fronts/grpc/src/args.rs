@@ -16,23 +16,23 @@ use crate::limits::Limits;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "RPCs")]
 pub struct RpcArgs {
-    /// Terminate gRPC for the host that serves RPCs at this socket. The agent listens also while there is none, and attaches as
+    /// Take requests for the host that serves RPCs at this socket: by gRPC (--listen). The agent listens also while there is none, and attaches as
     /// soon as there is. Beside --attach or --device one agent does both, and its scheduler hears of each request.
-    #[arg(long, value_name = "SOCKET", requires = "listen", conflicts_with = "notes_from")]
+    #[arg(long, value_name = "SOCKET", requires = "clients", conflicts_with = "notes_from")]
     pub rpc: Option<PathBuf>,
     /// Where clients connect; may be given several times.
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "rpc", value_parser = listen_address)]
+    #[arg(long, value_name = "ADDRESS:PORT", group = "clients", requires = "rpc", value_parser = listen_address)]
     pub listen: Vec<SocketAddr>,
     /// Which worker gets which call: rss, round-robin, jbsq, multi-queue or darc, with settings as in `jbsq:k=1`.
     #[arg(long, value_name = "NAME", default_value = "jbsq", requires = "rpc")]
     pub steer: String,
     /// Have these CPUs, as in 2-3, serve the connections (TCP, TLS, HTTP/2, gRPC), a thread on each: the agent's own core, which
     /// --cpu names, then only steers. Without it, one core does both.
-    #[arg(long, value_name = "LIST", requires = "rpc", value_parser = Cpus::parse)]
+    #[arg(long, value_name = "LIST", requires = "listen", value_parser = Cpus::parse)]
     pub connection_cpus: Option<Cpus>,
     /// Offer notes at this socket: a scheduler in another agent (`--notes-from`) then hears of each request that is handed to a thread.
     /// Not beside --attach or --device, where the scheduler is in this agent.
-    #[arg(long, value_name = "SOCKET")]
+    #[arg(long, value_name = "SOCKET", requires = "listen")]
     pub notes: Option<PathBuf>,
     /// What lies between this agent and that scheduler: shm, or a modelled link by name or cost file, which charges for it.
     #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
@@ -44,37 +44,37 @@ pub struct RpcArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// The largest message, in KiB, before and after compression; beyond: RESOURCE_EXHAUSTED.
-    #[arg(long, value_name = "KIB", default_value_t = 4096, requires = "rpc",
+    #[arg(long, value_name = "KIB", default_value_t = 4096, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub message_kib: u32,
     /// The largest request headers, in KiB; beyond: HTTP status 431.
-    #[arg(long, value_name = "KIB", default_value_t = 16, requires = "rpc",
+    #[arg(long, value_name = "KIB", default_value_t = 16, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=1024))]
     pub header_kib: u32,
     /// Connections at once. No address has more than it leaves to others; if there is no room, the connection that has been
     /// without a call for longest gets a GOAWAY.
-    #[arg(long, value_name = "N", default_value_t = 1024, requires = "rpc",
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub connections: u32,
     /// Calls at once on a connection; clients hold others back.
-    #[arg(long, value_name = "N", default_value_t = 128, requires = "rpc",
+    #[arg(long, value_name = "N", default_value_t = 128, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub streams: u32,
     /// Memory for all calls and messages, in MiB. No address holds more than it leaves to others; a call beyond that gets
     /// RESOURCE_EXHAUSTED.
-    #[arg(long, value_name = "MIB", default_value_t = 256, requires = "rpc",
+    #[arg(long, value_name = "MIB", default_value_t = 256, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 20))]
     pub held_mib: u32,
     /// After so many seconds without a new call a client is pinged, and dropped if it does not answer.
-    #[arg(long, value_name = "S", default_value_t = 60, requires = "rpc",
+    #[arg(long, value_name = "S", default_value_t = 60, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=86_400))]
     pub keepalive_s: u32,
     /// After so many seconds without a call a connection is told to go (GOAWAY).
-    #[arg(long, value_name = "S", default_value_t = 300, requires = "rpc",
+    #[arg(long, value_name = "S", default_value_t = 300, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=604_800))]
     pub idle_s: u32,
     /// How long open calls may go on after SIGTERM.
-    #[arg(long, value_name = "S", default_value_t = 10, requires = "rpc",
+    #[arg(long, value_name = "S", default_value_t = 10, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(0..=3600))]
     pub drain_s: u32,
 }

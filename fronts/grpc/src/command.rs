@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::{Args, Parser};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use wave_agent::{AgentArgs, Registry, Seat, ThreadFront, fail, serve};
+use wave_agent::{AgentArgs, Registry, Seat, fail, serve_beside};
 use wave_links::say;
 
 use crate::args::RpcArgs;
@@ -49,33 +49,23 @@ pub fn execute(registry: &Registry, args: &FrontArgs) -> ExitCode {
     if args.rpc.rpc.is_none() && (has_scheduler || args.agent.policies) {
         return wave_agent::execute(registry, &args.agent);
     }
-    // Before anything else is touched; the front's threads run on the agent's CPU, too.
-    if let Some(left) = args.agent.begin(registry) {
-        return left;
+    if args.rpc.rpc.is_none() {
+        return fail(2, NOWHERE);
     }
-    let mut front = match make_front(args) {
-        Ok(Some(front)) => front,
-        Ok(None) => return fail(2, NOWHERE),
-        Err((code, why)) => return fail(code, why),
-    };
-    if has_scheduler {
-        return wave_agent::execute_with(registry, &args.agent, &mut front);
-    }
-    match make_notes(args) {
-        Ok(notes) => notes.into_iter().for_each(|notes| front.offer_notes(notes)),
-        Err(why) => return fail(3, why),
-    }
-    serve(&mut front);
-    match front.failure() {
-        Some(why) => fail(2, why),
-        None => ExitCode::SUCCESS,
-    }
+    serve_beside(registry, &args.agent, || {
+        let mut front = make_front(args)?;
+        if !has_scheduler {
+            make_notes(args)?.into_iter().for_each(|notes| front.offer_notes(notes));
+        }
+        Ok(front)
+    })
+    .unwrap_or_else(|(code, why)| fail(code, why))
 }
 
-/// The front, if one is asked for; or an exit code, and why there is none.
-fn make_front(args: &FrontArgs) -> Result<Option<RpcFront>, (u8, String)> {
+/// The front; or an exit code, and why there is none.
+fn make_front(args: &FrontArgs) -> Result<RpcFront, (u8, String)> {
     let (seat, quiet) = (Seat::of(&args.agent), args.agent.quiet);
-    let Some(options) = args.rpc.options(seat, quiet) else { return Ok(None) };
+    let options = args.rpc.options(seat, quiet).ok_or_else(|| (2, NOWHERE.to_owned()))?;
     let descriptors = take_descriptors();
     let connections = options.limits.connections_for(descriptors);
     if connections < options.limits.connections as usize && !quiet {
@@ -92,7 +82,7 @@ fn make_front(args: &FrontArgs) -> Result<Option<RpcFront>, (u8, String)> {
             say!("wave agent: gRPC at {address}");
         }
     }
-    Ok(Some(front))
+    Ok(front)
 }
 
 /// Raises the limit of descriptors to the hard limit, and returns it.
@@ -104,11 +94,11 @@ fn take_descriptors() -> u64 {
 }
 
 /// Where a scheduler in another agent gets notes, if one is to.
-fn make_notes(args: &FrontArgs) -> Result<Option<NotesTo>, String> {
+fn make_notes(args: &FrontArgs) -> Result<Option<NotesTo>, (u8, String)> {
     let Some(socket) = &args.rpc.notes else { return Ok(None) };
     let link = &args.rpc.notes_link;
     let notes = NotesTo::new(socket, link.clone(), args.agent.quiet);
-    let notes = notes.map_err(|error| error.to_string())?;
+    let notes = notes.map_err(|error| (3, error.to_string()))?;
     if !args.agent.quiet {
         say!("wave agent: notes at {}, link {}", socket.display(), link.name());
     }

@@ -9,9 +9,8 @@ use http::Method;
 use http::request::Parts;
 use wave_core::agent::Step;
 use wave_core::clock::Nanos;
-use wave_core::control::Revoked;
 use wave_core::message::Subject;
-use wave_rpc::dispatch::{DispatchError, Event};
+use wave_rpc::dispatch::{Event, HostGone};
 use wave_rpc::service::Service;
 use wave_rpc::status::{Code, Status};
 use wave_rpc::window::Load;
@@ -33,32 +32,6 @@ use crate::slots::{Ready, Slots};
 
 /// Calls whose time is up that one step ends, at most.
 const EXPIRED_PER_STEP: usize = 64;
-
-/// Why a host is one no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HostGone {
-    /// It ended.
-    #[error("the host has ended")]
-    Ended,
-    /// It was asked to.
-    #[error("the host has turned this agent out")]
-    TurnedOut,
-    /// It read nonsense.
-    #[error(
-        "the host has turned this agent out: it read nonsense in this agent's part of the window; the host's \
-         output says what"
-    )]
-    Fault,
-    /// Coming back would only turn the other one out.
-    #[error("the host has turned to another agent")]
-    Replaced,
-    /// It hung up.
-    #[error("the host has gone")]
-    HungUp,
-    /// It writes nonsense.
-    #[error("turning away from the host, because its window makes no sense: {0}")]
-    Nonsense(#[from] DispatchError),
-}
 
 /// All calls.
 pub struct Engine {
@@ -194,13 +167,7 @@ impl Engine {
     /// Why the host has gone, as far as the host says; otherwise it hung up.
     pub fn why(&self) -> HostGone {
         let own = self.shared.host.as_ref().and_then(Host::own);
-        match own.and_then(|own| own.dispatch.revoked()) {
-            Some(Revoked::Replaced) => HostGone::Replaced,
-            Some(Revoked::Ended) => HostGone::Ended,
-            Some(Revoked::TurnedOut) => HostGone::TurnedOut,
-            Some(Revoked::Fault) => HostGone::Fault,
-            None => HostGone::HungUp,
-        }
+        own.map_or(HostGone::HungUp, |own| own.dispatch.why_gone())
     }
 
     /// The host is no more: its calls are answered at once.

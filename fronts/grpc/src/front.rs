@@ -25,13 +25,13 @@ use wave_core::layout::{CORES_MAX, Config};
 use wave_core::settings::PolicyError;
 use wave_links::say;
 use wave_links::socket::SocketError;
-use wave_rpc::dispatch::{Counts, Dispatch};
+use wave_rpc::dispatch::{Counts, Dispatch, HostGone};
 use wave_rpc::steer;
 
 use crate::admission::Admission;
 use crate::connect::{self, Door, Place};
 use crate::cores::{self, Common, CoreThread};
-use crate::engine::{Engine, HostGone};
+use crate::engine::Engine;
 use crate::host::Own;
 use crate::in_turns::in_turns;
 use crate::limits::Limits;

@@ -57,7 +57,6 @@ mod tls;
 
 pub use args::{RpcArgs, listen_address};
 pub use command::{FrontArgs, execute, main_with};
-pub use engine::HostGone;
 pub use front::{Ender, FrontError, RpcFront, RpcOptions};
 pub use limits::Limits;
 pub use notes::NotesTo;

@@ -12,10 +12,11 @@ use wave_core::agent::{Front, Step};
 use wave_core::clock::Nanos;
 use wave_core::link::Waiter;
 use wave_core::policy::{Note, Progress};
+use wave_rpc::dispatch::HostGone;
 
 use super::{Line, RpcFront};
 use crate::cores::CoreThread;
-use crate::engine::{Engine, HostGone};
+use crate::engine::Engine;
 use crate::host::Host;
 use crate::lanes::ROOM_EVERY;
 use crate::notes::NotesTo;

@@ -72,3 +72,29 @@ pub enum DispatchError {
         call: Subject,
     },
 }
+
+/// Why a front has lost its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostGone {
+    /// It ended.
+    #[error("the host has ended")]
+    Ended,
+    /// It was asked to.
+    #[error("the host has turned this agent out")]
+    TurnedOut,
+    /// It read nonsense.
+    #[error(
+        "the host has turned this agent out: it read nonsense in this agent's part of the window; the host's \
+         output says what"
+    )]
+    Fault,
+    /// Coming back would only turn the other one out.
+    #[error("the host has turned to another agent")]
+    Replaced,
+    /// It hung up.
+    #[error("the host has gone")]
+    HungUp,
+    /// It writes nonsense.
+    #[error("turning away from the host, because its window makes no sense: {0}")]
+    Nonsense(#[from] DispatchError),
+}

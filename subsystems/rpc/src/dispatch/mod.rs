@@ -33,7 +33,7 @@ use wave_core::waiting::Heap;
 
 pub use self::calls::Arrival;
 use self::calls::{Calls, Place, Standing};
-pub use self::error::{DispatchError, Refused};
+pub use self::error::{DispatchError, HostGone, Refused};
 pub use self::event::Event;
 use self::waiting::Tally;
 use crate::boxes::{Frame, Inbox, Outbox};
@@ -294,10 +294,16 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         }
     }
 
-    /// Why the host has revoked this incarnation, if it has and says so. One that was replaced is not to come back.
-    pub fn revoked(&self) -> Option<Revoked> {
+    /// Why the host has gone, as far as its window says; otherwise it hung up. An agent that was replaced is not to come back.
+    pub fn why_gone(&self) -> HostGone {
         let nic = self.port.window(home_of(Side::Agent));
-        Revoked::from_word(nic.load(self.layout.incarnation, 0)).ok().flatten()
+        match Revoked::from_word(nic.load(self.layout.incarnation, 0)) {
+            Ok(Some(Revoked::Replaced)) => HostGone::Replaced,
+            Ok(Some(Revoked::Ended)) => HostGone::Ended,
+            Ok(Some(Revoked::TurnedOut)) => HostGone::TurnedOut,
+            Ok(Some(Revoked::Fault)) => HostGone::Fault,
+            Ok(None) | Err(_) => HostGone::HungUp,
+        }
     }
 
     /// Says that the agent is about to sleep. Step once more after it, and if that finds nothing, wait for the doorbell; then
