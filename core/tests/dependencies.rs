@@ -36,23 +36,34 @@ fn may_use(from: &str, to: &str) -> bool {
     let layer = |place: &str| place.split('/').next().unwrap_or_default().to_owned();
     let (from, to) = (layer(from), layer(to));
     let allowed: &[&str] = match from.as_str() {
-        "core" | "workloads" => &[],
+        "core" | "clients" => &[],
+        // What its loads are sent by.
+        "workloads" => &["clients"],
         "subsystems" | "links" => &["core"],
         "agent" => &["core", "links", "subsystems"],
-        "fronts" => &["core", "links", "subsystems", "agent"],
+        "fronts" => &["core", "links", "subsystems", "agent", "clients"],
         "hosts" => &["core", "links", "subsystems"],
         "lab" => &["core", "links", "subsystems", "agent"],
         // A subsystem of a user's.
         "docs" => &["core", "agent"],
         "report" => &["workloads", "lab"],
-        "experiments" => {
-            &["core", "links", "subsystems", "agent", "hosts", "workloads", "lab", "report"]
-        }
+        "experiments" => &[
+            "core",
+            "links",
+            "subsystems",
+            "agent",
+            "clients",
+            "hosts",
+            "workloads",
+            "lab",
+            "report",
+        ],
         "benches" | "cli" => &[
             "core",
             "links",
             "subsystems",
             "agent",
+            "clients",
             "fronts",
             "hosts",
             "workloads",

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use wave_agent::Registry;
 use wave_grpc::FrontArgs;
+use wave_udp::UdpArgs;
 
 /// An agent, or one that takes over.
 #[derive(Args, Debug)]
@@ -18,6 +19,7 @@ use wave_grpc::FrontArgs;
   wave agent --device /dev/shm/nic             as a NIC, for cargo xtask vm run --nic /dev/shm/nic
   wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host that serves there
   wave agent --rpc /tmp/kv.sock --listen 0.0.0.0:50051 --cpu 1 --connection-cpus 2-4      with cores for connections
+  wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052          requests in datagrams for that host
 
 The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
 Exit codes: 0 the host ended or another agent took over, or SIGTERM ended one for RPCs; 2 bad arguments; 3 it could
@@ -28,7 +30,16 @@ pub struct AgentCommand {
     #[command(subcommand)]
     replace: Option<Replace>,
     #[command(flatten)]
-    agent: FrontArgs,
+    agent: Fronts,
+}
+
+/// An agent, and what it takes requests by.
+#[derive(Args, Clone, Debug)]
+struct Fronts {
+    #[command(flatten)]
+    grpc: FrontArgs,
+    #[command(flatten)]
+    udp: UdpArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -42,7 +53,7 @@ enum Replace {
     ///
     /// With --rpc the host turns to the new agent, and the old one tells its clients to go, and
     /// leaves. Until then it listens, so --listen has to name another address than the old one's.
-    Replace(FrontArgs),
+    Replace(Fronts),
 }
 
 /// Runs the agent until it has to leave.
@@ -51,5 +62,9 @@ pub fn execute(command: AgentCommand) -> ExitCode {
         Some(Replace::Replace(args)) => args,
         None => command.agent,
     };
-    wave_grpc::execute(&Registry::shipped(), &args)
+    let (registry, FrontArgs { agent, rpc }) = (Registry::shipped(), &args.grpc);
+    match args.udp.options(rpc.rpc.as_ref(), &rpc.steer, agent) {
+        Some(options) => wave_udp::execute(&registry, agent, options),
+        None => wave_grpc::execute(&registry, &args.grpc),
+    }
 }

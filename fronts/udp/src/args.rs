@@ -1,0 +1,58 @@
+//! The command line's part about datagrams.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Args;
+use wave_agent::{AgentArgs, Registry, Seat, fail, serve_beside};
+use wave_links::say;
+
+use crate::front::{FrontError, UdpFront, UdpOptions};
+
+/// What an agent is told of requests in datagrams.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Requests in datagrams")]
+pub struct UdpArgs {
+    /// Take requests in datagrams here for the host of --rpc, as docs/guide/udp.md says, instead of gRPC.
+    #[arg(long, value_name = "ADDRESS:PORT", group = "clients", requires = "rpc")]
+    pub udp: Option<SocketAddr>,
+    /// Also take datagrams from addresses of the public internet. Requests are neither encrypted nor authenticated.
+    #[arg(long, requires = "udp")]
+    pub udp_public: bool,
+}
+
+impl UdpArgs {
+    /// What a front is made of, if there is to be one.
+    pub fn options(
+        &self,
+        host: Option<&PathBuf>,
+        steer: &str,
+        agent: &AgentArgs,
+    ) -> Option<UdpOptions> {
+        Some(UdpOptions {
+            host: host?.clone(),
+            address: self.udp?,
+            takes_public: self.udp_public,
+            steer: steer.to_owned(),
+            seat: Seat::of(agent),
+            quiet: agent.quiet,
+        })
+    }
+}
+
+/// Takes requests in datagrams for a host, beside a scheduler or alone, until it is told to end.
+pub fn execute(registry: &Registry, agent: &AgentArgs, options: UdpOptions) -> ExitCode {
+    serve_beside(registry, agent, || {
+        let quiet = options.quiet;
+        let front = UdpFront::new(options, Instant::now()).map_err(|error| {
+            (if matches!(error, FrontError::Steer(_)) { 2 } else { 3 }, error.to_string())
+        })?;
+        if !quiet {
+            say!("wave agent: datagrams at {}", front.address());
+        }
+        Ok(front)
+    })
+    .unwrap_or_else(|(code, why)| fail(code, why))
+}

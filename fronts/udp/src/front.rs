@@ -1,0 +1,561 @@
+//! The front: one socket, and the host that it finds, loses and finds again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_agent::{Attached, Attacher, HostBell, HostLine, OwnBell, Seat, ThreadFront, attach_rpc};
+use wave_core::agent::{Front, Step};
+use wave_core::clock::Nanos;
+use wave_core::layout::{CORES_MAX, Config};
+use wave_core::link::{Doorbell, Waiter};
+use wave_core::message::Subject;
+use wave_core::policy::{Note, Progress};
+use wave_core::settings::PolicyError;
+use wave_links::socket::SocketError;
+use wave_links::{AnyPort, EventFd, say};
+use wave_rpc::dispatch::{Arrival, Dispatch, Event, HostGone, Refused};
+use wave_rpc::service::Method;
+use wave_rpc::steer;
+use wave_udp_client::wire::{Header, IDEMPOTENT, MESSAGE_MAX, Status};
+
+use crate::counts::{Counts, Fate};
+use crate::door::{Door, Verdict, reply};
+use crate::senders::{Ended, SenderId};
+use crate::socket::{Datagram, Socket};
+
+/// How often it is looked whether the host has gone.
+const LIFE_CHECK: Nanos = Nanos::from_millis(50);
+/// How often the socket is looked at where nothing came the last time.
+const LOOK_EVERY: Nanos = Nanos::from_micros(2);
+/// How long requests may go on after SIGTERM.
+const DRAIN: Nanos = Nanos::from_millis(10_000);
+/// How often it is said that datagrams were dropped, at most.
+const SAY_EVERY: Nanos = Nanos::from_millis(10_000);
+/// While replies wait for the kernel, how often it is tried.
+const ROOM_EVERY: Nanos = Nanos::from_millis(1);
+
+/// What a front is made of.
+#[derive(Clone, Debug)]
+pub struct UdpOptions {
+    /// The socket of the host that serves.
+    pub host: PathBuf,
+    /// Where datagrams come.
+    pub address: SocketAddr,
+    /// Also from the public internet.
+    pub takes_public: bool,
+    /// The steering policy, as text ([`steer`]).
+    pub steer: String,
+    /// How its core waits for work.
+    pub seat: Seat,
+    /// Say nothing but errors.
+    pub quiet: bool,
+}
+
+/// Why there is no front.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    /// The steering policy.
+    #[error(transparent)]
+    Steer(#[from] PolicyError),
+    /// Where the host is to be.
+    #[error(transparent)]
+    Host(#[from] SocketError),
+    /// The address.
+    #[error("cannot take datagrams at {address}: {error}")]
+    Bind {
+        /// Which.
+        address: SocketAddr,
+        /// What is wrong with it.
+        error: io::Error,
+    },
+    /// A descriptor, or a signal's handler.
+    #[error("cannot wait for work: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Ends a front.
+#[derive(Clone, Debug)]
+pub struct Ender {
+    ends: Arc<AtomicBool>,
+    bell: Arc<EventFd>,
+}
+
+impl Ender {
+    /// Asks it to end, as SIGTERM does: new requests are refused, and those that are open may end.
+    pub fn end(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.bell.ring();
+    }
+}
+
+/// A request that a worker has, or will have.
+#[derive(Clone, Debug)]
+struct Open {
+    sender: SenderId,
+    to: SocketAddr,
+    header: Header,
+    /// A reply that came before its status.
+    message: Option<Bytes>,
+}
+
+/// A host that is attached.
+struct Host {
+    dispatch: Dispatch<AnyPort, HostBell>,
+    line: HostLine,
+    bell: OwnBell,
+    methods: Vec<Method>,
+    /// By the ids of calls.
+    open: Vec<Option<Open>>,
+    looked: Nanos,
+}
+
+/// Requests in datagrams, on this agent's core.
+pub struct UdpFront {
+    socket: Socket,
+    address: SocketAddr,
+    door: Door,
+    host: Option<Host>,
+    attacher: Attacher<Attached>,
+    /// Rung when a host was found, or the front is to end.
+    ready: Arc<EventFd>,
+    ends: Arc<AtomicBool>,
+    drains_until: Option<Nanos>,
+    /// An agent's that shares the core.
+    other: Option<OwnedFd>,
+    events: Vec<Event>,
+    looked: Nanos,
+    due: Option<Nanos>,
+    has_more: bool,
+    parks: bool,
+    said: (Nanos, u64),
+    options: UdpOptions,
+    start: Instant,
+    /// What is wrong with the steering policy's settings for the host that was found.
+    unfit: Option<PolicyError>,
+}
+
+impl UdpFront {
+    /// Binds the socket, and begins to look for the host. `start` is where the agent's clock began.
+    ///
+    /// # Errors
+    /// The policy, the address, the host's socket, or the system.
+    pub fn new(options: UdpOptions, start: Instant) -> Result<UdpFront, FrontError> {
+        // Before anything else is touched: some host could have it.
+        let largest = Config { subjects: 1, ..Config::coherent(CORES_MAX as u16) };
+        steer::by_name(&options.steer, &largest)?;
+        let bad = |error| FrontError::Bind { address: options.address, error };
+        let socket = Socket::bind(options.address).map_err(bad)?;
+        let address = socket.address().map_err(bad)?;
+        let ready = Arc::new(EventFd::new()?);
+        let ends = Arc::<AtomicBool>::default();
+        for signal in [SIGTERM, SIGINT] {
+            signal_hook::flag::register(signal, Arc::clone(&ends))?;
+        }
+        let bell = Arc::clone(&ready);
+        let host = options.host.clone();
+        let attacher = Attacher::new(host, attach_rpc, move || bell.ring(), options.quiet)?;
+        Ok(UdpFront {
+            socket,
+            address,
+            door: Door::new(options.takes_public),
+            host: None,
+            attacher,
+            ready,
+            ends,
+            drains_until: None,
+            other: None,
+            events: Vec::new(),
+            looked: Nanos(0),
+            due: None,
+            has_more: false,
+            parks: false,
+            said: (Nanos(0), 0),
+            options,
+            start,
+            unfit: None,
+        })
+    }
+
+    /// Where datagrams come.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// By which another thread ends it.
+    pub fn ender(&self) -> Ender {
+        Ender { ends: Arc::clone(&self.ends), bell: Arc::clone(&self.ready) }
+    }
+
+    /// What became of datagrams.
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.door.counts;
+        let [overflow, unsent] = self.socket.lost();
+        counts.set(Fate::Overflow, overflow);
+        counts.set(Fate::Unsent, unsent);
+        counts
+    }
+
+    fn look_after_host(&mut self, now: Nanos) {
+        match &mut self.host {
+            None => {
+                if let Some(attached) = self.attacher.take() {
+                    self.attach(now, attached);
+                }
+            }
+            Some(host) if now.since(host.looked) >= LIFE_CHECK => {
+                host.looked = now;
+                if host.line.hung_up() {
+                    let why = host.dispatch.why_gone();
+                    self.lose_host(now, why);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn attach(&mut self, now: Nanos, attached: Attached) {
+        let Attached { layout, port, host_bells, own_bell, link, connection } = attached;
+        let config = layout.config;
+        let steering = match steer::by_name(&self.options.steer, &config) {
+            Ok(steering) => steering,
+            Err(error) => {
+                self.unfit = Some(error);
+                return self.ends.store(true, Ordering::Relaxed);
+            }
+        };
+        let mut dispatch = Dispatch::new(layout, port, host_bells, steering);
+        dispatch.announce();
+        self.host = Some(Host {
+            dispatch,
+            line: connection,
+            bell: own_bell,
+            methods: Vec::new(),
+            open: vec![None; config.subjects as usize],
+            looked: now,
+        });
+        if !self.options.quiet {
+            say!(
+                "wave agent: `{}` steers to {} workers of {}, up to {} requests, link {link}",
+                self.options.steer,
+                config.cores,
+                self.options.host.display(),
+                config.subjects,
+            );
+        }
+    }
+
+    /// What its requests came to is unknown, unless it does not matter.
+    fn lose_host(&mut self, now: Nanos, gone: HostGone) {
+        let Some(host) = self.host.take() else { return };
+        for open in host.open.into_iter().flatten() {
+            let Open { sender, to, header, .. } = open;
+            let senders = &mut self.door.senders;
+            let (status, is_wanted) = if header.has(IDEMPOTENT) {
+                (Status::UNAVAILABLE, senders.take_back(sender, header.id))
+            } else {
+                let status = Status::OUTCOME_UNKNOWN;
+                let ended = Ended { is_refused: false, status, message: Bytes::new() };
+                (status, senders.end(sender, header.id, ended))
+            };
+            if is_wanted {
+                let (incarnation, cookie) = (header.incarnation, header.cookie);
+                let header = Header { incarnation, cookie, ..reply(&header, status) };
+                self.socket.push(to, header.encode(), Bytes::new());
+            }
+        }
+        if matches!(gone, HostGone::Replaced) {
+            if !self.options.quiet {
+                say!("wave agent: {gone}; leaving");
+            }
+            self.ends.store(true, Ordering::Relaxed);
+            self.drains_until = Some(now);
+            return;
+        }
+        if !self.options.quiet || matches!(gone, HostGone::Nonsense(_) | HostGone::Fault) {
+            say!("wave agent: {gone}; requests are answered UNAVAILABLE until there is one again");
+        }
+        self.attacher.begin();
+    }
+
+    /// Takes a batch of datagrams. Whether there were any.
+    fn receive(&mut self, now: Nanos) -> bool {
+        let UdpFront { socket, door, host, ends, .. } = self;
+        let ends = ends.load(Ordering::Relaxed);
+        let mut answers = Vec::new();
+        let received = socket.receive(|datagram| {
+            let Datagram::Whole(from, bytes) = datagram else {
+                door.counts.add(Fate::Received);
+                door.counts.add(Fate::Long);
+                return;
+            };
+            let verdict = match door.judge(now, from, bytes) {
+                Verdict::Request(sender, header, message) => begin(
+                    door,
+                    host.as_mut().filter(|_| !ends),
+                    now,
+                    sender,
+                    from,
+                    &header,
+                    message,
+                ),
+                verdict => verdict,
+            };
+            if let Verdict::Answer(header, message) = verdict {
+                answers.push((from, header, message));
+            }
+        });
+        let open = self.host.as_ref().map_or(0, |host| host.dispatch.open());
+        for (to, header, message) in answers {
+            self.socket.push(to, Header { work: open, ..header }.encode(), message);
+        }
+        match received {
+            Ok(any) => any,
+            Err(error) => {
+                say!("wave agent: datagrams: {error}");
+                false
+            }
+        }
+    }
+
+    /// One round with the host: what workers answered, and requests handed over.
+    fn step_host(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Step {
+        let Some(host) = &mut self.host else { return Step::Idle(None) };
+        let stepped = host.dispatch.step(now, &mut self.events);
+        notes.extend(host.dispatch.take_notes().map(|request| request.to_note()));
+        for event in self.events.drain(..) {
+            match event {
+                Event::Service(service) => host.methods = service.methods,
+                Event::Message { call, message, end, .. } => {
+                    if end {
+                        finish(
+                            &mut self.socket,
+                            &mut self.door,
+                            host,
+                            call,
+                            Status::OK,
+                            Some(message),
+                        );
+                    } else if let Some(Some(open)) = host.open.get_mut(call.id as usize) {
+                        host.dispatch.grant(call, message.len() as u32);
+                        open.message = Some(message);
+                    }
+                }
+                Event::Status { call, status, .. } | Event::Stopped { call, status } => {
+                    let code = Status(status.code as u8);
+                    let text = (code != Status::OK).then(|| Bytes::from(status.message));
+                    finish(&mut self.socket, &mut self.door, host, call, code, text);
+                }
+                Event::Headers { .. } | Event::Taken { .. } => {}
+            }
+        }
+        match stepped {
+            Ok(Step::Revoked) => {
+                let why = host.dispatch.why_gone();
+                self.lose_host(now, why);
+                Step::Progress
+            }
+            Ok(step) => step,
+            Err(error) => {
+                self.lose_host(now, HostGone::Nonsense(error));
+                Step::Progress
+            }
+        }
+    }
+
+    /// Says, now and then, that datagrams were dropped.
+    fn say_dropped(&mut self, now: Nanos) {
+        let (at, before) = self.said;
+        if self.options.quiet || now.since(at) < SAY_EVERY {
+            return;
+        }
+        let counts = self.counts();
+        self.said = (now, counts.dropped());
+        if counts.dropped() > before {
+            say!("wave agent: datagrams so far: {counts}");
+        }
+    }
+}
+
+/// Hands a new request to the dispatcher, unless it is refused.
+fn begin(
+    door: &mut Door,
+    host: Option<&mut Host>,
+    now: Nanos,
+    sender: SenderId,
+    from: SocketAddr,
+    header: &Header,
+    message: &[u8],
+) -> Verdict<'static> {
+    let Some(host) = host.filter(|host| host.dispatch.is_ready()) else {
+        return door.refuse(sender, header, Fate::Host, Status::UNAVAILABLE);
+    };
+    let method = host.methods.get(usize::from(header.method));
+    let Some(method) = method.filter(|method| !method.client_streams && !method.server_streams)
+    else {
+        return door.refuse(sender, header, Fate::Method, Status::UNIMPLEMENTED);
+    };
+    // No sender holds more than it leaves to others, and no address with several senders three times as much.
+    let left = (host.open.len() as u32).saturating_sub(host.dispatch.open());
+    let [of_sender, of_address] = door.senders.open(sender);
+    if of_sender >= left || of_address >= 3 * left {
+        return door.refuse(sender, header, Fate::Busy, Status::RESOURCE_EXHAUSTED);
+    }
+    let class = if header.class == 0 { method.class } else { header.class };
+    let arrival = Arrival {
+        method: header.method,
+        class: class.min(method.class_max),
+        slo: (method.slo_us > 0).then(|| Nanos::from_micros(method.slo_us.into())),
+        hash: u64::from(from.port()),
+        address: 0,
+        message: Some(Bytes::copy_from_slice(message)),
+        end: true,
+        ..Arrival::default()
+    };
+    match host.dispatch.begin(now, arrival) {
+        Ok(call) => {
+            door.senders.begin(sender, header.id);
+            door.counts.add(Fate::Begun);
+            let open = Open { sender, to: from, header: *header, message: None };
+            host.open[call.id as usize] = Some(open);
+            Verdict::Drop
+        }
+        Err(Refused::Full) => door.refuse(sender, header, Fate::Busy, Status::RESOURCE_EXHAUSTED),
+        Err(Refused::NoHost) => door.refuse(sender, header, Fate::Host, Status::UNAVAILABLE),
+    }
+}
+
+/// A call has ended: its reply goes out, and is kept for retries.
+fn finish(
+    socket: &mut Socket,
+    door: &mut Door,
+    host: &mut Host,
+    call: Subject,
+    status: Status,
+    message: Option<Bytes>,
+) {
+    let open = host.open.get_mut(call.id as usize).and_then(Option::take);
+    let Some(Open { sender, to, header, message: earlier }) = open else { return };
+    let message = message.or(earlier).unwrap_or_default();
+    let (status, message) = match message.len() {
+        0..=MESSAGE_MAX => (status, message),
+        bytes => {
+            let why = format!("executed; its reply of {bytes} bytes does not fit a datagram");
+            (Status::RESOURCE_EXHAUSTED, Bytes::from(why))
+        }
+    };
+    let ended = Ended { is_refused: false, status, message: message.clone() };
+    if door.senders.end(sender, header.id, ended) {
+        door.counts.add(Fate::Replied);
+        let header = Header { work: host.dispatch.open(), ..reply(&header, status) };
+        socket.push(to, header.encode(), message);
+    }
+}
+
+impl Front for UdpFront {
+    fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
+        self.look_after_host(now);
+        let mut any = false;
+        if self.parks || now.since(self.looked) >= LOOK_EVERY {
+            any = self.receive(now);
+            if !any {
+                self.looked = now;
+            }
+        }
+        let step = self.step_host(now, notes);
+        any |= self.socket.flush() > 0;
+        self.say_dropped(now);
+        self.has_more = any || step == Step::Progress;
+        let retry = self.socket.waits().then(|| now + ROOM_EVERY);
+        self.due = match step {
+            Step::Idle(until) => until.into_iter().chain(retry).min(),
+            _ => retry,
+        };
+        if self.has_more { Progress::More } else { Progress::Done }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.due
+    }
+
+    fn prepare_park(&mut self) {
+        if let Some(host) = &mut self.host {
+            host.dispatch.prepare_park();
+        }
+        self.parks = true;
+    }
+
+    fn unpark(&mut self) {
+        if let Some(host) = &mut self.host {
+            host.dispatch.unpark();
+        }
+        self.parks = false;
+    }
+}
+
+impl ThreadFront for UdpFront {
+    fn start(&self) -> Instant {
+        self.start
+    }
+
+    fn has_ended(&mut self) -> bool {
+        if !self.ends.load(Ordering::Relaxed) {
+            return false;
+        }
+        let now = Nanos(self.start.elapsed().as_nanos() as u64);
+        let until = *self.drains_until.get_or_insert(now + DRAIN);
+        let is_empty = self.host.as_ref().is_none_or(|host| host.dispatch.open() == 0);
+        let has_ended = is_empty && !self.socket.waits() || now >= until;
+        if has_ended && !self.options.quiet && self.counts() != Counts::default() {
+            say!("wave agent: datagrams: {}", self.counts());
+        }
+        has_ended
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.unfit.as_ref().map(ToString::to_string)
+    }
+
+    fn seat(&self) -> Seat {
+        self.options.seat
+    }
+
+    fn spin(&self) -> Nanos {
+        self.host.as_ref().map_or(Nanos(0), |host| host.dispatch.spin())
+    }
+
+    fn join(&mut self, bell: &OwnBell) {
+        self.other = bell.as_fd().try_clone_to_owned().ok();
+    }
+
+    fn wait(&mut self, agents: Option<&OwnBell>, timeout: Duration) {
+        let bell = self.host.as_ref().map(|host| &host.bell);
+        let fds = [Some(self.socket.as_fd()), Some(self.ready.as_fd())];
+        let more = [bell.map(AsFd::as_fd), self.other.as_ref().map(AsFd::as_fd)];
+        let all = fds.into_iter().chain(more).flatten();
+        let mut fds: Vec<PollFd<'_>> =
+            all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        // A signal ends it early; whatever it was shows in the next turn.
+        let _ = poll(&mut fds, Some(&timeout));
+        self.ready.drain();
+        if let Some(bell) = bell {
+            bell.wait(Some(Duration::ZERO));
+        }
+        if let Some(bell) = agents {
+            bell.wait(Some(Duration::ZERO));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Datagrams in batches: many by one system call, and those that the kernel has joined or shall split as one.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use bytes::Bytes;
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{RcvBuf, RxqOvfl, UdpGroSegment};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg,
+    sendmmsg, setsockopt,
+};
+use wave_udp_client::wire::HEADER_BYTES;
+
+/// Buffers that one system call fills or empties, at most.
+const BATCH: usize = 32;
+/// Of each: what UDP carries.
+const BUFFER_BYTES: usize = 1 << 16;
+/// Datagrams that one buffer holds where the kernel joins them, at most.
+const SEGMENTS_MAX: usize = 64;
+/// A reply beyond this may not fit a network's packets, and is not sent with others in one buffer.
+const SEGMENT_BYTES_MAX: usize = 1_200;
+/// Replies that wait for the kernel, at most.
+const WAITING_MAX: usize = 4096;
+/// What is asked of the kernel for datagrams that wait; it may give less.
+const RECEIVE_BYTES: usize = 4 << 20;
+
+/// A reply that waits.
+#[derive(Clone, Debug)]
+struct Waiting {
+    to: SocketAddr,
+    header: [u8; HEADER_BYTES],
+    message: Bytes,
+}
+
+impl Waiting {
+    fn bytes(&self) -> usize {
+        HEADER_BYTES + self.message.len()
+    }
+}
+
+/// A datagram that was received, in a buffer.
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    from: SocketAddr,
+    bytes: usize,
+    /// Of each datagram of several in this buffer, but for the last.
+    segment: usize,
+    is_cut: bool,
+}
+
+/// A socket for datagrams.
+pub struct Socket {
+    socket: UdpSocket,
+    buffers: Vec<u8>,
+    received: Vec<Received>,
+    /// How many buffers the next call offers: one while nothing comes.
+    want: usize,
+    waiting: VecDeque<Waiting>,
+    splits: bool,
+    /// What the kernel had no room for.
+    overflow: u32,
+    unsent: u64,
+}
+
+/// One datagram, or what is left of one that is too long.
+pub enum Datagram<'a> {
+    /// Whole.
+    Whole(SocketAddr, &'a [u8]),
+    /// Cut off.
+    Cut,
+}
+
+impl Socket {
+    /// Bound to an address.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn bind(address: SocketAddr) -> io::Result<Socket> {
+        let socket = UdpSocket::bind(address)?;
+        socket.set_nonblocking(true)?;
+        // Each is for speed or for a count, and not every kernel has it.
+        let _ = setsockopt(&socket, RcvBuf, &RECEIVE_BYTES);
+        let _ = setsockopt(&socket, UdpGroSegment, &true);
+        let _ = setsockopt(&socket, RxqOvfl, &1);
+        Ok(Socket {
+            socket,
+            buffers: vec![0; BATCH * BUFFER_BYTES],
+            received: Vec::with_capacity(BATCH),
+            want: 1,
+            waiting: VecDeque::new(),
+            splits: true,
+            overflow: 0,
+            unsent: 0,
+        })
+    }
+
+    /// Where it is bound.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Datagrams that the kernel had no room for, and replies that it did not take.
+    pub fn lost(&self) -> [u64; 2] {
+        [self.overflow.into(), self.unsent]
+    }
+
+    /// Hands each datagram that has come to `take`, up to a batch. Whether there were any.
+    ///
+    /// # Errors
+    /// The kernel's, but for those that say that there is nothing.
+    pub fn receive(&mut self, mut take: impl FnMut(Datagram<'_>)) -> io::Result<bool> {
+        match self.fill() {
+            Ok(()) => {}
+            // An earlier reply met a closed port, or a signal came.
+            Err(Errno::EAGAIN | Errno::ECONNREFUSED | Errno::EINTR) => self.received.clear(),
+            Err(error) => return Err(error.into()),
+        }
+        for (received, buffer) in self.received.iter().zip(self.buffers.chunks(BUFFER_BYTES)) {
+            let Received { from, bytes, segment, is_cut } = *received;
+            if is_cut {
+                take(Datagram::Cut);
+                continue;
+            }
+            let segment = if segment == 0 { bytes.max(1) } else { segment };
+            if bytes == 0 {
+                take(Datagram::Whole(from, &[]));
+            }
+            for datagram in buffer[..bytes.min(BUFFER_BYTES)].chunks(segment) {
+                take(Datagram::Whole(from, datagram));
+            }
+        }
+        let any = !self.received.is_empty();
+        self.want = if any { BATCH } else { 1 };
+        Ok(any)
+    }
+
+    fn fill(&mut self) -> Result<(), Errno> {
+        self.received.clear();
+        // Made anew for each call: the kernel writes lengths into them, which nix does not set again.
+        let space = cmsg_space!(i32, u32);
+        let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(self.want, Some(space));
+        let buffers = self.buffers.chunks_mut(BUFFER_BYTES).take(self.want);
+        let mut slices: Vec<_> = buffers.map(|buffer| [IoSliceMut::new(buffer)]).collect();
+        let fd = self.socket.as_raw_fd();
+        let flags = MsgFlags::MSG_DONTWAIT;
+        for message in recvmmsg(fd, &mut headers, slices.iter_mut(), flags, None)? {
+            let mut segment = 0;
+            for said in message.cmsgs().into_iter().flatten() {
+                match said {
+                    ControlMessageOwned::UdpGroSegments(bytes) => {
+                        segment = usize::try_from(bytes).unwrap_or(0);
+                    }
+                    ControlMessageOwned::RxqOvfl(count) => self.overflow = count,
+                    _ => {}
+                }
+            }
+            let Some(from) = message.address.as_ref().and_then(socket_address) else { continue };
+            let is_cut = message.flags.contains(MsgFlags::MSG_TRUNC);
+            self.received.push(Received { from, bytes: message.bytes, segment, is_cut });
+        }
+        Ok(())
+    }
+
+    /// A reply that the next [`Socket::flush`] sends. Where too many wait, the oldest gives way.
+    pub fn push(&mut self, to: SocketAddr, header: [u8; HEADER_BYTES], message: Bytes) {
+        if self.waiting.len() == WAITING_MAX {
+            self.waiting.pop_front();
+            self.unsent += 1;
+        }
+        self.waiting.push_back(Waiting { to, header, message });
+    }
+
+    /// Whether replies wait for the kernel.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends what waits, as far as the kernel takes it. How many went out.
+    pub fn flush(&mut self) -> usize {
+        let before = self.waiting.len();
+        let mut lost = 0;
+        while !self.waiting.is_empty() {
+            let groups = self.groups();
+            match self.send(&groups) {
+                Ok(sent) => {
+                    let replies: usize = groups[..sent].iter().map(|group| group.replies).sum();
+                    self.waiting.drain(..replies);
+                }
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
+                Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
+                // The device, or a filter, does not split.
+                Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE) if self.splits => {
+                    self.splits = false
+                }
+                Err(_) => {
+                    self.waiting.pop_front();
+                    lost += 1;
+                }
+            }
+        }
+        self.unsent += lost as u64;
+        before - self.waiting.len() - lost
+    }
+
+    /// The next replies in groups that one buffer takes, for one call: all that are split are split alike.
+    fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::with_capacity(BATCH);
+        let mut split = None;
+        let mut longest = 0;
+        for reply in &self.waiting {
+            let bytes = reply.bytes();
+            if let Some(last) = groups.last_mut()
+                && self.splits
+                && last.to == reply.to
+                && last.bytes == bytes
+                && bytes <= SEGMENT_BYTES_MAX
+                && last.replies < SEGMENTS_MAX
+                && split.is_none_or(|split| split == bytes)
+                && longest <= bytes
+            {
+                last.replies += 1;
+                split = Some(bytes);
+                continue;
+            }
+            if groups.len() == BATCH || split.is_some_and(|split| bytes > split) {
+                break;
+            }
+            longest = longest.max(bytes);
+            groups.push(Group { to: reply.to, bytes, replies: 1 });
+        }
+        groups
+    }
+
+    fn send(&self, groups: &[Group]) -> Result<usize, Errno> {
+        let mut replies = self.waiting.iter();
+        let slices: Vec<Vec<IoSlice<'_>>> = groups
+            .iter()
+            .map(|group| {
+                let parts = replies.by_ref().take(group.replies);
+                parts.flat_map(|it| [IoSlice::new(&it.header), IoSlice::new(&it.message)]).collect()
+            })
+            .collect();
+        let to: Vec<_> = groups.iter().map(|group| Some(SockaddrStorage::from(group.to))).collect();
+        let split = groups.iter().find(|group| group.replies > 1).map(|group| group.bytes as u16);
+        let space = split.map(|_| cmsg_space!(u16));
+        let said: Vec<_> = split.iter().map(ControlMessage::UdpGsoSegments).collect();
+        let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(groups.len(), space);
+        let fd = self.socket.as_raw_fd();
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        Ok(sendmmsg(fd, &mut headers, &slices, &to, &said, flags)?.count())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Replies of one length to one address.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    to: SocketAddr,
+    bytes: usize,
+    replies: usize,
+}
+
+fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
+    let v4 = address.as_sockaddr_in().map(|it| SocketAddr::V4((*it).into()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|it| SocketAddr::V6((*it).into())))
+}

@@ -1,0 +1,221 @@
+//! A host with a handful of methods, and a front before it.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use wave_agent::{Seat, serve};
+use wave_rpc::service::Method;
+use wave_rpc::status::{Code, Status};
+use wave_udp::{Counts, Ender, UdpFront, UdpOptions};
+use wave_udp_client::wire::{Header, IDEMPOTENT, REPLY};
+use wave_udp_client::{Call, CallError, Client};
+use wave_user::rpc::{self, Methods, Options, Server};
+
+/// The order in which the host registers them.
+pub const ECHO: u16 = 0;
+pub const CHAT: u16 = 1;
+pub const WAIT: u16 = 2;
+pub const FAIL: u16 = 3;
+pub const REPEAT: u16 = 4;
+pub const CLASS: u16 = 5;
+
+/// Long enough for any machine: a test that waits so long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What handlers saw, and what those of [`WAIT`] wait for.
+#[derive(Default)]
+pub struct Seen {
+    pub begun: AtomicU64,
+    pub may_end: AtomicBool,
+}
+
+pub struct Fixture {
+    pub address: SocketAddr,
+    pub seen: Arc<Seen>,
+    folder: TempDir,
+    server: Option<Server>,
+    front: Option<JoinHandle<Counts>>,
+    ender: Ender,
+}
+
+impl Fixture {
+    pub fn new() -> Fixture {
+        Fixture::with(|options| options.workers(2))
+    }
+
+    pub fn with(options: impl Fn(Options) -> Options) -> Fixture {
+        let mut fixture = Fixture::without_host();
+        fixture.start_host(options);
+        fixture.until_served();
+        fixture
+    }
+
+    pub fn without_host() -> Fixture {
+        let folder = tempfile::tempdir().unwrap();
+        let options = options(&folder.path().join("host"), ([127, 0, 0, 1], 0).into());
+        let (sender, receiver) = channel();
+        let front = std::thread::spawn(move || {
+            let mut front = UdpFront::new(options, Instant::now()).unwrap();
+            sender.send((front.address(), front.ender())).unwrap();
+            serve(&mut front);
+            front.counts()
+        });
+        let (address, ender) = receiver.recv().unwrap();
+        let seen = Arc::default();
+        Fixture { address, seen, folder, server: None, front: Some(front), ender }
+    }
+
+    pub fn start_host(&mut self, options: impl Fn(Options) -> Options) {
+        let options = options(Options::new(self.folder.path().join("host")));
+        self.server = Some(Server::start(options, methods(&self.seen)).unwrap());
+    }
+
+    pub fn stop_host(&mut self) {
+        self.server = None;
+    }
+
+    /// Until the front has found the host.
+    pub fn until_served(&self) {
+        let mut client = self.client();
+        while let Err(error) = client.call(echo(b"there?", true)) {
+            assert!(matches!(error, CallError::Refused { .. }), "{error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.seen.begun.store(0, SeqCst);
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.address, PATIENCE).unwrap()
+    }
+
+    pub fn raw(&self) -> Raw {
+        Raw::new(self.address)
+    }
+
+    pub fn begun(&self) -> u64 {
+        self.seen.begun.load(SeqCst)
+    }
+
+    /// Ends the front; what became of datagrams.
+    pub fn leave(mut self) -> Counts {
+        self.seen.may_end.store(true, SeqCst);
+        self.ender.end();
+        self.front.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.seen.may_end.store(true, SeqCst);
+        self.ender.end();
+        if let Some(front) = self.front.take() {
+            front.join().unwrap();
+        }
+    }
+}
+
+/// A front of this test.
+pub fn options(host: &std::path::Path, address: SocketAddr) -> UdpOptions {
+    UdpOptions {
+        host: host.to_owned(),
+        address,
+        takes_public: false,
+        steer: "jbsq:k=4".to_owned(),
+        seat: Seat::Shared,
+        quiet: true,
+    }
+}
+
+pub fn echo(message: &[u8], idempotent: bool) -> Call<'_> {
+    Call { method: ECHO, message, idempotent, ..Call::default() }
+}
+
+/// Sets the flag when it is dropped, also by a failed assertion: so that the threads of a scope end.
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// A socket that keeps no rules.
+pub struct Raw {
+    pub socket: UdpSocket,
+    incarnation: u64,
+    cookie: u64,
+}
+
+impl Raw {
+    fn new(address: SocketAddr) -> Raw {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut raw = Raw { socket, incarnation: 0, cookie: 0 };
+        raw.socket.send(&Header { flags: IDEMPOTENT, ..Header::default() }.encode()).unwrap();
+        let (told, _) = raw.reply();
+        (raw.incarnation, raw.cookie) = (told.incarnation, told.cookie);
+        raw
+    }
+
+    /// The header of a request, with what the front said.
+    pub fn header(&self, method: u16, id: u64) -> Header {
+        let Raw { incarnation, cookie, .. } = *self;
+        Header { method, id, incarnation, cookie, ..Header::default() }
+    }
+
+    pub fn send(&self, header: Header, message: &[u8]) {
+        self.socket.send(&[&header.encode()[..], message].concat()).unwrap();
+    }
+
+    /// The next reply.
+    pub fn reply(&self) -> (Header, Vec<u8>) {
+        let mut buffer = vec![0; 1 << 16];
+        let bytes = self.socket.recv(&mut buffer).expect("a reply comes");
+        let (header, message) = Header::decode(&buffer[..bytes]).expect("it is of the format");
+        assert!(header.has(REPLY));
+        (header, message.to_vec())
+    }
+}
+
+fn methods(seen: &Arc<Seen>) -> Methods {
+    let method = |name: &str, client_streams, server_streams| Method {
+        path: format!("/test.Test/{name}"),
+        client_streams,
+        server_streams,
+        class: 1,
+        class_max: 3,
+        ..Method::default()
+    };
+    let (echoes, waits) = (Arc::clone(seen), Arc::clone(seen));
+    Methods::new()
+        .unary("/test.Test/Echo", move |_call, request| {
+            echoes.begun.fetch_add(1, SeqCst);
+            Ok(request.to_vec())
+        })
+        .method(method("Chat", true, true), |_: &mut rpc::Call<'_>| Ok(()))
+        .unary("/test.Test/Wait", move |_call, request| {
+            waits.begun.fetch_add(1, SeqCst);
+            while !waits.may_end.load(SeqCst) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(request.to_vec())
+        })
+        .unary("/test.Test/Fail", |_call, request| {
+            let text = String::from_utf8(request[1..].to_vec()).unwrap();
+            Err(Status::new(Code::from_number(request[0].into()), text))
+        })
+        .unary("/test.Test/Repeat", |_call, request| {
+            let bytes: usize = std::str::from_utf8(request).unwrap().parse().unwrap();
+            Ok(vec![7; bytes])
+        })
+        .method(method("Class", false, false), |call: &mut rpc::Call<'_>| {
+            call.receive()?;
+            call.reply(&[call.class()])
+        })
+}

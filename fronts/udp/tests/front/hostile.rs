@@ -1,0 +1,99 @@
+//! Senders that mean harm.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use wave_udp::Fate;
+use wave_udp_client::CallError;
+use wave_udp_client::wire::{HEADER_BYTES, Header, IDEMPOTENT, REPLY, Status};
+
+use crate::fixture::{ECHO, Fixture, SetAtEnd, echo};
+
+#[test]
+fn bad_datagrams_are_counted_by_cause_and_others_are_served() {
+    let fixture = Fixture::new();
+    let raw = fixture.raw();
+    let good = raw.header(ECHO, 1).encode();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good;
+        bytes[at] = byte;
+        bytes.to_vec()
+    };
+    let bad = [
+        (Vec::new(), Fate::Short),
+        (good[..HEADER_BYTES - 1].to_vec(), Fate::Short),
+        (changed(0, b'x'), Fate::Magic),
+        (changed(3, REPLY), Fate::Reply),
+        (changed(2, 9), Fate::Version),
+        // Somebody else's cookie, and another incarnation.
+        (changed(24, good[24] ^ 1), Fate::Unknown),
+        (changed(16, good[16] ^ 1), Fate::Unknown),
+    ];
+    for (datagram, _) in &bad {
+        raw.socket.send(datagram).unwrap();
+    }
+    let mut told: Vec<u8> = (0..3).map(|_| raw.reply().0.status).collect();
+    told.sort_unstable();
+    let unknown = Status::OUTCOME_UNKNOWN.0;
+    assert_eq!(told, [Status::UNIMPLEMENTED.0, unknown, unknown]);
+    assert_eq!(fixture.client().call(echo(b"good", false)).unwrap().message, b"good");
+    assert_eq!(fixture.begun(), 1);
+    let counts = fixture.leave();
+    for (datagram, fate) in &bad {
+        let same = bad.iter().filter(|(_, other)| other == fate).count() as u64;
+        assert_eq!(counts.of(*fate), same, "{datagram:?}: {counts}");
+    }
+}
+
+/// A stranger who forges another's address does not see the cookie.
+#[test]
+fn another_senders_cookie_is_worth_nothing() {
+    let fixture = Fixture::new();
+    let (mine, theirs) = (fixture.raw(), fixture.raw());
+    theirs.send(mine.header(ECHO, 5), b"stolen");
+    assert_eq!(theirs.reply().0.status, Status::OUTCOME_UNKNOWN.0);
+    theirs.send(Header { flags: IDEMPOTENT, ..mine.header(ECHO, 6) }, b"stolen");
+    assert_eq!(theirs.reply().0.status, Status::CHALLENGE.0);
+    assert_eq!(fixture.begun(), 0);
+}
+
+/// One sender fills what it may have; another one is served all the same.
+#[test]
+fn a_sender_that_floods_leaves_room_for_others() {
+    const GOOD_CALLS: usize = 200;
+    let fixture = Fixture::with(|options| {
+        let mut options = options.workers(1);
+        options.config.subjects = 8;
+        options
+    });
+    let flood = fixture.raw();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (flood, is_over) = (&flood, &is_over);
+        let _ends = SetAtEnd(is_over);
+        scope.spawn(move || {
+            flood.socket.set_nonblocking(true).unwrap();
+            let mut buffer = [0; 64];
+            for id in 1.. {
+                if is_over.load(SeqCst) {
+                    break;
+                }
+                let header = flood.header(ECHO, id);
+                let _ = flood.socket.send(&header.encode());
+                while flood.socket.recv(&mut buffer).is_ok() {}
+            }
+        });
+        let mut client = fixture.client();
+        let mut refused = 0;
+        let mut served = 0;
+        while served < GOOD_CALLS {
+            match client.call(echo(b"good", false)) {
+                Ok(reply) => served += usize::from(reply.message == b"good"),
+                Err(CallError::Refused { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(refused, 0, "the flood had all of the room");
+    });
+    let counts = fixture.leave();
+    assert!(counts.of(Fate::Begun) > GOOD_CALLS as u64, "{counts}");
+}
