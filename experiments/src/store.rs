@@ -2,9 +2,9 @@
 
 use wave_user::rpc::{Code, Methods, Status, typed};
 use wave_workloads::grpc::proto::DESCRIPTORS;
-use wave_workloads::grpc::proto::echo::Payload;
+use wave_workloads::grpc::proto::echo::{Payload, Work};
 use wave_workloads::grpc::proto::kv::{GetRequest, PutRequest, RangeReply, RangeRequest};
-use wave_workloads::grpc::store::{Refusal, Store, echo};
+use wave_workloads::grpc::store::{Refusal, Store, echo, spin};
 
 /// The field of every request that says within how many microseconds its reply is wanted.
 const SLO_FIELD: u16 = 1;
@@ -18,7 +18,7 @@ const RANGE_CLASS: u8 = 1;
 /// All methods of `proto/kv.proto` and `proto/echo.proto`.
 pub fn methods(store: Store) -> Methods {
     let [get, put, range] = [store.clone(), store.clone(), store];
-    let methods = echo_method();
+    let methods = echo_methods();
     let methods = typed::unary(methods, PATHS[0], move |_, request: GetRequest| {
         get.get(&request, wave_user::preempt_point).map_err(status)
     });
@@ -44,10 +44,15 @@ pub fn methods(store: Store) -> Methods {
     methods.descriptors(DESCRIPTORS)
 }
 
-/// The echo alone.
-pub fn echo_method() -> Methods {
+/// The echo, and work of a known length: methods 0 and 1.
+pub fn echo_methods() -> Methods {
     let path = "/wave.echo.v1.Echo/Unary";
-    typed::unary(Methods::new(), path, |_, payload: Payload| Ok(echo(payload)))
+    let methods = typed::unary(Methods::new(), path, |_, payload: Payload| Ok(echo(payload)));
+    let path = "/wave.echo.v1.Echo/Spin";
+    typed::unary(methods, path, |_, work: Work| {
+        spin(work, wave_user::preempt_point).map_err(status)
+    })
+    .tuned(path, |method| method.class_max = RANGE_CLASS)
 }
 
 fn status(refusal: Refusal) -> Status {

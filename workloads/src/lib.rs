@@ -25,3 +25,4 @@ pub mod recorder;
 pub mod rocksdb;
 pub mod service;
 pub mod signal;
+pub mod udp;

@@ -186,6 +186,16 @@ pub fn get_value(
     Ok(work.served(found, 1))
 }
 
+/// Works for `service_ns`, and does nothing else.
+#[inline]
+pub fn spin(service_ns: u64, mut preempt_point: impl FnMut() -> bool) -> Served {
+    let mut work = Work::begin(service_ns, Clock::Wall);
+    while work.step(&mut preempt_point) {
+        spin_loop();
+    }
+    work.served(true, 0)
+}
+
 /// Serves a RANGE from `database`, which must be in order: reads one key after the other from `first`
 /// on until `service_ns` are over by `clock`, and calls `preempt_point` after each.
 #[inline]

@@ -181,7 +181,7 @@ pub fn host(
     if is_awake || agent_is_awake {
         options.config.spin = AWAKE;
     }
-    let server = Server::start(options, store::echo_method()).map_err(|error| error.to_string())?;
+    let server = Server::start(options, store::echo_methods()).map_err(|error| error.to_string())?;
     out!("serving");
     for line in std::io::stdin().lines() {
         line.map_err(|error| error.to_string())?;

@@ -1,6 +1,7 @@
 //! `wave serve`: servers to put a load on.
 
 use std::fmt::Display;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,6 +83,8 @@ Examples:
   wave serve kv --offload /tmp/kv.sock --cpus 0-1
   wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       in another terminal, for the one above
   wave load grpc --target 127.0.0.1:50051 --rate 10000         in yet another
+  wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052          for it instead, with requests in datagrams
+  wave load udp --target 127.0.0.1:50052 --rate 10000
 
 Exit codes: 0 it was ended; 2 bad arguments; 3 the address, the socket, a CPU or the database cannot be had."
 )]
@@ -110,6 +113,9 @@ struct KvArgs {
     /// Bytes of each value.
     #[arg(long, value_name = "N", default_value_t = 64)]
     value_bytes: usize,
+    /// Write the key of each PUT that is executed to the end of this file, a line each.
+    #[arg(long, value_name = "FILE")]
+    log_writes: Option<PathBuf>,
     /// Print one JSON object once it listens, instead of a line.
     #[arg(long)]
     json: bool,
@@ -227,5 +233,9 @@ fn fill(args: &KvArgs) -> Result<Store, Failure> {
     let mut database = Database::open_in_order(None).map_err(Failure::cannot)?;
     database.fill(args.keys, args.value_bytes, |_, _| {}).map_err(Failure::cannot)?;
     progress.end();
-    Ok(Store::new(database))
+    let store = Store::new(database);
+    let Some(path) = &args.log_writes else { return Ok(store) };
+    let file = File::options().create(true).append(true).open(path);
+    let file = file.map_err(|error| Failure::cannot(format!("{}: {error}", path.display())))?;
+    Ok(store.with_log_of_writes(file))
 }

@@ -14,11 +14,11 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
 
-use super::proto::echo::{Payload, echo_server};
+use super::proto::echo::{Payload, Work, echo_server};
 use super::proto::kv::{
     GetReply, GetRequest, PutReply, PutRequest, RangeReply, RangeRequest, store_server,
 };
-use super::store::{Range, Refusal, Store, echo};
+use super::store::{Range, Refusal, Store, echo, spin};
 use crate::cpu;
 
 /// What its threads are called, before their number.
@@ -205,5 +205,9 @@ struct Echo;
 impl echo_server::Echo for Echo {
     async fn unary(&self, request: Request<Payload>) -> Result<Response<Payload>, Status> {
         Ok(Response::new(echo(request.into_inner())))
+    }
+
+    async fn spin(&self, request: Request<Work>) -> Result<Response<Work>, Status> {
+        spin(request.into_inner(), || false).map(Response::new).map_err(status)
     }
 }

@@ -1,12 +1,14 @@
 //! What the store's calls do: plain functions, the same for every server that they are called from.
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::proto::echo::Payload;
+use super::proto::echo::{Payload, Work};
 use super::proto::kv::{
     GetReply, GetRequest, Pair, PutReply, PutRequest, RangeReply, RangeRequest,
 };
@@ -30,18 +32,24 @@ pub enum Refusal {
     /// The client's: it asks for too much.
     #[error("a range is of at most {RANGE_LIMIT_MAX} pairs, not {0}")]
     Limit(u32),
+    /// The client's: it asks for too much.
+    #[error("a call may work for {SPIN_MAX:?}, not for {0} ns")]
+    Work(u64),
     /// Ours.
     #[error(transparent)]
     Database(#[from] rocksdb::Error),
+    /// Ours: the log of writes.
+    #[error("the log of writes: {0}")]
+    Log(#[from] io::Error),
 }
 
 impl Refusal {
     /// gRPC's number of the status.
     pub fn code(&self) -> u32 {
         match self {
-            Refusal::Key(_) | Refusal::Limit(_) => 3,
+            Refusal::Key(_) | Refusal::Limit(_) | Refusal::Work(_) => 3,
             Refusal::NotFound(_) => 5,
-            Refusal::Database(_) => 13,
+            Refusal::Database(_) | Refusal::Log(_) => 13,
         }
     }
 }
@@ -83,6 +91,7 @@ pub struct Store {
     database: Arc<Database>,
     times: ServiceTimes,
     tally: Arc<Tally>,
+    writes: Option<Arc<File>>,
 }
 
 impl Store {
@@ -100,7 +109,13 @@ impl Store {
     /// As [`Store::new`].
     pub fn taking(database: Arc<Database>, times: ServiceTimes) -> Store {
         assert!(database.is_in_order(), "a store is a database in order");
-        Store { database, times, tally: Arc::default() }
+        Store { database, times, tally: Arc::default(), writes: None }
+    }
+
+    /// The same, with a line for each PUT that is executed, its key, at the end of `file`: what was executed twice stands there
+    /// twice, also over servers that end.
+    pub fn with_log_of_writes(self, file: File) -> Store {
+        Store { writes: Some(Arc::new(file)), ..self }
     }
 
     /// What its GETs and RANGEs have done so far.
@@ -134,7 +149,12 @@ impl Store {
 
     /// Sets a value.
     pub fn put(&self, request: &PutRequest) -> Result<PutReply, Refusal> {
-        self.database.put(number(&request.key)?, &request.value)?;
+        let key = number(&request.key)?;
+        if let Some(file) = &self.writes {
+            // One call, so that a line is whole.
+            (&**file).write_all(format!("{key}\n").as_bytes())?;
+        }
+        self.database.put(key, &request.value)?;
         Ok(PutReply {})
     }
 
@@ -208,6 +228,18 @@ impl Iterator for Range {
     fn next(&mut self) -> Option<Self::Item> {
         self.reply(|| {})
     }
+}
+
+/// The longest time that a call may ask to work for.
+pub const SPIN_MAX: Duration = Duration::from_secs(1);
+
+/// Works for so long. Calls `preempt_point` meanwhile, where it may switch to another stack, and returns true then.
+pub fn spin(work: Work, preempt_point: impl FnMut() -> bool) -> Result<Work, Refusal> {
+    if work.ns > nanos(SPIN_MAX) {
+        return Err(Refusal::Work(work.ns));
+    }
+    service::spin(work.ns, preempt_point);
+    Ok(work)
 }
 
 /// The same bytes again.

@@ -1,38 +1,18 @@
-//! `wave load`: puts a load on a server, and tells how it bears it.
+//! `wave load grpc`: calls of a gRPC server.
 
-use std::io::{IsTerminal, Write};
-use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
+use std::io::Write;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Subcommand};
-use comfy_table::CellAlignment;
+use clap::{ArgGroup, Args};
 use serde_json::json;
+use wave_lab::Failure;
+use wave_report::number::short;
 use wave_workloads::cpu;
 use wave_workloads::grpc::load::{
     Answers, ByKind, CallSettings, Closed, Error, Generator, Open, Target,
 };
-use wave_workloads::point::ClassLatency;
 
-use wave_lab::Failure;
-use wave_lab::progress::Progress;
-use wave_lab::table;
-use wave_lab::terminal::note;
-use wave_report::number::{micros, short};
-
-/// What kind of load.
-#[derive(Args, Debug)]
-pub struct LoadArgs {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Debug, Subcommand)]
-enum What {
-    /// Calls of a gRPC server.
-    Grpc(GrpcArgs),
-}
+use super::{lag, latencies, measured, rate, seconds, under_way};
 
 /// Whom to call, how often, and what.
 #[derive(Args, Debug)]
@@ -54,7 +34,7 @@ Examples:
 Exit codes: 0 it was measured; 1 the generator fell behind, a reply was wrong, or no call ended with OK; 2 bad
 arguments; 3 the server cannot be reached, or the CPU cannot be had."
 )]
-struct GrpcArgs {
+pub(super) struct GrpcArgs {
     /// The server's host and port.
     #[arg(long, value_name = "ADDR")]
     target: String,
@@ -111,36 +91,17 @@ struct GrpcArgs {
     quiet: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0 to 1000000".to_owned())
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
-    rate.ok_or_else(|| "expected calls a second, 0.001 (above 0) to 1000000000".to_owned())
-}
-
 enum Outcome {
     Open(Open),
     Closed(Closed),
 }
 
 /// Loads.
-pub fn execute(args: &LoadArgs) -> ExitCode {
-    let What::Grpc(args) = &args.what;
-    let done = load(args).and_then(|outcome| {
-        // Whoever reads this may have stopped.
-        let _ = show(args, &outcome);
-        judge(&outcome)
-    });
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            note!("wave load: {failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
+pub(super) fn execute(args: &GrpcArgs) -> Result<(), Failure> {
+    let outcome = load(args)?;
+    // Whoever reads this may have stopped.
+    let _ = show(args, &outcome);
+    judge(&outcome)
 }
 
 fn load(args: &GrpcArgs) -> Result<Outcome, Failure> {
@@ -174,24 +135,8 @@ fn load(args: &GrpcArgs) -> Result<Outcome, Failure> {
         }
         .map_err(failed)
     };
-    let whole = (args.warm_up + args.seconds).as_secs_f64();
-    let quiet = args.quiet || args.json;
-    // A bar moves on by the second; where there is none, one line says it.
-    let progress = match std::io::stderr().is_terminal() {
-        true => Progress::new(whole.ceil() as u64, quiet),
-        false => Progress::open_ended(quiet),
-    };
-    progress.begin(&format!("{} calls {}", args.mix, describe(args)));
-    let (sender, over) = mpsc::channel();
-    let generator = thread::spawn(move || {
-        let outcome = generate();
-        drop(sender);
-        outcome
-    });
-    while let Err::<(), _>(RecvTimeoutError::Timeout) = over.recv_timeout(Duration::from_secs(1)) {
-        progress.end();
-    }
-    generator.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    let what = format!("{} calls {}", args.mix, describe(args));
+    under_way(&what, args.warm_up + args.seconds, args.quiet || args.json, generate)
 }
 
 fn describe(args: &GrpcArgs) -> String {
@@ -223,13 +168,8 @@ fn judge(outcome: &Outcome) -> Result<(), Failure> {
         return Err(Failure::Check("no call ended with OK".to_owned()));
     }
     match outcome {
-        Outcome::Open(Open { point, .. }) if !point.generator.valid => {
-            let why = point.generator.why_invalid.as_deref().unwrap_or_default();
-            Err(Failure::Check(format!(
-                "not a measurement: {why}; give it a CPU of its own (--cpu), or a lower --rate"
-            )))
-        }
-        _ => Ok(()),
+        Outcome::Open(Open { point, .. }) => measured(&point.generator),
+        Outcome::Closed(_) => Ok(()),
     }
 }
 
@@ -260,14 +200,7 @@ fn show(args: &GrpcArgs, outcome: &Outcome) -> std::io::Result<()> {
                 point.sent,
                 ends(answers, point.refused)
             )?;
-            let lag = &point.generator;
-            writeln!(
-                out,
-                "Latency counts from when a call was due. The generator's own lag: p50 {} us, p99 {} us, longest {} us",
-                micros(lag.lag_p50_ns),
-                micros(lag.lag_p99_ns),
-                micros(lag.lag_max_ns)
-            )?;
+            writeln!(out, "{}", lag("a call", &point.generator))?;
         }
         Outcome::Closed(closed) => {
             writeln!(out, "{}\n", latencies(&closed.classes))?;
@@ -285,20 +218,6 @@ fn show(args: &GrpcArgs, outcome: &Outcome) -> std::io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn latencies(classes: &[ClassLatency]) -> comfy_table::Table {
-    let mut table = table(&["kind", "OK", "p50\nus", "p90\nus", "p99\nus", "p99.9\nus", "max\nus"]);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    for ClassLatency { name, latency, .. } in classes {
-        let quantiles =
-            [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns, latency.max_ns];
-        let row = [name.clone(), latency.count.to_string()];
-        table.add_row(row.into_iter().chain(quantiles.map(micros)));
-    }
-    table
 }
 
 /// How the calls ended.

@@ -1,0 +1,119 @@
+//! `wave load`: puts a load on a server, and tells how it bears it.
+
+mod grpc;
+mod udp;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use comfy_table::CellAlignment;
+use wave_lab::Failure;
+use wave_lab::progress::Progress;
+use wave_lab::table;
+use wave_lab::terminal::note;
+use wave_report::number::micros;
+use wave_workloads::point::{ClassLatency, GeneratorLag};
+
+/// What kind of load.
+#[derive(Args, Debug)]
+pub struct LoadArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Calls of a gRPC server.
+    Grpc(grpc::GrpcArgs),
+    /// Requests in datagrams to an agent (`wave agent --udp`).
+    Udp(udp::UdpArgs),
+}
+
+/// Loads.
+pub fn execute(args: &LoadArgs) -> ExitCode {
+    let done = match &args.what {
+        What::Grpc(args) => grpc::execute(args),
+        What::Udp(args) => udp::execute(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            note!("wave load: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=1e6).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0 to 1000000".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
+    rate.ok_or_else(|| "expected a number a second, 0.001 (above 0) to 1000000000".to_owned())
+}
+
+/// Runs a load on a thread of its own, and shows how far it is: it takes about `whole`.
+fn under_way<T: Send + 'static>(
+    what: &str,
+    whole: Duration,
+    quiet: bool,
+    load: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    // A bar moves on by the second; where there is none, one line says it.
+    let progress = match std::io::stderr().is_terminal() {
+        true => Progress::new(whole.as_secs_f64().ceil() as u64, quiet),
+        false => Progress::open_ended(quiet),
+    };
+    progress.begin(what);
+    let (sender, over) = mpsc::channel();
+    let generator = thread::spawn(move || {
+        let outcome = load();
+        drop(sender);
+        outcome
+    });
+    while let Err::<(), _>(RecvTimeoutError::Timeout) = over.recv_timeout(Duration::from_secs(1)) {
+        progress.end();
+    }
+    generator.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Whether the generator was an open loop.
+fn measured(generator: &GeneratorLag) -> Result<(), Failure> {
+    if generator.valid {
+        return Ok(());
+    }
+    let why = generator.why_invalid.as_deref().unwrap_or_default();
+    Err(Failure::Check(format!(
+        "not a measurement: {why}; give it a CPU of its own (--cpu), or a lower --rate"
+    )))
+}
+
+fn latencies(classes: &[ClassLatency]) -> comfy_table::Table {
+    let mut table = table(&["kind", "OK", "p50\nus", "p90\nus", "p99\nus", "p99.9\nus", "max\nus"]);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for ClassLatency { name, latency, .. } in classes {
+        let quantiles =
+            [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p999_ns, latency.max_ns];
+        let row = [name.clone(), latency.count.to_string()];
+        table.add_row(row.into_iter().chain(quantiles.map(micros)));
+    }
+    table
+}
+
+/// How late the generator was, in a sentence about `one` of what it sends.
+fn lag(one: &str, lag: &GeneratorLag) -> String {
+    format!(
+        "Latency counts from when {one} was due. The generator's own lag: p50 {} us, p99 {} us, longest {} us",
+        micros(lag.lag_p50_ns),
+        micros(lag.lag_p99_ns),
+        micros(lag.lag_max_ns)
+    )
+}

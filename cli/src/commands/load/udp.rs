@@ -1,0 +1,178 @@
+//! `wave load udp`: requests in datagrams.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use wave_lab::Failure;
+use wave_report::number::short;
+use wave_workloads::cpu;
+use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
+
+use super::{lag, latencies, measured, rate, seconds, under_way};
+
+/// Whom to ask, how often, and what.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Sends requests in datagrams to an agent before `wave serve kv --offload`. The loop is open: requests are due at
+random times (Poisson), and are sent then whatever became of those before; latency counts from when one was
+due, with all its tries. A server that stops for half a second shows in every request of that half second.
+
+A request without an answer is sent again, under the same number: a front that has it answers from what it
+keeps. PUTs are not idempotent: each sets a key of its own, and none is executed twice, whoever is killed
+meanwhile (`wave serve kv --log-writes` shows it). docs/guide/udp.md
+
+Examples:
+  wave load udp --target 127.0.0.1:50052 --rate 10000
+  wave load udp --target 127.0.0.1:50052 --rate 5000 --mix 5us=99.5,100us=0.5       a bimodal service time
+  wave load udp --target 127.0.0.1:50052 --rate 2000 --mix get=9,put=1 --json
+
+Exit codes: 0 it was measured; 1 the generator fell behind, a reply was wrong, or no request ended with OK; 2 bad
+arguments; 3 the front does not answer, or the CPU cannot be had."
+)]
+pub(super) struct UdpArgs {
+    /// The front's host and port.
+    #[arg(long, value_name = "ADDR")]
+    target: String,
+    /// Requests a second.
+    #[arg(long, value_name = "N", value_parser = rate)]
+    rate: f64,
+    /// For how long.
+    #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
+    seconds: Duration,
+    /// For how long before that, uncounted.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = seconds)]
+    warm_up: Duration,
+    /// How long answers are waited for after the last request.
+    #[arg(long, value_name = "N", default_value = "5", value_parser = seconds)]
+    drain: Duration,
+    /// Kinds of requests and how often each occurs: get, put, echo, or a time that a worker works for, such as 5us.
+    #[arg(long, value_name = "KIND=N,..", default_value = "get=1")]
+    mix: UdpMix,
+    /// From one try of a request to the next; 0: each is sent once.
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=60_000))]
+    retry_ms: u32,
+    /// Sockets, which the front takes for as many clients. Each has at most 1,000 requests under way.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
+    sockets: u16,
+    /// Keys are drawn from so many, which the server has.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    keys: u64,
+    /// Bytes of an echo, and of a value that is put.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=60_000))]
+    value_bytes: u32,
+    /// Of times, kinds, keys and request numbers: the same number is the same load.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=1 << 20))]
+    seed: u64,
+    /// The CPU to generate from [default: any].
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Print one JSON object instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Loads.
+pub(super) fn execute(args: &UdpArgs) -> Result<(), Failure> {
+    let outcome = load(args)?;
+    // Whoever reads this may have stopped.
+    let _ = show(args, &outcome);
+    let Outcome { point, ends, .. } = &outcome;
+    if ends.wrong > 0 {
+        return Err(Failure::Check(format!("{} replies were not the right ones", ends.wrong)));
+    }
+    if point.done == 0 {
+        return Err(Failure::Check("no request ended with OK".to_owned()));
+    }
+    measured(&point.generator)
+}
+
+fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
+    let settings = Settings {
+        target: args.target.clone(),
+        sockets: args.sockets.into(),
+        mix: args.mix.clone(),
+        keys: args.keys,
+        value_bytes: args.value_bytes as usize,
+        retry: (args.retry_ms > 0).then(|| Duration::from_millis(args.retry_ms.into())),
+        seed: args.seed,
+    };
+    let (rate, cpu) = (args.rate, args.cpu);
+    let [warm_up, seconds, drain] = [args.warm_up, args.seconds, args.drain];
+    let generate = move || -> Result<Outcome, Failure> {
+        if let Some(cpu) = cpu {
+            cpu::pin_current_thread(cpu).map_err(Failure::cannot)?;
+        }
+        let mut generator = Generator::connect(&settings).map_err(failed)?;
+        generator.open(rate, warm_up, seconds, drain).map_err(failed)
+    };
+    let what = format!("{} requests {}", args.mix, describe(args));
+    under_way(&what, args.warm_up + args.seconds, args.quiet || args.json, generate)
+}
+
+fn describe(args: &UdpArgs) -> String {
+    let (sockets, rate) = (args.sockets, short(args.rate));
+    let seconds = args.seconds.as_secs_f64();
+    format!("{} by {sockets} sockets, {rate}/s, open loop, {seconds} s", args.target)
+}
+
+fn failed(error: Error) -> Failure {
+    match error {
+        Error::Target { .. } | Error::Load(_) => Failure::Scenario(error.to_string()),
+        Error::Silent(_) | Error::Socket { .. } => Failure::cannot(error),
+    }
+}
+
+fn show(args: &UdpArgs, outcome: &Outcome) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let Outcome { point, ends, open_at_host } = outcome;
+    if args.json {
+        let value = json!({
+            "load": "udp",
+            "loop": "open",
+            "version": wave_experiments::run::machine::version(),
+            "target": args.target,
+            "mix": args.mix.to_string(),
+            "sockets": args.sockets,
+            "retry_ms": args.retry_ms,
+            "seed": args.seed,
+            "result": outcome,
+        });
+        return writeln!(out, "{value}");
+    }
+    writeln!(out, "{}\n", describe(args))?;
+    writeln!(out, "{}\n", latencies(&point.classes))?;
+    writeln!(
+        out,
+        "Sent {}, {}/s ended with OK; {}",
+        point.sent,
+        short(point.achieved_per_second),
+        told(ends, point.refused)
+    )?;
+    writeln!(
+        out,
+        "Requests open at the host, as replies say: {} in the mean",
+        short(*open_at_host)
+    )?;
+    writeln!(out, "{}", lag("a request", &point.generator))
+}
+
+/// How the requests ended.
+fn told(ends: &Ends, never_sent: u64) -> String {
+    let executed = ends.executed.iter().map(|(name, count)| format!("{name} {count}"));
+    let refused = ends.refused.iter().map(|(name, count)| format!("refused {name} {count}"));
+    let others = [
+        ("outcome unknown", ends.outcome_unknown),
+        ("lost", ends.lost),
+        ("never sent", never_sent),
+        ("wrong", ends.wrong),
+        ("tries beyond the first", ends.retries),
+    ];
+    let others = others.into_iter().filter(|(_, count)| *count > 0);
+    let others = others.map(|(name, count)| format!("{name} {count}"));
+    executed.chain(refused).chain(others).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,418 @@
+//! A load in datagrams, for an agent's front (`wave agent --udp`) before a server of the services in `proto/`.
+//!
+//! Open loop, as [`crate::grpc::load`]: requests are sent when they are due, whatever became of those before, and latency counts
+//! from then, tries included. A request without an answer is sent again, under the same id; one that is refused for want of a host,
+//! under a new one. What has no answer in the end is lost.
+//! PUTs are not idempotent: each sets a key of its own, so that the store's log of writes shows what was executed twice.
+
+mod mix;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use wave_udp_client::wire::{DATAGRAM_MAX, Header, IDEMPOTENT, REFUSED, REPLY, Status};
+
+pub use self::mix::{Kind, ParseError, UdpMix};
+use crate::arrivals::{self, Load};
+use crate::cpu::monotonic_ns;
+use crate::generator::{self, Refused, Request, Seat, Server};
+use crate::point::Point;
+use crate::recorder::Recorder;
+
+/// How late requests may be sent at the p99; and the last one.
+const LAG_P99_LIMIT_NS: u64 = 1_000_000;
+const LAST_LAG_LIMIT_NS: u64 = 20_000_000;
+/// How long a front may take to say its incarnation.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Requests that a socket may have under way: the front's window of ids.
+const UNDER_WAY_MAX: usize = 1000;
+/// Datagrams taken from a socket in one look, at most.
+const TAKEN_MAX: usize = 64;
+
+/// Why there is no load.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The target cannot be meant.
+    #[error("`{target}` is no address to send to, as in 127.0.0.1:50052: {error}")]
+    Target {
+        /// As it was given.
+        target: String,
+        /// What is wrong.
+        error: io::Error,
+    },
+    /// The load cannot be meant.
+    #[error(transparent)]
+    Load(#[from] arrivals::Error),
+    /// Nobody answers.
+    #[error("nobody answers at {0}: does `wave agent --rpc SOCKET --udp {0}` run there?")]
+    Silent(String),
+    /// A socket.
+    #[error("a socket to {target}: {error}")]
+    Socket {
+        /// Whereto.
+        target: String,
+        /// What is wrong with it.
+        error: io::Error,
+    },
+}
+
+/// Whom to ask, and how.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Host and port.
+    pub target: String,
+    /// Sockets, each a sender to the front.
+    pub sockets: usize,
+    /// Kinds of requests.
+    pub mix: UdpMix,
+    /// Keys of GETs are drawn from so many.
+    pub keys: u64,
+    /// Bytes of an echo, and of a value that is put.
+    pub value_bytes: usize,
+    /// From one try of a request to the next; none: it is sent once.
+    pub retry: Option<Duration>,
+    /// Of times, kinds, keys and ids.
+    pub seed: u64,
+}
+
+/// What came of the requests that were due after the warm-up.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ends {
+    /// Statuses of requests that were executed, by name.
+    pub executed: BTreeMap<String, u64>,
+    /// Statuses of requests that were not, by name.
+    pub refused: BTreeMap<String, u64>,
+    /// Requests of which the front does not know whether they were executed.
+    pub outcome_unknown: u64,
+    /// Requests without an answer.
+    pub lost: u64,
+    /// Replies of status OK that were not the right ones.
+    pub wrong: u64,
+    /// Datagrams that were sent again.
+    pub retries: u64,
+}
+
+/// What came of a load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Rates, latencies by kind, and whether the generator kept up. Done is what ended with status OK.
+    pub point: Point,
+    /// How the requests ended.
+    pub ends: Ends,
+    /// The mean of requests open at the host, as replies say.
+    pub open_at_host: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    request: Request,
+    incarnation: u64,
+    cookie: u64,
+}
+
+/// A socket, which is a sender to the front.
+struct Sender {
+    socket: UdpSocket,
+    incarnation: u64,
+    cookie: u64,
+    next: u64,
+    pending: BTreeMap<u64, Pending>,
+    /// When to send which again, the earliest first.
+    retries: VecDeque<(u64, u64)>,
+}
+
+/// A load generator. Everything happens on the thread that calls it.
+pub struct Generator {
+    settings: Settings,
+    client: Client,
+    recorder: Recorder,
+}
+
+struct Client {
+    senders: Vec<Sender>,
+    mix: UdpMix,
+    settings: Settings,
+    turn: usize,
+    ends: Ends,
+    open_sum: u64,
+    replies: u64,
+    buffer: Vec<u8>,
+    /// Of each kind, made when it is needed.
+    datagram: Vec<u8>,
+}
+
+impl Generator {
+    /// Makes the sockets, and has the front say its incarnation to each.
+    ///
+    /// # Errors
+    /// The target, the load, a socket, or a front that does not answer.
+    pub fn connect(settings: &Settings) -> Result<Generator, Error> {
+        let target = &settings.target;
+        let bad = |error| Error::Target { target: target.clone(), error };
+        let address = target.to_socket_addrs().map_err(bad)?.next();
+        let address = address.ok_or_else(|| bad(io::ErrorKind::NotFound.into()))?;
+        let recorder = Recorder::new(&settings.mix.mix()?, 1);
+        let failed = |error| Error::Socket { target: target.clone(), error };
+        let first = settings.seed << 32 | 1;
+        let senders = (0..settings.sockets).map(|_| Sender::new(address, first).map_err(failed));
+        let mut senders = senders.collect::<Result<Vec<_>, _>>()?;
+        let until = Instant::now() + CONNECT_PATIENCE;
+        for sender in &mut senders {
+            sender.greet(until).map_err(failed)?;
+            if sender.cookie == 0 {
+                return Err(Error::Silent(target.clone()));
+            }
+        }
+        let client = Client {
+            senders,
+            mix: settings.mix.clone(),
+            settings: settings.clone(),
+            turn: 0,
+            ends: Ends::default(),
+            open_sum: 0,
+            replies: 0,
+            buffer: vec![0; DATAGRAM_MAX],
+            datagram: Vec::new(),
+        };
+        Ok(Generator { settings: settings.clone(), client, recorder })
+    }
+
+    /// Sends `rate` requests a second, for the warm-up and then the time that counts. Answers are waited for until `drain` after
+    /// the last request.
+    ///
+    /// Uses its CPU all the time, and yields it to whoever shares it.
+    ///
+    /// # Errors
+    /// The load cannot be meant.
+    pub fn open(
+        &mut self,
+        rate: f64,
+        warm_up: Duration,
+        duration: Duration,
+        drain: Duration,
+    ) -> Result<Outcome, Error> {
+        let Settings { mix, keys, seed, .. } = &self.settings;
+        let load = Load::new(rate, mix.mix()?, *keys, *seed)?;
+        let settings = generator::Settings {
+            lag_p99_limit_ns: LAG_P99_LIMIT_NS,
+            last_lag_limit_ns: LAST_LAG_LIMIT_NS,
+            // A server that was stopped answers in a burst, which takes a while: no latency is set aside.
+            stall_ns: u64::MAX,
+            ..generator::Settings::new(duration, warm_up, Seat::Shared)
+        };
+        let mut run = Run { client: &mut self.client, recorder: &self.recorder };
+        let report = generator::run(load, &settings, &self.recorder, &mut run);
+        let deadline = Instant::now() + drain;
+        while run.client.under_way() > 0 && Instant::now() < deadline {
+            run.between();
+            std::thread::yield_now();
+        }
+        let client = &mut self.client;
+        client.ends.lost = client.give_up(|request| self.recorder.counts(request.intended_ns));
+        let open_at_host = client.open_sum as f64 / client.replies.max(1) as f64;
+        let ends = std::mem::take(&mut client.ends);
+        let point = Point::new(&report, &self.recorder.collect());
+        Ok(Outcome { point, ends, open_at_host })
+    }
+}
+
+/// A load under way.
+struct Run<'a> {
+    client: &'a mut Client,
+    recorder: &'a Recorder,
+}
+
+impl Server for Run<'_> {
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        self.client.submit(request)
+    }
+
+    fn between(&mut self) {
+        self.client.look(self.recorder);
+    }
+}
+
+impl Sender {
+    fn new(to: SocketAddr, first: u64) -> io::Result<Sender> {
+        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(to)?;
+        Ok(Sender {
+            socket,
+            incarnation: 0,
+            cookie: 0,
+            next: first,
+            pending: BTreeMap::new(),
+            retries: VecDeque::new(),
+        })
+    }
+
+    /// Has a pending request sent under a new number at `due_ns`.
+    fn renew(&mut self, id: u64, due_ns: u64) {
+        let Some(Pending { request, .. }) = self.pending.remove(&id) else { return };
+        let Sender { incarnation, cookie, next, .. } = *self;
+        self.pending.insert(next, Pending { request, incarnation, cookie });
+        self.retries.push_back((due_ns, next));
+        self.next += 1;
+    }
+
+    /// Asks for an incarnation and a cookie until they come or the time is over.
+    fn greet(&mut self, until: Instant) -> io::Result<()> {
+        let mut buffer = [0; 64];
+        self.socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        while self.cookie == 0 && Instant::now() < until {
+            let hello = Header { flags: IDEMPOTENT, ..Header::default() };
+            // Nobody there yet.
+            let _ = self.socket.send(&hello.encode());
+            let Ok(bytes) = self.socket.recv(&mut buffer) else {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            if let Ok((header, _)) = Header::decode(&buffer[..bytes])
+                && header.has(REPLY)
+            {
+                (self.incarnation, self.cookie) = (header.incarnation, header.cookie);
+            }
+        }
+        self.socket.set_nonblocking(true)
+    }
+}
+
+impl Client {
+    fn under_way(&self) -> usize {
+        self.senders.iter().map(|sender| sender.pending.len()).sum()
+    }
+
+    /// Forgets what is under way; how many of them count.
+    fn give_up(&mut self, counts: impl Fn(&Request) -> bool) -> u64 {
+        let mut lost = 0;
+        for sender in &mut self.senders {
+            lost += sender.pending.values().filter(|pending| counts(&pending.request)).count();
+            sender.pending.clear();
+            sender.retries.clear();
+        }
+        lost as u64
+    }
+
+    fn submit(&mut self, request: Request) -> Result<(), Refused> {
+        let count = self.senders.len();
+        let free = (0..count).map(|step| (self.turn + step) % count).find(|&at| {
+            let Sender { pending, next, .. } = &self.senders[at];
+            pending.first_key_value().is_none_or(|(first, _)| next - first < UNDER_WAY_MAX as u64)
+        });
+        let at = free.ok_or(Refused)?;
+        self.turn = (at + 1) % count;
+        let sender = &mut self.senders[at];
+        let id = sender.next;
+        sender.next += 1;
+        let (incarnation, cookie) = (sender.incarnation, sender.cookie);
+        sender.pending.insert(id, Pending { request, incarnation, cookie });
+        self.send(at, id, request.intended_ns.max(monotonic_ns()));
+        Ok(())
+    }
+
+    /// Sends a request that is pending, and notes when to do it again.
+    fn send(&mut self, at: usize, id: u64, now_ns: u64) {
+        let sender = &mut self.senders[at];
+        let Some(Pending { request, incarnation, cookie }) = sender.pending.get(&id).copied()
+        else {
+            return;
+        };
+        let kind = self.mix.0[usize::from(request.class.0)].0;
+        let header = Header {
+            flags: if kind.is_idempotent() { IDEMPOTENT } else { 0 },
+            class: self.mix.class(request.class),
+            method: kind.method(),
+            id,
+            incarnation,
+            cookie,
+            work: kind.work_ns(),
+            ..Header::default()
+        };
+        self.datagram.clear();
+        self.datagram.extend_from_slice(&header.encode());
+        kind.write(&request, &self.settings, &mut self.datagram);
+        // Where it is not taken, it is sent again as if it had been lost.
+        let _ = sender.socket.send(&self.datagram);
+        if let Some(retry) = self.settings.retry {
+            sender.retries.push_back((now_ns + retry.as_nanos() as u64, id));
+        }
+    }
+
+    /// Takes what has come, and sends again what is due.
+    fn look(&mut self, recorder: &Recorder) {
+        for at in 0..self.senders.len() {
+            for _ in 0..TAKEN_MAX {
+                let Ok(bytes) = self.senders[at].socket.recv(&mut self.buffer) else { break };
+                self.take(at, bytes, recorder);
+            }
+            if self.settings.retry.is_none() {
+                continue;
+            }
+            let now_ns = monotonic_ns();
+            while let Some(&(due_ns, id)) = self.senders[at].retries.front()
+                && due_ns <= now_ns
+            {
+                self.senders[at].retries.pop_front();
+                if self.senders[at].pending.contains_key(&id) {
+                    self.ends.retries += 1;
+                    self.send(at, id, now_ns);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, at: usize, bytes: usize, recorder: &Recorder) {
+        let end_ns = monotonic_ns();
+        let Ok((header, message)) = Header::decode(&self.buffer[..bytes]) else { return };
+        let sender = &mut self.senders[at];
+        let Some(pending) = sender.pending.get_mut(&header.id).filter(|_| header.has(REPLY)) else {
+            return;
+        };
+        let request = pending.request;
+        let kind = self.mix.0[usize::from(request.class.0)].0;
+        let status = Status(header.status);
+        if status == Status::CHALLENGE || status == Status::OUTCOME_UNKNOWN {
+            (sender.incarnation, sender.cookie) = (header.incarnation, header.cookie);
+        }
+        if status == Status::CHALLENGE {
+            // Nothing was done. One that comes late must not have a PUT executed again, as if it were new.
+            if kind.is_idempotent() {
+                (pending.incarnation, pending.cookie) = (header.incarnation, header.cookie);
+                self.send(at, header.id, end_ns);
+            }
+            return;
+        }
+        if let Some(retry) = self.settings.retry.filter(|_| status == Status::UNAVAILABLE) {
+            // There is no host: the next try may find one.
+            if kind.is_idempotent() {
+                return;
+            }
+            // A refusal is final for this number, so the next try has another.
+            if header.has(REFUSED) {
+                sender.renew(header.id, end_ns + retry.as_nanos() as u64);
+                return;
+            }
+        }
+        sender.pending.remove(&header.id);
+        let name = || status.name().to_owned();
+        if recorder.counts(request.intended_ns) {
+            self.open_sum += u64::from(header.work);
+            self.replies += 1;
+            match status {
+                Status::OUTCOME_UNKNOWN => self.ends.outcome_unknown += 1,
+                _ if header.has(REFUSED) => *self.ends.refused.entry(name()).or_default() += 1,
+                _ => *self.ends.executed.entry(name()).or_default() += 1,
+            }
+            if status == Status::OK && !kind.is_right(&request, &self.settings, message) {
+                self.ends.wrong += 1;
+            }
+        }
+        if status == Status::OK {
+            recorder.done_at(0, &request, end_ns);
+        }
+    }
+}
