@@ -22,6 +22,7 @@ use crate::rpc::{Plan, host as rpc_host, rpc};
 use crate::sim::sim;
 use crate::sol::sol;
 use crate::switch::switch;
+use crate::udp::{echo as udp_echo, udp};
 
 /// Measures queues, agent, switches, preemption and policies against their peers.
 #[derive(Debug, Parser)]
@@ -110,6 +111,8 @@ Examples:
     Sol(Output),
     /// The host's and the agent's CPU time per gRPC call, against tonic on the host.
     Rpc(RpcArgs),
+    /// CPU time per request in a datagram, of an agent's front, of a bare echo and of the front for gRPC.
+    Udp(UdpArgs),
     /// A good client's latencies with and without attackers, of an agent's front and of tonic.
     Hostile(HostileArgs),
     /// Large messages of RPCs in extents, against the same in entries of a queue.
@@ -122,6 +125,9 @@ Examples:
     /// The host's process of a bench of RPCs.
     #[command(hide = true)]
     RpcHost(RpcHostArgs),
+    /// The peer of the bench of datagrams.
+    #[command(hide = true)]
+    UdpEcho { cpu: usize },
 }
 
 /// What the real kernel is to be measured with.
@@ -246,6 +252,38 @@ struct RpcArgs {
     rate: u32,
 }
 
+/// How datagrams are to be measured.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Echoes of 64 bytes over 4 sockets or connections, to servers that share one CPU and sleep as soon as there is nothing to
+do. CPU time is of the whole process, system time included; medians over chunks, whose servers take turns.
+
+  front_cpu_ratio_vs_bare_recvmmsg_echo  of the agent's process, in bursts of 32 datagrams at --rate, by that of a process that sends
+                                         datagrams back by recvmmsg and sendmmsg and does nothing else; _spread: p5, p50, p95; _closed:
+                                         with 64 requests under way instead
+  front_cpu_ratio_vs_grpc                of the agent's process by that of an agent whose front takes gRPC, with 64 under way
+  bursts, closed                         what the ratios are made of, in nanoseconds per request; host_thread_ns is the worker's
+
+Examples:
+  wave bench udp
+  wave bench udp --json | jq '.front_cpu_ratio_vs_bare_recvmmsg_echo, .front_cpu_ratio_vs_grpc'
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct UdpArgs {
+    #[command(flatten)]
+    output: Output,
+    /// How often each is measured; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// How long a chunk lasts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
+    chunk_seconds: f64,
+    /// Datagrams a second where they come in bursts.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    rate: u32,
+}
+
 /// How attackers are to be measured.
 #[derive(Args, Debug)]
 #[command(
@@ -335,6 +373,9 @@ impl Bench {
             Which::Rpc(RpcArgs { output, chunks, chunk_seconds, rate }) => {
                 (rpc(&plan(chunks, chunk_seconds, rate), output.json), output)
             }
+            Which::Udp(UdpArgs { output, chunks, chunk_seconds, rate }) => {
+                (udp(&plan(chunks, chunk_seconds, rate), output.json), output)
+            }
             Which::Hostile(HostileArgs { output, chunks, chunk_seconds, rate }) => {
                 (hostile(&plan(chunks, chunk_seconds, rate), output.json), output)
             }
@@ -344,6 +385,7 @@ impl Bench {
                 (kernel(args.chunks, patience), args.output)
             }
             Which::Peer(PeerArgs { socket, cpu }) => return ended(peer(&socket, cpu)),
+            Which::UdpEcho { cpu } => return ended(udp_echo(cpu)),
             Which::RpcHost(RpcHostArgs { socket, cpu, batch, yields, awake, agent_awake }) => {
                 return ended(rpc_host(&socket, cpu, batch, yields, awake, agent_awake));
             }

@@ -16,6 +16,7 @@ mod rpc;
 mod sim;
 mod sol;
 mod switch;
+mod udp;
 
 use clap::Parser;
 

@@ -19,15 +19,14 @@ use wave_workloads::grpc::proto::echo::Payload;
 use wave_workloads::grpc::store::echo;
 
 pub use self::process::host;
-use self::process::{Kind, Measured, Seats, Waits};
-pub(super) use self::process::{Process, free_address};
+pub use self::process::{Front, Kind, Measured, Process, Seats, Waits, free_address};
 use self::waiting::Waiting;
 use wave_experiments::measure::{Chunks, ns_per, pin};
 use wave_lab::progress::Progress;
 
 /// After how many replies a worker sends them, where it batches.
 const BATCH: u32 = 64;
-const PAYLOAD_BYTES: usize = 64;
+pub const PAYLOAD_BYTES: usize = 64;
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long servers may take until they answer.
 const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -149,14 +148,15 @@ fn servers(cpus: &[usize]) -> Result<[(Kind, Seats); 7], String> {
     let beside_agent = Seats { host: agent, agent, connections: None, load };
     let split = Seats { connections: Some(third), ..beside_agent };
     let beside_load = Seats { host: if third == agent { load } else { third }, ..beside_agent };
+    let offload = |batch, waits| Kind::Offload { batch, waits, front: Front::Grpc };
     Ok([
         (Kind::OnHost, beside_agent),
-        (Kind::Offload { batch: BATCH, waits: Waits::Awake }, beside_load),
-        (Kind::Offload { batch: 1, waits: Waits::Awake }, beside_load),
-        (Kind::Offload { batch: BATCH, waits: Waits::Asleep }, beside_agent),
-        (Kind::Offload { batch: BATCH, waits: Waits::Asleep }, split),
-        (Kind::Offload { batch: 1, waits: Waits::AgentAwake }, beside_load),
-        (Kind::Offload { batch: 1, waits: Waits::AsShipped }, beside_load),
+        (offload(BATCH, Waits::Awake), beside_load),
+        (offload(1, Waits::Awake), beside_load),
+        (offload(BATCH, Waits::Asleep), beside_agent),
+        (offload(BATCH, Waits::Asleep), split),
+        (offload(1, Waits::AgentAwake), beside_load),
+        (offload(1, Waits::AsShipped), beside_load),
     ])
 }
 
@@ -180,14 +180,31 @@ pub(super) fn wait_ready(generator: &mut Generator) -> Result<(), String> {
     Err("a server of the bench does not answer".to_owned())
 }
 
+/// Echoes to a server that is there.
+fn connect(target: &Target) -> Result<Generator, String> {
+    let mut calls = CallSettings::new(ByKind::only(Call::Echo), 1_000);
+    calls.value_bytes = PAYLOAD_BYTES;
+    let generator = Generator::connect(target, &calls, SEED);
+    let mut generator = generator.map_err(|error| error.to_string())?;
+    wait_ready(&mut generator)?;
+    Ok(generator)
+}
+
+/// For closed loops of so many streams on each connection.
+pub fn closed(address: &str, connections: usize, streams: usize) -> Result<Generator, String> {
+    connect(&target(address, Shape::Closed { connections, streams }))
+}
+
+/// A chunk of a closed loop: how many calls there were.
+pub fn run_closed(generator: &mut Generator, time: Duration) -> Result<u64, String> {
+    let closed = generator.closed(time, DRAIN).map_err(|error| error.to_string())?;
+    check(closed.sent, &closed.answers)?;
+    Ok(closed.sent)
+}
+
 impl Row {
     fn new((server, shape): (usize, Shape), servers: &[Measured]) -> Result<Row, String> {
-        let target = target(&servers[server].address, shape);
-        let mut calls = CallSettings::new(ByKind::only(Call::Echo), 1_000);
-        calls.value_bytes = PAYLOAD_BYTES;
-        let generator = Generator::connect(&target, &calls, SEED);
-        let mut generator = generator.map_err(|error| error.to_string())?;
-        wait_ready(&mut generator)?;
+        let generator = connect(&target(&servers[server].address, shape))?;
         Ok(Row { server, shape, generator, chunks: Vec::new() })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -33,7 +33,14 @@ pub enum Kind {
     /// tonic, on the host's core.
     OnHost,
     /// A worker, which sends replies after so many, and an agent's front.
-    Offload { batch: u32, waits: Waits },
+    Offload { batch: u32, waits: Waits, front: Front },
+}
+
+/// What the agent's front takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    Grpc,
+    Udp,
 }
 
 /// How an offloaded server waits for the next call.
@@ -106,7 +113,7 @@ impl Measured {
                 let (thread, agent, socket) = (onhost::THREADS, None, None);
                 Ok(Measured { address, host, thread, agent, socket })
             }
-            Kind::Offload { batch, waits } => {
+            Kind::Offload { batch, waits, front } => {
                 let socket = places::socket("bench-rpc").map_err(|error| error.to_string())?;
                 let place = socket.to_str().ok_or("the folder for sockets has no name")?;
                 let [host_cpu, agent_cpu] = [seats.host, seats.agent].map(|cpu| cpu.to_string());
@@ -118,8 +125,12 @@ impl Measured {
                 words.extend((waits == Waits::AgentAwake).then_some("--agent-awake"));
                 let mut host = Process::start(launch::own(&words))?;
                 host.line()?;
-                let address = free_address().map_err(|error| format!("a free port: {error}"))?;
-                let mut words = vec!["agent", "--rpc", place, "--listen", &address];
+                let (option, address) = match front {
+                    Front::Grpc => ("--listen", free_address()),
+                    Front::Udp => ("--udp", free_udp_address()),
+                };
+                let address = address.map_err(|error| format!("a free port: {error}"))?;
+                let mut words = vec!["agent", "--rpc", place, option, &address];
                 words.extend(["--cpu", &agent_cpu, "--quiet", "--leave-with-parent"]);
                 // One worker: it may have all calls, and then finds several at a look.
                 words.extend(["--steer", "round-robin:ahead=1024"]);
@@ -181,7 +192,8 @@ pub fn host(
     if is_awake || agent_is_awake {
         options.config.spin = AWAKE;
     }
-    let server = Server::start(options, store::echo_methods()).map_err(|error| error.to_string())?;
+    let server =
+        Server::start(options, store::echo_methods()).map_err(|error| error.to_string())?;
     out!("serving");
     for line in std::io::stdin().lines() {
         line.map_err(|error| error.to_string())?;
@@ -197,6 +209,10 @@ pub fn free_address() -> std::io::Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
+fn free_udp_address() -> std::io::Result<String> {
+    Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
 /// A process of a bench.
 pub struct Process(Dialogue);
 
@@ -206,7 +222,7 @@ impl Process {
         Process::start(launch::wave(words))
     }
 
-    fn start(command: io::Result<Command>) -> Result<Process, String> {
+    pub fn start(command: io::Result<Command>) -> Result<Process, String> {
         let dialogue = command.and_then(|mut command| Dialogue::start(&mut command));
         dialogue.map(Process).map_err(|error| error.to_string())
     }
@@ -222,7 +238,7 @@ impl Process {
     }
 
     /// CPU time of the threads whose names begin so.
-    fn cpu_ns(&mut self, name: &str) -> Result<u64, String> {
+    pub fn cpu_ns(&mut self, name: &str) -> Result<u64, String> {
         let pid = self.0.process().pid().as_raw_pid();
         cpu_time::cpu_ns(pid.unsigned_abs(), name)
     }

@@ -5,6 +5,7 @@ pub mod bench;
 mod device;
 pub mod doctor;
 mod fit;
+mod fuzz;
 pub mod link;
 pub mod linux;
 pub mod load;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use wave_agent::Registry;
-use wave_lab::{fuzz, policies, replay, trace};
+use wave_lab::{policies, replay, trace};
 
 /// Schedules threads, pages memory out and steers gRPC calls by an agent elsewhere, over the queues of the Wave paper.
 #[derive(Debug, Parser)]
@@ -76,7 +77,7 @@ enum Command {
     /// Write an agent's log as a trace that Perfetto opens.
     Trace(trace::TraceArgs),
     /// Run seeded histories of the real code under faults, and check them.
-    Fuzz(fuzz::FuzzArgs),
+    Fuzz(fuzz::FuzzCommand),
     /// Tell what this machine can run, and why not.
     Doctor(doctor::DoctorArgs),
     /// Measure what this machine's links cost.
@@ -111,7 +112,7 @@ impl Wave {
             Command::Policies(args) => policies::execute(&Registry::shipped(), &args),
             Command::Replay(args) => replay::execute(&Registry::shipped(), &args),
             Command::Trace(args) => trace::execute(&Registry::shipped(), &args),
-            Command::Fuzz(args) => fuzz::execute(&Registry::shipped(), &args),
+            Command::Fuzz(args) => fuzz::execute(&args),
             Command::Doctor(args) => doctor::execute(&args),
             Command::Linux(args) => linux::execute(&args),
             Command::Memory(args) => memory::execute(&args),
@@ -149,6 +150,11 @@ mod tests {
             "wave agent --attach /tmp/my.sock --policy fifo --cpu 2 --share-cpu",
             "wave agent replace --attach /tmp/my.sock --cpu 0",
             "wave agent replace --rpc /tmp/kv.sock --listen 127.0.0.1:50052",
+            "wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052 --udp-public",
+            "wave agent --attach /tmp/my.sock --policy shinjuku --rpc /tmp/kv.sock --udp 127.0.0.1:0",
+            "wave load udp --target 127.0.0.1:50052 --rate 5000 --mix 5us=99.5,100us=0.5",
+            "wave fuzz udp --datagrams 1000000 --seed 7 --json",
+            "wave fuzz --seeds 10 --json",
             "wave agent --leave-with-parent --quiet --attach /tmp/my.sock",
             "wave run x.toml --record /tmp/logs",
             "wave agent --attach /tmp/my.sock --record a.wavelog --record-about x",

@@ -1,0 +1,143 @@
+//! `wave bench udp`: CPU time per request in a datagram, of an agent's front, of a bare echo and of the front for gRPC.
+//!
+//! Servers run in processes of their own for the whole bench, are pinned to one CPU, and sleep while others are measured. The load is
+//! this process, on another CPU.
+
+mod echo;
+mod load;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wave_experiments::launch;
+use wave_experiments::measure::{Chunks, pin};
+use wave_lab::progress::Progress;
+use wave_workloads::cpu;
+
+pub use self::echo::echo;
+use self::load::{Load, SOCKETS, Shape};
+use crate::rpc::{self, Front, Kind, Measured, Plan, Process, Seats, Waits};
+
+/// Requests that arrive at once.
+const BURST: u32 = 32;
+/// Requests under way on each socket or connection, in closed loops.
+const UNDER_WAY: u32 = 16;
+const WARM_UP: u32 = 1;
+/// As in the bench of gRPC: after how many replies a worker sends them.
+const BATCH: u32 = 64;
+
+/// Of one chunk, nanoseconds of CPU time per request.
+#[derive(Clone, Copy, Debug)]
+struct PerRequest {
+    front_ns: f64,
+    host_ns: f64,
+}
+
+type Rows = [Vec<PerRequest>; 5];
+/// Places in [`Rows`].
+const FRONT_BURSTS: usize = 0;
+const BARE_BURSTS: usize = 1;
+const FRONT_CLOSED: usize = 2;
+const BARE_CLOSED: usize = 3;
+const GRPC_CLOSED: usize = 4;
+
+/// Runs the bench.
+pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
+    let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
+    let [server, generator, ..] = cpus[..] else {
+        return Err("a bench of datagrams needs two CPUs: see `taskset -pc $$`".to_owned());
+    };
+    pin(generator)?;
+    let progress = Progress::new(u64::from(plan.chunks + WARM_UP) + 1, quiet);
+    progress.begin("starting servers");
+    let seats = Seats { host: server, agent: server, connections: None, load: generator };
+    let offload = |front| Kind::Offload { batch: BATCH, waits: Waits::Asleep, front };
+    let mut front = Measured::start(offload(Front::Udp), seats)?;
+    let mut grpc = Measured::start(offload(Front::Grpc), seats)?;
+    let mut bare = Process::start(launch::own(&["udp-echo", &server.to_string()]))?;
+    let bare_address = bare.line()?;
+    let mut to_front = Load::connect(&front.address)?;
+    let mut to_bare = Load::connect(&bare_address)?;
+    let mut to_grpc = rpc::closed(&grpc.address, SOCKETS, UNDER_WAY as usize)?;
+    progress.end();
+    let bursts = Shape::Bursts { burst: BURST, per_second: plan.rate };
+    let closed = Shape::Closed { under_way: UNDER_WAY };
+    let mut rows: Rows = Default::default();
+    for round in 0..WARM_UP + plan.chunks {
+        progress.begin("all in turns");
+        let chunks = [
+            (FRONT_BURSTS, of_server(&mut front, || to_front.run(bursts, plan.chunk))?),
+            (BARE_BURSTS, of_bare(&mut bare, || to_bare.run(bursts, plan.chunk))?),
+            (FRONT_CLOSED, of_server(&mut front, || to_front.run(closed, plan.chunk))?),
+            (BARE_CLOSED, of_bare(&mut bare, || to_bare.run(closed, plan.chunk))?),
+            (GRPC_CLOSED, of_server(&mut grpc, || rpc::run_closed(&mut to_grpc, plan.chunk))?),
+        ];
+        if round >= WARM_UP {
+            chunks.into_iter().for_each(|(row, chunk)| rows[row].push(chunk));
+        }
+        progress.end();
+    }
+    Ok(report(plan, &rows))
+}
+
+fn of_server(
+    server: &mut Measured,
+    load: impl FnOnce() -> Result<u64, String>,
+) -> Result<PerRequest, String> {
+    let before = server.used()?;
+    let requests = load()? as f64;
+    let used = server.used()?.since(before);
+    Ok(PerRequest {
+        front_ns: used.agent_ns as f64 / requests,
+        host_ns: used.host_ns as f64 / requests,
+    })
+}
+
+fn of_bare(
+    bare: &mut Process,
+    load: impl FnOnce() -> Result<u64, String>,
+) -> Result<PerRequest, String> {
+    let settle = || std::thread::sleep(Duration::from_millis(2));
+    settle();
+    let before = bare.cpu_ns("")?;
+    let requests = load()? as f64;
+    settle();
+    Ok(PerRequest { front_ns: (bare.cpu_ns("")? - before) as f64 / requests, host_ns: 0.0 })
+}
+
+fn report(plan: &Plan, rows: &Rows) -> Value {
+    let front_ns = |row: usize| rows[row].iter().map(|chunk| chunk.front_ns).collect();
+    let front = |row: usize| Chunks::new(front_ns(row));
+    let host = |row: usize| Chunks::new(rows[row].iter().map(|chunk| chunk.host_ns).collect());
+    // Chunks of one round ran beside each other, so their ratio has what both met.
+    let ratio = |ours: usize, theirs: usize| {
+        let pairs = rows[ours].iter().zip(&rows[theirs]);
+        Chunks::new(pairs.map(|(ours, theirs)| ours.front_ns / theirs.front_ns).collect())
+    };
+    json!({
+        "bench": "udp",
+        "peer": "an echo by recvmmsg and sendmmsg",
+        "chunks": plan.chunks,
+        "chunk_seconds": plan.chunk.as_secs_f64(),
+        "rate": plan.rate,
+        "burst": BURST,
+        "payload_bytes": rpc::PAYLOAD_BYTES,
+        "front_cpu_ratio_vs_bare_recvmmsg_echo": ratio(FRONT_BURSTS, BARE_BURSTS).median(),
+        "front_cpu_ratio_vs_bare_recvmmsg_echo_spread": ratio(FRONT_BURSTS, BARE_BURSTS).json(),
+        "front_cpu_ratio_vs_bare_recvmmsg_echo_closed": ratio(FRONT_CLOSED, BARE_CLOSED).median(),
+        "front_cpu_ratio_vs_grpc": ratio(FRONT_CLOSED, GRPC_CLOSED).median(),
+        "front_cpu_ratio_vs_grpc_spread": ratio(FRONT_CLOSED, GRPC_CLOSED).json(),
+        "bursts": {
+            "front_ns": front(FRONT_BURSTS).json(),
+            "bare_echo_ns": front(BARE_BURSTS).json(),
+            "host_thread_ns": host(FRONT_BURSTS).json(),
+        },
+        "closed": {
+            "front_ns": front(FRONT_CLOSED).json(),
+            "bare_echo_ns": front(BARE_CLOSED).json(),
+            "grpc_front_ns": front(GRPC_CLOSED).json(),
+            "host_thread_ns": host(FRONT_CLOSED).json(),
+            "grpc_host_thread_ns": host(GRPC_CLOSED).json(),
+        },
+    })
+}

@@ -1,0 +1,143 @@
+//! `wave fuzz`: seeded histories in the simulator, and a flood of a real front.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use wave_agent::Registry;
+use wave_experiments::fuzz_udp::{self, Found, Plan};
+use wave_experiments::run::machine;
+use wave_lab::fuzz::FuzzArgs;
+use wave_lab::terminal::{note, out};
+use wave_lab::{Failure, table};
+use wave_report::number::short;
+
+/// Histories, or something else that is fuzzed.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct FuzzCommand {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    histories: FuzzArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Flood a front for datagrams with valid, mutated and random ones, beside a client that behaves.
+    Udp(UdpArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Starts a host with one worker and an agent with a front, on one CPU. A client on another CPU sends 1,000 echoes per second, alone and
+beside the flood in turns of a second. A quarter of the flood is valid requests, a half is valid ones that are changed in up to four
+places, and a quarter is random bytes.
+
+  crashes           how often the agent ended by itself
+  rss_growth_bytes  how much its resident memory grew at most; rss_growth_bytes_max is the bound
+  good_failed       requests of the client that had no right reply
+  good_p99_ratio    the client's p99 beside the flood by its p99 alone, median over rounds
+
+Examples:
+  wave fuzz udp
+  wave fuzz udp --datagrams 10000000 --json
+  wave fuzz udp --seed 7 --rate 100000
+
+Exit codes: 0 no crash, no failed request, and memory within its bound; 1 otherwise; 2 bad arguments; 3 this machine cannot run it."
+)]
+struct UdpArgs {
+    /// Datagrams of the flood.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000_000))]
+    datagrams: u64,
+    /// Datagrams per second.
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    rate: u32,
+    /// The same seed makes the same datagrams.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    seed: u64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// No progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Fuzzes.
+pub fn execute(command: &FuzzCommand) -> ExitCode {
+    let Some(What::Udp(args)) = &command.what else {
+        return wave_lab::fuzz::execute(&Registry::shipped(), &command.histories);
+    };
+    match udp(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            note!("wave fuzz: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn udp(args: &UdpArgs) -> Result<(), Failure> {
+    let UdpArgs { datagrams, seed, .. } = *args;
+    let plan = Plan { datagrams, per_second: args.rate.into(), seed };
+    let found = fuzz_udp::run(&plan, args.quiet || args.json)?;
+    match args.json {
+        true => out!("{}", json(args, &found)),
+        false => out!("{}", text(&found)),
+    }
+    match &found.failed()[..] {
+        [] => Ok(()),
+        failed => {
+            let rate = args.rate;
+            let again =
+                format!("again: wave fuzz udp --datagrams {datagrams} --rate {rate} --seed {seed}");
+            Err(Failure::Check(failed.join("; ")).and(&again))
+        }
+    }
+}
+
+fn json(args: &UdpArgs, found: &Found) -> serde_json::Value {
+    let mut value = json!(found);
+    value["fuzz"] = "udp".into();
+    value["version"] = machine::version().into();
+    value["datagrams"] = args.datagrams.into();
+    value["rate"] = args.rate.into();
+    value["seed"] = args.seed.into();
+    value
+}
+
+fn text(found: &Found) -> String {
+    let Found { sent, .. } = found;
+    let p99_us = |value: &serde_json::Value| {
+        let median_ns = value["p50"].as_f64().unwrap_or(f64::NAN);
+        format!("{} us", short(median_ns / 1e3))
+    };
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let mut table = table(&["what", "found"]);
+    let rows = [
+        ("datagrams", sent.all().to_string()),
+        ("valid, mutated, random", format!("{}, {}, {}", sent.valid, sent.mutated, sent.random)),
+        ("not taken by the kernel", sent.refused_by_the_kernel.to_string()),
+        ("crashes of the agent", found.crashes.to_string()),
+        (
+            "growth of its resident memory",
+            format!(
+                "{} of at most {}",
+                mib(found.rss_growth_bytes),
+                mib(found.rss_growth_bytes_max)
+            ),
+        ),
+        (
+            "failed requests of the good client",
+            format!("{} of {}", found.good_failed, found.good_sent),
+        ),
+        ("its p99 alone", p99_us(&found.good_p99_alone_ns)),
+        ("its p99 beside the flood", p99_us(&found.good_p99_flooded_ns)),
+        ("ratio of these, median over rounds", format!("{:.2}", found.good_p99_ratio)),
+    ];
+    for (what, found) in rows {
+        table.add_row([what.to_owned(), found]);
+    }
+    table.to_string()
+}
