@@ -66,6 +66,7 @@ bench: setup
 	$(WAVE) bench sol
 	$(WAVE) bench payload
 	$(WAVE) bench rpc
+	$(WAVE) bench udp
 	$(WAVE) bench hostile
 
 # Exit code 4: other processes disturbed a run, and it says so. The next runs start all the same.
@@ -77,5 +78,6 @@ soak: build
 	$(WAVE) run scenarios/rpc-rocksdb.toml || test $$? -eq 4
 	$(WAVE) reproduce all --check docs/reproduced.csv
 	$(WAVE) fuzz --seeds 50000
+	$(WAVE) fuzz udp --datagrams 10000000
 	WAVE_SECONDS=300 cargo test --release --locked --package wave --test memory -- --nocapture nothing_is_lost
 	WAVE_SEEDS=200000 PROPTEST_CASES=20000 cargo test --workspace --release --locked

@@ -261,8 +261,9 @@ do. CPU time is of the whole process, system time included; medians over chunks,
   front_cpu_ratio_vs_bare_recvmmsg_echo  of the agent's process, in bursts of 32 datagrams at --rate, by that of a process that sends
                                          datagrams back by recvmmsg and sendmmsg and does nothing else; _spread: p5, p50, p95; _closed:
                                          with 64 requests under way instead
-  front_cpu_ratio_vs_grpc                of the agent's process by that of an agent whose front takes gRPC, with 64 under way
-  bursts, closed                         what the ratios are made of, in nanoseconds per request; host_thread_ns is the worker's
+  front_cpu_ratio_vs_grpc                of the agent's process by that of an agent whose front takes gRPC, with 64 under way: 16 on each of
+                                         4 connections, which share TCP's segments; _8x1: one on each of 8
+  bursts, closed, closed_8x1             what the ratios are made of, in nanoseconds per request; host_thread_ns is the worker's
 
 Examples:
   wave bench udp

@@ -1,7 +1,7 @@
 //! A flood of valid, mutated and random datagrams to an agent's front, beside a client that behaves.
 //!
-//! Rounds of two chunks take turns: the client alone, and the client with the flood. Agent and worker share one CPU; client and flood are
-//! on another.
+//! Chunks of three kinds take turns: the client alone; beside the flood; and beside as many datagrams to a socket that nobody reads, which
+//! shows what sending them costs the client. Agent and worker share one CPU; client and flood share another.
 
 mod datagrams;
 
@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// How long the last answers may take.
 const DRAIN: Duration = Duration::from_secs(5);
 /// How often datagrams are sent: as many as are due then.
-const TICK: Duration = Duration::from_micros(500);
+const TICK: Duration = Duration::from_micros(100);
 /// What a front may grow by: kept replies and the windows of all senders
 /// (`KEPT_BYTES`, and `SENDERS_MAX` times `WINDOW` slots of 64 bytes, in fronts/udp/src/senders.rs), and what an allocator keeps.
 pub const RSS_GROWTH_BYTES_MAX: u64 = (32 << 20) + 2048 * 1024 * 64 + (32 << 20);
@@ -65,10 +65,14 @@ pub struct Found {
     pub good_sent: u64,
     /// Requests of the good client without a right reply.
     pub good_failed: u64,
-    /// Its p99 with the flood by its p99 without, median over rounds.
+    /// Its p99 with the flood by its p99 beside a flood to elsewhere, median over rounds.
     pub good_p99_ratio: f64,
-    /// Its p99 without the flood, in nanoseconds: p5, p50, p95 over rounds.
+    /// Its p99 with the flood by its p99 alone, median over rounds.
+    pub good_p99_ratio_vs_alone: f64,
+    /// Its p99 alone, in nanoseconds: p5, p50, p95 over rounds.
     pub good_p99_alone_ns: serde_json::Value,
+    /// Its p99 beside a flood to elsewhere.
+    pub good_p99_flooded_elsewhere_ns: serde_json::Value,
     /// Its p99 with the flood.
     pub good_p99_flooded_ns: serde_json::Value,
 }
@@ -161,37 +165,53 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
         .map(|number| Sender::new(address, plan.seed, number as u64))
         .collect::<Result<Vec<_>, _>>()
         .map_err(Failure::cannot)?;
+    let sink = UdpSocket::bind("127.0.0.1:0").map_err(Failure::cannot)?;
+    let elsewhere = sink.local_addr().map_err(Failure::cannot)?;
+    let mut others = (0..SENDERS)
+        .map(|number| Sender::to_nobody(elsewhere, plan.seed, number as u64))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(Failure::cannot)?;
     let rss_bytes = agent.rss_bytes();
     let mut found = Found { rss_growth_bytes_max: RSS_GROWTH_BYTES_MAX, ..Found::default() };
     let per_round = (plan.per_second * CHUNK.as_secs_f64()).max(1.0) as u64;
     let rounds = plan.datagrams.div_ceil(per_round);
-    let (mut alone, mut flooded) = (Vec::new(), Vec::new());
+    let mut p99_ns: [Vec<f64>; 3] = Default::default();
+    let [alone, flooded_elsewhere, flooded] = &mut p99_ns;
     let progress = Progress::new(rounds, quiet);
     for round in 0..rounds {
         progress.begin("a client alone, and beside the flood");
-        alone.push(found.take(chunk(&mut good)?));
         let count = per_round.min(plan.datagrams - round * per_round);
-        let is_over = AtomicBool::new(false);
-        let (sent, measured) = thread::scope(|scope| {
-            let flood = scope.spawn(|| {
-                let _ = pin(load_cpu);
-                flood(&mut senders, count, plan.per_second, &is_over)
-            });
-            let measured = chunk(&mut good);
-            is_over.store(true, Ordering::Relaxed);
-            (flood.join().expect("the flood does not panic"), measured)
-        });
+        let mut beside = |senders: &mut [Sender]| {
+            let is_over = AtomicBool::new(false);
+            thread::scope(|scope| {
+                let flood = scope.spawn(|| {
+                    let _ = pin(load_cpu);
+                    flood(senders, count, plan.per_second, &is_over)
+                });
+                let measured = chunk(&mut good);
+                is_over.store(true, Ordering::Relaxed);
+                (flood.join().expect("the flood does not panic"), measured)
+            })
+        };
+        flooded_elsewhere.push(found.take(beside(&mut others).1?));
+        let (sent, measured) = beside(&mut senders);
         found.sent.add(sent);
         flooded.push(found.take(measured?));
+        alone.push(found.take(chunk(&mut good)?));
         let growth = agent.rss_bytes().saturating_sub(rss_bytes);
         found.rss_growth_bytes = found.rss_growth_bytes.max(growth);
         found.crashes += u64::from(agent.revive()?);
         progress.end();
     }
-    let ratios = alone.iter().zip(&flooded).map(|(alone, flooded)| flooded / alone).collect();
-    found.good_p99_ratio = Chunks::new(ratios).median();
-    found.good_p99_alone_ns = Chunks::new(alone).json();
-    found.good_p99_flooded_ns = Chunks::new(flooded).json();
+    let ratio = |by: &[f64]| {
+        Chunks::new(flooded.iter().zip(by).map(|(flooded, by)| flooded / by).collect()).median()
+    };
+    found.good_p99_ratio = ratio(flooded_elsewhere);
+    found.good_p99_ratio_vs_alone = ratio(alone);
+    let [alone, flooded_elsewhere, flooded] = p99_ns.map(|p99_ns| Chunks::new(p99_ns).json());
+    found.good_p99_alone_ns = alone;
+    found.good_p99_flooded_elsewhere_ns = flooded_elsewhere;
+    found.good_p99_flooded_ns = flooded;
     Ok(found)
 }
 

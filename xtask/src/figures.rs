@@ -145,6 +145,24 @@ const BENCHES: &[Bench] = &[
             ),
         ],
     },
+    Bench {
+        name: "udp",
+        figures: &[
+            Figure(
+                "CPU time of the front per datagram, in bursts of 32 / a bare echo's by recvmmsg and sendmmsg",
+                "front_cpu_ratio_vs_bare_recvmmsg_echo",
+            ),
+            Figure(
+                "the same, with 64 requests under way",
+                "front_cpu_ratio_vs_bare_recvmmsg_echo_closed",
+            ),
+            Figure(
+                "CPU time of the front per request / the front for gRPC, 16 under way on each of 4 connections",
+                "front_cpu_ratio_vs_grpc",
+            ),
+            Figure("the same, 1 on each of 8 connections", "front_cpu_ratio_vs_grpc_8x1"),
+        ],
+    },
 ];
 
 /// Runs what follows `cargo xtask figures`.

@@ -12,8 +12,6 @@ use wave_workloads::grpc::proto::echo::Payload;
 
 use crate::rpc::PAYLOAD_BYTES;
 
-/// Sockets, as a load of gRPC has connections.
-pub const SOCKETS: usize = 4;
 /// How long servers may take until they answer.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the answers of a chunk may take after its last request.
@@ -42,7 +40,7 @@ struct Sender {
 
 impl Load {
     /// Waits until the server answers on each socket. A front says its incarnation and cookie meanwhile.
-    pub fn connect(address: &str) -> Result<Load, String> {
+    pub fn connect(address: &str, sockets: usize) -> Result<Load, String> {
         let body = Bytes::from(vec![7; PAYLOAD_BYTES]);
         let mut load = Load {
             senders: Vec::new(),
@@ -50,7 +48,7 @@ impl Load {
             buffer: vec![0; 1 << 16],
         };
         let failed = |error: std::io::Error| format!("a socket to {address}: {error}");
-        for _ in 0..SOCKETS {
+        for _ in 0..sockets {
             let socket = UdpSocket::bind("127.0.0.1:0").map_err(failed)?;
             socket.connect(address).map_err(failed)?;
             let header = Header { flags: IDEMPOTENT, ..Header::default() };
@@ -75,7 +73,7 @@ impl Load {
                     for _ in 0..burst {
                         self.senders[turn].send(&self.payload)?;
                     }
-                    (sent, turn) = (sent + u64::from(burst), (turn + 1) % SOCKETS);
+                    (sent, turn) = (sent + u64::from(burst), (turn + 1) % self.senders.len());
                     due += gap;
                     while Instant::now() < due {
                         answered += self.take()?;
@@ -90,7 +88,7 @@ impl Load {
                     }
                 }
                 while start.elapsed() < time {
-                    for at in 0..SOCKETS {
+                    for at in 0..self.senders.len() {
                         while self.senders[at].take(&mut self.buffer)? {
                             answered += 1;
                             self.senders[at].send(&self.payload)?;

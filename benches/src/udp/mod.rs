@@ -15,13 +15,14 @@ use wave_lab::progress::Progress;
 use wave_workloads::cpu;
 
 pub use self::echo::echo;
-use self::load::{Load, SOCKETS, Shape};
+use self::load::{Load, Shape};
 use crate::rpc::{self, Front, Kind, Measured, Plan, Process, Seats, Waits};
 
 /// Requests that arrive at once.
 const BURST: u32 = 32;
-/// Requests under way on each socket or connection, in closed loops.
-const UNDER_WAY: u32 = 16;
+/// Sockets or connections of a closed loop, and requests under way on each.
+const MANY: (usize, u32) = (4, 16);
+const ONE: (usize, u32) = (8, 1);
 const WARM_UP: u32 = 1;
 /// As in the bench of gRPC: after how many replies a worker sends them.
 const BATCH: u32 = 64;
@@ -33,13 +34,15 @@ struct PerRequest {
     host_ns: f64,
 }
 
-type Rows = [Vec<PerRequest>; 5];
+type Rows = [Vec<PerRequest>; 7];
 /// Places in [`Rows`].
 const FRONT_BURSTS: usize = 0;
 const BARE_BURSTS: usize = 1;
 const FRONT_CLOSED: usize = 2;
 const BARE_CLOSED: usize = 3;
 const GRPC_CLOSED: usize = 4;
+const FRONT_8X1: usize = 5;
+const GRPC_8X1: usize = 6;
 
 /// Runs the bench.
 pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
@@ -56,12 +59,15 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let mut grpc = Measured::start(offload(Front::Grpc), seats)?;
     let mut bare = Process::start(launch::own(&["udp-echo", &server.to_string()]))?;
     let bare_address = bare.line()?;
-    let mut to_front = Load::connect(&front.address)?;
-    let mut to_bare = Load::connect(&bare_address)?;
-    let mut to_grpc = rpc::closed(&grpc.address, SOCKETS, UNDER_WAY as usize)?;
+    let mut to_front = Load::connect(&front.address, MANY.0)?;
+    let mut to_bare = Load::connect(&bare_address, MANY.0)?;
+    let mut to_grpc = rpc::closed(&grpc.address, MANY.0, MANY.1 as usize)?;
+    let mut one_to_front = Load::connect(&front.address, ONE.0)?;
+    let mut one_to_grpc = rpc::closed(&grpc.address, ONE.0, ONE.1 as usize)?;
     progress.end();
     let bursts = Shape::Bursts { burst: BURST, per_second: plan.rate };
-    let closed = Shape::Closed { under_way: UNDER_WAY };
+    let closed = Shape::Closed { under_way: MANY.1 };
+    let one = Shape::Closed { under_way: ONE.1 };
     let mut rows: Rows = Default::default();
     for round in 0..WARM_UP + plan.chunks {
         progress.begin("all in turns");
@@ -71,6 +77,8 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
             (FRONT_CLOSED, of_server(&mut front, || to_front.run(closed, plan.chunk))?),
             (BARE_CLOSED, of_bare(&mut bare, || to_bare.run(closed, plan.chunk))?),
             (GRPC_CLOSED, of_server(&mut grpc, || rpc::run_closed(&mut to_grpc, plan.chunk))?),
+            (FRONT_8X1, of_server(&mut front, || one_to_front.run(one, plan.chunk))?),
+            (GRPC_8X1, of_server(&mut grpc, || rpc::run_closed(&mut one_to_grpc, plan.chunk))?),
         ];
         if round >= WARM_UP {
             chunks.into_iter().for_each(|(row, chunk)| rows[row].push(chunk));
@@ -127,6 +135,7 @@ fn report(plan: &Plan, rows: &Rows) -> Value {
         "front_cpu_ratio_vs_bare_recvmmsg_echo_closed": ratio(FRONT_CLOSED, BARE_CLOSED).median(),
         "front_cpu_ratio_vs_grpc": ratio(FRONT_CLOSED, GRPC_CLOSED).median(),
         "front_cpu_ratio_vs_grpc_spread": ratio(FRONT_CLOSED, GRPC_CLOSED).json(),
+        "front_cpu_ratio_vs_grpc_8x1": ratio(FRONT_8X1, GRPC_8X1).median(),
         "bursts": {
             "front_ns": front(FRONT_BURSTS).json(),
             "bare_echo_ns": front(BARE_BURSTS).json(),
@@ -138,6 +147,10 @@ fn report(plan: &Plan, rows: &Rows) -> Value {
             "grpc_front_ns": front(GRPC_CLOSED).json(),
             "host_thread_ns": host(FRONT_CLOSED).json(),
             "grpc_host_thread_ns": host(GRPC_CLOSED).json(),
+        },
+        "closed_8x1": {
+            "front_ns": front(FRONT_8X1).json(),
+            "grpc_front_ns": front(GRPC_8X1).json(),
         },
     })
 }

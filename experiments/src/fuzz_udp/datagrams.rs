@@ -53,18 +53,26 @@ pub struct Sender {
 impl Sender {
     /// Asks the front for an incarnation and a cookie.
     pub fn new(front: SocketAddr, seed: u64, number: u64) -> io::Result<Sender> {
-        let socket = UdpSocket::bind("127.0.0.1:0")?;
-        socket.connect(front)?;
+        let mut sender = Sender::to_nobody(front, seed, number)?;
+        let socket = &sender.socket;
+        socket.set_nonblocking(false)?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        let mut rng = Pcg64Mcg::seed_from_u64(seed << 8 | number);
         socket.send(&Header { flags: IDEMPOTENT, ..Header::default() }.encode())?;
         let mut reply = [0; HEADER_BYTES];
         let bytes = socket.recv(&mut reply)?;
         let (told, _) = Header::decode(&reply[..bytes]).map_err(io::Error::other)?;
         socket.set_nonblocking(true)?;
-        let Header { incarnation, cookie, .. } = told;
-        let header =
-            Header { incarnation, cookie, id: rng.random::<u64>() >> 2, ..Header::default() };
+        (sender.header.incarnation, sender.header.cookie) = (told.incarnation, told.cookie);
+        Ok(sender)
+    }
+
+    /// Sends to a socket that does not answer.
+    pub fn to_nobody(address: SocketAddr, seed: u64, number: u64) -> io::Result<Sender> {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.connect(address)?;
+        socket.set_nonblocking(true)?;
+        let mut rng = Pcg64Mcg::seed_from_u64(seed << 8 | number);
+        let header = Header { id: rng.random::<u64>() >> 2, ..Header::default() };
         Ok(Sender { socket, rng, header, datagram: Vec::new() })
     }
 

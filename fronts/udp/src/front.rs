@@ -29,7 +29,7 @@ use wave_udp_client::wire::{Header, IDEMPOTENT, MESSAGE_MAX, Status};
 use crate::counts::{Counts, Fate};
 use crate::door::{Door, Verdict, reply};
 use crate::senders::{Ended, SenderId};
-use crate::socket::{Datagram, Socket};
+use crate::socket::{Datagram, Socket, Took};
 
 /// How often it is looked whether the host has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
@@ -258,17 +258,19 @@ impl UdpFront {
         for open in host.open.into_iter().flatten() {
             let Open { sender, to, header, .. } = open;
             let senders = &mut self.door.senders;
-            let (status, is_wanted) = if header.has(IDEMPOTENT) {
-                (Status::UNAVAILABLE, senders.take_back(sender, header.id))
+            let status = if header.has(IDEMPOTENT) {
+                senders.take_back(sender, header.id);
+                Status::UNAVAILABLE
             } else {
                 let status = Status::OUTCOME_UNKNOWN;
                 let ended = Ended { is_refused: false, status, message: Bytes::new() };
-                (status, senders.end(sender, header.id, ended))
+                senders.end(sender, header.id, ended);
+                status
             };
-            if is_wanted {
+            if senders.is_known(sender) {
                 let (incarnation, cookie) = (header.incarnation, header.cookie);
                 let header = Header { incarnation, cookie, ..reply(&header, status) };
-                self.socket.push(to, header.encode(), Bytes::new());
+                self.socket.push(to, header.encode(), &[]);
             }
         }
         if matches!(gone, HostGone::Replaced) {
@@ -285,8 +287,8 @@ impl UdpFront {
         self.attacher.begin();
     }
 
-    /// Takes a batch of datagrams. Whether there were any.
-    fn receive(&mut self, now: Nanos) -> bool {
+    /// Takes a batch of datagrams.
+    fn receive(&mut self, now: Nanos) -> Took {
         let UdpFront { socket, door, host, ends, .. } = self;
         let ends = ends.load(Ordering::Relaxed);
         let mut answers = Vec::new();
@@ -314,15 +316,12 @@ impl UdpFront {
         });
         let open = self.host.as_ref().map_or(0, |host| host.dispatch.open());
         for (to, header, message) in answers {
-            self.socket.push(to, Header { work: open, ..header }.encode(), message);
+            self.socket.push(to, Header { work: open, ..header }.encode(), &message);
         }
-        match received {
-            Ok(any) => any,
-            Err(error) => {
-                say!("wave agent: datagrams: {error}");
-                false
-            }
-        }
+        received.unwrap_or_else(|error| {
+            say!("wave agent: datagrams: {error}");
+            Took::Nothing
+        })
     }
 
     /// One round with the host: what workers answered, and requests handed over.
@@ -451,34 +450,35 @@ fn finish(
             (Status::RESOURCE_EXHAUSTED, Bytes::from(why))
         }
     };
-    let ended = Ended { is_refused: false, status, message: message.clone() };
-    if door.senders.end(sender, header.id, ended) {
+    if door.senders.is_known(sender) {
         door.counts.add(Fate::Replied);
         let header = Header { work: host.dispatch.open(), ..reply(&header, status) };
-        socket.push(to, header.encode(), message);
+        socket.push(to, header.encode(), &message);
     }
+    door.senders.end(sender, header.id, Ended { is_refused: false, status, message });
 }
 
 impl Front for UdpFront {
     fn poll(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Progress {
         self.look_after_host(now);
-        let mut any = false;
+        let mut took = Took::Nothing;
         if self.parks || now.since(self.looked) >= LOOK_EVERY {
-            any = self.receive(now);
-            if !any {
+            took = self.receive(now);
+            if took != Took::Some {
                 self.looked = now;
             }
         }
         let step = self.step_host(now, notes);
-        any |= self.socket.flush() > 0;
+        let sent = self.socket.flush();
         self.say_dropped(now);
-        self.has_more = any || step == Step::Progress;
+        self.has_more = took == Took::Some || step == Step::Progress;
+        let worked = self.has_more || took == Took::All || sent > 0;
         let retry = self.socket.waits().then(|| now + ROOM_EVERY);
         self.due = match step {
             Step::Idle(until) => until.into_iter().chain(retry).min(),
             _ => retry,
         };
-        if self.has_more { Progress::More } else { Progress::Done }
+        if worked { Progress::More } else { Progress::Done }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -542,7 +542,7 @@ impl ThreadFront for UdpFront {
     fn wait(&mut self, agents: Option<&OwnBell>, timeout: Duration) {
         let bell = self.host.as_ref().map(|host| &host.bell);
         let fds = [Some(self.socket.as_fd()), Some(self.ready.as_fd())];
-        let more = [bell.map(AsFd::as_fd), self.other.as_ref().map(AsFd::as_fd)];
+        let more = [self.other.as_ref().map(AsFd::as_fd), bell.map(AsFd::as_fd)];
         let all = fds.into_iter().chain(more).flatten();
         let mut fds: Vec<PollFd<'_>> =
             all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -550,11 +550,16 @@ impl ThreadFront for UdpFront {
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         // A signal ends it early; whatever it was shows in the next turn.
         let _ = poll(&mut fds, Some(&timeout));
-        self.ready.drain();
-        if let Some(bell) = bell {
+        let rung = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let hosts = 2 + usize::from(self.other.is_some());
+        let [is_ready, agent_is_rung, host_rang] = [rung(1), hosts > 2 && rung(2), rung(hosts)];
+        if is_ready {
+            self.ready.drain();
+        }
+        if let Some(bell) = agents.filter(|_| agent_is_rung) {
             bell.wait(Some(Duration::ZERO));
         }
-        if let Some(bell) = agents {
+        if let Some(bell) = bell.filter(|_| host_rang) {
             bell.wait(Some(Duration::ZERO));
         }
     }

@@ -76,6 +76,8 @@ struct Host {
 #[derive(Debug)]
 struct Sender {
     address: SocketAddr,
+    /// The place of its IP address in [`Senders::hosts`].
+    host: u32,
     incarnation: u64,
     /// The id of the window's first slot.
     first: u64,
@@ -88,7 +90,10 @@ struct Sender {
 #[derive(Debug)]
 pub struct Senders {
     by_address: HashMap<SocketAddr, u32>,
-    by_ip: HashMap<IpAddr, Host>,
+    /// Places in `hosts`.
+    by_ip: HashMap<IpAddr, u32>,
+    hosts: Vec<Host>,
+    free_hosts: Vec<u32>,
     senders: Vec<Option<Sender>>,
     free: Vec<u32>,
     newest: u64,
@@ -116,6 +121,8 @@ impl Senders {
         Senders {
             by_address: HashMap::new(),
             by_ip: HashMap::new(),
+            hosts: Vec::new(),
+            free_hosts: Vec::new(),
             senders: Vec::new(),
             free: Vec::new(),
             newest: base,
@@ -167,9 +174,7 @@ impl Senders {
                 sender.incarnation = incarnation;
                 let lost: usize = sender.window.drain(..).map(|slot| bytes_of(&slot)).sum();
                 self.kept_bytes -= lost;
-                if let Some(host) = self.by_ip.get_mut(&address.ip()) {
-                    host.open -= open;
-                }
+                self.hosts[sender.host as usize].open -= open;
             }
             return Ok(SenderId { at, incarnation });
         }
@@ -185,20 +190,31 @@ impl Senders {
                 return Err(Unknown::Stale);
             }
         }
-        let sender =
-            Sender { address, incarnation, first: 0, window: VecDeque::new(), open: 0, heard: now };
+        let host = self.host_of(address.ip());
+        let window = VecDeque::new();
+        let sender = Sender { address, host, incarnation, first: 0, window, open: 0, heard: now };
         let at = self.free.pop().unwrap_or(self.senders.len() as u32);
         match self.senders.get_mut(at as usize) {
             Some(slot) => *slot = Some(sender),
             None => self.senders.push(Some(sender)),
         }
         self.by_address.insert(address, at);
-        self.by_ip.entry(address.ip()).or_default().senders += 1;
+        self.hosts[host as usize].senders += 1;
         Ok(SenderId { at, incarnation })
     }
 
+    /// The place of an address, which is new or in use.
+    fn host_of(&mut self, ip: IpAddr) -> u32 {
+        *self.by_ip.entry(ip).or_insert_with(|| {
+            self.free_hosts.pop().unwrap_or_else(|| {
+                self.hosts.push(Host::default());
+                self.hosts.len() as u32 - 1
+            })
+        })
+    }
+
     fn is_full(&self, ip: IpAddr) -> bool {
-        let of_ip = self.by_ip.get(&ip).map_or(0, |host| host.senders);
+        let of_ip = self.by_ip.get(&ip).map_or(0, |&at| self.hosts[at as usize].senders);
         of_ip as usize >= SENDERS_MAX.saturating_sub(self.len()).max(1)
     }
 
@@ -211,17 +227,17 @@ impl Senders {
         let mut any = false;
         for at in 0..self.senders.len() {
             let is_idle = |sender: &mut Sender| sender.open == 0 && now.since(sender.heard) >= IDLE;
-            let Some(Sender { address, window, .. }) = self.senders[at].take_if(is_idle) else {
+            let Some(Sender { address, host, window, .. }) = self.senders[at].take_if(is_idle)
+            else {
                 continue;
             };
             self.kept_bytes -= window.iter().map(bytes_of).sum::<usize>();
             self.free.push(at as u32);
             self.by_address.remove(&address);
-            if let Some(host) = self.by_ip.get_mut(&address.ip()) {
-                host.senders -= 1;
-                if host.senders == 0 {
-                    self.by_ip.remove(&address.ip());
-                }
+            self.hosts[host as usize].senders -= 1;
+            if self.hosts[host as usize].senders == 0 {
+                self.by_ip.remove(&address.ip());
+                self.free_hosts.push(host);
             }
             any = true;
         }
@@ -240,13 +256,15 @@ impl Senders {
         sender.filter(|sender| sender.incarnation == id.incarnation)
     }
 
+    /// Whether a sender is remembered: nobody asks again where it is not.
+    pub fn is_known(&self, id: SenderId) -> bool {
+        self.get(id.at).is_some_and(|sender| sender.incarnation == id.incarnation)
+    }
+
     /// Open requests of a sender, and of all senders of its IP address.
     pub fn open(&self, id: SenderId) -> [u32; 2] {
         let sender = self.get(id.at).filter(|it| it.incarnation == id.incarnation);
-        sender.map_or([0, 0], |sender| {
-            let host = self.by_ip.get(&sender.address.ip()).map_or(0, |host| host.open);
-            [sender.open, host]
-        })
+        sender.map_or([0, 0], |sender| [sender.open, self.hosts[sender.host as usize].open])
     }
 
     /// What became of a request.
@@ -285,16 +303,16 @@ impl Senders {
         }
         sender.window[at] = Slot::Open;
         sender.open += 1;
-        let ip = sender.address.ip();
+        let host = sender.host as usize;
         self.kept_bytes -= lost;
-        self.by_ip.entry(ip).or_default().open += 1;
+        self.hosts[host].open += 1;
     }
 
-    /// A request has ended, and may be asked for again. False if nobody will: its sender is forgotten.
-    pub fn end(&mut self, id: SenderId, request: u64, ended: Ended) -> bool {
+    /// A request has ended, and may be asked for again.
+    pub fn end(&mut self, id: SenderId, request: u64, ended: Ended) {
         let bytes = cost(&ended.message);
         if !self.settle(id, request, Slot::Ended(ended)) {
-            return self.sender(id).is_some();
+            return;
         }
         self.kept.push_back((id, request));
         self.kept_bytes += bytes;
@@ -306,23 +324,20 @@ impl Senders {
         if self.kept.len() > 2 * KEPT_BYTES / SLOT_COST {
             self.kept.pop_front().into_iter().for_each(|(id, request)| self.give_up(id, request));
         }
-        true
     }
 
     /// A request that is idempotent has ended without a result: it may come again.
-    pub fn take_back(&mut self, id: SenderId, request: u64) -> bool {
-        self.settle(id, request, Slot::Free) || self.sender(id).is_some()
+    pub fn take_back(&mut self, id: SenderId, request: u64) {
+        self.settle(id, request, Slot::Free);
     }
 
-    /// Sets the slot of an open request.
+    /// Sets the slot of an open request, if there still is one.
     fn settle(&mut self, id: SenderId, request: u64, ended: Slot) -> bool {
         let sender = self.senders.get_mut(id.at as usize).and_then(Option::as_mut);
         let sender = sender.filter(|sender| sender.incarnation == id.incarnation);
         let Some(sender) = sender else { return false };
         sender.open -= 1;
-        if let Some(host) = self.by_ip.get_mut(&sender.address.ip()) {
-            host.open -= 1;
-        }
+        self.hosts[sender.host as usize].open -= 1;
         let at = request.checked_sub(sender.first);
         let slot = at.and_then(|at| sender.window.get_mut(at as usize));
         let Some(slot) = slot.filter(|slot| matches!(slot, Slot::Open)) else { return false };

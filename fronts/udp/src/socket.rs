@@ -5,7 +5,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use bytes::Bytes;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{RcvBuf, RxqOvfl, UdpGroSegment};
@@ -23,23 +22,17 @@ const BUFFER_BYTES: usize = 1 << 16;
 const SEGMENTS_MAX: usize = 64;
 /// A reply beyond this may not fit a network's packets, and is not sent with others in one buffer.
 const SEGMENT_BYTES_MAX: usize = 1_200;
-/// Replies that wait for the kernel, at most.
+/// Replies that wait for the kernel, at most, and their bytes.
 const WAITING_MAX: usize = 4096;
+const WAITING_BYTES_MAX: usize = 16 << 20;
 /// What is asked of the kernel for datagrams that wait; it may give less.
 const RECEIVE_BYTES: usize = 4 << 20;
 
-/// A reply that waits.
-#[derive(Clone, Debug)]
+/// A reply that waits: the next bytes of [`Socket::out`].
+#[derive(Clone, Copy, Debug)]
 struct Waiting {
     to: SocketAddr,
-    header: [u8; HEADER_BYTES],
-    message: Bytes,
-}
-
-impl Waiting {
-    fn bytes(&self) -> usize {
-        HEADER_BYTES + self.message.len()
-    }
+    bytes: usize,
 }
 
 /// A datagram that was received, in a buffer.
@@ -60,10 +53,24 @@ pub struct Socket {
     /// How many buffers the next call offers: one while nothing comes.
     want: usize,
     waiting: VecDeque<Waiting>,
+    /// Replies, one behind the other; those before `sent` have gone.
+    out: Vec<u8>,
+    sent: usize,
     splits: bool,
     /// What the kernel had no room for.
     overflow: u32,
     unsent: u64,
+}
+
+/// What was taken of the datagrams that had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Took {
+    /// There were none.
+    Nothing,
+    /// There may be more.
+    Some,
+    /// All of them.
+    All,
 }
 
 /// One datagram, or what is left of one that is too long.
@@ -92,6 +99,8 @@ impl Socket {
             received: Vec::with_capacity(BATCH),
             want: 1,
             waiting: VecDeque::new(),
+            out: Vec::new(),
+            sent: 0,
             splits: true,
             overflow: 0,
             unsent: 0,
@@ -111,11 +120,11 @@ impl Socket {
         [self.overflow.into(), self.unsent]
     }
 
-    /// Hands each datagram that has come to `take`, up to a batch. Whether there were any.
+    /// Hands each datagram that has come to `take`, up to a batch.
     ///
     /// # Errors
     /// The kernel's, but for those that say that there is nothing.
-    pub fn receive(&mut self, mut take: impl FnMut(Datagram<'_>)) -> io::Result<bool> {
+    pub fn receive(&mut self, mut take: impl FnMut(Datagram<'_>)) -> io::Result<Took> {
         match self.fill() {
             Ok(()) => {}
             // An earlier reply met a closed port, or a signal came.
@@ -136,9 +145,13 @@ impl Socket {
                 take(Datagram::Whole(from, datagram));
             }
         }
-        let any = !self.received.is_empty();
-        self.want = if any { BATCH } else { 1 };
-        Ok(any)
+        let took = match self.received.len() {
+            0 => Took::Nothing,
+            buffers if buffers < self.want => Took::All,
+            _ => Took::Some,
+        };
+        self.want = if took == Took::Nothing { 1 } else { BATCH };
+        Ok(took)
     }
 
     fn fill(&mut self) -> Result<(), Errno> {
@@ -168,13 +181,30 @@ impl Socket {
         Ok(())
     }
 
-    /// A reply that the next [`Socket::flush`] sends. Where too many wait, the oldest gives way.
-    pub fn push(&mut self, to: SocketAddr, header: [u8; HEADER_BYTES], message: Bytes) {
-        if self.waiting.len() == WAITING_MAX {
-            self.waiting.pop_front();
+    /// Adds a reply, which the next [`Socket::flush`] sends. Where too many wait, the oldest gives way.
+    pub fn push(&mut self, to: SocketAddr, header: [u8; HEADER_BYTES], message: &[u8]) {
+        let bytes = HEADER_BYTES + message.len();
+        while self.waiting.len() >= WAITING_MAX
+            || !self.waiting.is_empty() && self.out.len() - self.sent + bytes > WAITING_BYTES_MAX
+        {
+            self.pop(1);
             self.unsent += 1;
         }
-        self.waiting.push_back(Waiting { to, header, message });
+        self.out.extend_from_slice(&header);
+        self.out.extend_from_slice(message);
+        self.waiting.push_back(Waiting { to, bytes });
+    }
+
+    /// Forgets the first replies.
+    fn pop(&mut self, replies: usize) {
+        self.sent += self.waiting.drain(..replies).map(|reply| reply.bytes).sum::<usize>();
+        if self.waiting.is_empty() {
+            self.out.clear();
+            self.sent = 0;
+        } else if self.sent > WAITING_BYTES_MAX {
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
     }
 
     /// Whether replies wait for the kernel.
@@ -190,8 +220,7 @@ impl Socket {
             let groups = self.groups();
             match self.send(&groups) {
                 Ok(sent) => {
-                    let replies: usize = groups[..sent].iter().map(|group| group.replies).sum();
-                    self.waiting.drain(..replies);
+                    self.pop(groups[..sent].iter().map(|group| group.replies).sum());
                 }
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
                 Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
@@ -200,7 +229,7 @@ impl Socket {
                     self.splits = false
                 }
                 Err(_) => {
-                    self.waiting.pop_front();
+                    self.pop(1);
                     lost += 1;
                 }
             }
@@ -215,7 +244,7 @@ impl Socket {
         let mut split = None;
         let mut longest = 0;
         for reply in &self.waiting {
-            let bytes = reply.bytes();
+            let bytes = reply.bytes;
             if let Some(last) = groups.last_mut()
                 && self.splits
                 && last.to == reply.to
@@ -239,14 +268,13 @@ impl Socket {
     }
 
     fn send(&self, groups: &[Group]) -> Result<usize, Errno> {
-        let mut replies = self.waiting.iter();
-        let slices: Vec<Vec<IoSlice<'_>>> = groups
-            .iter()
-            .map(|group| {
-                let parts = replies.by_ref().take(group.replies);
-                parts.flat_map(|it| [IoSlice::new(&it.header), IoSlice::new(&it.message)]).collect()
-            })
-            .collect();
+        let mut left = &self.out[self.sent..];
+        let slices = groups.iter().map(|group| {
+            let (datagrams, behind) = left.split_at(group.replies * group.bytes);
+            left = behind;
+            [IoSlice::new(datagrams)]
+        });
+        let slices: Vec<_> = slices.collect();
         let to: Vec<_> = groups.iter().map(|group| Some(SockaddrStorage::from(group.to))).collect();
         let split = groups.iter().find(|group| group.replies > 1).map(|group| group.bytes as u16);
         let space = split.map(|_| cmsg_space!(u16));

@@ -135,9 +135,8 @@ impl World {
                 let (sender, id, to, header) = self.open.swap_remove(at.index(self.open.len()));
                 let ended =
                     Ended { is_refused: false, status: Status::OK, message: Bytes::from("done") };
-                if self.door.senders.end(sender, id, ended) {
-                    self.replies.push((to, Header { flags: REPLY, ..header }));
-                }
+                self.door.senders.end(sender, id, ended);
+                self.replies.push((to, Header { flags: REPLY, ..header }));
                 Ok(())
             }
             Op::Full(is_full) => {
