@@ -10,6 +10,9 @@ const BUILTIN: &[(&str, &str)] = &[
     ("ghost", include_str!("../machines/ghost.toml")),
     ("ghost-on-host", include_str!("../machines/ghost-on-host.toml")),
     ("user", include_str!("../machines/user.toml")),
+    ("shinjuku", include_str!("../machines/shinjuku.toml")),
+    ("shinjuku-offload", include_str!("../machines/shinjuku-offload.toml")),
+    ("shinjuku-ideal", include_str!("../machines/shinjuku-ideal.toml")),
 ];
 
 /// One figure: in nanoseconds, unless its field says otherwise.
