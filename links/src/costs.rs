@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use wave_core::clock::Nanos;
 
 /// The links whose costs come with this crate.
-const BUILTIN: [(&str, &str); 5] = [
+const BUILTIN: [(&str, &str); 6] = [
     ("mount-evans", MOUNT_EVANS),
     ("coherent", include_str!("../costs/coherent.toml")),
     ("on-host", include_str!("../costs/on-host.toml")),
     ("stingray", include_str!("../costs/stingray.toml")),
     ("ideal", include_str!("../costs/ideal.toml")),
+    ("shinjuku", include_str!("../costs/shinjuku.toml")),
 ];
 const MOUNT_EVANS: &str = include_str!("../costs/mount-evans.toml");
 

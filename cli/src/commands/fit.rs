@@ -13,6 +13,7 @@ use wave_lab::progress::Progress;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
 use wave_sim::fit::intervals::{self, Intervals};
+use wave_sim::fit::offload::{self, Offload};
 use wave_sim::fit::{Difference, File, Fit, Found, Step};
 
 /// The description of the fit, as a path in the repository.
@@ -26,6 +27,9 @@ ladder (section 7.2.2), and to nothing else. That file states each value's range
 objective. A fitted value is a cost that the paper does not print. The search begins at the middles of the ranges, reads
 no fitted value, and is the same on every machine.
 It takes about a minute of CPU time.
+
+One value of the machine shinjuku-offload (Mind the Gap's prototype) is fitted to one row of its Figure 3, by
+hosts/sim/data/fit-offload.toml. hosts/sim/data/open-offload.toml keeps the least and the most that meet the row.
 
 A residual is the simulated figure less the printed one, or less the middle of the printed range, in units of the
 printed rounding, or of half of the range: between -1 and 1 it is within.
@@ -102,19 +106,31 @@ fn perform(args: &FitArgs) -> Result<(), Failure> {
         Step::Ended => progress.end(),
     });
     drop(progress);
+    let prototype = Offload::builtin();
+    let found_offload = prototype.search(args.jobs.map_or_else(super::sweep::cpus, usize::from));
     let texts = texts(root.as_deref())?;
     let read = |file: &File| {
         let known = texts.iter().find(|(path, _)| *path == file.path);
         known.expect("every file was read").1.clone()
     };
-    let differences = fit.differences(&found.values, &read);
+    let mut differences = fit.differences(&found.values, &read);
+    let [machine, open] = texts_of_offload(root.as_deref())?;
+    differences.extend(prototype.differences(&found_offload, &machine, &open));
     if args.json {
-        out!("{}", to_json(&fit, &found, &differences));
+        let mut json = to_json(&fit, &found, &differences);
+        json["offload"] = offload_to_json(&prototype, &found_offload);
+        out!("{json}");
     } else {
         wave_lab::terminal::print(format_args!("{}", terminal(&fit, &found)));
+        wave_lab::terminal::print(format_args!("{}", offload_terminal(&prototype, &found_offload)));
     }
     if let (true, Some(root)) = (args.write, &root) {
-        for ((path, old), new) in texts.iter().zip(fit.written(&found.values, &read)) {
+        let mut texts = texts.clone();
+        let mut written = fit.written(&found.values, &read);
+        written.push(prototype.written(found_offload.value, &machine));
+        written.push(found_offload.open.to_toml());
+        texts.extend([(offload::MACHINE_PATH, machine), (offload::OPEN_PATH, open)]);
+        for ((path, old), new) in texts.iter().zip(written) {
             if *old != new {
                 let path = root.join(path);
                 fs::write(&path, new).map_err(|error| failed(&path, "write", &error))?;
@@ -209,6 +225,16 @@ fn texts(root: Option<&Path>) -> Result<Vec<(&'static str, String)>, Failure> {
     wave_sim::fit::FILES.iter().map(read).collect()
 }
 
+/// The texts of the files that the prototype's fit writes.
+fn texts_of_offload(root: Option<&Path>) -> Result<[String; 2], Failure> {
+    let Some(root) = root else { return Ok(Offload::builtin_texts().map(str::to_owned)) };
+    let read = |path: &str| {
+        let path = root.join(path);
+        fs::read_to_string(&path).map_err(|error| failed(&path, "read", &error))
+    };
+    Ok([read(offload::MACHINE_PATH)?, read(offload::OPEN_PATH)?])
+}
+
 fn words(difference: &Difference) -> String {
     let Difference { path, key, stated, fitted, .. } = difference;
     match stated {
@@ -247,6 +273,38 @@ fn terminal(fit: &Fit, found: &Found) -> String {
         fit.rows.len(),
         found.objective
     )
+}
+
+fn offload_terminal(fit: &Offload, found: &offload::Found) -> String {
+    let (value, row) = (&fit.value, &fit.row);
+    let mut shown =
+        table(&["value", "fitted", "open", "range", "row", "printed", "fitted", "residual"]);
+    shown.add_row([
+        value.name(),
+        found.value.to_string(),
+        format!("{} to {}", found.open.least, found.open.most),
+        format!("{} to {}", value.low, value.high),
+        row.printed.id.clone(),
+        row.printed.low.to_string(),
+        format!("{:.1}", found.row),
+        format!("{:+.2}", row.residual(found.row)),
+    ]);
+    format!("\n{shown}\n")
+}
+
+fn offload_to_json(fit: &Offload, found: &offload::Found) -> Value {
+    let (value, row) = (&fit.value, &fit.row);
+    let residual = row.residual(found.row);
+    json!({
+        "value": {
+            "file": value.file, "key": value.key, "fitted": found.value, "range": [value.low, value.high],
+            "open": [found.open.least, found.open.most], "source": value.source,
+        },
+        "row": {
+            "id": row.printed.id, "printed": [row.printed.low, row.printed.high], "half": row.half,
+            "fitted": found.row, "residual": residual, "inside": residual.abs() <= 1.0,
+        },
+    })
 }
 
 fn to_json(fit: &Fit, found: &Found, differences: &[Difference]) -> Value {

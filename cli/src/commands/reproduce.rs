@@ -57,14 +57,16 @@ effect, or unknown), measured, extrapolated (from measured ones, by a rule that
 was not tested), by construction (what was modelled contains it), or assumed (it went in as it is). A
 difference is in percent of the printed figure, in percentage points where percent are printed, and `within`
 if the paper prints a range that ours is in. `interval` is the least and the most that a row comes to under
-parameter sets that meet every fitted row (`wave fit --intervals`), or under the stated uncertainty of the inputs of
-Figures 5 and 6b; `inside` says whether the printed figure is within. `spread` is the least and the most under any seed,
+parameter sets that meet every fitted row (`wave fit --intervals`; for Mind the Gap, under the ends of its one fitted
+value), or under the stated uncertainty of the inputs of Figures 5 and 6b; `inside` says whether the printed figure is
+within. `above 0` is a paper's word that one system does better than the other. `spread` is the least and the most under any seed,
 and not part of the interval. Inputs stand in a table of their own.
 
 Examples:
   wave reproduce table2 table3             seconds
   wave reproduce fig4a ladder --jobs 2
   wave reproduce sol                       under two minutes
+  wave reproduce mtg3 mtg6                 two minutes
   wave reproduce all --out /tmp/wave       40 minutes of CPU time
   wave reproduce ladder --seeds 1 --check docs/reproduced.csv
   wave reproduce upi --json | jq '.rows[] | [.id, .paper, .ours]'

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::beyond;
 use super::jobs::Done;
-use super::outstanding;
+use super::mind_the_gap;
 use super::placements;
 use super::sol;
 use super::vms;
@@ -93,9 +93,7 @@ pub fn of(ids: &[&str], done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
     if wanted("upi") {
         figures.push(upi(done));
     }
-    if wanted("outstanding") {
-        figures.push(outstanding::figure(done));
-    }
+    figures.extend(mind_the_gap::figures(ids, done));
     if wanted("sol") {
         figures.extend(sol::figures(done));
     }

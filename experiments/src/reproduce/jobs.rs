@@ -15,7 +15,7 @@ use wave_sim::paper::{self, Model, Rung};
 use wave_sim::requests::Load;
 use wave_workloads::point::{self, Limits, Point};
 
-use super::{beyond, outstanding, placements, sol, vms};
+use super::{beyond, mind_the_gap, placements, sol, vms};
 use wave_lab::Failure;
 use wave_lab::progress::Progress;
 
@@ -114,11 +114,11 @@ pub fn resumed(found: &[Found]) -> Vec<String> {
 }
 
 /// Groups whose rows depend on random arrivals.
-const SEEDED: [&str; 7] = ["ladder", "fig4a", "fig4b", "fig6a", "fig6b", "upi", "outstanding"];
+const SEEDED: [&str; 6] = ["ladder", "fig4a", "fig4b", "fig6a", "fig6b", "upi"];
 
 /// Whether a group's rows depend on random arrivals.
 pub fn is_seeded(group: &str) -> bool {
-    SEEDED.contains(&group)
+    SEEDED.contains(&group) || mind_the_gap::GROUPS.contains(&group)
 }
 
 /// Probes of one search, at most.
@@ -134,6 +134,7 @@ pub fn of(ids: &[&str], model: &Model, seeds: u64) -> Vec<Job> {
         jobs.extend(seeded(ids, &model).into_iter().map(|job| Job { seed, ..job }));
     }
     jobs.extend(placements::gets(wanted("fig6a"), model));
+    jobs.extend(mind_the_gap::jobs_of_ends(ids));
     if wanted("beyond") {
         jobs.extend(beyond::jobs());
     }
@@ -160,7 +161,7 @@ pub fn of(ids: &[&str], model: &Model, seeds: u64) -> Vec<Job> {
     jobs
 }
 
-/// The jobs of [`SEEDED`] groups, under the model's seed.
+/// The jobs of groups with random arrivals, under the model's seed.
 fn seeded(ids: &[&str], model: &Model) -> Vec<Job> {
     let wanted = |id: &str| ids.contains(&id);
     let mut jobs = Vec::new();
@@ -188,9 +189,7 @@ fn seeded(ids: &[&str], model: &Model) -> Vec<Job> {
             jobs.push(Job::new(format!("upi-{mhz}"), work));
         }
     }
-    if wanted("outstanding") {
-        jobs.extend(outstanding::jobs(model.seed));
-    }
+    jobs.extend(mind_the_gap::jobs(ids, model.seed));
     if wanted("fig4a") || wanted("ladder") {
         for (at, rung) in Rung::ALL.into_iter().enumerate() {
             let setup = model.wave(16, rung, "fifo");

@@ -1,5 +1,5 @@
 //! `wave reproduce`: the Wave paper's results on scheduling and memory in the simulator, beside what it
-//! prints, and a figure of Mind the Gap; and what neither prints.
+//! prints, and the figures of Mind the Gap; and what neither prints.
 //!
 //! The work is a list of [`jobs::Job`]s, each a simulation or a search of its own, run in parallel
 //! and kept in the output folder, so that an interrupted run goes on where it was.
@@ -7,7 +7,7 @@
 mod beyond;
 mod figures;
 mod jobs;
-mod outstanding;
+mod mind_the_gap;
 mod page;
 pub(crate) mod placements;
 mod plots;
@@ -32,7 +32,7 @@ use wave_lab::progress::Progress;
 use wave_report::make_folder;
 
 /// What can be reproduced, and in a line what it is.
-pub const IDS: [(&str, &str); 13] = [
+pub const IDS: [(&str, &str); 17] = [
     ("table2", "what single accesses and interrupts cost (the model's inputs, measured in it)"),
     ("table3", "a decision and a context switch, as the optimisations are added"),
     ("ladder", "saturation as the optimisations are added, 16 cores (7.2.2)"),
@@ -43,7 +43,14 @@ pub const IDS: [(&str, &str); 13] = [
     ("fig6a", "RPCs: stack and scheduler on the host or on the NIC, single-queue Shinjuku (7.3.1)"),
     ("fig6b", "RPCs: the same, multi-queue Shinjuku by the requests' SLO (7.3.2)"),
     ("upi", "the agent on another socket, its clock at 3, 2.5 and 2 GHz (7.3.3)"),
-    ("outstanding", "Mind the Gap, Figure 3: requests at hand, over 2.56 us one way"),
+    ("mtg2", "Mind the Gap, Figure 2: a bimodal load, slices ended by the worker's own timer"),
+    ("mtg3", "Mind the Gap, Figure 3: outstanding requests per worker, over 2.56 us one way"),
+    ("mtg4", "Mind the Gap, Figure 4: 5 us, 3 workers of Shinjuku against 4 of Shinjuku-Offload"),
+    ("mtg5", "Mind the Gap, Figure 5: 100 us, 15 workers against 16"),
+    (
+        "mtg6",
+        "Mind the Gap, Figure 6: 1 us, 15 workers against 16, and the SmartNIC that it asks for",
+    ),
     ("sol", "memory (7.4): an iteration of SOL, and what it finds in 100 GiB and 1 TiB"),
     ("beyond", "not in the paper: depth, cores, latency, slices, push and pull"),
 ];

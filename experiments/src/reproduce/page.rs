@@ -144,14 +144,14 @@ fn page(reproduction: &Reproduction, plots: &[Plot<'_>]) -> String {
         p.lead {
             "What the Wave paper prints about scheduling, beside what the same core, policies and "
             "queues do on a modelled machine in virtual time; about memory, beside what the same policies do over "
-            "modelled address spaces; and a figure of Mind the Gap. Nothing is read off the papers' plots."
+            "modelled address spaces; and the figures of Mind the Gap. Nothing is read off the papers' plots."
         }
         p {
             (seeds(reproduction)) " " (words::insides(&reproduction.rows)) " " (words::resumed(reproduction))
         }
         p {
             "An interval is the least and the most that a row comes to under parameter sets that meet every fitted row \
-             within its rounding (wave fit --intervals), or under the stated uncertainty of the inputs of Figures 5 and 6b. It does not contain the seeds' spread."
+             within its rounding (wave fit --intervals; for Mind the Gap, the ends of its one fitted value), or under the stated uncertainty of the inputs of Figures 5 and 6b. It does not contain the seeds' spread."
         }
         (kinds(reproduction))
         @for group in &groups { (section(reproduction, group, plots)) }

@@ -10,11 +10,12 @@ use wave_links::memory::Memory;
 use wave_links::model::{ModelPort, VirtualTime, extra_lines};
 use wave_sim::fit::Fit;
 use wave_sim::fit::intervals::Intervals;
+use wave_sim::fit::offload::Offload;
 use wave_sim::paper::{self, Printed};
 use wave_sim::world::{Cause, SimBell, World};
 
 use super::jobs::{ByName, Done, is_seeded};
-use super::outstanding;
+use super::mind_the_gap;
 use super::placements;
 use super::sol;
 
@@ -75,7 +76,7 @@ pub struct Row {
     pub text: String,
     /// Its unit.
     pub unit: String,
-    /// The printed figure; the nearer end of a printed range.
+    /// The printed figure; the nearer end of a printed range, of which one end may be infinite.
     pub paper: f64,
     /// The printed range.
     pub paper_range: [f64; 2],
@@ -162,7 +163,8 @@ fn median(values: &[f64]) -> Option<f64> {
 }
 
 fn kind(printed: &Printed, fit: &Fit) -> Kind {
-    let is_fitted = fit.rows.iter().any(|row| row.printed.id == printed.id);
+    let is_fitted = fit.rows.iter().any(|row| row.printed.id == printed.id)
+        || Offload::builtin().row.printed.id == printed.id;
     match printed.group.as_str() {
         _ if is_fitted => Kind::Fitted,
         // What is left of the ladder's rows is arithmetic of the fitted ones.
@@ -183,8 +185,14 @@ fn kind(printed: &Printed, fit: &Fit) -> Kind {
             }
             _ => Kind::Assumed,
         },
-        // What the RPC stack costs is assumed, and so is the machine of Mind the Gap's figure, without a known error.
-        "fig6a" | "fig6b" | "outstanding" => Kind::Compatible,
+        // What the RPC stack costs is assumed, without a known error.
+        "fig6a" | "fig6b" => Kind::Compatible,
+        "mtg6" => match printed.id.as_str() {
+            id if id.starts_with("mtg6-dispatcher") => Kind::Assumed,
+            // They rest on what is assumed beside the fit.
+            "mtg6-ideal" | "mtg6-communication" => Kind::Compatible,
+            _ => Kind::Predicted,
+        },
         _ => Kind::Predicted,
     }
 }
@@ -202,6 +210,7 @@ fn interval(id: &str, ours: f64, intervals: &Intervals, done: &ByName<'_>) -> Op
         "fig5b-gain-128" => of_job("fig5-128", 1.0),
         "fig5b-cores-saved" => of_job("fig5-128", 2.56),
         "fig6b-gain" => placements::interval(done),
+        id if id.starts_with("mtg") => mind_the_gap::interval(id, done),
         id => intervals.of_row(id),
     }?;
     Some([low.min(ours), high.max(ours)])
@@ -263,10 +272,7 @@ fn ours(id: &str, done: &ByName<'_>) -> Option<f64> {
         "upi-offload-2000" => Some(-against("upi-2000", "upi-on-host")?),
         "upi-over-pcie" => against("upi-3000", "upi-pcie"),
         "upi-host-frequency" => Some(paper::HOST_GHZ),
-        "outstanding-4-gain" => outstanding::gain(4, 5, done),
-        "outstanding-4-level" => outstanding::level(4, done),
-        "outstanding-16-gain" => outstanding::gain(16, 3, done),
-        "outstanding-16-level" => outstanding::level(16, done),
+        id if id.starts_with("mtg") => mind_the_gap::ours(id, done),
         id if id.starts_with("fig6") => placements::ours(id, done),
         id if id.starts_with("sol-") => sol::ours(id, done),
         _ => value("table2", id),
@@ -316,12 +322,6 @@ fn why(id: &str) -> Option<&'static str> {
         "upi-offload-3000" | "upi-offload-2500" | "upi-offload-2000" => {
             "The paper runs its RPC stack beside the scheduler here, ours has the scheduler alone. The agent's work is scaled by the clocks' ratio."
         }
-        "outstanding-4-gain"
-        | "outstanding-4-level"
-        | "outstanding-16-gain"
-        | "outstanding-16-level" => {
-            "Ours is saturation, and levels out where it is within 5% of the highest. A decision waits here for the copy before it in its queue, as a packet does not: without the copy's flight of 2.4 us the model's way there and back is 5 to 7 us shorter, not 2.4. So more has to be at hand."
-        }
         "sol-on-host-1" | "sol-on-host-2" | "sol-on-host-4" | "sol-on-host-8"
         | "sol-on-host-16" => {
             "What the paper's iteration contains is not printed, so this is no comparison of like with like: ours decides what to scan and to move, takes in the readings of all 409,600 batches, draws for each, and sets its period. One and two cores are measured on this machine; four and more are extrapolated from these by Amdahl's law."
@@ -338,6 +338,7 @@ fn why(id: &str) -> Option<&'static str> {
         "sol-reduction" => {
             "A fifth of the modelled 100 GiB is hot because the paper leaves as much in DRAM. That SOL finds it, and nothing else, is ours."
         }
+        id if id.starts_with("mtg") => return mind_the_gap::why(id),
         id => return placements::why(id),
     })
 }

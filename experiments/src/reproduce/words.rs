@@ -22,7 +22,11 @@ pub fn title(group: &str) -> &str {
         "fig6a" => "Figure 6a",
         "fig6b" => "Figure 6b",
         "upi" => "UPI (7.3.3)",
-        "outstanding" => "Mind the Gap, Figure 3",
+        "mtg2" => "Mind the Gap, Figure 2",
+        "mtg3" => "Mind the Gap, Figure 3",
+        "mtg4" => "Mind the Gap, Figure 4",
+        "mtg5" => "Mind the Gap, Figure 5",
+        "mtg6" => "Mind the Gap, Figure 6",
         "sol" => "SOL (7.4)",
         "beyond" => "Beyond the paper",
         other => other,
@@ -33,7 +37,11 @@ pub fn title(group: &str) -> &str {
 pub fn printed(row: &Row) -> String {
     let [low, high] = row.paper_range;
     let unit = &row.unit;
-    if low == high {
+    if high.is_infinite() {
+        format!("above {} {unit}", axis_number(low))
+    } else if low.is_infinite() {
+        format!("below {} {unit}", axis_number(high))
+    } else if low == high {
         format!("{} {unit}", axis_number(low))
     } else if low < 0.0 {
         format!("{} to {} {unit}", axis_number(low), axis_number(high))

@@ -255,7 +255,7 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
         ),
         (
             message_with("model:mount-evans", "pcie"),
-            "9: `variant.link` is \"pcie\", expected one of `shm`, `model:mount-evans`, `model:coherent`, `model:on-host`, `model:stingray`, `model:ideal`, \
+            "9: `variant.link` is \"pcie\", expected one of `shm`, `model:mount-evans`, `model:coherent`, `model:on-host`, `model:stingray`, `model:ideal`, `model:shinjuku`, \
              `model:` and a path to a .toml file",
         ),
         (
@@ -309,8 +309,8 @@ fn a_wrong_meaning_is_refused_with_line_field_and_what_is_allowed() {
         ),
         (
             message_with("[run]", "[host]\nmachine = \"ghos\"\n[run]"),
-            "4: `host.machine` is \"ghos\", expected one of `ghost`, `ghost-on-host`, `user`, or a path to a \
-             .toml file",
+            "4: `host.machine` is \"ghos\", expected one of `ghost`, `ghost-on-host`, `user`, `shinjuku`, \
+             `shinjuku-offload`, `shinjuku-ideal`, or a path to a .toml file",
         ),
         (
             message_with("[[variant]]", "refine = 17\n[[variant]]"),

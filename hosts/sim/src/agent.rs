@@ -8,17 +8,18 @@ use std::sync::{Arc, Mutex};
 use wave_core::agent::{Agent, Front, Step};
 use wave_core::brain::{Input, Recorder};
 use wave_core::clock::Nanos;
-use wave_core::layout::{Config, Layout, write_header};
-use wave_core::link::{Doorbell, Home, Mapping, Port, Side, Window};
+use wave_core::layout::{Config, Layout, QueuePlace, write_header};
+use wave_core::link::{Doorbell, Home, LINE_WORDS, Mapping, Port, Side, Span, Window};
 use wave_core::log::{Header, LogWriter};
-use wave_core::message::{Decision, Message};
+use wave_core::message::{Decision, KIND_NONE, Message};
 use wave_core::outcome::Outcome;
 use wave_core::policy::{BadBulk, Desk, Note, Policy, Progress};
+use wave_core::queue::LAP_WORD;
 use wave_core::settings::{Policies, PolicyError};
 use wave_core::snapshot::Snapshot;
 use wave_core::subsystem::MakePolicy;
 use wave_links::memory::Memory;
-use wave_links::model::{ModelPort, extra_lines};
+use wave_links::model::{ModelPort, Stage, extra_lines};
 
 use crate::control::Guest;
 use crate::enclave::{AgentSpy, Enclave, Incarnation, Setup};
@@ -309,7 +310,7 @@ impl Enclave {
         let (nic, host) = (layout.nic_lines, layout.host_lines);
         let memory = Memory::create("wave-sim", nic, host, extra_lines(nic, host));
         let (memory, _) = memory.expect("memory for a modelled window");
-        let (window, time) = self.world.add_window(nic, host);
+        let (window, time) = self.world.add_staged_window(nic, host, self.stages(&layout));
         let costs = &self.setup.costs;
         let (send, flight) = (costs.kick_send.nanos(), costs.kick_flight.nanos());
         let bell = || SimBell::new(&self.world, Cause::KICK, send, flight);
@@ -343,6 +344,29 @@ impl Enclave {
             fault: Cell::new(false),
         }
     }
+}
+
+impl Enclave {
+    /// The CPUs of a pipeline that take the cores' messages and the decisions.
+    fn stages(&self, layout: &Layout) -> Vec<Stage> {
+        let Some(pipeline) = &self.setup.machine.pipeline else { return Vec::new() };
+        let lines = |places: &[QueuePlace]| {
+            let (first, last) = (places[0], places[places.len() - 1]);
+            let end = last.ring.first + last.ring.entries;
+            Span { home: first.home, line: first.ring.first, lines: end - first.ring.first }
+        };
+        let cores = usize::from(layout.config.cores);
+        vec![
+            Stage::new(lines(&layout.messages[..cores]), pipeline.receive.nanos(), has_message),
+            Stage::new(lines(&layout.decisions), pipeline.send.nanos(), |_| true),
+        ]
+    }
+}
+
+/// Whether an entry is more than the outcome of a decision, which a core sends alone where it had asked: in the pipeline's
+/// paper a worker says nothing when it takes a request.
+fn has_message(entry: &[u64; LINE_WORDS]) -> bool {
+    (entry[LAP_WORD] >> 16) as u16 != KIND_NONE
 }
 
 /// An agent's whole life.

@@ -274,6 +274,12 @@ impl Enclave {
         app: Rc<dyn Application>,
     ) -> Result<Rc<Enclave>, ConfigError> {
         setup.costs.prefetch_residue.ns += setup.machine.prefetch_residue.value;
+        if let Some(pipeline) = &setup.machine.pipeline {
+            // The CPU that sends does it, not the one that decides; the whole way takes as long as before.
+            let submit = std::mem::take(&mut setup.costs.dma_submit.ns);
+            let flight = &mut setup.costs.dma_flight.ns;
+            *flight = (*flight + submit - pipeline.send.value).max(0.0);
+        }
         let threads = if modelled.is_some() { 0 } else { setup.config.subjects };
         let layout = Layout::new(setup.config)?;
         let core = |_| CoreShared {

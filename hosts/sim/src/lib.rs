@@ -21,6 +21,7 @@ pub mod fit;
 pub mod fuzz;
 pub mod machine;
 pub mod memory;
+pub mod mind_the_gap;
 pub mod modelled;
 pub mod paper;
 pub mod queue;

@@ -10,6 +10,9 @@ const BUILTIN: &[(&str, &str)] = &[
     ("ghost", include_str!("../machines/ghost.toml")),
     ("ghost-on-host", include_str!("../machines/ghost-on-host.toml")),
     ("user", include_str!("../machines/user.toml")),
+    ("shinjuku", include_str!("../machines/shinjuku.toml")),
+    ("shinjuku-offload", include_str!("../machines/shinjuku-offload.toml")),
+    ("shinjuku-ideal", include_str!("../machines/shinjuku-ideal.toml")),
 ];
 
 /// One figure: in nanoseconds, unless its field says otherwise.
@@ -80,6 +83,28 @@ pub struct Machine {
     /// as in files that do not say, each has one for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_cpu: Option<SharedCpu>,
+    /// The agent's work is divided over three CPUs in a pipeline: one receives, one decides, one sends. Without this, as in
+    /// files that do not say, one CPU does all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<Pipeline>,
+}
+
+/// CPUs beside the one that decides, which runs the agent's loop (Mind the Gap, section 3.4.1). Messages from outside
+/// contexts do not pass them: a networker hands those over in memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pipeline {
+    /// What a core's message occupies the CPU that receives, before the agent's loop can see it.
+    pub receive: Figure,
+    /// What a decision occupies the CPU that sends. It is a part of the link's way to the host, whose whole stays what
+    /// the link says: `dma_submit` and `dma_flight`.
+    pub send: Figure,
+}
+
+impl Pipeline {
+    fn all(&self) -> [(&'static str, &Figure); 2] {
+        [("receive", &self.receive), ("send", &self.send)]
+    }
 }
 
 /// What preemption at safe points costs.
@@ -188,6 +213,7 @@ impl Machine {
         let tables = [
             ("safe_points", self.safe_points.iter().flat_map(SafePoints::all).collect()),
             ("shared_cpu", self.shared_cpu.iter().flat_map(SharedCpu::all).collect::<Vec<_>>()),
+            ("pipeline", self.pipeline.iter().flat_map(Pipeline::all).collect()),
         ];
         for (table, figures) in [("", self.own())].into_iter().chain(tables) {
             if !table.is_empty() && !figures.is_empty() {
@@ -206,6 +232,7 @@ impl Machine {
         let mut all = self.own();
         all.extend(self.safe_points.iter().flat_map(SafePoints::all));
         all.extend(self.shared_cpu.iter().flat_map(SharedCpu::all));
+        all.extend(self.pipeline.iter().flat_map(Pipeline::all));
         all
     }
 

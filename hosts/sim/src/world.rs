@@ -7,7 +7,7 @@ use std::rc::Rc;
 use wave_core::clock::{Clock, Nanos};
 use wave_core::link::{Doorbell, Span};
 use wave_core::planted::{Planted, is_planted};
-use wave_links::model::{Pause, Task, Timebase, VirtualTime};
+use wave_links::model::{Pause, Stage, Task, Timebase, VirtualTime};
 
 use crate::queue::EventQueue;
 
@@ -140,11 +140,21 @@ impl World {
 
     /// Room for a window of so many lines, and its clock.
     pub fn add_window(&self, nic_lines: u32, host_lines: u32) -> (u32, VirtualTime) {
+        self.add_staged_window(nic_lines, host_lines, Vec::new())
+    }
+
+    /// The same, where stages take some of the lines.
+    pub fn add_staged_window(
+        &self,
+        nic_lines: u32,
+        host_lines: u32,
+        stages: Vec<Stage>,
+    ) -> (u32, VirtualTime) {
         let mut watched = self.0.watched.borrow_mut();
         let lines = [nic_lines, host_lines].map(|lines| vec![(0, 0, Cause::STORE); lines as usize]);
         watched.push(Watched(lines));
         let window = watched.len() as u32 - 1;
-        (window, self.0.time.for_window(window))
+        (window, self.0.time.for_staged_window(window, stages))
     }
 
     /// Wakes `task` by `cause` for every store to that word of these lines, when it becomes visible.

@@ -1,6 +1,7 @@
 //! The committed files hold what the fit gives.
 
 use wave_sim::fit::Fit;
+use wave_sim::fit::offload::Offload;
 
 #[test]
 fn the_committed_files_are_what_the_fit_gives_and_meet_every_row() {
@@ -10,4 +11,13 @@ fn the_committed_files_are_what_the_fit_gives_and_meet_every_row() {
         assert!(row.residual(*ours).abs() <= 1.0, "{}: {ours}", row.printed.id);
     }
     assert_eq!(fit.differences(&found.values, &|file| file.builtin().to_owned()), []);
+}
+
+#[test]
+fn the_committed_prototype_is_what_its_fit_gives_and_meets_its_row() {
+    let fit = Offload::builtin();
+    let found = fit.search(2);
+    assert!(fit.row.residual(found.row).abs() <= 1.0, "{}", found.row);
+    let [machine, open] = Offload::builtin_texts();
+    assert_eq!(fit.differences(&found, machine, open), []);
 }

@@ -265,6 +265,7 @@ impl<T: Timebase> Context<T> {
         let flight = self.prices.dma_flight + carried + jitter + self.time.held_up().0;
         let arrives = submitted.saturating_add(flight);
         let horizon = start.max(state.last_visible);
+        let mut last = arrives;
         for offset in 0..from.lines {
             let (source, target) = (from.line + offset, to.line + offset);
             self.access(from.home, source);
@@ -272,10 +273,12 @@ impl<T: Timebase> Context<T> {
             self.wait_for_words(state, to.home, target, WHOLE_LINE);
             let mut words = [0; LINE_WORDS];
             self.sample(from.home, source, 0, &mut words, horizon);
+            let seen = self.time.staged(to.home, target, &words, Nanos(arrives)).0;
             for (word, value) in words.into_iter().enumerate() {
-                self.stamps.put(to.home, target, word, value, arrives);
+                self.stamps.put(to.home, target, word, value, seen);
             }
-            self.time.stored(to.home, target, WHOLE_LINE, Nanos(arrives));
+            self.time.stored(to.home, target, WHOLE_LINE, Nanos(seen));
+            last = last.max(seen);
         }
         let bytes = u64::from(from.lines) * LINE_BYTES as u64;
         // The engine is the NIC's: it writes to the host, and reads from it.
@@ -285,7 +288,7 @@ impl<T: Timebase> Context<T> {
         });
         state.charges.copies.charge(self.prices.dma_submit);
         self.time.spend_until(Nanos(submitted));
-        arrives
+        last
     }
 
     fn access(&self, home: Home, line: u32) -> Access {
@@ -459,7 +462,8 @@ impl<T: Timebase> Context<T> {
         let flown = state.now.saturating_add(occupied).saturating_add(self.prices.flight);
         // Of a coherent link that stalls it is the transfers that wait, not the stores.
         let held_up = if self.prices.coherent { 0 } else { self.time.held_up().0 };
-        state.last_visible = state.last_visible.max(flown.saturating_add(held_up));
+        let arrives = state.last_visible.max(flown.saturating_add(held_up));
+        state.last_visible = self.time.staged(home, line, words, Nanos(arrives)).0;
         for word in words_of(mask) {
             self.stamps.put(home, line, word, words[word], state.last_visible);
         }

@@ -57,4 +57,4 @@ pub use port::{ModelDma, ModelPort, ModelWindow};
 pub use setup::ModelError;
 pub use stamps::{VECTORS_MAX, extra_lines};
 pub use time::{ManualTime, RealTime, Timebase};
-pub use virtual_time::{Observer, Pause, Stored, Task, VirtualTime};
+pub use virtual_time::{Observer, Pause, Stage, Stored, Task, VirtualTime};

@@ -3,7 +3,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use wave_core::clock::{Clock, Nanos};
-use wave_core::link::{Dma, Doorbell, Home, Mapping, Port, Side, Span, Ticket, Waiter, Window};
+use wave_core::link::{
+    Dma, Doorbell, Home, LINE_WORDS, Mapping, Port, Side, Span, Ticket, Waiter, Window,
+};
 
 use super::*;
 use crate::costs::Costs;
@@ -521,4 +523,19 @@ fn what_the_memory_cannot_hold_is_refused() {
 fn a_line_outside_the_region_panics() {
     let link = Link::new("mount-evans");
     nic(&link.host()).load(LINES, 0);
+}
+
+#[test]
+fn a_stage_takes_lines_one_after_the_other_and_lets_the_others_pass() {
+    let lines = Span { home: Home::Nic, line: 4, lines: 2 };
+    let stage = Stage::new(lines, Nanos(100), |words| words[0] != 0);
+    let time = VirtualTime::new().for_staged_window(1, vec![stage]);
+    let seen =
+        |home, line, word, arrives| time.staged(home, line, &[word; LINE_WORDS], Nanos(arrives)).0;
+    assert_eq!(seen(Home::Nic, 4, 1, 1_000), 1_100);
+    assert_eq!(seen(Home::Nic, 5, 1, 1_010), 1_200, "it waits for the one before it");
+    assert_eq!(seen(Home::Nic, 5, 0, 1_020), 1_020, "not for the stage");
+    assert_eq!(seen(Home::Nic, 6, 1, 1_030), 1_030, "another line");
+    assert_eq!(seen(Home::Host, 4, 1, 1_040), 1_040, "in other memory");
+    assert_eq!(seen(Home::Nic, 4, 1, 5_000), 5_100);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use wave_core::clock::{Clock, Nanos};
-use wave_core::link::Home;
+use wave_core::link::{Home, LINE_WORDS};
 
 use super::pcie::Carried;
 
@@ -31,6 +31,12 @@ pub trait Timebase: Clock {
     /// A store to those words of a line that `mask` names is visible from `visible` on.
     #[inline]
     fn stored(&self, _home: Home, _line: u32, _mask: u8, _visible: Nanos) {}
+
+    /// When a line with these words that arrives at `arrives` can be seen, where another CPU takes it first.
+    #[inline]
+    fn staged(&self, _home: Home, _line: u32, _words: &[u64; LINE_WORDS], arrives: Nanos) -> Nanos {
+        arrives
+    }
 
     /// So many bytes cross the link now.
     #[inline]

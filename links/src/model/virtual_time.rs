@@ -16,7 +16,7 @@ use std::rc::Rc;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use wave_core::clock::{Clock, Nanos};
-use wave_core::link::Home;
+use wave_core::link::{Home, LINE_WORDS, Span};
 
 use super::pcie::Carried;
 use super::time::Timebase;
@@ -55,6 +55,35 @@ pub struct Stored {
 /// Sees stores.
 pub type Observer = dyn Fn(Stored);
 
+/// A CPU that takes what is stored or copied to some lines, one after the other, before it can be seen: a stage of a
+/// pipeline.
+#[derive(Debug)]
+pub struct Stage {
+    lines: Span,
+    occupied: u64,
+    takes: fn(&[u64; LINE_WORDS]) -> bool,
+    free_at: Cell<u64>,
+}
+
+impl Stage {
+    /// A stage that each store or copy to one of `lines` occupies for so long, if it takes the words.
+    pub fn new(lines: Span, occupied: Nanos, takes: fn(&[u64; LINE_WORDS]) -> bool) -> Stage {
+        Stage { lines, occupied: occupied.0, takes, free_at: Cell::new(0) }
+    }
+
+    fn takes(&self, home: Home, line: u32, words: &[u64; LINE_WORDS]) -> bool {
+        let Span { home: own, line: first, lines } = self.lines;
+        own == home && (first..first + lines).contains(&line) && (self.takes)(words)
+    }
+
+    /// First come, first served: when it is done with what arrives then.
+    fn serve(&self, arrives: u64) -> u64 {
+        let done = arrives.max(self.free_at.get()).saturating_add(self.occupied);
+        self.free_at.set(done);
+        done
+    }
+}
+
 struct Shared {
     now: Cell<u64>,
     horizon: Cell<u64>,
@@ -70,6 +99,7 @@ struct Shared {
 pub struct VirtualTime {
     shared: Rc<Shared>,
     window: u32,
+    stages: Rc<[Stage]>,
 }
 
 impl fmt::Debug for VirtualTime {
@@ -95,12 +125,17 @@ impl VirtualTime {
             yielder: Cell::new(std::ptr::null()),
             observer: RefCell::new(None),
         };
-        VirtualTime { shared: Rc::new(shared), window: 0 }
+        VirtualTime { shared: Rc::new(shared), window: 0, stages: Rc::new([]) }
     }
 
     /// The same clock, for the contexts of the window with this number.
     pub fn for_window(&self, window: u32) -> VirtualTime {
-        VirtualTime { shared: Rc::clone(&self.shared), window }
+        self.for_staged_window(window, Vec::new())
+    }
+
+    /// The same, for a window with lines that stages take.
+    pub fn for_staged_window(&self, window: u32, stages: Vec<Stage>) -> VirtualTime {
+        VirtualTime { shared: Rc::clone(&self.shared), window, stages: stages.into() }
     }
 
     /// Lets `observer` see every store to a window.
@@ -185,6 +220,14 @@ impl Timebase for VirtualTime {
     fn stored(&self, home: Home, line: u32, mask: u8, visible: Nanos) {
         if let Some(observer) = &*self.shared.observer.borrow() {
             observer(Stored { window: self.window, home, line, mask, visible });
+        }
+    }
+
+    #[inline]
+    fn staged(&self, home: Home, line: u32, words: &[u64; LINE_WORDS], arrives: Nanos) -> Nanos {
+        match self.stages.iter().find(|stage| stage.takes(home, line, words)) {
+            Some(stage) => Nanos(stage.serve(arrives.0)),
+            None => arrives,
         }
     }
 

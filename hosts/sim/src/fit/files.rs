@@ -60,7 +60,7 @@ impl Fit {
             (value.file.as_str(), value.key.as_str(), *x, Some(source(&value.source)))
         });
         let follows = self.follows.iter().map(|follower| {
-            let x = values[self.index(&follower.of)] + follower.plus;
+            let x = follower.value(values[self.index(&follower.of)]);
             let source = follower.source.as_deref().map(source);
             (follower.file.as_str(), follower.key.as_str(), x, source)
         });
@@ -162,13 +162,13 @@ fn lines<'a>(text: &'a str, key: &'a str) -> impl Iterator<Item = (&'a str, bool
     })
 }
 
-fn get(text: &str, key: &str) -> Option<(f64, String)> {
+pub(super) fn get(text: &str, key: &str) -> Option<(f64, String)> {
     let (line, _) = lines(text, key).find(|(_, states)| *states)?;
     let [_, number, _, source, _] = parts(line)?;
     Some((number.trim().parse().ok()?, source.to_owned()))
 }
 
-fn set(text: &str, key: &str, value: f64, source: Option<&str>) -> Option<String> {
+pub(super) fn set(text: &str, key: &str, value: f64, source: Option<&str>) -> Option<String> {
     let mut was_set = false;
     let mut changed = String::with_capacity(text.len() + 80);
     for (line, states) in lines(text, key) {

@@ -2,11 +2,12 @@
 //!
 //! `data/fit.toml` names the fitted values, their ranges, the printed rows and the objective. [`Fit::search`] begins at
 //! the middles of the ranges and reads no fitted value; [`Fit::differences`] compares files with what it finds, and
-//! [`Fit::written`] puts it into them.
+//! [`Fit::written`] puts it into them. Mind the Gap's prototype has a fit of its own, of one value ([`offload`]).
 
 mod files;
 pub mod intervals;
 mod linear;
+pub mod offload;
 mod rows;
 mod search;
 mod sets;
@@ -86,11 +87,25 @@ pub struct Follower {
     pub key: String,
     /// Name of the fitted value.
     pub of: String,
+    /// The factor.
+    #[serde(default = "one")]
+    pub times: f64,
     /// What is added to it.
     #[serde(default)]
     pub plus: f64,
     /// The source that the file states, unless it keeps its own.
     pub source: Option<String>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl Follower {
+    /// What follows from the fitted value.
+    fn value(&self, fitted: f64) -> f64 {
+        self.times * fitted + self.plus
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -123,6 +138,14 @@ pub struct Row {
 }
 
 impl Row {
+    fn new(target: Target, printed: &[Printed]) -> Row {
+        let printed = printed.iter().find(|row| row.id == target.id);
+        let printed = printed.expect("the file is tested").clone();
+        let half = target.half.unwrap_or((printed.high - printed.low) / 2.0);
+        assert!(half > 0.0, "{}: a row has a rounding", printed.id);
+        Row { middle: f64::midpoint(printed.low, printed.high), half, printed }
+    }
+
     /// How far `simulated` is from what is printed, in halves: at most 1 within the printed rounding.
     pub fn residual(&self, simulated: f64) -> f64 {
         (simulated - self.middle) / self.half
@@ -151,17 +174,10 @@ impl Fit {
     pub fn builtin() -> Fit {
         let stated: Stated = toml::from_str(FIT).expect("the file is tested");
         let printed = paper::printed();
-        let row = |target: Target| {
-            let printed = printed.iter().find(|row| row.id == target.id);
-            let printed = printed.expect("the file is tested").clone();
-            let half = target.half.unwrap_or((printed.high - printed.low) / 2.0);
-            assert!(half > 0.0, "{}: a row has a rounding", printed.id);
-            Row { middle: f64::midpoint(printed.low, printed.high), half, printed }
-        };
         Fit {
             values: stated.value,
             follows: stated.follows,
-            rows: stated.row.into_iter().map(row).collect(),
+            rows: stated.row.into_iter().map(|target| Row::new(target, &printed)).collect(),
             prefer: stated.prefer,
         }
     }
