@@ -57,7 +57,7 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let offload = |front| Kind::Offload { batch: BATCH, waits: Waits::Asleep, front };
     let mut front = Measured::start(offload(Front::Udp), seats)?;
     let mut grpc = Measured::start(offload(Front::Grpc), seats)?;
-    let mut bare = Process::start(launch::own(&["udp-echo", &server.to_string()]))?;
+    let mut bare = Process::start(launch::own(["udp-echo", &server.to_string()]))?;
     let bare_address = bare.line()?;
     let mut to_front = Load::connect(&front.address, MANY.0)?;
     let mut to_bare = Load::connect(&bare_address, MANY.0)?;
