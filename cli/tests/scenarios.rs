@@ -37,6 +37,7 @@ const RUN_BY: &[(&str, &str, &str)] = &[
     ("rpc-rocksdb.toml", "cli/tests/scenarios.rs", "rpc_rocksdb_simulated"),
     ("sim-256-cores.toml", "cli/tests/scenarios.rs", "sim_256_cores_simulated"),
     ("sim-64-cores.toml", "cli/tests/scenarios.rs", "sim_64_cores_simulated"),
+    ("udp-outstanding.toml", "cli/tests/scenarios.rs", "udp_outstanding_natively"),
 ];
 
 fn root() -> PathBuf {
@@ -165,6 +166,28 @@ fn rocksdb_shinjuku_natively() {
     let result = passes(RUN, &file);
     // Two of them are on the host, where few CPUs make them the same as others.
     assert!(result["variants"].as_array().unwrap().len() >= 7, "{result}");
+}
+
+#[test]
+fn udp_outstanding_natively() {
+    let changes: [Change<'_>; 3] = [
+        (&["run", "seconds"], 0.05.into()),
+        (&["run", "rounds"], 2.into()),
+        (&["run", "outstanding"], vec![1, 2, 4].into()),
+    ];
+    let (directory, file) = shortened("udp-outstanding", &changes);
+    let result = passes(RUN, &file);
+    let curve = result["curve"].as_array().unwrap();
+    let values: Vec<_> = curve.iter().map(|row| row["outstanding"].as_u64().unwrap()).collect();
+    assert_eq!(values, [1, 2, 4]);
+    for row in curve {
+        let aside = row["set_aside"].as_array().unwrap().len() as u64;
+        assert_eq!(row["measurements"].as_u64().unwrap() + aside, 2, "{row}");
+        assert!(row["per_second"].is_null() || row["per_second"]["p50"].as_f64() > Some(0.0));
+    }
+    for name in ["report.html", "curve.csv", "throughput.svg", "results.json"] {
+        assert!(directory.path().join("out/udp-outstanding").join(name).is_file(), "{name}");
+    }
 }
 
 #[test]

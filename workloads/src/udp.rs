@@ -5,6 +5,7 @@
 //! under a new one. What has no answer in the end is lost.
 //! PUTs are not idempotent: each sets a key of its own, so that the store's log of writes shows what was executed twice.
 
+mod closed;
 mod mix;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use wave_udp_client::wire::{DATAGRAM_MAX, Header, IDEMPOTENT, REFUSED, REPLY, Status};
 
+pub use self::closed::{Asked, ClosedLoad, Shape};
 pub use self::mix::{Kind, ParseError, UdpMix};
 use crate::arrivals::{self, Load};
 use crate::cpu::monotonic_ns;

@@ -4,7 +4,6 @@
 //! this process, on another CPU.
 
 mod echo;
-mod load;
 
 use std::time::Duration;
 
@@ -13,9 +12,9 @@ use wave_experiments::launch;
 use wave_experiments::measure::{Chunks, pin};
 use wave_lab::progress::Progress;
 use wave_workloads::cpu;
+use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 
 pub use self::echo::echo;
-use self::load::{Load, Shape};
 use crate::rpc::{self, Front, Kind, Measured, Plan, Process, Seats, Waits};
 
 /// Requests that arrive at once.
@@ -59,10 +58,10 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let mut grpc = Measured::start(offload(Front::Grpc), seats)?;
     let mut bare = Process::start(launch::own(["udp-echo", &server.to_string()]))?;
     let bare_address = bare.line()?;
-    let mut to_front = Load::connect(&front.address, MANY.0)?;
-    let mut to_bare = Load::connect(&bare_address, MANY.0)?;
+    let mut to_front = connect(&front.address, MANY.0)?;
+    let mut to_bare = connect(&bare_address, MANY.0)?;
     let mut to_grpc = rpc::closed(&grpc.address, MANY.0, MANY.1 as usize)?;
-    let mut one_to_front = Load::connect(&front.address, ONE.0)?;
+    let mut one_to_front = connect(&front.address, ONE.0)?;
     let mut one_to_grpc = rpc::closed(&grpc.address, ONE.0, ONE.1 as usize)?;
     progress.end();
     let bursts = Shape::Bursts { burst: BURST, per_second: plan.rate };
@@ -72,12 +71,12 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     for round in 0..WARM_UP + plan.chunks {
         progress.begin("all in turns");
         let chunks = [
-            (FRONT_BURSTS, of_server(&mut front, || to_front.run(bursts, plan.chunk))?),
-            (BARE_BURSTS, of_bare(&mut bare, || to_bare.run(bursts, plan.chunk))?),
-            (FRONT_CLOSED, of_server(&mut front, || to_front.run(closed, plan.chunk))?),
-            (BARE_CLOSED, of_bare(&mut bare, || to_bare.run(closed, plan.chunk))?),
+            (FRONT_BURSTS, of_server(&mut front, || run(&mut to_front, bursts, plan))?),
+            (BARE_BURSTS, of_bare(&mut bare, || run(&mut to_bare, bursts, plan))?),
+            (FRONT_CLOSED, of_server(&mut front, || run(&mut to_front, closed, plan))?),
+            (BARE_CLOSED, of_bare(&mut bare, || run(&mut to_bare, closed, plan))?),
             (GRPC_CLOSED, of_server(&mut grpc, || rpc::run_closed(&mut to_grpc, plan.chunk))?),
-            (FRONT_8X1, of_server(&mut front, || one_to_front.run(one, plan.chunk))?),
+            (FRONT_8X1, of_server(&mut front, || run(&mut one_to_front, one, plan))?),
             (GRPC_8X1, of_server(&mut grpc, || rpc::run_closed(&mut one_to_grpc, plan.chunk))?),
         ];
         if round >= WARM_UP {
@@ -86,6 +85,15 @@ pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
         progress.end();
     }
     Ok(report(plan, &rows))
+}
+
+fn connect(address: &str, sockets: usize) -> Result<ClosedLoad, String> {
+    let load = ClosedLoad::connect(address, sockets, Asked::echo(rpc::PAYLOAD_BYTES), false);
+    load.map_err(|error| format!("{address}: {error}"))
+}
+
+fn run(load: &mut ClosedLoad, shape: Shape, plan: &Plan) -> Result<u64, String> {
+    load.run(shape, plan.chunk).map_err(|error| error.to_string())
 }
 
 fn of_server(

@@ -396,7 +396,7 @@ fn draw(samples: &[Sample]) -> Result<String, DrawError> {
         ("in swap".to_owned(), curve(samples, |sample| mib(sample.swapped_bytes as f64))),
         ("net saved".to_owned(), curve(samples, |sample| mib(sample.net_saved() as f64))),
     ];
-    curves::draw("Memory over time", "MiB", &curves)
+    curves::draw("Memory over time", ["seconds", "MiB"], &curves)
 }
 
 fn curve(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Vec<(f64, f64)> {

@@ -26,6 +26,7 @@ mod service;
 mod session;
 pub mod sim;
 mod system;
+pub mod udp;
 mod verdict;
 
 use std::cell::Cell;

@@ -12,6 +12,7 @@ mod memory;
 mod model;
 mod rpc;
 mod sweep;
+mod udp;
 
 pub use error::ScenarioError;
 pub use memory::{CachedWorkload, Managed, Memory, parse as parse_memory};
@@ -21,6 +22,7 @@ pub use model::{
 };
 pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack, parse as parse_rpc};
 pub use sweep::{Sweep, SweepAxis, parse_sweep};
+pub use udp::{Udp, parse as parse_udp};
 
 use std::path::Path;
 

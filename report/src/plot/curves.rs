@@ -1,15 +1,15 @@
-//! Curves over time.
+//! Curves over time, or over another quantity.
 
 use plotters::prelude::*;
 
 use super::chart::{Axis, chart};
 use super::style::{DrawError, Key, axis_number, colour, legend, legend_height, plot, ticks};
 
-/// A name, and its points: seconds, and what there was then.
+/// A name, and its points.
 pub type Curve = (String, Vec<(f64, f64)>);
 
-/// Draws `curves` over seconds; `unit` is what they are in.
-pub fn draw(title: &str, unit: &str, curves: &[Curve]) -> Result<String, DrawError> {
+/// Draws `curves`; `axes` names both axes, the horizontal one first.
+pub fn draw(title: &str, axes: [&str; 2], curves: &[Curve]) -> Result<String, DrawError> {
     const HEIGHT: u32 = 360;
     let points = || curves.iter().flat_map(|(_, points)| points);
     let last = points().map(|(x, _)| *x).fold(1.0, f64::max);
@@ -18,8 +18,8 @@ pub fn draw(title: &str, unit: &str, curves: &[Curve]) -> Result<String, DrawErr
     let top = up.last().copied().unwrap_or(most);
     plot(title, HEIGHT + legend_height(curves.len()), |root| {
         let (upper, lower) = root.split_vertically(HEIGHT);
-        let x = Axis::new(0.0, last, across.clone(), axis_number, "seconds");
-        let y = Axis::new(0.0, top, up.clone(), axis_number, unit);
+        let x = Axis::new(0.0, last, across.clone(), axis_number, axes[0]);
+        let y = Axis::new(0.0, top, up.clone(), axis_number, axes[1]);
         let mut chart = chart(&upper, x, y)?;
         for (index, (_, points)) in curves.iter().enumerate() {
             let line = colour(index).stroke_width(2);

@@ -30,17 +30,21 @@ impl MemoryResult {
             bare.push(curve(format!("{name}: p50"), ran, &|second| us(second.raw_p50_ns)));
             bare.push(curve(format!("{name}: p99"), ran, &|second| us(second.raw_p99_ns)));
         }
-        let mut plots = vec![("resident.svg", curves::draw("Resident set", "MiB", &memory))];
+        let mut plots =
+            vec![("resident.svg", curves::draw("Resident set", ["seconds", "MiB"], &memory))];
         if !gets.is_empty() {
-            let gets = curves::draw("GETs, from when they were due", "us", &gets);
+            let gets = curves::draw("GETs, from when they were due", ["seconds", "us"], &gets);
             plots.push(("gets.svg", gets));
-            plots.push(("bare-gets.svg", curves::draw("GETs alone", "us", &bare)));
+            plots.push(("bare-gets.svg", curves::draw("GETs alone", ["seconds", "us"], &bare)));
         }
         if let Some(Variant { ran, .. }) =
             self.variants.iter().find(|variant| variant.compared.is_some())
         {
             let title = format!("{}: batches by the time between their last two scans", ran.name);
-            plots.push(("periods.svg", curves::draw(&title, "% of the batches", &shares(ran))));
+            plots.push((
+                "periods.svg",
+                curves::draw(&title, ["seconds", "% of the batches"], &shares(ran)),
+            ));
         }
         let drawn = plots.into_iter().map(|(name, svg)| {
             svg.map(|svg| (name, svg))

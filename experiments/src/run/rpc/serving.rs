@@ -145,7 +145,7 @@ impl Serving {
                 let options = Options {
                     cpus: seating.workers.clone(),
                     yields_cpu: seating.workers_yield,
-                    ..rpc_options(stack, seating.workers.len() as u16)?
+                    ..host_options(&stack.link, seating.workers.len() as u16)?
                 };
                 let server = Server::start(options, store::methods(store.clone()));
                 let server = server.map_err(Failure::cannot)?;
@@ -159,7 +159,7 @@ impl Serving {
                 // A scheduler on the host reaches its threads by shared memory; the notes cross instead.
                 let scheduler_link = if is_split { &Link::Shm } else { &stack.link };
                 let enclave = enclave(scenario, scheduler_link, seats)?;
-                let options = rpc_options(stack, scenario.threads as u16)?;
+                let options = host_options(&stack.link, scenario.threads as u16)?;
                 let methods = store::methods(store.clone());
                 let server = Server::start_threads(options, methods, &enclave);
                 let server = server.map_err(Failure::cannot)?;
@@ -314,13 +314,14 @@ fn front(host: &Path, address: &str, steer: &str) -> Vec<OsString> {
     words.into_iter().map(OsString::from).chain([host.into()]).collect()
 }
 
-fn rpc_options(stack: &Stack, workers: u16) -> Result<Options, Failure> {
+/// Options of a host with this number of workers over `link`.
+pub fn host_options(link: &Link, workers: u16) -> Result<Options, Failure> {
     let options = Options::new(system::socket()?).workers(workers);
-    let mut options = options.over(system::link(&stack.link)?);
+    let mut options = options.over(system::link(link)?);
     let config = &mut options.config;
     (config.messages.entries, config.decisions.entries) = (ENTRIES, ENTRIES);
-    config.messages = system::queue(&defaults::messages(&stack.link), config.messages);
-    config.decisions = system::queue(&defaults::decisions(&stack.link), config.decisions);
+    config.messages = system::queue(&defaults::messages(link), config.messages);
+    config.decisions = system::queue(&defaults::decisions(link), config.decisions);
     Ok(options)
 }
 

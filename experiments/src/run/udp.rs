@@ -1,0 +1,117 @@
+//! How throughput depends on the requests that each worker has at hand: an agent with a front for datagrams and its host for each number, all
+//! up at once and asleep but for the one under load, which take turns.
+
+mod result;
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use wave_user::rpc::Server;
+use wave_workloads::cpu;
+use wave_workloads::udp::{Asked, ClosedLoad, Shape};
+
+pub use self::result::{Row, UdpResult};
+use super::agent::AgentProcess;
+use super::rpc::host_options;
+use super::seating::{self, Seating};
+use super::verdict::Watch;
+use super::{Failure, Journal, keep_house, machine, take_generators_seat};
+use crate::scenario::Udp;
+use crate::{cpu_time, store};
+use wave_lab::progress::Progress;
+
+/// One measurement.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Measured {
+    per_second: f64,
+    /// Why it does not count: other processes disturbed it, or a datagram was lost.
+    set_aside: Option<String>,
+}
+
+/// A host and its agent, for one number of outstanding requests.
+struct System {
+    // Dropped in order: an agent before its host.
+    load: ClosedLoad,
+    agent: AgentProcess,
+    _host: Server,
+}
+
+/// Runs `scenario` from the calling thread, which sends the load. Measurements that `journal` has are not made again.
+pub fn run(scenario: &Udp, quiet: bool, journal: &Journal) -> Result<UdpResult, Failure> {
+    let cpus = cpu::allowed_cpus().map_err(Failure::cannot)?;
+    super::enough_cpus(scenario.workers, cpus.len(), &scenario.name)?;
+    let seating = seating::seat(&cpus, scenario.workers as usize, 1);
+    let (values, rounds) = (scenario.outstanding.len() as u64, u64::from(scenario.rounds));
+    let progress = Progress::new(values * (1 + rounds), quiet);
+    journal.follow(&progress);
+    progress.say(&super::planned(values * rounds, scenario.seconds));
+    let mut systems = Vec::new();
+    for &outstanding in &scenario.outstanding {
+        progress.begin(&format!("starting an agent with {outstanding} outstanding"));
+        keep_house(&seating, &cpus)?;
+        let mut system = System::start(scenario, outstanding, &seating)?;
+        // Warm.
+        system.measure(scenario, &seating)?;
+        systems.push(system);
+        progress.end();
+    }
+    let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); systems.len()];
+    for round in 0..scenario.rounds {
+        for (at, system) in systems.iter_mut().enumerate() {
+            let outstanding = scenario.outstanding[at];
+            progress.begin(&format!("{outstanding} outstanding"));
+            let key = format!("{outstanding} outstanding, {round}");
+            measured[at].push(journal.point(&key, || system.measure(scenario, &seating))?);
+            progress.end();
+        }
+    }
+    let rows = scenario.outstanding.iter().zip(&measured);
+    let rows = rows.map(|(&outstanding, measured)| Row::new(outstanding, measured)).collect();
+    let started = journal.started();
+    let seating = seating.to_string();
+    Ok(UdpResult::new(scenario, rows, machine::machine(cpus.len()), seating, started))
+}
+
+impl System {
+    fn start(scenario: &Udp, outstanding: u32, seating: &Seating) -> Result<System, Failure> {
+        let mut options = host_options(&scenario.link, scenario.workers as u16)?;
+        options.cpus.clone_from(&seating.workers);
+        options.yields_cpu = seating.workers_yield;
+        let host = Server::start(options, store::echo_methods()).map_err(Failure::cannot)?;
+        let address = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let address = address.map_err(Failure::cannot)?.to_string();
+        let steer = format!("jbsq:k={outstanding}");
+        let words = ["--udp", &address, "--steer", &steer, "--rpc"].map(Into::into);
+        let words: Vec<_> = words.into_iter().chain([host.socket().into()]).collect();
+        let agent =
+            AgentProcess::start_with(&words, Some(seating.agents[0]), seating.agents_yield)?;
+        take_generators_seat(seating)?;
+        let asked = Asked::spin(Duration::from_secs_f64(scenario.work_us / 1e6));
+        let (sockets, yields) = (scenario.sockets as usize, seating.generator_yields);
+        let load = ClosedLoad::connect(&address, sockets, asked, yields);
+        let load = load.map_err(|error| Failure::Cannot(format!("{address}: {error}")))?;
+        Ok(System { load, agent, _host: host })
+    }
+
+    fn measure(&mut self, scenario: &Udp, seating: &Seating) -> Result<Measured, Failure> {
+        let shape = Shape::Closed { under_way: scenario.under_way };
+        let (watch, agent_ns, start) = (Watch::start(seating), self.agent_ns()?, Instant::now());
+        let answered = self.load.run(shape, Duration::from_secs_f64(scenario.seconds));
+        let took = start.elapsed().as_secs_f64();
+        let used = self.agent_ns()?.saturating_sub(agent_ns);
+        let disturbed = watch.end(used as f64).disturbance();
+        Ok(match answered {
+            Ok(answered) => Measured { per_second: answered as f64 / took, set_aside: disturbed },
+            Err(error) => Measured {
+                per_second: 0.0,
+                set_aside: Some(disturbed.unwrap_or_else(|| error.to_string())),
+            },
+        })
+    }
+
+    fn agent_ns(&self) -> Result<u64, Failure> {
+        let pid = self.agent.pid().as_raw_pid().unsigned_abs();
+        cpu_time::cpu_ns(pid, "").map_err(Failure::Cannot)
+    }
+}

@@ -1,0 +1,147 @@
+//! `kind = "udp"`: how throughput depends on the requests that each worker has at hand. Its form and its meaning.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use wave_sched::policies;
+
+use super::check::{Source, link};
+use super::error::ScenarioError;
+use super::{Link, file};
+
+/// Limit on the requests that a worker has at hand.
+const OUTSTANDING_MAX: u32 = 64;
+/// Limit on the values of one scenario.
+const VALUES_MAX: usize = 64;
+
+/// A checked experiment on requests in datagrams.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Udp {
+    /// Names the output directory.
+    pub name: String,
+    /// One paragraph for the reader of the results; may be empty.
+    pub description: String,
+    /// Work of each request.
+    pub work_us: f64,
+    /// Sockets of the load.
+    pub sockets: u32,
+    /// Requests under way on each socket.
+    pub under_way: u32,
+    /// Length of one measurement.
+    pub seconds: f64,
+    /// Measurements of each value, in turns.
+    pub rounds: u32,
+    /// Numbers of outstanding requests per worker, in ascending order.
+    pub outstanding: Vec<u32>,
+    /// Workers of the host.
+    pub workers: u32,
+    /// The link between host and agent.
+    pub link: Link,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct Raw {
+    name: Spanned<String>,
+    description: Option<String>,
+    #[serde(rename = "kind")]
+    _kind: String,
+    #[serde(default)]
+    workload: RawWorkload,
+    run: RawRun,
+    #[serde(default)]
+    host: RawHost,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct RawWorkload {
+    work_us: Option<Spanned<f64>>,
+    sockets: Option<Spanned<u32>>,
+    under_way: Option<Spanned<u32>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct RawRun {
+    seconds: Option<Spanned<f64>>,
+    rounds: Option<Spanned<u32>>,
+    outstanding: Spanned<Vec<Spanned<u32>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+struct RawHost {
+    workers: Option<Spanned<u32>>,
+    link: Option<Spanned<String>>,
+}
+
+/// Reads and checks it.
+pub fn parse(path: &Path, text: &str) -> Result<Udp, ScenarioError> {
+    let raw: Raw = file::parse(path, text)?;
+    let source = Source { path, text, policies: policies::NAMES };
+    let (workload, run, host) = (&raw.workload, &raw.run, &raw.host);
+    let work_us = workload.work_us.as_ref();
+    let sockets = workload.sockets.as_ref();
+    let under_way = workload.under_way.as_ref();
+    Ok(Udp {
+        name: source.name(&raw.name)?,
+        description: raw.description.unwrap_or_default(),
+        work_us: source.within("workload.work_us", work_us, 1.0, 0.1..=1_000_000.0)?,
+        sockets: source.within("workload.sockets", sockets, 4, 1..=256)?,
+        under_way: source.within("workload.under_way", under_way, 16, 1..=256)?,
+        seconds: source.within("run.seconds", run.seconds.as_ref(), 0.5, 0.01..=3600.0)?,
+        rounds: source.within("run.rounds", run.rounds.as_ref(), 9, 1..=1_000)?,
+        outstanding: outstanding(&run.outstanding, source)?,
+        workers: source.within("host.workers", host.workers.as_ref(), 1, 1..=64)?,
+        link: host.link.as_ref().map_or(Ok(Link::Shm), |written| link(written, source))?,
+    })
+}
+
+fn outstanding(
+    written: &Spanned<Vec<Spanned<u32>>>,
+    source: Source<'_>,
+) -> Result<Vec<u32>, ScenarioError> {
+    let mut values: Vec<u32> = Vec::new();
+    for value in written.get_ref() {
+        let field = "run.outstanding";
+        let value = source.within(field, Some(value), 1, 1..=OUTSTANDING_MAX)?;
+        if values.last().is_some_and(|last| *last >= value) {
+            let message = format!("`{field}` has {value} out of order, expected ascending values");
+            return Err(source.refuse(written.span(), message));
+        }
+        values.push(value);
+    }
+    match (1..=VALUES_MAX).contains(&values.len()) {
+        true => Ok(values),
+        false => Err(source.refuse(written.span(), "`run.outstanding` expects 1 to 64 values")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1, 3]\n";
+
+    #[test]
+    fn what_is_not_written_has_a_default() {
+        let udp = parse(Path::new("x.toml"), TEXT).unwrap();
+        assert_eq!((udp.outstanding, udp.rounds, udp.link), (vec![1, 3], 9, Link::Shm));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_its_line() {
+        for (from, to, expected) in [
+            ("[1, 3]", "[3, 1]", "x.toml:4: `run.outstanding` has 1 out of order"),
+            ("[1, 3]", "[]", "x.toml:4: `run.outstanding` expects 1 to 64 values"),
+            ("[1, 3]", "[0]", "x.toml:4: `run.outstanding` is 0, expected 1 to 64"),
+            ("[run]", "[host]\nworkers = 1000\n[run]", "`host.workers` is 1000, expected 1 to 64"),
+            ("[run]", "[host]\ncores = 1\n[run]", "cores"),
+        ] {
+            let refused = parse(Path::new("x.toml"), &TEXT.replace(from, to)).unwrap_err();
+            assert!(refused.to_string().contains(expected), "{refused}");
+        }
+    }
+}
