@@ -185,9 +185,9 @@ mod tests {
 
     #[test]
     fn the_same_seed_makes_the_same_datagrams_half_of_them_mutated() {
-        let front = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = front.local_addr().unwrap();
         let made = |seed| {
+            let front = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let address = front.local_addr().unwrap();
             let told = Header { flags: REPLY, incarnation: 3, cookie: 4, ..Header::default() };
             let replies = std::thread::scope(|scope| {
                 let sender = scope.spawn(|| Sender::new(address, seed, 0).unwrap());
