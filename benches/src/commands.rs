@@ -111,7 +111,7 @@ Examples:
     Sol(Output),
     /// The host's and the agent's CPU time per gRPC call, against tonic on the host.
     Rpc(RpcArgs),
-    /// CPU time per request in a datagram, of an agent's front, of a bare echo and of the front for gRPC.
+    /// CPU time per request of the UDP front, against a bare echo and the gRPC front.
     Udp(UdpArgs),
     /// A good client's latencies with and without attackers, of an agent's front and of tonic.
     Hostile(HostileArgs),
@@ -255,15 +255,16 @@ struct RpcArgs {
 /// How datagrams are to be measured.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Echoes of 64 bytes over 4 sockets or connections, to servers that share one CPU and sleep as soon as there is nothing to
-do. CPU time is of the whole process, system time included; medians over chunks, whose servers take turns.
+    after_help = "Echoes of 64 bytes over 4 sockets or connections, to servers that share one CPU and sleep when idle.
+CPU time covers the whole process, including system time. Values are medians over chunks; the servers take turns.
 
-  front_cpu_ratio_vs_bare_recvmmsg_echo  of the agent's process, in bursts of 32 datagrams at --rate, by that of a process that sends
-                                         datagrams back by recvmmsg and sendmmsg and does nothing else; _spread: p5, p50, p95; _closed:
-                                         with 64 requests under way instead
-  front_cpu_ratio_vs_grpc                of the agent's process by that of an agent whose front takes gRPC, with 64 under way: 16 on each of
-                                         4 connections, which share TCP's segments; _8x1: one on each of 8
-  bursts, closed, closed_8x1             what the ratios are made of, in nanoseconds per request; host_thread_ns is the worker's
+  front_cpu_ratio_vs_bare_recvmmsg_echo  CPU time of the agent's process divided by that of a bare echo (recvmmsg, sendmmsg),
+                                         in bursts of 32 datagrams at --rate; _spread: p5, p50, p95; _closed: with 64 requests
+                                         under way instead
+  front_cpu_ratio_vs_grpc                CPU time of the agent's process divided by that of an agent with the gRPC front,
+                                         with 64 requests under way: 16 on each of 4 connections, which share TCP segments;
+                                         _8x1: one on each of 8
+  bursts, closed, closed_8x1             parts of the ratios, in nanoseconds per request; host_thread_ns is the worker's
 
 Examples:
   wave bench udp
@@ -280,7 +281,7 @@ struct UdpArgs {
     /// How long a chunk lasts.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
     chunk_seconds: f64,
-    /// Datagrams a second where they come in bursts.
+    /// Datagrams per second in bursts.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     rate: u32,
 }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use wave_workloads::recorder::decode;
 
-/// Long enough for any machine: a test that waits so long has failed.
+/// Long enough for any machine; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn wave(line: &str) -> Command {
@@ -24,7 +24,7 @@ fn wave(line: &str) -> Command {
     command
 }
 
-/// A process that is killed with the test.
+/// A process, killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -44,7 +44,7 @@ impl Drop for Running {
     }
 }
 
-/// A host and an agent before it, each of which may be started again.
+/// A host and an agent before it; each can be restarted.
 struct Served {
     folder: TempDir,
     address: String,
@@ -97,7 +97,7 @@ fn object(output: &Output) -> Value {
     })
 }
 
-/// Passes datagrams of one client on, and counts its requests, until it is told to end.
+/// Relays the datagrams of one client and counts its requests, until `is_over`.
 fn relay<'a>(
     front: &str,
     asked: &'a AtomicUsize,
@@ -133,9 +133,9 @@ fn relay<'a>(
     (address, run)
 }
 
-/// A generator that waits for replies before it sends the next request, or counts from when it sent it, shows one.
+/// A closed loop, or latency counted from the time of sending, would show only one slow request.
 #[test]
-fn an_agent_that_stops_shows_in_every_request_that_was_due_meanwhile() {
+fn stopped_agent_delays_every_request_due_meanwhile() {
     const RATE: f64 = 500.0;
     const SLOW: Duration = Duration::from_millis(50);
     let served = Served::start();
@@ -165,15 +165,15 @@ fn an_agent_that_stops_shows_in_every_request_that_was_due_meanwhile() {
     let sent = result["point"]["sent"].as_u64().unwrap();
     assert_eq!(result["ends"]["executed"], serde_json::json!({ "OK": sent }), "{result}");
     let slow = latencies.count_between(SLOW.as_nanos() as u64, u64::MAX / 2) as f64;
-    // Those due until SLOW before the agent goes on: some 225. Five standard deviations less, as it is a Poisson process.
+    // Requests due until SLOW before the agent continues: about 225, less five standard deviations of a Poisson process.
     let expected = RATE * (stopped - SLOW).as_secs_f64();
     assert!(slow > expected - 5.0 * expected.sqrt(), "{slow} of {sent}, expected {expected}");
     assert!(latencies.max() as u128 > stopped.as_nanos() * 9 / 10, "{}", latencies.max());
 }
 
-/// Host and agent are killed ten times each while clients send again what is not answered.
+/// Host and agent are killed ten times each while clients retry unanswered requests.
 #[test]
-fn no_put_is_executed_twice_whoever_is_killed() {
+fn puts_execute_at_most_once_when_host_and_agent_are_killed() {
     const KILLS: u32 = 10;
     let mut served = Served::start();
     let (puts, address) = (served.file("puts"), served.address.clone());
@@ -223,7 +223,7 @@ fn no_put_is_executed_twice_whoever_is_killed() {
     assert!(retries > 0, "a kill was not noticed");
 }
 
-/// Until fifty more PUTs were executed.
+/// Waits until fifty more PUTs were executed.
 fn more_are_executed(puts: &Path) {
     let bytes = || fs::metadata(puts).map_or(0, |file| file.len());
     let (before, start) = (bytes(), Instant::now());
@@ -235,7 +235,7 @@ fn more_are_executed(puts: &Path) {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said() {
+fn unreachable_front_and_bad_arguments_are_reported() {
     let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let output = load(&nobody, "--rate 10 --seconds 1").output().unwrap();
     assert_eq!(output.status.code(), Some(3));
@@ -249,9 +249,9 @@ fn what_cannot_be_measured_is_said() {
     }
 }
 
-/// A share of `wave fuzz udp`.
+/// A short run of `wave fuzz udp`.
 #[test]
-fn a_flood_of_datagrams_crashes_nothing_and_fails_no_good_request() {
+fn flood_of_datagrams_causes_no_crash_and_no_failed_request() {
     if wave_links::cpus::allowed().unwrap().len() < 2 {
         return wave_skip::skip("wave fuzz udp: it needs two CPUs");
     }
@@ -267,7 +267,7 @@ fn a_flood_of_datagrams_crashes_nothing_and_fails_no_good_request() {
     assert!(found["good_p99_ratio"].as_f64().unwrap() > 0.0, "{found}");
 }
 
-/// Sets the flag when it is dropped, also by a failed assertion: so that the threads of a scope end.
+/// Sets the flag on drop, also after a failed assertion, so that the threads of a scope end.
 struct SetAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {

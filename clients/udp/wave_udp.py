@@ -1,10 +1,10 @@
-"""A client of `wave agent --udp`: requests in datagrams, retried without anything being executed twice.
+"""A client of `wave agent --udp`. Its retries never execute a non-idempotent request twice.
 
     import wave_udp
     client = wave_udp.Client("127.0.0.1", 50052)
     status, reply = client.call(method=1, message=b"...", idempotent=True)
 
-The format is told in clients/udp/src/wire.rs.
+clients/udp/src/wire.rs describes the format.
 """
 
 import secrets
@@ -20,35 +20,35 @@ DATAGRAM_MAX = 65_507
 
 
 class Refused(Exception):
-    """No worker has had the request: it was not executed. Has gRPC's code and a text."""
+    """The request was not executed. Arguments: a gRPC status code and a text."""
 
 
 class OutcomeUnknown(Exception):
-    """The agent or the host has ended meanwhile: the request was executed once, or not at all."""
+    """The agent or the host ended meanwhile: the request was executed once or not at all."""
 
 
 class NoAnswer(Exception):
-    """Nobody answered. A request that is not idempotent may have been executed once."""
+    """No answer arrived. A non-idempotent request may have been executed once."""
 
 
 class Client:
-    """One request at a time, over a socket of its own."""
+    """Makes one request at a time, over its own socket."""
 
     def __init__(self, host, port, patience_s=5.0):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         self.socket = socket.socket(family, kind, protocol)
         self.socket.connect(address)
         self.patience_s = patience_s
-        # A stranger who cannot see the replies cannot name the next request.
+        # Random, so that a stranger who cannot see the traffic cannot guess the next id.
         self.id = secrets.randbits(62)
         self.incarnation = self.cookie = 0
 
     def call(self, method, message=b"", idempotent=False, class_=0, work_ns=0):
-        """Returns the method's status (gRPC's codes) and its reply."""
+        """Returns the method's status (a gRPC code) and its reply."""
         if HEADER.size + len(message) > DATAGRAM_MAX:
             raise ValueError("the message does not fit a datagram")
         self.id += 1
-        # The same in all tries: a later agent then sees that an earlier one may have executed the request.
+        # The same in all tries: a later agent then knows that an earlier one may have executed the request.
         incarnation, cookie = self.incarnation, self.cookie
         flags = IDEMPOTENT if idempotent else 0
         end, retry_s = time.monotonic() + self.patience_s, 0.01
@@ -67,7 +67,7 @@ class Client:
                 retry_s = min(2 * retry_s, 1.0)
                 continue
             flags_of, status, new_incarnation, new_cookie, reply = answer
-            # One that comes late must not have the request executed again, as if it were new.
+            # Late: adopting the new incarnation could execute the request again.
             if status == CHALLENGE and incarnation != 0 and not idempotent:
                 continue
             if status in (CHALLENGE, OUTCOME_UNKNOWN):

@@ -1,7 +1,7 @@
-//! A flood of valid, mutated and random datagrams to an agent's front, beside a client that behaves.
+//! A flood of valid, mutated and random datagrams to an agent's front, beside a well-behaved client.
 //!
-//! Chunks of three kinds take turns: the client alone; beside the flood; and beside as many datagrams to a socket that nobody reads, which
-//! shows what sending them costs the client. Agent and worker share one CPU; client and flood share another.
+//! Chunks of three kinds take turns: the client alone; beside the flood; and beside an equal flood to a socket that no program
+//! reads, which shows the client's cost of sending. Agent and worker share one CPU; client and flood share another.
 
 mod datagrams;
 
@@ -29,73 +29,73 @@ const SENDERS: usize = 8;
 /// Requests of the good client per second.
 const GOOD_PER_SECOND: f64 = 1_000.0;
 const CHUNK: Duration = Duration::from_secs(1);
-/// After how long the good client sends again.
+/// Interval between tries of the good client.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long the last answers may take.
+/// Time for the last answers of a chunk.
 const DRAIN: Duration = Duration::from_secs(5);
-/// How often datagrams are sent: as many as are due then.
+/// Interval between bursts of the datagrams that are due.
 const TICK: Duration = Duration::from_micros(100);
-/// What a front may grow by: kept replies and the windows of all senders
-/// (`KEPT_BYTES`, and `SENDERS_MAX` times `WINDOW` slots of 64 bytes, in fronts/udp/src/senders.rs), and what an allocator keeps.
+/// Bound on a front's growth: kept replies, the windows of all senders (`KEPT_BYTES`, and `SENDERS_MAX` times `WINDOW` slots of 64
+/// bytes, in fronts/udp/src/senders.rs), and the allocator's slack.
 pub const RSS_GROWTH_BYTES_MAX: u64 = (32 << 20) + 2048 * 1024 * 64 + (32 << 20);
 
-/// How much is sent.
+/// Size, rate and seed of a flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Datagrams of the flood.
+    /// Number of datagrams in the flood.
     pub datagrams: u64,
-    /// Of them per second.
+    /// Datagrams per second.
     pub per_second: f64,
-    /// What they are made from.
+    /// Seed of the datagrams.
     pub seed: u64,
 }
 
-/// What was found.
+/// Results of a flood.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
-    /// Datagrams that were sent, by how they were made.
+    /// Sent datagrams by kind.
     pub sent: Sent,
-    /// How often the agent ended by itself.
+    /// Number of times that the agent ended on its own.
     pub crashes: u64,
-    /// How much the agent's resident memory grew at most since before the flood.
+    /// Largest growth of the agent's resident memory.
     pub rss_growth_bytes: u64,
-    /// What it may grow by.
+    /// Bound on that growth.
     pub rss_growth_bytes_max: u64,
-    /// Requests of the good client, and those without a right reply.
+    /// Requests of the good client.
     pub good_sent: u64,
-    /// Requests of the good client without a right reply.
+    /// Requests of the good client without a correct reply.
     pub good_failed: u64,
-    /// Its p99 with the flood by its p99 beside a flood to elsewhere, median over rounds.
+    /// Its p99 beside the flood over that beside the other flood, median.
     pub good_p99_ratio: f64,
-    /// Its p99 with the flood by its p99 alone, median over rounds.
+    /// Its p99 beside the flood over its p99 alone, median.
     pub good_p99_ratio_vs_alone: f64,
     /// Its p99 alone, in nanoseconds: p5, p50, p95 over rounds.
     pub good_p99_alone_ns: serde_json::Value,
-    /// Its p99 beside a flood to elsewhere.
+    /// Its p99 beside a flood to another socket.
     pub good_p99_flooded_elsewhere_ns: serde_json::Value,
-    /// Its p99 with the flood.
+    /// Its p99 beside the flood.
     pub good_p99_flooded_ns: serde_json::Value,
 }
 
 impl Found {
-    /// What is wrong, in words; empty where all is well.
+    /// Descriptions of failed checks; empty if all passed.
     pub fn failed(&self) -> Vec<String> {
         let checks = [
-            (self.crashes > 0, format!("the agent ended {} times", self.crashes)),
+            (self.crashes > 0, format!("the agent crashed {} times", self.crashes)),
             (
                 self.rss_growth_bytes > self.rss_growth_bytes_max,
                 format!("the agent grew by {} bytes", self.rss_growth_bytes),
             ),
             (
                 self.good_failed > 0,
-                format!("{} requests of the good client had no right reply", self.good_failed),
+                format!("{} requests of the good client had no correct reply", self.good_failed),
             ),
         ];
         checks.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, what)| what).collect()
     }
 }
 
-/// An agent's process, started again when it ends.
+/// An agent's process, restarted when it ends.
 struct Agent {
     words: Vec<String>,
     process: Process,
@@ -107,7 +107,7 @@ impl Agent {
         Ok(Agent { words, process: process.map_err(Failure::cannot)? })
     }
 
-    /// Whether it had ended. Another one runs then.
+    /// Restarts the agent if it has ended. Returns whether it had.
     fn revive(&mut self) -> Result<bool, Failure> {
         if !self.process.has_ended() {
             return Ok(false);
@@ -116,7 +116,7 @@ impl Agent {
         Ok(true)
     }
 
-    /// Resident bytes; 0 of a process that has just ended.
+    /// Resident bytes; 0 if the process has just ended.
     fn rss_bytes(&self) -> u64 {
         let path = format!("/proc/{}/statm", self.process.pid().as_raw_pid());
         let pages = fs::read_to_string(path).ok().and_then(|statm| {
@@ -126,10 +126,10 @@ impl Agent {
     }
 }
 
-/// Floods a front of an agent of its own.
+/// Starts a host and an agent, and floods the agent's front.
 ///
 /// # Errors
-/// Host, agent or client cannot be started.
+/// The host, agent or client cannot start.
 pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
     let [server_cpu, load_cpu] = two_cpus().map_err(Failure::Cannot)?;
     let socket = places::socket("fuzz-udp").map_err(Failure::cannot)?;
@@ -157,7 +157,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
         seed: plan.seed & 0xffff,
     };
     let mut good = Generator::connect(&settings).map_err(Failure::cannot)?;
-    // Until the host is there, and all memory that a quiet client takes.
+    // Warm up: the host attaches, and the agent allocates the memory that a quiet client needs.
     for _ in 0..2 {
         chunk(&mut good)?;
     }
@@ -216,7 +216,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
 }
 
 impl Found {
-    /// Counts a chunk of the good client. Its p99, in nanoseconds.
+    /// Counts a chunk of the good client. Returns its p99 in nanoseconds.
     fn take(&mut self, Outcome { point, ends, .. }: Outcome) -> f64 {
         self.good_sent += point.sent;
         self.good_failed += point.sent - point.done + ends.wrong;
@@ -228,7 +228,7 @@ fn chunk(good: &mut Generator) -> Result<Outcome, Failure> {
     good.open(GOOD_PER_SECOND, Duration::ZERO, CHUNK, DRAIN).map_err(Failure::cannot)
 }
 
-/// Sends at a rate. All are sent, also where the chunk is over meanwhile: then as fast as they go.
+/// Sends `count` datagrams at a rate. Once the chunk is over, sends the rest as fast as possible.
 fn flood(senders: &mut [Sender], count: u64, per_second: f64, is_over: &AtomicBool) -> Sent {
     let (start, mut sent) = (Instant::now(), Sent::default());
     let cookies: Vec<_> = senders.iter().map(Sender::cookie).collect();
@@ -245,7 +245,7 @@ fn flood(senders: &mut [Sender], count: u64, per_second: f64, is_over: &AtomicBo
     sent
 }
 
-/// A socket's file that goes at the end.
+/// A socket's file, removed on drop.
 struct Removed(PathBuf);
 
 impl Drop for Removed {

@@ -1,9 +1,9 @@
 //! A load in datagrams, for an agent's front (`wave agent --udp`) before a server of the services in `proto/`.
 //!
-//! Open loop, as [`crate::grpc::load`]: requests are sent when they are due, whatever became of those before, and latency counts
-//! from then, tries included. A request without an answer is sent again, under the same id; one that is refused for want of a host,
-//! under a new one. What has no answer in the end is lost.
-//! PUTs are not idempotent: each sets a key of its own, so that the store's log of writes shows what was executed twice.
+//! An open loop, like [`crate::grpc::load`]: each request is sent when it is due, independent of earlier ones, and latency counts
+//! from the due time, including all tries. An unanswered request is sent again under the same id. A non-idempotent request that is
+//! refused for lack of a host is sent again under a new id. A request without an answer at the end is lost.
+//! PUTs are not idempotent: each sets its own key, so the store's log of writes shows double execution.
 
 mod closed;
 mod mix;
@@ -24,87 +24,87 @@ use crate::generator::{self, Refused, Request, Seat, Server};
 use crate::point::Point;
 use crate::recorder::Recorder;
 
-/// How late requests may be sent at the p99; and the last one.
+/// Limits of the generator's lag: at the p99, and of the last request.
 const LAG_P99_LIMIT_NS: u64 = 1_000_000;
 const LAST_LAG_LIMIT_NS: u64 = 20_000_000;
-/// How long a front may take to say its incarnation.
+/// Time for a front to answer with its incarnation.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Requests that a socket may have under way: the front's window of ids.
+/// Span of unanswered ids per socket; it fits the front's window.
 const UNDER_WAY_MAX: usize = 1000;
-/// Datagrams taken from a socket in one look, at most.
+/// Most datagrams received from a socket at a time.
 const TAKEN_MAX: usize = 64;
 
-/// Why there is no load.
+/// Why a load cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The target cannot be meant.
-    #[error("`{target}` is no address to send to, as in 127.0.0.1:50052: {error}")]
+    /// The target is not an address.
+    #[error("`{target}` is not an address such as 127.0.0.1:50052: {error}")]
     Target {
-        /// As it was given.
+        /// The target as given.
         target: String,
-        /// What is wrong.
+        /// Error of the resolver.
         error: io::Error,
     },
-    /// The load cannot be meant.
+    /// The load is invalid.
     #[error(transparent)]
     Load(#[from] arrivals::Error),
-    /// Nobody answers.
-    #[error("nobody answers at {0}: does `wave agent --rpc SOCKET --udp {0}` run there?")]
+    /// The front does not answer.
+    #[error("no answer from {0}: does `wave agent --rpc SOCKET --udp {0}` run there?")]
     Silent(String),
-    /// A socket.
+    /// A socket failed.
     #[error("a socket to {target}: {error}")]
     Socket {
-        /// Whereto.
+        /// The target as given.
         target: String,
-        /// What is wrong with it.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// Whom to ask, and how.
+/// Settings of a load.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Host and port.
     pub target: String,
-    /// Sockets, each a sender to the front.
+    /// Number of sockets; each is a sender to the front.
     pub sockets: usize,
     /// Kinds of requests.
     pub mix: UdpMix,
-    /// Keys of GETs are drawn from so many.
+    /// Number of keys that GETs draw from.
     pub keys: u64,
-    /// Bytes of an echo, and of a value that is put.
+    /// Size of echoes and of PUT values, in bytes.
     pub value_bytes: usize,
-    /// From one try of a request to the next; none: it is sent once.
+    /// Interval between tries of a request; `None` sends it once.
     pub retry: Option<Duration>,
-    /// Of times, kinds, keys and ids.
+    /// Seed of times, kinds, keys and ids.
     pub seed: u64,
 }
 
-/// What came of the requests that were due after the warm-up.
+/// Outcomes of the requests that were due after the warm-up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ends {
-    /// Statuses of requests that were executed, by name.
+    /// Executed requests by name of their status.
     pub executed: BTreeMap<String, u64>,
-    /// Statuses of requests that were not, by name.
+    /// Refused requests by name of their status.
     pub refused: BTreeMap<String, u64>,
-    /// Requests of which the front does not know whether they were executed.
+    /// Requests that were answered OUTCOME_UNKNOWN.
     pub outcome_unknown: u64,
     /// Requests without an answer.
     pub lost: u64,
-    /// Replies of status OK that were not the right ones.
+    /// Replies with status OK and a wrong message.
     pub wrong: u64,
-    /// Datagrams that were sent again.
+    /// Datagrams sent again.
     pub retries: u64,
 }
 
-/// What came of a load.
+/// Result of a load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Rates, latencies by kind, and whether the generator kept up. Done is what ended with status OK.
+    /// Rates, latencies by kind, and lag. `done` counts status OK.
     pub point: Point,
     /// How the requests ended.
     pub ends: Ends,
-    /// The mean of requests open at the host, as replies say.
+    /// Mean number of open requests at the host, from replies.
     pub open_at_host: f64,
 }
 
@@ -115,18 +115,18 @@ struct Pending {
     cookie: u64,
 }
 
-/// A socket, which is a sender to the front.
+/// A socket; the front sees it as one sender.
 struct Sender {
     socket: UdpSocket,
     incarnation: u64,
     cookie: u64,
     next: u64,
     pending: BTreeMap<u64, Pending>,
-    /// When to send which again, the earliest first.
+    /// Due time and id of each retry, the earliest first.
     retries: VecDeque<(u64, u64)>,
 }
 
-/// A load generator. Everything happens on the thread that calls it.
+/// A load generator. It runs on the calling thread.
 pub struct Generator {
     settings: Settings,
     client: Client,
@@ -142,15 +142,15 @@ struct Client {
     open_sum: u64,
     replies: u64,
     buffer: Vec<u8>,
-    /// Of each kind, made when it is needed.
+    /// Buffer in which each datagram is built.
     datagram: Vec<u8>,
 }
 
 impl Generator {
-    /// Makes the sockets, and has the front say its incarnation to each.
+    /// Opens the sockets, and gets an incarnation and a cookie for each.
     ///
     /// # Errors
-    /// The target, the load, a socket, or a front that does not answer.
+    /// The target or load is invalid, a socket fails, or the front does not answer.
     pub fn connect(settings: &Settings) -> Result<Generator, Error> {
         let target = &settings.target;
         let bad = |error| Error::Target { target: target.clone(), error };
@@ -182,13 +182,12 @@ impl Generator {
         Ok(Generator { settings: settings.clone(), client, recorder })
     }
 
-    /// Sends `rate` requests a second, for the warm-up and then the time that counts. Answers are waited for until `drain` after
-    /// the last request.
+    /// Sends `rate` requests per second during the warm-up and the measurement, and waits up to `drain` for the last answers.
     ///
-    /// Uses its CPU all the time, and yields it to whoever shares it.
+    /// Spins on its CPU, and yields it to other threads.
     ///
     /// # Errors
-    /// The load cannot be meant.
+    /// The load is invalid.
     pub fn open(
         &mut self,
         rate: f64,
@@ -201,7 +200,7 @@ impl Generator {
         let settings = generator::Settings {
             lag_p99_limit_ns: LAG_P99_LIMIT_NS,
             last_lag_limit_ns: LAST_LAG_LIMIT_NS,
-            // A server that was stopped answers in a burst, which takes a while: no latency is set aside.
+            // A stopped server later answers in a burst that takes a while to receive: keep all latencies.
             stall_ns: u64::MAX,
             ..generator::Settings::new(duration, warm_up, Seat::Shared)
         };
@@ -221,7 +220,7 @@ impl Generator {
     }
 }
 
-/// A load under way.
+/// A running load.
 struct Run<'a> {
     client: &'a mut Client,
     recorder: &'a Recorder,
@@ -252,7 +251,7 @@ impl Sender {
         })
     }
 
-    /// Has a pending request sent under a new number at `due_ns`.
+    /// Schedules a pending request for `due_ns` under a new id.
     fn renew(&mut self, id: u64, due_ns: u64) {
         let Some(Pending { request, .. }) = self.pending.remove(&id) else { return };
         let Sender { incarnation, cookie, next, .. } = *self;
@@ -261,13 +260,13 @@ impl Sender {
         self.next += 1;
     }
 
-    /// Asks for an incarnation and a cookie until they come or the time is over.
+    /// Asks for an incarnation and a cookie until they arrive or `until` passes.
     fn greet(&mut self, until: Instant) -> io::Result<()> {
         let mut buffer = [0; 64];
         self.socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         while self.cookie == 0 && Instant::now() < until {
             let hello = Header { flags: IDEMPOTENT, ..Header::default() };
-            // Nobody there yet.
+            // No front listens yet.
             let _ = self.socket.send(&hello.encode());
             let Ok(bytes) = self.socket.recv(&mut buffer) else {
                 std::thread::sleep(Duration::from_millis(10));
@@ -288,7 +287,7 @@ impl Client {
         self.senders.iter().map(|sender| sender.pending.len()).sum()
     }
 
-    /// Forgets what is under way; how many of them count.
+    /// Forgets pending requests. Returns how many of them count.
     fn give_up(&mut self, counts: impl Fn(&Request) -> bool) -> u64 {
         let mut lost = 0;
         for sender in &mut self.senders {
@@ -316,7 +315,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request that is pending, and notes when to do it again.
+    /// Sends a pending request and schedules its retry.
     fn send(&mut self, at: usize, id: u64, now_ns: u64) {
         let sender = &mut self.senders[at];
         let Some(Pending { request, incarnation, cookie }) = sender.pending.get(&id).copied()
@@ -337,14 +336,14 @@ impl Client {
         self.datagram.clear();
         self.datagram.extend_from_slice(&header.encode());
         kind.write(&request, &self.settings, &mut self.datagram);
-        // Where it is not taken, it is sent again as if it had been lost.
+        // A datagram that the kernel does not take is retried like a lost one.
         let _ = sender.socket.send(&self.datagram);
         if let Some(retry) = self.settings.retry {
             sender.retries.push_back((now_ns + retry.as_nanos() as u64, id));
         }
     }
 
-    /// Takes what has come, and sends again what is due.
+    /// Receives replies, and sends due retries.
     fn look(&mut self, recorder: &Recorder) {
         for at in 0..self.senders.len() {
             for _ in 0..TAKEN_MAX {
@@ -381,7 +380,7 @@ impl Client {
             (sender.incarnation, sender.cookie) = (header.incarnation, header.cookie);
         }
         if status == Status::CHALLENGE {
-            // Nothing was done. One that comes late must not have a PUT executed again, as if it were new.
+            // Not executed. A late challenge must not let a PUT execute again under the new incarnation.
             if kind.is_idempotent() {
                 (pending.incarnation, pending.cookie) = (header.incarnation, header.cookie);
                 self.send(at, header.id, end_ns);
@@ -389,11 +388,11 @@ impl Client {
             return;
         }
         if let Some(retry) = self.settings.retry.filter(|_| status == Status::UNAVAILABLE) {
-            // There is no host: the next try may find one.
+            // The next try may find a host.
             if kind.is_idempotent() {
                 return;
             }
-            // A refusal is final for this number, so the next try has another.
+            // A refusal is final for this id, so the next try has a new one.
             if header.has(REFUSED) {
                 sender.renew(header.id, end_ns + retry.as_nanos() as u64);
                 return;

@@ -1,4 +1,4 @@
-//! The peer: a process that sends each datagram back, by `recvmmsg` and `sendmmsg`, and does nothing else.
+//! The peer: a process that only echoes datagrams, by `recvmmsg` and `sendmmsg`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::UdpSocket;
@@ -9,9 +9,9 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmm
 use wave_experiments::measure::pin;
 use wave_lab::terminal::out;
 
-/// Datagrams of one system call, at most: as many as a front takes.
+/// Most datagrams per system call, as in a front.
 const BATCH: usize = 32;
-/// As a front's.
+/// Size of a buffer, as in a front.
 const BUFFER_BYTES: usize = 1 << 16;
 
 /// `wave-bench udp-echo CPU`: prints its address, and echoes until it is killed.
@@ -22,7 +22,7 @@ pub fn echo(cpu: usize) -> Result<(), String> {
     out!("{}", socket.local_addr().map_err(|error| failed(&error))?);
     let fd = socket.as_raw_fd();
     let mut bytes = vec![0; BATCH * BUFFER_BYTES];
-    // Addresses are as long as the first ones, so what the kernel writes into these need not be reset.
+    // All addresses have the same length, so the lengths that the kernel writes into these need no reset.
     let mut received = MultiHeaders::<SockaddrStorage>::preallocate(BATCH, None);
     let mut sent = MultiHeaders::<SockaddrStorage>::preallocate(BATCH, None);
     let (mut lengths, mut senders) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
@@ -31,7 +31,7 @@ pub fn echo(cpu: usize) -> Result<(), String> {
         senders.clear();
         let mut buffers: Vec<_> =
             bytes.chunks_mut(BUFFER_BYTES).map(|buffer| [IoSliceMut::new(buffer)]).collect();
-        // Sleeps until there is one, and takes what else there is.
+        // Sleeps until a datagram arrives, and takes all that are there.
         let wait = MsgFlags::MSG_WAITFORONE;
         match recvmmsg(fd, &mut received, buffers.iter_mut(), wait, None) {
             Ok(all) => {

@@ -1,7 +1,7 @@
-//! `wave bench udp`: CPU time per request in a datagram, of an agent's front, of a bare echo and of the front for gRPC.
+//! `wave bench udp`: CPU time per request of the UDP front, of a bare echo and of the gRPC front.
 //!
-//! Servers run in processes of their own for the whole bench, are pinned to one CPU, and sleep while others are measured. The load is
-//! this process, on another CPU.
+//! The servers are processes that run for the whole bench, pinned to one CPU, and sleep while others are measured. This process
+//! generates the load on another CPU.
 
 mod echo;
 
@@ -17,16 +17,16 @@ use wave_workloads::udp::{Asked, ClosedLoad, Shape};
 pub use self::echo::echo;
 use crate::rpc::{self, Front, Kind, Measured, Plan, Process, Seats, Waits};
 
-/// Requests that arrive at once.
+/// Requests in a burst.
 const BURST: u32 = 32;
 /// Sockets or connections of a closed loop, and requests under way on each.
 const MANY: (usize, u32) = (4, 16);
 const ONE: (usize, u32) = (8, 1);
 const WARM_UP: u32 = 1;
-/// As in the bench of gRPC: after how many replies a worker sends them.
+/// Replies that a worker sends at once, as in the gRPC bench.
 const BATCH: u32 = 64;
 
-/// Of one chunk, nanoseconds of CPU time per request.
+/// CPU time per request of one chunk, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct PerRequest {
     front_ns: f64,
@@ -34,7 +34,7 @@ struct PerRequest {
 }
 
 type Rows = [Vec<PerRequest>; 7];
-/// Places in [`Rows`].
+/// Indices into [`Rows`].
 const FRONT_BURSTS: usize = 0;
 const BARE_BURSTS: usize = 1;
 const FRONT_CLOSED: usize = 2;
@@ -125,7 +125,7 @@ fn report(plan: &Plan, rows: &Rows) -> Value {
     let front_ns = |row: usize| rows[row].iter().map(|chunk| chunk.front_ns).collect();
     let front = |row: usize| Chunks::new(front_ns(row));
     let host = |row: usize| Chunks::new(rows[row].iter().map(|chunk| chunk.host_ns).collect());
-    // Chunks of one round ran beside each other, so their ratio has what both met.
+    // Chunks of one round run close in time, so disturbances mostly cancel in their ratio.
     let ratio = |ours: usize, theirs: usize| {
         let pairs = rows[ours].iter().zip(&rows[theirs]);
         Chunks::new(pairs.map(|(ours, theirs)| ours.front_ns / theirs.front_ns).collect())

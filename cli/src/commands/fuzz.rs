@@ -24,21 +24,22 @@ pub struct FuzzCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Flood a front for datagrams with valid, mutated and random ones, beside a client that behaves.
+    /// Flood a UDP front with valid, mutated and random datagrams, beside a well-behaved client.
     Udp(UdpArgs),
 }
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Starts a host with one worker and an agent with a front, on one CPU. A client on another CPU sends 1,000 echoes per second, in turns of a
-second: alone, beside the flood, and beside a flood to a socket that nobody reads. A quarter of the flood is valid requests, a half is valid ones that are changed in up to four
-places, and a quarter is random bytes.
+    after_help = "Starts a host with one worker and an agent with a front, on one CPU. A client on another CPU sends
+1,000 echoes per second, in turns of one second: alone, beside the flood, and beside a flood to a socket that no program reads.
+The flood is a quarter valid requests, half valid requests changed in up to four places, and a quarter random bytes.
 
-  crashes           how often the agent ended by itself
-  rss_growth_bytes  how much its resident memory grew at most; rss_growth_bytes_max is the bound
-  good_failed       requests of the client that had no right reply
-  good_p99_ratio    the client's p99 beside the flood by its p99 beside the flood to elsewhere, median over rounds: what is left is the
-                    front's doing, as sending a flood costs the client's CPU too; good_p99_ratio_vs_alone: by its p99 alone
+  crashes           number of times that the agent ended on its own
+  rss_growth_bytes  largest growth of its resident memory; rss_growth_bytes_max is the bound
+  good_failed       requests of the client without a correct reply
+  good_p99_ratio    the client's p99 beside the flood divided by its p99 beside the flood to the other socket, median over rounds.
+                    Sending a flood takes time of the client's CPU in both, so the ratio shows the front's part.
+                    good_p99_ratio_vs_alone divides by its p99 alone
 
 Examples:
   wave fuzz udp
@@ -48,19 +49,19 @@ Examples:
 Exit codes: 0 no crash, no failed request, and memory within its bound; 1 otherwise; 2 bad arguments; 3 this machine cannot run it."
 )]
 struct UdpArgs {
-    /// Datagrams of the flood.
+    /// Number of datagrams in the flood.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000_000))]
     datagrams: u64,
     /// Datagrams per second.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     rate: u32,
-    /// The same seed makes the same datagrams.
+    /// Seed of the flood: the same seed gives the same datagrams.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 48))]
     seed: u64,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -122,7 +123,7 @@ fn text(found: &Found) -> String {
         ("not taken by the kernel", sent.refused_by_the_kernel.to_string()),
         ("crashes of the agent", found.crashes.to_string()),
         (
-            "growth of its resident memory",
+            "growth of the agent's resident memory",
             format!(
                 "{} of at most {}",
                 mib(found.rss_growth_bytes),
@@ -134,7 +135,7 @@ fn text(found: &Found) -> String {
             format!("{} of {}", found.good_failed, found.good_sent),
         ),
         ("its p99 alone", p99_us(&found.good_p99_alone_ns)),
-        ("its p99 beside a flood to elsewhere", p99_us(&found.good_p99_flooded_elsewhere_ns)),
+        ("its p99 beside a flood to another socket", p99_us(&found.good_p99_flooded_elsewhere_ns)),
         ("its p99 beside the flood", p99_us(&found.good_p99_flooded_ns)),
         ("ratio of the last two, median over rounds", format!("{:.2}", found.good_p99_ratio)),
     ];

@@ -1,4 +1,4 @@
-//! A client that sends a request until it is answered, one at a time.
+//! A client that makes one request at a time, and retries it until it is answered.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -8,65 +8,63 @@ use std::time::{Duration, Instant};
 
 use crate::wire::{DATAGRAM_MAX, Header, IDEMPOTENT, MESSAGE_MAX, REFUSED, REPLY, Status};
 
-/// From the first try of a request to the second; each further one takes twice as long.
+/// Wait between the first and second try of a request; doubles with each further try.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
-/// From one try to the next, at most.
+/// Longest wait between two tries.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// What is called.
+/// A request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call<'a> {
-    /// The method: its place in the order in which the server registers them.
+    /// Method number: its position in the server's registration order.
     pub method: u16,
-    /// The class.
+    /// Class, for steering and scheduling; 0 is the method's own.
     pub class: u8,
-    /// Executing it twice does no harm: then a retry may be executed.
+    /// Executing it twice is harmless, so a retry may execute again.
     pub idempotent: bool,
-    /// How long it is expected to work.
+    /// Expected time of work; 0 if unknown.
     pub work: Duration,
-    /// The message.
+    /// Request message.
     pub message: &'a [u8],
 }
 
 /// The result of a request that was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// What the server's method said.
+    /// Status that the method returned.
     pub status: Status,
-    /// Its message; where the status is not OK, a text that may be empty.
+    /// Reply message; an error text, maybe empty, if not OK.
     pub message: Vec<u8>,
-    /// Requests that were open at the host.
+    /// Number of open requests at the host.
     pub open: u32,
 }
 
-/// Why there is no result.
+/// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The request was not executed.
     #[error("refused, and not executed: {}{text}", .status.name())]
     Refused {
-        /// Why.
+        /// Cause of the refusal.
         status: Status,
-        /// In words, if the server has any: begins with a colon then.
+        /// Error text with a leading colon; may be empty.
         text: String,
     },
     /// The request may have been executed once, or not at all.
-    #[error(
-        "the agent or the host has ended meanwhile: the request was executed once, or not at all"
-    )]
+    #[error("the agent or the host ended meanwhile: the request was executed once or not at all")]
     OutcomeUnknown,
-    /// There is no answer. A request that is not idempotent may have been executed once; later tries may still arrive.
+    /// No answer arrived. A non-idempotent request may have been executed once; a late try may still arrive.
     #[error("no answer within {0:?}")]
     NoAnswer(Duration),
     /// The message does not fit a datagram.
     #[error("a message of {0} bytes does not fit a datagram: at most {MESSAGE_MAX}")]
     TooLong(usize),
-    /// The socket.
+    /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A client with a socket of its own, connected to one front.
+/// A client of one front, with its own socket.
 #[derive(Debug)]
 pub struct Client {
     socket: UdpSocket,
@@ -78,10 +76,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the front at `address`. Requests are given up after `patience`.
+    /// Creates a client of the front at `address`. A call fails after `patience` without an answer.
     ///
     /// # Errors
-    /// The socket's.
+    /// The address does not resolve, or the socket fails.
     pub fn connect(address: impl ToSocketAddrs, patience: Duration) -> io::Result<Client> {
         let mut last = io::ErrorKind::NotFound.into();
         for address in address.to_socket_addrs()? {
@@ -89,7 +87,7 @@ impl Client {
             let socket = UdpSocket::bind(any)?;
             match socket.connect(address) {
                 Ok(()) => {
-                    // A stranger who cannot see the replies cannot name the next request.
+                    // Random, so that a stranger who cannot see the traffic cannot guess the next id.
                     let id = RandomState::new().hash_one(0) >> 2;
                     let buffer = vec![0; DATAGRAM_MAX];
                     return Ok(Client { socket, id, incarnation: 0, cookie: 0, patience, buffer });
@@ -100,10 +98,10 @@ impl Client {
         Err(last)
     }
 
-    /// Calls, and waits for the result. Tries go out until there is one.
+    /// Sends a request, with retries, and waits for the result.
     ///
     /// # Errors
-    /// There is none; the error says whether the request may have been executed.
+    /// There is no result; the error says whether the request may have been executed.
     pub fn call(&mut self, call: Call<'_>) -> Result<Reply, CallError> {
         if call.message.len() > MESSAGE_MAX {
             return Err(CallError::TooLong(call.message.len()));
@@ -114,7 +112,7 @@ impl Client {
             class: call.class,
             method: call.method,
             id: self.id,
-            // Of all tries: a later agent then sees that an earlier one may have executed it.
+            // The same in all tries: a later agent then knows that an earlier one may have executed the request.
             incarnation: self.incarnation,
             cookie: self.cookie,
             work: u32::try_from(call.work.as_nanos()).unwrap_or(u32::MAX),
@@ -124,7 +122,7 @@ impl Client {
         let mut retry = FIRST_RETRY;
         loop {
             let datagram = [&header.encode()[..], call.message].concat();
-            // Nobody listens there just now: somebody may before the patience is over.
+            // No front listens there now; one may before `patience` is over.
             match self.socket.send(&datagram) {
                 Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
                     return Err(error.into());
@@ -140,7 +138,7 @@ impl Client {
             };
             let (reply, message) = answer;
             match Status(reply.status) {
-                // One that comes late must not have the request executed again, as if it were new.
+                // Late: adopting the new incarnation could execute the request again.
                 Status::CHALLENGE if header.incarnation != 0 && !call.idempotent => {}
                 Status::CHALLENGE => {
                     (self.incarnation, self.cookie) = (reply.incarnation, reply.cookie);
@@ -160,7 +158,7 @@ impl Client {
         }
     }
 
-    /// The answer to this request, if it comes by the earlier of these.
+    /// The answer to this request, if it arrives before `retry_at` and `end`.
     fn answer(
         &mut self,
         header: &Header,
@@ -177,7 +175,7 @@ impl Client {
                 Ok(bytes) => bytes,
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Ok(None),
-                    // Said at once by a machine without a front: still, not before the next try is due.
+                    // A machine without a front refuses at once; the next try is not due before `retry_at`.
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted => continue,
                     _ => return Err(error),
                 },

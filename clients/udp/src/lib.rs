@@ -1,8 +1,8 @@
-//! Requests in datagrams to an agent's front (`wave agent --udp`): the format, and a client that retries without having
-//! anything executed twice.
+//! Requests in datagrams to an agent's front (`wave agent --udp`): the format, and a client whose retries never execute a
+//! non-idempotent request twice.
 //!
-//! Depends on nothing of Wave, so that programs that only call a server can have it. `wave_udp.py` beside it is the same
-//! client in Python.
+//! Depends on no other crate of Wave, so that a program that only calls a server stays small. `wave_udp.py` beside it is the
+//! same client in Python.
 
 #![forbid(unsafe_code)]
 

@@ -1,59 +1,59 @@
-//! The header of requests and replies; what follows it is the message.
+//! The header of requests and replies. The message follows it.
 //!
 //! ```text
 //! byte  0  u16  magic 0x7657 ("Wv")
 //!       2  u8   version 1
 //!       3  u8   flags: 0x01 idempotent, 0x40 refused, 0x80 reply
 //!       4  u8   class
-//!       5  u8   status, of a reply: gRPC's codes, and those of `Status`
-//!       6  u16  method: its place in the order in which the server registers them
-//!       8  u64  id: counts up at each client, from where the client likes
-//!      16  u64  incarnation of the agent; 0 before the client knows any
-//!      24  u64  cookie; 0 before the client has any
-//!      32  u32  of a request: the work that it is expected to be, in nanoseconds, 0 if unknown;
-//!               of a reply: requests that are open at the host
+//!       5  u8   status of a reply: a gRPC code, or one of `Status`
+//!       6  u16  method: its position in the server's registration order
+//!       8  u64  id: counts up at each client, from any start
+//!      16  u64  incarnation of the agent; 0 if the client knows none
+//!      24  u64  cookie; 0 if the client has none
+//!      32  u32  in a request: expected work in nanoseconds, 0 if unknown;
+//!               in a reply: number of open requests at the host
 //! ```
-//! All little-endian. A reply has the class, method and id of its request.
+//! All integers are little-endian. A reply repeats the class, method and id of its request.
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 36;
-/// The longest datagram: what IPv4 carries.
+/// Longest datagram: the most that UDP over IPv4 carries.
 pub const DATAGRAM_MAX: usize = 65_507;
-/// The longest message.
+/// Longest message.
 pub const MESSAGE_MAX: usize = DATAGRAM_MAX - HEADER_BYTES;
-/// What a datagram of this format begins with.
+/// First two bytes of every datagram of this format.
 pub const MAGIC: u16 = 0x7657;
-/// The version of the format.
+/// Version of the format.
 pub const VERSION: u8 = 1;
-/// Executing the request twice does no harm.
+/// Flag: executing the request twice is harmless.
 pub const IDEMPOTENT: u8 = 0x01;
-/// Of a reply: no worker has had the request, and none will.
+/// Flag of a reply: no worker received the request, and none will.
 pub const REFUSED: u8 = 0x40;
-/// It is a reply.
+/// Flag: the datagram is a reply.
 pub const REPLY: u8 = 0x80;
 
-/// Statuses of replies. Those below 17 are gRPC's.
+/// Status of a reply. Codes below 17 are gRPC's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u8);
 
 impl Status {
-    /// The request was executed, and this is its result.
+    /// The request was executed; the message is its result.
     pub const OK: Status = Status(0);
-    /// The method takes something else.
+    /// The method does not accept the message.
     pub const INVALID_ARGUMENT: Status = Status(3);
-    /// There is no room for the request, or none for its reply in a datagram.
+    /// There is no room for the request, or its reply does not fit a datagram.
     pub const RESOURCE_EXHAUSTED: Status = Status(8);
-    /// There is no such method, or one that streams; or the version is unknown.
+    /// The method is unknown or streams, or the version is unknown.
     pub const UNIMPLEMENTED: Status = Status(12);
-    /// There is no host. Of a request that is idempotent also: its host has gone.
+    /// There is no host. For an idempotent request also: its host was lost.
     pub const UNAVAILABLE: Status = Status(14);
-    /// Nothing was done. Send the request again with this reply's incarnation and cookie.
+    /// Not executed. Send the request again with this reply's incarnation and cookie.
     pub const CHALLENGE: Status = Status(64);
-    /// The request may have been executed once, or not at all; it never will be now. The reply has the agent's
-    /// incarnation and a cookie for the next one.
+    /// The request was executed once or not at all, and will not be executed from now on. The reply has the incarnation and
+    /// cookie for the next request.
     pub const OUTCOME_UNKNOWN: Status = Status(65);
 
-    /// As gRPC's document and this one name it.
+    /// Name of the status, as in gRPC's documentation.
     pub fn name(self) -> &'static str {
         match self.0 {
             0 => "OK",
@@ -80,43 +80,43 @@ impl Status {
     }
 }
 
-/// A header, without magic and version.
+/// A header without magic and version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// [`IDEMPOTENT`], [`REFUSED`], [`REPLY`].
+    /// Any of [`IDEMPOTENT`], [`REFUSED`], [`REPLY`].
     pub flags: u8,
-    /// The class of the request, for steering.
+    /// Class of the request, for steering and scheduling.
     pub class: u8,
-    /// Of a reply: its [`Status`].
+    /// [`Status`] of a reply.
     pub status: u8,
-    /// The method.
+    /// Method number.
     pub method: u16,
-    /// The request's number at its client.
+    /// Id of the request at its client.
     pub id: u64,
-    /// The agent's incarnation.
+    /// Incarnation of the agent.
     pub incarnation: u64,
-    /// Says that its sender gets what is sent to its address.
+    /// Proves that the sender receives at its address.
     pub cookie: u64,
-    /// Of a request: expected work in nanoseconds. Of a reply: open requests at the host.
+    /// Request: expected work in ns. Reply: open requests at the host.
     pub work: u32,
 }
 
-/// Why bytes are no datagram of this format.
+/// Why bytes are not a datagram of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDatagram {
     /// Shorter than a header.
     #[error("shorter than a header of 36 bytes")]
     Short,
-    /// Of something else.
+    /// Of another format.
     #[error("not of this format")]
     Magic,
-    /// Of a version that is unknown.
+    /// Of an unknown version.
     #[error("of version {0}, not 1")]
     Version(u8),
 }
 
 impl Header {
-    /// As bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());
@@ -129,10 +129,10 @@ impl Header {
         bytes
     }
 
-    /// The header of a datagram, and the message behind it.
+    /// Splits a datagram into its header and its message.
     ///
     /// # Errors
-    /// It is none of this format.
+    /// The datagram is not of this format.
     pub fn decode(datagram: &[u8]) -> Result<(Header, &[u8]), BadDatagram> {
         let (bytes, message) =
             datagram.split_first_chunk::<HEADER_BYTES>().ok_or(BadDatagram::Short)?;
@@ -157,7 +157,7 @@ impl Header {
         Ok((header, message))
     }
 
-    /// Whether all of these flags are set.
+    /// Whether all of `flags` are set.
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn headers_come_back(
+        fn header_round_trips(
             (flags, class, status) in any::<(u8, u8, u8)>(),
             method: u16,
             (id, incarnation, cookie) in any::<(u64, u64, u64)>(),
@@ -187,14 +187,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken(bytes: Vec<u8>) {
+        fn decoding_arbitrary_bytes_does_not_panic(bytes: Vec<u8>) {
             let _ = Header::decode(&bytes);
         }
     }
 
-    /// Other languages write these by hand.
+    /// Clients in other languages encode the header by hand.
     #[test]
-    fn each_field_has_its_place() {
+    fn fields_have_fixed_offsets() {
         let header = Header {
             flags: 0x81,
             class: 2,

@@ -1,4 +1,4 @@
-//! Datagrams of a flood: a quarter valid, a half mutations of valid ones, a quarter random bytes. The same seed makes the same ones.
+//! Datagrams of a flood: a quarter valid, half mutations of valid ones, a quarter random bytes. A seed determines them all.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -9,31 +9,31 @@ use rand_pcg::Pcg64Mcg;
 use serde::Serialize;
 use wave_udp_client::wire::{DATAGRAM_MAX, HEADER_BYTES, Header, IDEMPOTENT, REPLY};
 
-/// How long a front may take to say its incarnation.
+/// Time for a front to answer with its incarnation.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of valid messages, and of most random bytes.
+/// Bound on the length of valid messages and of most random datagrams.
 const SHORT_BYTES: usize = 200;
 
-/// How many datagrams were made how.
+/// Number of datagrams by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sent {
-    /// As a client would.
+    /// Valid requests.
     pub valid: u64,
-    /// A valid one, changed in one to four places.
+    /// Valid requests changed in one to four places.
     pub mutated: u64,
     /// Random bytes.
     pub random: u64,
-    /// Of all, those that the kernel did not take.
+    /// Datagrams of any kind that the kernel did not take.
     pub refused_by_the_kernel: u64,
 }
 
 impl Sent {
-    /// How many in all.
+    /// Number of datagrams of all kinds.
     pub fn all(&self) -> u64 {
         self.valid + self.mutated + self.random
     }
 
-    /// More of them.
+    /// Adds the counts of `more`.
     pub fn add(&mut self, more: Sent) {
         self.valid += more.valid;
         self.mutated += more.mutated;
@@ -66,7 +66,7 @@ impl Sender {
         Ok(sender)
     }
 
-    /// Sends to a socket that does not answer.
+    /// Creates a sender to a socket that does not answer.
     pub fn to_nobody(address: SocketAddr, seed: u64, number: u64) -> io::Result<Sender> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.connect(address)?;
@@ -76,12 +76,12 @@ impl Sender {
         Ok(Sender { socket, rng, header, datagram: Vec::new() })
     }
 
-    /// What its cookie is.
+    /// The cookie of this sender.
     pub fn cookie(&self) -> u64 {
         self.header.cookie
     }
 
-    /// Makes the next datagram, and sends it. `cookies` are those of all senders.
+    /// Makes and sends the next datagram. `cookies` are the cookies of all senders.
     pub fn send(&mut self, cookies: &[u64], sent: &mut Sent) {
         match self.rng.random_range(0..4) {
             0 => {
@@ -106,11 +106,11 @@ impl Sender {
         sent.refused_by_the_kernel += u64::from(self.socket.send(&self.datagram).is_err());
     }
 
-    /// Forgets what has come, as far as its incarnation is not in it.
+    /// Drains replies, and adopts a new incarnation and cookie from them.
     pub fn take_replies(&mut self) {
         let mut reply = [0; HEADER_BYTES];
         while let Ok(bytes) = self.socket.recv(&mut reply) {
-            // An agent that was started again has another one.
+            // A restarted agent has another incarnation.
             if let Ok((told, _)) = Header::decode(&reply[..bytes])
                 && told.has(REPLY)
                 && told.cookie != 0
@@ -121,7 +121,7 @@ impl Sender {
         }
     }
 
-    /// Mostly short, now and then as long as a datagram can be.
+    /// A random length: mostly short, rarely up to the longest datagram.
     fn length(&mut self) -> usize {
         match self.rng.random_range(0..1000) {
             0 => self.rng.random_range(0..=DATAGRAM_MAX),
@@ -130,7 +130,7 @@ impl Sender {
     }
 
     fn valid(&mut self) {
-        // Sometimes the one before again.
+        // Sometimes repeat the previous id.
         self.header.id += u64::from(self.rng.random_bool(0.9));
         self.header.flags = if self.rng.random() { IDEMPOTENT } else { 0 };
         self.header.class = self.rng.random_range(0..3);
@@ -149,7 +149,7 @@ impl Sender {
             }
         };
         match self.rng.random_range(0..8) {
-            // A bit, most often of the header.
+            // Flip a bit, mostly of the header.
             0..3 if length > 0 => {
                 let end = if self.rng.random_bool(0.8) { length.min(HEADER_BYTES) } else { length };
                 let at = self.rng.random_range(0..end);
@@ -160,13 +160,13 @@ impl Sender {
                 let longer = length + self.length();
                 self.datagram.resize(longer, 0xff);
             }
-            // A word of the header at its ends, or an id far away.
+            // Set a word of the header to an extreme or random value.
             5 => {
                 let at = [8, 16, 24][self.rng.random_range(0..3)];
                 let value = [0, 1, u64::MAX, self.rng.next_u64()][self.rng.random_range(0..4)];
                 word(&mut self.datagram, at, value);
             }
-            // Somebody else's cookie.
+            // Use any sender's cookie.
             6 => {
                 let cookie = cookies[self.rng.random_range(0..cookies.len())];
                 word(&mut self.datagram, 24, cookie);
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_makes_the_same_datagrams_half_of_them_mutated() {
+    fn same_seed_gives_same_datagrams_and_half_are_mutated() {
         let made = |seed| {
             let front = UdpSocket::bind("127.0.0.1:0").unwrap();
             let address = front.local_addr().unwrap();

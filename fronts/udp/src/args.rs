@@ -1,4 +1,4 @@
-//! The command line's part about datagrams.
+//! Command-line arguments of the UDP front.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,20 +11,20 @@ use wave_links::say;
 
 use crate::front::{FrontError, UdpFront, UdpOptions};
 
-/// What an agent is told of requests in datagrams.
+/// Arguments for requests in datagrams.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Requests in datagrams")]
 pub struct UdpArgs {
-    /// Take requests in datagrams here for the host of --rpc, as docs/guide/udp.md says, instead of gRPC.
+    /// Take requests in datagrams, instead of gRPC, at this address for the host of --rpc (docs/guide/udp.md).
     #[arg(long, value_name = "ADDRESS:PORT", group = "clients", requires = "rpc")]
     pub udp: Option<SocketAddr>,
-    /// Also take datagrams from addresses of the public internet. Requests are neither encrypted nor authenticated.
+    /// Also take datagrams from public addresses. Requests are neither encrypted nor authenticated.
     #[arg(long, requires = "udp")]
     pub udp_public: bool,
 }
 
 impl UdpArgs {
-    /// What a front is made of, if there is to be one.
+    /// Options of the front; `None` without a host or an address.
     pub fn options(
         &self,
         host: Option<&PathBuf>,
@@ -42,7 +42,7 @@ impl UdpArgs {
     }
 }
 
-/// Takes requests in datagrams for a host, beside a scheduler or alone, until it is told to end.
+/// Runs a UDP front for a host, beside a scheduler or alone, until SIGTERM or SIGINT.
 pub fn execute(registry: &Registry, agent: &AgentArgs, options: UdpOptions) -> ExitCode {
     serve_beside(registry, agent, || {
         let quiet = options.quiet;

@@ -1,20 +1,20 @@
-//! Cookies: who returns one gets what is sent to its address. Nothing is kept for those who do not.
+//! Cookies: a returned cookie proves that its sender receives datagrams at its address. The front keeps no state without one.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher24;
 
-/// The secret of one agent.
+/// Secret key of one agent.
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// One that nobody knows.
+    /// A random key.
     pub fn random() -> Key {
         Key(rand::random())
     }
 
-    /// The cookie of an address in an incarnation; never 0.
+    /// The cookie of an address and an incarnation; never 0.
     pub fn cookie(&self, address: SocketAddr, incarnation: u64) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         match address.ip() {

@@ -1,101 +1,101 @@
-//! What became of datagrams, and why.
+//! Counts of datagrams by fate.
 
 use std::fmt;
 
-/// What became of a datagram.
+/// Fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Fate {
-    /// It came.
+    /// Arrived at the socket.
     Received,
-    /// A worker got its request.
+    /// Its request was handed to the dispatcher.
     Begun,
-    /// The reply of a worker went out.
+    /// A reply to an executed request.
     Replied,
-    /// It was answered from what is kept.
+    /// Answered from a kept reply.
     Again,
-    /// It was told what to name.
+    /// Answered CHALLENGE.
     Challenged,
-    /// Nobody knows whether it was executed.
+    /// Answered OUTCOME_UNKNOWN.
     Unknown,
-    /// Its request is open: nothing was done.
+    /// A duplicate of an open request; dropped.
     Duplicate,
     /// Shorter than a header.
     Short,
-    /// Longer than a datagram may be.
+    /// Longer than a receive buffer.
     Long,
-    /// Of something else.
+    /// Of another format.
     Magic,
     /// Of another version.
     Version,
-    /// A reply, which a front does not take.
+    /// A reply instead of a request.
     Reply,
-    /// From the public internet.
+    /// From a public address.
     Public,
     /// No room for another sender.
     Senders,
-    /// No such method, or one that streams.
+    /// For an unknown or streaming method.
     Method,
-    /// No host.
+    /// No host is attached.
     Host,
-    /// No room for another request, or for another one of its sender.
+    /// No room for another request, in all or of its sender.
     Busy,
-    /// A reply that the kernel did not take.
+    /// A reply that could not be sent.
     Unsent,
-    /// The kernel had no room for it.
+    /// Dropped by the kernel: the socket's buffer was full.
     Overflow,
 }
 
-/// Fates, as they are told, in the order of [`Fate`].
+/// Printed names of fates, in the order of [`Fate`].
 const NAMES: [&str; 19] = [
     "received",
     "begun",
     "replied",
-    "answered again",
+    "answered from kept replies",
     "challenged",
-    "of unknown outcome",
+    "with unknown outcome",
     "duplicates of open requests",
     "too short",
     "too long",
     "of another format",
     "of another version",
-    "replies",
+    "unexpected replies",
     "from public addresses",
-    "of too many senders",
-    "of no method",
+    "from too many senders",
+    "for unknown or streaming methods",
     "without a host",
-    "of too many requests",
+    "beyond the request limit",
     "replies that could not be sent",
     "dropped by the kernel",
 ];
 
-/// How many datagrams came to what.
+/// Number of datagrams by [`Fate`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts([u64; NAMES.len()]);
 
 impl Counts {
-    /// One more.
+    /// Adds one datagram.
     pub fn add(&mut self, fate: Fate) {
         self.0[fate as usize] += 1;
     }
 
-    /// So many in all.
+    /// Sets the total of one fate.
     pub fn set(&mut self, fate: Fate, count: u64) {
         self.0[fate as usize] = count;
     }
 
-    /// How many.
+    /// Number of datagrams with this fate.
     pub fn of(&self, fate: Fate) -> u64 {
         self.0[fate as usize]
     }
 
-    /// Those that came to nothing.
+    /// Number of datagrams that were dropped or refused, and of unsent replies.
     pub fn dropped(&self) -> u64 {
         self.0[Fate::Short as usize..].iter().sum()
     }
 }
 
-/// All that occurred.
+/// Lists the fates that occurred.
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";

@@ -1,4 +1,4 @@
-//! What is done about a datagram: nothing, an answer without a worker, or a request for one.
+//! Judges datagrams: drop, answer without a worker, or pass the request on.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,29 +10,29 @@ use crate::cookie::Key;
 use crate::counts::{Counts, Fate as Counted};
 use crate::senders::{Ended, Fate, SenderId, Senders, Unknown};
 
-/// What is done about a datagram.
+/// Verdict on a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// Nothing.
+    /// Drop it.
     Drop,
-    /// This reply, and no worker hears of it.
+    /// Send this reply without a worker.
     Answer(Header, Bytes),
-    /// It is a request of this sender's that nobody has executed.
+    /// Hand this new request of the sender to a worker.
     Request(SenderId, Header, &'a [u8]),
 }
 
-/// Takes datagrams, and knows who sent what.
+/// Judges datagrams by the state of their senders. Does no I/O.
 pub struct Door {
     key: Key,
     takes_public: bool,
-    /// Who sends.
+    /// Senders and their windows.
     pub senders: Senders,
-    /// What became of datagrams.
+    /// Counts of datagrams by fate.
     pub counts: Counts,
 }
 
 impl Door {
-    /// A door of an agent of its own. Datagrams from addresses of the public internet are dropped, unless `takes_public`.
+    /// A door with a random key and no senders. It drops datagrams from public addresses unless `takes_public`.
     pub fn new(takes_public: bool) -> Door {
         Door {
             key: Key::random(),
@@ -42,7 +42,7 @@ impl Door {
         }
     }
 
-    /// Judges a datagram. A reply to a sender that has not returned a cookie is no longer than its request.
+    /// Judges a datagram. An answer to a sender without a valid cookie is never longer than the datagram.
     pub fn judge<'a>(&mut self, now: Nanos, from: SocketAddr, datagram: &'a [u8]) -> Verdict<'a> {
         self.counts.add(Counted::Received);
         if !self.takes_public && !is_private(from.ip()) {
@@ -54,14 +54,14 @@ impl Door {
             Err(BadDatagram::Magic) => return self.drop(Counted::Magic),
             Err(BadDatagram::Version(_)) => {
                 self.counts.add(Counted::Version);
-                // So that it sees which version there is. What else it says is not known.
+                // The reply shows the version spoken here. Other fields of the request are unknown.
                 return Verdict::Answer(
                     refusal(&Header::default(), Status::UNIMPLEMENTED),
                     Bytes::new(),
                 );
             }
         };
-        // Two fronts must not answer each other for ever.
+        // Fronts never answer replies, so two fronts cannot answer each other for ever.
         if header.has(REPLY) {
             return self.drop(Counted::Reply);
         }
@@ -72,7 +72,7 @@ impl Door {
         let sender = match self.senders.find(now, from, header.incarnation) {
             Ok(sender) => sender,
             Err(Unknown::Stale) => return self.challenge(from, &header, false),
-            // Nothing would remember that it was refused, and an earlier try of it may still come.
+            // The refusal could not be remembered, and an earlier try may still arrive.
             Err(Unknown::Full) if !header.has(IDEMPOTENT) => return self.drop(Counted::Senders),
             Err(Unknown::Full) => {
                 return self.answer(&header, Counted::Senders, Status::RESOURCE_EXHAUSTED);
@@ -93,8 +93,8 @@ impl Door {
         }
     }
 
-    /// Refuses a request of [`Verdict::Request`]. Unless it is idempotent, that is final: another try of it, which may have been sent
-    /// before, is refused as well.
+    /// Refuses a request of [`Verdict::Request`]. The refusal is final unless the request is idempotent: the front refuses every
+    /// other try as well, also one that was sent earlier.
     pub fn refuse(
         &mut self,
         sender: SenderId,
@@ -110,7 +110,7 @@ impl Door {
         self.answer(header, counted, status)
     }
 
-    /// The answer to a request that no worker gets.
+    /// Refuses a request without remembering it.
     fn answer(&mut self, header: &Header, counted: Counted, status: Status) -> Verdict<'static> {
         self.counts.add(counted);
         Verdict::Answer(refusal(header, status), Bytes::new())
@@ -121,7 +121,8 @@ impl Door {
         Verdict::Drop
     }
 
-    /// What to name from now on. What an earlier agent was sent, or this one long ago, may have been executed.
+    /// Tells the sender its incarnation and cookie. A request that names an older incarnation may have been executed, by an earlier
+    /// agent or by this one.
     fn challenge(
         &mut self,
         from: SocketAddr,
@@ -150,7 +151,7 @@ fn refusal(header: &Header, status: Status) -> Header {
     Header { flags: REPLY | REFUSED, ..reply(header, status) }
 }
 
-/// Whether an address is none of the public internet.
+/// Whether an address is private, loopback or link-local.
 pub fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),

@@ -1,4 +1,4 @@
-//! The front: one socket, and the host that it finds, loses and finds again.
+//! The front: one socket, and a host that may be lost and replaced.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,57 +31,57 @@ use crate::door::{Door, Verdict, reply};
 use crate::senders::{Ended, SenderId};
 use crate::socket::{Datagram, Socket, Took};
 
-/// How often it is looked whether the host has gone.
+/// Interval between checks that the host is alive.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
-/// How often the socket is looked at where nothing came the last time.
+/// Interval between reads of the socket after an empty or incomplete batch.
 const LOOK_EVERY: Nanos = Nanos::from_micros(2);
-/// How long requests may go on after SIGTERM.
+/// Time for open requests to finish after SIGTERM.
 const DRAIN: Nanos = Nanos::from_millis(10_000);
-/// How often it is said that datagrams were dropped, at most.
+/// Shortest interval between reports of dropped datagrams.
 const SAY_EVERY: Nanos = Nanos::from_millis(10_000);
-/// While replies wait for the kernel, how often it is tried.
+/// Interval between attempts to send while replies wait for the kernel.
 const ROOM_EVERY: Nanos = Nanos::from_millis(1);
 
-/// What a front is made of.
+/// Options of a front.
 #[derive(Clone, Debug)]
 pub struct UdpOptions {
-    /// The socket of the host that serves.
+    /// Path of the host's socket.
     pub host: PathBuf,
-    /// Where datagrams come.
+    /// Address and port to bind.
     pub address: SocketAddr,
-    /// Also from the public internet.
+    /// Take datagrams from public addresses too.
     pub takes_public: bool,
     /// The steering policy, as text ([`steer`]).
     pub steer: String,
-    /// How its core waits for work.
+    /// How the front's core waits for work.
     pub seat: Seat,
-    /// Say nothing but errors.
+    /// Print errors only.
     pub quiet: bool,
 }
 
-/// Why there is no front.
+/// Why a front cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
-    /// The steering policy.
+    /// The steering policy is invalid.
     #[error(transparent)]
     Steer(#[from] PolicyError),
-    /// Where the host is to be.
+    /// The host's socket cannot be used.
     #[error(transparent)]
     Host(#[from] SocketError),
-    /// The address.
+    /// The address cannot be bound.
     #[error("cannot take datagrams at {address}: {error}")]
     Bind {
-        /// Which.
+        /// Address and port.
         address: SocketAddr,
-        /// What is wrong with it.
+        /// Error of the system.
         error: io::Error,
     },
-    /// A descriptor, or a signal's handler.
+    /// A descriptor or signal handler cannot be set up.
     #[error("cannot wait for work: {0}")]
     System(#[from] io::Error),
 }
 
-/// Ends a front.
+/// Ends a front from another thread.
 #[derive(Clone, Debug)]
 pub struct Ender {
     ends: Arc<AtomicBool>,
@@ -89,46 +89,46 @@ pub struct Ender {
 }
 
 impl Ender {
-    /// Asks it to end, as SIGTERM does: new requests are refused, and those that are open may end.
+    /// Asks the front to end, as SIGTERM does: it refuses new requests and lets open ones finish.
     pub fn end(&self) {
         self.ends.store(true, Ordering::Relaxed);
         self.bell.ring();
     }
 }
 
-/// A request that a worker has, or will have.
+/// A request that was handed to the dispatcher.
 #[derive(Clone, Debug)]
 struct Open {
     sender: SenderId,
     to: SocketAddr,
     header: Header,
-    /// A reply that came before its status.
+    /// Reply message that arrived before its status.
     message: Option<Bytes>,
 }
 
-/// A host that is attached.
+/// An attached host.
 struct Host {
     dispatch: Dispatch<AnyPort, HostBell>,
     line: HostLine,
     bell: OwnBell,
     methods: Vec<Method>,
-    /// By the ids of calls.
+    /// Open requests by call id.
     open: Vec<Option<Open>>,
     looked: Nanos,
 }
 
-/// Requests in datagrams, on this agent's core.
+/// Front for requests in datagrams, on this agent's core.
 pub struct UdpFront {
     socket: Socket,
     address: SocketAddr,
     door: Door,
     host: Option<Host>,
     attacher: Attacher<Attached>,
-    /// Rung when a host was found, or the front is to end.
+    /// Rung when a host is found or the front should end.
     ready: Arc<EventFd>,
     ends: Arc<AtomicBool>,
     drains_until: Option<Nanos>,
-    /// An agent's that shares the core.
+    /// Bell of a scheduling agent on the same core.
     other: Option<OwnedFd>,
     events: Vec<Event>,
     looked: Nanos,
@@ -138,17 +138,17 @@ pub struct UdpFront {
     said: (Nanos, u64),
     options: UdpOptions,
     start: Instant,
-    /// What is wrong with the steering policy's settings for the host that was found.
+    /// Why the steering policy does not fit the host.
     unfit: Option<PolicyError>,
 }
 
 impl UdpFront {
-    /// Binds the socket, and begins to look for the host. `start` is where the agent's clock began.
+    /// Binds the socket and starts looking for the host. `start` is the origin of the agent's clock.
     ///
     /// # Errors
-    /// The policy, the address, the host's socket, or the system.
+    /// See [`FrontError`].
     pub fn new(options: UdpOptions, start: Instant) -> Result<UdpFront, FrontError> {
-        // Before anything else is touched: some host could have it.
+        // Reject a policy that fits no host before anything else is set up.
         let largest = Config { subjects: 1, ..Config::coherent(CORES_MAX as u16) };
         steer::by_name(&options.steer, &largest)?;
         let bad = |error| FrontError::Bind { address: options.address, error };
@@ -184,17 +184,17 @@ impl UdpFront {
         })
     }
 
-    /// Where datagrams come.
+    /// Address and port that the socket is bound to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// By which another thread ends it.
+    /// A handle with which another thread ends this front.
     pub fn ender(&self) -> Ender {
         Ender { ends: Arc::clone(&self.ends), bell: Arc::clone(&self.ready) }
     }
 
-    /// What became of datagrams.
+    /// Counts of datagrams by fate.
     pub fn counts(&self) -> Counts {
         let mut counts = self.door.counts;
         let [overflow, unsent] = self.socket.lost();
@@ -252,7 +252,7 @@ impl UdpFront {
         }
     }
 
-    /// What its requests came to is unknown, unless it does not matter.
+    /// Ends the host's open requests: OUTCOME_UNKNOWN, or UNAVAILABLE for idempotent ones.
     fn lose_host(&mut self, now: Nanos, gone: HostGone) {
         let Some(host) = self.host.take() else { return };
         for open in host.open.into_iter().flatten() {
@@ -282,12 +282,12 @@ impl UdpFront {
             return;
         }
         if !self.options.quiet || matches!(gone, HostGone::Nonsense(_) | HostGone::Fault) {
-            say!("wave agent: {gone}; requests are answered UNAVAILABLE until there is one again");
+            say!("wave agent: {gone}; requests are refused with UNAVAILABLE until a host is back");
         }
         self.attacher.begin();
     }
 
-    /// Takes a batch of datagrams.
+    /// Receives and judges a batch of datagrams.
     fn receive(&mut self, now: Nanos) -> Took {
         let UdpFront { socket, door, host, ends, .. } = self;
         let ends = ends.load(Ordering::Relaxed);
@@ -324,7 +324,7 @@ impl UdpFront {
         })
     }
 
-    /// One round with the host: what workers answered, and requests handed over.
+    /// One round with the host: takes replies and hands requests over.
     fn step_host(&mut self, now: Nanos, notes: &mut Vec<Note>) -> Step {
         let Some(host) = &mut self.host else { return Step::Idle(None) };
         let stepped = host.dispatch.step(now, &mut self.events);
@@ -369,7 +369,7 @@ impl UdpFront {
         }
     }
 
-    /// Says, now and then, that datagrams were dropped.
+    /// Reports dropped datagrams, at most every [`SAY_EVERY`].
     fn say_dropped(&mut self, now: Nanos) {
         let (at, before) = self.said;
         if self.options.quiet || now.since(at) < SAY_EVERY {
@@ -383,7 +383,7 @@ impl UdpFront {
     }
 }
 
-/// Hands a new request to the dispatcher, unless it is refused.
+/// Hands a new request to the dispatcher, or refuses it.
 fn begin(
     door: &mut Door,
     host: Option<&mut Host>,
@@ -401,7 +401,7 @@ fn begin(
     else {
         return door.refuse(sender, header, Fate::Method, Status::UNIMPLEMENTED);
     };
-    // No sender holds more than it leaves to others, and no address with several senders three times as much.
+    // A sender holds no more requests than remain free; all senders of one IP address hold no more than three times as many.
     let left = (host.open.len() as u32).saturating_sub(host.dispatch.open());
     let [of_sender, of_address] = door.senders.open(sender);
     if of_sender >= left || of_address >= 3 * left {
@@ -431,7 +431,7 @@ fn begin(
     }
 }
 
-/// A call has ended: its reply goes out, and is kept for retries.
+/// Sends the reply of a finished call, and keeps it for retries.
 fn finish(
     socket: &mut Socket,
     door: &mut Door,
@@ -548,7 +548,7 @@ impl ThreadFront for UdpFront {
             all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
-        // A signal ends it early; whatever it was shows in the next turn.
+        // A signal ends the wait early; the next turn sees its cause.
         let _ = poll(&mut fds, Some(&timeout));
         let rung = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
         let hosts = 2 + usize::from(self.other.is_some());

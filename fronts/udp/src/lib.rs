@@ -1,8 +1,8 @@
 //! A front for requests in datagrams: Mind the Gap's networker, on an agent's core.
 //!
-//! `socket` takes and sends datagrams in batches, `door` says what is done about each and has `senders` remember it, so that
-//! nothing is executed twice; [`UdpFront`] hands requests to the dispatcher of `wave-rpc` and its replies back. The format is
-//! [`wave_udp_client::wire`].
+//! `socket` receives and sends datagrams in batches. `door` judges each datagram, and `senders` remembers requests, so that no
+//! request executes twice unless it is idempotent. [`UdpFront`] passes requests to the dispatcher of `wave-rpc` and sends its
+//! replies. [`wave_udp_client::wire`] defines the format.
 //!
 //! Must not know: hosts, workloads, gRPC.
 

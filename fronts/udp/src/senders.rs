@@ -1,8 +1,9 @@
-//! Who sends, and what became of each one's last requests: nothing is executed twice.
+//! Senders and their recent requests, remembered so that no request executes twice unless it is idempotent.
 //!
-//! A sender is an address and a port that has returned a cookie. Each has a window of its last [`WINDOW`] ids. An
-//! *incarnation* is a number that grows over the life of an agent, and never occurs in that of another. A sender's state
-//! belongs to one; whoever names an older one meets an agent that has forgotten what it did for it, and must not do it again.
+//! A sender is an address and port that has returned a cookie. Each sender has a window of [`WINDOW`] ids. An *incarnation* is a
+//! number that grows over the life of an agent and never occurs in another agent's life. A sender's state belongs to one
+//! incarnation. A request that names an older incarnation may have been executed already: the agent has forgotten the outcome, and
+//! must not execute the request again.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -11,47 +12,47 @@ use bytes::Bytes;
 use wave_core::clock::Nanos;
 use wave_udp_client::wire::Status;
 
-/// Senders that are remembered. An address has no more than it leaves to others.
+/// Limit of remembered senders. One IP address has no more of them than remain free.
 pub const SENDERS_MAX: usize = 2048;
-/// Ids that a sender's window spans.
+/// Number of ids in a sender's window.
 pub const WINDOW: u64 = 1024;
-/// Ids below a sender's first one that may still come.
+/// Number of ids below a sender's first one that may still arrive.
 const OVERTAKEN: u64 = 64;
-/// Bytes of replies that are kept for retries, of all senders.
+/// Bytes of replies kept for retries, over all senders.
 pub const KEPT_BYTES: usize = 32 << 20;
-/// Who has sent nothing for so long is forgotten where there is no room.
+/// Silence after which a sender may be forgotten to make room.
 const IDLE: Nanos = Nanos::from_millis(10_000);
-/// How often it is looked for them.
+/// Shortest interval between searches for idle senders.
 const LOOK_EVERY: Nanos = Nanos::from_millis(1_000);
 
-/// A sender, while it is remembered.
+/// Id of a remembered sender, with its incarnation against stale use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderId {
     at: u32,
     incarnation: u64,
 }
 
-/// What became of a request.
+/// Fate of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is new.
+    /// Never seen.
     New,
-    /// It is open.
+    /// Still open.
     Open,
-    /// It has ended so.
+    /// Ended, with its reply kept.
     Ended(Ended),
-    /// It may have ended; nobody knows any more.
+    /// No longer known; it may have been executed.
     Forgotten,
 }
 
 /// The end of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Whether it was refused: no worker has had it.
+    /// Whether it was refused, so no worker received it.
     pub is_refused: bool,
-    /// The status.
+    /// Status of the reply.
     pub status: Status,
-    /// The message.
+    /// Message of the reply.
     pub message: Bytes,
 }
 
@@ -61,7 +62,7 @@ enum Slot {
     Free,
     Open,
     Ended(Ended),
-    /// It has ended, and its reply made room for others.
+    /// Ended; its reply was dropped to make room.
     Forgotten,
 }
 
@@ -69,53 +70,53 @@ enum Slot {
 #[derive(Clone, Copy, Debug, Default)]
 struct Host {
     senders: u32,
-    /// Their open requests.
+    /// Open requests of these senders.
     open: u32,
 }
 
 #[derive(Debug)]
 struct Sender {
     address: SocketAddr,
-    /// The place of its IP address in [`Senders::hosts`].
+    /// Index of its IP address in [`Senders::hosts`].
     host: u32,
     incarnation: u64,
-    /// The id of the window's first slot.
+    /// Request id of the window's first slot.
     first: u64,
     window: VecDeque<Slot>,
     open: u32,
     heard: Nanos,
 }
 
-/// All senders.
+/// All remembered senders.
 #[derive(Debug)]
 pub struct Senders {
     by_address: HashMap<SocketAddr, u32>,
-    /// Places in `hosts`.
+    /// Indices into `hosts`.
     by_ip: HashMap<IpAddr, u32>,
     hosts: Vec<Host>,
     free_hosts: Vec<u32>,
     senders: Vec<Option<Sender>>,
     free: Vec<u32>,
     newest: u64,
-    /// Of those who are forgotten, all named an incarnation below.
+    /// All forgotten senders had incarnations below this.
     floor: u64,
-    /// Replies that are kept, the oldest first.
+    /// Kept replies, the oldest first.
     kept: VecDeque<(SenderId, u64)>,
     kept_bytes: usize,
     looked: Option<Nanos>,
 }
 
-/// Why a sender's request is not taken.
+/// Why a sender is not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// What it names is forgotten: a request of its may have been executed.
+    /// Its incarnation is forgotten; the request may have been executed.
     Stale,
-    /// There are as many senders as are remembered, or as many of its address.
+    /// No room for another sender, in all or of its IP address.
     Full,
 }
 
 impl Senders {
-    /// None yet. `base` is where the incarnations of this agent begin: random, so that no other agent's are among them.
+    /// No senders. `base` is the agent's first incarnation: random, so that no two agents share an incarnation.
     pub fn new(base: u64) -> Senders {
         let base = base >> 1 | 1;
         Senders {
@@ -133,13 +134,13 @@ impl Senders {
         }
     }
 
-    /// How many there are.
+    /// Number of remembered senders.
     pub fn len(&self) -> usize {
         self.by_address.len()
     }
 
-    /// The incarnation to tell an address that has no valid cookie. One that names none, and has a window here, is another
-    /// program than the window's: it gets an incarnation of its own.
+    /// The incarnation for an address without a valid cookie. If the address has a window but names no incarnation, another program
+    /// uses the port now and gets a new incarnation.
     pub fn offer(&mut self, address: SocketAddr, names_none: bool) -> u64 {
         match self.by_address.get(&address) {
             None => self.newest,
@@ -151,10 +152,10 @@ impl Senders {
         }
     }
 
-    /// The sender at an address whose cookie is of this incarnation, so that it is one of this agent's.
+    /// Finds or adds the sender at an address. The caller has checked the cookie, so the incarnation is one of this agent's.
     ///
     /// # Errors
-    /// It is not known any more, or there is no room.
+    /// The incarnation is forgotten, or there is no room.
     pub fn find(
         &mut self,
         now: Nanos,
@@ -203,7 +204,7 @@ impl Senders {
         Ok(SenderId { at, incarnation })
     }
 
-    /// The place of an address, which is new or in use.
+    /// Index of an IP address in `hosts`, added if it is new.
     fn host_of(&mut self, ip: IpAddr) -> u32 {
         *self.by_ip.entry(ip).or_insert_with(|| {
             self.free_hosts.pop().unwrap_or_else(|| {
@@ -218,7 +219,7 @@ impl Senders {
         of_ip as usize >= SENDERS_MAX.saturating_sub(self.len()).max(1)
     }
 
-    /// Forgets who has been silent and has nothing open. What they named is stale from then on.
+    /// Forgets silent senders without open requests. Their incarnations are stale from then on.
     fn forget_idle(&mut self, now: Nanos) {
         if self.looked.is_some_and(|looked| now.since(looked) < LOOK_EVERY) {
             return;
@@ -256,18 +257,18 @@ impl Senders {
         sender.filter(|sender| sender.incarnation == id.incarnation)
     }
 
-    /// Whether a sender is remembered: nobody asks again where it is not.
+    /// Whether a sender is still remembered.
     pub fn is_known(&self, id: SenderId) -> bool {
         self.get(id.at).is_some_and(|sender| sender.incarnation == id.incarnation)
     }
 
-    /// Open requests of a sender, and of all senders of its IP address.
+    /// Numbers of open requests: of this sender, and of all senders of its IP address.
     pub fn open(&self, id: SenderId) -> [u32; 2] {
         let sender = self.get(id.at).filter(|it| it.incarnation == id.incarnation);
         sender.map_or([0, 0], |sender| [sender.open, self.hosts[sender.host as usize].open])
     }
 
-    /// What became of a request.
+    /// Fate of a request.
     pub fn fate(&self, id: SenderId, request: u64) -> Fate {
         let Some(sender) = self.get(id.at).filter(|it| it.incarnation == id.incarnation) else {
             return Fate::Forgotten;
@@ -286,11 +287,11 @@ impl Senders {
         }
     }
 
-    /// A new request begins.
+    /// Marks a new request as open, and moves the window if needed.
     pub fn begin(&mut self, id: SenderId, request: u64) {
         let Some(sender) = self.sender(id) else { return };
         if sender.window.is_empty() {
-            // Those just before it may still come: they have been overtaken.
+            // Leave room for earlier requests that this one has overtaken.
             sender.first = request.saturating_sub(OVERTAKEN);
         }
         let beyond = (request - sender.first).saturating_sub(WINDOW - 1);
@@ -308,7 +309,7 @@ impl Senders {
         self.hosts[host].open += 1;
     }
 
-    /// A request has ended, and may be asked for again.
+    /// Marks a request as ended, and keeps its reply for retries.
     pub fn end(&mut self, id: SenderId, request: u64, ended: Ended) {
         let bytes = cost(&ended.message);
         if !self.settle(id, request, Slot::Ended(ended)) {
@@ -320,18 +321,18 @@ impl Senders {
             let Some((id, request)) = self.kept.pop_front() else { break };
             self.give_up(id, request);
         }
-        // Of senders that are forgotten, and of ids that are below their windows.
+        // Entries of forgotten senders, and of ids below their windows, cost no bytes but must not pile up.
         if self.kept.len() > 2 * KEPT_BYTES / SLOT_COST {
             self.kept.pop_front().into_iter().for_each(|(id, request)| self.give_up(id, request));
         }
     }
 
-    /// A request that is idempotent has ended without a result: it may come again.
+    /// Forgets an idempotent request that ended without a result, so that a retry can execute it.
     pub fn take_back(&mut self, id: SenderId, request: u64) {
         self.settle(id, request, Slot::Free);
     }
 
-    /// Sets the slot of an open request, if there still is one.
+    /// Sets the slot of an open request. Returns false if the slot is gone.
     fn settle(&mut self, id: SenderId, request: u64, ended: Slot) -> bool {
         let sender = self.senders.get_mut(id.at as usize).and_then(Option::as_mut);
         let sender = sender.filter(|sender| sender.incarnation == id.incarnation);
@@ -345,7 +346,7 @@ impl Senders {
         true
     }
 
-    /// Drops a reply that is kept.
+    /// Drops a kept reply.
     fn give_up(&mut self, id: SenderId, request: u64) {
         let Some(sender) = self.sender(id) else { return };
         let at = request.checked_sub(sender.first);
@@ -358,7 +359,7 @@ impl Senders {
     }
 }
 
-/// What a kept reply counts as beside its message.
+/// Bytes that a kept reply counts in addition to its message.
 const SLOT_COST: usize = 64;
 
 fn cost(message: &Bytes) -> usize {

@@ -1,4 +1,4 @@
-//! Datagrams in batches: many by one system call, and those that the kernel has joined or shall split as one.
+//! Datagrams in batches: many per system call (`recvmmsg`, `sendmmsg`), and several per buffer (GRO, GSO).
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,82 +14,82 @@ use nix::sys::socket::{
 };
 use wave_udp_client::wire::HEADER_BYTES;
 
-/// Buffers that one system call fills or empties, at most.
+/// Most buffers per system call.
 const BATCH: usize = 32;
-/// Of each: what UDP carries.
+/// Size of a buffer: the longest UDP datagram fits.
 const BUFFER_BYTES: usize = 1 << 16;
-/// Datagrams that one buffer holds where the kernel joins them, at most.
+/// Most datagrams that the kernel splits from one buffer.
 const SEGMENTS_MAX: usize = 64;
-/// A reply beyond this may not fit a network's packets, and is not sent with others in one buffer.
+/// Longest reply that shares a buffer with others; longer ones may exceed a network's packet size.
 const SEGMENT_BYTES_MAX: usize = 1_200;
-/// Replies that wait for the kernel, at most, and their bytes.
+/// Most replies that wait for the kernel, and most bytes of them.
 const WAITING_MAX: usize = 4096;
 const WAITING_BYTES_MAX: usize = 16 << 20;
-/// What is asked of the kernel for datagrams that wait; it may give less.
+/// Requested size of the kernel's receive buffer; the kernel may grant less.
 const RECEIVE_BYTES: usize = 4 << 20;
 
-/// A reply that waits: the next bytes of [`Socket::out`].
+/// A waiting reply: the next bytes of [`Socket::out`].
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     to: SocketAddr,
     bytes: usize,
 }
 
-/// A datagram that was received, in a buffer.
+/// A received buffer: one datagram, or several that the kernel joined.
 #[derive(Clone, Copy, Debug)]
 struct Received {
     from: SocketAddr,
     bytes: usize,
-    /// Of each datagram of several in this buffer, but for the last.
+    /// Bytes per joined datagram but the last; 0 if not joined.
     segment: usize,
     is_cut: bool,
 }
 
-/// A socket for datagrams.
+/// A non-blocking UDP socket with batched I/O.
 pub struct Socket {
     socket: UdpSocket,
     buffers: Vec<u8>,
     received: Vec<Received>,
-    /// How many buffers the next call offers: one while nothing comes.
+    /// Buffers that the next call offers: one while idle.
     want: usize,
     waiting: VecDeque<Waiting>,
-    /// Replies, one behind the other; those before `sent` have gone.
+    /// Replies back to back; bytes before `sent` are done.
     out: Vec<u8>,
     sent: usize,
     splits: bool,
-    /// What the kernel had no room for.
+    /// Datagrams that the kernel dropped.
     overflow: u32,
     unsent: u64,
 }
 
-/// What was taken of the datagrams that had come.
+/// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
-    /// There were none.
+    /// No datagram was there.
     Nothing,
-    /// There may be more.
+    /// A full batch; there may be more.
     Some,
-    /// All of them.
+    /// All datagrams that were there.
     All,
 }
 
-/// One datagram, or what is left of one that is too long.
+/// A received datagram.
 pub enum Datagram<'a> {
-    /// Whole.
+    /// Complete, with its sender.
     Whole(SocketAddr, &'a [u8]),
-    /// Cut off.
+    /// Too long, and cut off.
     Cut,
 }
 
 impl Socket {
-    /// Bound to an address.
+    /// Binds a socket to an address.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The socket cannot be bound.
     pub fn bind(address: SocketAddr) -> io::Result<Socket> {
         let socket = UdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
-        // Each is for speed or for a count, and not every kernel has it.
+        // Each option is only for speed or a count, and some kernels lack it.
         let _ = setsockopt(&socket, RcvBuf, &RECEIVE_BYTES);
         let _ = setsockopt(&socket, UdpGroSegment, &true);
         let _ = setsockopt(&socket, RxqOvfl, &1);
@@ -107,27 +107,27 @@ impl Socket {
         })
     }
 
-    /// Where it is bound.
+    /// Address and port that the socket is bound to.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The system call fails.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Datagrams that the kernel had no room for, and replies that it did not take.
+    /// Numbers of datagrams that the kernel dropped, and of replies that could not be sent.
     pub fn lost(&self) -> [u64; 2] {
         [self.overflow.into(), self.unsent]
     }
 
-    /// Hands each datagram that has come to `take`, up to a batch.
+    /// Hands received datagrams to `take`, up to a batch.
     ///
     /// # Errors
-    /// The kernel's, but for those that say that there is nothing.
+    /// The system call fails, other than for lack of datagrams.
     pub fn receive(&mut self, mut take: impl FnMut(Datagram<'_>)) -> io::Result<Took> {
         match self.fill() {
             Ok(()) => {}
-            // An earlier reply met a closed port, or a signal came.
+            // Nothing there, an earlier reply met a closed port, or a signal came.
             Err(Errno::EAGAIN | Errno::ECONNREFUSED | Errno::EINTR) => self.received.clear(),
             Err(error) => return Err(error.into()),
         }
@@ -156,7 +156,7 @@ impl Socket {
 
     fn fill(&mut self) -> Result<(), Errno> {
         self.received.clear();
-        // Made anew for each call: the kernel writes lengths into them, which nix does not set again.
+        // New for each call: the kernel overwrites the lengths in them, and nix does not reset those.
         let space = cmsg_space!(i32, u32);
         let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(self.want, Some(space));
         let buffers = self.buffers.chunks_mut(BUFFER_BYTES).take(self.want);
@@ -181,7 +181,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Adds a reply, which the next [`Socket::flush`] sends. Where too many wait, the oldest gives way.
+    /// Queues a reply for the next [`Socket::flush`]. A full queue drops its oldest replies.
     pub fn push(&mut self, to: SocketAddr, header: [u8; HEADER_BYTES], message: &[u8]) {
         let bytes = HEADER_BYTES + message.len();
         while self.waiting.len() >= WAITING_MAX
@@ -195,7 +195,7 @@ impl Socket {
         self.waiting.push_back(Waiting { to, bytes });
     }
 
-    /// Forgets the first replies.
+    /// Removes the first `replies` waiting replies.
     fn pop(&mut self, replies: usize) {
         self.sent += self.waiting.drain(..replies).map(|reply| reply.bytes).sum::<usize>();
         if self.waiting.is_empty() {
@@ -212,7 +212,7 @@ impl Socket {
         !self.waiting.is_empty()
     }
 
-    /// Sends what waits, as far as the kernel takes it. How many went out.
+    /// Sends waiting replies until the kernel takes no more. Returns the number sent.
     pub fn flush(&mut self) -> usize {
         let before = self.waiting.len();
         let mut lost = 0;
@@ -224,7 +224,7 @@ impl Socket {
                 }
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => break,
                 Err(Errno::EINTR | Errno::ECONNREFUSED) => {}
-                // The device, or a filter, does not split.
+                // The device or a filter does not support splitting.
                 Err(Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE) if self.splits => {
                     self.splits = false
                 }
@@ -238,7 +238,7 @@ impl Socket {
         before - self.waiting.len() - lost
     }
 
-    /// The next replies in groups that one buffer takes, for one call: all that are split are split alike.
+    /// Groups the next replies for one call, one buffer per group. A call has one segment size for all groups that are split.
     fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::with_capacity(BATCH);
         let mut split = None;
@@ -292,7 +292,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Replies of one length to one address.
+/// Consecutive replies of one length to one address.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     to: SocketAddr,

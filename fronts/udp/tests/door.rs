@@ -1,5 +1,5 @@
-//! Clients, a network that duplicates, delays and reorders, agents that are replaced and hosts that are lost, around the door of the
-//! front: no request that is not idempotent is begun twice, and nobody is sent more than they sent before they returned a cookie.
+//! The front's door under clients, a network that duplicates, delays and reorders, replaced agents and lost hosts: no
+//! non-idempotent request begins twice, and an address that has not returned a cookie never receives more bytes than it sent.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use wave_udp_client::wire::{HEADER_BYTES, Header, IDEMPOTENT, REFUSED, REPLY, St
 enum Op {
     /// A client sends a new request.
     Send { client: usize, idempotent: bool, leap: u64 },
-    /// A datagram that was sent before arrives, maybe not for the first time.
+    /// A sent datagram arrives, maybe again.
     Arrive { at: prop::sample::Index },
-    /// A reply that was sent before reaches its client, maybe not for the first time.
+    /// A sent reply reaches its client, maybe again.
     Reply { at: prop::sample::Index },
-    /// A request that a worker has ends.
+    /// An open request ends.
     Finish { at: prop::sample::Index },
-    /// The host has no room for the next requests, or has some again.
+    /// Sets whether the host is full.
     Full(bool),
     /// The host is lost, with all open requests.
     LoseHost,
-    /// The agent is replaced by another, with another key.
+    /// A new agent with a new key replaces the agent.
     ReplaceAgent,
-    /// A program ends, and another one gets its port.
+    /// A program ends, and another program gets its port.
     ReplaceProgram { client: usize },
-    /// Time passes, in which strangers come until there is no room.
+    /// Time passes, and thousands of other senders come.
     Crowd,
 }
 
@@ -52,7 +52,7 @@ const CLIENTS: usize = 3;
 
 /// A program with a socket. It follows the rules of `clients/udp`.
 struct Client {
-    /// Which program, of all there ever were.
+    /// Number of the program, never reused.
     program: u64,
     address: SocketAddr,
     id: u64,
@@ -60,7 +60,7 @@ struct Client {
     cookie: u64,
     /// Requests without a result.
     pending: HashMap<u64, Header>,
-    /// Requests that were refused for good: not executed, and never will be.
+    /// Requests with a final refusal.
     refused: HashSet<u64>,
 }
 
@@ -82,9 +82,9 @@ struct World {
     door: Door,
     clients: Vec<Client>,
     programs: u64,
-    /// Datagrams so far: from which address, by which program.
+    /// All datagrams sent: address, program, header.
     sent: Vec<(SocketAddr, u64, Header)>,
-    /// Replies so far.
+    /// All replies sent.
     replies: Vec<(SocketAddr, Header)>,
     open: Vec<(SenderId, u64, SocketAddr, Header)>,
     begun: HashSet<(u64, u64)>,
@@ -214,7 +214,7 @@ impl World {
         Ok(())
     }
 
-    /// A reply reaches who listens at that address.
+    /// A reply reaches the client at its address.
     fn hear(&mut self, to: SocketAddr, reply: Header) {
         let Some(client) = self.clients.iter_mut().find(|client| client.address == to) else {
             return;
@@ -245,7 +245,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn nothing_is_begun_twice_whatever_the_network_and_the_crashes_do(
+    fn non_idempotent_requests_begin_at_most_once_despite_faults(
         ops in prop::collection::vec(op(), 1..200),
     ) {
         let mut world = World::new();
@@ -255,7 +255,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_counted_once_and_never_amplified(
+    fn arbitrary_datagrams_are_neither_amplified_nor_executed(
         datagrams in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..50),
         named in any::<bool>(),
     ) {
@@ -275,7 +275,7 @@ proptest! {
 }
 
 #[test]
-fn datagrams_from_the_public_internet_are_dropped_unless_they_are_wanted() {
+fn datagrams_from_public_addresses_are_dropped_by_default() {
     let hello = Header::default().encode();
     let verdict = |takes_public, from: [u8; 4]| {
         let mut door = Door::new(takes_public);
@@ -288,7 +288,7 @@ fn datagrams_from_the_public_internet_are_dropped_unless_they_are_wanted() {
 }
 
 #[test]
-fn every_fate_has_a_name() {
+fn counts_print_the_fates_that_occurred() {
     let mut counts = Counts::default();
     counts.add(Fate::Received);
     counts.set(Fate::Overflow, 2);

@@ -1,4 +1,4 @@
-//! Kinds of requests in datagrams: how each is written, and whether a reply to it is right.
+//! Kinds of requests in datagrams: their encoding, and the check of their replies.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,19 +14,19 @@ use crate::grpc::proto::echo::{Payload, Work};
 use crate::grpc::proto::kv::{GetReply, GetRequest, PutReply, PutRequest};
 use crate::rocksdb::{is_value_of, write_value};
 
-/// The longest time that a request may ask to work for.
+/// Longest work that a request may ask for.
 const SPIN_MAX: Duration = crate::grpc::store::SPIN_MAX;
 
 /// A unary method of the services in `proto/`, which a server registers in this order: Echo, Spin, Get, Put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The echo's Unary.
+    /// `Echo.Unary`.
     Echo,
-    /// The echo's Spin, for so long.
+    /// `Echo.Spin` for this time.
     Spin(Duration),
-    /// The store's Get.
+    /// `Store.Get`.
     Get,
-    /// The store's Put, of a key of its own.
+    /// `Store.Put` of a unique key.
     Put,
 }
 
@@ -81,7 +81,7 @@ impl Kind {
     }
 }
 
-/// The key of a PUT: no other of this seed has it.
+/// Key of a PUT, unique under this seed.
 fn own_key(request: &Request, settings: &Settings) -> u64 {
     settings.keys + (settings.seed << 40) + request.id
 }
@@ -92,7 +92,7 @@ fn value(key: u64, settings: &Settings) -> Bytes {
     value.into()
 }
 
-/// As in results.
+/// Name in results.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -112,7 +112,7 @@ impl fmt::Display for Kind {
 pub struct UdpMix(pub Vec<(Kind, f64)>);
 
 impl UdpMix {
-    /// The mix, for arrivals and a recorder.
+    /// The mix in the form of arrivals and recorder.
     pub(super) fn mix(&self) -> Result<Mix, arrivals::Error> {
         let names: Vec<_> =
             self.0.iter().map(|(kind, weight)| (kind.to_string(), *weight)).collect();
@@ -120,7 +120,7 @@ impl UdpMix {
         Mix::new(&named)
     }
 
-    /// The class that a request asks for: of kinds that spin, 0 for the first and 1 for the others.
+    /// Class of a request: 1 for every spinning kind but the first, 0 otherwise.
     pub(super) fn class(&self, class: Class) -> u8 {
         let is_spin = |(kind, _): &&(Kind, f64)| matches!(kind, Kind::Spin(_));
         let before = self.0[..usize::from(class.0)].iter().filter(is_spin).count();
@@ -139,7 +139,7 @@ impl fmt::Display for UdpMix {
     }
 }
 
-/// Why a text is no [`UdpMix`].
+/// Why a text is not a [`UdpMix`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ParseError {
     /// A part is not a kind and a number.
@@ -147,13 +147,13 @@ pub enum ParseError {
         "`{0}` is not KIND=NUMBER, as in `get=9,put=1` or `5us=99.5,100us=0.5`, with a number of 0 or more"
     )]
     Part(String),
-    /// No such kind.
+    /// The kind is unknown.
     #[error(
-        "there is no `{0}`: expected get, put, echo, or a time to work for, up to 1000ms, such as 5us"
+        "unknown kind `{0}`: expected get, put, echo, or a time of work up to 1000ms, such as 5us"
     )]
     Kind(String),
-    /// A kind twice.
-    #[error("`{0}` stands there twice")]
+    /// A kind occurs twice.
+    #[error("`{0}` occurs twice")]
     Twice(Kind),
 }
 
@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(us in 1u64..1_000_000, weights in prop::collection::vec(0f64..1e6, 4)) {
+        fn mix_round_trips_through_text(us in 1u64..1_000_000, weights in prop::collection::vec(0f64..1e6, 4)) {
             let kinds = [Kind::Echo, Kind::Spin(Duration::from_micros(us)), Kind::Get, Kind::Put];
             let mix = UdpMix(kinds.into_iter().zip(weights).collect());
             prop_assert_eq!(mix.to_string().parse(), Ok(mix));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_named() {
+    fn invalid_mixes_are_rejected_with_the_cause() {
         let error = |text: &str| text.parse::<UdpMix>().unwrap_err().to_string();
         for (text, named) in [
             ("", "KIND=NUMBER"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn long_work_is_of_a_class_of_its_own() {
+    fn longer_work_has_its_own_class() {
         let mix: UdpMix = "5us=99.5,get=1,100us=0.5".parse().unwrap();
         assert_eq!([0, 1, 2].map(|at| mix.class(Class(at))), [0, 0, 1]);
     }

@@ -1,4 +1,4 @@
-//! `wave load`: puts a load on a server, and tells how it bears it.
+//! `wave load`: puts a load on a server and measures it.
 
 mod grpc;
 mod udp;
@@ -18,7 +18,7 @@ use wave_lab::terminal::note;
 use wave_report::number::micros;
 use wave_workloads::point::{ClassLatency, GeneratorLag};
 
-/// What kind of load.
+/// Kind of load.
 #[derive(Args, Debug)]
 pub struct LoadArgs {
     #[command(subcommand)]
@@ -29,11 +29,10 @@ pub struct LoadArgs {
 enum What {
     /// Calls of a gRPC server.
     Grpc(grpc::GrpcArgs),
-    /// Requests in datagrams to an agent (`wave agent --udp`).
+    /// Send requests in datagrams to an agent (`wave agent --udp`).
     Udp(udp::UdpArgs),
 }
 
-/// Loads.
 pub fn execute(args: &LoadArgs) -> ExitCode {
     let done = match &args.what {
         What::Grpc(args) => grpc::execute(args),
@@ -55,17 +54,17 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
-    rate.ok_or_else(|| "expected a number a second, 0.001 (above 0) to 1000000000".to_owned())
+    rate.ok_or_else(|| "expected a number per second, 0.001 (above 0) to 1000000000".to_owned())
 }
 
-/// Runs a load on a thread of its own, and shows how far it is: it takes about `whole`.
+/// Runs a load on another thread and shows its progress; `whole` is its expected duration.
 fn under_way<T: Send + 'static>(
     what: &str,
     whole: Duration,
     quiet: bool,
     load: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    // A bar moves on by the second; where there is none, one line says it.
+    // A bar that advances each second, or one line without a terminal.
     let progress = match std::io::stderr().is_terminal() {
         true => Progress::new(whole.as_secs_f64().ceil() as u64, quiet),
         false => Progress::open_ended(quiet),
@@ -83,7 +82,7 @@ fn under_way<T: Send + 'static>(
     generator.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Whether the generator was an open loop.
+/// Fails if the generator did not keep up with its open loop.
 fn measured(generator: &GeneratorLag) -> Result<(), Failure> {
     if generator.valid {
         return Ok(());
@@ -108,7 +107,7 @@ fn latencies(classes: &[ClassLatency]) -> comfy_table::Table {
     table
 }
 
-/// How late the generator was, in a sentence about `one` of what it sends.
+/// A sentence about the generator's lag; `one` names a request.
 fn lag(one: &str, lag: &GeneratorLag) -> String {
     format!(
         "Latency counts from when {one} was due. The generator's own lag: p50 {} us, p99 {} us, longest {} us",

@@ -12,74 +12,73 @@ use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
 
 use super::{lag, latencies, measured, rate, seconds, under_way};
 
-/// Whom to ask, how often, and what.
+/// Target, rate and mix of requests.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Sends requests in datagrams to an agent before `wave serve kv --offload`. The loop is open: requests are due at
-random times (Poisson), and are sent then whatever became of those before; latency counts from when one was
-due, with all its tries. A server that stops for half a second shows in every request of that half second.
+random times (Poisson) and are sent on time, independent of earlier ones. Latency counts from the due time and
+includes all tries. A server that stops for half a second delays every request of that half second.
 
-A request without an answer is sent again, under the same number: a front that has it answers from what it
-keeps. PUTs are not idempotent: each sets a key of its own, and none is executed twice, whoever is killed
-meanwhile (`wave serve kv --log-writes` shows it). docs/guide/udp.md
+An unanswered request is sent again under the same id: the front answers a known id from its kept reply.
+PUTs are not idempotent: each sets its own key, and none executes twice, even if the agent or the host is
+killed (`wave serve kv --log-writes` shows it). docs/guide/udp.md
 
 Examples:
   wave load udp --target 127.0.0.1:50052 --rate 10000
   wave load udp --target 127.0.0.1:50052 --rate 5000 --mix 5us=99.5,100us=0.5       a bimodal service time
   wave load udp --target 127.0.0.1:50052 --rate 2000 --mix get=9,put=1 --json
 
-Exit codes: 0 it was measured; 1 the generator fell behind, a reply was wrong, or no request ended with OK; 2 bad
-arguments; 3 the front does not answer, or the CPU cannot be had."
+Exit codes: 0 measured; 1 the generator fell behind, a reply was wrong, or no request ended with OK; 2 bad
+arguments; 3 the front does not answer, or the CPU is not available."
 )]
 pub(super) struct UdpArgs {
-    /// The front's host and port.
+    /// Host and port of the front.
     #[arg(long, value_name = "ADDR")]
     target: String,
-    /// Requests a second.
+    /// Requests per second.
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: f64,
-    /// For how long.
+    /// Duration of the measurement, in seconds.
     #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
     seconds: Duration,
-    /// For how long before that, uncounted.
+    /// Duration of the warm-up before it, in seconds.
     #[arg(long, value_name = "N", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
-    /// How long answers are waited for after the last request.
+    /// Time to wait for answers after the last request, in seconds.
     #[arg(long, value_name = "N", default_value = "5", value_parser = seconds)]
     drain: Duration,
-    /// Kinds of requests and how often each occurs: get, put, echo, or a time that a worker works for, such as 5us.
+    /// Kinds of requests with their weights: get, put, echo, or a time of work such as 5us.
     #[arg(long, value_name = "KIND=N,..", default_value = "get=1")]
     mix: UdpMix,
-    /// From one try of a request to the next; 0: each is sent once.
+    /// Interval between tries of a request; 0 sends each request once.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=60_000))]
     retry_ms: u32,
-    /// Sockets, which the front takes for as many clients. Each has at most 1,000 requests under way.
+    /// Number of sockets. The front sees each as a client; each has at most 1,000 requests under way.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
     sockets: u16,
-    /// Keys are drawn from so many, which the server has.
+    /// Number of keys to draw from; the server must have them.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     keys: u64,
-    /// Bytes of an echo, and of a value that is put.
+    /// Size of echoes and of PUT values, in bytes.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=60_000))]
     value_bytes: u32,
-    /// Of times, kinds, keys and request numbers: the same number is the same load.
+    /// Seed of times, kinds, keys and ids: the same seed gives the same load.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=1 << 20))]
     seed: u64,
-    /// The CPU to generate from [default: any].
+    /// CPU of the load generator [default: any].
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// Loads.
 pub(super) fn execute(args: &UdpArgs) -> Result<(), Failure> {
     let outcome = load(args)?;
-    // Whoever reads this may have stopped.
+    // The reader of a pipe may have left.
     let _ = show(args, &outcome);
     let Outcome { point, ends, .. } = &outcome;
     if ends.wrong > 0 {
@@ -153,15 +152,11 @@ fn show(args: &UdpArgs, outcome: &Outcome) -> std::io::Result<()> {
         short(point.achieved_per_second),
         told(ends, point.refused)
     )?;
-    writeln!(
-        out,
-        "Requests open at the host, as replies say: {} in the mean",
-        short(*open_at_host)
-    )?;
+    writeln!(out, "Open requests at the host, from replies: {} on average", short(*open_at_host))?;
     writeln!(out, "{}", lag("a request", &point.generator))
 }
 
-/// How the requests ended.
+/// Outcomes of the requests, as text.
 fn told(ends: &Ends, never_sent: u64) -> String {
     let executed = ends.executed.iter().map(|(name, count)| format!("{name} {count}"));
     let refused = ends.refused.iter().map(|(name, count)| format!("refused {name} {count}"));
@@ -170,7 +165,7 @@ fn told(ends: &Ends, never_sent: u64) -> String {
         ("lost", ends.lost),
         ("never sent", never_sent),
         ("wrong", ends.wrong),
-        ("tries beyond the first", ends.retries),
+        ("retries", ends.retries),
     ];
     let others = others.into_iter().filter(|(_, count)| *count > 0);
     let others = others.map(|(name, count)| format!("{name} {count}"));

@@ -1,4 +1,4 @@
-//! Requests that are executed, sent again, or refused.
+//! Requests that are executed, retried or refused.
 
 use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,7 +26,7 @@ fn requests_are_executed_and_answered() {
 }
 
 #[test]
-fn the_largest_messages_pass_and_larger_replies_are_named() {
+fn largest_message_passes_and_oversized_reply_is_reported() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     let large = vec![3; MESSAGE_MAX];
@@ -42,7 +42,7 @@ fn the_largest_messages_pass_and_larger_replies_are_named() {
 }
 
 #[test]
-fn a_status_comes_back_with_its_text_and_a_class_is_capped() {
+fn error_text_is_returned_and_class_is_capped() {
     let fixture = Fixture::new();
     let mut client = fixture.client();
     let fail = Call { method: FAIL, message: "\u{5}no ☺".as_bytes(), ..Call::default() };
@@ -55,7 +55,7 @@ fn a_status_comes_back_with_its_text_and_a_class_is_capped() {
 }
 
 #[test]
-fn a_retry_is_answered_from_what_is_kept() {
+fn retry_is_answered_from_the_kept_reply() {
     let fixture = Fixture::new();
     let raw = fixture.raw();
     let header = raw.header(ECHO, 100);
@@ -71,14 +71,14 @@ fn a_retry_is_answered_from_what_is_kept() {
 }
 
 #[test]
-fn a_retry_of_an_open_request_waits_for_its_one_reply() {
+fn retries_of_an_open_request_are_dropped_and_answered_once() {
     let fixture = Fixture::new();
     let raw = fixture.raw();
     let header = raw.header(WAIT, 7);
     for _ in 0..5 {
         raw.send(header, b"wait");
     }
-    // Behind the five: the front has judged them by then.
+    // Its reply shows that the front has judged all five.
     let behind = raw.header(ECHO, 8);
     raw.send(behind, b"");
     assert_eq!(raw.reply().0.id, 8);
@@ -90,7 +90,7 @@ fn a_retry_of_an_open_request_waits_for_its_one_reply() {
 }
 
 #[test]
-fn refusals_have_a_reason_and_are_final_for_what_is_not_idempotent() {
+fn refusal_is_final_unless_the_request_is_idempotent() {
     let mut fixture = Fixture::without_host();
     let raw = fixture.raw();
     let refused = |flags, id| {
@@ -103,7 +103,7 @@ fn refusals_have_a_reason_and_are_final_for_what_is_not_idempotent() {
     assert_eq!(refused(IDEMPOTENT, 2), (Status::UNAVAILABLE, true));
     fixture.start_host(|options| options.workers(1));
     fixture.until_served();
-    // An earlier try of it may have been delayed: it must not be executed after its client was told no.
+    // A delayed earlier try must not execute after the client received a refusal.
     assert_eq!(refused(0, 1), (Status::UNAVAILABLE, true));
     assert_eq!(refused(IDEMPOTENT, 2), (Status::OK, false));
     assert_eq!(refused(0, 3), (Status::OK, false));
@@ -116,7 +116,7 @@ fn refusals_have_a_reason_and_are_final_for_what_is_not_idempotent() {
 }
 
 #[test]
-fn requests_that_a_lost_host_had_are_of_unknown_outcome() {
+fn open_requests_of_a_lost_host_have_an_unknown_outcome() {
     let mut fixture = Fixture::new();
     let raw = fixture.raw();
     raw.send(raw.header(WAIT, 1), b"");
@@ -126,7 +126,7 @@ fn requests_that_a_lost_host_had_are_of_unknown_outcome() {
         std::thread::sleep(Duration::from_millis(1));
     }
     fixture.seen.may_end.store(true, SeqCst);
-    // Both handlers may still end: then their replies come before the host is lost.
+    // Both handlers may still finish, with replies before the host is lost.
     fixture.stop_host();
     let mut ended: Vec<_> = (0..2).map(|_| raw.reply().0).map(|it| (it.id, it.status)).collect();
     ended.sort_unstable();
@@ -141,7 +141,7 @@ fn requests_that_a_lost_host_had_are_of_unknown_outcome() {
 
 /// The client in Python: a call of each kind of outcome.
 #[test]
-fn the_client_in_python_calls_and_is_refused() {
+fn python_client_calls_and_reports_refusals() {
     let fixture = Fixture::new();
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/udp");
     let program = r#"

@@ -1,4 +1,4 @@
-//! A host with a handful of methods, and a front before it.
+//! A host with six methods, and a front before it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use wave_udp_client::wire::{Header, IDEMPOTENT, REPLY};
 use wave_udp_client::{Call, CallError, Client};
 use wave_user::rpc::{self, Methods, Options, Server};
 
-/// The order in which the host registers them.
+/// Method numbers, in registration order.
 pub const ECHO: u16 = 0;
 pub const CHAT: u16 = 1;
 pub const WAIT: u16 = 2;
@@ -24,10 +24,10 @@ pub const FAIL: u16 = 3;
 pub const REPEAT: u16 = 4;
 pub const CLASS: u16 = 5;
 
-/// Long enough for any machine: a test that waits so long has failed.
+/// Long enough for any machine; a test that waits longer has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What handlers saw, and what those of [`WAIT`] wait for.
+/// Number of handlers that began, and the flag that [`WAIT`] waits for.
 #[derive(Default)]
 pub struct Seen {
     pub begun: AtomicU64,
@@ -79,7 +79,7 @@ impl Fixture {
         self.server = None;
     }
 
-    /// Until the front has found the host.
+    /// Waits until the front has found the host.
     pub fn until_served(&self) {
         let mut client = self.client();
         while let Err(error) = client.call(echo(b"there?", true)) {
@@ -101,7 +101,7 @@ impl Fixture {
         self.seen.begun.load(SeqCst)
     }
 
-    /// Ends the front; what became of datagrams.
+    /// Ends the front and returns its counts.
     pub fn leave(mut self) -> Counts {
         self.seen.may_end.store(true, SeqCst);
         self.ender.end();
@@ -119,7 +119,7 @@ impl Drop for Fixture {
     }
 }
 
-/// A front of this test.
+/// Options of a front under test.
 pub fn options(host: &std::path::Path, address: SocketAddr) -> UdpOptions {
     UdpOptions {
         host: host.to_owned(),
@@ -135,7 +135,7 @@ pub fn echo(message: &[u8], idempotent: bool) -> Call<'_> {
     Call { method: ECHO, message, idempotent, ..Call::default() }
 }
 
-/// Sets the flag when it is dropped, also by a failed assertion: so that the threads of a scope end.
+/// Sets the flag on drop, also after a failed assertion, so that the threads of a scope end.
 pub struct SetAtEnd<'a>(pub &'a AtomicBool);
 
 impl Drop for SetAtEnd<'_> {
@@ -144,7 +144,7 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// A socket that keeps no rules.
+/// A socket that sends arbitrary headers.
 pub struct Raw {
     pub socket: UdpSocket,
     incarnation: u64,
@@ -163,7 +163,7 @@ impl Raw {
         raw
     }
 
-    /// The header of a request, with what the front said.
+    /// A request header with the incarnation and cookie of this socket.
     pub fn header(&self, method: u16, id: u64) -> Header {
         let Raw { incarnation, cookie, .. } = *self;
         Header { method, id, incarnation, cookie, ..Header::default() }
@@ -173,7 +173,6 @@ impl Raw {
         self.socket.send(&[&header.encode()[..], message].concat()).unwrap();
     }
 
-    /// The next reply.
     pub fn reply(&self) -> (Header, Vec<u8>) {
         let mut buffer = vec![0; 1 << 16];
         let bytes = self.socket.recv(&mut buffer).expect("a reply comes");

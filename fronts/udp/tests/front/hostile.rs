@@ -1,4 +1,4 @@
-//! Senders that mean harm.
+//! Hostile senders.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -9,7 +9,7 @@ use wave_udp_client::wire::{HEADER_BYTES, Header, IDEMPOTENT, REPLY, Status};
 use crate::fixture::{ECHO, Fixture, SetAtEnd, echo};
 
 #[test]
-fn bad_datagrams_are_counted_by_cause_and_others_are_served() {
+fn bad_datagrams_are_counted_by_cause_and_good_ones_are_served() {
     let fixture = Fixture::new();
     let raw = fixture.raw();
     let good = raw.header(ECHO, 1).encode();
@@ -24,7 +24,7 @@ fn bad_datagrams_are_counted_by_cause_and_others_are_served() {
         (changed(0, b'x'), Fate::Magic),
         (changed(3, REPLY), Fate::Reply),
         (changed(2, 9), Fate::Version),
-        // Somebody else's cookie, and another incarnation.
+        // A wrong cookie, and a wrong incarnation.
         (changed(24, good[24] ^ 1), Fate::Unknown),
         (changed(16, good[16] ^ 1), Fate::Unknown),
     ];
@@ -46,7 +46,7 @@ fn bad_datagrams_are_counted_by_cause_and_others_are_served() {
 
 /// A stranger who forges another's address does not see the cookie.
 #[test]
-fn another_senders_cookie_is_worth_nothing() {
+fn cookie_of_another_sender_is_rejected() {
     let fixture = Fixture::new();
     let (mine, theirs) = (fixture.raw(), fixture.raw());
     theirs.send(mine.header(ECHO, 5), b"stolen");
@@ -56,9 +56,9 @@ fn another_senders_cookie_is_worth_nothing() {
     assert_eq!(fixture.begun(), 0);
 }
 
-/// One sender fills what it may have; another one is served all the same.
+/// One sender fills its share of the room; another sender is still served.
 #[test]
-fn a_sender_that_floods_leaves_room_for_others() {
+fn flooding_sender_leaves_room_for_others() {
     const GOOD_CALLS: usize = 200;
     let fixture = Fixture::with(|options| {
         let mut options = options.workers(1);

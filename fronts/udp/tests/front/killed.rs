@@ -1,4 +1,4 @@
-//! Host and front as processes that are killed under load, at any moment: clients go on, and nothing is executed twice.
+//! Host and front as processes, killed under load: clients continue, and no request executes twice.
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
@@ -25,7 +25,7 @@ const ADDRESS: &str = "WAVE_TEST_ADDRESS";
 const KILLS: u32 = 10;
 const CLIENTS: u64 = 4;
 
-/// What a host's process runs: it writes down each request that it executes. By itself it does nothing.
+/// Main of the host's process: logs each executed request. Does nothing when run as a test.
 #[test]
 fn host_process() {
     let (Some(socket), Some(ledger)) = (std::env::var_os(SOCKET), std::env::var_os(LEDGER)) else {
@@ -44,7 +44,7 @@ fn host_process() {
     Server::start(options, Methods::new().unary("/test.Ledger/Add", add)).unwrap().wait();
 }
 
-/// What an agent's process runs.
+/// Main of the agent's process.
 #[test]
 fn front_process() {
     let (Some(socket), Ok(address)) = (std::env::var_os(SOCKET), std::env::var(ADDRESS)) else {
@@ -54,7 +54,7 @@ fn front_process() {
     serve(&mut UdpFront::new(options, Instant::now()).unwrap());
 }
 
-/// A process of this test's own program, killed when it is dropped.
+/// A process of this test binary, killed on drop.
 struct Process(Child);
 
 impl Process {
@@ -73,7 +73,7 @@ impl Drop for Process {
     }
 }
 
-/// What became of requests.
+/// Number of requests by outcome.
 #[derive(Default)]
 struct Results {
     done: AtomicU64,
@@ -92,7 +92,7 @@ fn client(number: u64, address: SocketAddr, is_over: &AtomicBool, results: &Resu
                 assert_eq!((reply.status, reply.message), (Ended::OK, line.into_bytes()));
                 results.done.fetch_add(1, SeqCst);
             }
-            // It was not executed, so it may be asked for again, as something new.
+            // Not executed, so the same line may be sent as a new request.
             Err(CallError::Refused { .. }) => {
                 results.refused.fetch_add(1, SeqCst);
                 asked -= 1;
@@ -108,7 +108,7 @@ fn client(number: u64, address: SocketAddr, is_over: &AtomicBool, results: &Resu
 }
 
 #[test]
-fn nothing_is_executed_twice_when_host_and_front_are_killed() {
+fn requests_execute_at_most_once_when_host_and_front_are_killed() {
     let folder = tempfile::tempdir().unwrap();
     let [socket, ledger] = ["host", "ledger"].map(|name| folder.path().join(name));
     std::fs::write(&ledger, "").unwrap();
@@ -119,7 +119,7 @@ fn nothing_is_executed_twice_when_host_and_front_are_killed() {
     let start_front = || Process::start("killed::front_process", &front);
     let (mut host, mut front) = (start_host(), start_front());
     let (is_over, results) = (AtomicBool::new(false), Results::default());
-    // After a kill some more are done before the next one.
+    // Between two kills, wait for more finished requests.
     let more_are_done = || {
         let (before, since) = (results.done.load(SeqCst), Instant::now());
         while results.done.load(SeqCst) < before + 20 {
