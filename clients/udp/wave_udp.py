@@ -47,6 +47,8 @@ class Client:
         """Returns the method's status (a gRPC code) and its reply."""
         if HEADER.size + len(message) > DATAGRAM_MAX:
             raise ValueError("the message does not fit a datagram")
+        if not (0 <= method < 1 << 16 and 0 <= class_ < 1 << 8 and 0 <= work_ns < 1 << 32):
+            raise ValueError("method, class_ or work_ns is out of range")
         self.id += 1
         # The same in all tries: a later agent then knows that an earlier one may have executed the request.
         incarnation, cookie = self.incarnation, self.cookie
@@ -63,7 +65,7 @@ class Client:
             answer = self._answer(min(time.monotonic() + retry_s, end))
             if answer is None:
                 if time.monotonic() >= end:
-                    raise NoAnswer()
+                    raise NoAnswer(f"no answer within {self.patience_s} s")
                 retry_s = min(2 * retry_s, 1.0)
                 continue
             flags_of, status, new_incarnation, new_cookie, reply = answer
@@ -74,7 +76,7 @@ class Client:
                 self.incarnation, self.cookie = new_incarnation, new_cookie
                 incarnation, cookie = new_incarnation, new_cookie
             if status == OUTCOME_UNKNOWN:
-                raise OutcomeUnknown()
+                raise OutcomeUnknown("the agent or the host ended meanwhile")
             if status == CHALLENGE:
                 continue
             if flags_of & REFUSED:

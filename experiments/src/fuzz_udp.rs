@@ -53,6 +53,8 @@ pub struct Plan {
 /// Results of a flood.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
+    /// Rounds of all kinds of chunks.
+    pub rounds: u64,
     /// Sent datagrams by kind.
     pub sent: Sent,
     /// Number of times that the agent ended on its own.
@@ -155,6 +157,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
         value_bytes: 64,
         retry: Some(RETRY),
         seed: plan.seed & 0xffff,
+        run: 0,
     };
     let mut good = Generator::connect(&settings).map_err(Failure::cannot)?;
     // Warm up: the host attaches, and the agent allocates the memory that a quiet client needs.
@@ -175,6 +178,7 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
     let mut found = Found { rss_growth_bytes_max: RSS_GROWTH_BYTES_MAX, ..Found::default() };
     let per_round = (plan.per_second * CHUNK.as_secs_f64()).max(1.0) as u64;
     let rounds = plan.datagrams.div_ceil(per_round);
+    found.rounds = rounds;
     let mut p99_ns: [Vec<f64>; 3] = Default::default();
     let [alone, flooded_elsewhere, flooded] = &mut p99_ns;
     let progress = Progress::new(rounds, quiet);

@@ -1,7 +1,7 @@
 //! A load in datagrams, for an agent's front (`wave agent --udp`) before a server of the services in `proto/`.
 //!
 //! An open loop, like [`crate::grpc::load`]: each request is sent when it is due, independent of earlier ones, and latency counts
-//! from the due time, including all tries. An unanswered request is sent again under the same id. A non-idempotent request that is
+//! from the due time, including all tries. An unanswered request is sent again under the same id. A request that is
 //! refused for lack of a host is sent again under a new id. A request without an answer at the end is lost.
 //! PUTs are not idempotent: each sets its own key, so the store's log of writes shows double execution.
 
@@ -78,6 +78,8 @@ pub struct Settings {
     pub retry: Option<Duration>,
     /// Seed of times, kinds, keys and ids.
     pub seed: u64,
+    /// Number of the run, below 2^22: PUTs of another one have other keys.
+    pub run: u64,
 }
 
 /// Outcomes of the requests that were due after the warm-up.
@@ -111,6 +113,8 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     request: Request,
+    /// The front refused the last try, as it has no host.
+    was_refused: bool,
     incarnation: u64,
     cookie: u64,
 }
@@ -212,7 +216,7 @@ impl Generator {
             std::thread::yield_now();
         }
         let client = &mut self.client;
-        client.ends.lost = client.give_up(|request| self.recorder.counts(request.intended_ns));
+        client.give_up(|request| self.recorder.counts(request.intended_ns));
         let open_at_host = client.open_sum as f64 / client.replies.max(1) as f64;
         let ends = std::mem::take(&mut client.ends);
         let point = Point::new(&report, &self.recorder.collect());
@@ -255,7 +259,8 @@ impl Sender {
     fn renew(&mut self, id: u64, due_ns: u64) {
         let Some(Pending { request, .. }) = self.pending.remove(&id) else { return };
         let Sender { incarnation, cookie, next, .. } = *self;
-        self.pending.insert(next, Pending { request, incarnation, cookie });
+        let pending = Pending { request, was_refused: true, incarnation, cookie };
+        self.pending.insert(next, pending);
         self.retries.push_back((due_ns, next));
         self.next += 1;
     }
@@ -287,15 +292,22 @@ impl Client {
         self.senders.iter().map(|sender| sender.pending.len()).sum()
     }
 
-    /// Forgets pending requests. Returns how many of them count.
-    fn give_up(&mut self, counts: impl Fn(&Request) -> bool) -> u64 {
-        let mut lost = 0;
-        for sender in &mut self.senders {
-            lost += sender.pending.values().filter(|pending| counts(&pending.request)).count();
+    /// Forgets pending requests: those that count are lost, or refused if the last try was.
+    fn give_up(&mut self, counts: impl Fn(&Request) -> bool) {
+        let Client { senders, ends, .. } = self;
+        for sender in senders {
+            for pending in sender.pending.values().filter(|pending| counts(&pending.request)) {
+                match pending.was_refused {
+                    true => {
+                        let name = Status::UNAVAILABLE.name().to_owned();
+                        *ends.refused.entry(name).or_default() += 1;
+                    }
+                    false => ends.lost += 1,
+                }
+            }
             sender.pending.clear();
             sender.retries.clear();
         }
-        lost as u64
     }
 
     fn submit(&mut self, request: Request) -> Result<(), Refused> {
@@ -310,7 +322,8 @@ impl Client {
         let id = sender.next;
         sender.next += 1;
         let (incarnation, cookie) = (sender.incarnation, sender.cookie);
-        sender.pending.insert(id, Pending { request, incarnation, cookie });
+        let pending = Pending { request, was_refused: false, incarnation, cookie };
+        sender.pending.insert(id, pending);
         self.send(at, id, request.intended_ns.max(monotonic_ns()));
         Ok(())
     }
@@ -318,10 +331,9 @@ impl Client {
     /// Sends a pending request and schedules its retry.
     fn send(&mut self, at: usize, id: u64, now_ns: u64) {
         let sender = &mut self.senders[at];
-        let Some(Pending { request, incarnation, cookie }) = sender.pending.get(&id).copied()
-        else {
-            return;
-        };
+        let Some(pending) = sender.pending.get_mut(&id) else { return };
+        pending.was_refused = false;
+        let Pending { request, incarnation, cookie, .. } = *pending;
         let kind = self.mix.0[usize::from(request.class.0)].0;
         let header = Header {
             flags: if kind.is_idempotent() { IDEMPOTENT } else { 0 },
@@ -387,16 +399,14 @@ impl Client {
             }
             return;
         }
-        if let Some(retry) = self.settings.retry.filter(|_| status == Status::UNAVAILABLE) {
-            // The next try may find a host.
-            if kind.is_idempotent() {
-                return;
-            }
-            // A refusal is final for this id, so the next try has a new one.
-            if header.has(REFUSED) {
-                sender.renew(header.id, end_ns + retry.as_nanos() as u64);
-                return;
-            }
+        let may_go_on = kind.is_idempotent() || header.has(REFUSED);
+        if let Some(retry) = self.settings.retry
+            && status == Status::UNAVAILABLE
+            && may_go_on
+        {
+            // The next try may find a host. It has a new id: a refusal may be final, and the front's window moves on.
+            sender.renew(header.id, end_ns + retry.as_nanos() as u64);
+            return;
         }
         sender.pending.remove(&header.id);
         let name = || status.name().to_owned();

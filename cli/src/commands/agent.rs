@@ -33,8 +33,26 @@ pub struct AgentCommand {
     agent: Fronts,
 }
 
+/// Options of the front for gRPC, which one for datagrams does not have. TLS above all: whoever asks for it must get it.
+const OF_GRPC: [&str; 12] = [
+    "connection_cpus",
+    "notes",
+    "tls_cert",
+    "tls_key",
+    "message_kib",
+    "header_kib",
+    "connections",
+    "streams",
+    "held_mib",
+    "keepalive_s",
+    "idle_s",
+    "drain_s",
+];
+
 /// An agent, and what it takes requests by.
 #[derive(Args, Clone, Debug)]
+#[command(mut_arg("udp", |udp| udp.conflicts_with_all(OF_GRPC)))]
+#[command(mut_arg("udp_public", |public| public.conflicts_with("listen")))]
 struct Fronts {
     #[command(flatten)]
     grpc: FrontArgs,

@@ -118,7 +118,7 @@ fn text(found: &Found) -> String {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     let mut table = table(&["what", "found"]);
     let rows = [
-        ("datagrams", sent.all().to_string()),
+        ("datagrams, rounds", format!("{}, {}", sent.all(), found.rounds)),
         ("valid, mutated, random", format!("{}, {}, {}", sent.valid, sent.mutated, sent.random)),
         ("not taken by the kernel", sent.refused_by_the_kernel.to_string()),
         ("crashes of the agent", found.crashes.to_string()),
@@ -142,5 +142,11 @@ fn text(found: &Found) -> String {
     for (what, found) in rows {
         table.add_row([what.to_owned(), found]);
     }
-    table.to_string()
+    let verdict = match found.failed()[..] {
+        [] => "Passed: no crash, no failed request, memory within its bound",
+        _ => "Failed: see below",
+    };
+    format!(
+        "{table}\n{verdict}. The p99s are no verdict: few rounds or a busy machine make them noise"
+    )
 }

@@ -135,6 +135,17 @@ mod tests {
         refused.expect_err("this is to be refused").to_string()
     }
 
+    /// Found by a new user: `--tls-cert` beside `--udp` was ignored.
+    #[test]
+    fn options_of_grpc_are_refused_beside_udp() {
+        for more in ["--tls-cert c --tls-key k", "--message-kib 8", "--drain-s 1", "--streams 2"] {
+            let line = format!("wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052 {more}");
+            assert!(refusal(&line).contains("cannot be used with"), "{more}");
+        }
+        let line = "wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051 --udp-public";
+        assert!(refusal(line).contains("cannot be used with"));
+    }
+
     #[test]
     fn the_commands_fit_together() {
         Wave::command().debug_assert();

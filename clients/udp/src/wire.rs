@@ -13,7 +13,8 @@
 //!      32  u32  in a request: expected work in nanoseconds, 0 if unknown;
 //!               in a reply: number of open requests at the host
 //! ```
-//! All integers are little-endian. A reply repeats the class, method and id of its request.
+//! All integers are little-endian. A reply repeats the class, method and id of its request, except that to an unknown version, whose
+//! header is unknown: it has id 0 and the status UNIMPLEMENTED.
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 36;
@@ -27,7 +28,7 @@ pub const MAGIC: u16 = 0x7657;
 pub const VERSION: u8 = 1;
 /// Flag: executing the request twice is harmless.
 pub const IDEMPOTENT: u8 = 0x01;
-/// Flag of a reply: no worker received the request, and none will.
+/// Flag of a reply: no worker received this try. Unless the request is idempotent, none will receive another one.
 pub const REFUSED: u8 = 0x40;
 /// Flag: the datagram is a reply.
 pub const REPLY: u8 = 0x80;

@@ -75,7 +75,7 @@ impl Door {
             // The refusal could not be remembered, and an earlier try may still arrive.
             Err(Unknown::Full) if !header.has(IDEMPOTENT) => return self.drop(Counted::Senders),
             Err(Unknown::Full) => {
-                return self.answer(&header, Counted::Senders, Status::RESOURCE_EXHAUSTED);
+                return self.answer(&header, Counted::Senders, Refusal::SENDERS);
             }
         };
         match self.senders.fate(sender, header.id) {
@@ -100,20 +100,22 @@ impl Door {
         sender: SenderId,
         header: &Header,
         counted: Counted,
-        status: Status,
+        why: Refusal,
     ) -> Verdict<'static> {
         if !header.has(IDEMPOTENT) {
+            let Refusal(status, text) = why;
+            let message = Bytes::from_static(text.as_bytes());
             self.senders.begin(sender, header.id);
-            let ended = Ended { is_refused: true, status, message: Bytes::new() };
-            self.senders.end(sender, header.id, ended);
+            self.senders.end(sender, header.id, Ended { is_refused: true, status, message });
         }
-        self.answer(header, counted, status)
+        self.answer(header, counted, why)
     }
 
-    /// Refuses a request without remembering it.
-    fn answer(&mut self, header: &Header, counted: Counted, status: Status) -> Verdict<'static> {
+    /// Refuses a request without remembering it. Its sender has returned a cookie, so the reply may be longer than the request.
+    fn answer(&mut self, header: &Header, counted: Counted, why: Refusal) -> Verdict<'static> {
+        let Refusal(status, text) = why;
         self.counts.add(counted);
-        Verdict::Answer(refusal(header, status), Bytes::new())
+        Verdict::Answer(refusal(header, status), Bytes::from_static(text.as_bytes()))
     }
 
     fn drop(&mut self, counted: Counted) -> Verdict<'static> {
@@ -140,6 +142,22 @@ impl Door {
         };
         Verdict::Answer(Header { incarnation, cookie, ..answer }, Bytes::new())
     }
+}
+
+/// Reason for a refusal: a status and a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal(pub Status, pub &'static str);
+
+impl Refusal {
+    /// No host is attached.
+    pub const HOST: Refusal = Refusal(Status::UNAVAILABLE, "no host is attached");
+    /// The host has no such method, or it streams.
+    pub const METHOD: Refusal =
+        Refusal(Status::UNIMPLEMENTED, "the host has no unary method of this number");
+    /// The host takes no more requests, or none of this sender.
+    pub const BUSY: Refusal = Refusal(Status::RESOURCE_EXHAUSTED, "too many requests are open");
+    /// The front remembers no more senders.
+    pub const SENDERS: Refusal = Refusal(Status::RESOURCE_EXHAUSTED, "too many senders");
 }
 
 /// The header of a reply to a request.

@@ -27,7 +27,7 @@ use wave_rpc::steer;
 use wave_udp_client::wire::{Header, IDEMPOTENT, MESSAGE_MAX, Status};
 
 use crate::counts::{Counts, Fate};
-use crate::door::{Door, Verdict, reply};
+use crate::door::{Door, Refusal, Verdict, reply};
 use crate::senders::{Ended, SenderId};
 use crate::socket::{Datagram, Socket, Took};
 
@@ -136,6 +136,8 @@ pub struct UdpFront {
     has_more: bool,
     parks: bool,
     said: (Nanos, u64),
+    /// Time of the last message about an error of the socket.
+    failed: Option<Nanos>,
     options: UdpOptions,
     start: Instant,
     /// Why the steering policy does not fit the host.
@@ -178,6 +180,7 @@ impl UdpFront {
             has_more: false,
             parks: false,
             said: (Nanos(0), 0),
+            failed: None,
             options,
             start,
             unfit: None,
@@ -319,7 +322,11 @@ impl UdpFront {
             self.socket.push(to, Header { work: open, ..header }.encode(), &message);
         }
         received.unwrap_or_else(|error| {
-            say!("wave agent: datagrams: {error}");
+            // It may be the same in every turn.
+            if self.failed.is_none_or(|at| now.since(at) >= SAY_EVERY) {
+                self.failed = Some(now);
+                say!("wave agent: cannot receive datagrams: {error}");
+            }
             Took::Nothing
         })
     }
@@ -394,18 +401,18 @@ fn begin(
     message: &[u8],
 ) -> Verdict<'static> {
     let Some(host) = host.filter(|host| host.dispatch.is_ready()) else {
-        return door.refuse(sender, header, Fate::Host, Status::UNAVAILABLE);
+        return door.refuse(sender, header, Fate::Host, Refusal::HOST);
     };
     let method = host.methods.get(usize::from(header.method));
     let Some(method) = method.filter(|method| !method.client_streams && !method.server_streams)
     else {
-        return door.refuse(sender, header, Fate::Method, Status::UNIMPLEMENTED);
+        return door.refuse(sender, header, Fate::Method, Refusal::METHOD);
     };
     // A sender holds no more requests than remain free; all senders of one IP address hold no more than three times as many.
     let left = (host.open.len() as u32).saturating_sub(host.dispatch.open());
     let [of_sender, of_address] = door.senders.open(sender);
     if of_sender >= left || of_address >= 3 * left {
-        return door.refuse(sender, header, Fate::Busy, Status::RESOURCE_EXHAUSTED);
+        return door.refuse(sender, header, Fate::Busy, Refusal::BUSY);
     }
     let class = if header.class == 0 { method.class } else { header.class };
     let arrival = Arrival {
@@ -426,8 +433,8 @@ fn begin(
             host.open[call.id as usize] = Some(open);
             Verdict::Drop
         }
-        Err(Refused::Full) => door.refuse(sender, header, Fate::Busy, Status::RESOURCE_EXHAUSTED),
-        Err(Refused::NoHost) => door.refuse(sender, header, Fate::Host, Status::UNAVAILABLE),
+        Err(Refused::Full) => door.refuse(sender, header, Fate::Busy, Refusal::BUSY),
+        Err(Refused::NoHost) => door.refuse(sender, header, Fate::Host, Refusal::HOST),
     }
 }
 

@@ -18,6 +18,6 @@ mod socket;
 
 pub use args::{UdpArgs, execute};
 pub use counts::{Counts, Fate};
-pub use door::{Door, Verdict, is_private};
+pub use door::{Door, Refusal, Verdict, is_private};
 pub use front::{Ender, FrontError, UdpFront, UdpOptions};
 pub use senders::{Ended, KEPT_BYTES, SENDERS_MAX, SenderId, WINDOW};

@@ -216,7 +216,7 @@ impl Senders {
 
     fn is_full(&self, ip: IpAddr) -> bool {
         let of_ip = self.by_ip.get(&ip).map_or(0, |&at| self.hosts[at as usize].senders);
-        of_ip as usize >= SENDERS_MAX.saturating_sub(self.len()).max(1)
+        of_ip as usize >= SENDERS_MAX.saturating_sub(self.len())
     }
 
     /// Forgets silent senders without open requests. Their incarnations are stale from then on.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use proptest::prelude::*;
 use wave_core::clock::Nanos;
-use wave_udp::{Counts, Door, Ended, Fate, SenderId, Verdict};
+use wave_udp::{Counts, Door, Ended, Fate, Refusal, SENDERS_MAX, SenderId, Verdict};
 use wave_udp_client::wire::{HEADER_BYTES, Header, IDEMPOTENT, REFUSED, REPLY, Status};
 
 #[derive(Clone, Debug)]
@@ -196,7 +196,7 @@ impl World {
                 self.replies.push((from, reply));
             }
             Verdict::Request(sender, header, _) if self.is_full => {
-                let busy = Status::RESOURCE_EXHAUSTED;
+                let busy = Refusal::BUSY;
                 let verdict = self.door.refuse(sender, &header, Fate::Busy, busy);
                 let Verdict::Answer(reply, _) = verdict else { panic!("{verdict:?}") };
                 self.replies.push((from, reply));
@@ -261,6 +261,7 @@ proptest! {
     ) {
         let mut door = Door::new(false);
         let from = SocketAddr::from(([127, 0, 0, 1], 4711));
+        let count = datagrams.len() as u64;
         for mut bytes in datagrams {
             if named && bytes.len() >= 3 {
                 bytes[..3].copy_from_slice(&Header::default().encode()[..3]);
@@ -271,7 +272,20 @@ proptest! {
             }
             prop_assert!(!matches!(verdict, Verdict::Request(..)), "a cookie was guessed");
         }
+        prop_assert_eq!(door.counts.of(Fate::Received), count);
     }
+}
+
+/// Found by reading: an address without a sender was never refused, however many senders there were.
+#[test]
+fn senders_are_bounded_also_where_each_has_an_address_of_its_own() {
+    let mut world = World::new();
+    world.take(&Op::Crowd).unwrap();
+    assert_eq!(world.door.senders.len(), SENDERS_MAX);
+    assert!(world.door.counts.of(Fate::Senders) > 0);
+    // After ten silent seconds others find room.
+    world.take(&Op::Crowd).unwrap();
+    assert_eq!(world.door.senders.len(), SENDERS_MAX);
 }
 
 #[test]

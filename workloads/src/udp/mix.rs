@@ -81,9 +81,9 @@ impl Kind {
     }
 }
 
-/// Key of a PUT, unique under this seed.
+/// Key of a PUT, unique in its run.
 fn own_key(request: &Request, settings: &Settings) -> u64 {
-    settings.keys + (settings.seed << 40) + request.id
+    settings.keys + (settings.run << 40) + request.id
 }
 
 fn value(key: u64, settings: &Settings) -> Bytes {

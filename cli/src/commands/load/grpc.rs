@@ -12,7 +12,7 @@ use wave_workloads::grpc::load::{
     Answers, ByKind, CallSettings, Closed, Error, Generator, Open, Target,
 };
 
-use super::{lag, latencies, measured, rate, seconds, under_way};
+use super::{lag, latencies, length, measured, rate, seconds, shown, under_way};
 
 /// Whom to call, how often, and what.
 #[derive(Args, Debug)]
@@ -45,7 +45,7 @@ pub(super) struct GrpcArgs {
     #[arg(long)]
     closed: bool,
     /// For how long.
-    #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = length)]
     seconds: Duration,
     /// For how long before that, uncounted.
     #[arg(long, value_name = "N", default_value = "1", value_parser = seconds)]
@@ -99,8 +99,7 @@ enum Outcome {
 /// Loads.
 pub(super) fn execute(args: &GrpcArgs) -> Result<(), Failure> {
     let outcome = load(args)?;
-    // Whoever reads this may have stopped.
-    let _ = show(args, &outcome);
+    shown(show(args, &outcome))?;
     judge(&outcome)
 }
 

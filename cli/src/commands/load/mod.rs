@@ -52,6 +52,21 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0 to 1000000".to_owned())
 }
 
+fn length(text: &str) -> Result<Duration, String> {
+    let length = seconds(text).ok().filter(|length| *length >= Duration::from_millis(1));
+    length.ok_or_else(|| "expected seconds, 0.001 to 1000000".to_owned())
+}
+
+/// A reader who has left is no error; a result that cannot be written is one.
+fn shown(written: std::io::Result<()>) -> Result<(), Failure> {
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::Cannot(format!("cannot write the result: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     let rate = text.parse().ok().filter(|rate| (0.001..=1e9).contains(rate));
     rate.ok_or_else(|| "expected a number per second, 0.001 (above 0) to 1000000000".to_owned())

@@ -1,5 +1,6 @@
 //! `wave load udp`: requests in datagrams.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use wave_report::number::short;
 use wave_workloads::cpu;
 use wave_workloads::udp::{Ends, Error, Generator, Outcome, Settings, UdpMix};
 
-use super::{lag, latencies, measured, rate, seconds, under_way};
+use super::{lag, latencies, length, measured, rate, seconds, shown, under_way};
 
 /// Target, rate and mix of requests.
 #[derive(Args, Debug)]
@@ -39,7 +40,7 @@ pub(super) struct UdpArgs {
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: f64,
     /// Duration of the measurement, in seconds.
-    #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = length)]
     seconds: Duration,
     /// Duration of the warm-up before it, in seconds.
     #[arg(long, value_name = "N", default_value = "1", value_parser = seconds)]
@@ -78,8 +79,7 @@ pub(super) struct UdpArgs {
 
 pub(super) fn execute(args: &UdpArgs) -> Result<(), Failure> {
     let outcome = load(args)?;
-    // The reader of a pipe may have left.
-    let _ = show(args, &outcome);
+    shown(show(args, &outcome))?;
     let Outcome { point, ends, .. } = &outcome;
     if ends.wrong > 0 {
         return Err(Failure::Check(format!("{} replies were not the right ones", ends.wrong)));
@@ -99,6 +99,8 @@ fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
         value_bytes: args.value_bytes as usize,
         retry: (args.retry_ms > 0).then(|| Duration::from_millis(args.retry_ms.into())),
         seed: args.seed,
+        // Random by its hasher's keys.
+        run: RandomState::new().hash_one(args.seed) >> 42,
     };
     let (rate, cpu) = (args.rate, args.cpu);
     let [warm_up, seconds, drain] = [args.warm_up, args.seconds, args.drain];
