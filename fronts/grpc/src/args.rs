@@ -32,7 +32,7 @@ pub struct RpcArgs {
     pub connection_cpus: Option<Cpus>,
     /// Offer notes at this socket: a scheduler in another agent (`--notes-from`) then hears of each request that is handed to a thread.
     /// Not beside --attach or --device, where the scheduler is in this agent.
-    #[arg(long, value_name = "SOCKET", requires = "listen")]
+    #[arg(long, value_name = "SOCKET")]
     pub notes: Option<PathBuf>,
     /// What lies between this agent and that scheduler: shm, or a modelled link by name or cost file, which charges for it.
     #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
