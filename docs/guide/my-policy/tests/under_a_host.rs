@@ -60,15 +60,18 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Spawns threads of both classes from a thread that holds the enclave's one core meanwhile, so
-/// that all of them wait when it ends. Returns the classes in the order in which they ran.
+/// Spawns threads of both classes in turn from a thread that holds the enclave's one core meanwhile,
+/// so that all of them wait when it ends. Returns the classes in the order in which they ran.
+///
+/// An urgent thread comes first: a core that adopts a window asks anew, and the agent, which knew it
+/// to be idle by its snapshot, may answer that with whatever is ready by then.
 fn classes_in_order(enclave: &Enclave, of_each: usize) -> Vec<u16> {
     let order = Arc::new(Mutex::new(Vec::new()));
     let spawner = {
         let order = Arc::clone(&order);
         move || {
-            for class in [ORDINARY, URGENT] {
-                for _ in 0..of_each {
+            for _ in 0..of_each {
+                for class in [URGENT, ORDINARY] {
                     let order = Arc::clone(&order);
                     let body = move || order.lock().unwrap().push(wave_user::class());
                     wave_user::spawn(class, body).unwrap();
