@@ -19,7 +19,7 @@ setup:
 	@sh xtask/setup.sh
 
 build: setup
-	@echo "building $(WAVE), optimized: about seven minutes of CPU time the first time"
+	@echo "building $(WAVE), optimized: about eight minutes of CPU time the first time"
 	cargo build --release --locked --package wave
 
 # Exit code 4: other processes disturbed the run, so it has no result.

@@ -63,8 +63,9 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 /// Spawns threads of both classes in turn from a thread that holds the enclave's one core meanwhile,
 /// so that all of them wait when it ends. Returns the classes in the order in which they ran.
 ///
-/// An urgent thread comes first: a core that adopts a window asks anew, and the agent, which knew it
-/// to be idle by its snapshot, may answer that with whatever is ready by then.
+/// The first of them is urgent, because one decision may precede the others: a core that has just
+/// got an agent reports that it is idle, which the agent may already know and have answered with the
+/// spawner. The agent answers the report as well, with a thread that is ready by then.
 fn classes_in_order(enclave: &Enclave, of_each: usize) -> Vec<u16> {
     let order = Arc::new(Mutex::new(Vec::new()));
     let spawner = {
