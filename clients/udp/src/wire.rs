@@ -3,7 +3,7 @@
 //! ```text
 //! byte  0  u16  magic 0x7657 ("Wv")
 //!       2  u8   version 1
-//!       3  u8   flags: 0x01 idempotent, 0x40 refused, 0x80 reply
+//!       3  u8   flags: 0x01 idempotent, 0x02 timed, 0x40 refused, 0x80 reply
 //!       4  u8   class
 //!       5  u8   status of a reply: a gRPC code, or one of `Status`
 //!       6  u16  method: its position in the server's registration order
@@ -11,7 +11,8 @@
 //!      16  u64  incarnation of the agent; 0 if the client knows none
 //!      24  u64  cookie; 0 if the client has none
 //!      32  u32  in a request: expected work in nanoseconds, 0 if unknown;
-//!               in a reply: number of open requests at the host
+//!               in a reply: number of open requests at the host;
+//!               in a timed reply: time at the front in nanoseconds
 //! ```
 //! All integers are little-endian. A reply repeats the class, method and id of its request, except that to an unknown version, whose
 //! header is unknown: it has id 0 and the status UNIMPLEMENTED.
@@ -28,6 +29,9 @@ pub const MAGIC: u16 = 0x7657;
 pub const VERSION: u8 = 1;
 /// Flag: executing the request twice is harmless.
 pub const IDEMPOTENT: u8 = 0x01;
+/// Flag of a request: its reply should tell the request's time at the front. Flag of a reply: [`Header::work`] is that time, from
+/// the front's receipt of the request to the reply, at most [`u32::MAX`] ns. Only the reply to the try that was executed has it.
+pub const TIMED: u8 = 0x02;
 /// Flag of a reply: no worker received this try. Unless the request is idempotent, none will receive another one.
 pub const REFUSED: u8 = 0x40;
 /// Flag: the datagram is a reply.
@@ -84,7 +88,7 @@ impl Status {
 /// A header without magic and version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Any of [`IDEMPOTENT`], [`REFUSED`], [`REPLY`].
+    /// Any of [`IDEMPOTENT`], [`TIMED`], [`REFUSED`], [`REPLY`].
     pub flags: u8,
     /// Class of the request, for steering and scheduling.
     pub class: u8,
@@ -98,7 +102,7 @@ pub struct Header {
     pub incarnation: u64,
     /// Proves that the sender receives at its address.
     pub cookie: u64,
-    /// Request: expected work in ns. Reply: open requests at the host.
+    /// Request: expected work in ns. Reply: open requests at the host, or the time at the front in ns if it is [`TIMED`].
     pub work: u32,
 }
 

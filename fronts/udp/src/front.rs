@@ -24,7 +24,7 @@ use wave_links::{AnyPort, EventFd, say};
 use wave_rpc::dispatch::{Arrival, Dispatch, Event, HostGone, Refused};
 use wave_rpc::service::Method;
 use wave_rpc::steer;
-use wave_udp_client::wire::{Header, IDEMPOTENT, MESSAGE_MAX, Status};
+use wave_udp_client::wire::{Header, IDEMPOTENT, MESSAGE_MAX, Status, TIMED};
 
 use crate::counts::{Counts, Fate};
 use crate::door::{Door, Refusal, Verdict, reply};
@@ -104,6 +104,8 @@ struct Open {
     header: Header,
     /// Reply message that arrived before its status.
     message: Option<Bytes>,
+    /// Time of receipt, if the reply should tell the time at the front.
+    received: Option<Instant>,
 }
 
 /// An attached host.
@@ -429,7 +431,8 @@ fn begin(
         Ok(call) => {
             door.senders.begin(sender, header.id);
             door.counts.add(Fate::Begun);
-            let open = Open { sender, to: from, header: *header, message: None };
+            let received = header.has(TIMED).then(Instant::now);
+            let open = Open { sender, to: from, header: *header, message: None, received };
             host.open[call.id as usize] = Some(open);
             Verdict::Drop
         }
@@ -448,7 +451,7 @@ fn finish(
     message: Option<Bytes>,
 ) {
     let open = host.open.get_mut(call.id as usize).and_then(Option::take);
-    let Some(Open { sender, to, header, message: earlier }) = open else { return };
+    let Some(Open { sender, to, header, message: earlier, received }) = open else { return };
     let message = message.or(earlier).unwrap_or_default();
     let (status, message) = match message.len() {
         0..=MESSAGE_MAX => (status, message),
@@ -459,7 +462,11 @@ fn finish(
     };
     if door.senders.is_known(sender) {
         door.counts.add(Fate::Replied);
-        let header = Header { work: host.dispatch.open(), ..reply(&header, status) };
+        let mut header = Header { work: host.dispatch.open(), ..reply(&header, status) };
+        if let Some(received) = received {
+            header.flags |= TIMED;
+            header.work = u32::try_from(received.elapsed().as_nanos()).unwrap_or(u32::MAX);
+        }
         socket.push(to, header.encode(), &message);
     }
     door.senders.end(sender, header.id, Ended { is_refused: false, status, message });

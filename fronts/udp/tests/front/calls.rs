@@ -2,10 +2,10 @@
 
 use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wave_udp::Fate;
-use wave_udp_client::wire::{IDEMPOTENT, MESSAGE_MAX, REFUSED, Status};
+use wave_udp_client::wire::{Header, IDEMPOTENT, MESSAGE_MAX, REFUSED, Status, TIMED};
 use wave_udp_client::{Call, CallError};
 
 use crate::fixture::{CHAT, CLASS, ECHO, FAIL, Fixture, REPEAT, WAIT, echo};
@@ -90,11 +90,40 @@ fn retries_of_an_open_request_are_dropped_and_answered_once() {
 }
 
 #[test]
+fn timed_request_is_told_its_time_at_the_front() {
+    let fixture = Fixture::new();
+    let raw = fixture.raw();
+    let timed = Header { flags: TIMED, ..raw.header(WAIT, 7) };
+    let sent = Instant::now();
+    raw.send(timed, b"");
+    while fixture.begun() < 1 {
+        std::thread::yield_now();
+    }
+    // The front received the request before this span, and replies after it.
+    let held = Instant::now();
+    while held.elapsed() < Duration::from_millis(2) {
+        std::thread::yield_now();
+    }
+    let held = held.elapsed();
+    fixture.seen.may_end.store(true, SeqCst);
+    let (reply, _) = raw.reply();
+    let told = Duration::from_nanos(reply.work.into());
+    assert!(reply.has(TIMED), "{reply:?}");
+    assert!(held <= told && told <= sent.elapsed(), "{held:?} {told:?}");
+    // A kept reply is not the reply to this try, and an untimed request asks for no time.
+    for header in [timed, raw.header(ECHO, 8)] {
+        raw.send(header, b"");
+        let (reply, _) = raw.reply();
+        assert_eq!((reply.id, reply.has(TIMED), reply.work), (header.id, false, 0));
+    }
+}
+
+#[test]
 fn refusal_is_final_unless_the_request_is_idempotent() {
     let mut fixture = Fixture::without_host();
     let raw = fixture.raw();
     let refused = |flags, id| {
-        let header = wave_udp_client::wire::Header { flags, ..raw.header(ECHO, id) };
+        let header = Header { flags, ..raw.header(ECHO, id) };
         raw.send(header, b"x");
         let (reply, _) = raw.reply();
         (Status(reply.status), reply.has(REFUSED))
@@ -120,7 +149,7 @@ fn open_requests_of_a_lost_host_have_an_unknown_outcome() {
     let mut fixture = Fixture::new();
     let raw = fixture.raw();
     raw.send(raw.header(WAIT, 1), b"");
-    let idempotent = wave_udp_client::wire::Header { flags: IDEMPOTENT, ..raw.header(WAIT, 2) };
+    let idempotent = Header { flags: IDEMPOTENT, ..raw.header(WAIT, 2) };
     raw.send(idempotent, b"");
     while fixture.begun() < 2 {
         std::thread::sleep(Duration::from_millis(1));
