@@ -158,6 +158,8 @@ pub fn run(plan: &Plan, quiet: bool) -> Result<Found, Failure> {
         retry: Some(RETRY),
         seed: plan.seed & 0xffff,
         run: 0,
+        timed: false,
+        stalls: None,
     };
     let mut good = Generator::connect(&settings).map_err(Failure::cannot)?;
     // Warm up: the host attaches, and the agent allocates the memory that a quiet client needs.

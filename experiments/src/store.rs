@@ -5,6 +5,7 @@ use wave_workloads::grpc::proto::DESCRIPTORS;
 use wave_workloads::grpc::proto::echo::{Payload, Work};
 use wave_workloads::grpc::proto::kv::{GetRequest, PutRequest, RangeReply, RangeRequest};
 use wave_workloads::grpc::store::{Refusal, Store, echo, spin};
+use wave_workloads::udp::Stalls;
 
 /// The field of every request that says within how many microseconds its reply is wanted.
 const SLO_FIELD: u16 = 1;
@@ -46,11 +47,20 @@ pub fn methods(store: Store) -> Methods {
 
 /// The echo, and work of a known length: methods 0 and 1.
 pub fn echo_methods() -> Methods {
+    echo_methods_counting(Stalls::default())
+}
+
+/// The same. Counts work during which the machine stalled, before its reply.
+pub fn echo_methods_counting(stalls: Stalls) -> Methods {
     let path = "/wave.echo.v1.Echo/Unary";
     let methods = typed::unary(Methods::new(), path, |_, payload: Payload| Ok(echo(payload)));
     let path = "/wave.echo.v1.Echo/Spin";
-    typed::unary(methods, path, |_, work: Work| {
-        spin(work, wave_user::preempt_point).map_err(status)
+    typed::unary(methods, path, move |_, work: Work| {
+        let served = spin(&work, wave_user::preempt_point).map_err(status)?;
+        if served.machine_stalled {
+            stalls.count();
+        }
+        Ok(work)
     })
     .tuned(path, |method| method.class_max = RANGE_CLASS)
 }

@@ -277,43 +277,61 @@ impl Recorder {
         self.done_at(slot, request, monotonic_ns());
     }
 
-    /// Records that `request` ended at `finished_ns` on [`monotonic_ns`]'s clock.
-    ///
-    /// # Panics
-    ///
-    /// If the request's class is not one of the mix that the recorder was made for.
-    #[inline]
-    pub fn done_at(&self, slot: usize, request: &Request, finished_ns: u64) {
-        let class = usize::from(request.class.0);
-        assert!(class < self.classes.len(), "a class of the recorder's mix");
-        let Some(mut tally) = self.free_slot(slot) else {
-            self.unrecorded.fetch_add(1, Relaxed);
-            return;
-        };
-        if request.intended_ns < self.start_ns.load(Relaxed) {
-            tally.stale += 1;
-            return;
+    /// Takes note that a request of this load, due at `intended_ns`, was answered without being done: refused by the server, say.
+    /// It is no longer under way, so it does not prolong a stall ([`Recorder::stalled`]).
+    pub fn not_done(&self, intended_ns: u64) {
+        if intended_ns >= self.start_ns.load(Relaxed) {
+            self.count_end();
         }
+    }
+
+    /// Counts the end of a request. Returns whether the machine has stalled and requests that queued up meanwhile are under way,
+    /// this one among them.
+    #[inline]
+    fn count_end(&self) -> bool {
         let ended = self.ended.fetch_add(1, Relaxed) + 1;
         let set_aside = self.stalled.load(Relaxed);
         if set_aside && ended >= self.submitted.accepted_in_all.load(Relaxed) {
             self.stalled.store(false, Relaxed);
         }
+        set_aside
+    }
+
+    /// Records that `request` ended at `finished_ns` on [`monotonic_ns`]'s clock. Returns whether its latency is in the
+    /// histograms: it was due after the warm-up, and not set aside.
+    ///
+    /// # Panics
+    ///
+    /// If the request's class is not one of the mix that the recorder was made for.
+    #[inline]
+    pub fn done_at(&self, slot: usize, request: &Request, finished_ns: u64) -> bool {
+        let class = usize::from(request.class.0);
+        assert!(class < self.classes.len(), "a class of the recorder's mix");
+        let Some(mut tally) = self.free_slot(slot) else {
+            self.unrecorded.fetch_add(1, Relaxed);
+            return false;
+        };
+        if request.intended_ns < self.start_ns.load(Relaxed) {
+            tally.stale += 1;
+            return false;
+        }
+        let set_aside = self.count_end();
         let from_ns = self.from_ns.load(Relaxed);
         if (from_ns..self.to_ns.load(Relaxed)).contains(&finished_ns) {
             tally.finished_within += 1;
         }
         if request.intended_ns < from_ns {
             tally.in_warm_up += 1;
-        } else {
-            tally.done += 1;
-            if set_aside {
-                tally.set_aside += 1;
-                return;
-            }
-            let latency_ns = finished_ns.saturating_sub(request.intended_ns);
-            tally.latencies[class].saturating_record(latency_ns);
+            return false;
         }
+        tally.done += 1;
+        if set_aside {
+            tally.set_aside += 1;
+            return false;
+        }
+        let latency_ns = finished_ns.saturating_sub(request.intended_ns);
+        tally.latencies[class].saturating_record(latency_ns);
+        true
     }
 
     /// Requests that were accepted and have not ended.
@@ -454,7 +472,8 @@ mod tests {
             for &(class, slot, intended_ns, latency_ns) in &ends {
                 let finished_ns = intended_ns + latency_ns;
                 recorder.submitted(&request(class, intended_ns), false);
-                recorder.done_at(slot, &request(class, intended_ns), finished_ns);
+                let counts = recorder.done_at(slot, &request(class, intended_ns), finished_ns);
+                prop_assert_eq!(counts, intended_ns >= WINDOW.from_ns);
                 if intended_ns < WINDOW.start_ns {
                     stale += 1;
                     continue;
@@ -557,14 +576,19 @@ mod tests {
         requests[..3].iter().for_each(|request| recorder.submitted(request, false));
         recorder.done_at(0, &requests[0], 10);
         recorder.stalled();
-        recorder.done_at(0, &requests[1], 500_000);
+        assert!(!recorder.done_at(0, &requests[1], 500_000));
         assert!(recorder.is_stalled());
         recorder.done_at(0, &requests[2], 500_010);
         assert!(!recorder.is_stalled());
         recorder.submitted(&requests[3], false);
         recorder.done_at(0, &requests[3], 14);
+        // A request that the server refuses does not prolong it.
+        recorder.submitted(&request(0, 5), false);
+        recorder.stalled();
+        recorder.not_done(5);
+        assert!(!recorder.is_stalled());
         let recorded = recorder.collect();
-        assert_eq!((recorded.done, recorded.set_aside, recorded.stalls), (4, 2, 1));
+        assert_eq!((recorded.done, recorded.set_aside, recorded.stalls), (4, 2, 2));
         assert_eq!(recorded.classes[0].1.len(), 2);
         assert!(recorded.classes[0].1.max() < 100);
     }

@@ -7,22 +7,26 @@
 
 mod closed;
 mod mix;
+mod stalls;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use wave_udp_client::wire::{DATAGRAM_MAX, Header, IDEMPOTENT, REFUSED, REPLY, Status};
+use wave_udp_client::wire::{DATAGRAM_MAX, Header, IDEMPOTENT, REFUSED, REPLY, Status, TIMED};
 
 pub use self::closed::{Asked, ClosedLoad, Shape};
 pub use self::mix::{Kind, ParseError, UdpMix};
+pub use self::stalls::Stalls;
+use self::stalls::Unseen;
 use crate::arrivals::{self, Load};
 use crate::cpu::monotonic_ns;
 use crate::generator::{self, Refused, Request, Seat, Server};
-use crate::point::Point;
-use crate::recorder::Recorder;
+use crate::point::{ClassLatency, Point};
+use crate::recorder::{Latency, Recorder, encode, histogram};
 
 /// Limits of the generator's lag: at the p99, and of the last request.
 const LAG_P99_LIMIT_NS: u64 = 1_000_000;
@@ -80,6 +84,11 @@ pub struct Settings {
     pub seed: u64,
     /// Number of the run, below 2^22: PUTs of another one have other keys.
     pub run: u64,
+    /// Whether requests ask for their time at the front ([`TIMED`]).
+    pub timed: bool,
+    /// Stalls that the server notices. Latencies are set aside from such a stall on, or one of the generator's own, until no request
+    /// is under way. `None` keeps all latencies.
+    pub stalls: Option<Stalls>,
 }
 
 /// Outcomes of the requests that were due after the warm-up.
@@ -106,8 +115,12 @@ pub struct Outcome {
     pub point: Point,
     /// How the requests ended.
     pub ends: Ends,
-    /// Mean number of open requests at the host, from replies.
+    /// Mean number of open requests at the host, from replies; 0 if requests were timed.
     pub open_at_host: f64,
+    /// Times at the front by kind, of the requests whose latencies are in `point`; empty unless requests were timed. A reply that
+    /// answers a later try has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at_front: Vec<ClassLatency>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +158,10 @@ struct Client {
     ends: Ends,
     open_sum: u64,
     replies: u64,
+    /// Times at the front by class; empty unless requests are timed.
+    at_front: Vec<Histogram<u64>>,
+    /// `None` keeps all latencies.
+    unseen: Option<Unseen>,
     buffer: Vec<u8>,
     /// Buffer in which each datagram is built.
     datagram: Vec<u8>,
@@ -180,6 +197,14 @@ impl Generator {
             ends: Ends::default(),
             open_sum: 0,
             replies: 0,
+            at_front: settings
+                .mix
+                .0
+                .iter()
+                .filter(|_| settings.timed)
+                .map(|_| histogram())
+                .collect(),
+            unseen: None,
             buffer: vec![0; DATAGRAM_MAX],
             datagram: Vec::new(),
         };
@@ -199,15 +224,17 @@ impl Generator {
         duration: Duration,
         drain: Duration,
     ) -> Result<Outcome, Error> {
-        let Settings { mix, keys, seed, .. } = &self.settings;
-        let load = Load::new(rate, mix.mix()?, *keys, *seed)?;
+        let Settings { mix, keys, seed, stalls, .. } = &self.settings;
+        let mix = mix.mix()?;
+        let load = Load::new(rate, mix.clone(), *keys, *seed)?;
         let settings = generator::Settings {
             lag_p99_limit_ns: LAG_P99_LIMIT_NS,
             last_lag_limit_ns: LAST_LAG_LIMIT_NS,
-            // A stopped server later answers in a burst that takes a while to receive: keep all latencies.
-            stall_ns: u64::MAX,
+            // A server that was stopped answers in a burst, which takes a while to receive. A load that keeps all latencies keeps these.
+            stall_ns: if stalls.is_some() { generator::STALL_NS } else { u64::MAX },
             ..generator::Settings::new(duration, warm_up, Seat::Shared)
         };
+        self.client.begin(stalls.clone());
         let mut run = Run { client: &mut self.client, recorder: &self.recorder };
         let report = generator::run(load, &settings, &self.recorder, &mut run);
         let deadline = Instant::now() + drain;
@@ -220,7 +247,12 @@ impl Generator {
         let open_at_host = client.open_sum as f64 / client.replies.max(1) as f64;
         let ends = std::mem::take(&mut client.ends);
         let point = Point::new(&report, &self.recorder.collect());
-        Ok(Outcome { point, ends, open_at_host })
+        let at_front = mix.names().iter().zip(&client.at_front).map(|(name, times)| ClassLatency {
+            name: name.clone(),
+            latency: Latency::of(times),
+            histogram: encode(times),
+        });
+        Ok(Outcome { point, ends, open_at_host, at_front: at_front.collect() })
     }
 }
 
@@ -288,6 +320,13 @@ impl Sender {
 }
 
 impl Client {
+    /// Forgets what was counted of the load before.
+    fn begin(&mut self, stalls: Option<Stalls>) {
+        (self.open_sum, self.replies) = (0, 0);
+        self.at_front.iter_mut().for_each(Histogram::reset);
+        self.unseen = stalls.map(Unseen::new);
+    }
+
     fn under_way(&self) -> usize {
         self.senders.iter().map(|sender| sender.pending.len()).sum()
     }
@@ -335,8 +374,9 @@ impl Client {
         pending.was_refused = false;
         let Pending { request, incarnation, cookie, .. } = *pending;
         let kind = self.mix.0[usize::from(request.class.0)].0;
+        let timed = if self.settings.timed { TIMED } else { 0 };
         let header = Header {
-            flags: if kind.is_idempotent() { IDEMPOTENT } else { 0 },
+            flags: if kind.is_idempotent() { IDEMPOTENT | timed } else { timed },
             class: self.mix.class(request.class),
             method: kind.method(),
             id,
@@ -399,6 +439,9 @@ impl Client {
             }
             return;
         }
+        if let Some(unseen) = &mut self.unseen {
+            unseen.tell(recorder);
+        }
         let may_go_on = kind.is_idempotent() || header.has(REFUSED);
         if let Some(retry) = self.settings.retry
             && status == Status::UNAVAILABLE
@@ -411,8 +454,10 @@ impl Client {
         sender.pending.remove(&header.id);
         let name = || status.name().to_owned();
         if recorder.counts(request.intended_ns) {
-            self.open_sum += u64::from(header.work);
-            self.replies += 1;
+            if !header.has(TIMED) {
+                self.open_sum += u64::from(header.work);
+                self.replies += 1;
+            }
             match status {
                 Status::OUTCOME_UNKNOWN => self.ends.outcome_unknown += 1,
                 _ if header.has(REFUSED) => *self.ends.refused.entry(name()).or_default() += 1,
@@ -422,8 +467,15 @@ impl Client {
                 self.ends.wrong += 1;
             }
         }
-        if status == Status::OK {
-            recorder.done_at(0, &request, end_ns);
+        if status == Status::OK
+            && recorder.done_at(0, &request, end_ns)
+            && header.has(TIMED)
+            && let Some(times) = self.at_front.get_mut(usize::from(request.class.0))
+        {
+            times.saturating_record(header.work.into());
+        }
+        if status != Status::OK {
+            recorder.not_done(request.intended_ns);
         }
     }
 }

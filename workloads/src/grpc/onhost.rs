@@ -208,6 +208,7 @@ impl echo_server::Echo for Echo {
     }
 
     async fn spin(&self, request: Request<Work>) -> Result<Response<Work>, Status> {
-        spin(request.into_inner(), || false).map(Response::new).map_err(status)
+        let work = request.into_inner();
+        spin(&work, || false).map(|_| Response::new(work)).map_err(status)
     }
 }

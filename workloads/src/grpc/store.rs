@@ -234,12 +234,11 @@ impl Iterator for Range {
 pub const SPIN_MAX: Duration = Duration::from_secs(1);
 
 /// Works for so long. Calls `preempt_point` meanwhile, where it may switch to another stack, and returns true then.
-pub fn spin(work: Work, preempt_point: impl FnMut() -> bool) -> Result<Work, Refusal> {
+pub fn spin(work: &Work, preempt_point: impl FnMut() -> bool) -> Result<Served, Refusal> {
     if work.ns > nanos(SPIN_MAX) {
         return Err(Refusal::Work(work.ns));
     }
-    service::spin(work.ns, preempt_point);
-    Ok(work)
+    Ok(service::spin(work.ns, preempt_point))
 }
 
 /// The same bytes again.

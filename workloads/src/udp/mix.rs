@@ -112,8 +112,11 @@ impl fmt::Display for Kind {
 pub struct UdpMix(pub Vec<(Kind, f64)>);
 
 impl UdpMix {
-    /// The mix in the form of arrivals and recorder.
-    pub(super) fn mix(&self) -> Result<Mix, arrivals::Error> {
+    /// The mix in the form of arrivals and recorder: a class for each kind, in order.
+    ///
+    /// # Errors
+    /// A weight is not one, or all are 0.
+    pub fn mix(&self) -> Result<Mix, arrivals::Error> {
         let names: Vec<_> =
             self.0.iter().map(|(kind, weight)| (kind.to_string(), *weight)).collect();
         let named: Vec<_> = names.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();

@@ -101,6 +101,8 @@ fn load(args: &UdpArgs) -> Result<Outcome, Failure> {
         seed: args.seed,
         // Random by its hasher's keys.
         run: RandomState::new().hash_one(args.seed) >> 42,
+        timed: false,
+        stalls: None,
     };
     let (rate, cpu) = (args.rate, args.cpu);
     let [warm_up, seconds, drain] = [args.warm_up, args.seconds, args.drain];
@@ -130,7 +132,7 @@ fn failed(error: Error) -> Failure {
 
 fn show(args: &UdpArgs, outcome: &Outcome) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    let Outcome { point, ends, open_at_host } = outcome;
+    let Outcome { point, ends, open_at_host, .. } = outcome;
     if args.json {
         let value = json!({
             "load": "udp",

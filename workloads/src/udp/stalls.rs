@@ -1,0 +1,65 @@
+//! Stalls of the machine under a load, and which latencies they set aside (docs/adr/0009-latencies-on-a-machine-that-stalls.md).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::recorder::Recorder;
+
+/// Count of stalls that the server of a load noticed, shared with its generator.
+///
+/// A server counts a stall before it replies to the request in which the machine stalled.
+#[derive(Clone, Debug, Default)]
+pub struct Stalls(Arc<AtomicU64>);
+
+impl Stalls {
+    /// Counts a stall: see [`Served::machine_stalled`](crate::service::Served::machine_stalled).
+    pub fn count(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    fn so_far(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The stalls of a server that a load has not taken into account yet.
+#[derive(Debug)]
+pub(super) struct Unseen {
+    stalls: Stalls,
+    seen: u64,
+}
+
+impl Unseen {
+    /// From now on.
+    pub fn new(stalls: Stalls) -> Unseen {
+        Unseen { seen: stalls.so_far(), stalls }
+    }
+
+    /// Has latencies set aside if the server has stalled since the last call.
+    pub fn tell(&mut self, recorder: &Recorder) {
+        let now = self.stalls.so_far();
+        if now != self.seen {
+            self.seen = now;
+            recorder.stalled();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrivals::Mix;
+
+    #[test]
+    fn a_stall_is_told_once_and_none_from_before() {
+        let (stalls, recorder) = (Stalls::default(), Recorder::new(&Mix::get_only(), 1));
+        stalls.count();
+        let mut unseen = Unseen::new(stalls.clone());
+        unseen.tell(&recorder);
+        assert_eq!(recorder.collect().stalls, 0);
+        stalls.count();
+        unseen.tell(&recorder);
+        unseen.tell(&recorder);
+        assert_eq!(recorder.collect().stalls, 1);
+    }
+}
