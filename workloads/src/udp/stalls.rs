@@ -17,6 +17,11 @@ impl Stalls {
         self.0.fetch_add(1, Ordering::Release);
     }
 
+    /// The count itself, for a host that also stalls while it has no request.
+    pub fn counter(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.0)
+    }
+
     fn so_far(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
