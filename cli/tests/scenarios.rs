@@ -19,6 +19,7 @@ const RUN_BY: &[(&str, &str, &str)] = &[
     ("kernel/two-enclaves.toml", "xtask/src/vm/scenarios.rs", "two_enclaves"),
     ("ladder.toml", "cli/tests/scenarios.rs", "ladder_simulated"),
     ("memory-bakeoff.toml", "xtask/src/vm/scenarios.rs", "bake_off_compares"),
+    ("mtg-fig2.toml", "cli/tests/scenarios.rs", "mtg_fig2_natively"),
     ("outstanding.toml", "cli/tests/scenarios.rs", "outstanding_simulated"),
     (
         "preempt-chaos.toml",
@@ -187,6 +188,58 @@ fn udp_outstanding_natively() {
     }
     for name in ["report.html", "curve.csv", "throughput.svg", "results.json"] {
         assert!(directory.path().join("out/udp-outstanding").join(name).is_file(), "{name}");
+    }
+}
+
+#[test]
+fn mtg_fig2_natively() {
+    let changes: [Change<'_>; 6] = [
+        (&["workload", "long_percent"], 20.0.into()),
+        (&["run", "seconds"], 0.2.into()),
+        (&["run", "warmup_seconds"], 0.05.into()),
+        (&["run", "loads_per_second"], vec![1_000, 2_000].into()),
+        (&["run", "refine"], 0.into()),
+        (&["run", "rounds"], 2.into()),
+    ];
+    let (directory, file) = shortened("mtg-fig2", &changes);
+    let result = passes(RUN, &file);
+    let number = |value: &Value| value.as_f64();
+    let variants = result["variants"].as_array().unwrap();
+    let names: Vec<_> = variants.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["with preemption", "without preemption"]);
+    let policies: Vec<_> = variants.iter().map(|row| row["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["shinjuku:slice_us=10,timer=core", "fifo"]);
+    let saturations = variants.iter().map(|row| number(&row["saturation_per_second"]));
+    let lower = saturations.reduce(|one, other| Some(one?.min(other?))).flatten();
+    let load = number(&result["offered_per_second"]);
+    assert_eq!(load, lower.map(|lower| lower * 0.8), "{result}");
+    for (row, is_sliced) in variants.iter().zip([true, false]) {
+        for point in row["points"].as_array().unwrap() {
+            let [client, front] = [&point["classes"], &point["at_front"]];
+            for class in 0..2 {
+                let [client, front] = [client, front].map(|of| &of[class]["latency"]);
+                let [of_client, of_front] = [client, front].map(|of| of["count"].as_u64().unwrap());
+                assert!(of_front <= of_client, "{point}");
+                // The front has a request for a part of the time that its client waits.
+                let within = number(&front["p99_ns"]) <= number(&client["p99_ns"]);
+                assert!(within || of_front < of_client, "{point}");
+            }
+        }
+        let aside = row["set_aside"].as_array().unwrap().len() as u64;
+        let counted = row["measurements"].as_u64().unwrap();
+        assert_eq!(counted + aside, if load.is_some() { 2 } else { 0 }, "{row}");
+        assert_eq!(number(&row["client"][0]["p99_ns"]["p50"]).is_some(), counted > 0, "{row}");
+        let sliced = row["slices_ended"].as_u64().unwrap();
+        assert_eq!(sliced > 0, is_sliced && counted > 0, "{row}");
+    }
+    let ratios = ["", "_at_front"].map(|place| format!("short_p99_ratio_preempt{place}"));
+    let measured = variants.iter().all(|row| row["measurements"].as_u64() > Some(0));
+    for ratio in &ratios {
+        assert_eq!(number(&result[ratio]).is_some_and(|ratio| ratio > 0.0), measured, "{result}");
+    }
+    assert_eq!(number(&result["short_p99_ratio_preempt_ideal"]).is_some(), load.is_some());
+    for name in ["report.html", "points.csv", "p99.svg", "results.json"] {
+        assert!(directory.path().join("out/mtg-fig2").join(name).is_file(), "{name}");
     }
 }
 

@@ -8,6 +8,7 @@ mod memory;
 mod requests;
 mod rpc;
 mod udp;
+mod udp_preemption;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -140,7 +141,8 @@ struct Kind {
 }
 
 /// All kinds. A file that names none is read by the first, which refuses it.
-const KINDS: &[Kind] = &[requests::KIND, memory::KIND, rpc::KIND, udp::KIND, bakeoff::KIND];
+const KINDS: &[Kind] =
+    &[requests::KIND, memory::KIND, rpc::KIND, udp::KIND, udp_preemption::KIND, bakeoff::KIND];
 
 /// Reads the experiment in `path`. With `agent`, that program is started for every agent.
 ///
@@ -203,16 +205,23 @@ mod tests {
                 format!("{}:3: `kind` is {kind}, expected one of `load`, ", file.path().display());
             let refused = load(file.path(), None).err().expect("no such kind").to_string();
             assert!(refused.starts_with(&at), "{refused}");
-            assert!(refused.contains("`memory`, `rpc`, `udp`, `memory-bakeoff`"), "{refused}");
+            assert!(
+                refused.contains("`memory`, `rpc`, `udp`, `udp-preemption`, `memory-bakeoff`"),
+                "{refused}"
+            );
         }
     }
 
     #[test]
     fn an_agent_of_ones_own_is_for_kinds_that_schedule_threads() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
-        for file in
-            ["rocksdb-sol.toml", "rpc-rocksdb.toml", "udp-outstanding.toml", "memory-bakeoff.toml"]
-        {
+        for file in [
+            "rocksdb-sol.toml",
+            "rpc-rocksdb.toml",
+            "udp-outstanding.toml",
+            "mtg-fig2.toml",
+            "memory-bakeoff.toml",
+        ] {
             let refusal = load(&folder.join(file), Some(Path::new("x"))).err().expect(file);
             let expected = "--agent is for scenarios that schedule threads";
             assert!(refusal.to_string().ends_with(expected), "{refusal}");

@@ -33,8 +33,8 @@ pub fn ideal(
     }
 }
 
-/// Of the requests that are due after the warm-up, as a point counts them.
-fn p99_ns(
+/// The p99 of `class` that `oracle` makes of the load: of the requests that are due after the warm-up, as a point counts them.
+pub fn p99_ns(
     oracle: &mut dyn Oracle,
     terms: &Terms,
     per_second: f64,

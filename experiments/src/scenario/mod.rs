@@ -13,6 +13,7 @@ mod model;
 mod rpc;
 mod sweep;
 mod udp;
+mod udp_preemption;
 
 pub use error::ScenarioError;
 pub use memory::{CachedWorkload, Managed, Memory, parse as parse_memory};
@@ -23,6 +24,7 @@ pub use model::{
 pub use rpc::{Rpc, RpcPlacement, RpcWorkload, Stack, parse as parse_rpc};
 pub use sweep::{Sweep, SweepAxis, parse_sweep};
 pub use udp::{Udp, parse as parse_udp};
+pub use udp_preemption::{UdpPreemption, parse as parse_udp_preemption};
 
 use std::path::Path;
 

@@ -20,7 +20,7 @@ use wave_workloads::rocksdb::Database;
 use self::found::Row;
 pub use self::found::table;
 use self::seats::{Equal, Seats, twin};
-pub use self::serving::{Measured, host_options};
+pub use self::serving::{Measured, enclave_options, host_options};
 use self::serving::{Serving, Wanted};
 use super::neighbours::{DISTURBING_CPUS, Neighbours};
 use super::recording::Recording;

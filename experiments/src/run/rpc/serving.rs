@@ -158,7 +158,8 @@ impl Serving {
                 let is_split = placement == RpcPlacement::OnhostScheduler;
                 // A scheduler on the host reaches its threads by shared memory; the notes cross instead.
                 let scheduler_link = if is_split { &Link::Shm } else { &stack.link };
-                let enclave = enclave(scenario, scheduler_link, seats)?;
+                let options = enclave_options(scenario.threads, scheduler_link, seating)?;
+                let enclave = Enclave::start(options).map_err(Failure::cannot)?;
                 let options = host_options(&stack.link, scenario.threads as u16)?;
                 let methods = store::methods(store.clone());
                 let server = Server::start_threads(options, methods, &enclave);
@@ -333,18 +334,22 @@ fn notes_link(link: &Link) -> OsString {
     }
 }
 
-fn enclave(scenario: &Rpc, link: &Link, seats: &Seats) -> Result<Enclave, Failure> {
-    let seating = &seats.seating;
+/// Options of an enclave over `link`, with room for this number of threads that serve.
+pub fn enclave_options(
+    threads: u32,
+    link: &Link,
+    seating: &Seating,
+) -> Result<wave_user::Options, Failure> {
     let mut options = wave_user::Options::new(system::socket()?);
     options.cpus.clone_from(&seating.workers);
     options.yields_cpu = seating.workers_yield;
     options.link = system::link(link)?;
     let mut config = Config::coherent(seating.workers.len() as u16);
-    config.subjects = scenario.threads + SPARE_THREADS;
+    config.subjects = threads + SPARE_THREADS;
     config.messages = system::queue(&defaults::messages(link), config.messages);
     config.decisions = system::queue(&defaults::decisions(link), config.decisions);
     options.config = config;
-    Enclave::start(options).map_err(Failure::cannot)
+    Ok(options)
 }
 
 fn calls(workload: &RpcWorkload) -> CallSettings {
