@@ -6,7 +6,7 @@ use std::fs;
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Crates that may contain `unsafe`.
-const UNSAFE: &[&str] = &["links", "hosts/user", "hosts/c", "hosts/linux", "workloads"];
+const UNSAFE: &[&str] = &["links", "wires", "hosts/user", "hosts/c", "hosts/linux", "workloads"];
 
 fn metadata() -> Metadata {
     MetadataCommand::new()
@@ -39,9 +39,9 @@ fn may_use(from: &str, to: &str) -> bool {
         "core" | "clients" => &[],
         // What its loads are sent by.
         "workloads" => &["clients"],
-        "subsystems" | "links" => &["core"],
+        "subsystems" | "links" | "wires" => &["core"],
         "agent" => &["core", "links", "subsystems"],
-        "fronts" => &["core", "links", "subsystems", "agent", "clients"],
+        "fronts" => &["core", "links", "wires", "subsystems", "agent", "clients"],
         "hosts" => &["core", "links", "subsystems"],
         "lab" => &["core", "links", "subsystems", "agent"],
         // A subsystem of a user's.
