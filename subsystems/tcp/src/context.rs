@@ -3,12 +3,34 @@
 //! A context is a thread of a process: it has a queue of requests and one of events. Both are bounded. A full queue of requests
 //! makes its producer wait; for a full queue of events the agent keeps what it has to say with the connection, and says it
 //! later. That loses nothing, since a [`Progress`] says what is.
+//!
+//! A process lays out a window of [`window`]'s configuration and offers it to the agent: queue *n* of `Layout::messages` and of
+//! `Layout::decisions` are the requests and events of context *n*. Doorbells are one per context, then the agent's; the only
+//! further file is the payload memory.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use wave_core::layout::Config;
 use wave_core::queue::{Entry, Tag};
 
 use crate::datapath::{FlowId, Ring};
+
+/// Most contexts of one process.
+pub const CONTEXTS_MAX: u16 = 64;
+/// Entries of a context's queue of requests, and of its queue of events.
+pub const QUEUE_ENTRIES: u32 = 1024;
+
+/// The configuration of the window of a process with so many contexts (1 to [`CONTEXTS_MAX`]): the only one that an agent takes.
+pub const fn window(contexts: u16) -> Config {
+    let mut config = Config::coherent(contexts);
+    config.subsystem = crate::ID;
+    config.contexts = 1;
+    config.subjects = 1;
+    config.prestage = 0;
+    config.messages.entries = QUEUE_ENTRIES;
+    config.decisions.entries = QUEUE_ENTRIES;
+    config
+}
 
 /// Whom an event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -163,12 +185,12 @@ impl Reason {
 pub enum Event {
     /// See [`Progress`].
     Progress(Progress),
-    /// Connections to this port will come.
+    /// Connections to this address will come.
     Listening {
         /// Which listener.
         listener: u32,
-        /// Its port.
-        port: u16,
+        /// Its address: the agent's own where the request left it open.
+        local: SocketAddr,
     },
     /// There is none, or no more.
     NotListening {
@@ -253,7 +275,8 @@ impl Request {
     pub fn to_words(&self) -> Words {
         match *self {
             Request::Moved(Moved { flow, written, read, is_finished, is_eager }) => {
-                let flags = if is_finished { FINISHED } else { 0 } | if is_eager { EAGER } else { 0 };
+                let flags =
+                    if is_finished { FINISHED } else { 0 } | if is_eager { EAGER } else { 0 };
                 (Tag { kind: MOVED, flags }, [flow.to_word(), written, read, 0, 0, 0])
             }
             Request::Listen { listener, local, backlog } => {
@@ -329,8 +352,9 @@ impl Event {
                 let flags = if is_finished { FINISHED } else { 0 };
                 (Tag { kind: PROGRESS, flags }, [pair(socket, 0), received, acknowledged, 0, 0, 0])
             }
-            Event::Listening { listener, port } => {
-                (tag(LISTENING), [pair(listener, port.into()), 0, 0, 0, 0, 0])
+            Event::Listening { listener, local } => {
+                let [high, low] = address_words(local.ip());
+                (tag(LISTENING), [pair(listener, local.port().into()), high, low, 0, 0, 0])
             }
             Event::NotListening { listener, reason } => {
                 (tag(NOT_LISTENING), [pair(listener, reason as u32), 0, 0, 0, 0, 0])
@@ -374,7 +398,10 @@ impl Event {
                 acknowledged: b,
                 is_finished: flags & FINISHED != 0,
             }),
-            LISTENING => Event::Listening { listener: left, port: right as u16 },
+            LISTENING => Event::Listening {
+                listener: left,
+                local: SocketAddr::new(address(a, b), right as u16),
+            },
             NOT_LISTENING => Event::NotListening { listener: left, reason: reason()? },
             ACCEPTED => Event::Accepted {
                 listener: left,
@@ -429,6 +456,7 @@ fn rings(receive: u64, send: u64, bytes: u64) -> (Ring, Ring) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use wave_core::layout::Layout;
 
     use super::*;
 
@@ -446,6 +474,15 @@ mod tests {
             if let Ok(event) = Event::from_entry(&random) {
                 prop_assert_eq!(Event::from_entry(&entry(event.to_words())), Ok(event));
             }
+        }
+    }
+
+    #[test]
+    fn every_number_of_contexts_has_a_window() {
+        for contexts in [1, 2, CONTEXTS_MAX] {
+            let layout = Layout::new(window(contexts)).unwrap();
+            assert_eq!(layout.decisions.len(), usize::from(contexts));
+            assert!(layout.decisions.iter().all(|queue| queue.ring.entries == QUEUE_ENTRIES));
         }
     }
 

@@ -127,6 +127,11 @@ impl Head {
         Head { bytes: [0; Head::BYTES_MAX], len: len as u8 }
     }
 
+    /// Cuts what lies behind the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len as u8);
+    }
+
     /// The headers.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
@@ -388,7 +393,12 @@ pub trait Datapath<F> {
 
     /// Works, at most `budget` steps of at most [`EFFECTS_PER_STEP`] effects each. Returns when it has something to do again
     /// though nothing comes; `now` if it has more to do at once.
-    fn poll(&mut self, now: Nanos, budget: usize, effects: &mut VecDeque<Effect<F>>) -> Option<Nanos>;
+    fn poll(
+        &mut self,
+        now: Nanos,
+        budget: usize,
+        effects: &mut VecDeque<Effect<F>>,
+    ) -> Option<Nanos>;
 
     /// Does what the control plane asks. A flow that is not there is ignored.
     fn command(&mut self, now: Nanos, flow: FlowId, command: Command);

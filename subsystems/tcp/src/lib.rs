@@ -20,9 +20,14 @@
 extern crate alloc;
 
 pub mod context;
+pub mod counters;
 pub mod datapath;
+pub mod flextoe;
+pub mod flow;
 pub mod packet;
 pub mod seq;
+pub mod stages;
+pub mod summary;
 
 use wave_core::subsystem::SubsystemId;
 
