@@ -1,25 +1,25 @@
-//! Frames that came in, and the bounded pool that their buffers are from.
+//! Received frames and the bounded pool of their buffers.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::CsumPlace;
+use crate::{CsumPlace, checksum};
 
 /// Most bytes of a frame: the longest IP packet, and an Ethernet header with two tags.
 pub const FRAME_BYTES_MAX: usize = 65_535 + 22;
 
-/// What the wire says about the TCP or UDP checksum of a frame that came in.
+/// The wire's statement about the TCP or UDP checksum of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nothing: compare it.
+    /// None: verify the checksum.
     Unknown,
-    /// It needs no look: the sender is this machine's own kernel, or the device compared it. The field may hold a
-    /// part of the sum only ([`Frame::partial`]), so that a comparison would fail.
+    /// Do not verify it: the frame is from this machine's kernel, or the device has verified it. The field may hold a
+    /// partial sum ([`Frame::partial`]), which would not verify.
     Good,
 }
 
-/// An Ethernet frame that came in, header first. It gives its buffer back to the wire's pool when it is dropped, in any
-/// thread and even after the wire.
+/// A received Ethernet frame, header first. Dropping it returns its buffer to the wire's pool, in any thread and even
+/// after the wire is gone.
 #[derive(Debug)]
 pub struct Frame {
     /// Empty only while it is dropped.
@@ -27,11 +27,9 @@ pub struct Frame {
     place: Range<usize>,
     /// Whether the wire vouches for the TCP or UDP checksum.
     pub checksum: Checksum,
-    /// The payload of each segment that a super-packet was joined from, or would be cut into, in bytes. 0 if the frame is
-    /// one packet. The sender's say: a peer may lie about it.
+    /// Payload bytes of each segment of a super-packet; 0 for a single packet.
     pub segment_bytes: u16,
-    /// The checksum that the sender left to be completed ([`CsumPlace`]). Who passes the frame on, or shows it, completes
-    /// it.
+    /// Place of a checksum that the sender has not completed. See [`Frame::complete_checksum`].
     pub partial: Option<CsumPlace>,
     pool: Option<Arc<Pool>>,
 }
@@ -60,6 +58,13 @@ impl Frame {
             segment_bytes: 0,
             partial: None,
             pool: None,
+        }
+    }
+
+    /// Completes a partial checksum, if there is one: needed before the frame is forwarded.
+    pub fn complete_checksum(&mut self) {
+        if let Some(place) = self.partial.take() {
+            checksum::complete(self, place);
         }
     }
 
@@ -97,10 +102,10 @@ impl Drop for Frame {
     }
 }
 
-/// A fixed number of buffers of one size. The last one that came back is the next to go, for it is in the cache.
+/// A fixed number of buffers of one size. The buffer returned last is taken first, because it is in the cache.
 ///
-/// A lock, and not a cell: a wire is opened in one thread and polled in another, and a frame may be dropped in a
-/// third. It is held for a push or a pop, so that nobody ever waits for more than that.
+/// A lock rather than a cell, so that a wire can be opened in one thread and polled in another. It is held for one
+/// push or pop.
 #[derive(Debug)]
 pub(crate) struct Pool {
     free: Mutex<Vec<Box<[u8]>>>,
@@ -117,7 +122,7 @@ impl Pool {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
-    /// Never allocates: what comes back was taken, so there is room.
+    /// Never allocates: the buffer was taken from here, so there is room.
     pub(crate) fn give(&self, buffer: Box<[u8]>) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }

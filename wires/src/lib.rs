@@ -1,21 +1,30 @@
 //! Wires: ways for packets in and out of an agent.
 //!
-//! A [`Wire`] is what a TCP engine without I/O of its own sends and receives Ethernet frames by. It knows
-//! frames, checksums and super-packets, and neither connections nor the agent that polls it. Nothing here blocks, and
+//! A TCP engine without I/O of its own sends and receives Ethernet frames through a [`Wire`]. A wire knows frames,
+//! checksums and super-packets; it must not know connections, nor the agent that polls it. Nothing here blocks, and
 //! nothing allocates once a wire is open.
 //!
+//! | wire | what it is |
+//! | --- | --- |
+//! | [`Memory`] | one of a pair in memory, joined by a seeded adversary in virtual time |
+//!
 //! A *super-packet* is a TCP packet of up to 64 KiB that is cut into segments below the sender, or was joined from
-//! segments below the receiver (TSO, GRO). Its checksum and its cut are the wire's work.
+//! segments below the receiver (TSO, GRO). The wire computes its checksum and cuts it.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod checksum;
 mod frame;
+mod memory;
+mod packet;
 mod part;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 pub use frame::{Checksum, FRAME_BYTES_MAX, Frame};
+pub use memory::{Adversity, Fates, Memory};
+pub use packet::PacketError;
 pub use part::RawPart;
 
 /// Bytes of an Ethernet header without tags, the shortest frame.
@@ -23,7 +32,7 @@ pub const ETHERNET_BYTES: usize = 14;
 
 /// A way for Ethernet frames in and out. One thread polls a wire; a front with several threads has a wire in each.
 pub trait Wire {
-    /// What the wire takes. It stays the same until a method of the implementation says otherwise.
+    /// Sizes that the wire takes, and our address.
     fn limits(&self) -> Limits;
 
     /// The next frame, if one is there. Never waits.
@@ -33,7 +42,7 @@ pub trait Wire {
     ///
     /// # Errors
     ///
-    /// The wire is gone, as when its device was deleted. It will not come back.
+    /// The wire is gone for good, for example because its device was deleted.
     fn receive(&mut self) -> io::Result<Option<Frame>>;
 
     /// Sends one packet: `head`, then both parts of `payload`. Never waits, and copies nothing in this process where
@@ -45,8 +54,8 @@ pub trait Wire {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: the caller's fault, the packet does not fit [`Wire::limits`] or its own `offload`; nothing was
-    /// sent. Anything else: the wire is gone, as for [`Wire::receive`].
+    /// `InvalidInput`: the caller's fault, with a [`PacketError`] inside; nothing was sent. Anything else: the wire
+    /// is gone, as for [`Wire::receive`].
     fn send(
         &mut self,
         head: &[u8],
@@ -54,15 +63,14 @@ pub trait Wire {
         offload: Offload,
     ) -> io::Result<Sent>;
 
-    /// What to wait on for a frame with poll(2), if the wire has a descriptor. It is readable when
-    /// [`Wire::receive`] would return a frame.
+    /// The descriptor to wait on with poll(2), if the wire has one. It is readable while a frame waits.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// What passed and what did not since the wire was opened.
+    /// Traffic and drops since the wire was opened.
     fn counters(&self) -> Counters;
 }
 
-/// What a wire takes and who is at our end of it.
+/// The sizes that a wire takes, and the address of our end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most bytes of an IP packet, its header included, that is not a super-packet.
@@ -73,17 +81,17 @@ pub struct Limits {
     pub mac: [u8; 6],
 }
 
-/// What the wire has to do to a packet before it is sent.
+/// Work that the sender leaves to the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// Most bytes of TCP payload of each segment that the packet is cut into. 0: it is sent as it is. Otherwise it is
-    /// TCP, and `checksum` is some.
+    /// Most bytes of TCP payload of each segment that the packet is cut into. 0: the packet is sent whole. Otherwise
+    /// it has to be TCP, with `checksum` set.
     pub segment_bytes: u16,
-    /// Where the wire puts the checksum. `None`: the header is complete.
+    /// Place of the checksum to complete. `None`: the head is complete.
     pub checksum: Option<CsumPlace>,
 }
 
-/// Which checksum is to be completed.
+/// Place of a checksum to complete.
 ///
 /// The field holds the sum of the pseudo header, folded and *not* complemented (RFC 9293 3.1), with the TCP length
 /// of the packet as a whole, super-packets included. The wire adds the bytes from `start` to the packet's end, and
@@ -96,7 +104,7 @@ pub struct CsumPlace {
     pub offset: u16,
 }
 
-/// What became of a packet that was to be sent.
+/// Outcome of [`Wire::send`].
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -104,11 +112,11 @@ pub enum Sent {
     Taken,
     /// There is no room now; nothing was sent. Try again later: no readiness tells when.
     Full,
-    /// The wire is down for now and the packet is lost, as on a cable that was pulled.
+    /// The wire is down at the moment and the packet is lost, as with an unplugged cable.
     Lost,
 }
 
-/// Frames, and the bytes that they have from the Ethernet header on. A super-packet is one frame.
+/// Frames and their bytes, Ethernet headers included. A super-packet counts as one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Frames.
@@ -125,26 +133,26 @@ impl Traffic {
     }
 }
 
-/// What did not pass, by cause.
+/// Drops by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Looks for a frame that found every buffer in use.
     pub starved: u64,
-    /// Frames that came and are shorter than an Ethernet header, or longer than a buffer.
+    /// Received frames shorter than an Ethernet header or longer than a buffer.
     pub malformed: u64,
-    /// Packets that were not taken since there was no room ([`Sent::Full`]).
+    /// Packets refused for want of room ([`Sent::Full`]).
     pub full: u64,
-    /// Packets that were lost since the wire was down ([`Sent::Lost`]).
+    /// Packets lost because the wire was down ([`Sent::Lost`]).
     pub down: u64,
 }
 
-/// What a wire counts.
+/// Counters of a wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames that [`Wire::receive`] returned.
     pub received: Traffic,
     /// Packets that [`Wire::send`] took.
     pub sent: Traffic,
-    /// The others.
+    /// Drops, by cause.
     pub dropped: Dropped,
 }

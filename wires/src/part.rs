@@ -1,4 +1,4 @@
-//! Bytes to send that another process may change meanwhile.
+//! Bytes to send that another process may change at the same time.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct RawPart<'a> {
-    /// `libc::iovec` itself, so that an array of parts is an array of these.
+    /// The form that the kernel takes.
     vector: libc::iovec,
     bytes: PhantomData<&'a [u8]>,
 }
@@ -40,14 +40,21 @@ impl<'a> RawPart<'a> {
         RawPart { vector, bytes: PhantomData }
     }
 
-    /// How many bytes.
+    /// Bytes of the part.
     pub fn len(self) -> usize {
         self.vector.iov_len
     }
 
-    /// Whether there are none.
+    /// Whether the part has no bytes.
     pub fn is_empty(self) -> bool {
         self.len() == 0
+    }
+
+    /// The part without its first `count` bytes; empty if it has no more.
+    pub fn skip(self, count: usize) -> RawPart<'a> {
+        let count = count.min(self.len());
+        // SAFETY: at most the part's end; what is left of it is readable as the whole is.
+        unsafe { RawPart::new(self.vector.iov_base.cast::<u8>().add(count), self.len() - count) }
     }
 
     /// The part as the kernel takes it.
@@ -55,8 +62,8 @@ impl<'a> RawPart<'a> {
         self.vector
     }
 
-    /// Copies the part's first bytes to `out`, as many as both have. Bytes that another process changes meanwhile
-    /// are copied as they were or as they are.
+    /// Copies the part's first bytes to `out`, as many as both have. Bytes that another process changes at the
+    /// same time are copied old or new.
     pub fn copy_to(self, out: &mut [u8]) {
         let mut from = self.vector.iov_base.cast::<u8>();
         let out_len = out.len().min(self.len());
@@ -64,8 +71,8 @@ impl<'a> RawPart<'a> {
         // Byte by byte up to the first aligned word, word by word, and the rest again byte by byte.
         while !out.is_empty() {
             let step = if from.cast::<u64>().is_aligned() && out.len() >= 8 {
-                // SAFETY: eight aligned bytes of this part, readable by the contract of `new`; whoever changes them
-                // does so in another process or by atomic stores. A relaxed load of a word never writes.
+                // SAFETY: eight aligned bytes of this part, readable by the contract of `new`; they change only
+                // in another process or by atomic stores. A relaxed load of a word never writes.
                 let word = unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed);
                 out[..8].copy_from_slice(&word.to_ne_bytes());
                 8
