@@ -6,6 +6,7 @@
 //!
 //! | wire | what it is |
 //! | --- | --- |
+//! | [`Tap`] | a TAP device, with Linux at its other end |
 //! | [`Memory`] | one of a pair in memory, joined by a seeded adversary in virtual time |
 //!
 //! A *super-packet* is a TCP packet of up to 64 KiB that is cut into segments below the sender, or was joined from
@@ -18,6 +19,7 @@ mod frame;
 mod memory;
 mod packet;
 mod part;
+mod tap;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -26,13 +28,15 @@ pub use frame::{Checksum, FRAME_BYTES_MAX, Frame};
 pub use memory::{Adversity, Fates, Memory};
 pub use packet::PacketError;
 pub use part::RawPart;
+pub use tap::{MTU_MIN, MTU_MIN_V6, NAME_BYTES_MAX, Tap, TapError, TapOptions};
 
 /// Bytes of an Ethernet header without tags, the shortest frame.
 pub const ETHERNET_BYTES: usize = 14;
 
 /// A way for Ethernet frames in and out. One thread polls a wire; a front with several threads has a wire in each.
 pub trait Wire {
-    /// Sizes that the wire takes, and our address.
+    /// Sizes that the wire takes, and our address. They change only by methods that say so ([`Tap::configure`],
+    /// [`Tap::refresh`]).
     fn limits(&self) -> Limits;
 
     /// The next frame, if one is there. Never waits.

@@ -155,6 +155,10 @@ impl<'a> Packet<'a> {
         self.head.len() + self.payload_bytes
     }
 
+    pub(crate) fn network(&self) -> Network {
+        self.network
+    }
+
     /// Number of frames on the cable.
     pub(crate) fn segments(&self) -> usize {
         self.cut.map_or(1, |bytes| self.payload_bytes.div_ceil(bytes))
