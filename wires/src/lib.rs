@@ -8,12 +8,14 @@
 //! | --- | --- |
 //! | [`Tap`] | a TAP device, with Linux at its other end |
 //! | [`Memory`] | one of a pair in memory, joined by a seeded adversary in virtual time |
+//! | [`Capture`] | another wire, and a file for Wireshark of what passes on it |
 //!
 //! A *super-packet* is a TCP packet of up to 64 KiB that is cut into segments below the sender, or was joined from
 //! segments below the receiver (TSO, GRO). The wire computes its checksum and cuts it.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod capture;
 mod checksum;
 mod frame;
 mod memory;
@@ -24,6 +26,7 @@ mod tap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+pub use capture::{Capture, CaptureOptions, Clock, Filter};
 pub use frame::{Checksum, FRAME_BYTES_MAX, Frame};
 pub use memory::{Adversity, Fates, Memory};
 pub use packet::PacketError;
