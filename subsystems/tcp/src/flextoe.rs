@@ -14,14 +14,14 @@ use crate::datapath::{
     Batch, Checksum, Command, Datapath, Effect, Established, FlowId, Limits, NoRoom, Packet,
     Payload, Segment, Statistics, Ticket, Tuple, Write,
 };
-use crate::flow::state::{join, split};
-use crate::flow::table::{Flow, Table};
+use crate::flow::state::{Post, Pre, Protocol, join, split};
 use crate::packet::{Flags, PARTIAL_CHECKSUM};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::rewind;
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
 use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
 use crate::stages::{host, post, pre};
+use crate::tuples::Tuples;
 
 /// Packets and requests that wait, each.
 const WAITING_MAX: usize = 256;
@@ -43,6 +43,13 @@ pub struct Settings {
     pub key: (u64, u64),
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    pre: Pre,
+    protocol: Protocol,
+    post: Post,
+}
+
 /// A copy under way, and what follows.
 #[derive(Clone, Copy, Debug)]
 struct Copying {
@@ -56,7 +63,7 @@ struct Copying {
 #[derive(Debug)]
 pub struct FlexToe<F> {
     settings: Settings,
-    table: Table,
+    table: Tuples<Flow>,
     packets: VecDeque<Packet<F>>,
     requests: VecDeque<(ContextId, Moved)>,
     copying: VecDeque<Copying>,
@@ -92,7 +99,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
         let flows = settings.flows;
         FlexToe {
             settings,
-            table: Table::new(flows, settings.key),
+            table: Tuples::new(flows, settings.key),
             packets: VecDeque::with_capacity(WAITING_MAX),
             requests: VecDeque::with_capacity(WAITING_MAX),
             copying: VecDeque::with_capacity(WRITES_MAX),
@@ -200,6 +207,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             _ => {}
         }
         self.must_speak(id.index);
+        self.has_changed(id.index);
     }
 
     /// HC: what a host did (thesis Figure 4.4).
@@ -311,11 +319,10 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             self.has_changed(index);
             return;
         }
-        if asked & asked::PROBE != 0 {
-            if let Some(sent) = probe(&mut flow.protocol) {
-                self.counters.probes += 1;
-                self.emit(now, index, sent, effects);
-            }
+        let probed = (asked & asked::PROBE != 0).then(|| probe(&mut flow.protocol)).flatten();
+        if let Some(sent) = probed {
+            self.counters.probes += 1;
+            self.emit(now, index, sent, effects);
         }
         let Some(flow) = self.table.of_mut(index) else { return };
         if asked & asked::KEEP_ALIVE != 0 {
@@ -332,7 +339,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             effects.push_back(bare(head));
         }
         let must = flow.protocol.acknowledge_now || asked & asked::CHALLENGE != 0;
-        if must && !flow.protocol.is_frozen {
+        if must {
             let seq = seq_of(flow.protocol.send_base, flow.protocol.highest);
             let head = post::head(
                 self.settings.mac,
@@ -405,10 +412,8 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
     fn complete(&mut self, now: Nanos, ticket: Ticket) {
         if ticket.0 & SEND != 0 {
             let index = ticket.0 as u32;
-            if index < self.table.capacity() {
-                if let Some(flow) = self.table.of_mut(index) {
-                    flow.post.under_way = flow.post.under_way.saturating_sub(1);
-                }
+            if let Some(flow) = self.table.of_mut(index) {
+                flow.post.under_way = flow.post.under_way.saturating_sub(1);
             }
             return;
         }
@@ -494,7 +499,7 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
 
     fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom> {
         let (pre, protocol, post) = split(established, now);
-        let id = self.table.insert(Flow { pre, protocol, post })?;
+        let id = self.table.insert(pre.tuple, Flow { pre, protocol, post })?;
         self.asked[id.index as usize] = 0;
         self.may_send(id.index);
         self.has_changed(id.index);
@@ -502,13 +507,16 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
     }
 
     fn freeze(&mut self, id: FlowId) {
-        if let Some(flow) = self.table.get_mut(id) {
-            flow.protocol.is_frozen = true;
-        }
+        let Some(flow) = self.table.get_mut(id) else { return };
+        flow.protocol.is_frozen = true;
+        // An acknowledgement that waits for company goes alone: another engine would not know of it.
+        flow.protocol.acknowledge_now |= flow.protocol.acknowledge_at.is_some();
+        self.must_speak(id.index);
     }
 
     fn frozen(&self, id: FlowId) -> bool {
-        self.table.get(id).is_some_and(|flow| flow.protocol.is_frozen && flow.post.under_way == 0)
+        let is_idle = |flow: &Flow| flow.protocol.is_frozen && flow.post.under_way == 0;
+        self.table.get(id).is_some_and(is_idle) && !self.due.contains(id.index)
     }
 
     fn export(&mut self, id: FlowId) -> Option<Established> {

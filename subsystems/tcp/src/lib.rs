@@ -19,7 +19,9 @@
 
 extern crate alloc;
 
+pub mod congestion;
 pub mod context;
+pub mod control;
 pub mod counters;
 pub mod datapath;
 pub mod flextoe;
@@ -28,6 +30,7 @@ pub mod packet;
 pub mod seq;
 pub mod stages;
 pub mod summary;
+pub mod tuples;
 
 use wave_core::subsystem::SubsystemId;
 

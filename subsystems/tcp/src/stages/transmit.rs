@@ -54,10 +54,9 @@ pub fn transmit(flow: &mut Protocol, bytes_max: u32) -> Option<Sent> {
 fn may_be_small(flow: &Protocol, bytes: u64, reaches_end: bool) -> bool {
     let is_first = flow.next == flow.acknowledged;
     let is_again = flow.next < flow.highest;
-    is_again
-        || (reaches_end && (flow.is_eager || is_first))
-        || 2 * bytes >= u64::from(flow.window_max.max(1))
-        || (!reaches_end && is_first && u64::from(flow.window_bytes) < u64::from(flow.mss))
+    let is_tiny_window = flow.window_bytes < u32::from(flow.mss);
+    let may_go = if reaches_end { flow.is_eager || is_first } else { is_first && is_tiny_window };
+    is_again || may_go || 2 * bytes >= u64::from(flow.window_max.max(1))
 }
 
 /// Whether the peer's window holds everything back, so that it must be asked whether that is still so: it is closed, or too small for
