@@ -1,0 +1,15 @@
+//! A front that terminates TCP: what an agent that owns an IP address has to do with processes and packets.
+//!
+//! Roles at the door are the reverse of those of other subsystems: many processes come to one agent. The agent listens; a process
+//! connects and offers its window, its doorbells and its payload memory. [`Door`] checks the offer, and [`Process`] is the
+//! agent's end of it: requests in, events out, payload by bytes.
+//!
+//! Must not know: what a process does with its connections; TCP itself, which is in `wave-tcp`.
+
+#![forbid(unsafe_code)]
+
+mod door;
+mod process;
+
+pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};
+pub use process::{Fault, Process, REQUESTS_PER_TURN, Taken};
