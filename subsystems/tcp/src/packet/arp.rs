@@ -6,7 +6,7 @@ use zerocopy::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ethernet::{self, ETHERNET_BYTES, EtherType, MacAddress};
-use super::{Cause, ethernet::BROADCAST};
+use super::{BROADCAST, Cause};
 
 /// Length of a packet without the Ethernet header.
 pub const ARP_BYTES: usize = 28;

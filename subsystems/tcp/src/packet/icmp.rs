@@ -169,3 +169,81 @@ pub fn build_echo_reply(
     message[ICMP_BYTES..].copy_from_slice(echo.data);
     Some(total)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ops::Range;
+
+    /// "Too big" with an MTU, about a datagram of 10.0.0.1:80 to 10.0.0.2:81 with the number 7.
+    const ERROR: [u8; 36] = [
+        3, 4, 0, 0, 0, 0, 5, 0, // ICMP
+        0x45, 0, 0, 100, 0, 0, 0x40, 0, 64, 6, 0xba, 0xd0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
+        0, 80, 0, 81, 0, 0, 0, 7, // TCP
+    ];
+
+    fn ip(payload: Range<usize>) -> Ipv4View {
+        Ipv4View {
+            source: [10, 0, 0, 9].into(),
+            destination: [10, 0, 0, 1].into(),
+            protocol: PROTOCOL_ICMP,
+            ecn: Ecn::NotCapable,
+            ttl: TTL_DEFAULT,
+            payload,
+        }
+    }
+
+    /// The error with one byte changed and its checksum made good.
+    fn with(at: usize, byte: u8) -> [u8; 36] {
+        let mut message = ERROR;
+        message[at] = byte;
+        let sum = checksum::sum(&message);
+        message[2..4].copy_from_slice(&(!sum).to_be_bytes());
+        message
+    }
+
+    fn unreachable(at: usize, byte: u8) -> Unreachable {
+        match parse(&with(at, byte), &ip(0..36)) {
+            Ok(Icmp::Unreachable(unreachable)) => unreachable,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_has_an_mtu_only_if_the_router_names_one() {
+        let quoted = Quoted {
+            source: SocketAddrV4::new([10, 0, 0, 1].into(), 80),
+            destination: SocketAddrV4::new([10, 0, 0, 2].into(), 81),
+            seq: Seq(7),
+        };
+        let expected = Unreachable { code: 4, next_hop_mtu: Some(1280), quoted: Some(quoted) };
+        assert_eq!(unreachable(8, 0x45), expected);
+        let old = unreachable(6, 0);
+        assert_eq!(old, Unreachable { next_hop_mtu: None, ..expected });
+        let port = unreachable(1, 3);
+        assert_eq!(port, Unreachable { code: 3, next_hop_mtu: None, ..expected });
+    }
+
+    #[test]
+    fn only_the_start_of_a_tcp_segment_is_quoted() {
+        // Version, header length (too short, too long), a later fragment, UDP.
+        for (at, byte) in [(8, 0x65), (8, 0x44), (8, 0x4f), (15, 1), (17, 17)] {
+            assert_eq!(unreachable(at, byte).quoted, None, "byte {at}");
+        }
+        // A first fragment is one.
+        assert!(unreachable(14, 0x20).quoted.is_some());
+    }
+
+    #[test]
+    fn other_messages_have_type_and_code() {
+        assert_eq!(parse(&with(0, 11), &ip(0..36)), Ok(Icmp::Other { kind: 11, code: 4 }));
+    }
+
+    #[test]
+    fn each_fault_has_its_cause() {
+        assert_eq!(parse(&ERROR, &ip(0..36)), Err(Cause::BadIcmpChecksum));
+        assert_eq!(parse(&ERROR, &ip(0..7)), Err(Cause::Truncated));
+        let group = Ipv4View { source: [224, 0, 0, 1].into(), ..ip(0..36) };
+        assert_eq!(parse(&ERROR, &group), Err(Cause::WrongAddress));
+    }
+}

@@ -226,10 +226,12 @@ mod tests {
         let options = Options { scale: Some(SCALE_MAX), ..Options::default() };
         assert_eq!(Options::parse(&bytes, true), options);
         assert_eq!(Options::parse(&[2, 4, 0, 0], true), Options::default());
-        // A block and a half, and one that ends before it begins.
+        // A block and a half, one that ends before it begins, and an empty one.
         assert_eq!(Options::parse(&[&[5, 14][..], &[1; 12]].concat(), false), Options::default());
-        let backward = [5, 10, 0, 0, 0, 5, 0, 0, 0, 4];
-        assert_eq!(Options::parse(&backward, false), Options::default());
+        for end in [4, 5] {
+            let empty = [5, 10, 0, 0, 0, 5, 0, 0, 0, end];
+            assert_eq!(Options::parse(&empty, false), Options::default());
+        }
     }
 
     #[test]
