@@ -41,6 +41,8 @@ pub struct Context {
     writes: u32,
     /// A listener may have fewer slots than it should.
     wants_slots: bool,
+    /// Events were taken that [`Context::take_news`] has not told of: any call takes those of all sockets.
+    has_news: bool,
     /// The agent has gone, or is at fault.
     is_dead: bool,
 }
@@ -84,6 +86,7 @@ impl Context {
             outbox: VecDeque::new(),
             writes: 0,
             wants_slots: false,
+            has_news: false,
             is_dead: false,
         }
     }
@@ -145,7 +148,13 @@ impl Context {
                 self.die();
             }
         }
+        self.has_news |= taken > 0;
         taken > 0
+    }
+
+    /// Whether anything was taken since the last call.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
     }
 
     fn take(&mut self, event: &Event) -> Result<(), Fault> {

@@ -152,7 +152,8 @@ impl Toe {
         Ok(Stream::new(self.clone(), name))
     }
 
-    /// Takes what the agent has said, and publishes what was written. Returns whether something may have changed. Once it returns
+    /// Takes what the agent has said, and publishes what was written. Returns whether something may have changed since the last call,
+    /// by whichever call it was taken. Once it returns
     /// false, the file descriptor ([`AsFd`]) becomes readable as soon as something does: call until then, look at the streams
     /// ([`Stream::readiness`]), and poll. This suits level- and edge-triggered polling.
     ///
@@ -161,12 +162,12 @@ impl Toe {
     pub fn poll_ready(&self) -> io::Result<bool> {
         let mut context = self.inner.context.borrow_mut();
         context.line.unpark();
-        let has_changed = context.look();
+        context.look();
         context.flush();
         if context.is_dead() {
             return Err(Errno::CONNRESET.into());
         }
-        if has_changed {
+        if context.take_news() {
             return Ok(true);
         }
         if context.has_unsent() {
@@ -182,6 +183,7 @@ impl Toe {
         }
         context.line.park();
         if context.look() {
+            context.take_news();
             context.line.unpark();
             return Ok(true);
         }

@@ -228,6 +228,27 @@ fn readiness_is_polled_and_nothing_is_missed() {
     client.join().unwrap();
 }
 
+#[test]
+fn news_that_another_streams_read_took_is_still_told() {
+    let agent = Agent::start(10);
+    let client = Toe::connect(agent.path()).unwrap();
+    let server = Toe::connect(agent.path()).unwrap();
+    let (listener, address) = listen(&server, 2);
+    let [(mut near, far), (mut other_near, mut other_far)] = [(); 2].map(|()| {
+        let near = client.connect_stream(address, None).unwrap();
+        (near, listener.accept().unwrap().0)
+    });
+    while server.poll_ready().unwrap() {}
+    // The agent speaks of the first stream first.
+    near.write_all(b"a").unwrap();
+    near.flush().unwrap();
+    other_near.write_all(b"b").unwrap();
+    other_near.flush().unwrap();
+    other_far.read_exact(&mut [0]).unwrap();
+    assert!(far.readiness().is_readable);
+    assert!(server.poll_ready().unwrap());
+}
+
 /// Talks until something fails.
 fn talk(toe: &Toe) -> std::io::Result<()> {
     loop {
