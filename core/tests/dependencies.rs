@@ -39,7 +39,9 @@ fn may_use(from: &str, to: &str) -> bool {
         "core" | "clients" => &[],
         // What its loads are sent by.
         "workloads" => &["clients"],
-        "subsystems" | "links" | "wires" => &["core"],
+        "subsystems" | "links" => &["core"],
+        // What is sent lies in a host's payload memory.
+        "wires" => &["core", "links"],
         "agent" => &["core", "links", "subsystems"],
         "fronts" => &["core", "links", "wires", "subsystems", "agent", "clients"],
         "hosts" => &["core", "links", "subsystems"],

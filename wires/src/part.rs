@@ -4,6 +4,8 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use wave_links::payload::Part;
+
 /// A run of bytes to send, as address and length.
 ///
 /// The bytes may lie in memory that is shared with another process, which changes them at any time. So a part never
@@ -85,6 +87,15 @@ impl<'a> RawPart<'a> {
             // SAFETY: `step` bytes of the part were left, so this is at most its end.
             from = unsafe { from.add(step) };
         }
+    }
+}
+
+impl<'a> From<Part<'a>> for RawPart<'a> {
+    /// Bytes of a host's payload memory.
+    fn from(part: Part<'a>) -> RawPart<'a> {
+        // SAFETY: a part is mapped and readable for `'a`. This process writes to its memory in one thread only, since a part leaves
+        // its thread as little as the memory it borrows, and no thread writes while it sends.
+        unsafe { RawPart::new(part.pointer(), part.len()) }
     }
 }
 

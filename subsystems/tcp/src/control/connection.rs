@@ -56,6 +56,8 @@ pub(super) struct Connection {
     /// The peer has ended its stream before we ended ours: it remembers, not we.
     is_passive: bool,
     fin_received: bool,
+    /// How far the host says that it has read. The data path may not know yet.
+    pub read_said: u64,
     /// The host has closed, when so much had been received.
     closed_at: Option<u64>,
     /// Its process has gone, too.
@@ -86,6 +88,7 @@ impl Connection {
             outstanding: 0,
             is_passive: false,
             fin_received: false,
+            read_said: 0,
             closed_at: None,
             is_orphan: false,
             leaving: None,
@@ -240,10 +243,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         let Some(state) = self.data.inspect(flow) else { return };
-        if let Some(connection) = self.connection(flow) {
-            connection.closed_at = Some(state.receiving.received);
-        }
-        if state.receiving.received > state.receiving.read {
+        let received = state.receiving.received;
+        let Some(connection) = self.connection(flow) else { return };
+        connection.closed_at = Some(received);
+        if received > state.receiving.read.max(connection.read_said) {
             return self.reset(now, flow, Reason::Reset);
         }
         self.look_again(now, flow, &state);
@@ -357,10 +360,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 continue;
             }
             connection.is_orphan = true;
-            let Connection { flow, context, closed_at, .. } = *connection;
+            let Connection { flow, context, closed_at, read_said, .. } = *connection;
             let Some(state) = self.data.inspect(flow) else { continue };
             let Established { sending, receiving, .. } = state;
-            if closed_at.is_none() && receiving.received > receiving.read {
+            if closed_at.is_none() && receiving.received > receiving.read.max(read_said) {
                 self.reset(now, flow, Reason::Reset);
                 continue;
             }

@@ -254,7 +254,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             receive.is_within(memory_bytes) && send.is_within(memory_bytes)
         };
         match request {
-            Request::Moved(moved) => self.requests.push_back((from, moved)),
+            Request::Moved(moved) => {
+                let connection = self.connection(moved.flow);
+                if let Some(own) = connection.filter(|own| own.context.process == from.process) {
+                    own.read_said = own.read_said.max(moved.read);
+                }
+                self.requests.push_back((from, moved));
+            }
             Request::Listen { listener, local, backlog } => {
                 self.listen(from, listener, local, backlog);
             }

@@ -149,8 +149,6 @@ impl Machine {
     pub fn close(&mut self, now: Nanos, socket: u32) {
         self.sockets.get_mut(&socket).unwrap().is_finished = true;
         self.tell(now, socket);
-        // A request that moves is in order with it only by the next poll.
-        self.step(now);
         let state = self.sockets.get_mut(&socket).unwrap();
         state.is_closed = true;
         if let Some(flow) = state.flow {
