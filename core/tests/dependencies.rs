@@ -63,6 +63,7 @@ fn may_use(from: &str, to: &str) -> bool {
         "benches" | "cli" => &[
             "core",
             "links",
+            "wires",
             "subsystems",
             "agent",
             "clients",
