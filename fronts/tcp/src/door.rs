@@ -204,7 +204,7 @@ pub(crate) struct Opened {
 /// Checks everything in an offer. Sizes come before mappings: a window is mapped with its pages.
 fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferError> {
     let ReceivedOffer { subsystem, lines, memory, doorbells, files, link } = offer;
-    if subsystem != wave_tcp::ID {
+    if subsystem != wave_tcp::SUBSYSTEM.id {
         return Err(OfferError::Subsystem(subsystem.number()));
     }
     if link != LinkSpec::Shm.to_text() {

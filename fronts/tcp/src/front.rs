@@ -258,7 +258,8 @@ impl<W: Wire> TcpFront<W> {
             });
             let mut is_honest = true;
             for (context, socket) in invalid {
-                is_honest &= seated.send(context, Event::Failed { socket, reason: Reason::Invalid });
+                is_honest &=
+                    seated.send(context, Event::Failed { socket, reason: Reason::Invalid });
             }
             is_honest &= seated.flush();
             match taken {
@@ -370,10 +371,8 @@ impl<W: Wire> TcpFront<W> {
             start: place.start,
             offset: place.offset,
         };
-        let offload = Offload {
-            segment_bytes: segment.segment_bytes,
-            checksum: segment.checksum.map(place),
-        };
+        let offload =
+            Offload { segment_bytes: segment.segment_bytes, checksum: segment.checksum.map(place) };
         match self.wire.send(segment.head.bytes(), parts, offload) {
             Ok(Sent::Full) => return Some(segment),
             Ok(Sent::Taken | Sent::Lost) => {}
@@ -505,10 +504,8 @@ impl<W: Wire> ThreadFront for TcpFront<W> {
         // Nothing is ever read there, so that only its end may wake.
         let lines = self.present().map(|process| process.fds()[1]);
         polled.extend(lines.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)));
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         // A signal ends the wait, too.
         let _ = poll(&mut polled, Some(&timeout));
         if let Some(bell) = bell {

@@ -55,7 +55,7 @@ impl Program {
             connection: Connection::connect(&door.folder.path().join("socket")).unwrap(),
             layout,
             lines,
-            subsystem: wave_tcp::ID,
+            subsystem: wave_tcp::SUBSYSTEM.id,
             link: "shm",
             memory: fd,
             port,

@@ -23,7 +23,7 @@ pub const QUEUE_ENTRIES: u32 = 1024;
 /// The configuration of the window of a process with so many contexts (1 to [`CONTEXTS_MAX`]): the only one that an agent takes.
 pub const fn window(contexts: u16) -> Config {
     let mut config = Config::coherent(contexts);
-    config.subsystem = crate::ID;
+    config.subsystem = crate::SUBSYSTEM.id;
     config.contexts = 1;
     config.subjects = 1;
     config.prestage = 0;

@@ -277,6 +277,8 @@ pub struct Statistics {
     pub round_trip: Option<Nanos>,
     /// When the peer was heard of last.
     pub heard: Nanos,
+    /// The host said what cannot be. The data path has sent a reset, and the connection is to leave.
+    pub is_at_fault: bool,
 }
 
 /// Where our FIN is.

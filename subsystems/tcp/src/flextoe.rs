@@ -228,6 +228,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
         let outcome = host::moved(&mut flow.protocol, &moved, flow.post.send.bytes);
         flow.protocol.acknowledge_now |= outcome.opens_window;
         if outcome.is_wrong {
+            flow.post.is_at_fault = true;
             self.counters.wrong_requests += 1;
             self.asked[id.index as usize] |= asked::ABORT;
             self.must_speak(id.index);

@@ -32,7 +32,16 @@ pub mod stages;
 pub mod summary;
 pub mod tuples;
 
-use wave_core::subsystem::SubsystemId;
+use wave_core::subsystem::{Show, Subsystem, SubsystemId};
 
-/// The subsystem's number in a window's header.
-pub const ID: SubsystemId = SubsystemId::new(5);
+/// What the rest of Wave knows of TCP. No agent decides about it for a host, so that there are no policies to choose and no log to
+/// show.
+pub static SUBSYSTEM: Subsystem = Subsystem {
+    id: SubsystemId::new(5),
+    name: "tcp",
+    about: "connections of an address that an agent owns",
+    policies: &[],
+    make: None,
+    show: Show::PLAIN,
+    model: None,
+};

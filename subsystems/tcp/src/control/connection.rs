@@ -127,6 +127,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if connection.leaving.is_some() {
             return;
         }
+        if statistics.is_at_fault {
+            return self.lose(flow, Reason::Invalid);
+        }
+        let Some(connection) = self.connection(flow) else { return };
         if let Some(took) = statistics.round_trip {
             connection.round_trip.sample(took);
         }

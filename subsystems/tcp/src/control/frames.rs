@@ -9,9 +9,10 @@ use crate::context::Reason;
 use crate::datapath::{
     Checksum, Command, Datapath, Fin, FlowId, Head, Packet, Payload, Segment, Tuple,
 };
+use crate::packet::icmp::ECHO_HEADERS_BYTES;
 use crate::packet::{
     ArpOperation, ArpPacket, EthernetView, Flags, Icmp, Ipv4View, MacAddress, Options, Parsed,
-    TcpSegment, Unreachable, parse,
+    TcpSegment, Unreachable, build_echo_reply, parse,
 };
 use crate::seq::seq_of;
 use crate::stages::acknowledge::milliseconds;
@@ -103,7 +104,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         match message {
             Icmp::EchoRequest(echo) if self.may_answer(now) => {
-                let head = reply::echo(ethernet, ip, echo);
+                let mut head = Head::zeroed(ECHO_HEADERS_BYTES);
+                build_echo_reply(head.bytes_mut(), ethernet, ip, echo);
                 self.counters.echoes += 1;
                 let end = ip.payload.end.min(frame_bytes);
                 Answer::Echo(head, end - echo.data.len()..end)

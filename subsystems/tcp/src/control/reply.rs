@@ -3,13 +3,10 @@
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crate::datapath::{Head, PartialChecksum, Payload, Segment, Tuple};
-use crate::packet::icmp::ICMP_BYTES;
-use crate::packet::ipv4::PROTOCOL_ICMP;
 use crate::packet::tcp::HEADERS_BYTES_MAX;
 use crate::packet::{
-    ArpOperation, ArpPacket, ETHERNET_BYTES, Echo, Ecn, EtherType, EthernetView, Flags, IPV4_BYTES,
-    Ipv4Header, Ipv4View, MacAddress, Options, PARTIAL_CHECKSUM, TTL_DEFAULT, TcpHeader,
-    TcpSegment, build_arp, build_tcp, checksum, ethernet, ipv4,
+    ArpOperation, ArpPacket, Ecn, Flags, MacAddress, Options, PARTIAL_CHECKSUM, TTL_DEFAULT,
+    TcpHeader, TcpSegment, build_arp, build_tcp,
 };
 use crate::seq::Seq;
 
@@ -73,27 +70,6 @@ pub fn arp<F>(packet: &ArpPacket) -> Segment<F> {
     let mut head = Head::zeroed(FRAME_BYTES_MIN);
     build_arp(head.bytes_mut(), packet);
     frame(head, None)
-}
-
-/// The headers of the answer to an echo request; the same data follows (RFC 792).
-pub fn echo(ethernet: &EthernetView, ip: &Ipv4View, echo: &Echo<'_>) -> Head {
-    let mut head = Head::zeroed(ETHERNET_BYTES + IPV4_BYTES + ICMP_BYTES);
-    let (front, message) = head.bytes_mut().split_at_mut(ETHERNET_BYTES + IPV4_BYTES);
-    ethernet::build(front, ethernet.destination, ethernet.source, EtherType::Ipv4);
-    let header = Ipv4Header {
-        source: ip.destination,
-        destination: ip.source,
-        protocol: PROTOCOL_ICMP,
-        ecn: Ecn::NotCapable,
-        ttl: TTL_DEFAULT,
-    };
-    ipv4::build(&mut front[ETHERNET_BYTES..], &header, (ICMP_BYTES + echo.data.len()) as u32);
-    // Type and code of a reply are zero.
-    message[4..6].copy_from_slice(&echo.identifier.to_be_bytes());
-    message[6..8].copy_from_slice(&echo.sequence.to_be_bytes());
-    let sum = checksum::combine(checksum::sum(message), ICMP_BYTES, checksum::sum(echo.data));
-    message[2..4].copy_from_slice(&(!sum).to_be_bytes());
-    head
 }
 
 /// A frame of headers only.

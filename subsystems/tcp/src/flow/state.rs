@@ -132,6 +132,8 @@ pub struct Post {
     pub under_way: u32,
     /// What the host was told last.
     pub told: (u64, u64, bool),
+    /// The host said what cannot be, and the peer hears a reset.
+    pub is_at_fault: bool,
 }
 
 impl Protocol {
@@ -250,6 +252,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         round_trip: None,
         under_way: 0,
         told: (receiving.received, sending.acknowledged, false),
+        is_at_fault: false,
     };
     (Pre { tuple, peer_mac }, protocol, post)
 }

@@ -136,16 +136,14 @@ fn parse_quoted(data: &[u8]) -> Option<Quoted> {
     })
 }
 
-/// Writes the frame that answers an echo request with these headers. Returns the frame's length; `None` if `out` is shorter.
-pub fn build_echo_reply(
-    out: &mut [u8],
-    ethernet: &EthernetView,
-    ip: &Ipv4View,
-    echo: &Echo<'_>,
-) -> Option<usize> {
-    let message_bytes = ICMP_BYTES + echo.data.len();
-    let total = ETHERNET_BYTES + IPV4_BYTES + message_bytes;
-    let out = out.get_mut(..total)?;
+/// Bytes of the headers of an answer to an echo request.
+pub const ECHO_HEADERS_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + ICMP_BYTES;
+
+/// Writes the headers of the answer to an echo request with these headers. The same data follows them.
+///
+/// # Panics
+/// `out` is shorter than [`ECHO_HEADERS_BYTES`].
+pub fn build_echo_reply(out: &mut [u8], ethernet: &EthernetView, ip: &Ipv4View, echo: &Echo<'_>) {
     ethernet::build(out, ethernet.destination, ethernet.source, EtherType::Ipv4);
     let header = Ipv4Header {
         source: ip.destination,
@@ -154,6 +152,7 @@ pub fn build_echo_reply(
         ecn: Ecn::NotCapable,
         ttl: TTL_DEFAULT,
     };
+    let message_bytes = ICMP_BYTES + echo.data.len();
     ipv4::build(&mut out[ETHERNET_BYTES..], &header, message_bytes as u32);
     let mut wire = Wire {
         kind: ECHO_REPLY,
@@ -166,8 +165,6 @@ pub fn build_echo_reply(
     wire.checksum = (!sum).into();
     let message = &mut out[ETHERNET_BYTES + IPV4_BYTES..];
     message[..ICMP_BYTES].copy_from_slice(wire.as_bytes());
-    message[ICMP_BYTES..].copy_from_slice(echo.data);
-    Some(total)
 }
 
 #[cfg(test)]

@@ -97,3 +97,88 @@ pub fn rewind(flow: &mut Protocol) {
     flow.recover = flow.highest;
     flow.duplicates = 0;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    const NOW: Nanos = Nanos::from_millis(1_000);
+
+    /// A connection that has sent so many bytes.
+    fn flow(sent: u64) -> Protocol {
+        let mut flow = split(&established(), NOW).1;
+        (flow.written, flow.next, flow.highest) = (sent, sent, sent);
+        flow
+    }
+
+    fn ack(flow: &Protocol, position: u64) -> Summary {
+        Summary {
+            seq: seq_of(flow.receive_base, flow.received),
+            ack: seq_of(flow.send_base, position),
+            window: u16::MAX,
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn three_duplicates_are_a_loss_once_until_all_of_it_is_acknowledged() {
+        let mut flow = flow(10_000);
+        let mut losses = 0;
+        let mut hear = |flow: &mut Protocol, position, times| {
+            for _ in 0..times {
+                let bare = ack(flow, position);
+                losses += u32::from(acknowledge(flow, &bare, NOW).unwrap().is_fast_retransmit);
+            }
+            losses
+        };
+        // The first one moves the right edge.
+        assert_eq!(hear(&mut flow, 1_000, 3), 0);
+        assert_eq!(hear(&mut flow, 1_000, 1), 1);
+        assert_eq!((flow.next, flow.recover), (1_000, 10_000));
+        // Of what was sent twice, and of what is acknowledged in part.
+        assert_eq!(hear(&mut flow, 1_000, 9), 1);
+        assert_eq!(hear(&mut flow, 5_000, 9), 1);
+        flow.next = flow.highest;
+        assert_eq!(hear(&mut flow, 10_000, 1), 1);
+        (flow.written, flow.next, flow.highest) = (20_000, 20_000, 20_000);
+        assert_eq!(hear(&mut flow, 10_000, 9), 2);
+    }
+
+    #[test]
+    fn segments_with_data_or_another_window_are_no_duplicates() {
+        let mut flow = flow(10_000);
+        for bytes in [1, 1, 1, 1] {
+            let data = Summary { bytes, ..ack(&flow, 0) };
+            assert!(!acknowledge(&mut flow, &data, NOW).unwrap().is_fast_retransmit);
+        }
+        for window in [10, 20, 30, 40] {
+            let other = Summary { window, ..ack(&flow, 0) };
+            assert!(!acknowledge(&mut flow, &other, NOW).unwrap().is_fast_retransmit);
+        }
+    }
+
+    #[test]
+    fn an_older_segment_says_nothing_about_the_window() {
+        let mut flow = flow(1_000);
+        flow.received = 500;
+        let new = Summary { window: 5_000, ..ack(&flow, 1_000) };
+        acknowledge(&mut flow, &new, NOW).unwrap();
+        assert_eq!(flow.edge, 6_000);
+        let older = Summary { seq: new.seq.minus(100), window: 50_000, ..new };
+        acknowledge(&mut flow, &older, NOW).unwrap();
+        assert_eq!(flow.edge, 6_000);
+    }
+
+    #[test]
+    fn a_round_trip_is_measured_by_the_echo() {
+        let mut flow = flow(1_000);
+        (flow.has_timestamps, flow.timestamp_offset) = (true, u32::MAX);
+        let echo = milliseconds(NOW).wrapping_add(u32::MAX);
+        let bare = Summary { timestamps: Some((1, echo)), ..ack(&flow, 1_000) };
+        let later = NOW + Nanos::from_millis(30);
+        let outcome = acknowledge(&mut flow, &bare, later).unwrap();
+        assert_eq!(outcome.round_trip, Some(Nanos::from_millis(30)));
+    }
+}

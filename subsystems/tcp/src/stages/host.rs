@@ -71,3 +71,69 @@ pub fn window(flow: &mut Protocol) -> u16 {
     flow.promised = flow.promised.max(landed + field * unit);
     field as u16
 }
+
+#[cfg(test)]
+mod tests {
+    use wave_core::clock::Nanos;
+
+    use super::*;
+    use crate::datapath::FlowId;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    fn flow() -> Protocol {
+        split(&established(), Nanos(0)).1
+    }
+
+    fn at(written: u64, read: u64, is_finished: bool) -> Moved {
+        let flow = FlowId { index: 0, generation: 0 };
+        Moved { flow, written, read, is_finished, is_eager: false }
+    }
+
+    #[test]
+    fn positions_never_go_back_and_an_end_is_not_taken_back() {
+        let mut flow = flow();
+        flow.landed = 500;
+        moved(&mut flow, &at(100, 300, true), 1 << 16);
+        let old = moved(&mut flow, &at(50, 200, false), 1 << 16);
+        assert_eq!(old, HostMoved::default());
+        assert_eq!((flow.written, flow.read, flow.is_finished), (100, 300, true));
+    }
+
+    #[test]
+    fn what_cannot_be_is_wrong_and_changes_nothing() {
+        let mut flow = flow();
+        moved(&mut flow, &at(100, 0, true), 1 << 16);
+        for wrong in [at(101, 0, true), at(100 + (1 << 16), 0, false), at(100, 1, true)] {
+            assert!(moved(&mut flow, &wrong, 1 << 16).is_wrong, "{wrong:?}");
+        }
+        assert_eq!((flow.written, flow.read), (100, 0));
+    }
+
+    #[test]
+    fn a_window_is_not_taken_back_and_grows_by_a_segment_at_least() {
+        let mut flow = flow();
+        flow.received = 1 << 16;
+        flow.landed = 1 << 16;
+        assert_eq!(window(&mut flow), 0);
+        flow.read = u64::from(flow.mss) - 1;
+        assert_eq!(window(&mut flow), 0, "no silly window");
+        flow.read += 1;
+        assert_eq!(window(&mut flow), flow.mss);
+        assert_eq!(flow.promised, (1 << 16) + u64::from(flow.mss));
+    }
+
+    #[test]
+    fn rounding_takes_less_than_a_unit_back_and_promises_no_more_than_the_ring_has() {
+        let mut flow = flow();
+        flow.receive_scale = 7;
+        for landed in 0..3_000 {
+            (flow.received, flow.landed) = (landed, landed);
+            let before = flow.promised;
+            let field = u64::from(window(&mut flow));
+            let edge = landed + (field << 7);
+            assert!(edge + 128 > before, "{edge} after {before}");
+            assert!(edge <= flow.read + u64::from(flow.ring_bytes));
+        }
+    }
+}

@@ -101,6 +101,7 @@ pub fn statistics(flow: FlowId, protocol: &Protocol, post: &mut Post) -> Statist
         fast_retransmits: post.fast_retransmits,
         round_trip: post.round_trip.take(),
         heard: protocol.heard,
+        is_at_fault: post.is_at_fault,
     };
     post.acknowledged_bytes = 0;
     post.marked_bytes = 0;

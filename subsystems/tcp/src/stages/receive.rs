@@ -191,3 +191,125 @@ fn place(
         flow.fin = flow.fin.or(ends_at);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    const NOW: Nanos = Nanos::from_millis(1_000);
+
+    /// A connection that has just begun, with windows of 64 KiB.
+    fn flow() -> Protocol {
+        split(&established(), NOW).1
+    }
+
+    fn segment(flow: &Protocol, position: u64, bytes: u32, fin: bool) -> Summary {
+        Summary {
+            seq: seq_of(flow.receive_base, position),
+            ack: seq_of(flow.send_base, flow.acknowledged),
+            window: u16::MAX,
+            bytes,
+            fin,
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn an_end_that_comes_before_what_precedes_it_is_remembered() {
+        let mut flow = flow();
+        let last = segment(&flow, 100, 50, true);
+        let early = receive(&mut flow, &last, NOW);
+        assert_eq!(early.placed, Some(Placed { position: 100, skip: 0, bytes: 50 }));
+        assert!(!flow.has_fin() && !early.has_news);
+        let first = segment(&flow, 0, 100, false);
+        let rest = receive(&mut flow, &first, NOW);
+        assert!(flow.has_fin() && rest.has_news);
+        assert_eq!((flow.received, flow.interval), (150, Interval::default()));
+        assert_eq!(rest.acknowledge, Some(When::Now));
+    }
+
+    #[test]
+    fn an_end_alone_out_of_order_is_remembered_too() {
+        let mut flow = flow();
+        let end = segment(&flow, 100, 0, true);
+        receive(&mut flow, &end, NOW);
+        let first = segment(&flow, 0, 100, false);
+        receive(&mut flow, &first, NOW);
+        assert!(flow.has_fin());
+    }
+
+    #[test]
+    fn bytes_behind_the_end_or_the_window_are_cut() {
+        let mut flow = flow();
+        let end = segment(&flow, 100, 0, true);
+        receive(&mut flow, &end, NOW);
+        let long = segment(&flow, 0, 200, false);
+        let taken = receive(&mut flow, &long, NOW);
+        assert_eq!(taken.placed, Some(Placed { position: 0, skip: 0, bytes: 100 }));
+        let mut flow = self::flow();
+        let huge = segment(&flow, 65_000, 2_000, true);
+        let taken = receive(&mut flow, &huge, NOW);
+        assert_eq!(taken.placed.map(|placed| placed.bytes), Some((1 << 16) - 65_000));
+        assert_eq!(flow.fin, None, "an end is believed only with all that precedes it");
+    }
+
+    #[test]
+    fn one_interval_is_kept_and_grows_and_a_second_one_is_dropped() {
+        let mut flow = flow();
+        for (position, bytes, is_taken) in
+            [(1_000, 100, true), (3_000, 100, false), (1_100, 50, true), (900, 100, true)]
+        {
+            let segment = segment(&flow, position, bytes, false);
+            let taken = receive(&mut flow, &segment, NOW);
+            assert_eq!(taken.placed.is_some(), is_taken, "{position}");
+            assert_eq!(taken.acknowledge, Some(When::Now));
+        }
+        assert_eq!(flow.interval, Interval { start: 900, end: 1_150 });
+        assert_eq!(flow.received, 0);
+    }
+
+    #[test]
+    fn what_came_before_is_skipped_and_acknowledged_at_once() {
+        let mut flow = flow();
+        let first = segment(&flow, 0, 100, false);
+        assert_eq!(receive(&mut flow, &first, NOW).acknowledge, Some(When::Later));
+        let again = receive(&mut flow, &first, NOW);
+        assert_eq!((again.dropped, again.acknowledge), (Some(Dropped::Duplicate), Some(When::Now)));
+        let overlap = segment(&flow, 50, 100, false);
+        let taken = receive(&mut flow, &overlap, NOW);
+        assert_eq!(taken.placed, Some(Placed { position: 100, skip: 50, bytes: 50 }));
+    }
+
+    #[test]
+    fn an_older_timestamp_is_answered_and_nothing_of_it_taken() {
+        let mut flow = flow();
+        flow.has_timestamps = true;
+        flow.recent = 1_000;
+        let stamped = |flow: &Protocol, value| Summary {
+            timestamps: Some((value, 0)),
+            ..segment(flow, 0, 100, false)
+        };
+        let old = stamped(&flow, 999);
+        let outcome = receive(&mut flow, &old, NOW);
+        assert_eq!(outcome.dropped, Some(Dropped::OldTimestamp));
+        assert_eq!((outcome.placed, outcome.acknowledge), (None, Some(When::Now)));
+        // After 24 days the peer's clock may have wrapped.
+        let later = NOW + STALE;
+        assert!(receive(&mut flow, &old, later).placed.is_some());
+    }
+
+    #[test]
+    fn acknowledgements_of_what_was_never_sent_or_is_ancient_are_challenged() {
+        let mut flow = flow();
+        let bare = segment(&flow, 0, 100, false);
+        let unsent = Summary { ack: bare.ack.plus(1), ..bare };
+        let outcome = receive(&mut flow, &unsent, NOW);
+        assert_eq!(outcome.dropped, Some(Dropped::UnsentAcknowledged));
+        assert_eq!(outcome.placed, None);
+        let ancient = Summary { ack: bare.ack.minus(1 << 20), ..bare };
+        let outcome = receive(&mut flow, &ancient, NOW);
+        assert_eq!(outcome.dropped, Some(Dropped::AncientAcknowledgement));
+    }
+}

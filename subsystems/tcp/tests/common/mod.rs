@@ -10,6 +10,8 @@ use wave_tcp::datapath::{
     Batch, Checksum, Command, Datapath, Effect, Established, FlowId, Packet, Payload, Ring,
     Segment, Statistics, Ticket, Write,
 };
+use wave_tcp::packet::{Parsed, parse};
+use wave_tcp::seq::Seq;
 
 /// The host's only context.
 pub const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
@@ -38,6 +40,14 @@ pub struct Side<D> {
     pub statistics: Option<Statistics>,
     moved_at: Nanos,
     pub timeouts: u64,
+    /// Which bytes of the peer's stream lie in the ring, and the right edge that the peer was told of.
+    copied: Vec<bool>,
+    base: Seq,
+    scale: u8,
+    edge: u64,
+    /// Right edge of the peer's window, as its last frames had it.
+    peer_edge: u64,
+    send_base: Seq,
 }
 
 impl<D: Datapath<Vec<u8>>> Side<D> {
@@ -58,6 +68,12 @@ impl<D: Datapath<Vec<u8>>> Side<D> {
             statistics: None,
             moved_at: Nanos(0),
             timeouts: 0,
+            copied: Vec::new(),
+            base: established.receiving.base,
+            scale: established.receiving.scale,
+            edge: established.receiving.edge,
+            peer_edge: established.sending.edge,
+            send_base: established.sending.base,
         }
     }
 
@@ -99,6 +115,7 @@ impl<D: Datapath<Vec<u8>>> Side<D> {
 
     /// Takes frames.
     pub fn take(&mut self, now: Nanos, frames: Vec<Frame>) {
+        frames.iter().for_each(|frame| self.hear(frame));
         let mut packets: VecDeque<_> = frames.into();
         self.engine
             .submit(now, &mut Batch { packets: &mut packets, requests: &mut VecDeque::new() });
@@ -113,7 +130,9 @@ impl<D: Datapath<Vec<u8>>> Side<D> {
         for effect in effects {
             match effect {
                 Effect::Send(segment) => {
-                    out.push(self.frame(&segment));
+                    let frame = self.frame(&segment);
+                    self.check(&frame);
+                    out.push(frame);
                     self.tickets.extend(segment.ticket);
                 }
                 Effect::Write(write) => self.copies.push_back(write),
@@ -136,8 +155,39 @@ impl<D: Datapath<Vec<u8>>> Side<D> {
         out
     }
 
+    /// What goes out acknowledges only what lies in the ring, takes no window back, and stays within the peer's.
+    fn check(&mut self, frame: &Frame) {
+        let Ok(Parsed::Tcp { segment, .. }) = parse(&frame.frame, true) else {
+            panic!("a frame that nobody can read")
+        };
+        let there = self.copied.iter().take_while(|copied| **copied).count() as u64;
+        let ack = segment.ack.unwrap().position(0, self.base).unwrap();
+        assert!(ack <= there + 1, "{ack} is acknowledged, and {there} lie in the ring");
+        let unit = 1 << self.scale;
+        let edge = ack + (u64::from(segment.window) << self.scale);
+        assert!(edge + unit > self.edge, "the window was taken back from {} to {edge}", self.edge);
+        self.edge = self.edge.max(edge);
+        let start = segment.seq.position(0, self.send_base);
+        let end = start.map_or(0, |start| start + u64::from(segment.sequence_len()));
+        // A probe is one byte beyond.
+        let is_probe = segment.sequence_len() == 1;
+        assert!(end <= self.peer_edge || is_probe, "{end} is beyond {}", self.peer_edge);
+    }
+
+    /// The peer's frames tell of its window.
+    fn hear(&mut self, frame: &Frame) {
+        let Ok(Parsed::Tcp { segment, .. }) = parse(&frame.frame, true) else { return };
+        let ack = segment.ack.unwrap().position(0, self.send_base).unwrap();
+        self.peer_edge = self.peer_edge.max(ack + (u64::from(segment.window) << self.scale));
+    }
+
     fn copy(&mut self, now: Nanos, write: Write<Vec<u8>>) {
         assert!(write.bytes.len() <= write.ring.bytes as usize);
+        let end = write.position as usize + write.bytes.len();
+        if self.copied.len() < end {
+            self.copied.resize(end, false);
+        }
+        self.copied[write.position as usize..end].fill(true);
         let mut left = &write.frame[write.bytes.clone()];
         for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
             let (first, rest) = left.split_at(len as usize);
