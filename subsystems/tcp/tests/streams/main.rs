@@ -1,12 +1,12 @@
 //! Two data paths and a wire that does the worst: every byte that was written is read, in order, whatever is lost.
 
-mod common;
+mod side;
 
 use std::net::SocketAddr;
 
-use common::{CONTEXT, Frame, Side};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
+use side::{CONTEXT, Frame, Side};
 use wave_core::clock::Nanos;
 use wave_tcp::datapath::{
     Datapath, Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple,

@@ -1,11 +1,8 @@
 //! Two stacks and a wire: connections begin, carry bytes, and end in every order, whatever the wire does.
 
-#[path = "common/machine.rs"]
-mod machine;
-
 use std::net::SocketAddr;
 
-use machine::{Machine, RING, run};
+use crate::machine::{CONTEXT, Machine, RING, run};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
@@ -163,13 +160,13 @@ fn a_process_that_has_gone_closes_its_connections() {
     run(&mut both, &mut now, MINUTE, |both, _| {
         peers.iter().any(|peer| both[1].sockets[peer].received == 6)
     });
-    both[1].stack.leave(machine::CONTEXT.process);
+    both[1].stack.leave(CONTEXT.process);
     run(&mut both, &mut now, MINUTE, |both, _| {
         both[0].sockets[&sockets[1]].peer_is_finished && both[0].sockets[&sockets[0]].is_over
     });
     assert_eq!(both[0].sockets[&sockets[0]].failed, Some(Reason::Reset));
     both[0].close(now, sockets[1]);
-    run(&mut both, &mut now, MINUTE, |both, _| both[1].released == [machine::CONTEXT.process]);
+    run(&mut both, &mut now, MINUTE, |both, _| both[1].released == [CONTEXT.process]);
     assert_eq!(states(&both[1]), [State::TimeWait]);
 }
 

@@ -1,12 +1,9 @@
 //! A stack, and a peer that sends what no honest one does: forged resets and SYNs, segments of old connections, other people's
 //! addresses (RFC 5961, RFC 1337, RFC 9293).
 
-#[path = "common/machine.rs"]
-mod machine;
-
 use std::net::SocketAddrV4;
 
-use machine::{CONTEXT, Machine};
+use crate::machine::{CONTEXT, Machine};
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Moved, Reason, Request};
 use wave_tcp::control::State;
