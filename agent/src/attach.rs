@@ -270,7 +270,8 @@ pub(crate) fn open(
         }
         offer = connection.receive_offer(PROTOCOL_VERSION, Some(OFFER_PATIENCE - SILENCE));
     }
-    let ReceivedOffer { subsystem, lines: [nic, host, extra], memory, doorbells, link } = offer?;
+    let ReceivedOffer { subsystem, lines: [nic, host, extra], memory, doorbells, link, .. } =
+        offer?;
     wanted.check(subsystem)?;
     let link = LinkSpec::parse(&link)?;
     let memory = Arc::new(Memory::map(memory.as_fd(), nic, host, extra)?);

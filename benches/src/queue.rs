@@ -155,6 +155,7 @@ impl PeerProcess {
             lines: [LINES, 0, 0],
             memory,
             doorbells: &[],
+            files: &[],
             link: "shm",
         };
         connection.send_offer(&offer).map_err(|error| text(&error))?;

@@ -83,6 +83,7 @@ fn window_between(front: &Listener, host: &std::path::Path) -> Between {
             lines: offer.lines,
             memory: offer.memory.as_fd(),
             doorbells: &doorbells,
+            files: &[],
             link: &offer.link,
         })
         .unwrap();

@@ -46,6 +46,11 @@ impl Queues {
         self.len == 0
     }
 
+    /// Whether this id waits in any queue.
+    pub fn contains(&self, id: u32) -> bool {
+        self.nodes[id as usize].queue != NONE
+    }
+
     /// The id that has waited longest in this queue.
     pub fn first(&self, queue: usize) -> Option<u32> {
         Some(self.ends[queue].first).filter(|id| *id != NONE)
@@ -246,6 +251,9 @@ mod tests {
                 lists[queue].push(id);
             }
             assert_eq!(queues.len(), lists.iter().map(Vec::len).sum::<usize>());
+            for id in 0..20 {
+                assert_eq!(queues.contains(id), lists.iter().any(|list| list.contains(&id)));
+            }
             for (queue, list) in lists.iter().enumerate() {
                 assert_eq!(queues.first(queue), list.first().copied());
             }

@@ -6,7 +6,7 @@ use std::fs;
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Crates that may contain `unsafe`.
-const UNSAFE: &[&str] = &["links", "hosts/user", "hosts/c", "hosts/linux", "workloads"];
+const UNSAFE: &[&str] = &["links", "wires", "hosts/user", "hosts/c", "hosts/linux", "workloads"];
 
 fn metadata() -> Metadata {
     MetadataCommand::new()
@@ -40,8 +40,10 @@ fn may_use(from: &str, to: &str) -> bool {
         // What its loads are sent by.
         "workloads" => &["clients"],
         "subsystems" | "links" => &["core"],
+        // What is sent lies in a host's payload memory.
+        "wires" => &["core", "links"],
         "agent" => &["core", "links", "subsystems"],
-        "fronts" => &["core", "links", "subsystems", "agent", "clients"],
+        "fronts" => &["core", "links", "wires", "subsystems", "agent", "clients"],
         "hosts" => &["core", "links", "subsystems"],
         "lab" => &["core", "links", "subsystems", "agent"],
         // A subsystem of a user's.
@@ -61,6 +63,7 @@ fn may_use(from: &str, to: &str) -> bool {
         "benches" | "cli" => &[
             "core",
             "links",
+            "wires",
             "subsystems",
             "agent",
             "clients",

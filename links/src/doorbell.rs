@@ -171,8 +171,18 @@ pub struct SocketBell {
 impl SocketBell {
     /// The ringing end and the waiting end.
     pub fn pair() -> io::Result<[SocketBell; 2]> {
+        SocketBell::pair_of(libc::SOCK_DGRAM)
+    }
+
+    /// As [`SocketBell::pair`], but whoever polls the waiting end is also woken when the last ringing end is closed
+    /// (`POLLHUP`), as when the peer dies.
+    pub fn pair_that_hangs_up() -> io::Result<[SocketBell; 2]> {
+        SocketBell::pair_of(libc::SOCK_SEQPACKET)
+    }
+
+    fn pair_of(kind: libc::c_int) -> io::Result<[SocketBell; 2]> {
         let mut raw = [0; 2];
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        let kind = kind | libc::SOCK_CLOEXEC;
         // SAFETY: `raw` is valid for writes of two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, raw.as_mut_ptr()) })?;
         // SAFETY: both were just opened and belong to nobody else.
@@ -184,14 +194,39 @@ impl SocketBell {
         SocketBell { fd }
     }
 
-    fn drain(&self) -> bool {
+    /// Either end, received from a peer that is not trusted: nothing that is done with it, closing included, waits for anybody.
+    ///
+    /// # Errors
+    /// The descriptor is not a Unix socket (`InvalidData`): the peer's fault.
+    pub fn from_untrusted(fd: OwnedFd) -> io::Result<SocketBell> {
+        let mut domain: libc::c_int = 0;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // Asks no file system, as fstat(2) would.
+        // SAFETY: `domain` is valid for writes of `length` bytes, and `length` for reads and writes.
+        let asked = check(unsafe {
+            libc::getsockopt(
+                fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_DOMAIN,
+                (&raw mut domain).cast(),
+                &mut length,
+            )
+        });
+        if asked.is_err() || domain != libc::AF_UNIX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(SocketBell { fd })
+    }
+
+    /// Forgets the rings so far, of which there may be more than it takes at once. Returns whether there was one.
+    pub fn drain(&self) -> bool {
         let mut rung = false;
         let mut byte = 0u8;
         // Bounded: a peer that rings without end must not keep its waiter here.
         for _ in 0..RINGS_PER_DRAIN {
             let (fd, at) = (self.fd.as_raw_fd(), (&raw mut byte).cast());
             // SAFETY: one byte is valid for writes during the call.
-            if unsafe { libc::recv(fd, at, 1, libc::MSG_DONTWAIT) } < 0 {
+            if unsafe { libc::recv(fd, at, 1, libc::MSG_DONTWAIT) } <= 0 {
                 break;
             }
             rung = true;
@@ -330,6 +365,31 @@ mod tests {
         assert!(agent.wait(None));
         drop(agent);
         host.ring();
+    }
+
+    #[test]
+    fn a_waiter_hears_that_the_ringing_end_is_gone() {
+        let [ringing, waiting] = SocketBell::pair_that_hangs_up().unwrap();
+        let gone = |wait| poll(waiting.as_fd(), libc::POLLIN, wait).unwrap() & libc::POLLHUP != 0;
+        ringing.ring();
+        assert!(waiting.wait(None));
+        assert!(!gone(Some(Duration::ZERO)));
+        drop(ringing);
+        assert!(gone(None));
+        assert!(!waiting.drain());
+    }
+
+    #[test]
+    fn bells_of_a_stranger_are_unix_sockets() {
+        let [bell, other] = SocketBell::pair().unwrap();
+        SocketBell::from_untrusted(bell.fd).unwrap().ring();
+        assert!(other.drain());
+        let internet = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for fd in [internet.into(), file.into()] {
+            let refused = SocketBell::from_untrusted(fd).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        }
     }
 
     #[test]

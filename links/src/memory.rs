@@ -236,13 +236,27 @@ impl SharedMap {
     /// Maps `bytes` from byte `offset` (a multiple of the page size) of `fd`. The caller makes
     /// sure that the file has, and keeps, that many bytes.
     pub(crate) fn new(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<SharedMap> {
+        SharedMap::with_flags(fd, offset, bytes, libc::MAP_POPULATE)
+    }
+
+    /// As [`SharedMap::new`], but pages come when they are touched.
+    pub(crate) fn sparse(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<SharedMap> {
+        SharedMap::with_flags(fd, 0, bytes, 0)
+    }
+
+    fn with_flags(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        flags: libc::c_int,
+    ) -> io::Result<SharedMap> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing object.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
+                libc::MAP_SHARED | flags,
                 fd.as_raw_fd(),
                 offset as libc::off_t,
             )
@@ -294,6 +308,11 @@ impl SharedMap {
             at += run;
         }
         Ok(map)
+    }
+
+    /// Where it begins.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base.cast()
     }
 
     /// All whole words.
@@ -353,7 +372,7 @@ fn is_bpf_array(fd: BorrowedFd<'_>, bytes: u64) -> bool {
 
 /// An ordinary memfd whose size cannot change any more. Only tmpfs pages fill on touch after a
 /// hole was punched; huge pages may be refused then, which would be SIGBUS again.
-fn check_sealed(fd: BorrowedFd<'_>) -> Result<(), MapError> {
+pub(crate) fn check_sealed(fd: BorrowedFd<'_>) -> Result<(), MapError> {
     // SAFETY: the descriptor is open; no memory is involved.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 {

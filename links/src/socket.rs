@@ -1,9 +1,10 @@
 //! How an agent comes by its window: one message over a Unix socket, from host to agent.
 //!
-//! The agent connects; the host checks who it is and answers with an *offer* (the window's file,
-//! the doorbells and a description of the link) or a *refusal* (a sentence). Nothing else is ever
-//! said here: the handshake lies in the window, and the open connection only tells each side
-//! whether the other still lives. Sockets are `SOCK_SEQPACKET`, so that the answer is one message.
+//! Either side listens. Where an agent serves one host, the host listens, checks who connects, and answers with an *offer*
+//! (the window's file, the doorbells and a description of the link) or a *refusal* (a sentence). Where an agent serves many
+//! processes, it listens, and a process that connects sends its offer; the agent may answer with a refusal. Nothing else is
+//! ever said here: the handshake lies in the window, and the open connection only tells each side
+//! whether the other still lives. Sockets are `SOCK_SEQPACKET`, so that each is one message.
 //!
 //! Neither side believes the other: credentials are the kernel's, sizes are checked, descriptors
 //! beyond those announced are closed, and nothing blocks longer than the caller says.
@@ -27,6 +28,8 @@ use crate::places::remove_socket;
 
 /// Most doorbells in one offer (the kernel passes at most 253 descriptors in a message).
 pub const DOORBELLS_MAX: usize = 249;
+/// Most files in one offer beside the window's.
+pub const FILES_MAX: usize = 3;
 /// Most bytes of text in an offer or refusal.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
@@ -59,7 +62,7 @@ pub enum SocketError {
     /// The caller's fault: the path does not fit into a socket address.
     #[error("{} is too long for a socket's path", .0.display())]
     PathTooLong(PathBuf),
-    /// Another host listens there.
+    /// Another process listens there.
     #[error("another process listens on {}", .0.display())]
     InUse(PathBuf),
     /// Something that is not a socket lies there, and is left alone.
@@ -99,7 +102,9 @@ pub enum SocketError {
     #[error("the peer's answer is not an offer: {0}")]
     Malformed(&'static str),
     /// The caller's fault: the offer exceeds a bound.
-    #[error("an offer has at most {DOORBELLS_MAX} doorbells and {TEXT_BYTES_MAX} bytes of text")]
+    #[error(
+        "an offer has at most {DOORBELLS_MAX} doorbells, {FILES_MAX} files and {TEXT_BYTES_MAX} bytes of text"
+    )]
     TooLarge,
     /// No answer in time.
     #[error("the host did not answer in time")]
@@ -122,6 +127,8 @@ pub struct Offer<'a> {
     pub memory: BorrowedFd<'a>,
     /// The doorbells, by vector.
     pub doorbells: &'a [BorrowedFd<'a>],
+    /// Further files, as the subsystem defines: at most [`FILES_MAX`].
+    pub files: &'a [BorrowedFd<'a>],
     /// The link's kind and costs, as text (see [`crate::LinkSpec::to_text`]).
     pub link: &'a str,
 }
@@ -138,11 +145,13 @@ pub struct ReceivedOffer {
     pub memory: OwnedFd,
     /// The doorbells, by vector.
     pub doorbells: Vec<OwnedFd>,
+    /// Further files, as the subsystem defines.
+    pub files: Vec<OwnedFd>,
     /// The link's kind and costs, as text.
     pub link: String,
 }
 
-/// Where a host waits for agents. Its file is removed on drop.
+/// Where one side waits for the other to connect. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -152,7 +161,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `path` (mode 0600, in a folder that must be there) for agents of our own user, of root and of the users in
+    /// Listens on `path` (mode 0600, in a folder that must be there) for processes of our own user, of root and of the users in
     /// `allowed`. A socket of this user's that nobody listens on is replaced; anything else there is an error, also a link.
     pub fn bind(path: &Path, allowed: &[u32]) -> Result<Listener, SocketError> {
         let failed = |what, source| SocketError::Path { what, path: path.into(), source };
@@ -178,7 +187,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The next agent, if one waits. Never blocks.
+    /// The next connection, if one waits. Never blocks.
     ///
     /// # Errors
     ///
@@ -193,7 +202,7 @@ impl Listener {
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(None),
                 _ => {
-                    return Err(SocketError::System { what: "accept an agent", source: error });
+                    return Err(SocketError::System { what: "accept a connection", source: error });
                 }
             },
         };
@@ -227,7 +236,7 @@ impl Drop for Listener {
     }
 }
 
-/// One host and one agent.
+/// One host and one agent, whichever of them listens.
 #[derive(Debug)]
 pub struct Connection {
     fd: OwnedFd,
@@ -235,12 +244,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the host that listens on `path`, which must run as our own user or root.
+    /// Connects to the process that listens on `path`, which must run as our own user or root.
     pub fn connect(path: &Path) -> Result<Connection, SocketError> {
         Connection::connect_allowing(path, &[])
     }
 
-    /// As [`Connection::connect`], to a host that may also run as one of the users in `allowed`.
+    /// As [`Connection::connect`], to a process that may also run as one of the users in `allowed`.
     pub fn connect_allowing(path: &Path, allowed: &[u32]) -> Result<Connection, SocketError> {
         let fd = socket()?;
         with_address(path, |address, length| {
@@ -259,23 +268,26 @@ impl Connection {
 
     /// Sends the offer (the host's side). Never blocks.
     pub fn send_offer(&self, offer: &Offer<'_>) -> Result<(), SocketError> {
-        if offer.doorbells.len() > DOORBELLS_MAX || offer.link.len() > TEXT_BYTES_MAX {
+        let (doorbells, files) = (offer.doorbells.len(), offer.files.len());
+        if doorbells > DOORBELLS_MAX || files > FILES_MAX || offer.link.len() > TEXT_BYTES_MAX {
             return Err(SocketError::TooLarge);
         }
         let mut fds = vec![offer.memory];
         fds.extend_from_slice(offer.doorbells);
+        fds.extend_from_slice(offer.files);
         let header = Header {
             version: offer.version,
             kind: KIND_OFFER,
             subsystem: offer.subsystem.number().into(),
             lines: offer.lines,
-            doorbells: offer.doorbells.len() as u32,
+            doorbells: doorbells as u16,
+            files: files as u16,
             text_bytes: offer.link.len() as u32,
         };
         self.send(&header, offer.link, &fds)
     }
 
-    /// Says why there will be no offer (the host's side). Never blocks; what exceeds
+    /// Says why there will be no offer, or why an offer is not taken. Never blocks; what exceeds
     /// [`TEXT_BYTES_MAX`] is cut off.
     pub fn refuse(&self, why: &str) -> Result<(), SocketError> {
         let mut end = why.len().min(TEXT_BYTES_MAX);
@@ -289,12 +301,13 @@ impl Connection {
             subsystem: 0,
             lines: [0; 3],
             doorbells: 0,
+            files: 0,
             text_bytes: why.len() as u32,
         };
         self.send(&header, why, &[])
     }
 
-    /// Waits for the host's answer (the agent's side), for ever where there is no `timeout`.
+    /// Waits for the host's offer (the agent's side), for ever where there is no `timeout`; a timeout of zero only looks.
     ///
     /// # Errors
     ///
@@ -333,19 +346,29 @@ impl Connection {
         if received.truncated {
             return Err(SocketError::Malformed("some of its descriptors were lost"));
         }
-        if received.fds.len() != header.doorbells as usize + 1 {
+        let [doorbells, files] = [header.doorbells, header.files].map(usize::from);
+        if received.fds.len() != 1 + doorbells + files {
             return Err(SocketError::Malformed("it has other descriptors than it announces"));
         }
         let link = str::from_utf8(text)
             .map_err(|_| SocketError::Malformed("its text is not UTF-8"))?
             .to_owned();
         let mut fds = received.fds.into_iter();
-        let memory = fds.next().expect("there is one more than doorbells");
+        let memory = fds.next().expect("there is one more than doorbells and files");
         let subsystem = u16::try_from(header.subsystem)
             .map(SubsystemId::new)
             .map_err(|_| SocketError::Malformed("its subsystem is no number of 16 bits"))?;
         let lines = header.lines;
-        Ok(ReceivedOffer { subsystem, lines, memory, doorbells: fds.collect(), link })
+        let doorbells = fds.by_ref().take(doorbells).collect();
+        Ok(ReceivedOffer { subsystem, lines, memory, doorbells, files: fds.collect(), link })
+    }
+
+    /// The words in which the peer refused what was sent to it, if it did. Never blocks.
+    pub fn refusal(&self) -> Option<String> {
+        match self.receive_offer(0, Some(Duration::ZERO)) {
+            Err(SocketError::Refused(why)) => Some(why),
+            _ => None,
+        }
     }
 
     /// Whether the peer has closed its end or died.
@@ -359,7 +382,7 @@ impl Connection {
         !self.hung_up()
     }
 
-    /// The peer's process when it connected (or, seen from the agent, when it began to listen).
+    /// The peer's process when it connected (or, seen from who connects, when it began to listen).
     /// Zero where it is outside our process namespace.
     pub fn peer_pid(&self) -> i32 {
         self.peer.pid
@@ -401,7 +424,7 @@ impl Connection {
         bytes.extend_from_slice(text.as_bytes());
         ancillary::send(self.as_fd(), &bytes, fds).map_err(|source| match source.raw_os_error() {
             Some(libc::EPIPE | libc::ECONNRESET) => SocketError::HungUp,
-            _ => SocketError::System { what: "answer an agent", source },
+            _ => SocketError::System { what: "send a message", source },
         })
     }
 }
@@ -412,14 +435,15 @@ impl AsFd for Connection {
     }
 }
 
-/// The fixed part of an answer, little-endian: magic (8 bytes), version, kind, lines (3),
-/// doorbells, bytes of text, subsystem (4 bytes each). Magic, version and kind never move.
+/// The fixed part of a message, little-endian: magic (8 bytes), version, kind, lines (3),
+/// doorbells and files (2 bytes each), bytes of text, subsystem (4 bytes each). Magic, version and kind never move.
 struct Header {
     version: u32,
     kind: u32,
     subsystem: u32,
     lines: [u32; 3],
-    doorbells: u32,
+    doorbells: u16,
+    files: u16,
     text_bytes: u32,
 }
 
@@ -428,8 +452,9 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
         let [nic, host, extra] = self.lines;
-        let Header { version, kind, subsystem, doorbells, text_bytes, .. } = *self;
-        let fields = [version, kind, nic, host, extra, doorbells, text_bytes, subsystem];
+        let Header { version, kind, subsystem, doorbells, files, text_bytes, .. } = *self;
+        let counts = u32::from(files) << 16 | u32::from(doorbells);
+        let fields = [version, kind, nic, host, extra, counts, text_bytes, subsystem];
         for (field, target) in fields.iter().zip(bytes[8..].chunks_exact_mut(4)) {
             target.copy_from_slice(&field.to_le_bytes());
         }
@@ -447,9 +472,10 @@ impl Header {
         for (field, source) in fields.iter_mut().zip(header[8..].chunks_exact(4)) {
             *field = u32::from_le_bytes(source.try_into().expect("chunks of four"));
         }
-        let [version, kind, nic, host, extra, doorbells, text_bytes, subsystem] = fields;
+        let [version, kind, nic, host, extra, counts, text_bytes, subsystem] = fields;
         let lines = [nic, host, extra];
-        Ok((Header { version, kind, subsystem, lines, doorbells, text_bytes }, text))
+        let (doorbells, files) = (counts as u16, (counts >> 16) as u16);
+        Ok((Header { version, kind, subsystem, lines, doorbells, files, text_bytes }, text))
     }
 }
 

@@ -51,12 +51,13 @@ fn an_offer_arrives_with_memory_doorbells_and_text() {
         lines,
         memory: memory_fd,
         doorbells: &doorbells,
+        files: &doorbells[..FILES_MAX],
         link: &text,
     };
     host.send_offer(&offer).unwrap();
     let received = agent.receive_offer(7, SOON).unwrap();
     assert_eq!((received.subsystem, received.lines), (subsystem, lines));
-    assert_eq!(received.doorbells.len(), DOORBELLS_MAX);
+    assert_eq!((received.doorbells.len(), received.files.len()), (DOORBELLS_MAX, FILES_MAX));
     assert_eq!(received.link, text);
     let theirs = Memory::map(received.memory.as_fd(), 5, 4, 3).unwrap();
     let word = &theirs.region(wave_core::link::Home::Host)[0];
@@ -80,6 +81,7 @@ fn another_version_is_named_with_ours() {
             lines: [1, 0, 0],
             memory: fd.as_fd(),
             doorbells: &[],
+            files: &[],
             link: "shm",
         };
         host.send_offer(&offer).unwrap();
@@ -110,12 +112,72 @@ fn descriptors_that_were_not_announced_are_an_error() {
         subsystem: 0,
         lines: [1; 3],
         doorbells: 1,
+        files: 0,
         text_bytes: 0,
     };
     raw(&host, &header, "", &fds);
     assert!(matches!(agent.receive_offer(1, SOON), Err(SocketError::Malformed(_))));
     raw(&host, &header, "", &fds[..1]);
     assert!(matches!(agent.receive_offer(1, SOON), Err(SocketError::Malformed(_))));
+}
+
+#[test]
+fn files_follow_the_doorbells_and_an_offer_without_them_keeps_its_bytes() {
+    let scratch = Scratch::new();
+    let (_listener, host, agent) = pair(&scratch);
+    let fds = ["memory", "bell", "payload"].map(|name| {
+        let path = scratch.path(name);
+        fs::write(&path, name).unwrap();
+        File::open(path).unwrap()
+    });
+    let [memory, bell, payload] = [&fds[0], &fds[1], &fds[2]].map(AsFd::as_fd);
+    let subsystem = SubsystemId::new(5);
+    let lines = [1; 3];
+    let bells = [bell];
+    let files = [payload];
+    let mut offer =
+        Offer { version: 1, subsystem, lines, memory, doorbells: &bells, files: &files, link: "" };
+    host.send_offer(&offer).unwrap();
+    let received = agent.receive_offer(1, SOON).unwrap();
+    let content = |fd: &OwnedFd| io::read_to_string(File::from(fd.try_clone().unwrap())).unwrap();
+    let all: Vec<_> = received.doorbells.iter().chain(&received.files).map(content).collect();
+    assert_eq!(
+        (content(&received.memory).as_str(), all),
+        ("memory", vec!["bell".into(), "payload".into()])
+    );
+
+    offer.files = &[];
+    host.send_offer(&offer).unwrap();
+    let mut bytes = [0; 64];
+    let got = ancillary::receive(agent.as_fd(), &mut bytes).unwrap();
+    // Before offers had files, this word was the count of doorbells.
+    assert_eq!((got.bytes, &bytes[28..32]), (HEADER_BYTES, &1_u32.to_le_bytes()[..]));
+
+    let four = [payload; FILES_MAX + 1];
+    offer.files = &four;
+    assert!(matches!(host.send_offer(&offer), Err(SocketError::TooLarge)));
+    let header = Header {
+        version: 1,
+        kind: KIND_OFFER,
+        subsystem: 5,
+        lines,
+        doorbells: 1,
+        files: 1,
+        text_bytes: 0,
+    };
+    raw(&host, &header, "", &[memory, bell]);
+    assert!(matches!(agent.receive_offer(1, SOON), Err(SocketError::Malformed(_))));
+}
+
+#[test]
+fn an_offer_can_be_refused_by_the_side_that_listens() {
+    let scratch = Scratch::new();
+    let (_listener, agent, host) = pair(&scratch);
+    assert_eq!(host.refusal(), None);
+    agent.refuse("too many processes").unwrap();
+    assert_eq!(host.refusal().as_deref(), Some("too many processes"));
+    drop(agent);
+    assert_eq!(host.refusal(), None);
 }
 
 #[test]
@@ -129,6 +191,7 @@ fn text_that_is_shorter_than_announced_is_an_error() {
         subsystem: 0,
         lines: [1; 3],
         doorbells: 0,
+        files: 0,
         text_bytes: 4,
     };
     raw(&host, &header, "abc", &[file.as_fd()]);

@@ -16,6 +16,7 @@ pub mod reproduce;
 pub mod run;
 pub mod serve;
 pub mod sweep;
+mod tcp;
 pub mod validate;
 
 use std::process::ExitCode;
@@ -64,8 +65,10 @@ enum Command {
     Linux(linux::LinuxArgs),
     /// Page out what running programs do not use.
     Memory(memory::MemoryArgs),
-    /// Serve RocksDB, or the interop service, by gRPC.
+    /// Serve RocksDB or the interop service by gRPC, or bytes over an agent's TCP.
     Serve(serve::ServeArgs),
+    /// Speak TCP at an address of its own, for programs that have no socket of the kernel's.
+    Tcp(tcp::TcpArgs),
     /// Put a load on a server.
     Load(load::LoadArgs),
     /// Run an agent and attach it to a host.
@@ -107,6 +110,7 @@ impl Wave {
             Command::Validate(args) => validate::execute(&args),
             Command::Record(args) => record::execute(&args),
             Command::Serve(args) => serve::execute(&args),
+            Command::Tcp(args) => tcp::execute(&args),
             Command::Load(args) => load::execute(&args),
             Command::Agent(args) => agent::execute(*args),
             Command::Policies(args) => policies::execute(&Registry::shipped(), &args),

@@ -1,5 +1,7 @@
 //! `wave serve`: servers to put a load on.
 
+mod toe;
+
 use std::fmt::Display;
 use std::fs::File;
 use std::net::SocketAddr;
@@ -36,6 +38,10 @@ enum What {
     Kv(KvArgs),
     /// The services that gRPC's implementations test each other with.
     Interop(InteropArgs),
+    /// Bytes by HTTP/1.1, over an agent's TCP.
+    Http(toe::ToeArgs),
+    /// What comes, over an agent's TCP.
+    Echo(toe::ToeArgs),
 }
 
 /// How.
@@ -138,6 +144,8 @@ pub fn execute(args: &ServeArgs) -> ExitCode {
     let done = match &args.what {
         What::Kv(args) => kv(args),
         What::Interop(args) => interop(args),
+        What::Http(args) => toe::http(args),
+        What::Echo(args) => toe::echo(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -132,6 +132,7 @@ impl NotesTo {
             lines: [nic, host, extra],
             memory: file.as_fd(),
             doorbells: &[theirs.as_fd()],
+            files: &[],
             link: &self.link.to_text(),
         })?;
         Ok(NoteSender::new(&layout, port, bell))

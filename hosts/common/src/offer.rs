@@ -82,6 +82,7 @@ pub fn offer(
         lines: [nic, host, link.extra_lines(nic, host)],
         memory: fd,
         doorbells: &fds,
+        files: &[],
         link: &link.to_text(),
     })?;
     Ok(Offered { port, bells, agent_bell })

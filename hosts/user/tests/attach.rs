@@ -76,7 +76,8 @@ impl Faker {
         let bells: Vec<_> = (0..doorbells).map(|_| EventFd::new().unwrap()).collect();
         let doorbells: Vec<_> = bells.iter().map(AsFd::as_fd).collect();
         let subsystem = wave_sched::SUBSYSTEM.id;
-        let offer = Offer { version, subsystem, lines, memory, doorbells: &doorbells, link };
+        let offer =
+            Offer { version, subsystem, lines, memory, doorbells: &doorbells, files: &[], link };
         connection.send_offer(&offer).unwrap();
         agent.join().unwrap()
     }
@@ -203,6 +204,7 @@ fn an_agent_outlives_a_host_that_goes_at_any_step() {
         lines,
         memory,
         doorbells: &doorbells,
+        files: &[],
         link: "shm",
     };
     connection.send_offer(&offer).unwrap();

@@ -1,0 +1,293 @@
+//! `wave serve echo` and `wave serve http`: programs whose TCP an agent has. They have no socket of the kernel's.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_experiments::run::Failure;
+use wave_links::tell;
+use wave_posix::{Stream, Toe};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u16 = 128;
+/// Between two looks whether it was told to end.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Most bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// Body bytes are those of this many that follow each other again and again.
+const PATTERN_BYTES: usize = 1 << 20;
+/// Bytes that are echoed before the next connection's turn.
+const TURN_BYTES: usize = 256 << 10;
+
+/// Where.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The agent is one that `wave tcp up` has started; it has the address. This program has no socket of the kernel's.
+
+Examples:
+  wave serve http --toe /run/wave-toe0.sock
+  curl http://10.77.0.2/                           says what there is
+  curl -o /dev/null http://10.77.0.2/1g            a gigabyte
+  wave serve echo --toe /run/wave-toe0.sock --port 7
+  nc 10.77.0.2 7
+
+Exit codes: 0 it was ended; 2 bad arguments; 3 no agent is there, or the port cannot be had."
+)]
+pub struct ToeArgs {
+    /// The agent's socket.
+    #[arg(long, value_name = "SOCKET")]
+    toe: PathBuf,
+    /// The port; 0 is any free one [default: 80 for http, 7 for echo].
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+}
+
+/// Echoes until it is ended.
+pub fn echo(args: &ToeArgs) -> Result<(), Failure> {
+    run(args, "echo", 7, |_| Echo { held: vec![0; 64 << 10], from: 0, to: 0, has_ended: false })
+}
+
+/// Serves bytes until it is ended.
+pub fn http(args: &ToeArgs) -> Result<(), Failure> {
+    let pattern: Arc<[u8]> = pattern().into();
+    run(args, "http", 80, move |_| Http {
+        head: Vec::new(),
+        answer: Vec::new(),
+        body: 0..0,
+        pattern: Arc::clone(&pattern),
+        closes: false,
+    })
+}
+
+/// The bytes of a body: of a linear congruential generator's high bits, so that neighbours differ.
+fn pattern() -> Vec<u8> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..PATTERN_BYTES).map(|_| next()).collect()
+}
+
+/// One connection's part of a server.
+trait Session {
+    /// Does what can be done without waiting. `Ok(false)`: the connection is over.
+    fn step(&mut self, stream: &mut Stream) -> io::Result<bool>;
+}
+
+fn run<S: Session>(
+    args: &ToeArgs,
+    name: &str,
+    port: u16,
+    session: impl Fn(SocketAddr) -> S,
+) -> Result<(), Failure> {
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(Failure::cannot)?;
+    }
+    let toe = Toe::connect(&args.toe)
+        .map_err(|error| Failure::cannot(format!("{error}; wave tcp up starts an agent")))?;
+    let port = args.port.unwrap_or(port);
+    let listener = toe
+        .listen(SocketAddr::from(([0, 0, 0, 0], port)), BACKLOG)
+        .map_err(|error| Failure::cannot(format!("cannot listen at port {port}: {error}")))?;
+    listener.set_nonblocking(true);
+    let local = listener.local_addr().map_err(Failure::cannot)?;
+    tell!("Serving {name} at {local}; Ctrl-C ends it");
+    let lost = |error| Failure::cannot(format!("the agent has gone: {error}"));
+    let mut open: Vec<(Stream, S)> = Vec::new();
+    while !ends.load(Ordering::Relaxed) {
+        while toe.poll_ready().map_err(lost)? {
+            loop {
+                match listener.accept() {
+                    Ok((stream, peer)) => {
+                        stream.set_nonblocking(true);
+                        open.push((stream, session(peer)));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(lost(error)),
+                }
+            }
+            open.retain_mut(|(stream, session)| match session.step(stream) {
+                Ok(goes_on) => goes_on,
+                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            });
+        }
+        let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
+        // A signal ends the wait, too.
+        let _ = poll(&mut [PollFd::from_borrowed_fd(toe.as_fd(), PollFlags::IN)], Some(&timeout));
+    }
+    Ok(())
+}
+
+/// Bytes that came and have not gone back.
+struct Echo {
+    held: Vec<u8>,
+    from: usize,
+    to: usize,
+    has_ended: bool,
+}
+
+impl Session for Echo {
+    fn step(&mut self, stream: &mut Stream) -> io::Result<bool> {
+        for _ in 0..TURN_BYTES / self.held.len() {
+            if self.from == self.to {
+                if self.has_ended {
+                    return Ok(false);
+                }
+                (self.from, self.to) = (0, stream.read(&mut self.held)?);
+                self.has_ended = self.to == 0;
+            }
+            self.from += stream.write(&self.held[self.from..self.to])?;
+        }
+        Ok(true)
+    }
+}
+
+/// A connection of HTTP/1.1, whose requests are answered one after the other.
+struct Http {
+    head: Vec<u8>,
+    /// What is to be said before the body.
+    answer: Vec<u8>,
+    /// Which bytes of the body are left.
+    body: std::ops::Range<u64>,
+    pattern: Arc<[u8]>,
+    closes: bool,
+}
+
+impl Session for Http {
+    fn step(&mut self, stream: &mut Stream) -> io::Result<bool> {
+        loop {
+            while !self.answer.is_empty() {
+                let sent = stream.write(&self.answer)?;
+                self.answer.drain(..sent);
+            }
+            while !self.body.is_empty() {
+                let left = self.body.end - self.body.start;
+                let room = stream.reserve(left.min(PATTERN_BYTES as u64) as usize)?;
+                let mut filled = 0;
+                for part in room.parts() {
+                    let mut part = part;
+                    while !part.is_empty() {
+                        let at = (self.body.start as usize + filled) % PATTERN_BYTES;
+                        let count = part.copy_from(&self.pattern[at..]);
+                        filled += count;
+                        part = part.skip(count);
+                    }
+                }
+                room.commit(filled);
+                self.body.start += filled as u64;
+            }
+            if self.closes {
+                return Ok(false);
+            }
+            if !self.take_request() {
+                let mut bytes = [0; 4096];
+                let count = stream.read(&mut bytes)?;
+                self.head.extend_from_slice(&bytes[..count]);
+                if count == 0 {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+}
+
+impl Http {
+    /// Answers the first request of what came, if all of its head is there.
+    fn take_request(&mut self) -> bool {
+        let end = self.head.windows(4).position(|four| four == b"\r\n\r\n");
+        let Some(end) = end else {
+            if self.head.len() > HEAD_BYTES_MAX {
+                self.refuse("431 Request Header Fields Too Large");
+                return true;
+            }
+            return false;
+        };
+        let head: Vec<u8> = self.head.drain(..end + 4).collect();
+        let head = String::from_utf8_lossy(&head);
+        let mut lines = head.lines();
+        let mut words = lines.next().unwrap_or_default().split(' ');
+        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let wants_close = lines.clone().any(|line| {
+            let line = line.to_ascii_lowercase();
+            line.split_once(':')
+                .is_some_and(|(name, value)| name == "connection" && value.trim() == "close")
+        });
+        let has_body = lines.any(|line| {
+            let line = line.to_ascii_lowercase();
+            line.starts_with("transfer-encoding:")
+                || line.strip_prefix("content-length:").is_some_and(|value| value.trim() != "0")
+        });
+        self.closes = wants_close;
+        if !matches!(method, "GET" | "HEAD") || has_body {
+            // What follows may be a body: it is not read, and the connection ends.
+            self.refuse("405 Method Not Allowed");
+            return true;
+        }
+        let connection = if wants_close { "close" } else { "keep-alive" };
+        let say = |status: &str, kind: &str, bytes: u64| {
+            format!(
+                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {bytes}\r\nConnection: {connection}\r\n\r\n"
+            )
+        };
+        let is_get = method == "GET";
+        match size(path) {
+            Some(bytes) => {
+                self.answer = say("200 OK", "application/octet-stream", bytes).into_bytes();
+                self.body = if is_get { 0..bytes } else { 0..0 };
+            }
+            None => {
+                let text = "Ask for a number of bytes: /0, /64k, /1m, /1g.\n";
+                let status = if path == "/" { "200 OK" } else { "404 Not Found" };
+                let mut answer = say(status, "text/plain", text.len() as u64);
+                if is_get {
+                    answer.push_str(text);
+                }
+                self.answer = answer.into_bytes();
+            }
+        }
+        true
+    }
+
+    fn refuse(&mut self, status: &str) {
+        self.answer =
+            format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                .into_bytes();
+        self.closes = true;
+        self.head.clear();
+    }
+}
+
+/// `/64k` is 65,536.
+fn size(path: &str) -> Option<u64> {
+    let text = path.strip_prefix('/')?;
+    let (digits, shift) = match text.char_indices().last()? {
+        (at, 'k') => (&text[..at], 10),
+        (at, 'm') => (&text[..at], 20),
+        (at, 'g') => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<u32>().ok().map(|count| u64::from(count) << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(size("/1g"), Some(1 << 30));
+        assert_eq!(size("/0"), Some(0));
+        assert_eq!(size("/"), None);
+        assert_eq!(size("/x"), None);
+        assert_eq!(size("/9999999999"), None);
+    }
+}

@@ -1,0 +1,46 @@
+//! `wave tcp`: TCP by an agent, for Linux's programs on the one side and for ours on the other.
+
+mod network;
+mod ss;
+mod up;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use wave_links::say;
+
+/// What about it.
+#[derive(Args, Debug)]
+pub struct TcpArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Own an address on a TAP device, and speak TCP there for programs that come to a socket.
+    Up(up::UpArgs),
+    /// Show the connections and counters of an agent that is up.
+    Ss(ss::SsArgs),
+}
+
+/// Does it.
+pub fn execute(args: &TcpArgs) -> ExitCode {
+    let done = match &args.what {
+        What::Up(args) => up::up(args),
+        What::Ss(args) => ss::ss(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say!("wave tcp: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Where the programs of an agent come to, unless it was told.
+fn default_socket(tap: &str) -> PathBuf {
+    PathBuf::from(format!("/run/wave-{tap}.sock"))
+}

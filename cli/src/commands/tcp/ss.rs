@@ -1,0 +1,129 @@
+//! `wave tcp ss`.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use comfy_table::{Table, presets};
+use serde_json::Value;
+use wave_experiments::run::Failure;
+use wave_front_tcp::path_of;
+use wave_lab::terminal::print;
+
+use super::default_socket;
+
+/// How long an agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most bytes of an answer: some 16,000 connections take a fifth of it.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// Whose.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  wave tcp ss                          a line for each listener and connection, as ss -ti has them
+  wave tcp ss --counters               with what was counted, by the names of /proc/net/netstat
+  wave tcp ss --json                   all of it
+
+Exit codes: 0 all is well; 3 no agent answers.")]
+pub struct SsArgs {
+    /// The agent's device.
+    #[arg(long, value_name = "NAME", default_value = "toe0")]
+    tap: String,
+    /// The agent's socket [default: /run/wave-NAME.sock].
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
+    /// Show the counters, too.
+    #[arg(long)]
+    counters: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows.
+pub fn ss(args: &SsArgs) -> Result<(), Failure> {
+    let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    let report = ask(&door)?;
+    if args.json {
+        print(format_args!("{report}\n"));
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["State", "Recv-Q", "Send-Q", "Local", "Peer", "pid", "details"]);
+    for socket in report["sockets"].as_array().into_iter().flatten() {
+        let text = |key: &str| match &socket[key] {
+            Value::Null => "-".to_owned(),
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        table.add_row([
+            text("state"),
+            text("recv_q"),
+            text("send_q"),
+            text("local"),
+            text("peer"),
+            text("pid"),
+            details(socket),
+        ]);
+    }
+    print(format_args!("{table}\n"));
+    if args.counters {
+        print(format_args!("\n"));
+        count(&report["counters"], "");
+    }
+    Ok(())
+}
+
+fn ask(door: &std::path::Path) -> Result<Value, Failure> {
+    let path = path_of(door);
+    let failed = |error: std::io::Error| {
+        let path = path.display();
+        Failure::cannot(format!("no agent answers at {path}: {error}; wave tcp up starts one"))
+    };
+    let stream = UnixStream::connect(&path).map_err(failed)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
+    serde_json::from_slice(&answer)
+        .map_err(|error| Failure::cannot(format!("the agent's answer makes no sense: {error}")))
+}
+
+/// What `ss -ti` has behind the addresses.
+fn details(socket: &Value) -> String {
+    let keys = [
+        ("rtt_us", "rtt"),
+        ("rto_ms", "rto"),
+        ("mss", "mss"),
+        ("cwnd_bytes", "cwnd"),
+        ("ssthresh_bytes", "ssthresh"),
+        ("bytes_sent", "bytes_sent"),
+        ("bytes_acked", "bytes_acked"),
+        ("bytes_received", "bytes_received"),
+        ("unacked_bytes", "unacked"),
+        ("peer_window_bytes", "snd_wnd"),
+        ("window_bytes", "rcv_wnd"),
+    ];
+    let shown = keys.iter().filter_map(|(key, name)| match &socket[*key] {
+        Value::Null => None,
+        Value::Number(number) if key.ends_with("_us") => {
+            Some(format!("{name}:{:.3}ms", number.as_f64()? / 1e3))
+        }
+        Value::Number(number) if key.ends_with("_ms") => Some(format!("{name}:{number}ms")),
+        value => Some(format!("{name}:{value}")),
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+/// Counters that are not zero, a line each.
+fn count(counters: &Value, prefix: &str) {
+    for (name, value) in counters.as_object().into_iter().flatten() {
+        match value {
+            Value::Object(_) => count(value, &format!("{prefix}{name}.")),
+            value if value.as_u64() == Some(0) => {}
+            value => print(format_args!("{prefix}{name} {value}\n")),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `wave tcp up`.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use clap::Args;
+use wave_agent::{Seat, serve};
+use wave_experiments::run::Failure;
+use wave_front_tcp::{Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
+use wave_links::{say, tell};
+use wave_tcp::control::Bounds;
+use wave_wires::{Tap, TapOptions, Wire};
+
+use super::default_socket;
+use super::network::Network;
+
+/// Where, and for whom.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Makes a TAP device, gives its Linux end an address, and answers at --address: ARP, ping, and TCP for programs that
+come to --socket. Linux's own programs reach it as any host of that network. The device goes with the agent,
+unless it is --persistent. It needs CAP_NET_ADMIN to make one, and nothing where a device is there that this
+user may open (ip tuntap add dev toe0 mode tap vnet_hdr user alice).
+
+Examples:
+  wave tcp up --tap toe0 --address 10.77.0.2/24          as root
+  wave serve http --toe /run/wave-toe0.sock              in another terminal
+  curl -o /dev/null http://10.77.0.2/1g                  in yet another
+  wave tcp ss --tap toe0
+
+Exit codes: 0 it was ended; 2 bad arguments; 3 the device, the address or the socket cannot be had."
+)]
+pub struct UpArgs {
+    /// The device's name in Linux.
+    #[arg(long, value_name = "NAME", default_value = "toe0")]
+    tap: String,
+    /// The agent's address, which no interface of Linux has, with its network's bits.
+    #[arg(long, value_name = "ADDRESS/BITS")]
+    address: Network,
+    /// Linux's address at the other end [default: the network's first other one].
+    #[arg(long, value_name = "ADDRESS")]
+    linux_address: Option<Ipv4Addr>,
+    /// Whom to send what leaves the network [default: nobody].
+    #[arg(long, value_name = "ADDRESS")]
+    gateway: Option<Ipv4Addr>,
+    /// Bytes of an IP packet, for a device that is made.
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u16,
+    /// Where programs come to [default: /run/wave-NAME.sock].
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
+    /// Users whose programs may come, beside this one and root.
+    #[arg(long, value_name = "UID,...", value_delimiter = ',')]
+    allow: Vec<u32>,
+    /// The device stays when the agent ends.
+    #[arg(long)]
+    persistent: bool,
+    /// Run on this CPU.
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Say nothing but errors.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Is up until it is ended.
+pub fn up(args: &UpArgs) -> Result<(), Failure> {
+    let Network { ip, prefix } = args.address;
+    let linux = args.linux_address.unwrap_or_else(|| args.address.neighbour());
+    if linux == ip || !args.address.has_host(linux) {
+        return Err(Failure::Scenario(format!("{linux} is not another host of {ip}/{prefix}")));
+    }
+    if let Some(gateway) = args.gateway.filter(|gateway| !args.address.has_host(*gateway)) {
+        return Err(Failure::Scenario(format!(
+            "the gateway {gateway} is no host of {ip}/{prefix}"
+        )));
+    }
+    let options = TapOptions { persistent: args.persistent, ..TapOptions::new(&args.tap) };
+    let mut tap = Tap::open(&options).map_err(Failure::cannot)?;
+    if tap.is_made() || args.linux_address.is_some() {
+        tap.configure(IpAddr::V4(linux), prefix, args.mtu).map_err(Failure::cannot)?;
+    }
+    let name = tap.name().map_err(Failure::cannot)?;
+    let socket = args.socket.clone().unwrap_or_else(|| default_socket(&name));
+    let door = DoorOptions { allowed: args.allow.clone(), ..DoorOptions::default() };
+    let door = Door::bind(&socket, door).map_err(Failure::cannot)?;
+    let inquiries = Inquiries::beside(&socket)
+        .map_err(|error| Failure::cannot(format!("{}.ss: {error}", socket.display())))?;
+    if let Some(cpu) = args.cpu {
+        wave_agent::pin(cpu).map_err(Failure::cannot)?;
+    }
+    let mtu = tap.limits().mtu;
+    let options = TcpOptions {
+        ip,
+        prefix,
+        gateway: args.gateway,
+        bounds: Bounds::default(),
+        // It sleeps as soon as there is nothing to do: a TAP's other end may need this very CPU.
+        seat: Seat::Shared,
+    };
+    let mut front = TcpFront::new(tap, door, inquiries, &options).map_err(Failure::cannot)?;
+    if !args.quiet {
+        let socket = socket.display();
+        tell!("Speaking TCP at {ip}, on {name} (Linux has {linux}, MTU {mtu}); Ctrl-C ends it");
+        tell!("Next: wave serve http --toe {socket}");
+    }
+    serve(&mut front);
+    match wave_agent::ThreadFront::failure(&front) {
+        Some(why) => Err(Failure::cannot(why)),
+        None => {
+            if !args.quiet {
+                say!("wave tcp: ended");
+            }
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! `wave tcp up`, `wave serve http` and `wave serve echo`, with Linux's TCP at the other end, in a network of the test's own.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use rand::{Rng, RngCore, SeedableRng};
+use rand_pcg::Pcg32;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Long enough for any machine; a test that waits longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+const AGENT: [u8; 4] = [10, 77, 0, 2];
+const MIB: usize = 1 << 20;
+
+/// Runs a test in an empty network, or leaves it out.
+fn in_a_network(test: impl FnOnce() + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        return wave_skip::skip("making TAP devices needs root");
+    }
+    if let Err(error) = File::options().read(true).write(true).open("/dev/net/tun") {
+        return wave_skip::skip(format!("/dev/net/tun: {error}"));
+    }
+    // What it starts is in that network, too.
+    let thread = thread::spawn(|| unshare(CloneFlags::CLONE_NEWNET).map(|()| test()));
+    match thread.join() {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => wave_skip::skip(format!("a network of the test's own: {error}")),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn wave(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave"));
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A process, killed on drop.
+struct Running(Child);
+
+impl Running {
+    /// Starts one, and waits for its first line.
+    fn start(line: &str) -> Running {
+        let mut child = wave(line).spawn().expect("wave can be run");
+        let mut first = String::new();
+        let out = child.stdout.as_mut().expect("it is piped");
+        BufReader::new(out).read_line(&mut first).unwrap();
+        if first.is_empty() {
+            panic!("{line}: {:?}", child.wait_with_output());
+        }
+        Running(child)
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits for its end.
+    fn ended(&mut self) -> (Option<i32>, String) {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                let mut said = String::new();
+                self.0.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
+                return (status.code(), said);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it has not ended");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An agent that is up.
+struct Up {
+    folder: TempDir,
+    agent: Option<Running>,
+}
+
+impl Up {
+    fn new() -> Up {
+        let mut up = Up { folder: tempfile::tempdir().unwrap(), agent: None };
+        up.start();
+        up
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("toe.sock")
+    }
+
+    fn start(&mut self) {
+        let socket = self.socket();
+        let line = format!(
+            "tcp up --tap wavetoe0 --address 10.77.0.2/24 --persistent --socket {}",
+            socket.display()
+        );
+        self.agent = Some(Running::start(&line));
+    }
+
+    fn serve(&self, what: &str) -> Running {
+        Running::start(&format!("serve {what} --toe {}", self.socket().display()))
+    }
+
+    fn ss(&self) -> Value {
+        let output =
+            wave(&format!("tcp ss --json --socket {}", self.socket().display())).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn connect(port: u16) -> TcpStream {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match TcpStream::connect_timeout(&SocketAddr::from((AGENT, port)), PATIENCE) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_write_timeout(Some(PATIENCE)).unwrap();
+                return stream;
+            }
+            // Linux's end may need a moment to come up.
+            Err(_) if Instant::now() < end => thread::sleep(Duration::from_millis(50)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A request's answer: its head, and what follows so far.
+fn get(stream: &mut TcpStream, path: &str) -> (String, Vec<u8>) {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: toe\r\n\r\n").unwrap();
+    let mut came = Vec::new();
+    let mut bytes = [0; 4096];
+    loop {
+        if let Some(end) = came.windows(4).position(|four| four == b"\r\n\r\n") {
+            let rest = came.split_off(end + 4);
+            return (String::from_utf8(came).unwrap(), rest);
+        }
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "the answer ends in its head");
+        came.extend_from_slice(&bytes[..count]);
+    }
+}
+
+#[test]
+fn linux_fetches_what_a_program_without_a_socket_serves() {
+    in_a_network(|| {
+        let up = Up::new();
+        let http = up.serve("http");
+        let mut stream = connect(80);
+        for path in ["/64m", "/1", "/3m"] {
+            let (head, mut body) = get(&mut stream, path);
+            let length: usize = head
+                .lines()
+                .find_map(|line| line.strip_prefix("Content-Length: "))
+                .unwrap()
+                .parse()
+                .unwrap();
+            let from = body.len();
+            body.resize(length, 0);
+            stream.read_exact(&mut body[from..]).unwrap();
+            // A body is one MiB again and again, which has no shorter period.
+            let first = &body[..length.min(MIB)];
+            assert!(body.chunks(MIB).all(|chunk| chunk == &first[..chunk.len()]), "{path}");
+            assert!(length < MIB || first[..MIB / 2] != first[MIB / 2..]);
+        }
+        let report = up.ss();
+        let sockets = report["sockets"].as_array().unwrap();
+        let open = sockets.iter().find(|socket| socket["state"] == "ESTAB").unwrap();
+        assert_eq!(open["pid"], http.0.id());
+        assert!(open["bytes_acked"].as_u64().unwrap() > 67 * MIB as u64 - MIB as u64);
+        match curl("http://10.77.0.2/1g") {
+            Some(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "1073741824"),
+            None => wave_skip::skip("curl is not installed"),
+        }
+    });
+}
+
+/// What curl has fetched, in bytes.
+fn curl(url: &str) -> Option<Output> {
+    let arguments = ["-sS", "-o", "/dev/null", "-w", "%{size_download}", url];
+    let output = Command::new("curl").args(arguments).output().ok()?;
+    assert!(output.status.success(), "{output:?}");
+    Some(output)
+}
+
+#[test]
+fn bytes_go_both_ways_on_many_connections_at_once() {
+    in_a_network(|| {
+        let up = Up::new();
+        let _echo = up.serve("echo");
+        drop(connect(7));
+        // Threads begin in the network of the one that starts them.
+        let clients: Vec<_> = (0..10).map(|seed| thread::spawn(move || exchange(seed))).collect();
+        for client in clients {
+            client.join().unwrap();
+        }
+        let counters = up.ss()["counters"].clone();
+        assert_eq!(counters["PassiveOpens"], 11);
+        assert_eq!(counters["EstabResets"], 0, "{counters}");
+    });
+}
+
+/// Sends a random stream in random pieces, and expects it back.
+fn exchange(seed: u64) {
+    let mut rng = Pcg32::seed_from_u64(seed);
+    let mut sent = vec![0; rng.random_range(1..3 * MIB)];
+    rng.fill_bytes(&mut sent);
+    let stream = connect(7);
+    let mut reader = stream.try_clone().unwrap();
+    let back = thread::spawn(move || {
+        let mut back = Vec::new();
+        let mut bytes = vec![0; 100_000];
+        loop {
+            let most = rng.random_range(1..bytes.len());
+            match reader.read(&mut bytes[..most]).unwrap() {
+                0 => return back,
+                count => back.extend_from_slice(&bytes[..count]),
+            }
+        }
+    });
+    let mut left = &sent[..];
+    let mut sizes = Pcg32::seed_from_u64(seed + 1000);
+    while !left.is_empty() {
+        let (now, later) = left.split_at(sizes.random_range(1..=50_000).min(left.len()));
+        (&stream).write_all(now).unwrap();
+        left = later;
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(back.join().unwrap() == sent, "seed {seed}: other bytes came back");
+}
+
+#[test]
+fn a_program_that_is_killed_ends_its_connections_and_others_go_on() {
+    in_a_network(|| {
+        let up = Up::new();
+        let (http, _echo) = (up.serve("http"), up.serve("echo"));
+        let (mut doomed, mut other) = (connect(80), connect(7));
+        let (_, body) = get(&mut doomed, "/1g");
+        http.kill();
+        let mut bytes = vec![0; MIB];
+        let mut came = body.len();
+        let end = loop {
+            match doomed.read(&mut bytes) {
+                Ok(0) => break None,
+                Ok(count) => came += count,
+                Err(error) => break Some(error.kind()),
+            }
+        };
+        assert!(matches!(end, None | Some(ErrorKind::ConnectionReset)), "{end:?}");
+        assert!(came < 1 << 30);
+        other.write_all(b"still here").unwrap();
+        other.read_exact(&mut bytes[..10]).unwrap();
+        assert_eq!(&bytes[..10], b"still here");
+        // Its port is free again.
+        let _http = up.serve("http");
+        assert!(get(&mut connect(80), "/").0.starts_with("HTTP/1.1 200"));
+    });
+}
+
+#[test]
+fn an_agent_that_is_killed_ends_its_programs_and_the_next_resets_what_it_does_not_know() {
+    in_a_network(|| {
+        let mut up = Up::new();
+        let mut http = up.serve("http");
+        let mut stream = connect(80);
+        assert!(get(&mut stream, "/").0.starts_with("HTTP/1.1 200"));
+        up.agent.take().unwrap().kill();
+        let (code, said) = http.ended();
+        assert_eq!(code, Some(3), "{said}");
+        assert!(said.contains("the agent has gone"), "{said}");
+        up.start();
+        let _http = up.serve("http");
+        // The first write may be one that Linux had no answer to yet.
+        let end = Instant::now() + PATIENCE;
+        let kind = loop {
+            assert!(Instant::now() < end, "an unknown connection is not reset");
+            let mut byte = [0];
+            let tried = stream.write_all(b"GET").and_then(|()| {
+                stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+                stream.read_exact(&mut byte)
+            });
+            match tried {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => break error.kind(),
+                Ok(()) => panic!("nobody can have answered"),
+            }
+        };
+        assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{kind:?}");
+        assert!(get(&mut connect(80), "/").0.starts_with("HTTP/1.1 200"));
+    });
+}
+
+#[test]
+fn what_cannot_be_had_is_said_with_what_to_do() {
+    in_a_network(|| {
+        let up = Up::new();
+        let refusal = |line: &str| {
+            let output = wave(line).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        let socket = up.socket();
+        let (code, said) = refusal("tcp up --tap wavetoe0 --address 10.77.0.3/24");
+        assert!(code == Some(3) && said.contains("wavetoe0"), "{said}");
+        let (code, said) = refusal("tcp up --address 10.77.0.0/24");
+        assert!(code == Some(2) && said.contains("10.77.0.0"), "{said}");
+        let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.78.0.2/24 --mtu 68");
+        assert!(code == Some(3) && said.contains("68"), "{said}");
+        let (code, said) = refusal("tcp ss --socket /nowhere/toe.sock");
+        assert!(code == Some(3) && said.contains("wave tcp up"), "{said}");
+        let _http = up.serve("http");
+        let (code, said) = refusal(&format!("serve http --toe {}", socket.display()));
+        assert!(code == Some(3) && said.contains("port 80"), "{said}");
+    });
+}

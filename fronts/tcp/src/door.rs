@@ -1,0 +1,247 @@
+//! Lets processes in: accepts connections and checks what they offer. Never blocks, whatever they do.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use wave_core::clock::Nanos;
+use wave_core::layout::{ConfigError, HeaderError, Layout, PROTOCOL_VERSION, read_header};
+use wave_core::link::{Home, Port, Side};
+use wave_links::socket::{Connection, Listener, ReceivedOffer, SocketError};
+use wave_links::{LinkError, LinkSpec, MapError, Memory, Payload, SocketBell};
+use wave_tcp::context::{CONTEXTS_MAX, window};
+
+use crate::process::Process;
+
+/// Most connections that have offered nothing yet. Others wait in the socket's backlog.
+pub const WAITING_MAX: usize = 16;
+/// How long a connection may take to offer a window.
+pub const OFFER_PATIENCE: Nanos = Nanos::from_millis(2_000);
+
+/// Whom a door lets in, and with how much memory.
+#[derive(Clone, Debug)]
+pub struct DoorOptions {
+    /// Users whose processes may come, beside this process's own user and root.
+    pub allowed: Vec<u32>,
+    /// Most bytes of a process's payload memory. It is sparse: what counts is what a process touches, and a process's own limits bound that.
+    pub payload_bytes_max: u64,
+}
+
+impl Default for DoorOptions {
+    /// No other users; 64 GiB.
+    fn default() -> DoorOptions {
+        DoorOptions { allowed: Vec::new(), payload_bytes_max: 1 << 36 }
+    }
+}
+
+/// Why a process was turned away, or none can come.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// No connection was accepted: a stranger's, or the system has no descriptors.
+    #[error(transparent)]
+    Accept(#[from] SocketError),
+    /// The offer of a process.
+    #[error("process {pid} of user {uid} was turned away: {error}")]
+    Offer {
+        /// The process, as the kernel knew it when it connected.
+        pid: i32,
+        /// Its effective user at that time.
+        uid: u32,
+        /// What is wrong.
+        error: OfferError,
+    },
+}
+
+/// What is wrong with an offer.
+#[derive(Debug, thiserror::Error)]
+pub enum OfferError {
+    /// It said nothing for [`OFFER_PATIENCE`].
+    #[error("it offered no window in time")]
+    Silent,
+    /// It is no offer, one of another version, or the process has gone.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// Another subsystem's window.
+    #[error("peer's fault: the window is subsystem {0}'s")]
+    Subsystem(u16),
+    /// A link that is not shared memory.
+    #[error("peer's fault: the window lies behind a link other than shared memory")]
+    NotShared,
+    /// Doorbells must be one per context, then the agent's.
+    #[error("peer's fault: {0} doorbells came, there must be 2 to {max}", max = CONTEXTS_MAX + 1)]
+    Doorbells(usize),
+    /// Something that must not be rung or waited for.
+    #[error("peer's fault: doorbell {vector} is not a Unix socket")]
+    Doorbell {
+        /// Which one.
+        vector: usize,
+    },
+    /// The payload memory must be the one further file.
+    #[error("peer's fault: {0} further files came, there must be one: the payload memory")]
+    Files(usize),
+    /// The window is not as large as its contexts need.
+    #[error("peer's fault: the window has {have:?} lines (NIC, host, extra), not {need:?}")]
+    Lines {
+        /// What the offer says.
+        have: [u32; 3],
+        /// What the layout needs.
+        need: [u32; 3],
+    },
+    /// The window's header is none.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// The window's header has another configuration than [`window`]'s.
+    #[error("peer's fault: the window's header has another configuration than that of TCP")]
+    Config,
+    /// A file is not a sealed memfd of the size that it should have.
+    #[error("{what}: {error}")]
+    Map {
+        /// Which file.
+        what: &'static str,
+        /// What is wrong with it.
+        error: MapError,
+    },
+    /// More than [`DoorOptions::payload_bytes_max`].
+    #[error("the payload memory has {have} bytes, allowed are {max}")]
+    PayloadBytes {
+        /// Its size.
+        have: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// Impossible for windows that this door takes.
+    #[error(transparent)]
+    Layout(#[from] ConfigError),
+    /// Impossible for shared memory.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+}
+
+/// Where processes come in. The socket's file is removed on drop.
+#[derive(Debug)]
+pub struct Door {
+    listener: Listener,
+    options: DoorOptions,
+    waiting: Vec<Waiting>,
+}
+
+/// A connection that has offered nothing yet.
+#[derive(Debug)]
+struct Waiting {
+    connection: Connection,
+    since: Nanos,
+}
+
+impl Door {
+    /// Listens at `path`, as [`Listener::bind`].
+    ///
+    /// # Errors
+    /// The path cannot be listened at.
+    pub fn bind(path: &Path, options: DoorOptions) -> Result<Door, SocketError> {
+        let listener = Listener::bind(path, &options.allowed)?;
+        Ok(Door { listener, options, waiting: Vec::new() })
+    }
+
+    /// Accepts a connection, and looks at the offers of those that wait. Returns the first process whose offer is good, for the
+    /// caller to [`Process::announce`] or [`Process::refuse`]. Call again until there is none.
+    ///
+    /// Takes at most one accept(2) and [`WAITING_MAX`] looks; a good offer takes about a millisecond, for its pages.
+    ///
+    /// # Errors
+    /// A process was turned away, and told why. Call again.
+    pub fn poll(&mut self, now: Nanos) -> Result<Option<Process>, DoorError> {
+        if self.waiting.len() < WAITING_MAX {
+            let accepted = self.listener.accept()?;
+            self.waiting.extend(accepted.map(|connection| Waiting { connection, since: now }));
+        }
+        for at in 0..self.waiting.len() {
+            let Waiting { connection, since } = &self.waiting[at];
+            let looked =
+                connection.receive_offer(PROTOCOL_VERSION, Some(std::time::Duration::ZERO));
+            let offer = match looked {
+                Err(SocketError::Timeout) if now.since(*since) < OFFER_PATIENCE => continue,
+                Err(SocketError::Timeout) => Err(OfferError::Silent),
+                offer => offer.map_err(OfferError::from),
+            };
+            let Waiting { connection, .. } = self.waiting.swap_remove(at);
+            let (pid, uid) = (connection.peer_pid(), connection.peer_uid());
+            let opened = offer.and_then(|offer| open(offer, self.options.payload_bytes_max));
+            return match opened {
+                Ok(opened) => Ok(Some(Process::new(connection, opened))),
+                Err(error) => {
+                    // Whether it hears of that does not matter: its connection ends.
+                    let _ = connection.refuse(&error.to_string());
+                    Err(DoorError::Offer { pid, uid, error })
+                }
+            };
+        }
+        Ok(None)
+    }
+
+    /// What to poll for input: as soon as one of them is readable, [`Door::poll`] has something to do. It should also be called
+    /// when [`Door::is_waiting`], every second or so.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let waiting = self.waiting.iter().map(|waiting| waiting.connection.as_fd());
+        std::iter::once(self.listener.as_fd()).chain(waiting)
+    }
+
+    /// Whether a connection has offered nothing yet.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+/// What an offer comes to.
+pub(crate) struct Opened {
+    pub(crate) layout: Layout,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) payload: Payload,
+    /// One per context.
+    pub(crate) bells: Vec<SocketBell>,
+    pub(crate) agent_bell: SocketBell,
+}
+
+/// Checks everything in an offer. Sizes come before mappings: a window is mapped with its pages.
+fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferError> {
+    let ReceivedOffer { subsystem, lines, memory, doorbells, files, link } = offer;
+    if subsystem != wave_tcp::SUBSYSTEM.id {
+        return Err(OfferError::Subsystem(subsystem.number()));
+    }
+    if link != LinkSpec::Shm.to_text() {
+        return Err(OfferError::NotShared);
+    }
+    let contexts = u16::try_from(doorbells.len()).unwrap_or(u16::MAX).saturating_sub(1);
+    if !(1..=CONTEXTS_MAX).contains(&contexts) {
+        return Err(OfferError::Doorbells(doorbells.len()));
+    }
+    let [payload] = &files[..] else { return Err(OfferError::Files(files.len())) };
+
+    let layout = Layout::new(window(contexts))?;
+    let need = [layout.nic_lines, layout.host_lines, 0];
+    if lines != need {
+        return Err(OfferError::Lines { have: lines, need });
+    }
+    let mapped = Memory::map(memory.as_fd(), need[0], need[1], 0);
+    let memory =
+        Arc::new(mapped.map_err(|error| OfferError::Map { what: "the window's file", error })?);
+    let port = LinkSpec::Shm.port(&memory, Side::Agent, &[])?;
+    let header = read_header(port.window(Home::Nic), need[0], need[1])?;
+    if header.config != layout.config {
+        return Err(OfferError::Config);
+    }
+
+    let failed = |error| OfferError::Map { what: "the payload memory", error };
+    let bytes = Payload::sealed_bytes(payload.as_fd()).map_err(failed)?;
+    if bytes > payload_bytes_max {
+        return Err(OfferError::PayloadBytes { have: bytes, max: payload_bytes_max });
+    }
+    let payload = Payload::map(payload.as_fd(), bytes).map_err(failed)?;
+
+    let mut bells = Vec::with_capacity(doorbells.len());
+    for (vector, fd) in doorbells.into_iter().enumerate() {
+        let bell = SocketBell::from_untrusted(fd);
+        bells.push(bell.map_err(|_| OfferError::Doorbell { vector })?);
+    }
+    let agent_bell = bells.pop().ok_or(OfferError::Doorbells(0))?;
+    Ok(Opened { layout, memory, payload, bells, agent_bell })
+}

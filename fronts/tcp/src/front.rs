@@ -1,0 +1,515 @@
+//! The front: a stack, a wire, and the processes whose connections the stack has.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_agent::{OwnBell, Seat, ThreadFront};
+use wave_core::agent::Front;
+use wave_core::clock::Nanos;
+use wave_core::link::{Doorbell, Waiter};
+use wave_core::policy::{Note, Progress};
+use wave_links::{EventFd, say};
+use wave_tcp::context::{ContextId, Event, Reason};
+use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
+use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
+use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_wires::{CsumPlace, Frame, Offload, RawPart, Sent, Wire};
+
+use crate::door::Door;
+use crate::inquiries::Inquiries;
+use crate::process::{Process, Taken};
+
+/// Processes at once.
+const PROCESSES_MAX: usize = 256;
+/// Requests that are taken from one process in a turn, and frames from the wire.
+const REQUESTS_PER_TURN: usize = 64;
+const FRAMES_PER_TURN: usize = 64;
+/// Steps of the data path in one poll, and polls in a turn.
+const STEPS_PER_POLL: usize = 64;
+const POLLS_PER_TURN: usize = 4;
+/// Segments that wait for the wire; beyond, the stack waits too.
+const HELD_MAX: usize = 256;
+/// Time between two tries to send what waits for the wire.
+const ROOM_EVERY: Nanos = Nanos::from_micros(100);
+/// Events that wait for one process's queues. A process that lets more wait is at fault.
+const OVERFLOW_MAX: usize = 1 << 16;
+/// Time between two looks for processes that have gone.
+const LIFE_CHECK: Nanos = Nanos::from_millis(50);
+
+/// Of a process that was let in.
+struct Seated {
+    process: Process,
+    /// Events that found their queue full, and where the last [`Event::Progress`] of a socket is among all there ever were.
+    overflow: VecDeque<(u16, Event)>,
+    latest: HashMap<u32, u64>,
+    first: u64,
+    /// It has gone; its memory stays until the stack names it no more.
+    is_gone: bool,
+}
+
+impl Seated {
+    /// Sends an event, or keeps it. Returns false if the process is at fault.
+    fn send(&mut self, context: u16, event: Event) -> bool {
+        if self.is_gone || context >= self.process.contexts() {
+            return true;
+        }
+        if self.overflow.is_empty() {
+            match self.process.send(context, &event) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(_) => return false,
+            }
+        }
+        // A newer one says all that an older one said.
+        if let Event::Progress(progress) = event {
+            let at = self.latest.get(&progress.socket).and_then(|at| at.checked_sub(self.first));
+            let waits = at.and_then(|at| self.overflow.get_mut(at as usize));
+            if let Some(kept @ (_, Event::Progress(_))) = waits.filter(|kept| kept.0 == context) {
+                kept.1 = event;
+                return true;
+            }
+            self.latest.insert(progress.socket, self.first + self.overflow.len() as u64);
+        }
+        self.overflow.push_back((context, event));
+        self.overflow.len() <= OVERFLOW_MAX
+    }
+
+    /// Sends what waits, as far as there is room. Returns false if the process is at fault.
+    fn flush(&mut self) -> bool {
+        while let Some((context, event)) = self.overflow.front().copied() {
+            match self.process.send(context, &event) {
+                Ok(true) => {}
+                Ok(false) => return true,
+                Err(_) => return false,
+            }
+            self.overflow.pop_front();
+            self.first += 1;
+        }
+        self.latest.clear();
+        true
+    }
+}
+
+/// Ends a front from another thread.
+#[derive(Clone, Debug)]
+pub struct Ender {
+    ends: Arc<AtomicBool>,
+    bell: Arc<EventFd>,
+}
+
+impl Ender {
+    /// Asks the front to end. Its processes' connections end with it.
+    pub fn end(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+        self.bell.ring();
+    }
+}
+
+/// What a front needs beside its wire.
+#[derive(Debug)]
+pub struct TcpOptions {
+    /// The address that it owns. MTU and Ethernet address are the wire's.
+    pub ip: std::net::Ipv4Addr,
+    /// Bits of the network's part.
+    pub prefix: u8,
+    /// Whom to send what leaves the network.
+    pub gateway: Option<std::net::Ipv4Addr>,
+    /// Bounds of the stack.
+    pub bounds: Bounds,
+    /// How the front's core waits for work.
+    pub seat: Seat,
+}
+
+/// A front that owns an address.
+pub struct TcpFront<W> {
+    stack: Stack<Frame, FlexToe<Frame>>,
+    wire: W,
+    door: Door,
+    inquiries: Inquiries,
+    /// By number.
+    processes: Vec<Option<Seated>>,
+    outputs: VecDeque<Output<Frame>>,
+    /// Segments that the wire had no room for.
+    held: VecDeque<Segment<Frame>>,
+    next: Option<Nanos>,
+    looked: Nanos,
+    has_more: bool,
+    ends: Arc<AtomicBool>,
+    bell: Arc<EventFd>,
+    other: Option<std::os::fd::OwnedFd>,
+    seat: Seat,
+    failure: Option<String>,
+}
+
+/// Bytes of headers that a super-packet's payload leaves room for.
+const HEADERS_BYTES: u32 = 40 + 12;
+
+impl<W: Wire> TcpFront<W> {
+    /// A front over this wire, for the processes that come to this door.
+    ///
+    /// # Errors
+    /// The system has no descriptors or signal handlers left.
+    pub fn new(
+        wire: W,
+        door: Door,
+        inquiries: Inquiries,
+        options: &TcpOptions,
+    ) -> io::Result<TcpFront<W>> {
+        let limits = wire.limits();
+        let key = rand::random::<(u64, u64)>;
+        let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
+        let settings = Settings {
+            mac: limits.mac,
+            super_bytes: limits.gso_bytes.saturating_sub(HEADERS_BYTES),
+            flows: options.bounds.flows,
+            key: key(),
+        };
+        let address = Address {
+            ip: options.ip,
+            prefix: options.prefix,
+            gateway: options.gateway,
+            mac: limits.mac,
+            mtu: limits.mtu,
+        };
+        let (ends, bell) = (Arc::new(AtomicBool::new(false)), Arc::new(EventFd::new()?));
+        // Whoever waits then is woken by the signal, or looks again by itself.
+        for signal in [SIGINT, SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&ends))?;
+        }
+        Ok(TcpFront {
+            stack: Stack::new(FlexToe::new(settings), address, options.bounds, secrets),
+            wire,
+            door,
+            inquiries,
+            processes: Vec::new(),
+            outputs: VecDeque::new(),
+            held: VecDeque::new(),
+            next: None,
+            looked: Nanos(0),
+            has_more: false,
+            ends,
+            bell,
+            other: None,
+            seat: options.seat,
+            failure: None,
+        })
+    }
+
+    /// Ends it from another thread.
+    pub fn ender(&self) -> Ender {
+        Ender { ends: Arc::clone(&self.ends), bell: Arc::clone(&self.bell) }
+    }
+
+    /// Lets processes in.
+    fn let_in(&mut self, now: Nanos) -> bool {
+        match self.door.poll(now) {
+            Ok(None) => false,
+            Ok(Some(mut process)) => {
+                let free = self.processes.iter().position(Option::is_none);
+                let at = free.unwrap_or(self.processes.len());
+                if at == PROCESSES_MAX {
+                    process.refuse("as many processes as it serves are there already");
+                    return true;
+                }
+                process.announce();
+                let seated = Seated {
+                    process,
+                    overflow: VecDeque::new(),
+                    latest: HashMap::new(),
+                    first: 0,
+                    is_gone: false,
+                };
+                if at == self.processes.len() {
+                    self.processes.push(None);
+                }
+                self.processes[at] = Some(seated);
+                true
+            }
+            Err(error) => {
+                say!("wave tcp: {error}");
+                true
+            }
+        }
+    }
+
+    /// Takes requests of all processes. Returns whether there were any.
+    fn take_requests(&mut self, now: Nanos) -> bool {
+        let mut worked = false;
+        for at in 0..self.processes.len() {
+            let budget = REQUESTS_PER_TURN.min(self.stack.room_for_requests());
+            let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) else {
+                continue;
+            };
+            let stack = &mut self.stack;
+            let memory_bytes = seated.process.payload().bytes();
+            let mut invalid = Vec::new();
+            let taken = seated.process.poll(budget, |context, taken| {
+                let from = ContextId { process: at as u16, context };
+                match taken {
+                    Taken::Request(request) => stack.request(now, from, request, memory_bytes),
+                    Taken::Invalid { socket } => invalid.push((context, socket)),
+                }
+            });
+            let mut is_honest = true;
+            for (context, socket) in invalid {
+                is_honest &=
+                    seated.send(context, Event::Failed { socket, reason: Reason::Invalid });
+            }
+            is_honest &= seated.flush();
+            match taken {
+                Ok(count) => worked |= count > 0,
+                Err(fault) => {
+                    say!("wave tcp: process {} is turned out: {fault}", seated.process.pid());
+                    self.lose(at);
+                    continue;
+                }
+            }
+            if !is_honest {
+                self.turn_out(at);
+            }
+        }
+        worked
+    }
+
+    fn turn_out(&mut self, at: usize) {
+        if let Some(seated) = self.processes[at].as_ref().filter(|seated| !seated.is_gone) {
+            let pid = seated.process.pid();
+            say!("wave tcp: process {pid} is turned out: it does not take its events");
+            self.lose(at);
+        }
+    }
+
+    /// A process has gone, or must.
+    fn lose(&mut self, at: usize) {
+        if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
+            seated.is_gone = true;
+            seated.overflow.clear();
+            self.stack.leave(at as u16);
+        }
+    }
+
+    /// Takes frames from the wire. Returns whether there were any.
+    fn receive(&mut self) -> bool {
+        let budget = FRAMES_PER_TURN.min(self.stack.room_for_packets());
+        for count in 0..budget {
+            match self.wire.receive() {
+                Ok(Some(frame)) => {
+                    let checksum = match frame.checksum {
+                        wave_wires::Checksum::Good => Checksum::Good,
+                        wave_wires::Checksum::Unknown => Checksum::Unknown,
+                    };
+                    let segment_bytes = frame.segment_bytes;
+                    self.stack.receive(Packet { frame, checksum, segment_bytes });
+                }
+                Ok(None) => return count > 0,
+                Err(error) => {
+                    self.failure = Some(format!("the wire is gone: {error}"));
+                    return count > 0;
+                }
+            }
+        }
+        budget > 0
+    }
+
+    fn perform(&mut self, now: Nanos) {
+        while let Some(output) = self.outputs.pop_front() {
+            match output {
+                Output::Send(segment) if self.held.is_empty() => {
+                    if let Some(segment) = self.send(now, segment) {
+                        self.held.push_back(segment);
+                    }
+                }
+                // Segments of one connection keep their order.
+                Output::Send(segment) => self.held.push_back(segment),
+                Output::Write(write) => self.copy(now, &write),
+                Output::Event(context, event) => {
+                    let at = usize::from(context.process);
+                    let Some(Some(seated)) = self.processes.get_mut(at) else { continue };
+                    if !seated.send(context.context, event) {
+                        self.turn_out(at);
+                    }
+                }
+                Output::Released(process) => self.processes[usize::from(process)] = None,
+            }
+        }
+    }
+
+    fn copy(&mut self, now: Nanos, write: &Write<Frame>) {
+        let Some(Some(seated)) = self.processes.get(usize::from(write.process)) else { return };
+        let mut left = &write.frame[write.bytes.clone()];
+        for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
+            let (first, rest) = left.split_at(len as usize);
+            // Rings were compared with the memory when they were offered, and its size is sealed.
+            let written = seated.process.payload().write(offset, first);
+            debug_assert!(written.is_ok(), "{written:?}");
+            left = rest;
+        }
+        self.stack.complete(now, write.ticket);
+    }
+
+    /// Sends a segment; gives it back if the wire has no room.
+    fn send(&mut self, now: Nanos, segment: Segment<Frame>) -> Option<Segment<Frame>> {
+        let processes = &self.processes;
+        let parts = match &segment.payload {
+            Payload::None => [RawPart::EMPTY; 2],
+            Payload::Frame(frame, range) => [RawPart::of(&frame[range.clone()]), RawPart::EMPTY],
+            Payload::Ring { process, ring, position, bytes } => {
+                let Some(Some(seated)) = processes.get(usize::from(*process)) else { return None };
+                ring.parts(*position, *bytes).map(|(offset, len)| {
+                    let part = seated.process.payload().part(offset, len as usize);
+                    part.map_or(RawPart::EMPTY, RawPart::from)
+                })
+            }
+        };
+        let place = |place: wave_tcp::datapath::PartialChecksum| CsumPlace {
+            start: place.start,
+            offset: place.offset,
+        };
+        let offload =
+            Offload { segment_bytes: segment.segment_bytes, checksum: segment.checksum.map(place) };
+        match self.wire.send(segment.head.bytes(), parts, offload) {
+            Ok(Sent::Full) => return Some(segment),
+            Ok(Sent::Taken | Sent::Lost) => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                say!("wave tcp: a segment was not sent: {error}");
+            }
+            Err(error) => self.failure = Some(format!("the wire is gone: {error}")),
+        }
+        if let Some(ticket) = segment.ticket {
+            self.stack.complete(now, ticket);
+        }
+        None
+    }
+
+    fn send_held(&mut self, now: Nanos) {
+        while let Some(segment) = self.held.pop_front() {
+            if let Some(segment) = self.send(now, segment) {
+                return self.held.push_front(segment);
+            }
+        }
+    }
+
+    fn look_for_the_gone(&mut self, now: Nanos) {
+        if now.since(self.looked) < LIFE_CHECK {
+            return;
+        }
+        self.looked = now;
+        for at in 0..self.processes.len() {
+            let gone = |seated: &Seated| !seated.is_gone && seated.process.has_hung_up();
+            if self.processes[at].as_ref().is_some_and(gone) {
+                // What it asked for before it went counts.
+                self.take_requests(now);
+                self.lose(at);
+            }
+        }
+    }
+
+    fn present(&self) -> impl Iterator<Item = &Process> {
+        let here = self.processes.iter().flatten().filter(|seated| !seated.is_gone);
+        here.map(|seated| &seated.process)
+    }
+
+    fn present_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+        let here = self.processes.iter_mut().flatten().filter(|seated| !seated.is_gone);
+        here.map(|seated| &mut seated.process)
+    }
+}
+
+impl<W: Wire> Front for TcpFront<W> {
+    fn poll(&mut self, now: Nanos, _notes: &mut Vec<Note>) -> Progress {
+        let mut worked = self.let_in(now);
+        worked |= self.take_requests(now);
+        self.look_for_the_gone(now);
+        self.send_held(now);
+        if self.held.len() < HELD_MAX {
+            worked |= self.receive();
+            for _ in 0..POLLS_PER_TURN {
+                self.next = self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
+                if self.outputs.is_empty() {
+                    break;
+                }
+                worked = true;
+                self.perform(now);
+            }
+        }
+        if !self.held.is_empty() {
+            let soon = now + ROOM_EVERY;
+            self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
+        }
+        for process in self.present_mut() {
+            process.publish();
+        }
+        let (stack, processes) = (&self.stack, &self.processes);
+        self.inquiries.answer(now, || {
+            let pid_of = |process: u16| {
+                let seated = processes.get(usize::from(process))?.as_ref()?;
+                Some(seated.process.pid())
+            };
+            crate::report::report(stack, pid_of)
+        });
+        self.has_more = self.next.is_some_and(|at| at <= now) && self.held.is_empty();
+        if worked || self.has_more { Progress::More } else { Progress::Done }
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        self.next
+    }
+
+    fn prepare_park(&mut self) {
+        self.present_mut().for_each(Process::park);
+    }
+
+    fn unpark(&mut self) {
+        self.present_mut().for_each(Process::unpark);
+        self.bell.drain();
+    }
+}
+
+impl<W: Wire> ThreadFront for TcpFront<W> {
+    fn has_ended(&mut self) -> bool {
+        self.failure.is_some() || self.ends.load(Ordering::Relaxed)
+    }
+
+    fn has_more(&self) -> bool {
+        true
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure.clone()
+    }
+
+    fn seat(&self) -> Seat {
+        self.seat
+    }
+
+    fn join(&mut self, bell: &OwnBell) {
+        self.other = bell.as_fd().try_clone_to_owned().ok();
+    }
+
+    fn wait(&mut self, bell: Option<&OwnBell>, timeout: Duration) {
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.bell.as_fd()];
+        fds.extend(self.wire.as_fd());
+        fds.extend(self.door.fds());
+        fds.extend(self.inquiries.fds());
+        fds.extend(self.other.as_ref().map(AsFd::as_fd));
+        fds.extend(self.present().map(|process| process.fds()[0]));
+        let mut polled: Vec<PollFd<'_>> =
+            fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        // Nothing is ever read there, so that only its end may wake.
+        let lines = self.present().map(|process| process.fds()[1]);
+        polled.extend(lines.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)));
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        // A signal ends the wait, too.
+        let _ = poll(&mut polled, Some(&timeout));
+        if let Some(bell) = bell {
+            bell.wait(Some(Duration::ZERO));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A socket at which programs such as `wave tcp ss` ask what the agent has. Nothing that they do holds it up.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use wave_core::clock::Nanos;
+
+/// Inquiries that are answered at a time. Others wait in the socket's backlog.
+const INQUIRIES_MAX: usize = 4;
+/// Who takes an answer for longer than this is left.
+const PATIENCE: Nanos = Nanos::from_millis(2_000);
+
+/// Where the socket for inquiries is, of an agent whose door is at `door`.
+pub fn path_of(door: &Path) -> PathBuf {
+    let mut name = door.as_os_str().to_owned();
+    name.push(".ss");
+    name.into()
+}
+
+/// The socket, and who was not answered in full yet.
+#[derive(Debug)]
+pub struct Inquiries {
+    listener: UnixListener,
+    path: PathBuf,
+    open: Vec<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    stream: UnixStream,
+    answer: Vec<u8>,
+    sent: usize,
+    since: Nanos,
+}
+
+impl Inquiries {
+    /// Listens beside a door that was bound: its path is ours.
+    ///
+    /// # Errors
+    /// The path cannot be listened at.
+    pub fn beside(door: &Path) -> io::Result<Inquiries> {
+        let path = path_of(door);
+        // The door's own socket was free, so that this one is a leftover of an agent that was killed, or ours by its name.
+        match std::fs::symlink_metadata(&path) {
+            Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
+                std::fs::remove_file(&path)?;
+            }
+            Ok(_) => return Err(io::Error::other("something that is no socket is there")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        // Everybody may look, as with ss(8).
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+        Ok(Inquiries { listener, path, open: Vec::new() })
+    }
+
+    /// Answers who asks, as far as they take it.
+    pub(crate) fn answer(&mut self, now: Nanos, report: impl Fn() -> Value) {
+        while self.open.len() < INQUIRIES_MAX {
+            let Ok((stream, _)) = self.listener.accept() else { break };
+            if stream.set_nonblocking(true).is_ok() {
+                let answer = report().to_string().into_bytes();
+                self.open.push(Open { stream, answer, sent: 0, since: now });
+            }
+        }
+        self.open.retain_mut(|open| {
+            loop {
+                let left = &open.answer[open.sent..];
+                if left.is_empty() {
+                    return false;
+                }
+                match open.stream.write(left) {
+                    Ok(0) => return false,
+                    Ok(count) => open.sent += count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        return now.since(open.since) < PATIENCE;
+                    }
+                    Err(_) => return false,
+                }
+            }
+        });
+    }
+
+    /// What to poll for input. An answer that waits for its reader is tried again in each turn.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.listener.as_fd())
+    }
+}
+
+impl Drop for Inquiries {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,222 @@
+//! A process that was let in: the agent's end of its window.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use wave_core::endpoint::{Receiver, Sender};
+use wave_core::layout::{AGENT_READY, Layout, PROTOCOL_VERSION};
+use wave_core::link::{Doorbell, Home, Port, Side, Window};
+use wave_core::park::ParkWord;
+use wave_core::queue::{self, PushError};
+use wave_links::shm::ShmPort;
+use wave_links::socket::Connection;
+use wave_links::{AnyPort, Payload, SocketBell};
+use wave_tcp::context::{Event, Malformed, Request};
+use wave_tcp::datapath::Ring;
+
+use crate::door::Opened;
+
+/// Most requests that [`Process::poll`] takes from one context before it turns to the next.
+pub const REQUESTS_PER_TURN: usize = 16;
+
+/// A process did what no process of ours does. Its connections are to be reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// An entry of no kind, or with too few words.
+    #[error(transparent)]
+    Request(#[from] Malformed),
+    /// An entry that no queue has.
+    #[error(transparent)]
+    Entry(#[from] queue::Malformed),
+    /// It consumed events that were never sent.
+    #[error(transparent)]
+    Credit(PushError),
+}
+
+/// What was taken from a context's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A request. Its rings, where it has any, lie within the process's payload memory. Everything else in it is still
+    /// to be checked: names, flows (a process may name one that is not its own), addresses, positions.
+    Request(Request),
+    /// A request that names rings which cannot be: to be answered by [`Event::Failed`] with
+    /// [`Reason::Invalid`](wave_tcp::context::Reason::Invalid).
+    Invalid {
+        /// The process's name for the connection.
+        socket: u32,
+    },
+}
+
+/// A process with its contexts. Dropping it closes the connection, and the process's sockets answer ECONNRESET.
+#[derive(Debug)]
+pub struct Process {
+    connection: Connection,
+    layout: Layout,
+    port: AnyPort,
+    contexts: Vec<Context>,
+    /// The context that [`Process::poll`] begins with.
+    first: usize,
+    payload: Payload,
+    /// Rung by the process where it finds the agent parked.
+    bell: SocketBell,
+}
+
+#[derive(Debug)]
+struct Context {
+    requests: Receiver,
+    events: Sender,
+    bell: SocketBell,
+    /// Events were pushed and not published.
+    is_unpublished: bool,
+}
+
+impl Process {
+    pub(crate) fn new(connection: Connection, opened: Opened) -> Process {
+        let Opened { layout, memory, payload, bells, agent_bell } = opened;
+        let context = |(at, bell): (usize, SocketBell)| Context {
+            requests: Receiver::new(&layout.messages[at], Side::Agent),
+            events: Sender::new(&layout.decisions[at], Side::Agent),
+            bell,
+            is_unpublished: false,
+        };
+        let contexts = bells.into_iter().enumerate().map(context).collect();
+        let port = AnyPort::from(ShmPort::new(&memory));
+        Process { connection, layout, port, contexts, first: 0, payload, bell: agent_bell }
+    }
+
+    /// Tells the process that it was let in.
+    pub fn announce(&mut self) {
+        let nic = self.port.window(Home::Nic);
+        nic.store(self.layout.agent, 0, AGENT_READY | u64::from(PROTOCOL_VERSION));
+        nic.fence();
+        self.contexts.iter().for_each(|context| context.bell.ring());
+    }
+
+    /// Turns the process away instead, with a sentence for its user.
+    pub fn refuse(self, why: &str) {
+        // Whether it hears of that does not matter: its connection ends.
+        let _ = self.connection.refuse(why);
+    }
+
+    /// The process, as the kernel knew it when it connected; 0 if it is in another namespace.
+    pub fn pid(&self) -> i32 {
+        self.connection.peer_pid()
+    }
+
+    /// Its effective user at that time.
+    pub fn uid(&self) -> u32 {
+        self.connection.peer_uid()
+    }
+
+    /// Number of contexts: 1 to [`wave_tcp::context::CONTEXTS_MAX`].
+    pub fn contexts(&self) -> u16 {
+        self.contexts.len() as u16
+    }
+
+    /// The memory in which its rings lie.
+    pub fn payload(&self) -> &Payload {
+        &self.payload
+    }
+
+    /// Takes at most `budget` requests, at most [`REQUESTS_PER_TURN`] from each context, in the order of each context. Returns how
+    /// many; 0 means that there were none.
+    ///
+    /// # Errors
+    /// The process is at fault. What was taken before is valid.
+    pub fn poll(
+        &mut self,
+        budget: usize,
+        mut take: impl FnMut(u16, Taken),
+    ) -> Result<usize, Fault> {
+        let count = self.contexts.len();
+        let memory_bytes = self.payload.bytes();
+        let (first, mut taken) = (self.first, 0);
+        for at in (first..count).chain(0..first) {
+            for _ in 0..REQUESTS_PER_TURN.min(budget - taken) {
+                let Some(entry) = self.contexts[at].requests.pop(&self.port)? else { break };
+                let request = check_rings(Request::from_entry(&entry)?, memory_bytes);
+                taken += 1;
+                take(at as u16, request);
+            }
+            if taken == budget {
+                // The next call begins with a context that this one may not have reached.
+                self.first = (at + 1) % count;
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Sends an event to a context, at the latest with the next [`Process::publish`]. Returns false if its queue is full: then the
+    /// event is to be sent later, or to be replaced by a newer one that says the same.
+    ///
+    /// Panics if there is no such context.
+    ///
+    /// # Errors
+    /// The process is at fault.
+    pub fn send(&mut self, context: u16, event: &Event) -> Result<bool, Fault> {
+        let context = &mut self.contexts[usize::from(context)];
+        let (tag, words) = event.to_words();
+        match context.events.push(&self.port, tag, &words) {
+            Ok(()) => {
+                context.is_unpublished = true;
+                Ok(true)
+            }
+            Err(PushError::Full(_)) => Ok(false),
+            Err(fault @ PushError::BadCredit { .. }) => Err(Fault::Credit(fault)),
+        }
+    }
+
+    /// How many events a context has room for; more may be found when they are sent. Panics if there is no such context.
+    pub fn room(&mut self, context: u16) -> u32 {
+        self.contexts[usize::from(context)].events.room(&self.port)
+    }
+
+    /// Makes events travel, and rings the contexts among their receivers that sleep: to be called once a turn.
+    pub fn publish(&mut self) {
+        let unpublished = self.contexts.iter_mut().filter(|context| context.is_unpublished);
+        if unpublished.map(|context| context.events.publish(&self.port)).count() == 0 {
+            return;
+        }
+        // One fence for all: their queues and park words are in one region.
+        self.port.window(Home::Nic).fence();
+        for (at, context) in self.contexts.iter_mut().enumerate() {
+            let is_unpublished = std::mem::take(&mut context.is_unpublished);
+            if is_unpublished && ParkWord::of_core(&self.layout, at as u16).is_parked(&self.port) {
+                context.bell.ring();
+            }
+        }
+    }
+
+    /// Says that the agent is about to sleep until [`Process::fds`] are readable. It must poll once more before it does.
+    pub fn park(&mut self) {
+        ParkWord::of_agent(&self.layout).park(&self.port);
+    }
+
+    /// Says that the agent is awake, and forgets rings.
+    pub fn unpark(&mut self) {
+        ParkWord::of_agent(&self.layout).unpark(&self.port);
+        self.bell.drain();
+    }
+
+    /// What to poll while parked: the bell for input, the connection for hang-up.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.bell.as_fd(), self.connection.as_fd()]
+    }
+
+    /// Whether the process has gone, or wants to go. What it requested before counts: [`Process::poll`] until there is nothing more.
+    pub fn has_hung_up(&self) -> bool {
+        self.connection.hung_up()
+    }
+}
+
+fn check_rings(request: Request, memory_bytes: u64) -> Taken {
+    let (socket, rings): (u32, [Ring; 2]) = match request {
+        Request::Slot { socket, receive, send, .. } => (socket, [receive, send]),
+        Request::Connect { socket, receive, send, .. } => (socket, [receive, send]),
+        _ => return Taken::Request(request),
+    };
+    match rings.iter().all(|ring| ring.is_within(memory_bytes)) {
+        true => Taken::Request(request),
+        false => Taken::Invalid { socket },
+    }
+}

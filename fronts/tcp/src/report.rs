@@ -1,0 +1,108 @@
+//! What `wave tcp ss` shows, as JSON: connections with the columns of `ss -ti`, and counters by Linux's names.
+
+use serde_json::{Value, json};
+use wave_core::clock::Nanos;
+use wave_tcp::control::{Shown, Stack};
+use wave_tcp::flextoe::FlexToe;
+use wave_tcp::packet::Cause;
+
+/// All that a stack has. `pid_of` names a process by its number.
+pub(crate) fn report<F: AsRef<[u8]>>(
+    stack: &Stack<F, FlexToe<F>>,
+    pid_of: impl Fn(u16) -> Option<i32>,
+) -> Value {
+    let mut sockets = Vec::new();
+    stack.show(&mut |shown| sockets.push(socket(shown, &pid_of)));
+    let address = stack.address();
+    json!({
+        "address": format!("{}/{}", address.ip, address.prefix),
+        "mtu": address.mtu,
+        "sockets": sockets,
+        "counters": counters(stack),
+    })
+}
+
+fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
+    let micros = |time: Nanos| time.0 as f64 / 1e3;
+    let mut row = json!({
+        "state": shown.state.to_string(),
+        "recv_q": shown.queues.0,
+        "send_q": shown.queues.1,
+        "local": shown.local.to_string(),
+        "peer": shown.remote.map(|remote| remote.to_string()),
+        "pid": shown.context.and_then(|context| pid_of(context.process)),
+    });
+    if let Some((flow, state)) = &shown.established {
+        let (sending, receiving) = (&state.sending, &state.receiving);
+        row["flow"] = json!(flow.to_string());
+        row["mss"] = json!(sending.mss);
+        row["bytes_sent"] = json!(sending.sent);
+        row["bytes_acked"] = json!(sending.acknowledged);
+        row["bytes_received"] = json!(receiving.received);
+        row["unacked_bytes"] = json!(sending.sent - sending.acknowledged);
+        row["peer_window_bytes"] = json!(sending.edge.saturating_sub(sending.acknowledged));
+        row["window_bytes"] = json!(receiving.edge.saturating_sub(receiving.received));
+        row["wscale"] = json!([sending.scale, receiving.scale]);
+        row["timestamps"] = json!(state.timestamps.is_some());
+        row["ring_bytes"] = json!([receiving.ring.bytes, sending.ring.bytes]);
+    }
+    if let Some((mean, variation)) = shown.round_trip {
+        row["rtt_us"] = json!(micros(mean));
+        row["rttvar_us"] = json!(micros(variation));
+    }
+    if let Some(timeout) = shown.timeout {
+        row["rto_ms"] = json!(timeout.0 as f64 / 1e6);
+    }
+    if let Some((window, threshold)) = shown.congestion {
+        row["cwnd_bytes"] = json!(window);
+        row["ssthresh_bytes"] = json!(threshold);
+    }
+    row
+}
+
+fn counters<F: AsRef<[u8]>>(stack: &Stack<F, FlexToe<F>>) -> Value {
+    let data = stack.data.counters();
+    let control = stack.counters();
+    let malformed: serde_json::Map<String, Value> = Cause::ALL
+        .iter()
+        .map(|cause| (cause.to_string().replace(' ', "_"), json!(data.malformed[cause.index()])))
+        .collect();
+    let [old_stamp, no_stamp, duplicate, outside, unsent, ancient, second] = data.dropped;
+    json!({
+        "InSegs": data.in_segments,
+        "OutSegs": data.out_segments,
+        "RetransSegs": data.retransmitted,
+        "OutRsts": data.out_resets + control.stranger_resets,
+        "ActiveOpens": control.active_opens,
+        "PassiveOpens": control.passive_opens,
+        "AttemptFails": control.attempts_failed,
+        "EstabResets": control.resets,
+        "TCPTimeouts": data.timeouts,
+        "TCPFastRetrans": data.fast_retransmits,
+        "TCPWinProbe": data.probes,
+        "DelayedACKs": data.delayed_acknowledgements,
+        "ListenOverflows": control.overflows,
+        "TCPReqQFullDrop": control.full,
+        "TCPAbortOnTimeout": control.timed_out,
+        "TCPChallengeACK": control.challenges,
+        "PAWSEstab": old_stamp,
+        "IcmpInEchos": control.echoes,
+        "answers_held_back": control.held_back,
+        "duplicate_addresses": control.duplicate_addresses,
+        "requests": {
+            "of_old_connections": data.old_requests,
+            "of_other_processes": data.foreign_requests,
+            "wrong": data.wrong_requests,
+        },
+        "dropped": {
+            "no_timestamp": no_stamp,
+            "duplicate": duplicate,
+            "outside_window": outside,
+            "unsent_acknowledged": unsent,
+            "ancient_acknowledgement": ancient,
+            "second_interval": second,
+            "leaving": data.in_frozen,
+        },
+        "malformed": malformed,
+    })
+}

@@ -1,0 +1,450 @@
+//! All sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+use wave_tcp::context::{Event, Reason, Request};
+use wave_tcp::datapath::{FlowId, Ring};
+
+use crate::buddy::Buddy;
+use crate::line::{Fault, Line};
+use crate::socket::{Phase, Socket};
+
+/// Slots that a listener offers at a time.
+pub const SLOTS: usize = 8;
+/// Writes that are published together at most.
+pub const BURST: u32 = 16;
+/// Events that are taken in one go at most.
+const EVENTS_PER_LOOK: usize = 1024;
+/// Bits of a socket's name that are its place; the others tell it from sockets that had the place before.
+const PLACE_BITS: u32 = 18;
+
+/// Everything that a context has. The rings of its sockets are in `payload`, which is not its own.
+#[derive(Debug)]
+pub struct Context {
+    /// The window.
+    pub line: Line,
+    buddy: Buddy,
+    /// Bytes of new rings: receive, send.
+    ring_bytes: [u32; 2],
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// By name.
+    listeners: BTreeMap<u32, Listening>,
+    last_listener: u32,
+    /// Sockets whose agent is to be told of a move.
+    dirty: VecDeque<u32>,
+    /// Other requests, which go out behind all moves.
+    outbox: VecDeque<Request>,
+    /// Writes since the last publish.
+    writes: u32,
+    /// A listener may have fewer slots than it should.
+    wants_slots: bool,
+    /// Events were taken that [`Context::take_news`] has not told of: any call takes those of all sockets.
+    has_news: bool,
+    /// The agent has gone, or is at fault.
+    is_dead: bool,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// Which life of the place.
+    life: u32,
+    socket: Option<Socket>,
+}
+
+/// A listener of the program's.
+#[derive(Debug)]
+pub struct Listening {
+    /// Where, once the agent has said so.
+    pub local: Option<SocketAddr>,
+    /// Why there is none, or no more, as errno.
+    pub error: Option<i32>,
+    /// Connections that nobody has accepted yet.
+    pub accepted: VecDeque<u32>,
+    /// Most of them.
+    backlog: usize,
+    /// Slots that no connection has taken.
+    offered: usize,
+    /// Most of them.
+    slots_max: usize,
+}
+
+impl Context {
+    /// A context with no sockets, whose payload memory has `payload_bytes` bytes.
+    pub fn new(line: Line, payload_bytes: u64, ring_bytes: [u32; 2]) -> Context {
+        Context {
+            line,
+            buddy: Buddy::new(payload_bytes),
+            ring_bytes,
+            places: Vec::new(),
+            free: Vec::new(),
+            listeners: BTreeMap::new(),
+            last_listener: 0,
+            dirty: VecDeque::new(),
+            outbox: VecDeque::new(),
+            writes: 0,
+            wants_slots: false,
+            has_news: false,
+            is_dead: false,
+        }
+    }
+
+    /// Whether the agent has gone. Then every socket and listener has failed.
+    pub fn is_dead(&self) -> bool {
+        self.is_dead
+    }
+
+    /// The agent has gone. What it said before still counts.
+    pub fn mourn(&mut self) {
+        while self.look() {}
+        self.die();
+    }
+
+    /// The agent has gone, or is at fault.
+    pub fn die(&mut self) {
+        self.is_dead = true;
+        self.dirty.clear();
+        self.outbox.clear();
+        let reset = Errno::CONNRESET.raw_os_error();
+        self.listeners.values_mut().for_each(|listener| listener.error = Some(reset));
+        for place in &mut self.places {
+            if let Some(socket) =
+                place.socket.as_mut().filter(|socket| socket.phase != Phase::Ended)
+            {
+                socket.phase = Phase::Ended;
+                socket.error = Some(reset);
+            }
+        }
+    }
+
+    /// A socket that is there. Panics if there is none of this name, which a handle prevents.
+    pub fn socket(&mut self, name: u32) -> &mut Socket {
+        self.find(name).expect("a handle keeps its socket")
+    }
+
+    /// A listener that is there; as [`Context::socket`].
+    pub fn listener(&mut self, name: u32) -> &mut Listening {
+        self.listeners.get_mut(&name).expect("a handle keeps its listener")
+    }
+
+    fn find(&mut self, name: u32) -> Option<&mut Socket> {
+        let place = self.places.get_mut((name & ((1 << PLACE_BITS) - 1)) as usize)?;
+        place.socket.as_mut().filter(|_| place.life == name >> PLACE_BITS)
+    }
+
+    /// Takes what the agent has said. Returns whether there was something.
+    pub fn look(&mut self) -> bool {
+        let mut taken = 0;
+        while !self.is_dead && taken < EVENTS_PER_LOOK {
+            let took = match self.line.pop() {
+                Ok(None) => break,
+                Ok(Some(event)) => self.take(&event),
+                Err(fault) => Err(fault),
+            };
+            taken += 1;
+            if took.is_err() {
+                self.die();
+            }
+        }
+        self.has_news |= taken > 0;
+        taken > 0
+    }
+
+    /// Whether anything was taken since the last call.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    fn take(&mut self, event: &Event) -> Result<(), Fault> {
+        match *event {
+            Event::Progress(progress) => match self.find(progress.socket) {
+                Some(socket) if socket.flow().is_some() => socket.progress(&progress),
+                // The program may have given it up meanwhile.
+                _ => Ok(()),
+            },
+            Event::Listening { listener, local } => {
+                if let Some(listener) = self.listeners.get_mut(&listener) {
+                    listener.local = Some(local);
+                    self.wants_slots = true;
+                }
+                Ok(())
+            }
+            Event::NotListening { listener, reason } => {
+                if let Some(listener) = self.listeners.get_mut(&listener) {
+                    listener.error = Some(reason.errno());
+                }
+                Ok(())
+            }
+            Event::Accepted { socket, flow, remote, .. } => self.accept(socket, flow, remote),
+            Event::Connected { socket: name, flow, local } => {
+                let socket = self.find(name).ok_or(Fault)?;
+                if socket.phase != Phase::Connecting {
+                    return Err(Fault);
+                }
+                socket.phase = Phase::Open(flow);
+                socket.local = local;
+                if socket.is_closed {
+                    self.outbox.push_back(Request::Abort { flow });
+                } else if socket.sending.is_eager || socket.sending.is_finished {
+                    self.mark(name);
+                }
+                Ok(())
+            }
+            Event::Failed { socket, reason } => self.end(socket, Some(reason)),
+            Event::Closed { socket } | Event::Unused { socket } => self.end(socket, None),
+        }
+    }
+
+    fn accept(&mut self, name: u32, flow: FlowId, remote: SocketAddr) -> Result<(), Fault> {
+        let socket = self.find(name).ok_or(Fault)?;
+        let Phase::Slot(listener) = socket.phase else { return Err(Fault) };
+        socket.phase = Phase::Open(flow);
+        socket.remote = remote;
+        match self.listeners.get_mut(&listener) {
+            Some(listener) => {
+                listener.offered -= 1;
+                listener.accepted.push_back(name);
+                self.wants_slots = true;
+            }
+            None => self.outbox.push_back(Request::Abort { flow }),
+        }
+        Ok(())
+    }
+
+    /// A socket's rings are the program's again.
+    fn end(&mut self, name: u32, reason: Option<Reason>) -> Result<(), Fault> {
+        // A request that crossed with the end may be answered once more.
+        let Some(socket) = self.find(name) else { return Ok(()) };
+        let before = std::mem::replace(&mut socket.phase, Phase::Ended);
+        let reason = reason.unwrap_or(Reason::Reset);
+        socket.error = Some(reason.errno());
+        if socket.is_closed {
+            self.release(name);
+            return Ok(());
+        }
+        if let Phase::Slot(listener) = before {
+            self.release(name);
+            if let Some(listener) = self.listeners.get_mut(&listener) {
+                listener.offered -= 1;
+                match reason {
+                    // The agent keeps fewer slots than this.
+                    Reason::NoRoom => listener.slots_max = listener.offered.max(1),
+                    _ => listener.error = Some(reason.errno()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees a socket that is over and has no handle.
+    fn release(&mut self, name: u32) {
+        let at = name & ((1 << PLACE_BITS) - 1);
+        let place = &mut self.places[at as usize];
+        let Some(socket) = place.socket.take() else { return };
+        place.life = place.life.wrapping_add(1) & ((1 << (32 - PLACE_BITS)) - 1);
+        self.free.push(at);
+        for ring in [socket.receiving.ring, socket.sending.ring] {
+            self.buddy.free(ring.offset, ring.bytes);
+        }
+        self.wants_slots |= !self.listeners.is_empty();
+    }
+
+    /// A socket with rings; `None` if there is no memory for them.
+    fn insert(&mut self, phase: Phase, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+        let [receive, send] = self.ring_bytes;
+        let at = match self.free.last() {
+            Some(at) => *at,
+            None if self.places.len() < 1 << PLACE_BITS => self.places.len() as u32,
+            None => return None,
+        };
+        let offset = self.buddy.allocate(receive)?;
+        let receive = Ring { offset, bytes: receive };
+        let Some(offset) = self.buddy.allocate(send) else {
+            self.buddy.free(receive.offset, receive.bytes);
+            return None;
+        };
+        let send = Ring { offset, bytes: send };
+        if self.free.pop().is_none() {
+            self.places.push(Place::default());
+        }
+        let place = &mut self.places[at as usize];
+        place.socket = Some(Socket::new(phase, local, remote, [receive, send]));
+        Some(place.life << PLACE_BITS | at)
+    }
+
+    /// Asks for a connection; `None` if there is no memory for its rings.
+    pub fn connect(&mut self, remote: SocketAddr) -> Option<u32> {
+        let unknown = SocketAddr::new([0, 0, 0, 0].into(), 0);
+        let socket = self.insert(Phase::Connecting, unknown, remote)?;
+        let Socket { receiving, sending, .. } = self.socket(socket);
+        let (receive, send) = (receiving.ring, sending.ring);
+        self.outbox.push_back(Request::Connect { socket, remote, local_port: 0, receive, send });
+        Some(socket)
+    }
+
+    /// Asks for a listener.
+    pub fn listen(&mut self, local: SocketAddr, backlog: u16) -> u32 {
+        loop {
+            self.last_listener = self.last_listener.wrapping_add(1);
+            if !self.listeners.contains_key(&self.last_listener) {
+                break;
+            }
+        }
+        let listener = self.last_listener;
+        let backlog_max = usize::from(backlog.max(1));
+        let listening = Listening {
+            local: None,
+            error: None,
+            accepted: VecDeque::new(),
+            backlog: backlog_max,
+            offered: 0,
+            slots_max: SLOTS,
+        };
+        self.listeners.insert(listener, listening);
+        self.outbox.push_back(Request::Listen { listener, local, backlog: backlog.max(1) });
+        listener
+    }
+
+    /// Gives a listener up, with all connections that nobody has accepted.
+    pub fn unlisten(&mut self, name: u32) {
+        let Some(listener) = self.listeners.remove(&name) else { return };
+        self.outbox.push_back(Request::Unlisten { listener: name });
+        for socket in listener.accepted {
+            self.abort(socket);
+        }
+        let slots = self.places.iter_mut().filter_map(|place| place.socket.as_mut());
+        for socket in slots.filter(|socket| socket.phase == Phase::Slot(name)) {
+            socket.is_closed = true;
+        }
+    }
+
+    /// Accepts a connection, if there is one.
+    pub fn pop_accepted(&mut self, listener: u32) -> Option<u32> {
+        let name = self.listener(listener).accepted.pop_front()?;
+        let local = self.listener(listener).local;
+        self.wants_slots = true;
+        let socket = self.socket(name);
+        socket.local = local.unwrap_or(socket.local);
+        Some(name)
+    }
+
+    /// Notes that the agent is to be told of a socket's move.
+    pub fn mark(&mut self, name: u32) {
+        let socket = self.socket(name);
+        if socket.flow().is_some() && !std::mem::replace(&mut socket.is_dirty, true) {
+            self.dirty.push_back(name);
+        }
+    }
+
+    /// Bytes were written to a socket's ring. They are published in bursts.
+    pub fn wrote(&mut self, name: u32, bytes: u64) {
+        let is_much = self.socket(name).sending.advance(bytes);
+        self.mark(name);
+        self.writes += 1;
+        if is_much || self.writes >= BURST {
+            self.flush();
+        }
+    }
+
+    /// Bytes of a socket's ring were read. The agent hears of it now and then.
+    pub fn read(&mut self, name: u32, bytes: u64) {
+        if self.socket(name).receiving.advance(bytes) {
+            self.mark(name);
+            self.flush();
+        }
+    }
+
+    /// Gives a socket up whose program has read and written all that it wants.
+    pub fn close(&mut self, name: u32) {
+        let socket = self.socket(name);
+        socket.is_closed = true;
+        match socket.phase {
+            Phase::Open(flow) => {
+                socket.sending.is_finished = true;
+                // Exact positions come first: what is unread decides about how the connection ends.
+                self.mark(name);
+                self.outbox.push_back(Request::Close { flow });
+            }
+            Phase::Connecting => self.outbox.push_back(Request::Cancel { socket: name }),
+            Phase::Ended | Phase::Slot(_) => self.release(name),
+        }
+        self.flush();
+    }
+
+    /// Gives a socket up, and resets its connection.
+    pub fn abort(&mut self, name: u32) {
+        match self.socket(name).flow() {
+            Some(flow) => {
+                self.socket(name).is_closed = true;
+                self.outbox.push_back(Request::Abort { flow });
+                self.flush();
+            }
+            None => self.close(name),
+        }
+    }
+
+    /// Tells the agent all that it is to be told, as far as its queue has room, and wakes it.
+    pub fn flush(&mut self) {
+        self.writes = 0;
+        if std::mem::take(&mut self.wants_slots) {
+            self.offer_slots();
+        }
+        if self.is_dead || !self.has_unsent() {
+            return;
+        }
+        if self.push_all().is_err() {
+            return self.die();
+        }
+        self.line.publish();
+    }
+
+    /// Whether the agent's queue had no room for something.
+    pub fn has_unsent(&self) -> bool {
+        !self.dirty.is_empty() || !self.outbox.is_empty()
+    }
+
+    fn push_all(&mut self) -> Result<(), Fault> {
+        while let Some(&name) = self.dirty.front() {
+            // It may have ended meanwhile.
+            if let Some(socket) = self.find(name) {
+                if let Some(moved) = socket.moved() {
+                    if !self.line.push(&Request::Moved(moved))? {
+                        return Ok(());
+                    }
+                    self.socket(name).told(&moved);
+                }
+                self.socket(name).is_dirty = false;
+            }
+            self.dirty.pop_front();
+        }
+        while let Some(request) = self.outbox.front() {
+            if !self.line.push(request)? {
+                return Ok(());
+            }
+            self.outbox.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Offers room for connections, so that the agent answers them without waiting for the program.
+    fn offer_slots(&mut self) {
+        let names: Vec<u32> = self.listeners.keys().copied().collect();
+        for name in names {
+            loop {
+                let listener = self.listener(name);
+                let Some(local) = listener.local else { break };
+                let room = listener.backlog.saturating_sub(listener.accepted.len());
+                if listener.error.is_some() || listener.offered >= room.min(listener.slots_max) {
+                    break;
+                }
+                let Some(socket) = self.insert(Phase::Slot(name), local, local) else { break };
+                self.listener(name).offered += 1;
+                let Socket { receiving, sending, .. } = self.socket(socket);
+                let (receive, send) = (receiving.ring, sending.ring);
+                self.outbox.push_back(Request::Slot { listener: name, socket, receive, send });
+            }
+        }
+    }
+}

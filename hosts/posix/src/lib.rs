@@ -1,0 +1,41 @@
+//! TCP sockets that an agent serves: what a program uses in place of the kernel's.
+//!
+//! A [`Toe`] is a context of one thread: it connects to the agent's Unix socket and offers a window with a queue of requests and one
+//! of events, and a payload memory. Each connection has two rings in that memory. The agent reads and writes them directly; entries
+//! of the queues say how far.
+//!
+//! ```no_run
+//! use std::io::{Read, Write};
+//!
+//! let toe = wave_posix::Toe::connect("/run/wave/tcp.sock")?;
+//! let listener = toe.listen("0.0.0.0:7000".parse()?, 128)?;
+//! loop {
+//!     let (mut stream, peer) = listener.accept()?;
+//!     let mut bytes = [0; 4096];
+//!     let got = stream.read(&mut bytes)?;
+//!     println!("{peer} says {got} bytes");
+//!     stream.write_all(&bytes[..got])?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Must not know: TCP itself, packets, the agent's loop.
+
+#![forbid(unsafe_code)]
+
+mod buddy;
+mod context;
+mod line;
+mod listener;
+mod socket;
+mod stream;
+mod toe;
+mod zero_copy;
+
+pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN};
+pub use line::ToeError;
+pub use listener::Listener;
+pub use stream::{Readiness, Stream};
+pub use toe::{Options, Toe};
+pub use wave_links::payload::Part;
+pub use zero_copy::{Readable, Reserved};

@@ -1,0 +1,229 @@
+//! The program's end of a window with one context: connecting, queues, parking.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wave_core::endpoint::{Receiver, Sender};
+use wave_core::layout::{AGENT_READY, ConfigError, Layout, PROTOCOL_VERSION, write_header};
+use wave_core::link::{Doorbell, Home, Port, Side, Window};
+use wave_core::park::ParkWord;
+use wave_core::queue::PushError;
+use wave_links::shm::ShmPort;
+use wave_links::socket::{Connection, Offer, SocketError};
+use wave_links::{AnyPort, LinkSpec, Memory, Payload, SocketBell};
+use wave_tcp::context::{Event, Request, window};
+
+/// Why a program has no agent.
+#[derive(Debug, thiserror::Error)]
+pub enum ToeError {
+    /// Nobody listens there, or a user that is not trusted.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// There is no memory, or no descriptor.
+    #[error("cannot make a window: {0}")]
+    System(#[from] io::Error),
+    /// The agent does not want this process, and says why.
+    #[error("the agent refused: {0}")]
+    Refused(String),
+    /// It has not answered in time.
+    #[error("the agent did not take the window in time")]
+    Silent,
+    /// It has gone, or wrote what no agent of ours writes.
+    #[error("the agent hung up")]
+    HungUp,
+    /// The caller's fault: a ring's size is not a power of two from 4 KiB to 16 MiB, or the memory has no room for one connection.
+    #[error(
+        "rings of {receive_bytes} and {send_bytes} bytes cannot be had in {payload_bytes} bytes"
+    )]
+    Rings {
+        /// Of what comes in.
+        receive_bytes: u32,
+        /// Of what goes out.
+        send_bytes: u32,
+        /// Of the payload memory.
+        payload_bytes: u64,
+    },
+    /// Impossible for a window of one context.
+    #[error(transparent)]
+    Layout(#[from] ConfigError),
+}
+
+/// The agent wrote what no agent of ours writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// The bell was rung, or a signal came.
+    Rung,
+    /// Nothing.
+    TimedOut,
+    /// The agent's end of the bell is closed.
+    HungUp,
+}
+
+/// A window that an agent has taken.
+#[derive(Debug)]
+pub struct Line {
+    connection: Connection,
+    layout: Layout,
+    port: AnyPort,
+    requests: Sender,
+    events: Receiver,
+    /// Rung by the agent where it finds this context parked.
+    bell: SocketBell,
+    agent_bell: SocketBell,
+    /// When the connection was looked at.
+    looked: Instant,
+}
+
+impl Line {
+    /// Offers a window and the payload memory `payload` to the agent at `path`, and waits for it to take them. The agent runs as
+    /// this user, root, or one of `users`.
+    pub fn connect(
+        path: &Path,
+        users: &[u32],
+        payload: BorrowedFd<'_>,
+        patience: Duration,
+    ) -> Result<Line, ToeError> {
+        let layout = Layout::new(window(1))?;
+        let (nic, host) = (layout.nic_lines, layout.host_lines);
+        let (memory, file) = Memory::create("wave-tcp-window", nic, host, 0)?;
+        let port = AnyPort::from(ShmPort::new(&Arc::new(memory)));
+        write_header(&layout, port.window(Home::Nic));
+
+        let connection = Connection::connect_allowing(path, users)?;
+        let [bell, bell_of_agent] = SocketBell::pair_that_hangs_up()?;
+        let [agent_bell, agents_end] = SocketBell::pair()?;
+        connection.send_offer(&Offer {
+            version: PROTOCOL_VERSION,
+            subsystem: layout.config.subsystem,
+            lines: [nic, host, 0],
+            memory: file.as_fd(),
+            doorbells: &[bell_of_agent.as_fd(), agents_end.as_fd()],
+            files: &[payload],
+            link: &LinkSpec::Shm.to_text(),
+        })?;
+        // The agent's alone from here on: when it closes them, this side sees that.
+        drop((bell_of_agent, agents_end));
+        let requests = Sender::new(&layout.messages[0], Side::Host);
+        let events = Receiver::new(&layout.decisions[0], Side::Host);
+        let looked = Instant::now();
+        let line = Line { connection, layout, port, requests, events, bell, agent_bell, looked };
+        line.await_announcement(patience)?;
+        Ok(line)
+    }
+
+    fn await_announcement(&self, patience: Duration) -> Result<(), ToeError> {
+        let start = Instant::now();
+        loop {
+            let word = self.port.window(Home::Nic).load(self.layout.agent, 0);
+            if word == AGENT_READY | u64::from(PROTOCOL_VERSION) {
+                return Ok(());
+            }
+            let is_gone = self.connection.hung_up();
+            // A refusal is read even if the agent has closed since.
+            if let Some(why) = self.connection.refusal() {
+                return Err(ToeError::Refused(why));
+            }
+            if word != 0 || is_gone {
+                return Err(ToeError::HungUp);
+            }
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(ToeError::Silent);
+            }
+            let mut fds = [
+                PollFd::new(&self.connection, PollFlags::IN | PollFlags::RDHUP),
+                PollFd::new(&self.bell, PollFlags::IN),
+            ];
+            // An error is as a timeout: everything is looked at again.
+            let _ = poll(&mut fds, timespec(left).as_ref());
+            self.bell.drain();
+        }
+    }
+
+    /// Pushes a request; false if the queue is full. It travels with the next [`Line::publish`].
+    pub fn push(&mut self, request: &Request) -> Result<bool, Fault> {
+        let (tag, words) = request.to_words();
+        match self.requests.push(&self.port, tag, &words) {
+            Ok(()) => Ok(true),
+            Err(PushError::Full(_)) => Ok(false),
+            Err(PushError::BadCredit { .. }) => Err(Fault),
+        }
+    }
+
+    /// Makes requests travel, and wakes the agent if it sleeps.
+    pub fn publish(&mut self) {
+        self.requests.publish(&self.port);
+        self.requests.fence(&self.port);
+        if ParkWord::of_agent(&self.layout).is_parked(&self.port) {
+            self.agent_bell.ring();
+        }
+    }
+
+    /// The next event.
+    pub fn pop(&mut self) -> Result<Option<Event>, Fault> {
+        match self.events.pop(&self.port) {
+            Ok(None) => Ok(None),
+            Ok(Some(entry)) => Event::from_entry(&entry).map(Some).map_err(|_| Fault),
+            Err(_) => Err(Fault),
+        }
+    }
+
+    /// Says that this context is about to sleep. It must look for events once more before it does.
+    pub fn park(&mut self) {
+        ParkWord::of_core(&self.layout, 0).park(&self.port);
+    }
+
+    /// Says that this context is awake.
+    pub fn unpark(&mut self) {
+        ParkWord::of_core(&self.layout, 0).unpark(&self.port);
+    }
+
+    /// Waits for the bell, and forgets its rings.
+    pub fn wait(&mut self, timeout: Duration) -> Woken {
+        let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
+        let ready = poll(&mut fds, timespec(timeout).as_ref());
+        let events = fds[0].revents();
+        match ready {
+            Ok(0) => Woken::TimedOut,
+            Ok(_) if self.bell.drain() || !events.contains(PollFlags::HUP) => Woken::Rung,
+            Ok(_) => Woken::HungUp,
+            Err(_) => Woken::Rung,
+        }
+    }
+
+    /// Whether the agent has gone.
+    pub fn hung_up(&self) -> bool {
+        self.connection.hung_up()
+    }
+
+    /// As [`Line::hung_up`], but asks the system only if that was not done for `interval`.
+    pub fn has_gone_by(&mut self, now: Instant, interval: Duration) -> bool {
+        if now.saturating_duration_since(self.looked) < interval {
+            return false;
+        }
+        self.looked = now;
+        self.hung_up()
+    }
+
+    /// The bell, to be polled.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+fn timespec(duration: Duration) -> Option<Timespec> {
+    Timespec::try_from(duration).ok()
+}
+
+/// A payload memory of `bytes` bytes, with its descriptor.
+pub fn create_payload(bytes: u64) -> io::Result<(Payload, std::os::fd::OwnedFd)> {
+    Payload::create("wave-tcp-payload", bytes)
+}

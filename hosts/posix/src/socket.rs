@@ -1,0 +1,247 @@
+//! A connection as its program sees it: positions of both streams, and what the agent knows of them. No I/O.
+
+use std::net::SocketAddr;
+
+use wave_tcp::context::{Moved, Progress};
+use wave_tcp::datapath::{FlowId, Ring};
+
+use crate::line::Fault;
+
+/// What there is of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Room for a connection of this listener.
+    Slot(u32),
+    /// Asked for.
+    Connecting,
+    /// There.
+    Open(FlowId),
+    /// Over: the rings are the program's again.
+    Ended,
+}
+
+/// A connection, or room for one.
+#[derive(Debug)]
+pub struct Socket {
+    /// What there is of it.
+    pub phase: Phase,
+    /// Why it ended, as errno. What came before is still read.
+    pub error: Option<i32>,
+    /// The program has no handle of it any more.
+    pub is_closed: bool,
+    /// The agent is still to be told of something.
+    pub is_dirty: bool,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer.
+    pub remote: SocketAddr,
+    /// What comes in.
+    pub receiving: Receiving,
+    /// What goes out.
+    pub sending: Sending,
+}
+
+/// One direction. Positions count bytes of the stream from 0.
+#[derive(Debug)]
+pub struct Receiving {
+    /// Where it lies.
+    pub ring: Ring,
+    /// All before it came.
+    pub received: u64,
+    /// All before it was read.
+    pub read: u64,
+    /// What the agent knows of `read`. At most `read`.
+    told: u64,
+    /// The stream ends at `received`.
+    is_finished: bool,
+    /// The program reads no more (SHUT_RD).
+    pub is_shut: bool,
+}
+
+/// The other direction.
+#[derive(Debug)]
+pub struct Sending {
+    /// Where it lies.
+    pub ring: Ring,
+    /// All before it is in the ring.
+    pub written: u64,
+    /// What the agent knows of `written`. At most `written`.
+    told: u64,
+    /// All before it has arrived: that part of the ring is free. At most `told`.
+    acknowledged: u64,
+    /// Nothing follows `written`.
+    pub is_finished: bool,
+    /// TCP_NODELAY.
+    pub is_eager: bool,
+}
+
+impl Socket {
+    /// A connection that is not there yet, with these rings.
+    pub fn new(phase: Phase, local: SocketAddr, remote: SocketAddr, rings: [Ring; 2]) -> Socket {
+        let [receive, send] = rings;
+        Socket {
+            phase,
+            error: None,
+            is_closed: false,
+            is_dirty: false,
+            local,
+            remote,
+            receiving: Receiving {
+                ring: receive,
+                received: 0,
+                read: 0,
+                told: 0,
+                is_finished: false,
+                is_shut: false,
+            },
+            sending: Sending {
+                ring: send,
+                written: 0,
+                told: 0,
+                acknowledged: 0,
+                is_finished: false,
+                is_eager: false,
+            },
+        }
+    }
+
+    /// The flow, while there is one.
+    pub fn flow(&self) -> Option<FlowId> {
+        match self.phase {
+            Phase::Open(flow) => Some(flow),
+            _ => None,
+        }
+    }
+
+    /// What the agent is to be told. `None` if there is no flow.
+    pub fn moved(&self) -> Option<Moved> {
+        let (receiving, sending) = (&self.receiving, &self.sending);
+        Some(Moved {
+            flow: self.flow()?,
+            written: sending.written,
+            read: receiving.read,
+            is_finished: sending.is_finished,
+            is_eager: sending.is_eager,
+        })
+    }
+
+    /// The agent was told this.
+    pub fn told(&mut self, moved: &Moved) {
+        self.receiving.told = moved.read;
+        self.sending.told = moved.written;
+    }
+
+    /// Takes what the agent says. Positions before those that are known are old news.
+    ///
+    /// # Errors
+    /// The agent says what cannot be: more than the ring holds, or an acknowledgement of what was never sent.
+    pub fn progress(&mut self, progress: &Progress) -> Result<(), Fault> {
+        let Progress { received, acknowledged, is_finished, .. } = *progress;
+        let (receiving, sending) = (&mut self.receiving, &mut self.sending);
+        let is_beyond = received > receiving.received && receiving.is_finished;
+        if received > receiving.read + u64::from(receiving.ring.bytes)
+            || is_beyond
+            || acknowledged > sending.told
+        {
+            return Err(Fault);
+        }
+        receiving.received = receiving.received.max(received);
+        receiving.is_finished |= is_finished && received == receiving.received;
+        sending.acknowledged = sending.acknowledged.max(acknowledged);
+        Ok(())
+    }
+}
+
+impl Receiving {
+    /// Bytes that may be read.
+    pub fn available(&self) -> u64 {
+        self.received - self.read
+    }
+
+    /// Whether all was read that will ever come.
+    pub fn is_at_end(&self) -> bool {
+        self.is_finished && self.available() == 0
+    }
+
+    /// Bytes were read. Returns whether the agent should hear of it now: a quarter of the ring has become free that it does not know
+    /// of, or a sixteenth, and it knows of less than a quarter.
+    pub fn advance(&mut self, bytes: u64) -> bool {
+        self.read += bytes;
+        let quarter = u64::from(self.ring.bytes / 4);
+        let known_free = (self.told + u64::from(self.ring.bytes)).saturating_sub(self.received);
+        let enough = if known_free < quarter { quarter / 4 } else { quarter };
+        !self.is_finished && self.read - self.told >= enough
+    }
+}
+
+impl Sending {
+    /// Bytes that may be written.
+    pub fn room(&self) -> u64 {
+        u64::from(self.ring.bytes) - (self.written - self.acknowledged)
+    }
+
+    /// Bytes were written. Returns whether the agent should hear of it now: a quarter of the ring is full of what it does not know.
+    pub fn advance(&mut self, bytes: u64) -> bool {
+        self.written += bytes;
+        self.written - self.told >= u64::from(self.ring.bytes / 4)
+    }
+
+    /// Bytes that have not arrived at the peer.
+    pub fn unacknowledged(&self) -> u64 {
+        self.written - self.acknowledged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RING: Ring = Ring { offset: 0, bytes: 4096 };
+
+    fn open() -> Socket {
+        let nowhere = "0.0.0.0:0".parse().unwrap();
+        let flow = FlowId { index: 1, generation: 1 };
+        Socket::new(Phase::Open(flow), nowhere, nowhere, [RING; 2])
+    }
+
+    fn progress(received: u64, acknowledged: u64, is_finished: bool) -> Progress {
+        Progress { socket: 0, received, acknowledged, is_finished }
+    }
+
+    #[test]
+    fn old_news_changes_nothing_and_lies_are_faults() {
+        let mut socket = open();
+        assert!(!socket.sending.advance(100));
+        assert_eq!(socket.progress(&progress(0, 1, false)), Err(Fault));
+        let moved = socket.moved().unwrap();
+        assert_eq!(moved.written, 100);
+        socket.told(&moved);
+        socket.progress(&progress(4096, 100, false)).unwrap();
+        socket.progress(&progress(10, 10, false)).unwrap();
+        assert_eq!((socket.receiving.available(), socket.sending.room()), (4096, 4096));
+        assert_eq!(socket.progress(&progress(4097, 100, false)), Err(Fault));
+        socket.receiving.advance(4096);
+        socket.progress(&progress(4097, 100, true)).unwrap();
+        assert!(!socket.receiving.is_at_end());
+        socket.receiving.advance(1);
+        assert!(socket.receiving.is_at_end());
+        assert_eq!(socket.progress(&progress(4098, 100, false)), Err(Fault));
+    }
+
+    #[test]
+    fn the_window_is_returned_by_quarters_and_sooner_when_it_is_nearly_closed() {
+        let mut socket = open();
+        socket.progress(&progress(2000, 0, false)).unwrap();
+        assert!(!socket.receiving.advance(1023));
+        assert!(socket.receiving.advance(1));
+        let moved = socket.moved().unwrap();
+        socket.told(&moved);
+        assert!(!socket.receiving.advance(400));
+        socket.progress(&progress(5000, 0, false)).unwrap();
+        assert!(socket.receiving.advance(1));
+        let moved = socket.moved().unwrap();
+        socket.told(&moved);
+        assert!(!socket.receiving.advance(255));
+        assert!(socket.receiving.advance(1));
+    }
+}

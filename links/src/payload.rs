@@ -1,0 +1,300 @@
+//! Payload memory: a sealed file in RAM that a host and an agent map, reached byte by byte.
+//!
+//! # Rules of access
+//!
+//! 1. The peer may change any byte at any time. No Rust reference to these bytes is ever made: they are copied through
+//!    raw pointers, or named to the kernel. What a copy holds may be a mixture of old and new bytes, and nothing in it may
+//!    be believed before it was checked.
+//! 2. Writes of another process are outside of Rust's memory model, as a device's are. Within this process, two threads must not
+//!    race either: a [`Payload`] is [`Send`] but not [`Sync`], and a thread that needs the same file maps it again.
+//! 3. The file's size is sealed, as that of [`Memory`](crate::Memory). Pages appear when they are touched, so that a
+//!    large memory costs what is used of it.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use crate::memory::{MapError, SharedMap, check_sealed, file_size, sealed_memory};
+
+/// Bytes outside of a payload memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes at {at} are not within a payload memory of {memory_bytes} bytes")]
+pub struct OutOfBounds {
+    /// Offset of the first byte.
+    pub at: u64,
+    /// Number of bytes.
+    pub bytes: usize,
+    /// Size of the memory, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// A payload memory, mapped into this process. See the module for the rules of access.
+#[derive(Debug)]
+pub struct Payload {
+    map: SharedMap,
+    bytes: u64,
+    /// Not [`Sync`] (rule 2).
+    _one_thread: PhantomData<Cell<u8>>,
+}
+
+impl Payload {
+    /// Creates a memory of `bytes` bytes, all zero and none resident, and the descriptor to hand to the peer. The size is sealed.
+    /// `name` appears in `/proc` only.
+    ///
+    /// # Errors
+    /// The system has no descriptor or no address space left, or `bytes` is 0.
+    pub fn create(name: &str, bytes: u64) -> io::Result<(Payload, OwnedFd)> {
+        if bytes == 0 {
+            return Err(MapError::Empty.into());
+        }
+        let fd = sealed_memory(name, bytes)?;
+        let payload = Payload::map(fd.as_fd(), bytes)?;
+        Ok((payload, fd))
+    }
+
+    /// Maps a memory that the peer created, of exactly `bytes` bytes.
+    ///
+    /// # Errors
+    /// A file that is not a sealed memfd of ordinary pages, or has another size, is the peer's fault
+    /// ([`MapError::is_peers_fault`]).
+    pub fn map(fd: BorrowedFd<'_>, bytes: u64) -> Result<Payload, MapError> {
+        if bytes == 0 {
+            return Err(MapError::Empty);
+        }
+        let found = Payload::sealed_bytes(fd)?;
+        if found != bytes {
+            return Err(MapError::WrongSize { expected: bytes, found });
+        }
+        let failed = |source| MapError::System { what: "map", source };
+        let length = usize::try_from(bytes)
+            .map_err(|_| failed(io::Error::from_raw_os_error(libc::ENOMEM)))?;
+        let map = SharedMap::sparse(fd, length).map_err(failed)?;
+        Ok(Payload { map, bytes, _one_thread: PhantomData })
+    }
+
+    /// Size in bytes of a memory that the peer created; the seal keeps it.
+    ///
+    /// # Errors
+    /// As [`Payload::map`]. A file that is no memfd is refused without asking its file system, which might never answer.
+    pub fn sealed_bytes(fd: BorrowedFd<'_>) -> Result<u64, MapError> {
+        check_sealed(fd)?;
+        file_size(fd).map_err(|source| MapError::System { what: "stat", source })
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies `from` to offset `at`.
+    ///
+    /// # Errors
+    /// Nothing was copied, because not all of it lies within the memory.
+    #[inline]
+    pub fn write(&self, at: u64, from: &[u8]) -> Result<(), OutOfBounds> {
+        self.part(at, from.len())?.copy_from(from);
+        Ok(())
+    }
+
+    /// Copies the bytes at offset `at` to `into`.
+    ///
+    /// # Errors
+    /// As [`Payload::write`].
+    #[inline]
+    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.part(at, into.len())?.copy_to(into);
+        Ok(())
+    }
+
+    /// `bytes` bytes from offset `at` on, by address: for an `iovec`.
+    ///
+    /// # Errors
+    /// Not all of them lie within the memory.
+    #[inline]
+    pub fn part(&self, at: u64, bytes: usize) -> Result<Part<'_>, OutOfBounds> {
+        let end = at.checked_add(bytes as u64);
+        if end.is_none_or(|end| end > self.bytes) {
+            return Err(OutOfBounds { at, bytes, memory_bytes: self.bytes });
+        }
+        // SAFETY: `at` is at most `self.bytes`, the length of the mapping.
+        let start = unsafe { self.map.base().add(at as usize) };
+        Ok(Part { start, bytes, _memory: PhantomData })
+    }
+}
+
+/// A run of bytes of a payload memory. They are mapped, readable and writable for `'a`; the peer may change them at any time.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Makes it neither [`Send`] nor [`Sync`] (rule 2).
+    _memory: PhantomData<&'a Payload>,
+}
+
+impl<'a> Part<'a> {
+    /// A part of no bytes.
+    pub const EMPTY: Part<'static> =
+        Part { start: NonNull::dangling(), bytes: 0, _memory: PhantomData };
+
+    /// Number of bytes.
+    pub fn len(self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Address of the first byte, for an `iovec`. No reference may be made from it.
+    pub fn pointer(self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// The bytes from number `at` on. Panics if there are fewer than `at`.
+    pub fn skip(self, at: usize) -> Part<'a> {
+        assert!(at <= self.bytes, "a part of {} bytes has no byte {at}", self.bytes);
+        // SAFETY: at most the end of the part.
+        let start = unsafe { self.start.add(at) };
+        Part { start, bytes: self.bytes - at, ..self }
+    }
+
+    /// The first `bytes` bytes, or all if there are fewer.
+    pub fn first(self, bytes: usize) -> Part<'a> {
+        Part { bytes: self.bytes.min(bytes), ..self }
+    }
+
+    /// Copies from the front of `from`, as many bytes as both have, and returns how many.
+    #[inline]
+    pub fn copy_from(self, from: &[u8]) -> usize {
+        let bytes = self.bytes.min(from.len());
+        // SAFETY: the part's bytes are mapped and writable for `'a`. `from` is a reference, so it is not of this memory (rule 1).
+        // No other thread of this process uses this mapping (rule 2).
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr(), bytes) };
+        bytes
+    }
+
+    /// Copies to the front of `into`, as many bytes as both have, and returns how many.
+    #[inline]
+    pub fn copy_to(self, into: &mut [u8]) -> usize {
+        let bytes = self.bytes.min(into.len());
+        // SAFETY: as in `copy_from`; any byte is a valid `u8`.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), into.as_mut_ptr(), bytes) };
+        bytes
+    }
+
+    /// read(2) of a file or socket straight to these bytes. Returns how many came; 0 is its end.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn fill_from(self, source: impl AsFd) -> io::Result<usize> {
+        let (fd, start) = (source.as_fd().as_raw_fd(), self.start.as_ptr());
+        // SAFETY: the part's bytes are mapped and writable during the call; the kernel does not mind who changes them.
+        let got = unsafe { libc::read(fd, start.cast(), self.bytes) };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// write(2) of these bytes to a file or socket. Returns how many it took.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn drain_to(self, target: impl AsFd) -> io::Result<usize> {
+        let (fd, start) = (target.as_fd().as_raw_fd(), self.start.as_ptr());
+        // SAFETY: the part's bytes are mapped and readable during the call; the kernel does not mind who changes them.
+        let put = unsafe { libc::write(fd, start.cast(), self.bytes) };
+        usize::try_from(put).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl fmt::Debug for Part<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Part({} bytes)", self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Seek, Write};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn both_sides_see_the_same_bytes_at_any_offset() {
+        let (ours, fd) = Payload::create("test", 10_000).unwrap();
+        let theirs = Payload::map(fd.as_fd(), 10_000).unwrap();
+        for at in [0, 1, 4095, 9_993] {
+            ours.write(at, b"payload").unwrap();
+            let mut bytes = [0; 7];
+            theirs.read(at, &mut bytes).unwrap();
+            assert_eq!(&bytes, b"payload");
+        }
+        assert_eq!(theirs.bytes(), 10_000);
+    }
+
+    #[test]
+    fn what_is_not_within_the_memory_is_refused_whole() {
+        let (payload, _fd) = Payload::create("test", 4096).unwrap();
+        for (at, bytes) in [(4090, 7), (4097, 0), (u64::MAX, 1), (u64::MAX - 3, 8)] {
+            let refused = OutOfBounds { at, bytes, memory_bytes: 4096 };
+            assert_eq!(payload.write(at, &vec![1; bytes]), Err(refused));
+            assert_eq!(payload.read(at, &mut vec![1; bytes]), Err(refused));
+            assert_eq!(payload.part(at, bytes).unwrap_err(), refused);
+        }
+        payload.write(4096, &[]).unwrap();
+        let mut last = [1; 6];
+        payload.read(4090, &mut last).unwrap();
+        assert_eq!(last, [0; 6]);
+    }
+
+    #[test]
+    fn memory_that_nobody_touched_is_not_there() {
+        let (payload, fd) = Payload::create("test", 1 << 34).unwrap();
+        payload.write((1 << 34) - 1, &[1]).unwrap();
+        let file = File::from(fd);
+        assert!(file.metadata().unwrap().blocks() * 512 <= 1 << 22);
+        assert!(file.set_len(1 << 20).is_err());
+    }
+
+    #[test]
+    fn files_that_the_peer_could_shrink_or_that_are_none_of_its_size_are_refused() {
+        let (_payload, fd) = Payload::create("test", 8192).unwrap();
+        let error = Payload::map(fd.as_fd(), 4096).unwrap_err();
+        assert!(matches!(error, MapError::WrongSize { expected: 4096, found: 8192 }));
+        assert!(matches!(Payload::map(fd.as_fd(), 0), Err(MapError::Empty)));
+        assert!(Payload::create("test", 0).is_err());
+        let ordinary = tempfile::tempfile().unwrap();
+        ordinary.set_len(8192).unwrap();
+        assert!(Payload::map(ordinary.as_fd(), 8192).unwrap_err().is_peers_fault());
+        // SAFETY: a literal C string.
+        let raw = unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING) };
+        // SAFETY: just opened, and nobody else's.
+        let unsealed = File::from(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw) });
+        unsealed.set_len(8192).unwrap();
+        let error = Payload::map(unsealed.as_fd(), 8192).unwrap_err();
+        assert!(matches!(error, MapError::Unsealed { .. }), "{error}");
+    }
+
+    #[test]
+    fn parts_are_cut_and_go_to_files_and_back() {
+        let (payload, _fd) = Payload::create("test", 4096).unwrap();
+        payload.write(100, b"0123456789").unwrap();
+        let part = payload.part(100, 10).unwrap().skip(2).first(5);
+        assert_eq!((part.len(), part.is_empty()), (5, false));
+        let mut file = tempfile::tempfile().unwrap();
+        assert_eq!(part.drain_to(&file).unwrap(), 5);
+        file.write_all(b"!").unwrap();
+        file.rewind().unwrap();
+        assert_eq!(payload.part(0, 4096).unwrap().fill_from(&file).unwrap(), 6);
+        let mut bytes = [0; 7];
+        payload.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"23456!\0");
+        assert_eq!(file.read(&mut bytes).unwrap(), 0);
+        assert_eq!(Part::EMPTY.copy_to(&mut bytes), 0);
+        assert_eq!(payload.part(4096, 0).unwrap().copy_from(&bytes), 0);
+    }
+}

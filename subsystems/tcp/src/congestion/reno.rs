@@ -1,0 +1,103 @@
+//! Reno (RFC 5681), counted in bytes (RFC 3465), with an initial window of ten segments (RFC 6928).
+
+/// The state of one connection's window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reno {
+    window: u32,
+    threshold: u32,
+    mss: u32,
+    /// Bytes acknowledged since the window grew by a segment, above the threshold.
+    counted: u32,
+}
+
+/// No window is larger: RFC 7323's largest, halved so that it can be doubled.
+const WINDOW_MAX: u32 = 1 << 29;
+
+impl Reno {
+    /// A connection whose segments carry at most so many bytes.
+    pub fn new(mss: u16) -> Reno {
+        let mss = u32::from(mss.max(1));
+        let window = (10 * mss).min((2 * mss).max(14_600));
+        Reno { window, threshold: WINDOW_MAX, mss, counted: 0 }
+    }
+
+    /// Most bytes that are sent and not acknowledged.
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Where slow start ends.
+    pub fn threshold(&self) -> u32 {
+        self.threshold
+    }
+
+    /// So many bytes were acknowledged. `was_full` says whether the window held sending back: otherwise it does not grow
+    /// (RFC 7661).
+    pub fn on_acknowledged(&mut self, bytes: u32, was_full: bool) {
+        if !was_full {
+            return;
+        }
+        if self.window < self.threshold {
+            // At most two segments for each acknowledgement would hold a sender of super-packets back for long: what counts is how
+            // much has left the network, and bursts are bounded by the window itself.
+            let grown = bytes.min(self.threshold - self.window).min(self.window);
+            self.window = (self.window + grown).min(WINDOW_MAX);
+            return;
+        }
+        self.counted = self.counted.saturating_add(bytes);
+        if self.counted >= self.window {
+            self.counted -= self.window;
+            self.window = (self.window + self.mss).min(WINDOW_MAX);
+        }
+    }
+
+    /// Duplicate acknowledgements told of a loss, with so many bytes outstanding.
+    pub fn on_loss(&mut self, outstanding: u32) {
+        self.threshold = (outstanding / 2).max(2 * self.mss);
+        self.window = self.threshold;
+        self.counted = 0;
+    }
+
+    /// The retransmission timer ran out, with so many bytes outstanding. `again` if it had for the same bytes.
+    pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
+        if !again {
+            self.threshold = (outstanding / 2).max(2 * self.mss);
+        }
+        self.window = self.mss;
+        self.counted = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_starts_slowly_up_to_the_threshold_and_then_grows_by_a_segment_a_round() {
+        let mut reno = Reno::new(1000);
+        assert_eq!(reno.window(), 10_000);
+        reno.on_acknowledged(10_000, true);
+        assert_eq!(reno.window(), 20_000);
+        reno.on_loss(20_000);
+        assert_eq!((reno.window(), reno.threshold()), (10_000, 10_000));
+        reno.on_acknowledged(9_999, true);
+        assert_eq!(reno.window(), 10_000);
+        reno.on_acknowledged(1, true);
+        assert_eq!(reno.window(), 11_000);
+    }
+
+    #[test]
+    fn a_timeout_leaves_one_segment_and_a_second_one_does_not_halve_again() {
+        let mut reno = Reno::new(1000);
+        reno.on_timeout(10_000, false);
+        reno.on_timeout(1_000, true);
+        assert_eq!((reno.window(), reno.threshold()), (1_000, 5_000));
+    }
+
+    #[test]
+    fn a_window_that_holds_nothing_back_does_not_grow() {
+        let mut reno = Reno::new(1000);
+        reno.on_acknowledged(5_000, false);
+        assert_eq!(reno.window(), 10_000);
+    }
+}

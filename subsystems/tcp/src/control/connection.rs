@@ -1,0 +1,401 @@
+//! Established connections: timers, congestion, and closing in every state (RFC 9293, 3.6; RFC 6298).
+
+use wave_core::clock::Nanos;
+
+use super::rtt::{MAX, RoundTrip};
+use super::time_wait::{LASTS, Over};
+use super::{CLOSED_PER_POLL, Output, Stack};
+use crate::congestion::Reno;
+use crate::context::{ContextId, Event, Moved, Reason};
+use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
+use crate::seq::seq_of;
+
+/// Timeouts in a row after which a peer is given up (Linux's tcp_retries2).
+const TIMEOUTS_MAX: u8 = 15;
+/// The same, once nobody reads or writes any more (Linux's tcp_orphan_retries).
+const ORPHAN_TIMEOUTS_MAX: u8 = 8;
+/// How long a closed connection waits for the peer's FIN (Linux's tcp_fin_timeout).
+const FIN_WAIT: Nanos = Nanos::from_millis(60_000);
+
+/// What the one timer of a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    None,
+    /// Something is not acknowledged.
+    Retransmit,
+    /// The peer's window is closed.
+    Probe,
+    /// The peer's FIN is awaited.
+    FinWait,
+}
+
+/// How a connection leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// Both streams have ended, and the host has closed.
+    Closed { remembers: bool },
+    /// It was reset or given up, and the host is told why.
+    Failed(Reason),
+}
+
+/// What the control plane knows of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub flow: FlowId,
+    pub tuple: Tuple,
+    pub context: ContextId,
+    pub socket: u32,
+    pub listener: Option<u32>,
+    pub round_trip: RoundTrip,
+    pub reno: Reno,
+    pub timer: Timer,
+    acknowledged: u64,
+    fin: Fin,
+    /// Sent and not acknowledged when statistics were read last.
+    outstanding: u64,
+    /// The peer has ended its stream before we ended ours: it remembers, not we.
+    is_passive: bool,
+    fin_received: bool,
+    /// How far the host says that it has read. The data path may not know yet.
+    pub read_said: u64,
+    /// The host has closed, when so much had been received.
+    closed_at: Option<u64>,
+    /// Its process has gone, too.
+    is_orphan: bool,
+    leaving: Option<Leaving>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        flow: FlowId,
+        tuple: Tuple,
+        context: ContextId,
+        socket: u32,
+        listener: Option<u32>,
+        reno: Reno,
+    ) -> Connection {
+        Connection {
+            flow,
+            tuple,
+            context,
+            socket,
+            listener,
+            round_trip: RoundTrip::new(),
+            reno,
+            timer: Timer::None,
+            acknowledged: 0,
+            fin: Fin::No,
+            outstanding: 0,
+            is_passive: false,
+            fin_received: false,
+            read_said: 0,
+            closed_at: None,
+            is_orphan: false,
+            leaving: None,
+        }
+    }
+
+    /// Its state by RFC 9293's names.
+    pub(super) fn state(&self) -> super::State {
+        use super::State::*;
+        match (self.fin, self.fin_received) {
+            (Fin::No | Fin::Wanted, false) => Established,
+            (Fin::No | Fin::Wanted, true) => CloseWait,
+            (Fin::Sent, false) => FinWait1,
+            (Fin::Sent, true) if self.is_passive => LastAck,
+            (Fin::Sent, true) => Closing,
+            (Fin::Acknowledged, false) => FinWait2,
+            (Fin::Acknowledged, true) if self.is_passive => Closed,
+            (Fin::Acknowledged, true) => TimeWait,
+        }
+    }
+
+    fn most_timeouts(&self) -> u8 {
+        if self.is_orphan { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
+    }
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    pub(super) fn connection(&mut self, flow: FlowId) -> Option<&mut Connection> {
+        self.connections.get_mut(flow.index as usize)?.as_mut().filter(|one| one.flow == flow)
+    }
+
+    /// A flow has changed.
+    pub(super) fn on_statistics(&mut self, now: Nanos, statistics: &Statistics) {
+        let flow = statistics.flow;
+        let Some(connection) = self.connection(flow) else { return };
+        if connection.leaving.is_some() {
+            return;
+        }
+        if statistics.is_at_fault {
+            return self.lose(flow, Reason::Invalid);
+        }
+        let Some(connection) = self.connection(flow) else { return };
+        if let Some(took) = statistics.round_trip {
+            connection.round_trip.sample(took);
+        }
+        let has_moved = statistics.acknowledged > connection.acknowledged
+            || (statistics.fin_sent == Fin::Acknowledged && connection.fin != Fin::Acknowledged);
+        let bytes = (statistics.acknowledged - connection.acknowledged) as u32;
+        let before = connection.outstanding;
+        connection.acknowledged = statistics.acknowledged;
+        let is_ours_sent = matches!(statistics.fin_sent, Fin::Sent | Fin::Acknowledged);
+        if statistics.fin_received && !connection.fin_received {
+            connection.fin_received = true;
+            connection.is_passive = !is_ours_sent;
+        }
+        connection.fin = statistics.fin_sent;
+        connection.outstanding =
+            statistics.sent - statistics.acknowledged + u64::from(statistics.fin_sent == Fin::Sent);
+
+        let window = connection.reno.window();
+        if statistics.fast_retransmits > 0 {
+            connection.reno.on_loss(before.min(u64::from(u32::MAX)) as u32);
+        } else if bytes > 0 {
+            // What went out reached the window, or nearly.
+            let was_full = before + u64::from(bytes) / 2 >= u64::from(window) / 2;
+            connection.reno.on_acknowledged(bytes, was_full);
+        }
+        if has_moved {
+            connection.round_trip.recovered();
+        }
+        let Connection { reno, closed_at, is_orphan, .. } = *connection;
+        if reno.window() != window {
+            self.pace(flow, reno);
+        }
+        if closed_at.is_some_and(|received| statistics.received > received) {
+            // RFC 2525, 2.17: nobody reads this any more.
+            return self.reset(now, flow, Reason::Reset);
+        }
+        if statistics.fin_received && statistics.fin_sent == Fin::Acknowledged {
+            if closed_at.is_some() || is_orphan {
+                self.end(now, flow);
+            }
+            return self.timer(flow, Timer::None, None);
+        }
+        self.arm(now, statistics, has_moved);
+    }
+
+    /// Chooses what is waited for.
+    fn arm(&mut self, now: Nanos, statistics: &Statistics, has_moved: bool) {
+        let flow = statistics.flow;
+        let Some(connection) = self.connection(flow) else { return };
+        let timeout = connection.round_trip.timeout();
+        let (timer, at) = if statistics.is_blocked {
+            (Timer::Probe, now + timeout)
+        } else if connection.outstanding > 0 {
+            (Timer::Retransmit, now + timeout)
+        } else if statistics.fin_sent == Fin::Acknowledged && connection.closed_at.is_some() {
+            (Timer::FinWait, now + FIN_WAIT)
+        } else {
+            return self.timer(flow, Timer::None, None);
+        };
+        // A timer that runs goes on, unless what it waits for has come.
+        if connection.timer != timer || has_moved {
+            self.timer(flow, timer, Some(at));
+        }
+    }
+
+    fn timer(&mut self, flow: FlowId, timer: Timer, at: Option<Nanos>) {
+        if let Some(connection) = self.connection(flow) {
+            connection.timer = timer;
+            self.set_timer(flow.index, at);
+        }
+    }
+
+    fn pace(&mut self, flow: FlowId, reno: Reno) {
+        let limits = Limits { window_bytes: reno.window(), bytes_per_second: None };
+        self.data.pace(flow, limits);
+    }
+
+    pub(super) fn on_timer(&mut self, now: Nanos, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let flow = connection.flow;
+        let timer = core::mem::replace(&mut connection.timer, Timer::None);
+        let command = match timer {
+            Timer::None => return,
+            Timer::FinWait => return self.end(now, flow),
+            Timer::Probe => Command::Probe,
+            Timer::Retransmit => {
+                let again = connection.round_trip.in_vain() > 0;
+                let outstanding = connection.outstanding.min(u64::from(u32::MAX)) as u32;
+                connection.reno.on_timeout(outstanding, again);
+                Command::Retransmit
+            }
+        };
+        // A peer that answers probes may keep its window closed for as long as it likes (RFC 9293, 3.8.6.1): what counts is whether it
+        // is heard of. One that nobody waits for is not waited for.
+        connection.round_trip.back_off();
+        let is_vain = connection.round_trip.in_vain() > connection.most_timeouts();
+        let wait = connection.round_trip.timeout().0.min(MAX.0);
+        let reno = connection.reno;
+        if is_vain {
+            self.counters.timed_out += 1;
+            return self.reset(now, flow, Reason::TimedOut);
+        }
+        if command == Command::Retransmit {
+            self.pace(flow, reno);
+        }
+        self.data.command(now, flow, command);
+        self.timer(flow, timer, Some(now + Nanos(wait)));
+    }
+
+    /// The host reads no more, and has said all that it wants to say.
+    pub(super) fn close(&mut self, now: Nanos, from: ContextId, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        if connection.context.process != from.process || connection.closed_at.is_some() {
+            return;
+        }
+        let Some(state) = self.data.inspect(flow) else { return };
+        let received = state.receiving.received;
+        let Some(connection) = self.connection(flow) else { return };
+        connection.closed_at = Some(received);
+        if received > state.receiving.read.max(connection.read_said) {
+            return self.reset(now, flow, Reason::Reset);
+        }
+        self.look_again(now, flow, &state);
+    }
+
+    /// Both streams may have ended before the host closed.
+    fn look_again(&mut self, now: Nanos, flow: FlowId, state: &Established) {
+        let Some(connection) = self.connection(flow) else { return };
+        if state.sending.fin != Fin::Acknowledged {
+            return;
+        }
+        if connection.fin_received {
+            self.end(now, flow);
+        } else {
+            self.timer(flow, Timer::FinWait, Some(now + FIN_WAIT));
+        }
+    }
+
+    /// The host resets a connection.
+    pub(super) fn abort(&mut self, from: ContextId, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        if connection.context.process == from.process {
+            self.reset(Nanos(0), flow, Reason::Reset);
+        }
+    }
+
+    /// Tells the peer that the connection is gone, and lets it leave.
+    pub(super) fn reset(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
+        self.data.command(now, flow, Command::Abort);
+        self.lose(flow, reason);
+    }
+
+    /// The connection is gone, and the peer knows.
+    pub(super) fn lose(&mut self, flow: FlowId, reason: Reason) {
+        let Some(connection) = self.connection(flow) else { return };
+        if connection.leaving.is_some() {
+            return;
+        }
+        // Whoever closed it hears only that it is over.
+        connection.leaving = Some(match connection.closed_at {
+            Some(_) => Leaving::Closed { remembers: false },
+            None => Leaving::Failed(reason),
+        });
+        self.counters.resets += 1;
+        self.timer(flow, Timer::None, None);
+        self.leaving.push_back(flow);
+    }
+
+    /// Both streams have ended, or the peer was waited for long enough.
+    fn end(&mut self, _now: Nanos, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        if connection.leaving.is_some() {
+            return;
+        }
+        let remembers = !connection.is_passive && connection.fin_received;
+        connection.leaving = Some(Leaving::Closed { remembers });
+        self.data.freeze(flow);
+        self.timer(flow, Timer::None, None);
+        self.leaving.push_back(flow);
+    }
+
+    /// Lets flows go of which nothing is on its way. Returns whether one has gone.
+    pub(super) fn let_leave(&mut self, now: Nanos) -> bool {
+        let mut has_left = false;
+        for _ in 0..self.leaving.len() {
+            let Some(flow) = self.leaving.pop_front() else { break };
+            let Some(state) = self.data.export(flow) else {
+                // A reset is still to be sent, or a copy is under way.
+                if self.data.inspect(flow).is_some() {
+                    self.leaving.push_back(flow);
+                }
+                continue;
+            };
+            has_left = true;
+            let Some(connection) = self.connections[flow.index as usize].take() else { continue };
+            let Connection { context, socket, leaving, .. } = connection;
+            let event = match leaving {
+                Some(Leaving::Failed(reason)) => Event::Failed { socket, reason },
+                Some(Leaving::Closed { remembers: true }) => {
+                    self.remember(now, &state);
+                    Event::Closed { socket }
+                }
+                _ => Event::Closed { socket },
+            };
+            self.tell(context, event);
+            self.release(context.process);
+        }
+        has_left
+    }
+
+    fn remember(&mut self, now: Nanos, state: &Established) {
+        let Established { sending, receiving, timestamps, .. } = state;
+        let over = Over {
+            until: now + LASTS,
+            seq: seq_of(sending.base, sending.written + 1),
+            expected: seq_of(receiving.base, receiving.received + 1),
+            recent: timestamps.map(|stamps| stamps.recent),
+            offset: timestamps.map_or(0, |stamps| stamps.offset),
+            mac: state.peer_mac,
+        };
+        self.time_wait.insert(state.tuple, over);
+    }
+
+    /// Closes connections of processes that have gone, some in each poll.
+    pub(super) fn close_for_the_gone(&mut self, now: Nanos) {
+        let Some((process, from)) = self.gone.pop_front() else { return };
+        let to = (from + CLOSED_PER_POLL).min(self.bounds.flows);
+        for index in from..to {
+            let Some(connection) = &mut self.connections[index as usize] else { continue };
+            if connection.context.process != process || connection.is_orphan {
+                continue;
+            }
+            connection.is_orphan = true;
+            let Connection { flow, context, closed_at, read_said, .. } = *connection;
+            let Some(state) = self.data.inspect(flow) else { continue };
+            let Established { sending, receiving, .. } = state;
+            if closed_at.is_none() && receiving.received > receiving.read.max(read_said) {
+                self.reset(now, flow, Reason::Reset);
+                continue;
+            }
+            let (written, read) = (sending.written, receiving.read);
+            let finish = Moved { flow, written, read, is_finished: true, is_eager: state.is_eager };
+            self.requests.push_back((context, finish));
+            if closed_at.is_none() {
+                if let Some(connection) = self.connection(flow) {
+                    connection.closed_at = Some(receiving.received);
+                }
+                self.look_again(now, flow, &state);
+            }
+        }
+        if to < self.bounds.flows {
+            self.gone.push_front((process, to));
+        } else {
+            self.lingering.push(process);
+            self.release(process);
+        }
+    }
+
+    /// Says that nothing of a process that has gone is left, if that is so.
+    fn release(&mut self, process: u16) {
+        let is_left = self.connections.iter().flatten().any(|one| one.context.process == process);
+        let lingers = self.lingering.iter().position(|one| *one == process);
+        if let Some(at) = lingers.filter(|_| !is_left) {
+            self.lingering.swap_remove(at);
+            self.out.push_back(Output::Released(process));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Packets that are not data of an established connection (RFC 9293, 3.10.7; RFC 5961; RFC 826; RFC 792).
+
+use wave_core::clock::Nanos;
+
+use super::reply::{self, Bare};
+use super::time_wait::LASTS;
+use super::{Output, Stack};
+use crate::context::Reason;
+use crate::datapath::{
+    Checksum, Command, Datapath, Fin, FlowId, Head, Packet, Payload, Segment, Tuple,
+};
+use crate::packet::icmp::ECHO_HEADERS_BYTES;
+use crate::packet::{
+    ArpOperation, ArpPacket, EthernetView, Flags, Icmp, Ipv4View, MacAddress, Options, Parsed,
+    TcpSegment, Unreachable, build_echo_reply, parse,
+};
+use crate::seq::seq_of;
+use crate::stages::acknowledge::milliseconds;
+use crate::stages::pre::ends;
+
+/// What answers a packet that is looked at here.
+enum Answer {
+    None,
+    /// A segment came; the packet is still needed if it begins a connection.
+    Segment(MacAddress, Tuple, TcpSegment),
+    /// An echo, whose data is at the end of the frame.
+    Echo(Head, core::ops::Range<usize>),
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// A packet that the data path passed on, of this flow if of any.
+    pub(super) fn control(&mut self, now: Nanos, packet: Packet<F>, flow: Option<FlowId>) {
+        let bytes = packet.frame.as_ref();
+        let answer = match parse(bytes, packet.checksum == Checksum::Good) {
+            // The data path has counted what is malformed.
+            Err(_) | Ok(Parsed::Other) => Answer::None,
+            Ok(Parsed::Arp(_, arp)) => {
+                self.on_arp(now, &arp);
+                Answer::None
+            }
+            Ok(Parsed::Icmp(ethernet, ip, message)) => {
+                self.on_icmp(now, bytes.len(), &ethernet, &ip, &message)
+            }
+            Ok(Parsed::Tcp { ethernet, ip, segment }) => {
+                let is_between_us =
+                    ip.destination == self.address.ip && self.address.may_be_peer(ip.source);
+                let source = core::net::SocketAddrV4::new(ip.source, segment.source_port);
+                let own = core::net::SocketAddrV4::new(ip.destination, segment.destination_port);
+                if is_between_us && segment.source_port != 0 {
+                    Answer::Segment(ethernet.source, ends(source, own), segment)
+                } else {
+                    Answer::None
+                }
+            }
+        };
+        match answer {
+            Answer::None => {}
+            Answer::Echo(head, data) => {
+                let payload = Payload::Frame(packet.frame, data);
+                self.out.push_back(Output::Send(Segment {
+                    ticket: None,
+                    head,
+                    payload,
+                    checksum: None,
+                    segment_bytes: 0,
+                }));
+            }
+            Answer::Segment(mac, tuple, segment) => {
+                self.on_segment(now, packet, flow, mac, &tuple, &segment);
+            }
+        }
+    }
+
+    fn on_arp(&mut self, now: Nanos, arp: &ArpPacket) {
+        let own = self.address.ip;
+        if arp.sender == own && arp.sender_mac != self.address.mac {
+            self.counters.duplicate_addresses += 1;
+        }
+        // Whoever asks for us will soon be answered (RFC 826: merge).
+        let is_for_us = arp.target == own;
+        if self.address.may_be_peer(arp.sender) && arp.sender_mac[0] & 1 == 0 {
+            let is_wanted = is_for_us && self.resolving(arp.sender).is_some();
+            self.neighbours.learn(arp.sender, arp.sender_mac, now, is_wanted || is_for_us);
+            if is_wanted {
+                self.resolved(now, arp.sender, arp.sender_mac);
+            }
+        }
+        if is_for_us && arp.operation == ArpOperation::Request && self.may_answer(now) {
+            let answer = reply::arp(&arp.reply(self.address.mac));
+            self.out.push_back(Output::Send(answer));
+        }
+    }
+
+    fn on_icmp(
+        &mut self,
+        now: Nanos,
+        frame_bytes: usize,
+        ethernet: &EthernetView,
+        ip: &Ipv4View,
+        message: &Icmp<'_>,
+    ) -> Answer {
+        if ip.destination != self.address.ip || !self.address.may_be_peer(ip.source) {
+            return Answer::None;
+        }
+        match message {
+            Icmp::EchoRequest(echo) if self.may_answer(now) => {
+                let mut head = Head::zeroed(ECHO_HEADERS_BYTES);
+                build_echo_reply(head.bytes_mut(), ethernet, ip, echo);
+                self.counters.echoes += 1;
+                let end = ip.payload.end.min(frame_bytes);
+                Answer::Echo(head, end - echo.data.len()..end)
+            }
+            Icmp::Unreachable(Unreachable { code, quoted: Some(quoted), .. }) => {
+                // Only a handshake is given up for it: what is established survives (RFC 1122, 4.2.3.9; RFC 5927).
+                let tuple = ends(quoted.destination, quoted.source);
+                if let Some(id) = self.handshakes.find(&tuple) {
+                    self.unreachable(id, *code, quoted.seq);
+                }
+                Answer::None
+            }
+            _ => Answer::None,
+        }
+    }
+
+    fn on_segment(
+        &mut self,
+        now: Nanos,
+        packet: Packet<F>,
+        flow: Option<FlowId>,
+        mac: MacAddress,
+        tuple: &Tuple,
+        segment: &TcpSegment,
+    ) {
+        // It may have been established since the data path looked.
+        if let Some(flow) = flow.or_else(|| self.data.find(tuple)) {
+            return self.on_established(now, flow, segment, packet);
+        }
+        if let Some(id) = self.handshakes.find(tuple) {
+            return self.on_handshake(now, id, tuple, mac, segment, packet);
+        }
+        let flags = segment.flags;
+        if let Some(over) = self.time_wait.find(tuple) {
+            let is_new = flags.contains(Flags::SYN)
+                && !flags.intersects(Flags::ACK | Flags::RST)
+                && (segment.seq.since(over.expected) > 0
+                    || over
+                        .recent
+                        .zip(segment.options.timestamps)
+                        .is_some_and(|(recent, (value, _))| value.wrapping_sub(recent) as i32 > 0));
+            if !is_new {
+                // RFC 1337: a reset does not end it.
+                if flags.contains(Flags::RST) {
+                    return;
+                }
+                if flags.contains(Flags::FIN) {
+                    over.until = now + LASTS;
+                }
+                let stamp = milliseconds(now).wrapping_add(over.offset);
+                let bare = Bare {
+                    seq: over.seq,
+                    ack: Some(over.expected),
+                    flags: Flags::ACK,
+                    window: 0,
+                    options: Options {
+                        timestamps: over.recent.map(|recent| (stamp, recent)),
+                        ..Options::default()
+                    },
+                };
+                let macs = (self.address.mac, over.mac);
+                if self.may_answer(now) {
+                    self.out.push_back(Output::Send(reply::segment(macs, tuple, &bare)));
+                }
+                return;
+            }
+            // RFC 6191, and RFC 9293, MAY-2: its successor may begin.
+            self.time_wait.remove(tuple);
+        }
+        if flags.contains(Flags::RST) {
+            return;
+        }
+        let is_syn = flags.contains(Flags::SYN) && !flags.contains(Flags::ACK);
+        if is_syn && self.listener_at(tuple.local.port()).is_some() {
+            return self.syn(now, *tuple, mac, segment);
+        }
+        if self.may_answer(now) {
+            self.counters.stranger_resets += 1;
+            let macs = (self.address.mac, mac);
+            self.out.push_back(Output::Send(reply::segment(macs, tuple, &reply::reset(segment))));
+        }
+    }
+
+    /// A SYN, a reset, or a segment that acknowledges nothing, of a connection (RFC 5961).
+    fn on_established(
+        &mut self,
+        now: Nanos,
+        flow: FlowId,
+        segment: &TcpSegment,
+        packet: Packet<F>,
+    ) {
+        let flags = segment.flags;
+        if !flags.intersects(Flags::SYN | Flags::RST) {
+            if segment.ack.is_some() {
+                self.packets.push_back(packet);
+            }
+            return;
+        }
+        let Some(state) = self.data.inspect(flow) else { return };
+        let receiving = state.receiving;
+        let has_fin = receiving.fin == Some(receiving.received);
+        let at = receiving.received + u64::from(has_fin);
+        let expected = seq_of(receiving.base, at);
+        if flags.contains(Flags::RST) {
+            // Both streams have ended: a reset takes nothing from the host that has not read all of it (RFC 1337).
+            if has_fin && state.sending.fin == Fin::Acknowledged {
+                return;
+            }
+            let off = segment.seq.since(expected);
+            if off == 0 {
+                self.data.freeze(flow);
+                return self.lose(flow, Reason::Reset);
+            }
+            let window = receiving.edge.saturating_sub(at);
+            if off < 0 || off as u64 >= window {
+                return;
+            }
+        }
+        // RFC 5961, 3.2 and 4.2: whoever sends such a segment honestly answers with a reset that is believed.
+        if self.may_answer(now) {
+            self.counters.challenges += 1;
+            self.data.command(now, flow, Command::Challenge);
+        }
+    }
+}

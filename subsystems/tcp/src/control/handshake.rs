@@ -1,0 +1,517 @@
+//! Connections that are not there yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use wave_core::clock::Nanos;
+
+use super::connection::Connection;
+use super::neighbours::{ASK_AFTER, ASKS_MAX};
+use super::reply::{self, Bare};
+use super::{Listener, Output, Slot, Stack};
+use crate::congestion::Reno;
+use crate::context::{ContextId, Event, Reason};
+use crate::datapath::{
+    Datapath, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Timestamps, Tuple,
+};
+use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
+use crate::seq::Seq;
+use crate::stages::acknowledge::milliseconds;
+
+/// Times that a SYN is sent, and a SYN with an acknowledgement.
+const TRIES_MAX: u8 = 6;
+/// Before a second try; then twice as long each time (RFC 6298).
+const TRY_AFTER: Nanos = Nanos::from_millis(1_000);
+/// The peer's MSS where it names none (RFC 9293, MUST-15).
+const MSS_DEFAULT: u16 = 536;
+/// A smaller one would make us send headers only (CVE-2019-11479).
+const MSS_MIN: u16 = 48;
+/// Bytes of a segment's timestamp option, padded.
+const TIMESTAMP_BYTES: u16 = 12;
+
+/// Who waits for a handshake.
+#[derive(Clone, Copy, Debug)]
+enum For {
+    /// A listener, by its port.
+    Listener,
+    /// A host that connects.
+    Host { context: ContextId, socket: u32, receive: Ring, send: Ring },
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The next hop's Ethernet address is asked for.
+    Resolving,
+    /// Our SYN is out (SYN-SENT).
+    Sent,
+    /// The peer's SYN came, and ours is out (SYN-RECEIVED).
+    Received,
+}
+
+/// A handshake.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handshake {
+    whom: For,
+    stage: Stage,
+    mac: MacAddress,
+    own: Seq,
+    peer: Seq,
+    /// What the peer's SYN said.
+    options: Options,
+    /// Its window; that of a SYN is not scaled.
+    window: u16,
+    scale: u8,
+    ring_bytes: u32,
+    tries: u8,
+    sent_at: Nanos,
+}
+
+impl Handshake {
+    pub(super) fn is_for(&self, process: u16) -> bool {
+        matches!(self.whom, For::Host { context, .. } if context.process == process)
+    }
+
+    pub(super) fn is_passive(&self) -> bool {
+        matches!(self.whom, For::Listener)
+    }
+
+    pub(super) fn state(&self) -> super::State {
+        match self.stage {
+            Stage::Received => super::State::SynReceived,
+            Stage::Resolving | Stage::Sent => super::State::SynSent,
+        }
+    }
+
+    /// The window that our segments name before the connection is there.
+    fn own_window(&self, is_syn: bool) -> u16 {
+        let shift = if is_syn { 0 } else { self.scale };
+        (self.ring_bytes >> shift).min(u16::MAX.into()) as u16
+    }
+}
+
+/// The least shift with which a window can name all of a ring.
+fn scale_of(ring_bytes: u32) -> u8 {
+    (0..SCALE_MAX).find(|shift| ring_bytes >> shift <= u16::MAX.into()).unwrap_or(SCALE_MAX)
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    fn handshake_timer(&mut self, id: FlowId, at: Option<Nanos>) {
+        self.set_timer(self.bounds.flows + id.index, at);
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        now: Nanos,
+        from: ContextId,
+        slot: Slot,
+        remote: SocketAddr,
+        local_port: u16,
+    ) -> Result<(), Reason> {
+        let IpAddr::V4(ip) = remote.ip() else { return Err(Reason::Unreachable) };
+        if !self.address.may_be_peer(ip) || remote.port() == 0 {
+            return Err(Reason::Unreachable);
+        }
+        let hop = self.address.next_hop(ip).ok_or(Reason::Unreachable)?;
+        let tuple = self.free_tuple(remote, local_port)?;
+        let mac = self.neighbours.find(hop, now);
+        let Slot { socket, receive, send } = slot;
+        let handshake = Handshake {
+            whom: For::Host { context: from, socket, receive, send },
+            stage: if mac.is_some() { Stage::Sent } else { Stage::Resolving },
+            mac: mac.unwrap_or_default(),
+            own: self.secrets.sequence(&tuple, now),
+            peer: Seq(0),
+            options: Options::default(),
+            window: 0,
+            scale: scale_of(receive.bytes),
+            ring_bytes: receive.bytes,
+            tries: 0,
+            sent_at: now,
+        };
+        let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
+        self.counters.active_opens += 1;
+        self.try_again(now, id);
+        Ok(())
+    }
+
+    /// Ends that nobody uses.
+    fn free_tuple(&mut self, remote: SocketAddr, local_port: u16) -> Result<Tuple, Reason> {
+        let end = |port| Tuple { local: SocketAddr::new(self.address.ip.into(), port), remote };
+        let is_free = |stack: &Self, tuple: &Tuple| {
+            stack.data.find(tuple).is_none()
+                && stack.handshakes.find(tuple).is_none()
+                && !stack.time_wait.contains(tuple)
+        };
+        if local_port != 0 {
+            let tuple = end(local_port);
+            return if is_free(self, &tuple) { Ok(tuple) } else { Err(Reason::AddressInUse) };
+        }
+        let range = u32::from(super::secrets::PORTS.end - super::secrets::PORTS.start);
+        for _ in 0..range {
+            let tuple = end(self.secrets.port(&end(0), self.ports_tried));
+            self.ports_tried = self.ports_tried.wrapping_add(1);
+            if is_free(self, &tuple) {
+                return Ok(tuple);
+            }
+        }
+        Err(Reason::AddressNotAvailable)
+    }
+
+    pub(super) fn cancel(&mut self, from: ContextId, name: u32) {
+        let found = self.handshakes.iter().find(|(_, _, handshake)| {
+            matches!(handshake.whom, For::Host { context, socket, .. }
+                if context.process == from.process && socket == name)
+        });
+        if let Some((id, _, _)) = found {
+            self.drop_handshake(id);
+            self.tell(from, Event::Closed { socket: name });
+        }
+    }
+
+    pub(super) fn drop_handshake(&mut self, id: FlowId) {
+        self.handshake_timer(id, None);
+        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
+        let Some(handshake) = self.handshakes.remove(id) else { return };
+        let listener = self.listener_at(tuple.local.port()).filter(|_| handshake.is_passive());
+        if let Some(at) = listener {
+            self.listeners[at].half_open -= 1;
+        }
+    }
+
+    fn fail(&mut self, id: FlowId, reason: Reason) {
+        let whom = self.handshakes.get(id).map(|handshake| handshake.whom);
+        self.counters.attempts_failed += 1;
+        self.drop_handshake(id);
+        if let Some(For::Host { context, socket, .. }) = whom {
+            self.tell(context, Event::Failed { socket, reason });
+        }
+    }
+
+    pub(super) fn on_handshake_timer(&mut self, now: Nanos, index: u32) {
+        let id = self.handshakes.name(index);
+        self.try_again(now, id);
+    }
+
+    /// Sends what is due, once more or for the first time, and waits for an answer.
+    fn try_again(&mut self, now: Nanos, id: FlowId) {
+        let Some(handshake) = self.handshakes.get(id).copied() else { return };
+        let resolving = handshake.stage == Stage::Resolving;
+        if handshake.tries >= if resolving { ASKS_MAX } else { TRIES_MAX } {
+            let reason = if resolving { Reason::NoNeighbour } else { Reason::TimedOut };
+            return self.fail(id, reason);
+        }
+        let wait = if resolving { ASK_AFTER } else { Nanos(TRY_AFTER.0 << handshake.tries) };
+        if let Some(handshake) = self.handshakes.get_mut(id) {
+            handshake.tries += 1;
+            handshake.sent_at = now;
+        }
+        self.handshake_timer(id, Some(now + wait));
+        self.send_handshake(now, id);
+    }
+
+    fn send_handshake(&mut self, now: Nanos, id: FlowId) {
+        let Some(handshake) = self.handshakes.get(id).copied() else { return };
+        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
+        if handshake.stage == Stage::Resolving {
+            if let Some(hop) = self.address.next_hop(*reply::v4(tuple.remote).ip()) {
+                let ask = reply::ask(self.address.mac, self.address.ip, hop);
+                self.out.push_back(Output::Send(ask));
+            }
+            return;
+        }
+        let is_answer = handshake.stage == Stage::Received;
+        let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp(&tuple));
+        let theirs = handshake.options;
+        let bare = Bare {
+            seq: handshake.own,
+            ack: is_answer.then(|| handshake.peer.plus(1)),
+            flags: Flags::SYN,
+            window: handshake.own_window(true),
+            options: Options {
+                mss: Some(self.address.mss()),
+                // An option that the peer did not name is not named back.
+                scale: (!is_answer || theirs.scale.is_some()).then_some(handshake.scale),
+                timestamps: if is_answer {
+                    theirs.timestamps.map(|(value, _)| (stamp, value))
+                } else {
+                    Some((stamp, 0))
+                },
+                ..Options::default()
+            },
+        };
+        let macs = (self.address.mac, handshake.mac);
+        self.out.push_back(Output::Send(reply::segment(macs, &tuple, &bare)));
+    }
+
+    /// A neighbour is known now: those that waited for it go on.
+    pub(super) fn resolved(&mut self, now: Nanos, hop: Ipv4Addr, mac: MacAddress) {
+        while let Some(id) = self.resolving(hop) {
+            let Some(handshake) = self.handshakes.get_mut(id) else { return };
+            handshake.stage = Stage::Sent;
+            handshake.mac = mac;
+            handshake.tries = 0;
+            self.try_again(now, id);
+        }
+    }
+
+    /// A handshake that waits for this neighbour.
+    pub(super) fn resolving(&self, hop: Ipv4Addr) -> Option<FlowId> {
+        let waits = |tuple: &Tuple, handshake: &Handshake| {
+            handshake.stage == Stage::Resolving
+                && self.address.next_hop(*reply::v4(tuple.remote).ip()) == Some(hop)
+        };
+        let mut all = self.handshakes.iter();
+        all.find(|(_, tuple, handshake)| waits(tuple, handshake)).map(|(id, _, _)| id)
+    }
+
+    /// The listener of a port.
+    pub(super) fn listener_at(&self, port: u16) -> Option<usize> {
+        self.listeners.iter().position(|one| one.port == port)
+    }
+
+    /// A SYN for a listener.
+    pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
+        let Some(at) = self.listener_at(tuple.local.port()) else { return };
+        let Listener { slots, backlog, half_open, .. } = &self.listeners[at];
+        let Some(ring_bytes) = slots.front().map(|slot| slot.receive.bytes) else {
+            self.counters.overflows += 1;
+            return;
+        };
+        // As many as may wait: a flood of one port leaves room to others.
+        if *half_open >= u32::from(*backlog).max(1) {
+            self.counters.full += 1;
+            return;
+        }
+        let handshake = Handshake {
+            whom: For::Listener,
+            stage: Stage::Received,
+            mac,
+            own: self.secrets.sequence(&tuple, now),
+            peer: segment.seq,
+            options: segment.options,
+            window: segment.window,
+            scale: scale_of(ring_bytes),
+            ring_bytes,
+            tries: 0,
+            sent_at: now,
+        };
+        match self.handshakes.insert(tuple, handshake) {
+            Ok(id) => {
+                self.listeners[at].half_open += 1;
+                self.try_again(now, id);
+            }
+            Err(_) => self.counters.full += 1,
+        }
+    }
+
+    /// A segment of a connection that is not there yet. What it carries is given to the data path, if the connection is there now.
+    pub(super) fn on_handshake(
+        &mut self,
+        now: Nanos,
+        id: FlowId,
+        tuple: &Tuple,
+        mac: MacAddress,
+        segment: &TcpSegment,
+        packet: Packet<F>,
+    ) {
+        let Some(handshake) = self.handshakes.get(id).copied() else { return };
+        let flags = segment.flags;
+        let acknowledges = segment.ack == Some(handshake.own.plus(1));
+        if handshake.stage != Stage::Received {
+            return self.on_syn_sent(now, id, tuple, mac, segment, acknowledges);
+        }
+        if flags.contains(Flags::RST) {
+            // RFC 5961, 3.2: only the very next number is believed.
+            if segment.seq == handshake.peer.plus(1) {
+                self.fail(id, Reason::Refused);
+            }
+            return;
+        }
+        if flags.contains(Flags::SYN) {
+            if segment.seq == handshake.peer {
+                self.send_handshake(now, id);
+            } else if self.may_answer(now) {
+                self.challenge(now, id);
+            }
+            return;
+        }
+        if segment.ack.is_none() {
+            return;
+        }
+        if !acknowledges {
+            // RFC 9293, 3.10.7.4, fifth: what does not acknowledge our SYN is reset.
+            if self.may_answer(now) {
+                let bare = reply::reset(segment);
+                let macs = (self.address.mac, mac);
+                self.out.push_back(Output::Send(reply::segment(macs, tuple, &bare)));
+            }
+            return;
+        }
+        let window = u32::from(segment.window) << handshake.options.scale.unwrap_or(0);
+        if let Some(flow) = self.establish(now, id, tuple, window, segment) {
+            let carries = !segment.payload.is_empty() || flags.contains(Flags::FIN);
+            if carries {
+                self.packets.push_front(packet);
+            }
+            self.connection_is_there(flow);
+        }
+    }
+
+    fn on_syn_sent(
+        &mut self,
+        now: Nanos,
+        id: FlowId,
+        tuple: &Tuple,
+        mac: MacAddress,
+        segment: &TcpSegment,
+        acknowledges: bool,
+    ) {
+        let flags = segment.flags;
+        if segment.ack.is_some() && !acknowledges {
+            if !flags.contains(Flags::RST) && self.may_answer(now) {
+                let bare = reply::reset(segment);
+                let macs = (self.address.mac, mac);
+                self.out.push_back(Output::Send(reply::segment(macs, tuple, &bare)));
+            }
+            return;
+        }
+        if flags.contains(Flags::RST) {
+            if acknowledges {
+                self.fail(id, Reason::Refused);
+            }
+            return;
+        }
+        if !flags.contains(Flags::SYN) {
+            return;
+        }
+        let Some(handshake) = self.handshakes.get_mut(id) else { return };
+        handshake.peer = segment.seq;
+        handshake.options = segment.options;
+        handshake.window = segment.window;
+        handshake.mac = mac;
+        if !acknowledges {
+            // Both ends connect at once (RFC 9293, Figure 8).
+            handshake.stage = Stage::Received;
+            handshake.tries = 0;
+            return self.try_again(now, id);
+        }
+        let sent_at = handshake.sent_at;
+        let is_first_try = handshake.tries == 1;
+        let window = u32::from(segment.window);
+        if let Some(flow) = self.establish(now, id, tuple, window, segment) {
+            if let Some(connection) = &mut self.connections[flow.index as usize] {
+                // Karn's rule: of a SYN that was sent twice nothing is learnt.
+                if is_first_try {
+                    connection.round_trip.sample(now.since(sent_at));
+                }
+            }
+            self.data.command(now, flow, crate::datapath::Command::Challenge);
+            self.connection_is_there(flow);
+        }
+    }
+
+    fn challenge(&mut self, now: Nanos, id: FlowId) {
+        self.counters.challenges += 1;
+        self.send_handshake(now, id);
+    }
+
+    /// The handshake is over: the data path takes the connection.
+    fn establish(
+        &mut self,
+        now: Nanos,
+        id: FlowId,
+        tuple: &Tuple,
+        window: u32,
+        segment: &TcpSegment,
+    ) -> Option<FlowId> {
+        let handshake = *self.handshakes.get(id)?;
+        let (context, socket, receive, send, listener) = match handshake.whom {
+            For::Host { context, socket, receive, send } => (context, socket, receive, send, None),
+            For::Listener => {
+                let at = self.listener_at(tuple.local.port())?;
+                let listener = &mut self.listeners[at];
+                let Some(Slot { socket, receive, send }) = listener.slots.pop_front() else {
+                    // The peer believes that it is connected. What it sends is not acknowledged, and our SYN is sent again, until
+                    // there is a slot.
+                    self.counters.overflows += 1;
+                    return None;
+                };
+                (listener.context, socket, receive, send, Some(listener.name))
+            }
+        };
+        let has_scale = handshake.options.scale.is_some();
+        let stamps = handshake.options.timestamps.is_some();
+        let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
+        let mss = theirs.min(self.address.mss()) - if stamps { TIMESTAMP_BYTES } else { 0 };
+        let reno = Reno::new(mss);
+        let recent = segment.options.timestamps.or(handshake.options.timestamps);
+        let established = Established {
+            tuple: *tuple,
+            peer_mac: handshake.mac,
+            context,
+            socket,
+            sending: Sending {
+                ring: send,
+                base: handshake.own.plus(1),
+                acknowledged: 0,
+                sent: 0,
+                written: 0,
+                edge: window.into(),
+                fin: Fin::No,
+                scale: handshake.options.scale.unwrap_or(0),
+                mss,
+            },
+            receiving: Receiving {
+                ring: receive,
+                base: handshake.peer.plus(1),
+                received: 0,
+                read: 0,
+                edge: handshake.own_window(true).into(),
+                intervals: Default::default(),
+                fin: None,
+                scale: if has_scale { handshake.scale } else { 0 },
+            },
+            timestamps: stamps.then(|| Timestamps {
+                recent: recent.map_or(0, |(value, _)| value),
+                offset: self.secrets.timestamp(tuple),
+            }),
+            is_eager: false,
+            limits: Limits { window_bytes: reno.window(), bytes_per_second: None },
+        };
+        self.drop_handshake(id);
+        let Ok(flow) = self.data.install(now, &established) else {
+            self.counters.full += 1;
+            self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
+            return None;
+        };
+        let connection = Connection::new(flow, *tuple, context, socket, listener, reno);
+        self.connections[flow.index as usize] = Some(connection);
+        Some(flow)
+    }
+
+    fn connection_is_there(&mut self, flow: FlowId) {
+        let Some(connection) = &self.connections[flow.index as usize] else { return };
+        let (context, socket) = (connection.context, connection.socket);
+        let event = match connection.listener {
+            Some(listener) => {
+                self.counters.passive_opens += 1;
+                Event::Accepted { listener, socket, flow, remote: connection.tuple.remote }
+            }
+            None => Event::Connected { socket, flow, local: connection.tuple.local },
+        };
+        self.tell(context, event);
+    }
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// A router or the peer's host says that our SYN does not arrive.
+    pub(super) fn unreachable(&mut self, id: FlowId, code: u8, seq: Seq) {
+        /// The codes for a protocol and a port (RFC 792).
+        const REFUSED: [u8; 2] = [2, 3];
+        let Some(handshake) = self.handshakes.get(id) else { return };
+        // Anybody can send such a message: it must know what we sent.
+        if handshake.stage == Stage::Sent && seq == handshake.own && REFUSED.contains(&code) {
+            self.fail(id, Reason::Refused);
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The control plane: who may connect, when to give up, and everything that is not data of an established connection.
+//!
+//! A [`Stack`] is a data path with its control plane. It sees a flow by its statistics and changes it by commands
+//! (docs/adr/0055); what its caller sees are frames to be sent, payload to be copied, and events for hosts.
+
+mod connection;
+mod frames;
+mod handshake;
+mod neighbours;
+mod reply;
+mod rtt;
+mod secrets;
+mod show;
+mod time_wait;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use wave_core::clock::Nanos;
+use wave_core::waiting::Heap;
+
+pub use secrets::Secrets;
+pub use show::{Shown, State};
+
+use crate::context::{ContextId, Event, Moved, Reason, Request};
+use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
+use crate::packet::MacAddress;
+use crate::tuples::Tuples;
+use connection::Connection;
+use handshake::Handshake;
+use neighbours::Neighbours;
+use time_wait::TimeWait;
+
+/// Packets that wait for the data path, and requests.
+const WAITING_MAX: usize = 1024;
+/// Statistics that are read in one poll.
+const STATISTICS_PER_POLL: usize = 64;
+/// Resets and challenges that answer strangers, in a millisecond.
+const ANSWERS_PER_MILLISECOND: u32 = 16;
+/// Connections of a process that has gone, which are closed in one poll.
+const CLOSED_PER_POLL: u32 = 64;
+
+/// Where the agent is.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    /// Its IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's part.
+    pub prefix: u8,
+    /// Whom to send what leaves the network.
+    pub gateway: Option<Ipv4Addr>,
+    /// Its Ethernet address.
+    pub mac: MacAddress,
+    /// Most bytes of an IPv4 packet.
+    pub mtu: u16,
+}
+
+impl Address {
+    /// The neighbour that a packet for `remote` goes to, if there is a way.
+    fn next_hop(&self, remote: Ipv4Addr) -> Option<Ipv4Addr> {
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        let is_near = (remote.to_bits() ^ self.ip.to_bits()) & mask == 0;
+        if is_near { Some(remote) } else { self.gateway }
+    }
+
+    /// Most bytes of payload in a segment without options.
+    fn mss(&self) -> u16 {
+        self.mtu.saturating_sub(40)
+    }
+
+    /// Whether an address is that of one host that is not us.
+    fn may_be_peer(&self, ip: Ipv4Addr) -> bool {
+        ip != self.ip && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast()
+    }
+}
+
+/// Bounds of a stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Connections at once.
+    pub flows: u32,
+    /// Connections that are not complete.
+    pub handshakes: u32,
+    /// Connections that are over and remembered.
+    pub time_wait: u32,
+    /// Listeners.
+    pub listeners: u32,
+    /// Slots of one listener that wait.
+    pub slots: u32,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { flows: 16_384, handshakes: 1_024, time_wait: 4_096, listeners: 256, slots: 1_024 }
+    }
+}
+
+/// What is to be done outside.
+#[derive(Clone, Debug)]
+pub enum Output<F> {
+    /// Send this.
+    Send(Segment<F>),
+    /// Copy this, then [`Stack::complete`] its ticket.
+    Write(Write<F>),
+    /// Tell this context.
+    Event(ContextId, Event),
+    /// Nothing names this process's memory any more.
+    Released(u16),
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    socket: u32,
+    receive: Ring,
+    send: Ring,
+}
+
+#[derive(Clone, Debug)]
+struct Listener {
+    context: ContextId,
+    name: u32,
+    port: u16,
+    backlog: u16,
+    slots: VecDeque<Slot>,
+    /// Handshakes under way.
+    half_open: u32,
+}
+
+/// What the control plane counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ControlCounters {
+    /// Connections that we asked for (ActiveOpens).
+    pub active_opens: u64,
+    /// Connections that were accepted (PassiveOpens).
+    pub passive_opens: u64,
+    /// Handshakes that failed (AttemptFails).
+    pub attempts_failed: u64,
+    /// Connections that were reset (EstabResets).
+    pub resets: u64,
+    /// Connections that were given up after many timeouts (TCPAbortOnTimeout).
+    pub timed_out: u64,
+    /// Handshakes that found no slot of their listener (ListenOverflows).
+    pub overflows: u64,
+    /// Handshakes that found no room in the table (TCPReqQFullDrop).
+    pub full: u64,
+    /// Challenges (TCPChallengeACK).
+    pub challenges: u64,
+    /// Resets that answered strangers.
+    pub stranger_resets: u64,
+    /// Answers that were held back, so that strangers cannot make us flood.
+    pub held_back: u64,
+    /// Echo requests answered.
+    pub echoes: u64,
+    /// Somebody else claims our address.
+    pub duplicate_addresses: u64,
+}
+
+/// A data path with its control plane.
+#[derive(Debug)]
+pub struct Stack<F, D> {
+    /// The data path.
+    pub data: D,
+    address: Address,
+    bounds: Bounds,
+    secrets: Secrets,
+    listeners: Vec<Listener>,
+    handshakes: Tuples<Handshake>,
+    /// By index of the flow.
+    connections: Vec<Option<Connection>>,
+    time_wait: TimeWait,
+    neighbours: Neighbours,
+    /// Deadlines: connections by their index, then handshakes.
+    timers: Heap,
+    /// Flows that leave as soon as nothing of them is on its way.
+    leaving: VecDeque<FlowId>,
+    /// Processes that have gone, and the next index to be looked at.
+    gone: VecDeque<(u16, u32)>,
+    /// Processes that have gone, and have connections left.
+    lingering: Vec<u16>,
+    packets: VecDeque<Packet<F>>,
+    requests: VecDeque<(ContextId, Moved)>,
+    effects: VecDeque<Effect<F>>,
+    out: VecDeque<Output<F>>,
+    ports_tried: u32,
+    /// The millisecond that answers are counted in, and how many there were.
+    answers: (u64, u32),
+    counters: ControlCounters,
+    frames: PhantomData<F>,
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// A stack without connections, over a data path without flows.
+    pub fn new(data: D, address: Address, bounds: Bounds, secrets: Secrets) -> Stack<F, D> {
+        Stack {
+            data,
+            address,
+            bounds,
+            secrets,
+            listeners: Vec::with_capacity(bounds.listeners as usize),
+            handshakes: Tuples::new(bounds.handshakes, secrets.table),
+            connections: alloc::vec![None; bounds.flows as usize],
+            time_wait: TimeWait::new(bounds.time_wait, secrets.table),
+            neighbours: Neighbours::new(),
+            timers: Heap::new(bounds.flows + bounds.handshakes),
+            leaving: VecDeque::with_capacity(bounds.flows as usize),
+            gone: VecDeque::new(),
+            lingering: Vec::new(),
+            packets: VecDeque::with_capacity(WAITING_MAX),
+            requests: VecDeque::with_capacity(WAITING_MAX),
+            effects: VecDeque::with_capacity(WAITING_MAX),
+            out: VecDeque::with_capacity(WAITING_MAX),
+            ports_tried: 0,
+            answers: (0, 0),
+            counters: ControlCounters::default(),
+            frames: PhantomData,
+        }
+    }
+
+    /// Where the agent is.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What the control plane has counted.
+    pub fn counters(&self) -> &ControlCounters {
+        &self.counters
+    }
+
+    /// How many packets may be given to [`Stack::receive`] before the next poll.
+    pub fn room_for_packets(&self) -> usize {
+        WAITING_MAX - self.packets.len().min(WAITING_MAX)
+    }
+
+    /// How many requests may be given to [`Stack::request`] before the next poll.
+    pub fn room_for_requests(&self) -> usize {
+        WAITING_MAX - self.requests.len().min(WAITING_MAX)
+    }
+
+    /// A frame came in.
+    pub fn receive(&mut self, packet: Packet<F>) {
+        self.packets.push_back(packet);
+    }
+
+    /// A copy or a transmission is done.
+    pub fn complete(&mut self, now: Nanos, ticket: Ticket) {
+        self.data.complete(now, ticket);
+    }
+
+    /// A host's context wants something. `memory_bytes` is the length of its payload memory.
+    pub fn request(&mut self, now: Nanos, from: ContextId, request: Request, memory_bytes: u64) {
+        let fits = |receive: Ring, send: Ring| {
+            receive.is_within(memory_bytes) && send.is_within(memory_bytes)
+        };
+        match request {
+            Request::Moved(moved) => {
+                let connection = self.connection(moved.flow);
+                if let Some(own) = connection.filter(|own| own.context.process == from.process) {
+                    own.read_said = own.read_said.max(moved.read);
+                }
+                self.requests.push_back((from, moved));
+            }
+            Request::Listen { listener, local, backlog } => {
+                self.listen(from, listener, local, backlog);
+            }
+            Request::Unlisten { listener } => self.unlisten(from, listener),
+            Request::Slot { listener, socket, receive, send } => {
+                let failed = if fits(receive, send) {
+                    self.take_slot(from, listener, Slot { socket, receive, send })
+                } else {
+                    Some(Reason::Invalid)
+                };
+                if let Some(reason) = failed {
+                    self.tell(from, Event::Failed { socket, reason });
+                }
+            }
+            Request::Connect { socket, remote, local_port, receive, send } => {
+                let started = if fits(receive, send) {
+                    let slot = Slot { socket, receive, send };
+                    self.connect(now, from, slot, remote, local_port)
+                } else {
+                    Err(Reason::Invalid)
+                };
+                if let Err(reason) = started {
+                    self.tell(from, Event::Failed { socket, reason });
+                }
+            }
+            Request::Cancel { socket } => self.cancel(from, socket),
+            Request::Close { flow } => self.close(now, from, flow),
+            Request::Abort { flow } => self.abort(from, flow),
+        }
+    }
+
+    /// A process has gone: what it listened for ends, and its connections are closed as if it had closed them.
+    pub fn leave(&mut self, process: u16) {
+        while let Some(at) = self.listeners.iter().position(|one| one.context.process == process) {
+            self.drop_listener(at, false);
+        }
+        let waiting: Vec<FlowId> = self
+            .handshakes
+            .iter()
+            .filter(|(_, _, handshake)| handshake.is_for(process))
+            .map(|(id, _, _)| id)
+            .collect();
+        for id in waiting {
+            self.drop_handshake(id);
+        }
+        self.gone.push_back((process, 0));
+    }
+
+    /// Works, at most `budget` steps of the data path, and says when it has something to do again though nothing comes.
+    pub fn poll(
+        &mut self,
+        now: Nanos,
+        budget: usize,
+        out: &mut VecDeque<Output<F>>,
+    ) -> Option<Nanos> {
+        self.fire_timers(now);
+        self.time_wait.expire(now);
+        self.close_for_the_gone(now);
+        let mut batch = Batch { packets: &mut self.packets, requests: &mut self.requests };
+        self.data.submit(now, &mut batch);
+        let mut effects = core::mem::take(&mut self.effects);
+        let data_next = self.data.poll(now, budget, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(segment) => self.out.push_back(Output::Send(segment)),
+                Effect::Write(write) => self.out.push_back(Output::Write(write)),
+                Effect::Notify(context, progress) => {
+                    self.out.push_back(Output::Event(context, Event::Progress(progress)));
+                }
+                Effect::Control(packet, flow) => self.control(now, packet, flow),
+            }
+        }
+        self.effects = effects;
+        self.read_statistics(now);
+        let has_left = self.let_leave(now);
+        out.append(&mut self.out);
+        let is_busy = !self.packets.is_empty()
+            || !self.requests.is_empty()
+            || has_left
+            || !self.gone.is_empty();
+        let timer = self.timers.first().map(|(at, _)| Nanos(at));
+        [data_next, timer, is_busy.then_some(now)].into_iter().flatten().min()
+    }
+
+    fn read_statistics(&mut self, now: Nanos) {
+        let mut read = [None; STATISTICS_PER_POLL];
+        let mut count = 0;
+        self.data.drain_statistics(STATISTICS_PER_POLL, &mut |statistics| {
+            read[count] = Some(statistics);
+            count += 1;
+        });
+        for statistics in read.into_iter().flatten() {
+            self.on_statistics(now, &statistics);
+        }
+    }
+
+    fn fire_timers(&mut self, now: Nanos) {
+        while let Some((at, id)) = self.timers.first() {
+            if at > now.0 {
+                return;
+            }
+            self.timers.remove(id);
+            match id.checked_sub(self.bounds.flows) {
+                None => self.on_timer(now, id),
+                Some(handshake) => self.on_handshake_timer(now, handshake),
+            }
+        }
+    }
+
+    /// Sets the one deadline of a connection or a handshake.
+    fn set_timer(&mut self, id: u32, at: Option<Nanos>) {
+        self.timers.remove(id);
+        if let Some(at) = at {
+            self.timers.push(id, at.0);
+        }
+    }
+
+    fn tell(&mut self, context: ContextId, event: Event) {
+        self.out.push_back(Output::Event(context, event));
+    }
+
+    /// Whether a stranger may be answered now.
+    fn may_answer(&mut self, now: Nanos) -> bool {
+        let millisecond = now.0 / 1_000_000;
+        if self.answers.0 != millisecond {
+            self.answers = (millisecond, 0);
+        }
+        self.answers.1 += 1;
+        let may = self.answers.1 <= ANSWERS_PER_MILLISECOND;
+        self.counters.held_back += u64::from(!may);
+        may
+    }
+
+    fn listen(&mut self, from: ContextId, name: u32, local: SocketAddr, backlog: u16) {
+        let is_ours = match local.ip() {
+            IpAddr::V4(ip) => ip.is_unspecified() || ip == self.address.ip,
+            IpAddr::V6(ip) => ip.is_unspecified(),
+        };
+        let is_taken = |port: u16| self.listeners.iter().any(|other| other.port == port);
+        let port = match local.port() {
+            0 => secrets::PORTS.clone().rev().find(|port| !is_taken(*port)),
+            port => Some(port),
+        };
+        let is_named = self
+            .listeners
+            .iter()
+            .any(|other| (other.context.process, other.name) == (from.process, name));
+        let refused = match port {
+            _ if !is_ours => Some(Reason::AddressNotAvailable),
+            _ if is_named => Some(Reason::Invalid),
+            _ if self.listeners.len() >= self.bounds.listeners as usize => Some(Reason::NoRoom),
+            None => Some(Reason::AddressNotAvailable),
+            Some(port) if is_taken(port) => Some(Reason::AddressInUse),
+            Some(_) => None,
+        };
+        if let Some(reason) = refused {
+            return self.tell(from, Event::NotListening { listener: name, reason });
+        }
+        let port = port.unwrap_or_default();
+        let slots = VecDeque::new();
+        self.listeners.push(Listener { context: from, name, port, backlog, slots, half_open: 0 });
+        let local = SocketAddr::new(self.address.ip.into(), port);
+        self.tell(from, Event::Listening { listener: name, local });
+    }
+
+    fn listener_of(&self, from: ContextId, name: u32) -> Option<usize> {
+        self.listeners
+            .iter()
+            .position(|one| one.context.process == from.process && one.name == name)
+    }
+
+    fn take_slot(&mut self, from: ContextId, name: u32, slot: Slot) -> Option<Reason> {
+        let Some(at) = self.listener_of(from, name) else { return Some(Reason::Invalid) };
+        let most = self.bounds.slots as usize;
+        let listener = &mut self.listeners[at];
+        if listener.slots.len() >= most {
+            return Some(Reason::NoRoom);
+        }
+        // Events go to whoever offers room: the thread that accepts.
+        listener.context = from;
+        listener.slots.push_back(slot);
+        None
+    }
+
+    fn unlisten(&mut self, from: ContextId, name: u32) {
+        if let Some(at) = self.listener_of(from, name) {
+            self.drop_listener(at, true);
+        }
+    }
+
+    fn drop_listener(&mut self, at: usize, tells: bool) {
+        let Listener { context, port, slots, .. } = self.listeners.swap_remove(at);
+        let waiting: Vec<FlowId> = self
+            .handshakes
+            .iter()
+            .filter(|(_, tuple, handshake)| handshake.is_passive() && tuple.local.port() == port)
+            .map(|(id, _, _)| id)
+            .collect();
+        for id in waiting {
+            self.drop_handshake(id);
+        }
+        if tells {
+            for slot in slots {
+                self.tell(context, Event::Unused { socket: slot.socket });
+            }
+        }
+    }
+}

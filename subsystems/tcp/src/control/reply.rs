@@ -1,0 +1,86 @@
+//! Frames of the control plane's own: handshakes, resets, answers about addresses.
+
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use crate::datapath::{Head, PartialChecksum, Payload, Segment, Tuple};
+use crate::packet::tcp::HEADERS_BYTES_MAX;
+use crate::packet::{
+    ArpOperation, ArpPacket, Ecn, Flags, MacAddress, Options, PARTIAL_CHECKSUM, TTL_DEFAULT,
+    TcpHeader, TcpSegment, build_arp, build_tcp,
+};
+use crate::seq::Seq;
+
+/// Ethernet frames are no shorter.
+const FRAME_BYTES_MIN: usize = 60;
+
+/// What differs between the control plane's segments.
+#[derive(Clone, Copy, Debug)]
+pub struct Bare {
+    /// Its first number.
+    pub seq: Seq,
+    /// What is expected.
+    pub ack: Option<Seq>,
+    /// Control bits.
+    pub flags: Flags,
+    /// The window field.
+    pub window: u16,
+    /// Options.
+    pub options: Options,
+}
+
+/// A segment without payload.
+pub fn segment<F>(macs: (MacAddress, MacAddress), tuple: &Tuple, bare: &Bare) -> Segment<F> {
+    let header = TcpHeader {
+        source_mac: macs.0,
+        destination_mac: macs.1,
+        source: v4(tuple.local),
+        destination: v4(tuple.remote),
+        ecn: Ecn::default(),
+        ttl: TTL_DEFAULT,
+        seq: bare.seq,
+        ack: bare.ack,
+        flags: bare.flags,
+        window: bare.window,
+        options: bare.options,
+    };
+    let mut head = Head::zeroed(HEADERS_BYTES_MAX);
+    let len = build_tcp(head.bytes_mut(), &header, 0);
+    head.truncate(len);
+    frame(head, Some(PARTIAL_CHECKSUM))
+}
+
+/// The reset that answers a segment of no connection (RFC 9293, 3.10.7.1).
+pub fn reset(segment: &TcpSegment) -> Bare {
+    let (seq, ack) = match segment.ack {
+        Some(ack) => (ack, None),
+        None => (Seq(0), Some(segment.seq.plus(segment.sequence_len()))),
+    };
+    let flags = if ack.is_some() { Flags::RST | Flags::ACK } else { Flags::RST };
+    Bare { seq, ack, flags, window: 0, options: Options::default() }
+}
+
+/// A question for a neighbour's Ethernet address.
+pub fn ask<F>(mac: MacAddress, own: Ipv4Addr, target: Ipv4Addr) -> Segment<F> {
+    let operation = ArpOperation::Request;
+    arp(&ArpPacket { operation, sender_mac: mac, sender: own, target_mac: [0; 6], target })
+}
+
+/// A packet of ARP.
+pub fn arp<F>(packet: &ArpPacket) -> Segment<F> {
+    let mut head = Head::zeroed(FRAME_BYTES_MIN);
+    build_arp(head.bytes_mut(), packet);
+    frame(head, None)
+}
+
+/// A frame of headers only.
+pub fn frame<F>(head: Head, checksum: Option<PartialChecksum>) -> Segment<F> {
+    Segment { ticket: None, head, payload: Payload::None, checksum, segment_bytes: 0 }
+}
+
+/// An end that is known to be of IPv4.
+pub fn v4(address: SocketAddr) -> SocketAddrV4 {
+    match address {
+        SocketAddr::V4(address) => address,
+        SocketAddr::V6(address) => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port()),
+    }
+}

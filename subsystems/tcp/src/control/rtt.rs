@@ -1,0 +1,106 @@
+//! The retransmission timeout (RFC 6298).
+
+use wave_core::clock::Nanos;
+
+/// The shortest timeout: Linux's, below RFC 6298's second.
+pub const MIN: Nanos = Nanos::from_millis(200);
+/// The longest.
+pub const MAX: Nanos = Nanos::from_millis(120_000);
+/// Before anything was measured.
+pub const INITIAL: Nanos = Nanos::from_millis(1_000);
+
+/// What is known of a round trip's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    smoothed: Option<Nanos>,
+    variation: Nanos,
+    back_off: u8,
+}
+
+impl RoundTrip {
+    /// Nothing is known.
+    pub const fn new() -> RoundTrip {
+        RoundTrip { smoothed: None, variation: Nanos(0), back_off: 0 }
+    }
+
+    /// A sample, of bytes that were sent once, or by a timestamp.
+    pub fn sample(&mut self, took: Nanos) {
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(took);
+                self.variation = Nanos(took.0 / 2);
+            }
+            Some(smoothed) => {
+                let off = smoothed.0.abs_diff(took.0);
+                self.variation = Nanos(self.variation.0 - self.variation.0 / 4 + off / 4);
+                self.smoothed = Some(Nanos(smoothed.0 - smoothed.0 / 8 + took.0 / 8));
+            }
+        }
+    }
+
+    /// The mean, once one was measured.
+    pub fn smoothed(&self) -> Option<Nanos> {
+        self.smoothed
+    }
+
+    /// The mean deviation.
+    pub fn variation(&self) -> Nanos {
+        self.variation
+    }
+
+    /// How long to wait for an acknowledgement.
+    pub fn timeout(&self) -> Nanos {
+        let base = self
+            .smoothed
+            .map_or(INITIAL, |smoothed| Nanos(smoothed.0 + (4 * self.variation.0).max(1_000_000)));
+        Nanos((base.0.max(MIN.0) << self.back_off.min(16)).min(MAX.0))
+    }
+
+    /// It came to nothing: the next one is twice as long (RFC 6298, 5.5).
+    pub fn back_off(&mut self) {
+        self.back_off = self.back_off.saturating_add(1);
+    }
+
+    /// Something new was acknowledged.
+    pub fn recovered(&mut self) {
+        self.back_off = 0;
+    }
+
+    /// How often in a row it came to nothing.
+    pub fn in_vain(&self) -> u8 {
+        self.back_off
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_never_shorter_than_the_least_and_doubles_up_to_the_most() {
+        let mut trip = RoundTrip::new();
+        assert_eq!(trip.timeout(), INITIAL);
+        trip.sample(Nanos::from_millis(1));
+        assert_eq!(trip.timeout(), MIN);
+        trip.back_off();
+        assert_eq!(trip.timeout(), Nanos::from_millis(400));
+        for _ in 0..100 {
+            trip.back_off();
+        }
+        assert_eq!(trip.timeout(), MAX);
+        trip.recovered();
+        assert_eq!(trip.timeout(), MIN);
+    }
+
+    #[test]
+    fn a_mean_that_varies_is_waited_for_longer() {
+        let mut trip = RoundTrip::new();
+        trip.sample(Nanos::from_millis(100));
+        // RFC 6298, 2.2: the sample, and four times its half.
+        assert_eq!(trip.timeout(), Nanos::from_millis(300));
+        for _ in 0..100 {
+            trip.sample(Nanos::from_millis(500));
+        }
+        assert!(trip.timeout() < Nanos::from_millis(600), "{:?}", trip.timeout());
+    }
+}

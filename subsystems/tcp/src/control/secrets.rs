@@ -1,0 +1,52 @@
+//! Numbers that a stranger must not guess: first sequence numbers (RFC 6528), ports (RFC 6056), offsets of timestamps
+//! (RFC 7323, 5.4).
+
+use core::hash::{Hash, Hasher};
+
+use siphasher::sip::SipHasher13;
+use wave_core::clock::Nanos;
+
+use crate::datapath::Tuple;
+use crate::seq::Seq;
+
+/// Ports that are given to connections of ours.
+pub const PORTS: core::ops::Range<u16> = 32_768..60_999;
+
+/// Keys, drawn at random when the agent starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Secrets {
+    /// For sequence numbers.
+    pub sequence: (u64, u64),
+    /// For timestamps.
+    pub timestamp: (u64, u64),
+    /// For ports.
+    pub port: (u64, u64),
+    /// For tables.
+    pub table: (u64, u64),
+}
+
+impl Secrets {
+    /// The first sequence number of a connection: a secret of its ends, and a clock of 4 us.
+    pub fn sequence(&self, tuple: &Tuple, now: Nanos) -> Seq {
+        Seq((hash(self.sequence, tuple) as u32).wrapping_add((now.0 / 4_000) as u32))
+    }
+
+    /// What is added to our clock in a connection's timestamps. Hosts, not ports, decide, so that a second connection between the
+    /// same ends goes on (RFC 6191).
+    pub fn timestamp(&self, tuple: &Tuple) -> u32 {
+        hash(self.timestamp, &(tuple.local.ip(), tuple.remote.ip())) as u32
+    }
+
+    /// The port to be tried `count`-th for a peer.
+    pub fn port(&self, tuple: &Tuple, count: u32) -> u16 {
+        let offset = hash(self.port, &tuple.remote) as u32;
+        let range = u32::from(PORTS.end - PORTS.start);
+        PORTS.start + (offset.wrapping_add(count) % range) as u16
+    }
+}
+
+fn hash(key: (u64, u64), value: &impl Hash) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
+    value.hash(&mut hasher);
+    hasher.finish()
+}

@@ -1,0 +1,127 @@
+//! What `wave tcp ss` shows of a stack.
+
+use core::fmt;
+use core::net::SocketAddr;
+
+use wave_core::clock::Nanos;
+
+use super::Stack;
+use crate::context::ContextId;
+use crate::datapath::{Datapath, Established, FlowId};
+
+/// A connection's state (RFC 9293, 3.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// A listener.
+    Listen,
+    /// We have sent our SYN.
+    SynSent,
+    /// The peer has sent its SYN, too.
+    SynReceived,
+    /// Both may send.
+    Established,
+    /// We have ended our stream.
+    FinWait1,
+    /// And the peer knows.
+    FinWait2,
+    /// The peer has ended its stream.
+    CloseWait,
+    /// Both have, at once.
+    Closing,
+    /// We have ended ours after the peer's.
+    LastAck,
+    /// Both have, and we remember it.
+    TimeWait,
+    /// Both have, and the host has not closed yet.
+    Closed,
+}
+
+impl fmt::Display for State {
+    /// As `ss` has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            State::Listen => "LISTEN",
+            State::SynSent => "SYN-SENT",
+            State::SynReceived => "SYN-RECV",
+            State::Established => "ESTAB",
+            State::FinWait1 => "FIN-WAIT-1",
+            State::FinWait2 => "FIN-WAIT-2",
+            State::CloseWait => "CLOSE-WAIT",
+            State::Closing => "CLOSING",
+            State::LastAck => "LAST-ACK",
+            State::TimeWait => "TIME-WAIT",
+            State::Closed => "CLOSED",
+        })
+    }
+}
+
+/// A connection or a listener, to be shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// Its state.
+    pub state: State,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's, if there is one.
+    pub remote: Option<SocketAddr>,
+    /// Who has it, if anybody.
+    pub context: Option<ContextId>,
+    /// For a listener: handshakes under way, and slots that wait. For a connection: bytes that the host has not read, and bytes
+    /// that the peer has not acknowledged.
+    pub queues: (u64, u64),
+    /// Of an established connection: its flow and state in the data path.
+    pub established: Option<(FlowId, Established)>,
+    /// Mean and deviation of the round trip's time, once measured.
+    pub round_trip: Option<(Nanos, Nanos)>,
+    /// Timeout for an acknowledgement.
+    pub timeout: Option<Nanos>,
+    /// Congestion window and slow-start threshold, in bytes.
+    pub congestion: Option<(u32, u32)>,
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// Shows listeners, handshakes, connections, and those that are over.
+    pub fn show(&self, show: &mut dyn FnMut(&Shown)) {
+        let bare = |state, local, remote| Shown {
+            state,
+            local,
+            remote,
+            context: None,
+            queues: (0, 0),
+            established: None,
+            round_trip: None,
+            timeout: None,
+            congestion: None,
+        };
+        for listener in &self.listeners {
+            let local = SocketAddr::new(self.address.ip.into(), listener.port);
+            show(&Shown {
+                context: Some(listener.context),
+                queues: (listener.half_open.into(), listener.slots.len() as u64),
+                ..bare(State::Listen, local, None)
+            });
+        }
+        for (_, tuple, handshake) in self.handshakes.iter() {
+            show(&bare(handshake.state(), tuple.local, Some(tuple.remote)));
+        }
+        for connection in self.connections.iter().flatten() {
+            let tuple = connection.tuple;
+            let Some(state) = self.data.inspect(connection.flow) else { continue };
+            let unread = state.receiving.received - state.receiving.read;
+            let unacknowledged = state.sending.written - state.sending.acknowledged;
+            let trip = connection.round_trip;
+            show(&Shown {
+                context: Some(state.context),
+                queues: (unread, unacknowledged),
+                established: Some((connection.flow, state)),
+                round_trip: trip.smoothed().map(|smoothed| (smoothed, trip.variation())),
+                timeout: Some(trip.timeout()),
+                congestion: Some((connection.reno.window(), connection.reno.threshold())),
+                ..bare(connection.state(), tuple.local, Some(tuple.remote))
+            });
+        }
+        for (tuple, _) in self.time_wait.iter() {
+            show(&bare(State::TimeWait, tuple.local, Some(tuple.remote)));
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The contract between a TCP data path and what is around it (docs/adr/0055).
+//!
+//! Positions are cumulative: byte 0 of a stream is the first after the SYN, and a FIN stands one behind the last byte. So
+//! each request and each notice says what is, and may be repeated or lost.
+
+use alloc::collections::VecDeque;
+use core::fmt;
+use core::net::SocketAddr;
+use core::ops::Range;
+
+use wave_core::clock::Nanos;
+
+use crate::context::{ContextId, Moved, Progress};
+use crate::seq::Seq;
+
+/// Most effects of one step of [`Datapath::poll`].
+pub const EFFECTS_PER_STEP: usize = 4;
+/// Intervals of bytes that came out of order, in [`Established`].
+pub const INTERVALS_MAX: usize = 4;
+
+/// A connection of one data path. The generation tells it from others that had its index before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FlowId {
+    /// Its place in the table.
+    pub index: u32,
+    /// Which life of that place.
+    pub generation: u32,
+}
+
+impl FlowId {
+    /// As one word of an entry.
+    pub const fn to_word(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    /// From a word. Any word is one, though of no flow that lives.
+    pub const fn from_word(word: u64) -> FlowId {
+        FlowId { index: word as u32, generation: (word >> 32) as u32 }
+    }
+}
+
+impl fmt::Display for FlowId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
+}
+
+/// A copy or a transmission under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A ring of a process's payload memory that holds one direction of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// Its length: a power of two, [`Ring::BYTES_MIN`] to [`Ring::BYTES_MAX`].
+    pub bytes: u32,
+}
+
+impl Ring {
+    /// The shortest ring: a page.
+    pub const BYTES_MIN: u32 = 1 << 12;
+    /// The longest ring: what a scaled window can name is 1 GiB, and half of that keeps old and new bytes apart.
+    pub const BYTES_MAX: u32 = 1 << 29;
+
+    /// Whether it lies within a payload memory of so many bytes.
+    pub fn is_within(self, memory_bytes: u64) -> bool {
+        self.bytes.is_power_of_two()
+            && (Ring::BYTES_MIN..=Ring::BYTES_MAX).contains(&self.bytes)
+            && self.offset.checked_add(self.bytes.into()).is_some_and(|end| end <= memory_bytes)
+    }
+
+    /// Where bytes of the stream lie: offset and length in payload memory of one part, and of a second one where the ring ends
+    /// between them. `bytes` is at most the ring's length.
+    pub fn parts(self, position: u64, bytes: u32) -> [(u64, u32); 2] {
+        let at = position as u32 & (self.bytes - 1);
+        let first = bytes.min(self.bytes - at);
+        [(self.offset + u64::from(at), first), (self.offset, bytes - first)]
+    }
+}
+
+/// Whether somebody vouches for a packet's TCP checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksum {
+    /// It must be verified.
+    #[default]
+    Unknown,
+    /// The wire has verified it, or the packet never left memory.
+    Good,
+}
+
+/// A frame that came in.
+#[derive(Clone, Debug)]
+pub struct Packet<F> {
+    /// Its bytes, from the Ethernet header.
+    pub frame: F,
+    /// What the wire knows of its checksum.
+    pub checksum: Checksum,
+    /// Bytes of payload in each of the segments that the wire has put together; 0 for a single one.
+    pub segment_bytes: u16,
+}
+
+/// What is offered to [`Datapath::submit`], which takes from the front.
+#[derive(Debug)]
+pub struct Batch<'a, F> {
+    /// Frames.
+    pub packets: &'a mut VecDeque<Packet<F>>,
+    /// What hosts did to their streams, and which context says so.
+    pub requests: &'a mut VecDeque<(ContextId, Moved)>,
+}
+
+/// Headers of a segment, from Ethernet's on.
+#[derive(Clone, Copy)]
+pub struct Head {
+    bytes: [u8; Head::BYTES_MAX],
+    len: u8,
+}
+
+impl Head {
+    /// Room for Ethernet with a VLAN tag, IPv6, and TCP with all its options.
+    pub const BYTES_MAX: usize = 120;
+
+    /// Of zeros. Panics if `len` is more than [`Head::BYTES_MAX`].
+    pub fn zeroed(len: usize) -> Head {
+        assert!(len <= Head::BYTES_MAX);
+        Head { bytes: [0; Head::BYTES_MAX], len: len as u8 }
+    }
+
+    /// Cuts what lies behind the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len as u8);
+    }
+
+    /// The headers.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The headers, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Head({} bytes)", self.len)
+    }
+}
+
+/// A checksum that the wire completes: its field holds the pseudo header's sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartialChecksum {
+    /// Where the summed bytes begin in the frame.
+    pub start: u16,
+    /// Where the field is, from `start` on.
+    pub offset: u16,
+}
+
+/// What follows a segment's headers.
+#[derive(Clone, Debug)]
+pub enum Payload<F> {
+    /// Nothing.
+    None,
+    /// Bytes of a stream, in a host's payload memory.
+    Ring {
+        /// Whose memory.
+        process: u16,
+        /// Which ring.
+        ring: Ring,
+        /// From which position of the stream on.
+        position: u64,
+        /// How many bytes.
+        bytes: u32,
+    },
+    /// Bytes of a frame that came in (an echo).
+    Frame(F, Range<usize>),
+}
+
+/// A frame to be sent.
+#[derive(Clone, Debug)]
+pub struct Segment<F> {
+    /// To be completed once the wire has the bytes; `None` if nobody waits for that.
+    pub ticket: Option<Ticket>,
+    /// Its headers.
+    pub head: Head,
+    /// What follows them.
+    pub payload: Payload<F>,
+    /// What the wire completes.
+    pub checksum: Option<PartialChecksum>,
+    /// Bytes of payload in each segment, where the wire must cut this one; 0 where it goes out as it is.
+    pub segment_bytes: u16,
+}
+
+/// Payload to be copied to a host's ring.
+#[derive(Clone, Debug)]
+pub struct Write<F> {
+    /// To be completed once a host that hears of the bytes would read them.
+    pub ticket: Ticket,
+    /// Whose memory.
+    pub process: u16,
+    /// Which ring.
+    pub ring: Ring,
+    /// Position in the stream of the first byte.
+    pub position: u64,
+    /// The frame.
+    pub frame: F,
+    /// Which of its bytes.
+    pub bytes: Range<usize>,
+}
+
+/// What a data path wants done.
+#[derive(Clone, Debug)]
+pub enum Effect<F> {
+    /// Send this.
+    Send(Segment<F>),
+    /// Copy this.
+    Write(Write<F>),
+    /// Tell this context.
+    Notify(ContextId, Progress),
+    /// Not of an established connection, or more than data and acknowledgements: the control plane's. The flow is named
+    /// where the packet belongs to one.
+    Control(Packet<F>, Option<FlowId>),
+}
+
+/// What only the control plane may ask of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// The oldest unacknowledged bytes were lost: send again from there.
+    Retransmit,
+    /// The peer's window is closed: send one byte beyond it.
+    Probe,
+    /// Ask whether the peer is there: a segment of nothing, one before the next.
+    KeepAlive,
+    /// Say once more what is expected (RFC 5961's challenge).
+    Challenge,
+    /// Send a reset. The flow stays until it is exported.
+    Abort,
+}
+
+/// What congestion control allows a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most bytes that are sent and not acknowledged.
+    pub window_bytes: u32,
+    /// Bytes per second; `None` is as fast as the window allows.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// What the control plane reads of a flow. Counts begin anew with each reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// Whose.
+    pub flow: FlowId,
+    /// Bytes that the peer has acknowledged, as a position.
+    pub acknowledged: u64,
+    /// Bytes sent, as a position; behind it is the FIN, where that was sent.
+    pub sent: u64,
+    /// Bytes that the host wants sent, as a position.
+    pub written: u64,
+    /// Bytes received in order, as a position.
+    pub received: u64,
+    /// The peer admits nothing beyond what is sent, and there is more.
+    pub is_blocked: bool,
+    /// Where our FIN is.
+    pub fin_sent: Fin,
+    /// The peer's FIN came, and all before it.
+    pub fin_received: bool,
+    /// Bytes acknowledged since the last reading.
+    pub acknowledged_bytes: u32,
+    /// Those among them whose packets had met congestion.
+    pub marked_bytes: u32,
+    /// Fast retransmits.
+    pub fast_retransmits: u32,
+    /// The last sample of the round-trip time, if there was one.
+    pub round_trip: Option<Nanos>,
+    /// When the peer was heard of last.
+    pub heard: Nanos,
+    /// The host said what cannot be. The data path has sent a reset, and the connection is to leave.
+    pub is_at_fault: bool,
+}
+
+/// Where our FIN is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fin {
+    /// The host has more to say.
+    #[default]
+    No,
+    /// The host has asked for it.
+    Wanted,
+    /// It was sent.
+    Sent,
+    /// The peer has it.
+    Acknowledged,
+}
+
+/// Both ends of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tuple {
+    /// Ours.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+}
+
+/// One direction: what we send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// The host's ring.
+    pub ring: Ring,
+    /// Sequence number of position 0.
+    pub base: Seq,
+    /// All before it is acknowledged.
+    pub acknowledged: u64,
+    /// All before it was sent at least once.
+    pub sent: u64,
+    /// All before it is in the ring.
+    pub written: u64,
+    /// Right edge of the peer's window.
+    pub edge: u64,
+    /// Where our FIN is; its position is `written`.
+    pub fin: Fin,
+    /// Shift of the windows that the peer names.
+    pub scale: u8,
+    /// Most bytes of payload in a segment, options not counted.
+    pub mss: u16,
+}
+
+/// The other direction: what we receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receiving {
+    /// The host's ring.
+    pub ring: Ring,
+    /// Sequence number of position 0.
+    pub base: Seq,
+    /// All before it came.
+    pub received: u64,
+    /// All before it was read by the host.
+    pub read: u64,
+    /// Right edge of the window that the peer was last told of. It never moves back.
+    pub edge: u64,
+    /// What came out of order, first position and the one behind the last; empty ones are none.
+    pub intervals: [(u64, u64); INTERVALS_MAX],
+    /// Position of the peer's FIN, where it is known.
+    pub fin: Option<u64>,
+    /// Shift of the windows that we name.
+    pub scale: u8,
+}
+
+/// Timestamps (RFC 7323).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamps {
+    /// The peer's value to be echoed.
+    pub recent: u32,
+    /// What is added to our clock's milliseconds.
+    pub offset: u32,
+}
+
+/// An established connection with nothing on its way, in no data path's own terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Established {
+    /// Its ends.
+    pub tuple: Tuple,
+    /// The next hop's Ethernet address.
+    pub peer_mac: [u8; 6],
+    /// Who hears of it.
+    pub context: ContextId,
+    /// Its name to that host.
+    pub socket: u32,
+    /// What we send.
+    pub sending: Sending,
+    /// What we receive.
+    pub receiving: Receiving,
+    /// If both sides use them.
+    pub timestamps: Option<Timestamps>,
+    /// Small segments do not wait for acknowledgements (TCP_NODELAY).
+    pub is_eager: bool,
+    /// What congestion control allows at first.
+    pub limits: Limits,
+}
+
+/// The table of flows is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the data path has no room for another connection")]
+pub struct NoRoom;
+
+/// A TCP data path. See the module.
+pub trait Datapath<F> {
+    /// Takes packets and requests from the front of `batch`; what it leaves there it did not take.
+    fn submit(&mut self, now: Nanos, batch: &mut Batch<'_, F>);
+
+    /// A copy or a transmission is done. A ticket that is not under way is ignored.
+    fn complete(&mut self, now: Nanos, ticket: Ticket);
+
+    /// Works, at most `budget` steps of at most [`EFFECTS_PER_STEP`] effects each. Returns when it has something to do again
+    /// though nothing comes; `now` if it has more to do at once.
+    fn poll(
+        &mut self,
+        now: Nanos,
+        budget: usize,
+        effects: &mut VecDeque<Effect<F>>,
+    ) -> Option<Nanos>;
+
+    /// Does what the control plane asks. A flow that is not there is ignored.
+    fn command(&mut self, now: Nanos, flow: FlowId, command: Command);
+
+    /// Sets what congestion control allows.
+    fn pace(&mut self, flow: FlowId, limits: Limits);
+
+    /// Reads statistics of at most `budget` flows for which something has changed, and clears them.
+    fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics));
+
+    /// Takes a connection.
+    ///
+    /// # Errors
+    /// There is no room.
+    fn install(&mut self, now: Nanos, established: &Established) -> Result<FlowId, NoRoom>;
+
+    /// Begins nothing more for a flow. What is on its way goes on.
+    fn freeze(&mut self, flow: FlowId);
+
+    /// Whether it is frozen and nothing of it is on its way.
+    fn frozen(&self, flow: FlowId) -> bool;
+
+    /// Takes a flow that is [`Datapath::frozen`] out; `None` if it is not, or there is none.
+    fn export(&mut self, flow: FlowId) -> Option<Established>;
+
+    /// A flow's state now, for people and for the control plane's checks.
+    fn inspect(&self, flow: FlowId) -> Option<Established>;
+
+    /// The flow of a connection.
+    fn find(&self, tuple: &Tuple) -> Option<FlowId>;
+}

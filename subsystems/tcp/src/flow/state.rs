@@ -1,0 +1,299 @@
+//! A connection's state, in the parts that the stages own (thesis Table 4.1).
+//!
+//! Positions of a stream are 64 bits wide. A FIN counts as one byte behind the last: `written` is its position.
+
+use wave_core::clock::Nanos;
+
+use crate::context::ContextId;
+use crate::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
+use crate::seq::{Seq, seq_of};
+
+/// The pre-processing stage's: who the peer is.
+#[derive(Clone, Copy, Debug)]
+pub struct Pre {
+    /// Both ends.
+    pub tuple: Tuple,
+    /// The next hop.
+    pub peer_mac: [u8; 6],
+}
+
+/// One interval of a stream; empty if it ends where it begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interval {
+    /// First position.
+    pub start: u64,
+    /// The position behind the last.
+    pub end: u64,
+}
+
+impl Interval {
+    /// Whether there is nothing in it.
+    pub fn is_empty(self) -> bool {
+        self.end <= self.start
+    }
+}
+
+/// The protocol stage's: what must change atomically.
+#[derive(Clone, Copy, Debug)]
+pub struct Protocol {
+    /// Sequence number of the first byte we send.
+    pub send_base: Seq,
+    /// All before it is acknowledged; one more than `written` once the FIN is.
+    pub acknowledged: u64,
+    /// What is sent next: behind `highest` never, before it after a loss.
+    pub next: u64,
+    /// All before it was sent at least once.
+    pub highest: u64,
+    /// All before it is in the host's ring.
+    pub written: u64,
+    /// The host writes nothing more.
+    pub is_finished: bool,
+    /// Right edge of the peer's window.
+    pub edge: u64,
+    /// The largest window that the peer had.
+    pub window_max: u32,
+    /// Sequence and acknowledgement of the segment that set `edge` last.
+    pub window_seq: Seq,
+    /// See `window_seq`.
+    pub window_ack: Seq,
+    /// Shift of the peer's windows.
+    pub send_scale: u8,
+    /// Most bytes of payload in a segment.
+    pub mss: u16,
+    /// Acknowledgements in a row that said nothing new.
+    pub duplicates: u8,
+    /// A loss was noticed when so much was sent; until all of that is acknowledged, duplicates mean nothing.
+    pub recover: u64,
+    /// Small segments do not wait.
+    pub is_eager: bool,
+    /// What congestion control allows.
+    pub window_bytes: u32,
+
+    /// Sequence number of the first byte we receive.
+    pub receive_base: Seq,
+    /// All before it came.
+    pub received: u64,
+    /// All before it is in the host's ring: this is acknowledged, and the host is told of it.
+    pub landed: u64,
+    /// All before it was read by the host.
+    pub read: u64,
+    /// Length of the ring.
+    pub ring_bytes: u32,
+    /// Right edge of the window that the peer was told of.
+    pub promised: u64,
+    /// What came out of order.
+    pub interval: Interval,
+    /// Position of the peer's FIN.
+    pub fin: Option<u64>,
+    /// Shift of our windows.
+    pub receive_scale: u8,
+    /// Whether segments carry timestamps.
+    pub has_timestamps: bool,
+    /// The peer's timestamp to be echoed.
+    pub recent: u32,
+    /// What is added to our milliseconds.
+    pub timestamp_offset: u32,
+    /// When `recent` was set.
+    pub recent_at: Nanos,
+    /// What we acknowledged last.
+    pub told: Seq,
+    /// Bytes received since then.
+    pub untold_bytes: u32,
+    /// When an acknowledgement must go out at the latest.
+    pub acknowledge_at: Option<Nanos>,
+    /// It must go out now.
+    pub acknowledge_now: bool,
+    /// Nothing new is begun.
+    pub is_frozen: bool,
+    /// When the peer was heard of last.
+    pub heard: Nanos,
+}
+
+/// The post-processing stage's: where the host is, and what is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Post {
+    /// Who hears of the connection.
+    pub context: ContextId,
+    /// Its name there.
+    pub socket: u32,
+    /// For what comes in.
+    pub receive: Ring,
+    /// For what goes out.
+    pub send: Ring,
+    /// Bytes acknowledged since the last reading.
+    pub acknowledged_bytes: u32,
+    /// Those whose packets had met congestion.
+    pub marked_bytes: u32,
+    /// Fast retransmits since the last reading.
+    pub fast_retransmits: u32,
+    /// The last sample of the round trip's time.
+    pub round_trip: Option<Nanos>,
+    /// Copies and transmissions under way.
+    pub under_way: u32,
+    /// What the host was told last.
+    pub told: (u64, u64, bool),
+    /// The host said what cannot be, and the peer hears a reset.
+    pub is_at_fault: bool,
+}
+
+impl Protocol {
+    /// How far the stream goes, the FIN included.
+    pub fn end(&self) -> u64 {
+        self.written + u64::from(self.is_finished)
+    }
+
+    /// Bytes that are sent and not acknowledged, a FIN included.
+    pub fn outstanding(&self) -> u64 {
+        self.highest - self.acknowledged
+    }
+
+    /// Bytes of the stream that are acknowledged.
+    pub fn acknowledged_bytes(&self) -> u64 {
+        self.acknowledged.min(self.written)
+    }
+
+    /// Where our FIN is.
+    pub fn sent_fin(&self) -> Fin {
+        if !self.is_finished {
+            Fin::No
+        } else if self.acknowledged > self.written {
+            Fin::Acknowledged
+        } else if self.highest > self.written {
+            Fin::Sent
+        } else {
+            Fin::Wanted
+        }
+    }
+
+    /// The peer's stream has ended, and all of it came.
+    pub fn has_fin(&self) -> bool {
+        self.fin == Some(self.received)
+    }
+
+    /// As [`Protocol::has_fin`], and all of it is in the host's ring.
+    pub fn has_landed_fin(&self) -> bool {
+        self.fin == Some(self.landed)
+    }
+
+    /// What we expect, of what is in the host's ring.
+    pub fn expected(&self) -> Seq {
+        seq_of(self.receive_base, self.landed + u64::from(self.has_landed_fin()))
+    }
+}
+
+/// From the neutral form.
+pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
+    let Established {
+        tuple,
+        peer_mac,
+        context,
+        socket,
+        sending,
+        receiving,
+        timestamps,
+        is_eager,
+        limits,
+    } = *established;
+    let fin = u64::from(sending.fin == Fin::Acknowledged);
+    let is_sent = matches!(sending.fin, Fin::Sent | Fin::Acknowledged);
+    let acknowledged = sending.acknowledged + fin;
+    let (start, end) =
+        receiving.intervals.into_iter().find(|(start, end)| end > start).unwrap_or_default();
+    let expected = seq_of(
+        receiving.base,
+        receiving.received + u64::from(receiving.fin == Some(receiving.received)),
+    );
+    let protocol = Protocol {
+        send_base: sending.base,
+        acknowledged,
+        // What was sent and not acknowledged may have been lost with the engine before: it is sent again when its time is over.
+        next: sending.sent + u64::from(is_sent),
+        highest: sending.sent + u64::from(is_sent),
+        written: sending.written,
+        is_finished: sending.fin != Fin::No,
+        edge: sending.edge,
+        window_max: sending.edge.saturating_sub(sending.acknowledged) as u32,
+        window_seq: expected,
+        window_ack: seq_of(sending.base, acknowledged),
+        send_scale: sending.scale,
+        mss: sending.mss,
+        duplicates: 0,
+        recover: acknowledged,
+        is_eager,
+        window_bytes: limits.window_bytes,
+        receive_base: receiving.base,
+        received: receiving.received,
+        landed: receiving.received,
+        read: receiving.read,
+        ring_bytes: receiving.ring.bytes,
+        promised: receiving.edge,
+        interval: Interval { start, end },
+        fin: receiving.fin,
+        receive_scale: receiving.scale,
+        has_timestamps: timestamps.is_some(),
+        recent: timestamps.map_or(0, |stamps| stamps.recent),
+        timestamp_offset: timestamps.map_or(0, |stamps| stamps.offset),
+        recent_at: now,
+        told: expected,
+        untold_bytes: 0,
+        acknowledge_at: None,
+        acknowledge_now: false,
+        is_frozen: false,
+        heard: now,
+    };
+    let post = Post {
+        context,
+        socket,
+        receive: receiving.ring,
+        send: sending.ring,
+        acknowledged_bytes: 0,
+        marked_bytes: 0,
+        fast_retransmits: 0,
+        round_trip: None,
+        under_way: 0,
+        told: (receiving.received, sending.acknowledged, false),
+        is_at_fault: false,
+    };
+    (Pre { tuple, peer_mac }, protocol, post)
+}
+
+/// To the neutral form.
+pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
+    let fin = protocol.sent_fin();
+    let mut intervals = [(0, 0); crate::datapath::INTERVALS_MAX];
+    if !protocol.interval.is_empty() {
+        intervals[0] = (protocol.interval.start, protocol.interval.end);
+    }
+    Established {
+        tuple: pre.tuple,
+        peer_mac: pre.peer_mac,
+        context: post.context,
+        socket: post.socket,
+        sending: Sending {
+            ring: post.send,
+            base: protocol.send_base,
+            acknowledged: protocol.acknowledged_bytes(),
+            sent: protocol.highest.min(protocol.written),
+            written: protocol.written,
+            edge: protocol.edge,
+            fin,
+            scale: protocol.send_scale,
+            mss: protocol.mss,
+        },
+        receiving: Receiving {
+            ring: post.receive,
+            base: protocol.receive_base,
+            received: protocol.received,
+            read: protocol.read,
+            edge: protocol.promised,
+            intervals,
+            fin: protocol.fin,
+            scale: protocol.receive_scale,
+        },
+        timestamps: protocol
+            .has_timestamps
+            .then_some(Timestamps { recent: protocol.recent, offset: protocol.timestamp_offset }),
+        is_eager: protocol.is_eager,
+        limits: Limits { window_bytes: protocol.window_bytes, bytes_per_second: None },
+    }
+}

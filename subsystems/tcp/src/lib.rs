@@ -1,0 +1,47 @@
+//! TCP without I/O: what an agent runs in a host's stead (FlexTOE, thesis chapters 3 and 4).
+//!
+//! ```text
+//!  packets ──> submit ─┐                                    ┌──> Send      segments for a wire
+//!                      ├─> Datapath: pre, protocol, post, ──┼──> Write     payload for a host's ring
+//!  a host's entries ──>┘             DMA, context queue     ├──> Notify    events for a host's context
+//!                                        ^                  └──> Control   packets that are the control plane's
+//!                              command, pace, install
+//!                                        │
+//!                      Control: listen, connect, close, timers, neighbours
+//! ```
+//!
+//! A segment is not a decision that a host may refuse: here the agent is the mechanism. What is a policy is congestion
+//! control. Everything is driven by calls with a time; nothing allocates after start, and every call has a bound.
+//! docs/adr/0055 has the contract between the data path and what is around it.
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod congestion;
+pub mod context;
+pub mod control;
+pub mod counters;
+pub mod datapath;
+pub mod flextoe;
+pub mod flow;
+pub mod packet;
+pub mod seq;
+pub mod stages;
+pub mod summary;
+pub mod tuples;
+
+use wave_core::subsystem::{Show, Subsystem, SubsystemId};
+
+/// What the rest of Wave knows of TCP. No agent decides about it for a host, so that there are no policies to choose and no log to
+/// show.
+pub static SUBSYSTEM: Subsystem = Subsystem {
+    id: SubsystemId::new(5),
+    name: "tcp",
+    about: "connections of an address that an agent owns",
+    policies: &[],
+    make: None,
+    show: Show::PLAIN,
+    model: None,
+};

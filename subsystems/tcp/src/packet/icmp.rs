@@ -1,0 +1,246 @@
+//! ICMP (RFC 792): echoes, and "destination unreachable" with the next hop's MTU (RFC 1191).
+
+use core::net::SocketAddrV4;
+
+use zerocopy::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::ethernet::{self, ETHERNET_BYTES, EtherType, EthernetView};
+use super::ipv4::{self, Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, PROTOCOL_ICMP, PROTOCOL_TCP};
+use super::{Cause, TTL_DEFAULT, checksum};
+use crate::seq::Seq;
+
+/// Length of a message's fixed part.
+pub const ICMP_BYTES: usize = 8;
+
+const ECHO_REPLY: u8 = 0;
+const UNREACHABLE: u8 = 3;
+const ECHO_REQUEST: u8 = 8;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Wire {
+    kind: u8,
+    code: u8,
+    checksum: U16,
+    /// An echo's identifier.
+    first: U16,
+    /// An echo's sequence number, or the next hop's MTU.
+    second: U16,
+}
+
+/// The part of a TCP header that every error quotes.
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct QuotedWire {
+    source_port: U16,
+    destination_port: U16,
+    seq: U32,
+}
+
+const _: () = assert!(size_of::<Wire>() == ICMP_BYTES && size_of::<QuotedWire>() == 8);
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icmp<'a> {
+    /// To be answered with the same bytes.
+    EchoRequest(Echo<'a>),
+    /// The answer.
+    EchoReply(Echo<'a>),
+    /// A datagram did not arrive.
+    Unreachable(Unreachable),
+    /// Another message.
+    Other {
+        /// Its type.
+        kind: u8,
+        /// Its code.
+        code: u8,
+    },
+}
+
+/// An echo request or reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Echo<'a> {
+    /// Tells programs apart that send requests.
+    pub identifier: u16,
+    /// Tells a program's requests apart.
+    pub sequence: u16,
+    /// Bytes that come back.
+    pub data: &'a [u8],
+}
+
+/// A datagram that did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreachable {
+    /// The reason; 4 is [`Unreachable::TOO_BIG`].
+    pub code: u8,
+    /// The next hop's MTU in bytes, if the datagram was too big and the router says so; routers of before RFC 1191 do not.
+    pub next_hop_mtu: Option<u16>,
+    /// The segment that did not arrive; `None` if the datagram was none of TCP, or a later fragment. Anybody could have sent
+    /// this: the sequence number must be one that is on its way (RFC 5927).
+    pub quoted: Option<Quoted>,
+}
+
+impl Unreachable {
+    /// The code of a datagram that is too big and must not be fragmented.
+    pub const TOO_BIG: u8 = 4;
+}
+
+/// The start of a TCP segment in an error's datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quoted {
+    /// The segment's sender, to which the error is addressed.
+    pub source: SocketAddrV4,
+    /// The segment's receiver.
+    pub destination: SocketAddrV4,
+    /// The segment's sequence number.
+    pub seq: Seq,
+}
+
+/// Reads the message in the payload of `ip`, which was read from `frame`.
+///
+/// # Errors
+/// [`Cause::WrongAddress`], [`Cause::Truncated`], [`Cause::BadIcmpChecksum`].
+pub fn parse<'a>(frame: &'a [u8], ip: &Ipv4View) -> Result<Icmp<'a>, Cause> {
+    ip.check_unicast()?;
+    let bytes = frame.get(ip.payload.clone()).ok_or(Cause::Truncated)?;
+    let (wire, data) = Wire::ref_from_prefix(bytes).map_err(|_| Cause::Truncated)?;
+    if checksum::sum(bytes) != checksum::GOOD {
+        return Err(Cause::BadIcmpChecksum);
+    }
+    let echo = Echo { identifier: wire.first.get(), sequence: wire.second.get(), data };
+    Ok(match (wire.kind, wire.code) {
+        (ECHO_REQUEST, 0) => Icmp::EchoRequest(echo),
+        (ECHO_REPLY, 0) => Icmp::EchoReply(echo),
+        (UNREACHABLE, code) => {
+            let mtu = wire.second.get();
+            Icmp::Unreachable(Unreachable {
+                code,
+                next_hop_mtu: (code == Unreachable::TOO_BIG && mtu != 0).then_some(mtu),
+                quoted: parse_quoted(data),
+            })
+        }
+        (kind, code) => Icmp::Other { kind, code },
+    })
+}
+
+fn parse_quoted(data: &[u8]) -> Option<Quoted> {
+    let (source, destination, PROTOCOL_TCP, rest) = ipv4::parse_quoted(data)? else {
+        return None;
+    };
+    let (wire, _) = QuotedWire::ref_from_prefix(rest).ok()?;
+    Some(Quoted {
+        source: SocketAddrV4::new(source, wire.source_port.get()),
+        destination: SocketAddrV4::new(destination, wire.destination_port.get()),
+        seq: Seq(wire.seq.get()),
+    })
+}
+
+/// Bytes of the headers of an answer to an echo request.
+pub const ECHO_HEADERS_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + ICMP_BYTES;
+
+/// Writes the headers of the answer to an echo request with these headers. The same data follows them.
+///
+/// # Panics
+/// `out` is shorter than [`ECHO_HEADERS_BYTES`].
+pub fn build_echo_reply(out: &mut [u8], ethernet: &EthernetView, ip: &Ipv4View, echo: &Echo<'_>) {
+    ethernet::build(out, ethernet.destination, ethernet.source, EtherType::Ipv4);
+    let header = Ipv4Header {
+        source: ip.destination,
+        destination: ip.source,
+        protocol: PROTOCOL_ICMP,
+        ecn: Ecn::NotCapable,
+        ttl: TTL_DEFAULT,
+    };
+    let message_bytes = ICMP_BYTES + echo.data.len();
+    ipv4::build(&mut out[ETHERNET_BYTES..], &header, message_bytes as u32);
+    let mut wire = Wire {
+        kind: ECHO_REPLY,
+        code: 0,
+        checksum: 0.into(),
+        first: echo.identifier.into(),
+        second: echo.sequence.into(),
+    };
+    let sum = checksum::add(checksum::sum(wire.as_bytes()), checksum::sum(echo.data));
+    wire.checksum = (!sum).into();
+    let message = &mut out[ETHERNET_BYTES + IPV4_BYTES..];
+    message[..ICMP_BYTES].copy_from_slice(wire.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ops::Range;
+
+    /// "Too big" with an MTU, about a datagram of 10.0.0.1:80 to 10.0.0.2:81 with the number 7.
+    const ERROR: [u8; 36] = [
+        3, 4, 0, 0, 0, 0, 5, 0, // ICMP
+        0x45, 0, 0, 100, 0, 0, 0x40, 0, 64, 6, 0xba, 0xd0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4
+        0, 80, 0, 81, 0, 0, 0, 7, // TCP
+    ];
+
+    fn ip(payload: Range<usize>) -> Ipv4View {
+        Ipv4View {
+            source: [10, 0, 0, 9].into(),
+            destination: [10, 0, 0, 1].into(),
+            protocol: PROTOCOL_ICMP,
+            ecn: Ecn::NotCapable,
+            ttl: TTL_DEFAULT,
+            payload,
+        }
+    }
+
+    /// The error with one byte changed and its checksum made good.
+    fn with(at: usize, byte: u8) -> [u8; 36] {
+        let mut message = ERROR;
+        message[at] = byte;
+        let sum = checksum::sum(&message);
+        message[2..4].copy_from_slice(&(!sum).to_be_bytes());
+        message
+    }
+
+    fn unreachable(at: usize, byte: u8) -> Unreachable {
+        match parse(&with(at, byte), &ip(0..36)) {
+            Ok(Icmp::Unreachable(unreachable)) => unreachable,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_has_an_mtu_only_if_the_router_names_one() {
+        let quoted = Quoted {
+            source: SocketAddrV4::new([10, 0, 0, 1].into(), 80),
+            destination: SocketAddrV4::new([10, 0, 0, 2].into(), 81),
+            seq: Seq(7),
+        };
+        let expected = Unreachable { code: 4, next_hop_mtu: Some(1280), quoted: Some(quoted) };
+        assert_eq!(unreachable(8, 0x45), expected);
+        let old = unreachable(6, 0);
+        assert_eq!(old, Unreachable { next_hop_mtu: None, ..expected });
+        let port = unreachable(1, 3);
+        assert_eq!(port, Unreachable { code: 3, next_hop_mtu: None, ..expected });
+    }
+
+    #[test]
+    fn only_the_start_of_a_tcp_segment_is_quoted() {
+        // Version, header length (too short, too long), a later fragment, UDP.
+        for (at, byte) in [(8, 0x65), (8, 0x44), (8, 0x4f), (15, 1), (17, 17)] {
+            assert_eq!(unreachable(at, byte).quoted, None, "byte {at}");
+        }
+        // A first fragment is one.
+        assert!(unreachable(14, 0x20).quoted.is_some());
+    }
+
+    #[test]
+    fn other_messages_have_type_and_code() {
+        assert_eq!(parse(&with(0, 11), &ip(0..36)), Ok(Icmp::Other { kind: 11, code: 4 }));
+    }
+
+    #[test]
+    fn each_fault_has_its_cause() {
+        assert_eq!(parse(&ERROR, &ip(0..36)), Err(Cause::BadIcmpChecksum));
+        assert_eq!(parse(&ERROR, &ip(0..7)), Err(Cause::Truncated));
+        let group = Ipv4View { source: [224, 0, 0, 1].into(), ..ip(0..36) };
+        assert_eq!(parse(&ERROR, &group), Err(Cause::WrongAddress));
+    }
+}

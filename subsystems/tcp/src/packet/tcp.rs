@@ -1,0 +1,323 @@
+//! TCP headers (RFC 9293, 3.1).
+
+use core::fmt;
+use core::net::SocketAddrV4;
+use core::ops::{BitOr, BitOrAssign, Range};
+
+use zerocopy::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::ethernet::{self, ETHERNET_BYTES, EtherType, MacAddress};
+use super::ipv4::{self, Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, PROTOCOL_TCP};
+use super::options::{OPTIONS_BYTES_MAX, Options};
+use super::{Cause, checksum};
+use crate::datapath::PartialChecksum;
+use crate::seq::Seq;
+
+/// Length of a header without options.
+pub const TCP_BYTES: usize = 20;
+/// Most bytes that [`build_tcp`] writes.
+pub const HEADERS_BYTES_MAX: usize = ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES + OPTIONS_BYTES_MAX;
+/// What a wire completes of a frame whose headers [`build_tcp`] has written.
+pub const PARTIAL_CHECKSUM: PartialChecksum =
+    PartialChecksum { start: (ETHERNET_BYTES + IPV4_BYTES) as u16, offset: 16 };
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Wire {
+    source_port: U16,
+    destination_port: U16,
+    seq: U32,
+    ack: U32,
+    words: u8,
+    flags: u8,
+    window: U16,
+    checksum: U16,
+    urgent: U16,
+}
+
+const _: () = assert!(size_of::<Wire>() == TCP_BYTES);
+
+/// A set of control bits.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// None.
+    pub const NONE: Flags = Flags(0);
+    /// The sender has no more bytes.
+    pub const FIN: Flags = Flags(1);
+    /// Sequence numbers begin here.
+    pub const SYN: Flags = Flags(1 << 1);
+    /// The connection is gone.
+    pub const RST: Flags = Flags(1 << 2);
+    /// Bytes up to here are for the program at once.
+    pub const PSH: Flags = Flags(1 << 3);
+    /// The acknowledgement number is valid.
+    pub const ACK: Flags = Flags(1 << 4);
+    /// The urgent pointer is valid. It is neither read nor written.
+    pub const URG: Flags = Flags(1 << 5);
+    /// The receiver saw congestion (RFC 3168, 6.1).
+    pub const ECE: Flags = Flags(1 << 6);
+    /// The sender has slowed down (RFC 3168, 6.1).
+    pub const CWR: Flags = Flags(1 << 7);
+
+    /// Whether all of `flags` are set.
+    pub const fn contains(self, flags: Flags) -> bool {
+        self.0 & flags.0 == flags.0
+    }
+
+    /// Whether one of `flags` is set.
+    pub const fn intersects(self, flags: Flags) -> bool {
+        self.0 & flags.0 != 0
+    }
+
+    /// These and `flags`.
+    pub const fn with(self, flags: Flags) -> Flags {
+        Flags(self.0 | flags.0)
+    }
+
+    /// These but for `flags`.
+    pub const fn without(self, flags: Flags) -> Flags {
+        Flags(self.0 & !flags.0)
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Flags;
+
+    fn bitor(self, flags: Flags) -> Flags {
+        self.with(flags)
+    }
+}
+
+impl BitOrAssign for Flags {
+    fn bitor_assign(&mut self, flags: Flags) {
+        *self = self.with(flags);
+    }
+}
+
+impl fmt::Debug for Flags {
+    /// As tcpdump does: a letter for each, a dot for ACK.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = "FSRP.UEW".chars().enumerate().filter(|(bit, _)| self.0 >> bit & 1 != 0);
+        f.write_str("[")?;
+        for (_, letter) in set {
+            write!(f, "{letter}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// A segment that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TcpSegment {
+    /// The sender's port.
+    pub source_port: u16,
+    /// The receiver's port.
+    pub destination_port: u16,
+    /// Number of the first byte, or of the SYN.
+    pub seq: Seq,
+    /// The number that the sender expects next; `None` without [`Flags::ACK`].
+    pub ack: Option<Seq>,
+    /// Control bits.
+    pub flags: Flags,
+    /// The window as it stands in the header, not scaled.
+    pub window: u16,
+    /// Options.
+    pub options: Options,
+    /// Where in the frame the payload is.
+    pub payload: Range<usize>,
+}
+
+impl TcpSegment {
+    /// Sequence numbers that it takes: payload, SYN and FIN (RFC 9293, 3.4: SEG.LEN).
+    pub fn sequence_len(&self) -> u32 {
+        let flag = |flag| u32::from(self.flags.contains(flag));
+        self.payload.len() as u32 + flag(Flags::SYN) + flag(Flags::FIN)
+    }
+}
+
+/// Reads the segment in the payload of `ip`, which was read from `frame`. The checksum is verified unless `checksum_is_good`.
+/// Reserved bits and the urgent pointer are ignored.
+///
+/// # Errors
+/// [`Cause::WrongAddress`], [`Cause::Truncated`], [`Cause::BadTcpOffset`], [`Cause::BadTcpChecksum`].
+pub fn parse(frame: &[u8], ip: &Ipv4View, checksum_is_good: bool) -> Result<TcpSegment, Cause> {
+    ip.check_unicast()?;
+    let bytes = frame.get(ip.payload.clone()).ok_or(Cause::Truncated)?;
+    let (wire, _) = Wire::ref_from_prefix(bytes).map_err(|_| Cause::Truncated)?;
+    let header_bytes = usize::from(wire.words >> 4) * 4;
+    let options = bytes.get(TCP_BYTES..header_bytes).ok_or(Cause::BadTcpOffset)?;
+    if !checksum_is_good {
+        let len = bytes.len() as u32;
+        let pseudo = checksum::pseudo_sum(ip.source, ip.destination, PROTOCOL_TCP, len);
+        if checksum::add(pseudo, checksum::sum(bytes)) != checksum::GOOD {
+            return Err(Cause::BadTcpChecksum);
+        }
+    }
+    let flags = Flags(wire.flags);
+    Ok(TcpSegment {
+        source_port: wire.source_port.get(),
+        destination_port: wire.destination_port.get(),
+        seq: Seq(wire.seq.get()),
+        ack: flags.contains(Flags::ACK).then_some(Seq(wire.ack.get())),
+        flags,
+        window: wire.window.get(),
+        options: Options::parse(options, flags.contains(Flags::SYN)),
+        payload: ip.payload.start + header_bytes..ip.payload.end,
+    })
+}
+
+/// Headers to be written, from Ethernet's to TCP's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpHeader {
+    /// The sender's Ethernet address.
+    pub source_mac: MacAddress,
+    /// The next hop's Ethernet address.
+    pub destination_mac: MacAddress,
+    /// The sender.
+    pub source: SocketAddrV4,
+    /// The receiver.
+    pub destination: SocketAddrV4,
+    /// Congestion notification.
+    pub ecn: Ecn,
+    /// Hops that it may take.
+    pub ttl: u8,
+    /// Number of the first byte, or of the SYN.
+    pub seq: Seq,
+    /// The number that is expected next; [`Flags::ACK`] is set with it, and only with it.
+    pub ack: Option<Seq>,
+    /// Control bits.
+    pub flags: Flags,
+    /// The window as it stands in the header, already scaled.
+    pub window: u16,
+    /// Options. SYN decides which are written, and in what order: see [`Options::build`].
+    pub options: Options,
+}
+
+/// Writes the headers of a segment with so much payload, which may be more than the wire takes at once. Returns their length.
+/// IPv4's checksum is complete; TCP's field holds the pseudo header's sum, and [`PARTIAL_CHECKSUM`] says how to complete it.
+///
+/// # Panics
+/// `out` is shorter than the headers ([`HEADERS_BYTES_MAX`] is enough), or the datagram is longer than 65,535 bytes.
+pub fn build_tcp(out: &mut [u8], header: &TcpHeader, payload_bytes: u32) -> usize {
+    let (front, back) = out.split_at_mut(usize::from(PARTIAL_CHECKSUM.start));
+    let is_syn = header.flags.contains(Flags::SYN);
+    let header_bytes = TCP_BYTES + header.options.build(&mut back[TCP_BYTES..], is_syn);
+    let bytes = payload_bytes.saturating_add(header_bytes as u32);
+
+    ethernet::build(front, header.source_mac, header.destination_mac, EtherType::Ipv4);
+    let ip = Ipv4Header {
+        source: *header.source.ip(),
+        destination: *header.destination.ip(),
+        protocol: PROTOCOL_TCP,
+        ecn: header.ecn,
+        ttl: header.ttl,
+    };
+    ipv4::build(&mut front[ETHERNET_BYTES..], &ip, bytes);
+
+    let flags = match header.ack {
+        Some(_) => header.flags.with(Flags::ACK),
+        None => header.flags.without(Flags::ACK),
+    };
+    let wire = Wire {
+        source_port: header.source.port().into(),
+        destination_port: header.destination.port().into(),
+        seq: header.seq.0.into(),
+        ack: header.ack.unwrap_or_default().0.into(),
+        words: (header_bytes as u8 / 4) << 4,
+        flags: flags.0,
+        window: header.window.into(),
+        checksum: checksum::pseudo_sum(ip.source, ip.destination, PROTOCOL_TCP, bytes).into(),
+        urgent: 0.into(),
+    };
+    back[..TCP_BYTES].copy_from_slice(wire.as_bytes());
+    front.len() + header_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{self, Parsed, TTL_DEFAULT};
+    use core::net::Ipv4Addr;
+
+    const HEADER: TcpHeader = TcpHeader {
+        source_mac: [2, 0, 0, 0, 0, 1],
+        destination_mac: [2, 0, 0, 0, 0, 2],
+        source: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1),
+        destination: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 2),
+        ecn: Ecn::NotCapable,
+        ttl: TTL_DEFAULT,
+        seq: Seq(1),
+        ack: None,
+        flags: Flags::SYN,
+        window: 3,
+        options: Options {
+            mss: Some(1460),
+            scale: None,
+            sack_permitted: false,
+            timestamps: None,
+            sack: [(Seq(0), Seq(0)); 4],
+            sack_count: 0,
+            is_malformed: false,
+        },
+    };
+
+    /// A SYN with the checksum completed.
+    fn frame() -> [u8; 58] {
+        let mut frame = [0; 58];
+        assert_eq!(build_tcp(&mut frame, &HEADER, 0), 58);
+        let sum = checksum::sum(&frame[34..]);
+        frame[50..52].copy_from_slice(&(!sum).to_be_bytes());
+        frame
+    }
+
+    fn cause(change: impl FnOnce(&mut [u8; 58])) -> Option<Cause> {
+        let mut frame = frame();
+        change(&mut frame);
+        packet::parse(&frame, true).err()
+    }
+
+    #[test]
+    fn a_checksum_is_verified_unless_it_is_good() {
+        let mut frame = frame();
+        assert!(packet::parse(&frame, false).is_ok());
+        frame[57] ^= 1;
+        assert_eq!(packet::parse(&frame, false), Err(Cause::BadTcpChecksum));
+        assert!(packet::parse(&frame, true).is_ok());
+    }
+
+    #[test]
+    fn each_fault_has_its_cause() {
+        assert_eq!(cause(|_| {}), None);
+        assert_eq!(cause(|frame| frame[46] = 0x40), Some(Cause::BadTcpOffset));
+        assert_eq!(cause(|frame| frame[46] = 0x70), Some(Cause::BadTcpOffset));
+        assert_eq!(cause(|frame| frame[0] |= 1), Some(Cause::WrongAddress));
+        assert_eq!(cause(|frame| frame[6] |= 1), Some(Cause::WrongAddress));
+        let ip = ipv4::parse(&frame(), ETHERNET_BYTES).unwrap();
+        let short = Ipv4View { payload: 34..53, ..ip.clone() };
+        assert_eq!(parse(&frame(), &short, true), Err(Cause::Truncated));
+        assert_eq!(parse(&frame()[..50], &ip, true), Err(Cause::Truncated));
+        let group = Ipv4View { destination: Ipv4Addr::BROADCAST, ..ip };
+        assert_eq!(parse(&frame(), &group, true), Err(Cause::WrongAddress));
+    }
+
+    #[test]
+    fn the_longest_super_packet_is_read() {
+        let payload_bytes = u16::MAX as usize - IPV4_BYTES - TCP_BYTES - 4;
+        let mut frame = vec![0x5a; 58 + payload_bytes];
+        build_tcp(&mut frame, &HEADER, payload_bytes as u32);
+        let sum = checksum::sum(&frame[34..]);
+        frame[50..52].copy_from_slice(&(!sum).to_be_bytes());
+        let Ok(Parsed::Tcp { segment, .. }) = packet::parse(&frame, false) else {
+            panic!("no segment")
+        };
+        assert_eq!(segment.payload, 58..frame.len());
+    }
+
+    #[test]
+    fn flags_are_shown_as_letters() {
+        assert_eq!(format!("{:?}", Flags::SYN | Flags::ACK | Flags::CWR), "[S.W]");
+    }
+}

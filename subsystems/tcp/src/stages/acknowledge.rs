@@ -1,0 +1,184 @@
+//! The protocol stage for what a segment acknowledges (RFC 9293, 3.10.7.4; RFC 5681, 3.2; RFC 5961, 5).
+
+use wave_core::clock::Nanos;
+
+use super::receive::Dropped;
+use crate::flow::state::Protocol;
+use crate::seq::seq_of;
+use crate::summary::Summary;
+
+/// Duplicates that mean a loss.
+const DUPLICATES: u8 = 3;
+
+/// What an acknowledgement did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// Bytes of the host's ring that are free now.
+    pub bytes: u32,
+    /// Something is acknowledged that was not: the FIN, if no bytes.
+    pub is_new: bool,
+    /// The peer takes more than it did.
+    pub opens_window: bool,
+    /// A loss was noticed, and sending begins anew.
+    pub is_fast_retransmit: bool,
+    /// Time from sending to this acknowledgement, by its timestamp.
+    pub round_trip: Option<Nanos>,
+}
+
+/// Our clock for timestamps: milliseconds.
+pub fn milliseconds(now: Nanos) -> u32 {
+    (now.0 / 1_000_000) as u32
+}
+
+/// Takes the acknowledgement and the window of a segment that lies in our window, or is older.
+///
+/// # Errors
+/// It acknowledges what was never sent, or is too old to be honest.
+pub fn acknowledge(
+    flow: &mut Protocol,
+    summary: &Summary,
+    now: Nanos,
+) -> Result<Acknowledged, Dropped> {
+    let mut outcome = Acknowledged::default();
+    let ahead = summary.ack.since(seq_of(flow.send_base, flow.acknowledged));
+    if i64::from(ahead) > flow.outstanding() as i64 {
+        return Err(Dropped::UnsentAcknowledged);
+    }
+    if i64::from(ahead) < -i64::from(flow.window_max.max(u32::from(flow.mss))) {
+        return Err(Dropped::AncientAcknowledgement);
+    }
+    if ahead < 0 {
+        return Ok(outcome);
+    }
+    let window = u32::from(summary.window) << flow.send_scale;
+    let edge = flow.acknowledged + ahead as u64 + u64::from(window);
+    let is_repeated = ahead == 0
+        && flow.outstanding() > 0
+        && summary.bytes == 0
+        && !summary.fin
+        && edge == flow.edge;
+    let is_newer = summary.seq.since(flow.window_seq) > 0
+        || (summary.seq == flow.window_seq && summary.ack.since(flow.window_ack) >= 0);
+    if is_newer {
+        outcome.opens_window = edge > flow.edge;
+        flow.edge = edge;
+        flow.window_max = flow.window_max.max(window);
+        flow.window_seq = summary.seq;
+        flow.window_ack = summary.ack;
+    }
+    if ahead > 0 {
+        let before = flow.acknowledged_bytes();
+        flow.acknowledged += ahead as u64;
+        flow.next = flow.next.max(flow.acknowledged);
+        flow.duplicates = 0;
+        outcome.bytes = (flow.acknowledged_bytes() - before) as u32;
+        outcome.is_new = true;
+        let echo = summary.timestamps.filter(|_| flow.has_timestamps).map(|(_, echo)| echo);
+        outcome.round_trip = echo.and_then(|echo| {
+            let sent_at = echo.wrapping_sub(flow.timestamp_offset);
+            let took = milliseconds(now).wrapping_sub(sent_at);
+            // More than an hour is no round trip.
+            (took < 3_600_000).then(|| Nanos::from_millis(took.into()))
+        });
+    } else if is_repeated {
+        flow.duplicates = flow.duplicates.saturating_add(1);
+        if flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover {
+            outcome.is_fast_retransmit = true;
+            rewind(flow);
+        }
+    }
+    Ok(outcome)
+}
+
+/// Begins anew with what is not acknowledged: go-back-N (thesis 4.3.1.1, Reset). Until all that was sent so far is acknowledged,
+/// duplicates are answers to what was sent twice and mean nothing (RFC 6582).
+pub fn rewind(flow: &mut Protocol) {
+    flow.next = flow.acknowledged;
+    flow.recover = flow.highest;
+    flow.duplicates = 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    const NOW: Nanos = Nanos::from_millis(1_000);
+
+    /// A connection that has sent so many bytes.
+    fn flow(sent: u64) -> Protocol {
+        let mut flow = split(&established(), NOW).1;
+        (flow.written, flow.next, flow.highest) = (sent, sent, sent);
+        flow
+    }
+
+    fn ack(flow: &Protocol, position: u64) -> Summary {
+        Summary {
+            seq: seq_of(flow.receive_base, flow.received),
+            ack: seq_of(flow.send_base, position),
+            window: u16::MAX,
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn three_duplicates_are_a_loss_once_until_all_of_it_is_acknowledged() {
+        let mut flow = flow(10_000);
+        let mut losses = 0;
+        let mut hear = |flow: &mut Protocol, position, times| {
+            for _ in 0..times {
+                let bare = ack(flow, position);
+                losses += u32::from(acknowledge(flow, &bare, NOW).unwrap().is_fast_retransmit);
+            }
+            losses
+        };
+        // The first one moves the right edge.
+        assert_eq!(hear(&mut flow, 1_000, 3), 0);
+        assert_eq!(hear(&mut flow, 1_000, 1), 1);
+        assert_eq!((flow.next, flow.recover), (1_000, 10_000));
+        // Of what was sent twice, and of what is acknowledged in part.
+        assert_eq!(hear(&mut flow, 1_000, 9), 1);
+        assert_eq!(hear(&mut flow, 5_000, 9), 1);
+        flow.next = flow.highest;
+        assert_eq!(hear(&mut flow, 10_000, 1), 1);
+        (flow.written, flow.next, flow.highest) = (20_000, 20_000, 20_000);
+        assert_eq!(hear(&mut flow, 10_000, 9), 2);
+    }
+
+    #[test]
+    fn segments_with_data_or_another_window_are_no_duplicates() {
+        let mut flow = flow(10_000);
+        for bytes in [1, 1, 1, 1] {
+            let data = Summary { bytes, ..ack(&flow, 0) };
+            assert!(!acknowledge(&mut flow, &data, NOW).unwrap().is_fast_retransmit);
+        }
+        for window in [10, 20, 30, 40] {
+            let other = Summary { window, ..ack(&flow, 0) };
+            assert!(!acknowledge(&mut flow, &other, NOW).unwrap().is_fast_retransmit);
+        }
+    }
+
+    #[test]
+    fn an_older_segment_says_nothing_about_the_window() {
+        let mut flow = flow(1_000);
+        flow.received = 500;
+        let new = Summary { window: 5_000, ..ack(&flow, 1_000) };
+        acknowledge(&mut flow, &new, NOW).unwrap();
+        assert_eq!(flow.edge, 6_000);
+        let older = Summary { seq: new.seq.minus(100), window: 50_000, ..new };
+        acknowledge(&mut flow, &older, NOW).unwrap();
+        assert_eq!(flow.edge, 6_000);
+    }
+
+    #[test]
+    fn a_round_trip_is_measured_by_the_echo() {
+        let mut flow = flow(1_000);
+        (flow.has_timestamps, flow.timestamp_offset) = (true, u32::MAX);
+        let echo = milliseconds(NOW).wrapping_add(u32::MAX);
+        let bare = Summary { timestamps: Some((1, echo)), ..ack(&flow, 1_000) };
+        let later = NOW + Nanos::from_millis(30);
+        let outcome = acknowledge(&mut flow, &bare, later).unwrap();
+        assert_eq!(outcome.round_trip, Some(Nanos::from_millis(30)));
+    }
+}

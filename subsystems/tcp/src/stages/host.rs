@@ -1,0 +1,139 @@
+//! The protocol stage for what a host did to its streams (thesis 4.3.1.1, Figure 4.4: Win, Fin).
+
+use crate::context::Moved;
+use crate::flow::state::Protocol;
+
+/// What a request did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMoved {
+    /// There is more to send, or the FIN.
+    pub has_more: bool,
+    /// The window has grown by so much that the peer should hear of it.
+    pub opens_window: bool,
+    /// The host wrote behind its end, or beyond its ring, or read what never came.
+    pub is_wrong: bool,
+}
+
+/// Takes a request. Positions before those that are known are old news.
+pub fn moved(flow: &mut Protocol, moved: &Moved, send_ring_bytes: u32) -> HostMoved {
+    let mut outcome = HostMoved::default();
+    let is_behind_end = flow.is_finished && moved.written > flow.written;
+    let is_beyond_ring = moved.written > flow.acknowledged_bytes() + u64::from(send_ring_bytes);
+    if is_behind_end || is_beyond_ring || moved.read > flow.landed {
+        outcome.is_wrong = true;
+        return outcome;
+    }
+    if moved.written > flow.written {
+        flow.written = moved.written;
+        outcome.has_more = true;
+    }
+    // An older request that comes late does not take the end back.
+    if moved.is_finished && !flow.is_finished && moved.written == flow.written {
+        flow.is_finished = true;
+        outcome.has_more = true;
+    }
+    outcome.has_more |= moved.is_eager && !flow.is_eager;
+    flow.is_eager = moved.is_eager;
+    if moved.read > flow.read {
+        flow.read = moved.read;
+        outcome.opens_window = window_grows(flow);
+    }
+    outcome
+}
+
+/// Whether the peer should hear of a larger window: by a segment or half of the ring (RFC 9293, 3.8.6.2.2).
+fn window_grows(flow: &Protocol) -> bool {
+    let growth = (flow.read + u64::from(flow.ring_bytes)).saturating_sub(flow.promised);
+    let enough = (2 * u64::from(flow.mss)).min(u64::from(flow.ring_bytes) / 2);
+    growth >= enough && is_tight(flow)
+}
+
+/// The peer could stand still soon: less than half of the ring is open to it.
+fn is_tight(flow: &Protocol) -> bool {
+    flow.promised.saturating_sub(flow.received) < u64::from(flow.ring_bytes) / 2
+}
+
+/// The window to be told to the peer, as the field of a segment. What was promised is remembered.
+pub fn window(flow: &mut Protocol) -> u16 {
+    let unit = 1_u64 << flow.receive_scale;
+    let landed = flow.landed;
+    let limit = flow.read + u64::from(flow.ring_bytes);
+    // So that rounding up stays within the ring.
+    let room = limit.saturating_sub(unit - 1);
+    let enough = u64::from(flow.mss).min(u64::from(flow.ring_bytes) / 2);
+    let grows = room >= flow.promised.saturating_add(enough);
+    let wanted = if grows { room } else { flow.promised };
+    let open = wanted.saturating_sub(landed);
+    let rounded_up = open.div_ceil(unit);
+    // Not beyond the ring, be it that less than a unit is taken back (RFC 7323, 2.4).
+    let units = if landed + rounded_up * unit <= limit { rounded_up } else { open / unit };
+    let field = units.min(u64::from(u16::MAX));
+    flow.promised = flow.promised.max(landed + field * unit);
+    field as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use wave_core::clock::Nanos;
+
+    use super::*;
+    use crate::datapath::FlowId;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    fn flow() -> Protocol {
+        split(&established(), Nanos(0)).1
+    }
+
+    fn at(written: u64, read: u64, is_finished: bool) -> Moved {
+        let flow = FlowId { index: 0, generation: 0 };
+        Moved { flow, written, read, is_finished, is_eager: false }
+    }
+
+    #[test]
+    fn positions_never_go_back_and_an_end_is_not_taken_back() {
+        let mut flow = flow();
+        flow.landed = 500;
+        moved(&mut flow, &at(100, 300, true), 1 << 16);
+        let old = moved(&mut flow, &at(50, 200, false), 1 << 16);
+        assert_eq!(old, HostMoved::default());
+        assert_eq!((flow.written, flow.read, flow.is_finished), (100, 300, true));
+    }
+
+    #[test]
+    fn what_cannot_be_is_wrong_and_changes_nothing() {
+        let mut flow = flow();
+        moved(&mut flow, &at(100, 0, true), 1 << 16);
+        for wrong in [at(101, 0, true), at(100 + (1 << 16), 0, false), at(100, 1, true)] {
+            assert!(moved(&mut flow, &wrong, 1 << 16).is_wrong, "{wrong:?}");
+        }
+        assert_eq!((flow.written, flow.read), (100, 0));
+    }
+
+    #[test]
+    fn a_window_is_not_taken_back_and_grows_by_a_segment_at_least() {
+        let mut flow = flow();
+        flow.received = 1 << 16;
+        flow.landed = 1 << 16;
+        assert_eq!(window(&mut flow), 0);
+        flow.read = u64::from(flow.mss) - 1;
+        assert_eq!(window(&mut flow), 0, "no silly window");
+        flow.read += 1;
+        assert_eq!(window(&mut flow), flow.mss);
+        assert_eq!(flow.promised, (1 << 16) + u64::from(flow.mss));
+    }
+
+    #[test]
+    fn rounding_takes_less_than_a_unit_back_and_promises_no_more_than_the_ring_has() {
+        let mut flow = flow();
+        flow.receive_scale = 7;
+        for landed in 0..3_000 {
+            (flow.received, flow.landed) = (landed, landed);
+            let before = flow.promised;
+            let field = u64::from(window(&mut flow));
+            let edge = landed + (field << 7);
+            assert!(edge + 128 > before, "{edge} after {before}");
+            assert!(edge <= flow.read + u64::from(flow.ring_bytes));
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The five stages as functions on one packet or request (thesis 4.3). They have no clock and no queue, and allocate nothing:
+//! an executor calls them, in one thread or in several.
+//!
+//! | stage | function | state |
+//! | --- | --- | --- |
+//! | pre | [`pre::examine`] | [`Pre`](crate::flow::state::Pre), the table of connections |
+//! | protocol | [`receive`](receive::receive), [`moved`](host::moved), [`transmit`](transmit::transmit) | [`Protocol`](crate::flow::state::Protocol): the only one that must be atomic |
+//! | post | [`post::count`], [`post::head`] | [`Post`](crate::flow::state::Post): counts that commute |
+//! | DMA, context queue | [`Effect`](crate::datapath::Effect)s | none |
+
+pub mod acknowledge;
+pub mod host;
+pub mod post;
+pub mod pre;
+pub mod receive;
+pub mod transmit;

@@ -1,0 +1,66 @@
+//! The pre-processing stage for a frame that came in: valid, whose, and in short (thesis 4.3.1.3: Val, Id, Sum).
+
+use core::net::{SocketAddr, SocketAddrV4};
+use core::ops::Range;
+
+use crate::datapath::Tuple;
+use crate::packet::{Cause, Ecn, Flags, Parsed, parse};
+use crate::summary::Summary;
+
+/// Segments with one of these are the control plane's. What they carry beside is sent again.
+const CONTROL: Flags = Flags::SYN.with(Flags::RST);
+
+/// What a frame is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Examined {
+    /// A segment of data or acknowledgements.
+    Data {
+        /// Both ends, ours first.
+        tuple: Tuple,
+        /// What it says.
+        summary: Summary,
+        /// Its payload, in the frame.
+        payload: Range<usize>,
+    },
+    /// Anything else, and the ends of it that is a segment.
+    Control(Option<Tuple>),
+}
+
+/// Both ends of a segment that came in.
+pub fn ends(source: SocketAddrV4, destination: SocketAddrV4) -> Tuple {
+    Tuple { local: SocketAddr::V4(destination), remote: SocketAddr::V4(source) }
+}
+
+/// Looks at a frame.
+///
+/// # Errors
+/// It is malformed.
+pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> {
+    let Parsed::Tcp { ip, segment, .. } = parse(frame, checksum_is_good)? else {
+        return Ok(Examined::Control(None));
+    };
+    if segment.options.is_malformed {
+        return Err(Cause::BadTcpOptions);
+    }
+    let tuple = ends(
+        SocketAddrV4::new(ip.source, segment.source_port),
+        SocketAddrV4::new(ip.destination, segment.destination_port),
+    );
+    let flags = segment.flags;
+    // RFC 9293, 3.10.7.4: without ACK, a segment of an established connection is dropped; the control plane counts it.
+    let Some(ack) = segment.ack.filter(|_| !flags.intersects(CONTROL)) else {
+        return Ok(Examined::Control(Some(tuple)));
+    };
+    let summary = Summary {
+        seq: segment.seq,
+        ack,
+        window: segment.window,
+        bytes: segment.payload.len() as u32,
+        fin: flags.contains(Flags::FIN),
+        push: flags.contains(Flags::PSH),
+        timestamps: segment.options.timestamps,
+        is_marked: ip.ecn == Ecn::Congestion,
+        echoes_mark: flags.contains(Flags::ECE),
+    };
+    Ok(Examined::Data { tuple, summary, payload: segment.payload })
+}

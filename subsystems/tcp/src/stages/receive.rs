@@ -1,0 +1,315 @@
+//! The protocol stage for a segment that came in: order, window, reassembly (RFC 9293, 3.10.7.4; thesis 4.3.1.3).
+//!
+//! One interval out of order is kept, and lies in the host's ring already. What fits neither in order nor to that interval is
+//! dropped, and acknowledged with what is expected.
+
+use wave_core::clock::Nanos;
+
+use super::acknowledge::{self, Acknowledged};
+use crate::flow::state::{Interval, Protocol};
+use crate::seq::seq_of;
+use crate::summary::Summary;
+
+/// Longest time that an acknowledgement waits for data to go with it (RFC 9293, MUST-58 and 59).
+pub const ACKNOWLEDGE_AFTER: Nanos = Nanos::from_millis(40);
+/// A timestamp older than this says nothing (RFC 7323, 5.5).
+const STALE: Nanos = Nanos::from_millis(24 * 24 * 3_600 * 1_000);
+
+/// Part of a segment's payload that belongs in the host's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Position of its first byte.
+    pub position: u64,
+    /// Bytes of the payload before it that are not wanted.
+    pub skip: u32,
+    /// How many bytes.
+    pub bytes: u32,
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// What is to be copied.
+    pub placed: Option<Placed>,
+    /// What its acknowledgement did.
+    pub acknowledged: Acknowledged,
+    /// An acknowledgement goes out once the copy is done, at once or after a while.
+    pub acknowledge: Option<When>,
+    /// Bytes or the end came in order: the host is to be told, once the copy is done.
+    pub has_news: bool,
+    /// Why it was dropped, if it was.
+    pub dropped: Option<Dropped>,
+}
+
+/// When an acknowledgement goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum When {
+    /// With data, or after [`ACKNOWLEDGE_AFTER`].
+    Later,
+    /// Now.
+    Now,
+}
+
+/// Why a segment was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// Its timestamp is older than one that came before (RFC 7323, 5).
+    OldTimestamp,
+    /// It has none, though both sides agreed on them (RFC 7323, 3.2).
+    NoTimestamp,
+    /// All of it came before.
+    Duplicate,
+    /// It lies outside the window.
+    OutsideWindow,
+    /// It acknowledges what was never sent (RFC 9293, 3.10.7.4; RFC 5961, 5).
+    UnsentAcknowledged,
+    /// Its acknowledgement is older than any window (RFC 5961, 5).
+    AncientAcknowledgement,
+    /// It would begin a second interval out of order.
+    SecondInterval,
+}
+
+/// Takes a segment.
+pub fn receive(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
+    let mut outcome = Received::default();
+    if let Some(dropped) = check_timestamp(flow, summary, now) {
+        outcome.dropped = Some(dropped);
+        if dropped == Dropped::OldTimestamp {
+            outcome.acknowledge = Some(When::Now);
+        }
+        return outcome;
+    }
+    let expected = flow.received + u64::from(flow.has_fin());
+    let at_expected = seq_of(flow.receive_base, expected);
+    let length = u64::from(summary.bytes) + u64::from(summary.fin);
+    // Relative to what is expected; RFC 9293's test, but that acknowledgements of segments that are not wanted are looked at, so
+    // that two sides whose windows are both closed go on.
+    let start = i64::from(summary.seq.since(at_expected));
+    let end = start + length as i64;
+    let window = flow.promised.saturating_sub(expected) as i64;
+    let is_old = if length == 0 { start < 0 } else { end <= 0 };
+    let is_beyond = start > window || (start == window && length > 0 && window > 0);
+    if is_old || is_beyond {
+        outcome.dropped = Some(if is_old { Dropped::Duplicate } else { Dropped::OutsideWindow });
+        outcome.acknowledge = Some(When::Now);
+        if is_beyond {
+            return outcome;
+        }
+    }
+    flow.heard = now;
+    update_timestamp(flow, summary, now);
+    match acknowledge::acknowledge(flow, summary, now) {
+        Ok(acknowledged) => outcome.acknowledged = acknowledged,
+        Err(dropped) => {
+            outcome.dropped = Some(dropped);
+            outcome.acknowledge = Some(When::Now);
+            return outcome;
+        }
+    }
+    if !is_old && length > 0 {
+        place(flow, summary, expected, start, &mut outcome);
+    }
+    outcome
+}
+
+/// PAWS (RFC 7323, section 5).
+fn check_timestamp(flow: &Protocol, summary: &Summary, now: Nanos) -> Option<Dropped> {
+    if !flow.has_timestamps {
+        return None;
+    }
+    match summary.timestamps {
+        None => Some(Dropped::NoTimestamp),
+        Some((value, _)) => {
+            let is_older = (value.wrapping_sub(flow.recent) as i32) < 0;
+            (is_older && now.since(flow.recent_at) < STALE).then_some(Dropped::OldTimestamp)
+        }
+    }
+}
+
+/// RFC 7323, 4.3: the echo is that of the segment that moved the left edge.
+fn update_timestamp(flow: &mut Protocol, summary: &Summary, now: Nanos) {
+    let Some((value, _)) = summary.timestamps.filter(|_| flow.has_timestamps) else { return };
+    if summary.seq.since(flow.told) <= 0 && value.wrapping_sub(flow.recent) as i32 >= 0 {
+        flow.recent = value;
+        flow.recent_at = now;
+    }
+}
+
+fn place(
+    flow: &mut Protocol,
+    summary: &Summary,
+    expected: u64,
+    start: i64,
+    outcome: &mut Received,
+) {
+    // What the host's ring has room for, and nothing behind the stream's end. The window may name a few bytes more than the ring
+    // has, because of its scale.
+    let limit = flow.promised.min(flow.read + u64::from(flow.ring_bytes));
+    let limit = flow.fin.map_or(limit, |fin| limit.min(fin));
+    let skip = start.min(0).unsigned_abs() as u32;
+    let from = expected.saturating_add_signed(start.max(0));
+    let behind = expected.saturating_add_signed(start + i64::from(summary.bytes));
+    let to = behind.min(limit).max(from);
+    let bytes = (to - from) as u32;
+    // The end is believed only where all that precedes it in this segment was taken.
+    let ends_at = (summary.fin && behind <= limit).then_some(behind);
+    if start <= 0 {
+        if bytes > 0 {
+            outcome.placed = Some(Placed { position: from, skip, bytes });
+        }
+        flow.fin = flow.fin.or(ends_at);
+        let had_gap = !flow.interval.is_empty();
+        flow.received = to.max(flow.received);
+        if had_gap && flow.interval.start <= flow.received {
+            flow.received = flow.received.max(flow.interval.end);
+            flow.interval = Interval::default();
+        }
+        outcome.has_news = bytes > 0 || flow.has_fin();
+        flow.untold_bytes = flow.untold_bytes.saturating_add(bytes);
+        let is_cut = to < behind;
+        let at_once =
+            had_gap || is_cut || flow.has_fin() || flow.untold_bytes >= 2 * u32::from(flow.mss);
+        outcome.acknowledge = Some(if at_once { When::Now } else { When::Later });
+        return;
+    }
+    // RFC 5681, 4.2: what is out of order is acknowledged at once.
+    outcome.acknowledge = Some(When::Now);
+    let Interval { start: low, end: high } = flow.interval;
+    let fits = flow.interval.is_empty() || (from <= high && to >= low);
+    if bytes > 0 && fits {
+        let joined = if flow.interval.is_empty() {
+            Interval { start: from, end: to }
+        } else {
+            Interval { start: low.min(from), end: high.max(to) }
+        };
+        flow.interval = joined;
+        outcome.placed = Some(Placed { position: from, skip: 0, bytes });
+    } else if bytes > 0 {
+        outcome.dropped = Some(Dropped::SecondInterval);
+    }
+    if fits || bytes == 0 {
+        flow.fin = flow.fin.or(ends_at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    const NOW: Nanos = Nanos::from_millis(1_000);
+
+    /// A connection that has just begun, with windows of 64 KiB.
+    fn flow() -> Protocol {
+        split(&established(), NOW).1
+    }
+
+    fn segment(flow: &Protocol, position: u64, bytes: u32, fin: bool) -> Summary {
+        Summary {
+            seq: seq_of(flow.receive_base, position),
+            ack: seq_of(flow.send_base, flow.acknowledged),
+            window: u16::MAX,
+            bytes,
+            fin,
+            ..Summary::default()
+        }
+    }
+
+    #[test]
+    fn an_end_that_comes_before_what_precedes_it_is_remembered() {
+        let mut flow = flow();
+        let last = segment(&flow, 100, 50, true);
+        let early = receive(&mut flow, &last, NOW);
+        assert_eq!(early.placed, Some(Placed { position: 100, skip: 0, bytes: 50 }));
+        assert!(!flow.has_fin() && !early.has_news);
+        let first = segment(&flow, 0, 100, false);
+        let rest = receive(&mut flow, &first, NOW);
+        assert!(flow.has_fin() && rest.has_news);
+        assert_eq!((flow.received, flow.interval), (150, Interval::default()));
+        assert_eq!(rest.acknowledge, Some(When::Now));
+    }
+
+    #[test]
+    fn an_end_alone_out_of_order_is_remembered_too() {
+        let mut flow = flow();
+        let end = segment(&flow, 100, 0, true);
+        receive(&mut flow, &end, NOW);
+        let first = segment(&flow, 0, 100, false);
+        receive(&mut flow, &first, NOW);
+        assert!(flow.has_fin());
+    }
+
+    #[test]
+    fn bytes_behind_the_end_or_the_window_are_cut() {
+        let mut flow = flow();
+        let end = segment(&flow, 100, 0, true);
+        receive(&mut flow, &end, NOW);
+        let long = segment(&flow, 0, 200, false);
+        let taken = receive(&mut flow, &long, NOW);
+        assert_eq!(taken.placed, Some(Placed { position: 0, skip: 0, bytes: 100 }));
+        let mut flow = self::flow();
+        let huge = segment(&flow, 65_000, 2_000, true);
+        let taken = receive(&mut flow, &huge, NOW);
+        assert_eq!(taken.placed.map(|placed| placed.bytes), Some((1 << 16) - 65_000));
+        assert_eq!(flow.fin, None, "an end is believed only with all that precedes it");
+    }
+
+    #[test]
+    fn one_interval_is_kept_and_grows_and_a_second_one_is_dropped() {
+        let mut flow = flow();
+        for (position, bytes, is_taken) in
+            [(1_000, 100, true), (3_000, 100, false), (1_100, 50, true), (900, 100, true)]
+        {
+            let segment = segment(&flow, position, bytes, false);
+            let taken = receive(&mut flow, &segment, NOW);
+            assert_eq!(taken.placed.is_some(), is_taken, "{position}");
+            assert_eq!(taken.acknowledge, Some(When::Now));
+        }
+        assert_eq!(flow.interval, Interval { start: 900, end: 1_150 });
+        assert_eq!(flow.received, 0);
+    }
+
+    #[test]
+    fn what_came_before_is_skipped_and_acknowledged_at_once() {
+        let mut flow = flow();
+        let first = segment(&flow, 0, 100, false);
+        assert_eq!(receive(&mut flow, &first, NOW).acknowledge, Some(When::Later));
+        let again = receive(&mut flow, &first, NOW);
+        assert_eq!((again.dropped, again.acknowledge), (Some(Dropped::Duplicate), Some(When::Now)));
+        let overlap = segment(&flow, 50, 100, false);
+        let taken = receive(&mut flow, &overlap, NOW);
+        assert_eq!(taken.placed, Some(Placed { position: 100, skip: 50, bytes: 50 }));
+    }
+
+    #[test]
+    fn an_older_timestamp_is_answered_and_nothing_of_it_taken() {
+        let mut flow = flow();
+        flow.has_timestamps = true;
+        flow.recent = 1_000;
+        let stamped = |flow: &Protocol, value| Summary {
+            timestamps: Some((value, 0)),
+            ..segment(flow, 0, 100, false)
+        };
+        let old = stamped(&flow, 999);
+        let outcome = receive(&mut flow, &old, NOW);
+        assert_eq!(outcome.dropped, Some(Dropped::OldTimestamp));
+        assert_eq!((outcome.placed, outcome.acknowledge), (None, Some(When::Now)));
+        // After 24 days the peer's clock may have wrapped.
+        let later = NOW + STALE;
+        assert!(receive(&mut flow, &old, later).placed.is_some());
+    }
+
+    #[test]
+    fn acknowledgements_of_what_was_never_sent_or_is_ancient_are_challenged() {
+        let mut flow = flow();
+        let bare = segment(&flow, 0, 100, false);
+        let unsent = Summary { ack: bare.ack.plus(1), ..bare };
+        let outcome = receive(&mut flow, &unsent, NOW);
+        assert_eq!(outcome.dropped, Some(Dropped::UnsentAcknowledged));
+        assert_eq!(outcome.placed, None);
+        let ancient = Summary { ack: bare.ack.minus(1 << 20), ..bare };
+        let outcome = receive(&mut flow, &ancient, NOW);
+        assert_eq!(outcome.dropped, Some(Dropped::AncientAcknowledgement));
+    }
+}

@@ -1,0 +1,83 @@
+//! The protocol stage for a segment that goes out (thesis 4.3.1.2, Figure 4.5: Seq).
+
+use crate::flow::state::Protocol;
+use crate::seq::{Seq, seq_of};
+
+/// What the next segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Sequence number of its first byte.
+    pub seq: Seq,
+    /// Position of its first byte.
+    pub position: u64,
+    /// Bytes of payload; more than one segment's worth if the wire cuts them.
+    pub bytes: u32,
+    /// The stream ends behind it.
+    pub fin: bool,
+    /// Nothing is left to be sent behind it.
+    pub push: bool,
+    /// It was sent before.
+    pub is_again: bool,
+}
+
+/// What goes out next, of at most `bytes_max` bytes; `None` if nothing may.
+pub fn transmit(flow: &mut Protocol, bytes_max: u32) -> Option<Sent> {
+    if flow.is_frozen || flow.next >= flow.end() {
+        return None;
+    }
+    let allowed = (flow.acknowledged + u64::from(flow.window_bytes)).min(flow.edge);
+    let open = allowed.saturating_sub(flow.next);
+    let left = flow.written.saturating_sub(flow.next);
+    let mss = u64::from(flow.mss);
+    let mut bytes = left.min(open).min(bytes_max.into());
+    if bytes > mss && bytes < left {
+        // Whole segments, as long as more follows.
+        bytes -= bytes % mss;
+    }
+    let reaches_end = bytes == left;
+    let fin = flow.is_finished && reaches_end && open >= bytes + u64::from(bytes == 0);
+    if bytes == 0 && !fin {
+        return None;
+    }
+    if !fin && bytes < mss && !may_be_small(flow, bytes, reaches_end) {
+        return None;
+    }
+    let position = flow.next;
+    let seq = seq_of(flow.send_base, position);
+    let is_again = position < flow.highest;
+    flow.next = position + bytes + u64::from(fin);
+    flow.highest = flow.highest.max(flow.next);
+    Some(Sent { seq, position, bytes: bytes as u32, fin, push: reaches_end, is_again })
+}
+
+/// Nagle's algorithm, and the sender's part against silly windows (RFC 9293, 3.7.4 and 3.8.6.2.1).
+fn may_be_small(flow: &Protocol, bytes: u64, reaches_end: bool) -> bool {
+    let is_first = flow.next == flow.acknowledged;
+    let is_again = flow.next < flow.highest;
+    let is_tiny_window = flow.window_bytes < u32::from(flow.mss);
+    let may_go = if reaches_end { flow.is_eager || is_first } else { is_first && is_tiny_window };
+    is_again || may_go || 2 * bytes >= u64::from(flow.window_max.max(1))
+}
+
+/// Whether the peer's window holds everything back, so that it must be asked whether that is still so: it is closed, or too small for
+/// what is left while nothing is on its way whose acknowledgement would open it.
+pub fn is_blocked(flow: &Protocol) -> bool {
+    let is_closed = flow.edge <= flow.acknowledged;
+    let open = flow.edge.saturating_sub(flow.next);
+    let is_small = open < (flow.end().saturating_sub(flow.next)).min(flow.mss.into());
+    flow.acknowledged < flow.end() && (is_closed || (flow.outstanding() == 0 && is_small))
+}
+
+/// One byte, or the FIN, whatever the window says (RFC 9293, 3.8.6.1).
+pub fn probe(flow: &mut Protocol) -> Option<Sent> {
+    if flow.is_frozen || flow.acknowledged >= flow.end() {
+        return None;
+    }
+    let position = flow.acknowledged;
+    let fin = position >= flow.written;
+    let is_again = position < flow.highest;
+    flow.highest = flow.highest.max(position + 1);
+    flow.next = flow.next.max(position + 1);
+    let seq = seq_of(flow.send_base, position);
+    Some(Sent { seq, position, bytes: u32::from(!fin), fin, push: true, is_again })
+}

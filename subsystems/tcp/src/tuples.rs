@@ -1,0 +1,213 @@
+//! Values by both ends of a connection, in memory that is allocated once.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+use siphasher::sip::SipHasher13;
+
+use crate::datapath::{FlowId, NoRoom, Tuple};
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Slot<T> {
+    generation: u32,
+    entry: Option<(Tuple, T)>,
+}
+
+/// A table of bounded size. Each entry has an index and a generation, as a [`FlowId`].
+#[derive(Clone, Debug)]
+pub struct Tuples<T> {
+    slots: Vec<Slot<T>>,
+    /// Free indices; the one that was free longest is taken, so that an old name stays wrong for long.
+    free: VecDeque<u32>,
+    /// Indices by a keyed hash of both ends, open addressing with linear steps. Twice as many as slots, or more.
+    places: Vec<u32>,
+    key: (u64, u64),
+}
+
+impl<T: Copy> Tuples<T> {
+    /// For so many entries. The key keeps peers from choosing ends that collide.
+    pub fn new(entries: u32, key: (u64, u64)) -> Tuples<T> {
+        let places = (2 * entries.max(1)).next_power_of_two() as usize;
+        Tuples {
+            slots: alloc::vec![Slot { generation: 0, entry: None }; entries as usize],
+            free: (0..entries).collect(),
+            places: alloc::vec![NONE; places],
+            key,
+        }
+    }
+
+    fn home(&self, tuple: &Tuple) -> usize {
+        let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
+        tuple.hash(&mut hasher);
+        hasher.finish() as usize & (self.places.len() - 1)
+    }
+
+    fn place(&self, tuple: &Tuple) -> Option<usize> {
+        let mut at = self.home(tuple);
+        loop {
+            match self.places[at] {
+                NONE => return None,
+                index if self.tuple_of(index) == Some(tuple) => return Some(at),
+                _ => at = (at + 1) & (self.places.len() - 1),
+            }
+        }
+    }
+
+    fn tuple_of(&self, index: u32) -> Option<&Tuple> {
+        self.slots[index as usize].entry.as_ref().map(|(tuple, _)| tuple)
+    }
+
+    /// The ends of the entry of this name.
+    pub fn tuple(&self, id: FlowId) -> Option<&Tuple> {
+        self.get(id)?;
+        self.tuple_of(id.index)
+    }
+
+    /// The entry at an index, whatever its generation.
+    pub fn of(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.entry.as_ref().map(|(_, value)| value)
+    }
+
+    /// The entry at an index, whatever its generation.
+    pub fn of_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slots.get_mut(index as usize)?.entry.as_mut().map(|(_, value)| value)
+    }
+
+    /// The entry of this name.
+    pub fn get(&self, id: FlowId) -> Option<&T> {
+        let slot = self.slots.get(id.index as usize)?;
+        slot.entry.as_ref().filter(|_| slot.generation == id.generation).map(|(_, value)| value)
+    }
+
+    /// The entry of this name.
+    pub fn get_mut(&mut self, id: FlowId) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        slot.entry.as_mut().filter(|_| slot.generation == id.generation).map(|(_, value)| value)
+    }
+
+    /// The name of what is, or was last, at an index.
+    pub fn name(&self, index: u32) -> FlowId {
+        FlowId { index, generation: self.slots[index as usize].generation }
+    }
+
+    /// The entry with these ends.
+    pub fn find(&self, tuple: &Tuple) -> Option<FlowId> {
+        self.place(tuple).map(|at| self.name(self.places[at]))
+    }
+
+    /// All entries, with their ends.
+    pub fn iter(&self) -> impl Iterator<Item = (FlowId, &Tuple, &T)> {
+        self.slots.iter().zip(0..).filter_map(|(slot, index)| {
+            let (tuple, value) = slot.entry.as_ref()?;
+            Some((FlowId { index, generation: slot.generation }, tuple, value))
+        })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many there may be.
+    pub fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Takes an entry.
+    ///
+    /// # Errors
+    /// There is no room, or one with these ends is there.
+    pub fn insert(&mut self, tuple: Tuple, value: T) -> Result<FlowId, NoRoom> {
+        if self.place(&tuple).is_some() {
+            return Err(NoRoom);
+        }
+        let index = self.free.pop_front().ok_or(NoRoom)?;
+        let mut at = self.home(&tuple);
+        while self.places[at] != NONE {
+            at = (at + 1) & (self.places.len() - 1);
+        }
+        self.places[at] = index;
+        let slot = &mut self.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.entry = Some((tuple, value));
+        Ok(self.name(index))
+    }
+
+    /// Takes an entry out.
+    pub fn remove(&mut self, id: FlowId) -> Option<T> {
+        self.get(id)?;
+        let tuple = *self.tuple_of(id.index)?;
+        let mask = self.places.len() - 1;
+        let mut gap = self.place(&tuple)?;
+        let mut at = gap;
+        // What was pushed on by this one moves back, so that a search never stops early.
+        loop {
+            at = (at + 1) & mask;
+            let index = self.places[at];
+            if index == NONE {
+                break;
+            }
+            let home = self.tuple_of(index).map_or(at, |tuple| self.home(tuple));
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
+                self.places[gap] = index;
+                gap = at;
+            }
+        }
+        self.places[gap] = NONE;
+        self.free.push_back(id.index);
+        self.slots[id.index as usize].entry.take().map(|(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::net::SocketAddr;
+    use std::vec::Vec;
+
+    use rand::{Rng, SeedableRng};
+    use rand_pcg::Pcg32;
+
+    use super::*;
+
+    fn tuple(port: u16) -> Tuple {
+        let end = |last, port| SocketAddr::from(([10, 0, 0, last], port));
+        Tuple { local: end(2, 80), remote: end(1, port) }
+    }
+
+    #[test]
+    fn it_does_as_a_map_does() {
+        let mut rng = Pcg32::seed_from_u64(3);
+        let mut table = Tuples::new(64, (1, 2));
+        let mut map: HashMap<Tuple, (FlowId, u32)> = HashMap::new();
+        let mut gone: Vec<FlowId> = Vec::new();
+        for round in 0..20_000 {
+            let ends = tuple(rng.random_range(0..100));
+            if rng.random_bool(0.5) {
+                let fits = !map.contains_key(&ends) && map.len() < 64;
+                let inserted = table.insert(ends, round);
+                assert_eq!(inserted.is_ok(), fits);
+                if let Ok(id) = inserted {
+                    map.insert(ends, (id, round));
+                }
+            } else if let Some((id, value)) = map.remove(&ends) {
+                assert_eq!(table.remove(id), Some(value));
+                gone.push(id);
+            }
+            let probe = tuple(rng.random_range(0..100));
+            let found = table.find(&probe);
+            assert_eq!(found, map.get(&probe).map(|(id, _)| *id));
+            assert_eq!(found.and_then(|id| table.get(id)), map.get(&probe).map(|(_, value)| value));
+            assert_eq!(table.len(), map.len());
+        }
+        assert!(gone.iter().all(|id| table.get(*id).is_none()), "an old name finds nothing");
+    }
+}

@@ -1,0 +1,410 @@
+//! Frames that etherparse writes are read, and frames that are written are read by etherparse, with equal fields.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use etherparse::{
+    ArpHardwareId, ArpOperation as TheirOperation, EtherType as TheirEtherType, Icmpv4Type,
+    NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TcpOptionsIterator, TransportSlice,
+};
+use proptest::prelude::*;
+use wave_tcp::packet::icmp::ECHO_HEADERS_BYTES;
+use wave_tcp::packet::{
+    ArpOperation, ArpPacket, Cause, Ecn, EthernetView, Flags, Icmp, OPTIONS_BYTES_MAX, Options,
+    PARTIAL_CHECKSUM, Parsed, TcpHeader, build_arp, build_echo_reply, build_tcp, checksum, parse,
+};
+use wave_tcp::seq::Seq;
+
+fn mac() -> impl Strategy<Value = [u8; 6]> {
+    any::<[u8; 6]>().prop_map(|mut mac| {
+        mac[0] &= !1;
+        mac
+    })
+}
+
+fn host() -> impl Strategy<Value = Ipv4Addr> {
+    (1_u8..=223, any::<[u8; 3]>())
+        .prop_filter("not loopback", |(first, _)| *first != 127)
+        .prop_map(|(first, [a, b, c])| Ipv4Addr::new(first, a, b, c))
+}
+
+fn socket() -> impl Strategy<Value = SocketAddrV4> {
+    (host(), any::<u16>()).prop_map(|(host, port)| SocketAddrV4::new(host, port))
+}
+
+fn ecn() -> impl Strategy<Value = Ecn> {
+    prop::sample::select(vec![Ecn::NotCapable, Ecn::Capable1, Ecn::Capable0, Ecn::Congestion])
+}
+
+prop_compose! {
+    fn block()(first: u32, bytes in 1_u32..1 << 31) -> (Seq, Seq) {
+        (Seq(first), Seq(first).plus(bytes))
+    }
+}
+
+prop_compose! {
+    /// Options of a SYN segment or of another, as they are read back.
+    fn options(is_syn: bool)(
+        mss in prop::option::of(1_u16..),
+        scale in prop::option::of(0_u8..=14),
+        sack_permitted: bool,
+        timestamps: Option<(u32, u32)>,
+        blocks in prop::collection::vec(block(), 0..=4),
+    ) -> Options {
+        if is_syn {
+            return Options { mss, scale, sack_permitted, timestamps, ..Options::default() };
+        }
+        let mut options = Options { timestamps, ..Options::default() };
+        let room = if timestamps.is_some() { 3 } else { 4 };
+        blocks.into_iter().take(room).for_each(|block| options.push_sack(block));
+        options
+    }
+}
+
+prop_compose! {
+    fn ends()(macs in (mac(), mac()), sockets in (socket(), socket()), ecn in ecn(), ttl: u8) -> TcpHeader {
+        TcpHeader {
+            source_mac: macs.0,
+            destination_mac: macs.1,
+            source: sockets.0,
+            destination: sockets.1,
+            ecn,
+            ttl,
+            seq: Seq(0),
+            ack: None,
+            flags: Flags::NONE,
+            window: 0,
+            options: Options::default(),
+        }
+    }
+}
+
+prop_compose! {
+    fn header()(
+        ends in ends(),
+        seq: u32,
+        ack: Option<u32>,
+        flags: u8,
+        window: u16,
+        syn in options(true),
+        other in options(false),
+    ) -> TcpHeader {
+        // The urgent pointer is not written, and ACK follows from the number.
+        let flags = Flags(flags).without(Flags::URG | Flags::ACK);
+        let options = if flags.contains(Flags::SYN) { syn } else { other };
+        let flags = if ack.is_some() { flags | Flags::ACK } else { flags };
+        TcpHeader { seq: Seq(seq), ack: ack.map(Seq), flags, window, options, ..ends }
+    }
+}
+
+/// The frame of a segment, with its checksum as a wire completes it.
+fn frame(header: &TcpHeader, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 94];
+    let len = build_tcp(&mut frame, header, payload.len() as u32);
+    frame.truncate(len);
+    frame.extend_from_slice(payload);
+    let start = usize::from(PARTIAL_CHECKSUM.start);
+    let at = start + usize::from(PARTIAL_CHECKSUM.offset);
+    let sum = checksum::sum(&frame[start..]);
+    frame[at..at + 2].copy_from_slice(&(!sum).to_be_bytes());
+    frame
+}
+
+fn their_options(options: &Options, is_syn: bool) -> Vec<TcpOptionElement> {
+    use TcpOptionElement::*;
+    let timestamp = options.timestamps.map(|(value, echo)| Timestamp(value, echo));
+    let mut list = Vec::new();
+    if is_syn {
+        list.extend(options.mss.map(MaximumSegmentSize));
+        list.extend(options.sack_permitted.then_some(SelectiveAcknowledgementPermitted));
+        list.extend(timestamp);
+        list.extend(options.scale.map(WindowScale));
+    } else {
+        list.extend(timestamp);
+        let pairs: Vec<_> = options.sack_blocks().iter().map(|(a, b)| (a.0, b.0)).collect();
+        if let [first, rest @ ..] = &pairs[..] {
+            let mut more = [None; 3];
+            rest.iter().enumerate().for_each(|(index, pair)| more[index] = Some(*pair));
+            list.push(SelectiveAcknowledgement(*first, more));
+        }
+    }
+    list
+}
+
+fn expect_segment(frame: &[u8], header: &TcpHeader, payload: &[u8]) -> Result<(), TestCaseError> {
+    let Ok(Parsed::Tcp { ethernet, ip, segment }) = parse(frame, false) else {
+        return Err(TestCaseError::fail(format!("{:?}", parse(frame, false))));
+    };
+    prop_assert_eq!(
+        (ethernet.source, ethernet.destination),
+        (header.source_mac, header.destination_mac)
+    );
+    prop_assert_eq!(ip.source, *header.source.ip());
+    prop_assert_eq!(ip.destination, *header.destination.ip());
+    prop_assert_eq!((ip.ecn, ip.ttl), (header.ecn, header.ttl));
+    prop_assert_eq!(segment.source_port, header.source.port());
+    prop_assert_eq!(segment.destination_port, header.destination.port());
+    prop_assert_eq!((segment.seq, segment.ack), (header.seq, header.ack));
+    prop_assert_eq!((segment.flags, segment.window), (header.flags, header.window));
+    prop_assert_eq!(segment.options, header.options);
+    prop_assert_eq!(&frame[segment.payload.clone()], payload);
+    let flag = |flag| u32::from(header.flags.contains(flag));
+    prop_assert_eq!(
+        segment.sequence_len(),
+        payload.len() as u32 + flag(Flags::SYN) + flag(Flags::FIN)
+    );
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn a_built_segment_is_read_by_etherparse_and_back(
+        header in header(),
+        payload in prop::collection::vec(any::<u8>(), 0..300),
+        padding in 0_usize..20,
+    ) {
+        let mut frame = frame(&header, &payload);
+        frame.resize(frame.len() + padding, 0xa5);
+        expect_segment(&frame, &header, &payload)?;
+
+        let packet = SlicedPacket::from_ethernet(&frame).unwrap();
+        let Some(NetSlice::Ipv4(ip)) = packet.net else { panic!("no IPv4") };
+        let ip = ip.header();
+        prop_assert_eq!(ip.header_checksum(), ip.to_header().calc_header_checksum());
+        prop_assert_eq!((ip.dont_fragment(), ip.ttl()), (true, header.ttl));
+        prop_assert_eq!((ip.source_addr(), ip.destination_addr()), (*header.source.ip(), *header.destination.ip()));
+        prop_assert_eq!(ip.ecn().value(), header.ecn as u8);
+        let Some(TransportSlice::Tcp(tcp)) = packet.transport else { panic!("no TCP") };
+        prop_assert_eq!(tcp.payload(), &payload[..]);
+        prop_assert_eq!(tcp.calc_checksum_ipv4(ip.source(), ip.destination()).unwrap(), tcp.checksum());
+        prop_assert_eq!(tcp.source_port(), header.source.port());
+        prop_assert_eq!(tcp.destination_port(), header.destination.port());
+        prop_assert_eq!(tcp.sequence_number(), header.seq.0);
+        prop_assert_eq!(tcp.ack().then_some(Seq(tcp.acknowledgment_number())), header.ack);
+        prop_assert_eq!(tcp.window_size(), header.window);
+        let bits = [tcp.fin(), tcp.syn(), tcp.rst(), tcp.psh(), tcp.ack(), tcp.urg(), tcp.ece(), tcp.cwr()];
+        let flags = bits.into_iter().enumerate().map(|(bit, set)| u8::from(set) << bit).sum();
+        prop_assert_eq!(Flags(flags), header.flags);
+        let list: Vec<_> = tcp
+            .options_iterator()
+            .map(Result::unwrap)
+            .filter(|option| *option != TcpOptionElement::Noop)
+            .collect();
+        prop_assert_eq!(list, their_options(&header.options, header.flags.contains(Flags::SYN)));
+    }
+
+    #[test]
+    fn a_segment_of_etherparse_is_read(
+        header in header(),
+        payload in prop::collection::vec(any::<u8>(), 0..300),
+        vlan in prop::option::of(0_u16..4096),
+    ) {
+        let ip = etherparse::Ipv4Header {
+            ecn: etherparse::IpEcn::try_new(header.ecn as u8).unwrap(),
+            source: header.source.ip().octets(),
+            destination: header.destination.ip().octets(),
+            time_to_live: header.ttl,
+            protocol: etherparse::IpNumber::TCP,
+            // No operation and end of options.
+            options: [1, 1, 1, 0].into(),
+            ..etherparse::Ipv4Header::default()
+        };
+        let mut tcp = etherparse::TcpHeader {
+            fin: header.flags.contains(Flags::FIN),
+            syn: header.flags.contains(Flags::SYN),
+            rst: header.flags.contains(Flags::RST),
+            psh: header.flags.contains(Flags::PSH),
+            ack: header.ack.is_some(),
+            ece: header.flags.contains(Flags::ECE),
+            cwr: header.flags.contains(Flags::CWR),
+            acknowledgment_number: header.ack.unwrap_or_default().0,
+            ..etherparse::TcpHeader::new(
+                header.source.port(), header.destination.port(), header.seq.0, header.window,
+            )
+        };
+        let is_syn = header.flags.contains(Flags::SYN);
+        tcp.set_options(&their_options(&header.options, is_syn)).unwrap();
+        let builder = PacketBuilder::ethernet2(header.source_mac, header.destination_mac);
+        let ip = etherparse::IpHeaders::Ipv4(ip, Default::default());
+        let mut frame = Vec::new();
+        match vlan {
+            Some(id) => builder.single_vlan(id.try_into().unwrap()).ip(ip),
+            None => builder.ip(ip),
+        }
+        .tcp_header(tcp)
+        .write(&mut frame, &payload)
+        .unwrap();
+        expect_segment(&frame, &header, &payload)?;
+        let Ok(Parsed::Tcp { ethernet, .. }) = parse(&frame, false) else { panic!("no segment") };
+        prop_assert_eq!(ethernet.vlan, vlan);
+    }
+
+    #[test]
+    fn arp_packets_are_read_in_both_directions(
+        operation in prop::sample::select(vec![ArpOperation::Request, ArpOperation::Reply]),
+        macs in (mac(), mac()),
+        hosts in (host(), host()),
+    ) {
+        let packet = ArpPacket {
+            operation,
+            sender_mac: macs.0,
+            sender: hosts.0,
+            target_mac: macs.1,
+            target: hosts.1,
+        };
+        let mut frame = [0; 42];
+        build_arp(&mut frame, &packet);
+        let Some(NetSlice::Arp(theirs)) = SlicedPacket::from_ethernet(&frame).unwrap().net else {
+            panic!("no ARP")
+        };
+        prop_assert_eq!(theirs.hw_addr_type(), ArpHardwareId::ETHERNET);
+        prop_assert_eq!(theirs.proto_addr_type(), TheirEtherType::IPV4);
+        prop_assert_eq!(theirs.operation() == TheirOperation::REQUEST, operation == ArpOperation::Request);
+        prop_assert_eq!((theirs.sender_hw_addr(), theirs.target_hw_addr()), (&macs.0[..], &macs.1[..]));
+        prop_assert_eq!(theirs.sender_protocol_addr(), &hosts.0.octets()[..]);
+        prop_assert_eq!(theirs.target_protocol_addr(), &hosts.1.octets()[..]);
+
+        let mut again = Vec::new();
+        PacketBuilder::ethernet2(macs.0, macs.1).arp(theirs.to_packet()).write(&mut again).unwrap();
+        prop_assert_eq!(&again[..42], &frame[..]);
+        prop_assert!(matches!(parse(&again, false), Ok(Parsed::Arp(_, read)) if read == packet));
+    }
+
+    #[test]
+    fn an_echo_of_etherparse_is_answered(
+        macs in (mac(), mac()),
+        hosts in (host(), host()),
+        numbers: (u16, u16),
+        data in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let mut request = Vec::new();
+        PacketBuilder::ethernet2(macs.0, macs.1)
+            .ipv4(hosts.0.octets(), hosts.1.octets(), 9)
+            .icmpv4_echo_request(numbers.0, numbers.1)
+            .write(&mut request, &data)
+            .unwrap();
+        let Ok(Parsed::Icmp(ethernet, ip, Icmp::EchoRequest(echo))) = parse(&request, false) else {
+            panic!("no request")
+        };
+        prop_assert_eq!((echo.identifier, echo.sequence, echo.data), (numbers.0, numbers.1, &data[..]));
+        let mut reply = vec![0; ECHO_HEADERS_BYTES];
+        build_echo_reply(&mut reply, &ethernet, &ip, &echo);
+        reply.extend_from_slice(echo.data);
+        prop_assert_eq!(reply.len(), request.len());
+
+        let packet = SlicedPacket::from_ethernet(&reply).unwrap();
+        let Some(TransportSlice::Icmpv4(theirs)) = packet.transport else { panic!("no ICMP") };
+        let Icmpv4Type::EchoReply(header) = theirs.icmp_type() else { panic!("no reply") };
+        prop_assert_eq!((header.id, header.seq, theirs.payload()), (numbers.0, numbers.1, &data[..]));
+        let Ok(Parsed::Icmp(EthernetView { source, destination, .. }, ip, Icmp::EchoReply(back))) =
+            parse(&reply, false)
+        else {
+            panic!("no reply")
+        };
+        prop_assert_eq!(back, echo);
+        prop_assert_eq!((source, destination), (macs.1, macs.0));
+        prop_assert_eq!((ip.source, ip.destination), (hosts.1, hosts.0));
+    }
+
+    #[test]
+    fn an_error_names_the_segment_that_it_quotes(header in header(), code in 0_u8..16, mtu: u16, quoted_bytes in 0_usize..60) {
+        let segment = frame(&header, &[0; 100]);
+        let datagram = &segment[14..];
+        let datagram = &datagram[..quoted_bytes.min(datagram.len())];
+        let mut error = Vec::new();
+        let mut rest = [0; 4];
+        rest[2..].copy_from_slice(&mtu.to_be_bytes());
+        PacketBuilder::ethernet2(header.destination_mac, header.source_mac)
+            .ipv4([10, 0, 0, 1], header.source.ip().octets(), 9)
+            .icmpv4_raw(3, code, rest)
+            .write(&mut error, datagram)
+            .unwrap();
+        let Ok(Parsed::Icmp(_, _, Icmp::Unreachable(read))) = parse(&error, false) else {
+            panic!("no error")
+        };
+        prop_assert_eq!(read.code, code);
+        prop_assert_eq!(read.next_hop_mtu, (code == 4 && mtu != 0).then_some(mtu));
+        prop_assert_eq!(read.quoted.is_some(), quoted_bytes >= 28);
+        if let Some(quoted) = read.quoted {
+            prop_assert_eq!((quoted.source, quoted.destination), (header.source, header.destination));
+            prop_assert_eq!(quoted.seq, header.seq);
+        }
+    }
+
+    /// Random bytes, and such behind an Ethernet and an IPv4 header that hold, so that all readers meet them.
+    #[test]
+    fn random_frames_never_panic(
+        mut frame in prop::collection::vec(any::<u8>(), 0..150),
+        kind in prop::sample::select(vec![[0x08, 0x00], [0x08, 0x06], [0x81, 0x00]]),
+        protocol in prop::sample::select(vec![1, 6]),
+        words in 5_u8..8,
+        is_good: bool,
+    ) {
+        let _ = parse(&frame, is_good);
+        let header = 14..14 + 4 * usize::from(words);
+        if frame.len() >= header.end {
+            let total = (frame.len() - 14) as u16;
+            frame[12..14].copy_from_slice(&kind);
+            frame[14] = 0x40 | words;
+            frame[16..18].copy_from_slice(&total.to_be_bytes());
+            frame[20..22].fill(0);
+            frame[23] = protocol;
+            frame[24..26].fill(0);
+            let sum = checksum::sum(&frame[header.clone()]);
+            frame[24..26].copy_from_slice(&(!sum).to_be_bytes());
+            if let Ok(Parsed::Tcp { segment, .. }) = parse(&frame, is_good) {
+                prop_assert_eq!(segment.payload.end, frame.len());
+                prop_assert!(segment.payload.start >= header.end + 20);
+            }
+        }
+    }
+
+    /// One bit changes a checksum, wherever it is in the datagram.
+    #[test]
+    fn damaged_and_truncated_frames_are_dropped(
+        header in header(),
+        payload in prop::collection::vec(any::<u8>(), 0..60),
+        at: prop::sample::Index,
+        bit in 0_u8..8,
+        cut: prop::sample::Index,
+    ) {
+        let good = frame(&header, &payload);
+        prop_assert_eq!(parse(&good[..cut.index(good.len())], true), Err(Cause::Truncated));
+        let mut bad = good;
+        let at = 14 + at.index(bad.len() - 14);
+        bad[at] ^= 1_u8 << bit;
+        prop_assert!(parse(&bad, false).is_err(), "byte {}", at);
+    }
+
+    #[test]
+    fn any_options_are_read_as_etherparse_reads_them(
+        bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0_u8..12], 0..=OPTIONS_BYTES_MAX),
+        is_syn: bool,
+    ) {
+        let options = Options::parse(&bytes, is_syn);
+        prop_assert!(options.scale.is_none_or(|scale| scale <= 14) && options.mss != Some(0));
+        prop_assert!(options.sack_blocks().iter().all(|(first, end)| end.since(*first) > 0));
+        // Etherparse stops at unknown options and wrong lengths; what it reads up to its end is to be read.
+        let list: Result<Vec<_>, _> = TcpOptionsIterator::from_slice(&bytes).collect();
+        if let Ok(list) = list {
+            use TcpOptionElement::*;
+            prop_assert!(!options.is_malformed);
+            let last = |f: fn(&TcpOptionElement) -> Option<(u32, u32)>| list.iter().rev().find_map(f);
+            prop_assert_eq!(options.timestamps, last(|o| match o { Timestamp(a, b) => Some((*a, *b)), _ => None }));
+            if is_syn {
+                let mss = last(|o| match o { MaximumSegmentSize(a) => Some((u32::from(*a), 0)), _ => None });
+                prop_assert_eq!(options.mss.unwrap_or(0), mss.map_or(0, |(mss, _)| mss as u16));
+                let scale = last(|o| match o { WindowScale(a) => Some((u32::from(*a), 0)), _ => None });
+                prop_assert_eq!(options.scale, scale.map(|(scale, _)| scale.min(14) as u8));
+                prop_assert_eq!(options.sack_permitted, list.contains(&SelectiveAcknowledgementPermitted));
+            }
+        }
+        // What was read is written and read again, but for blocks beyond three beside timestamps.
+        let mut out = [0; OPTIONS_BYTES_MAX];
+        let len = options.build(&mut out, is_syn);
+        prop_assert_eq!(len % 4, 0);
+        let again = Options::parse(&out[..len], is_syn);
+        prop_assert_eq!((again.mss, again.scale, again.sack_permitted), (options.mss, options.scale, options.sack_permitted));
+        prop_assert_eq!(again.timestamps, options.timestamps);
+        prop_assert!(options.sack_blocks().starts_with(again.sack_blocks()));
+    }
+}

@@ -1,0 +1,289 @@
+//! A machine in virtual time: a stack, its wire, and a process that writes and reads.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use wave_core::clock::Nanos;
+use wave_tcp::context::{ContextId, Event, Moved, Reason, Request};
+use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
+use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
+use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
+
+pub const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
+/// Bytes of each ring.
+pub const RING: u32 = 1 << 14;
+
+/// One connection, as its process knows it.
+#[derive(Clone, Debug, Default)]
+pub struct Socket {
+    pub flow: Option<FlowId>,
+    pub wrote: Vec<u8>,
+    pub read: Vec<u8>,
+    pub received: u64,
+    pub acknowledged: u64,
+    pub peer_is_finished: bool,
+    pub is_finished: bool,
+    pub is_closed: bool,
+    pub failed: Option<Reason>,
+    pub is_over: bool,
+}
+
+pub struct Machine {
+    pub stack: Stack<Frame, FlexToe<Frame>>,
+    pub wire: Memory,
+    memory: Vec<u8>,
+    pub sockets: HashMap<u32, Socket>,
+    pub accepted: VecDeque<u32>,
+    pub events: Vec<Event>,
+    next_socket: u32,
+    pub released: Vec<u16>,
+}
+
+impl Machine {
+    pub fn new(last: u8, wire: Memory) -> Machine {
+        let limits = wire.limits();
+        let mac = limits.mac;
+        let address = Address {
+            ip: Ipv4Addr::new(10, 0, 0, last),
+            prefix: 24,
+            gateway: None,
+            mac,
+            mtu: limits.mtu,
+        };
+        let bounds = Bounds { flows: 64, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
+        let key = |n: u64| (n, u64::from(last));
+        let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
+        let super_bytes = limits.gso_bytes.saturating_sub(60);
+        let settings = Settings { mac, super_bytes, flows: bounds.flows, key: key(5) };
+        Machine {
+            stack: Stack::new(FlexToe::new(settings), address, bounds, secrets),
+            wire,
+            memory: vec![0; 64 * 2 * RING as usize],
+            sockets: HashMap::new(),
+            accepted: VecDeque::new(),
+            events: Vec::new(),
+            next_socket: 0,
+            released: Vec::new(),
+        }
+    }
+
+    fn rings(socket: u32) -> (Ring, Ring) {
+        let ring = |at: u32| Ring { offset: u64::from(at) * u64::from(RING), bytes: RING };
+        (ring(2 * (socket % 64)), ring(2 * (socket % 64) + 1))
+    }
+
+    pub fn ask(&mut self, now: Nanos, request: Request) {
+        self.stack.request(now, CONTEXT, request, self.memory.len() as u64);
+    }
+
+    fn new_socket(&mut self) -> u32 {
+        self.next_socket += 1;
+        self.sockets.insert(self.next_socket, Socket::default());
+        self.next_socket
+    }
+
+    pub fn listen(&mut self, now: Nanos, port: u16, slots: u32) {
+        let local = SocketAddr::from(([0, 0, 0, 0], port));
+        self.ask(now, Request::Listen { listener: port.into(), local, backlog: 8 });
+        for _ in 0..slots {
+            self.slot(now, port);
+        }
+    }
+
+    pub fn slot(&mut self, now: Nanos, port: u16) {
+        let socket = self.new_socket();
+        let (receive, send) = Machine::rings(socket);
+        self.ask(now, Request::Slot { listener: port.into(), socket, receive, send });
+    }
+
+    pub fn connect(&mut self, now: Nanos, remote: SocketAddr) -> u32 {
+        let socket = self.new_socket();
+        let (receive, send) = Machine::rings(socket);
+        self.ask(now, Request::Connect { socket, remote, local_port: 0, receive, send });
+        socket
+    }
+
+    /// Writes as much as there is room for, and says how much that was.
+    pub fn write(&mut self, socket: u32, bytes: &[u8]) -> usize {
+        let (_, ring) = Machine::rings(socket);
+        let state = self.sockets.get_mut(&socket).unwrap();
+        let at = state.wrote.len() as u64;
+        let room = (u64::from(RING) - (at - state.acknowledged)) as usize;
+        let bytes = &bytes[..bytes.len().min(room)];
+        state.wrote.extend_from_slice(bytes);
+        let mut left = bytes;
+        for (offset, len) in ring.parts(at, bytes.len() as u32) {
+            let (first, rest) = left.split_at(len as usize);
+            self.memory[offset as usize..][..len as usize].copy_from_slice(first);
+            left = rest;
+        }
+        bytes.len()
+    }
+
+    pub fn read(&mut self, socket: u32, most: usize) {
+        let (ring, _) = Machine::rings(socket);
+        let state = self.sockets.get_mut(&socket).unwrap();
+        let at = state.read.len() as u64;
+        let there = (state.received - at) as usize;
+        for (offset, len) in ring.parts(at, there.min(most) as u32) {
+            state.read.extend_from_slice(&self.memory[offset as usize..][..len as usize]);
+        }
+    }
+
+    pub fn tell(&mut self, now: Nanos, socket: u32) {
+        let state = &self.sockets[&socket];
+        let Some(flow) = state.flow else { return };
+        let moved = Moved {
+            flow,
+            written: state.wrote.len() as u64,
+            read: state.read.len() as u64,
+            is_finished: state.is_finished,
+            is_eager: false,
+        };
+        if self.stack.room_for_requests() > 0 {
+            self.ask(now, Request::Moved(moved));
+        }
+    }
+
+    pub fn close(&mut self, now: Nanos, socket: u32) {
+        self.sockets.get_mut(&socket).unwrap().is_finished = true;
+        self.tell(now, socket);
+        let state = self.sockets.get_mut(&socket).unwrap();
+        state.is_closed = true;
+        if let Some(flow) = state.flow {
+            self.ask(now, Request::Close { flow });
+        }
+    }
+
+    /// Takes what came, and does what is wanted. Returns when it wants to go on.
+    pub fn step(&mut self, now: Nanos) -> Option<Nanos> {
+        while self.stack.room_for_packets() > 0 {
+            let Some(frame) = self.wire.receive().unwrap() else { break };
+            let checksum = match frame.checksum {
+                wave_wires::Checksum::Good => Checksum::Good,
+                wave_wires::Checksum::Unknown => Checksum::Unknown,
+            };
+            let segment_bytes = frame.segment_bytes;
+            self.stack.receive(Packet { frame, checksum, segment_bytes });
+        }
+        let mut out = VecDeque::new();
+        let next = self.stack.poll(now, 64, &mut out);
+        for output in out {
+            match output {
+                Output::Send(segment) => self.send(now, &segment),
+                Output::Write(write) => self.copy(now, &write),
+                Output::Event(context, event) => {
+                    assert_eq!(context, CONTEXT);
+                    self.hear(event);
+                }
+                Output::Released(process) => self.released.push(process),
+            }
+        }
+        next
+    }
+
+    fn copy(&mut self, now: Nanos, write: &Write<Frame>) {
+        let mut left = &write.frame[write.bytes.clone()];
+        for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
+            let (first, rest) = left.split_at(len as usize);
+            self.memory[offset as usize..][..len as usize].copy_from_slice(first);
+            left = rest;
+        }
+        self.stack.complete(now, write.ticket);
+    }
+
+    fn send(&mut self, now: Nanos, segment: &Segment<Frame>) {
+        let part = |(offset, len): (u64, u32)| {
+            RawPart::of(&self.memory[offset as usize..][..len as usize])
+        };
+        let parts = match &segment.payload {
+            Payload::None => [RawPart::EMPTY; 2],
+            Payload::Ring { ring, position, bytes, .. } => ring.parts(*position, *bytes).map(part),
+            Payload::Frame(frame, range) => [RawPart::of(&frame[range.clone()]), RawPart::EMPTY],
+        };
+        let offload = Offload {
+            segment_bytes: segment.segment_bytes,
+            checksum: segment
+                .checksum
+                .map(|place| CsumPlace { start: place.start, offset: place.offset }),
+        };
+        let _ = self.wire.send(segment.head.bytes(), parts, offload).unwrap();
+        if let Some(ticket @ Ticket(_)) = segment.ticket {
+            self.stack.complete(now, ticket);
+        }
+    }
+
+    fn hear(&mut self, event: Event) {
+        self.events.push(event);
+        match event {
+            Event::Progress(progress) => {
+                let state = self.sockets.get_mut(&progress.socket).unwrap();
+                assert!(!state.is_over, "{progress:?}");
+                assert!(progress.received >= state.received);
+                assert!(progress.acknowledged >= state.acknowledged);
+                state.received = progress.received;
+                state.acknowledged = progress.acknowledged;
+                state.peer_is_finished |= progress.is_finished;
+            }
+            Event::Accepted { socket, flow, .. } => {
+                self.sockets.get_mut(&socket).unwrap().flow = Some(flow);
+                self.accepted.push_back(socket);
+            }
+            Event::Connected { socket, flow, .. } => {
+                self.sockets.get_mut(&socket).unwrap().flow = Some(flow);
+            }
+            Event::Failed { socket, reason } => {
+                let state = self.sockets.get_mut(&socket).unwrap();
+                assert!(!state.is_over);
+                state.failed = Some(reason);
+                state.is_over = true;
+            }
+            Event::Closed { socket } | Event::Unused { socket } => {
+                let state = self.sockets.get_mut(&socket).unwrap();
+                assert!(!state.is_over);
+                state.is_over = true;
+            }
+            Event::Listening { .. } | Event::NotListening { .. } => {}
+        }
+    }
+
+    /// No flow is left in the data path.
+    pub fn is_empty(&self) -> bool {
+        let mut count = 0;
+        self.stack.show(&mut |shown| count += usize::from(shown.established.is_some()));
+        count == 0
+    }
+}
+
+/// Lets both go on until `is_over`, or so much time has passed. Time jumps to when something is due.
+pub fn run(
+    machines: &mut [Machine; 2],
+    now: &mut Nanos,
+    most: Nanos,
+    mut turn: impl FnMut(&mut [Machine; 2], Nanos) -> bool,
+) {
+    let end = *now + most;
+    while *now < end {
+        machines[0].wire.advance(now.0);
+        let mut next = end;
+        for machine in machines.iter_mut() {
+            if let Some(at) = machine.step(*now) {
+                next = next.min(at);
+            }
+        }
+        if turn(machines, *now) {
+            return;
+        }
+        let due = machines[0].wire.due().map_or(end, Nanos);
+        let soon = *now + Nanos::from_micros(20);
+        // The processes do something now and then, too.
+        let late = *now + Nanos::from_millis(5);
+        *now = next.min(due).min(late).max(soon);
+    }
+    for machine in machines.iter() {
+        machine.stack.show(&mut |shown| eprintln!("{shown:?}"));
+        eprintln!("{:?}\n{:?}", machine.stack.data.counters(), machine.stack.counters());
+    }
+    panic!("nothing came of it in {most:?}");
+}

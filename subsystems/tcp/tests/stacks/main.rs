@@ -1,0 +1,5 @@
+//! Stacks in virtual time, over the modelled network of `wave-wires`.
+
+mod connections;
+mod machine;
+mod strangers;

@@ -1,0 +1,276 @@
+//! A stack, and a peer that sends what no honest one does: forged resets and SYNs, segments of old connections, other people's
+//! addresses (RFC 5961, RFC 1337, RFC 9293).
+
+use std::net::SocketAddrV4;
+
+use crate::machine::{CONTEXT, Machine};
+use wave_core::clock::Nanos;
+use wave_tcp::context::{ContextId, Event, Moved, Reason, Request};
+use wave_tcp::control::State;
+use wave_tcp::datapath::Datapath;
+use wave_tcp::packet::{
+    Ecn, Flags, Options, PARTIAL_CHECKSUM, Parsed, TcpHeader, TcpSegment, build_tcp, parse,
+};
+use wave_tcp::seq::Seq;
+use wave_wires::{Adversity, CsumPlace, Memory, Offload, RawPart, Wire};
+
+const PEER: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 1), 5000);
+const OURS: SocketAddrV4 = SocketAddrV4::new(std::net::Ipv4Addr::new(10, 0, 0, 2), 80);
+const PEER_ISN: Seq = Seq(u32::MAX - 3);
+
+/// A stack that listens, and a peer that can send anything.
+struct Meeting {
+    machine: Machine,
+    wire: Memory,
+    now: Nanos,
+    /// The peer's side of its connection.
+    seq: Seq,
+    ack: Seq,
+}
+
+impl Meeting {
+    fn new() -> Meeting {
+        let (wire, other) = Memory::pair(&Adversity::default());
+        let mut machine = Machine::new(2, other);
+        machine.listen(Nanos(0), 80, 4);
+        let now = Nanos::from_millis(1_000);
+        Meeting { machine, wire, now, seq: PEER_ISN, ack: Seq(0) }
+    }
+
+    fn send(
+        &mut self,
+        source: SocketAddrV4,
+        seq: Seq,
+        ack: Option<Seq>,
+        flags: Flags,
+        data: &[u8],
+    ) {
+        let header = TcpHeader {
+            source_mac: self.wire.limits().mac,
+            destination_mac: self.machine.wire.limits().mac,
+            source,
+            destination: OURS,
+            ecn: Ecn::default(),
+            ttl: 64,
+            seq,
+            ack,
+            flags,
+            window: 60_000,
+            options: Options::default(),
+        };
+        let mut head = [0; 120];
+        let len = build_tcp(&mut head, &header, data.len() as u32);
+        let place = CsumPlace { start: PARTIAL_CHECKSUM.start, offset: PARTIAL_CHECKSUM.offset };
+        let offload = Offload { segment_bytes: 0, checksum: Some(place) };
+        let _ = self.wire.send(&head[..len], [RawPart::of(data), RawPart::EMPTY], offload).unwrap();
+    }
+
+    /// Lets the stack work for so long, and returns the segments that it sent.
+    fn answers_after(&mut self, time: Nanos) -> Vec<TcpSegment> {
+        let end = self.now + time;
+        let mut answers = Vec::new();
+        while self.now < end {
+            self.wire.advance(self.now.0);
+            self.machine.step(self.now);
+            while let Some(frame) = self.wire.receive().unwrap() {
+                if let Parsed::Tcp { segment, .. } = parse(&frame, false).unwrap() {
+                    answers.push(segment);
+                }
+            }
+            self.now = self.now + Nanos::from_millis(1);
+        }
+        answers
+    }
+
+    fn answers(&mut self) -> Vec<TcpSegment> {
+        self.answers_after(Nanos::from_millis(5))
+    }
+
+    /// The handshake of the honest peer.
+    fn connect(&mut self) -> u32 {
+        self.send(PEER, self.seq, None, Flags::SYN, &[]);
+        let [syn] = &self.answers()[..] else { panic!("no answer to a SYN") };
+        assert_eq!((syn.flags, syn.ack), (Flags::SYN | Flags::ACK, Some(self.seq.plus(1))));
+        (self.seq, self.ack) = (self.seq.plus(1), syn.seq.plus(1));
+        self.send(PEER, self.seq, Some(self.ack), Flags::ACK, &[]);
+        assert_eq!(self.answers(), []);
+        self.machine.accepted.pop_front().expect("it is accepted")
+    }
+
+    fn states(&self) -> Vec<State> {
+        let mut states = Vec::new();
+        self.machine.stack.show(&mut |shown| states.push(shown.state));
+        states
+    }
+
+    /// What is said to the honest peer, and nothing else.
+    fn is_challenge(&mut self) -> bool {
+        let answers = self.answers();
+        matches!(&answers[..], [one] if one.flags == Flags::ACK && one.ack == Some(self.seq) && one.seq == self.ack)
+    }
+}
+
+#[test]
+fn a_reset_is_believed_only_at_the_very_next_number() {
+    let mut meeting = Meeting::new();
+    let socket = meeting.connect();
+    let (seq, ack) = (meeting.seq, meeting.ack);
+    meeting.send(PEER, seq.plus(1), None, Flags::RST, &[]);
+    assert!(meeting.is_challenge(), "RFC 5961, 3.2: in the window");
+    meeting.send(PEER, seq.minus(1), None, Flags::RST, &[]);
+    meeting.send(PEER, seq.plus(1 << 30), None, Flags::RST, &[]);
+    assert_eq!(meeting.answers(), [], "outside of it");
+    assert_eq!(meeting.states(), [State::Listen, State::Established]);
+    meeting.send(PEER, seq, Some(ack), Flags::RST | Flags::ACK, &[]);
+    assert_eq!(meeting.answers(), []);
+    assert_eq!(meeting.states(), [State::Listen]);
+    assert_eq!(meeting.machine.sockets[&socket].failed, Some(Reason::Reset));
+}
+
+#[test]
+fn a_syn_of_an_established_connection_is_challenged() {
+    let mut meeting = Meeting::new();
+    meeting.connect();
+    for seq in [meeting.seq, meeting.seq.plus(1 << 20), meeting.seq.minus(1)] {
+        meeting.send(PEER, seq, None, Flags::SYN, &[]);
+        assert!(meeting.is_challenge(), "RFC 5961, 4.2");
+    }
+    assert_eq!(meeting.states(), [State::Listen, State::Established]);
+}
+
+#[test]
+fn data_outside_the_window_and_forged_acknowledgements_change_nothing() {
+    let mut meeting = Meeting::new();
+    let socket = meeting.connect();
+    let (seq, ack) = (meeting.seq, meeting.ack);
+    meeting.send(PEER, seq.plus(1 << 20), Some(ack), Flags::ACK, b"far");
+    assert!(meeting.is_challenge());
+    meeting.send(PEER, seq, Some(ack.plus(1_000)), Flags::ACK, b"never sent");
+    assert!(meeting.is_challenge(), "RFC 5961, 5.2");
+    meeting.send(PEER, seq, None, Flags::NONE, b"no ACK");
+    assert_eq!(meeting.answers(), []);
+    assert_eq!(meeting.machine.sockets[&socket].received, 0);
+}
+
+#[test]
+fn segments_of_no_connection_are_reset_and_resets_are_not() {
+    let mut meeting = Meeting::new();
+    meeting.send(PEER, Seq(7), Some(Seq(99)), Flags::ACK, b"who?");
+    let [reset] = &meeting.answers()[..] else { panic!("no reset") };
+    assert_eq!((reset.flags, reset.seq), (Flags::RST, Seq(99)));
+    meeting.send(PEER, Seq(7), None, Flags::FIN, b"four");
+    let [reset] = &meeting.answers()[..] else { panic!("no reset") };
+    assert_eq!((reset.flags, reset.ack), (Flags::RST | Flags::ACK, Some(Seq(7 + 5))));
+    meeting.send(PEER, Seq(7), Some(Seq(99)), Flags::RST | Flags::ACK, &[]);
+    assert_eq!(meeting.answers(), []);
+}
+
+#[test]
+fn a_syn_from_our_own_address_or_a_groups_is_not_answered() {
+    let mut meeting = Meeting::new();
+    for source in [*OURS.ip(), "224.0.0.1".parse().unwrap(), "255.255.255.255".parse().unwrap()] {
+        meeting.send(SocketAddrV4::new(source, 5000), PEER_ISN, None, Flags::SYN, &[]);
+    }
+    assert_eq!(meeting.answers(), []);
+    assert_eq!(meeting.states(), [State::Listen]);
+}
+
+#[test]
+fn a_handshake_that_nobody_completes_is_given_up() {
+    let mut meeting = Meeting::new();
+    meeting.send(PEER, PEER_ISN, None, Flags::SYN, &[]);
+    let answers = meeting.answers_after(Nanos::from_millis(120_000));
+    assert!((4..=8).contains(&answers.len()), "{} SYNs", answers.len());
+    assert!(answers.iter().all(|answer| answer.flags == Flags::SYN | Flags::ACK));
+    assert_eq!(meeting.states(), [State::Listen]);
+}
+
+#[test]
+fn a_flood_of_syns_is_bounded_by_the_backlog() {
+    let mut meeting = Meeting::new();
+    for port in 1..=1_000 {
+        meeting.send(SocketAddrV4::new(*PEER.ip(), port), PEER_ISN, None, Flags::SYN, &[]);
+        meeting.answers_after(Nanos::from_millis(1));
+    }
+    let waiting = meeting.states().iter().filter(|state| **state == State::SynReceived).count();
+    assert!((1..=8).contains(&waiting), "{waiting}");
+    // They are given up, and the honest peer is served.
+    meeting.answers_after(Nanos::from_millis(120_000));
+    meeting.connect();
+}
+
+/// Ends a connection, the stack first.
+fn close_first(meeting: &mut Meeting) {
+    let socket = meeting.connect();
+    let now = meeting.now;
+    meeting.machine.close(now, socket);
+    let [fin] = &meeting.answers()[..] else { panic!("no FIN") };
+    assert!(fin.flags.contains(Flags::FIN));
+    meeting.ack = meeting.ack.plus(1);
+    let (seq, ack) = (meeting.seq, meeting.ack);
+    meeting.send(PEER, seq, Some(ack), Flags::FIN | Flags::ACK, &[]);
+    meeting.seq = meeting.seq.plus(1);
+    assert!(meeting.is_challenge(), "the FIN is acknowledged");
+    assert_eq!(meeting.states(), [State::Listen, State::TimeWait]);
+}
+
+#[test]
+fn what_is_over_is_remembered_against_old_segments_and_resets() {
+    let mut meeting = Meeting::new();
+    close_first(&mut meeting);
+    let (seq, ack) = (meeting.seq, meeting.ack);
+    // RFC 1337.
+    meeting.send(PEER, seq, Some(ack), Flags::RST | Flags::ACK, &[]);
+    assert_eq!(meeting.answers(), []);
+    meeting.send(PEER, seq.minus(1), Some(ack), Flags::FIN | Flags::ACK, &[]);
+    assert!(meeting.is_challenge(), "a FIN that comes again is acknowledged again");
+    // A SYN of before: its number is not newer.
+    meeting.send(PEER, seq.minus(100), None, Flags::SYN, &[]);
+    assert!(meeting.is_challenge());
+    assert_eq!(meeting.states(), [State::Listen, State::TimeWait]);
+    // RFC 9293, MAY-2: a newer one begins a successor.
+    meeting.seq = seq.plus(1_000);
+    meeting.connect();
+    assert_eq!(meeting.states(), [State::Listen, State::Established]);
+}
+
+#[test]
+fn what_is_over_is_forgotten_after_a_minute() {
+    let mut meeting = Meeting::new();
+    close_first(&mut meeting);
+    meeting.answers_after(Nanos::from_millis(59_000));
+    assert_eq!(meeting.states(), [State::Listen, State::TimeWait]);
+    meeting.answers_after(Nanos::from_millis(2_000));
+    assert_eq!(meeting.states(), [State::Listen]);
+}
+
+#[test]
+fn a_process_moves_closes_and_resets_no_connection_but_its_own() {
+    let mut meeting = Meeting::new();
+    let socket = meeting.connect();
+    let flow = meeting.machine.sockets[&socket].flow.unwrap();
+    let other = ContextId { process: CONTEXT.process + 1, context: 0 };
+    let before = meeting.machine.stack.data.inspect(flow);
+    let moved = Moved { flow, written: 5, read: 0, is_finished: true, is_eager: false };
+    for request in [Request::Moved(moved), Request::Close { flow }, Request::Abort { flow }] {
+        meeting.machine.stack.request(meeting.now, other, request, 1 << 20);
+    }
+    assert_eq!(meeting.answers(), []);
+    assert_eq!(meeting.machine.stack.data.inspect(flow), before);
+    assert_eq!(meeting.machine.stack.data.counters().foreign_requests, 1);
+}
+
+#[test]
+fn a_host_that_claims_what_cannot_be_loses_its_connection() {
+    let mut meeting = Meeting::new();
+    let socket = meeting.connect();
+    let flow = meeting.machine.sockets[&socket].flow.unwrap();
+    let moved = Moved { flow, written: 0, read: 1, is_finished: false, is_eager: false };
+    let now = meeting.now;
+    meeting.machine.ask(now, Request::Moved(moved));
+    let [reset] = &meeting.answers()[..] else { panic!("no reset") };
+    assert!(reset.flags.contains(Flags::RST));
+    let failed = Event::Failed { socket, reason: Reason::Invalid };
+    assert_eq!(meeting.machine.events.last(), Some(&failed));
+    assert_eq!(meeting.states(), [State::Listen]);
+}

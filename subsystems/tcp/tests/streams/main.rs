@@ -1,0 +1,207 @@
+//! Two data paths and a wire that does the worst: every byte that was written is read, in order, whatever is lost.
+
+mod side;
+
+use std::net::SocketAddr;
+
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use side::{CONTEXT, Frame, Side};
+use wave_core::clock::Nanos;
+use wave_tcp::datapath::{
+    Datapath, Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple,
+};
+use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::seq::Seq;
+
+type Engine = FlexToe<Vec<u8>>;
+
+const BASES: [Seq; 2] = [Seq(u32::MAX - 5_000), Seq(77)];
+const MSS: u16 = 536;
+
+fn engine(super_bytes: u32) -> Engine {
+    FlexToe::new(Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) })
+}
+
+fn established(side: usize, ring_bytes: u32, scale: u8) -> Established {
+    let ends = [([10, 0, 0, 1], 4000), ([10, 0, 0, 2], 80)].map(SocketAddr::from);
+    let ring = |offset| Ring { offset, bytes: ring_bytes };
+    Established {
+        tuple: Tuple { local: ends[side], remote: ends[1 - side] },
+        peer_mac: [2; 6],
+        context: CONTEXT,
+        socket: 7,
+        sending: Sending {
+            ring: ring(0),
+            base: BASES[side],
+            acknowledged: 0,
+            sent: 0,
+            written: 0,
+            edge: ring_bytes.min(0xffff).into(),
+            fin: Fin::No,
+            scale,
+            mss: MSS,
+        },
+        receiving: Receiving {
+            ring: ring(ring_bytes.into()),
+            base: BASES[1 - side],
+            received: 0,
+            read: 0,
+            edge: ring_bytes.min(0xffff).into(),
+            intervals: Default::default(),
+            fin: None,
+            scale,
+        },
+        timestamps: Some(Timestamps { recent: 0, offset: side as u32 * 1000 }),
+        is_eager: false,
+        limits: Limits { window_bytes: 10 * u32::from(MSS), bytes_per_second: None },
+    }
+}
+
+/// What is on its way, by the time of its arrival.
+#[derive(Default)]
+struct Wire(Vec<(Nanos, Frame)>);
+
+impl Wire {
+    fn send(&mut self, now: Nanos, frames: Vec<Frame>, rng: &mut Pcg32, is_nasty: bool) {
+        for frame in frames {
+            let delay = |rng: &mut Pcg32| {
+                Nanos::from_micros(100 + if is_nasty { rng.random_range(0..2_000) } else { 0 })
+            };
+            if is_nasty && rng.random_bool(0.03) {
+                continue;
+            }
+            if is_nasty && rng.random_bool(0.02) {
+                let at = now + delay(rng);
+                self.0.push((at, frame.clone()));
+            }
+            let at = now + delay(rng);
+            self.0.push((at, frame));
+        }
+    }
+
+    fn arrived(&mut self, now: Nanos) -> Vec<Frame> {
+        let mut there: Vec<_> = self.0.extract_if(.., |(at, _)| *at <= now).collect();
+        there.sort_by_key(|(at, _)| *at);
+        there.into_iter().map(|(_, frame)| frame).collect()
+    }
+}
+
+struct Course {
+    timeouts: u64,
+    fast_retransmits: u64,
+    packets: u64,
+    moved: u64,
+}
+
+/// Both sides send so many bytes, read at random, close, and everything must arrive.
+fn exchange(
+    seed: u64,
+    ring_bytes: u32,
+    scale: u8,
+    super_bytes: u32,
+    total: usize,
+    is_nasty: bool,
+    moves: f64,
+) -> Course {
+    let mut rng = Pcg32::seed_from_u64(seed);
+    let mut sides = [0, 1].map(|side| {
+        let established = established(side, ring_bytes, scale);
+        Side::new(engine(super_bytes), &established, 2 * ring_bytes as usize)
+    });
+    let streams: [Vec<u8>; 2] = [0, 1].map(|_| (0..total).map(|_| rng.random()).collect());
+    let mut wires = [Wire::default(), Wire::default()];
+    let (mut packets, mut moved) = (0, 0);
+    let mut now = Nanos(0);
+    let is_over = |side: &Side<Engine>| side.is_finished && side.heard.is_finished;
+    while !(sides.iter().all(is_over)
+        && sides.iter().all(|side| side.read.len() == total)
+        && sides
+            .iter()
+            .all(|side| side.statistics.is_some_and(|last| last.fin_sent == Fin::Acknowledged)))
+    {
+        now = now + Nanos::from_micros(50);
+        assert!(
+            now < Nanos::from_millis(3_600_000),
+            "seed {seed}: nothing moves any more: {:?}",
+            sides.each_ref().map(|side| (
+                side.wrote.len(),
+                side.read.len(),
+                side.heard,
+                side.statistics
+            ))
+        );
+        for at in 0..2 {
+            let side = &mut sides[at];
+            if rng.random_bool(0.3) {
+                let from = side.wrote.len();
+                let some = rng.random_range(0..=3 * usize::from(MSS)).min(total - from);
+                side.write(&streams[at][from..from + some]);
+                side.read(rng.random_range(0..4_000));
+                side.is_finished = side.wrote.len() == total;
+                side.tell(now);
+            }
+            let frames = wires[1 - at].arrived(now);
+            side.take(now, frames);
+            let out = side.step(now, &mut rng);
+            packets += out.len() as u64;
+            wires[at].send(now, out, &mut rng, is_nasty);
+            side.look_at_timer(now);
+            if rng.random_bool(moves) {
+                side.engine.freeze(side.flow);
+            }
+            if side.engine.frozen(side.flow) {
+                let state = side.engine.export(side.flow).unwrap();
+                assert_eq!(side.engine.find(&state.tuple), None);
+                side.engine = engine(super_bytes);
+                side.flow = side.engine.install(now, &state).unwrap();
+                assert_eq!(side.engine.inspect(side.flow), Some(state));
+                moved += 1;
+            }
+        }
+    }
+    for at in 0..2 {
+        assert!(sides[at].read == streams[1 - at], "seed {seed}: side {at} read other bytes");
+    }
+    Course {
+        timeouts: sides.iter().map(|side| side.timeouts).sum(),
+        fast_retransmits: sides.iter().map(|side| side.engine.counters().fast_retransmits).sum(),
+        packets,
+        moved,
+    }
+}
+
+#[test]
+fn every_byte_arrives_over_a_wire_that_loses_nothing() {
+    let course = exchange(1, 1 << 16, 0, 0, 200_000, false, 0.0);
+    assert_eq!((course.timeouts, course.fast_retransmits), (0, 0));
+    // Both ways at once, so that most acknowledgements go with data.
+    assert!(course.packets < 3 * (2 * 200_000 / u64::from(MSS)), "{} packets", course.packets);
+}
+
+#[test]
+fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
+    let (mut timeouts, mut fast) = (0, 0);
+    for seed in 0..30 {
+        let course = exchange(seed, 1 << 13, (seed % 4) as u8, 0, 60_000, true, 0.0);
+        timeouts += course.timeouts;
+        fast += course.fast_retransmits;
+    }
+    assert!(timeouts > 0 && fast > 0, "{timeouts} timeouts, {fast} fast retransmits");
+}
+
+#[test]
+fn super_packets_carry_the_same_bytes() {
+    for seed in 0..10 {
+        exchange(seed, 1 << 15, 2, 20_000, 300_000, true, 0.0);
+    }
+}
+
+#[test]
+fn a_connection_in_mid_transfer_moves_to_another_engine() {
+    let mut moved = 0;
+    for seed in 0..10 {
+        moved += exchange(seed, 1 << 13, 2, 0, 60_000, true, 0.002).moved;
+    }
+    assert!(moved > 10, "{moved}");
+}

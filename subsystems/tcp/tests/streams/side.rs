@@ -1,0 +1,240 @@
+//! One side of a connection: a data path, and the payload memory of a host that has one socket.
+
+use std::collections::VecDeque;
+
+use rand::Rng;
+use rand_pcg::Pcg32;
+use wave_core::clock::Nanos;
+use wave_tcp::context::{ContextId, Moved, Progress};
+use wave_tcp::datapath::{
+    Batch, Checksum, Command, Datapath, Effect, Established, FlowId, Packet, Payload, Ring,
+    Segment, Statistics, Ticket, Write,
+};
+use wave_tcp::packet::{Parsed, parse};
+use wave_tcp::seq::Seq;
+
+/// The host's only context.
+pub const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
+/// Our stand-in for the control plane's timer.
+const TIMEOUT: Nanos = Nanos::from_millis(200);
+
+/// A frame on its way, with what the wire says of it.
+pub type Frame = Packet<Vec<u8>>;
+
+/// One side.
+pub struct Side<D> {
+    pub engine: D,
+    pub memory: Vec<u8>,
+    pub flow: FlowId,
+    send: Ring,
+    receive: Ring,
+    /// All that the host wrote, and read.
+    pub wrote: Vec<u8>,
+    pub read: Vec<u8>,
+    pub is_finished: bool,
+    pub heard: Progress,
+    /// Copies that the engine waits for.
+    copies: VecDeque<Write<Vec<u8>>>,
+    tickets: VecDeque<Ticket>,
+    /// What the timer knows.
+    pub statistics: Option<Statistics>,
+    moved_at: Nanos,
+    pub timeouts: u64,
+    /// Which bytes of the peer's stream lie in the ring, and the right edge that the peer was told of.
+    copied: Vec<bool>,
+    base: Seq,
+    scale: u8,
+    edge: u64,
+    /// Right edge of the peer's window, as its last frames had it.
+    peer_edge: u64,
+    send_base: Seq,
+}
+
+impl<D: Datapath<Vec<u8>>> Side<D> {
+    pub fn new(mut engine: D, established: &Established, memory_bytes: usize) -> Side<D> {
+        let flow = engine.install(Nanos(0), established).unwrap();
+        Side {
+            engine,
+            memory: vec![0; memory_bytes],
+            flow,
+            send: established.sending.ring,
+            receive: established.receiving.ring,
+            wrote: Vec::new(),
+            read: Vec::new(),
+            is_finished: false,
+            heard: Progress { socket: 7, received: 0, acknowledged: 0, is_finished: false },
+            copies: VecDeque::new(),
+            tickets: VecDeque::new(),
+            statistics: None,
+            moved_at: Nanos(0),
+            timeouts: 0,
+            copied: Vec::new(),
+            base: established.receiving.base,
+            scale: established.receiving.scale,
+            edge: established.receiving.edge,
+            peer_edge: established.sending.edge,
+            send_base: established.sending.base,
+        }
+    }
+
+    /// Writes as many of these bytes as the ring has room for.
+    pub fn write(&mut self, bytes: &[u8]) {
+        let room = u64::from(self.send.bytes) - (self.wrote.len() as u64 - self.heard.acknowledged);
+        let bytes = &bytes[..bytes.len().min(room as usize)];
+        let mut left = bytes;
+        for (offset, len) in self.send.parts(self.wrote.len() as u64, bytes.len() as u32) {
+            let (now, later) = left.split_at(len as usize);
+            self.memory[offset as usize..][..len as usize].copy_from_slice(now);
+            left = later;
+        }
+        self.wrote.extend_from_slice(bytes);
+    }
+
+    /// Reads at most so many bytes.
+    pub fn read(&mut self, most: usize) {
+        let there = (self.heard.received - self.read.len() as u64) as usize;
+        for (offset, len) in self.receive.parts(self.read.len() as u64, there.min(most) as u32) {
+            self.read.extend_from_slice(&self.memory[offset as usize..][..len as usize]);
+        }
+    }
+
+    /// Says what the host did.
+    pub fn tell(&mut self, now: Nanos) {
+        let moved = Moved {
+            flow: self.flow,
+            written: self.wrote.len() as u64,
+            read: self.read.len() as u64,
+            is_finished: self.is_finished,
+            is_eager: false,
+        };
+        let mut requests = VecDeque::from([(CONTEXT, moved)]);
+        self.engine
+            .submit(now, &mut Batch { packets: &mut VecDeque::new(), requests: &mut requests });
+        assert!(requests.is_empty());
+    }
+
+    /// Takes frames.
+    pub fn take(&mut self, now: Nanos, frames: Vec<Frame>) {
+        frames.iter().for_each(|frame| self.hear(frame));
+        let mut packets: VecDeque<_> = frames.into();
+        self.engine
+            .submit(now, &mut Batch { packets: &mut packets, requests: &mut VecDeque::new() });
+        assert!(packets.is_empty());
+    }
+
+    /// Polls, does what is asked (copies late, and in any order, as `rng` says), and returns what goes out.
+    pub fn step(&mut self, now: Nanos, rng: &mut Pcg32) -> Vec<Frame> {
+        let mut effects = VecDeque::new();
+        self.engine.poll(now, 32, &mut effects);
+        let mut out = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Send(segment) => {
+                    let frame = self.frame(&segment);
+                    self.check(&frame);
+                    out.push(frame);
+                    self.tickets.extend(segment.ticket);
+                }
+                Effect::Write(write) => self.copies.push_back(write),
+                Effect::Notify(context, progress) => {
+                    assert_eq!(context, CONTEXT);
+                    assert!(progress.received >= self.heard.received, "{progress:?}");
+                    assert!(progress.acknowledged >= self.heard.acknowledged, "{progress:?}");
+                    self.heard = progress;
+                }
+                Effect::Control(..) => panic!("no packet here is the control plane's"),
+            }
+        }
+        while !self.copies.is_empty() && rng.random_bool(0.7) {
+            let write = self.copies.remove(rng.random_range(0..self.copies.len())).unwrap();
+            self.copy(now, write);
+        }
+        while let Some(ticket) = self.tickets.pop_front() {
+            self.engine.complete(now, ticket);
+        }
+        out
+    }
+
+    /// What goes out acknowledges only what lies in the ring, takes no window back, and stays within the peer's.
+    fn check(&mut self, frame: &Frame) {
+        let Ok(Parsed::Tcp { segment, .. }) = parse(&frame.frame, true) else {
+            panic!("a frame that nobody can read")
+        };
+        let there = self.copied.iter().take_while(|copied| **copied).count() as u64;
+        let ack = segment.ack.unwrap().position(0, self.base).unwrap();
+        assert!(ack <= there + 1, "{ack} is acknowledged, and {there} lie in the ring");
+        let unit = 1 << self.scale;
+        let edge = ack + (u64::from(segment.window) << self.scale);
+        assert!(edge + unit > self.edge, "the window was taken back from {} to {edge}", self.edge);
+        self.edge = self.edge.max(edge);
+        let start = segment.seq.position(0, self.send_base);
+        let end = start.map_or(0, |start| start + u64::from(segment.sequence_len()));
+        // A probe is one byte beyond.
+        let is_probe = segment.sequence_len() == 1;
+        assert!(end <= self.peer_edge || is_probe, "{end} is beyond {}", self.peer_edge);
+    }
+
+    /// The peer's frames tell of its window.
+    fn hear(&mut self, frame: &Frame) {
+        let Ok(Parsed::Tcp { segment, .. }) = parse(&frame.frame, true) else { return };
+        let ack = segment.ack.unwrap().position(0, self.send_base).unwrap();
+        self.peer_edge = self.peer_edge.max(ack + (u64::from(segment.window) << self.scale));
+    }
+
+    fn copy(&mut self, now: Nanos, write: Write<Vec<u8>>) {
+        assert!(write.bytes.len() <= write.ring.bytes as usize);
+        let end = write.position as usize + write.bytes.len();
+        if self.copied.len() < end {
+            self.copied.resize(end, false);
+        }
+        self.copied[write.position as usize..end].fill(true);
+        let mut left = &write.frame[write.bytes.clone()];
+        for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
+            let (first, rest) = left.split_at(len as usize);
+            self.memory[offset as usize..][..len as usize].copy_from_slice(first);
+            left = rest;
+        }
+        self.engine.complete(now, write.ticket);
+    }
+
+    fn frame(&self, segment: &Segment<Vec<u8>>) -> Frame {
+        let mut frame = segment.head.bytes().to_vec();
+        match &segment.payload {
+            Payload::None => {}
+            Payload::Ring { ring, position, bytes, .. } => {
+                for (offset, len) in ring.parts(*position, *bytes) {
+                    frame.extend_from_slice(&self.memory[offset as usize..][..len as usize]);
+                }
+            }
+            Payload::Frame(other, range) => frame.extend_from_slice(&other[range.clone()]),
+        }
+        // Its checksum is partial, as between two programs of one machine.
+        Packet { frame, checksum: Checksum::Good, segment_bytes: segment.segment_bytes }
+    }
+
+    /// What a control plane's timer would do.
+    pub fn look_at_timer(&mut self, now: Nanos) {
+        let mut read = None;
+        self.engine.drain_statistics(8, &mut |statistics| read = Some(statistics));
+        if let Some(new) = read {
+            let before = self.statistics.replace(new);
+            if before.is_none_or(|before| {
+                (before.acknowledged, before.fin_sent) != (new.acknowledged, new.fin_sent)
+            }) {
+                self.moved_at = now;
+            }
+        }
+        let Some(last) = self.statistics else { return };
+        let wants = last.acknowledged < last.written
+            || matches!(
+                last.fin_sent,
+                wave_tcp::datapath::Fin::Wanted | wave_tcp::datapath::Fin::Sent
+            );
+        if wants && now.since(self.moved_at) >= TIMEOUT {
+            let command = if last.is_blocked { Command::Probe } else { Command::Retransmit };
+            self.engine.command(now, self.flow, command);
+            self.moved_at = now;
+            self.timeouts += 1;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A wire that records its frames.
+
+mod pcapng;
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use crate::packet::{IPV6_BYTES, Network, Packet, be16, network};
+use crate::{Counters, FRAME_BYTES_MAX, Frame, Limits, Offload, RawPart, Sent, Wire};
+use pcapng::{Direction, Writer};
+
+const ARP: u16 = 0x0806;
+
+/// Selects frames for a capture. Every field that is set has to match; the default selects every frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Sender or receiver of an IP packet, or of an ARP request or answer.
+    pub host: Option<IpAddr>,
+    /// The port of either side, in TCP or UDP. Neither fragments behind the first nor IPv6 packets with extension
+    /// headers have one.
+    pub port: Option<u16>,
+}
+
+impl Filter {
+    /// Whether an Ethernet frame is selected.
+    pub fn matches(&self, frame: &[u8]) -> bool {
+        if *self == Filter::default() {
+            return true;
+        }
+        let Some((ip, network)) = network(frame) else { return false };
+        // Where both addresses are, and the header behind.
+        let (addresses, ports) = match network {
+            Network::V4 => {
+                let is_first = be16(frame, ip + 6).is_some_and(|place| place & 0x1fff == 0);
+                let has_ports = is_first && matches!(frame[ip + 9], 6 | 17);
+                let transport = ip + usize::from(frame[ip] & 0x0f) * 4;
+                ([ip + 12, ip + 16], has_ports.then_some(transport))
+            }
+            Network::V6 => {
+                let has_ports = matches!(frame[ip + 6], 6 | 17);
+                ([ip + 8, ip + 24], has_ports.then_some(ip + IPV6_BYTES))
+            }
+            Network::Other(ARP) => ([ip + 14, ip + 24], None),
+            Network::Other(_) => return false,
+        };
+        let is_v6 = network == Network::V6;
+        let is_host = |host: IpAddr| {
+            let is_at = |bytes: &[u8], at: usize| frame.get(at..at + bytes.len()) == Some(bytes);
+            host.is_ipv6() == is_v6
+                && addresses.iter().any(|&at| match host {
+                    IpAddr::V4(host) => is_at(&host.octets(), at),
+                    IpAddr::V6(host) => is_at(&host.octets(), at),
+                })
+        };
+        let is_port = |port: u16| {
+            ports.is_some_and(|at| [at, at + 2].iter().any(|&at| be16(frame, at) == Some(port)))
+        };
+        self.host.is_none_or(is_host) && self.port.is_none_or(is_port)
+    }
+}
+
+/// Contents and bounds of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// The wire's name in the capture.
+    pub name: String,
+    /// Selects the frames.
+    pub filter: Filter,
+    /// Most bytes kept of a frame.
+    pub snap_bytes: u32,
+    /// Most bytes of the capture, which ends before the first frame that does not fit.
+    pub bytes_max: u64,
+}
+
+impl Default for CaptureOptions {
+    /// All of every frame, up to 1 GiB.
+    fn default() -> CaptureOptions {
+        let (snap_bytes, bytes_max) = (FRAME_BYTES_MAX as u32, 1 << 30);
+        CaptureOptions { name: "wave".to_owned(), filter: Filter::default(), snap_bytes, bytes_max }
+    }
+}
+
+/// Nanoseconds since the Unix epoch, or since the start of a virtual clock.
+pub type Clock = Box<dyn FnMut() -> u64 + Send>;
+
+/// Wraps a wire and records its frames as pcapng, for Wireshark and similar tools.
+///
+/// Received frames are recorded as they arrive, sent ones once the wire has taken them, with completed checksums.
+/// Super-packets are recorded whole. Each frame is one call of `output`, which blocks the wire for as long as it
+/// takes. If another process changes a payload after it was sent, the capture may show the changed bytes.
+pub struct Capture<W> {
+    wire: W,
+    writer: Writer,
+    filter: Filter,
+    clock: Clock,
+    /// An outgoing frame is put together here.
+    outgoing: Box<[u8]>,
+}
+
+impl<W: Wire> Capture<W> {
+    /// Wraps `wire` and begins a capture in `output`.
+    ///
+    /// # Errors
+    ///
+    /// `output`'s, at the capture's header.
+    pub fn new(
+        wire: W,
+        output: Box<dyn Write + Send>,
+        options: &CaptureOptions,
+        clock: Clock,
+    ) -> io::Result<Capture<W>> {
+        let writer = Writer::new(output, &options.name, options.snap_bytes, options.bytes_max)?;
+        let outgoing = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
+        Ok(Capture { wire, writer, filter: options.filter, clock, outgoing })
+    }
+
+    /// The reason if the capture has ended: [`CaptureOptions::bytes_max`] is used up (`StorageFull`), or its output
+    /// failed. The wire works on.
+    pub fn ended(&self) -> Option<&io::Error> {
+        self.writer.ended()
+    }
+
+    /// Frames in the capture.
+    pub fn frames(&self) -> u64 {
+        self.writer.frames()
+    }
+
+    /// The wrapped wire.
+    pub fn wire(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
+    /// Flushes the capture, and gives the wire back.
+    ///
+    /// # Errors
+    ///
+    /// `output`'s, from this flush or earlier. The wire is dropped.
+    pub fn finish(self) -> io::Result<W> {
+        self.writer.finish()?;
+        Ok(self.wire)
+    }
+}
+
+impl<W: Wire> Wire for Capture<W> {
+    fn limits(&self) -> Limits {
+        self.wire.limits()
+    }
+
+    fn receive(&mut self) -> io::Result<Option<Frame>> {
+        let frame = self.wire.receive()?;
+        if let Some(frame) = &frame
+            && self.writer.ended().is_none()
+            && self.filter.matches(frame)
+        {
+            let time_ns = (self.clock)();
+            self.writer.write(Direction::In, time_ns, frame, frame.partial);
+        }
+        Ok(frame)
+    }
+
+    fn send(
+        &mut self,
+        head: &[u8],
+        payload: [RawPart<'_>; 2],
+        offload: Offload,
+    ) -> io::Result<Sent> {
+        let sent = self.wire.send(head, payload, offload)?;
+        if sent == Sent::Taken && self.writer.ended().is_none() && self.filter.matches(head) {
+            // The wire took it, so it fits.
+            let whole = Offload { segment_bytes: 0, ..offload };
+            let limits = Limits { mtu: u16::MAX, ..self.wire.limits() };
+            let packet = Packet::new(head, payload, whole, limits)?;
+            let bytes = packet.write_segment(0, &mut self.outgoing);
+            let time_ns = (self.clock)();
+            self.writer.write(Direction::Out, time_ns, &self.outgoing[..bytes], None);
+        }
+        Ok(sent)
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wire.as_fd()
+    }
+
+    fn counters(&self) -> Counters {
+        self.wire.counters()
+    }
+}

@@ -1,0 +1,165 @@
+//! Wires: ways for packets in and out of an agent.
+//!
+//! A TCP engine without I/O of its own sends and receives Ethernet frames through a [`Wire`]. A wire knows frames,
+//! checksums and super-packets; it must not know connections, nor the agent that polls it. Nothing here blocks, and
+//! nothing allocates once a wire is open.
+//!
+//! | wire | what it is |
+//! | --- | --- |
+//! | [`Tap`] | a TAP device, with Linux at its other end |
+//! | [`Memory`] | one of a pair in memory, joined by a seeded adversary in virtual time |
+//! | [`Capture`] | another wire, and a file for Wireshark of what passes on it |
+//!
+//! A *super-packet* is a TCP packet of up to 64 KiB that is cut into segments below the sender, or was joined from
+//! segments below the receiver (TSO, GRO). The wire computes its checksum and cuts it.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod capture;
+mod checksum;
+mod frame;
+mod memory;
+mod packet;
+mod part;
+mod tap;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+pub use capture::{Capture, CaptureOptions, Clock, Filter};
+pub use frame::{Checksum, FRAME_BYTES_MAX, Frame};
+pub use memory::{Adversity, Fates, Memory};
+pub use packet::PacketError;
+pub use part::RawPart;
+pub use tap::{MTU_MIN, MTU_MIN_V6, NAME_BYTES_MAX, Tap, TapError, TapOptions};
+
+/// Bytes of an Ethernet header without tags, the shortest frame.
+pub const ETHERNET_BYTES: usize = 14;
+
+/// A way for Ethernet frames in and out. One thread polls a wire; a front with several threads has a wire in each.
+pub trait Wire {
+    /// Sizes that the wire takes, and our address. They change only by methods that say so ([`Tap::configure`],
+    /// [`Tap::refresh`]).
+    fn limits(&self) -> Limits;
+
+    /// The next frame, if one is there. Never waits.
+    ///
+    /// The frame lies in a buffer of the wire's bounded pool. While all buffers are in use the answer is `None`,
+    /// counted as [`Dropped::starved`], whether or not a frame waits.
+    ///
+    /// # Errors
+    ///
+    /// The wire is gone for good, for example because its device was deleted.
+    fn receive(&mut self) -> io::Result<Option<Frame>>;
+
+    /// Sends one packet: `head`, then both parts of `payload`. Never waits, and copies nothing in this process where
+    /// the wire is a descriptor.
+    ///
+    /// `head` is the Ethernet, IP and TCP header. Its lengths are those of the packet as a whole, and it is
+    /// complete but for the checksum that [`Offload::checksum`] names. A payload may change while it is sent
+    /// (see [`RawPart`]); then what is sent is a mixture, under a checksum that fits what is sent.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: the caller's fault, with a [`PacketError`] inside; nothing was sent. Anything else: the wire
+    /// is gone, as for [`Wire::receive`].
+    fn send(
+        &mut self,
+        head: &[u8],
+        payload: [RawPart<'_>; 2],
+        offload: Offload,
+    ) -> io::Result<Sent>;
+
+    /// The descriptor to wait on with poll(2), if the wire has one. It is readable while a frame waits.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Traffic and drops since the wire was opened.
+    fn counters(&self) -> Counters;
+}
+
+/// The sizes that a wire takes, and the address of our end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most bytes of an IP packet, its header included, that is not a super-packet.
+    pub mtu: u16,
+    /// Most bytes of the IP packet of a super-packet that the wire cuts into segments. 0: it takes none.
+    pub gso_bytes: u32,
+    /// The Ethernet address of our end.
+    pub mac: [u8; 6],
+}
+
+/// Work that the sender leaves to the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// Most bytes of TCP payload of each segment that the packet is cut into. 0: the packet is sent whole. Otherwise
+    /// it has to be TCP, with `checksum` set.
+    pub segment_bytes: u16,
+    /// Place of the checksum to complete. `None`: the head is complete.
+    pub checksum: Option<CsumPlace>,
+}
+
+/// Place of a checksum to complete.
+///
+/// The field holds the sum of the pseudo header, folded and *not* complemented (RFC 9293 3.1), with the TCP length
+/// of the packet as a whole, super-packets included. The wire adds the bytes from `start` to the packet's end, and
+/// complements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CsumPlace {
+    /// Bytes from the Ethernet header's first to the TCP or UDP header's first.
+    pub start: u16,
+    /// Bytes from there to the checksum's first: 16 in TCP, 6 in UDP.
+    pub offset: u16,
+}
+
+/// Outcome of [`Wire::send`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The wire has it.
+    Taken,
+    /// There is no room now; nothing was sent. Try again later: no readiness tells when.
+    Full,
+    /// The wire is down at the moment and the packet is lost, as with an unplugged cable.
+    Lost,
+}
+
+/// Frames and their bytes, Ethernet headers included. A super-packet counts as one frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Frames.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// One more frame.
+    pub(crate) fn count(&mut self, bytes: usize) {
+        self.frames += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// Drops by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Looks for a frame that found every buffer in use.
+    pub starved: u64,
+    /// Received frames shorter than an Ethernet header or longer than a buffer.
+    pub malformed: u64,
+    /// Packets refused for want of room ([`Sent::Full`]).
+    pub full: u64,
+    /// Packets lost because the wire was down ([`Sent::Lost`]).
+    pub down: u64,
+}
+
+/// Counters of a wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that [`Wire::receive`] returned.
+    pub received: Traffic,
+    /// Packets that [`Wire::send`] took.
+    pub sent: Traffic,
+    /// Drops, by cause.
+    pub dropped: Dropped,
+}

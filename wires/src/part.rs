@@ -1,0 +1,135 @@
+//! Bytes to send that another process may change at the same time.
+
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use wave_links::payload::Part;
+
+/// A run of bytes to send, as address and length.
+///
+/// The bytes may lie in memory that is shared with another process, which changes them at any time. So a part never
+/// becomes a Rust reference to them: a wire hands it to the kernel as an `iovec`, or copies it with atomic loads.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct RawPart<'a> {
+    /// The form that the kernel takes.
+    vector: libc::iovec,
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> RawPart<'a> {
+    /// No bytes.
+    pub const EMPTY: RawPart<'static> = RawPart {
+        vector: libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 },
+        bytes: PhantomData,
+    };
+
+    /// The bytes of an ordinary slice.
+    pub fn of(bytes: &'a [u8]) -> RawPart<'a> {
+        // SAFETY: the slice is readable for `'a`, and nobody writes to it.
+        unsafe { RawPart::new(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// `len` bytes from `address` on.
+    ///
+    /// # Safety
+    ///
+    /// They are mapped and readable for `'a`. Another process may write to them; this process writes to them
+    /// by atomic stores only, if at all.
+    pub unsafe fn new(address: *const u8, len: usize) -> RawPart<'a> {
+        let vector = libc::iovec { iov_base: address.cast_mut().cast(), iov_len: len };
+        RawPart { vector, bytes: PhantomData }
+    }
+
+    /// Bytes of the part.
+    pub fn len(self) -> usize {
+        self.vector.iov_len
+    }
+
+    /// Whether the part has no bytes.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The part without its first `count` bytes; empty if it has no more.
+    pub fn skip(self, count: usize) -> RawPart<'a> {
+        let count = count.min(self.len());
+        // SAFETY: at most the part's end; what is left of it is readable as the whole is.
+        unsafe { RawPart::new(self.vector.iov_base.cast::<u8>().add(count), self.len() - count) }
+    }
+
+    /// The part as the kernel takes it.
+    pub(crate) fn vector(self) -> libc::iovec {
+        self.vector
+    }
+
+    /// Copies the part's first bytes to `out`, as many as both have. Bytes that another process changes at the
+    /// same time are copied old or new.
+    pub fn copy_to(self, out: &mut [u8]) {
+        let mut from = self.vector.iov_base.cast::<u8>();
+        let out_len = out.len().min(self.len());
+        let mut out = &mut out[..out_len];
+        // Byte by byte up to the first aligned word, word by word, and the rest again byte by byte.
+        while !out.is_empty() {
+            let step = if from.cast::<u64>().is_aligned() && out.len() >= 8 {
+                // SAFETY: eight aligned bytes of this part, readable by the contract of `new`; they change only
+                // in another process or by atomic stores. A relaxed load of a word never writes.
+                let word = unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed);
+                out[..8].copy_from_slice(&word.to_ne_bytes());
+                8
+            } else {
+                // SAFETY: as above, of one byte.
+                out[0] = unsafe { AtomicU8::from_ptr(from) }.load(Ordering::Relaxed);
+                1
+            };
+            out = &mut out[step..];
+            // SAFETY: `step` bytes of the part were left, so this is at most its end.
+            from = unsafe { from.add(step) };
+        }
+    }
+}
+
+impl<'a> From<Part<'a>> for RawPart<'a> {
+    /// Bytes of a host's payload memory.
+    fn from(part: Part<'a>) -> RawPart<'a> {
+        // SAFETY: a part is mapped and readable for `'a`. This process writes to its memory in one thread only, since a part leaves
+        // its thread as little as the memory it borrows, and no thread writes while it sends.
+        unsafe { RawPart::new(part.pointer(), part.len()) }
+    }
+}
+
+impl std::fmt::Debug for RawPart<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RawPart({} bytes)", self.len())
+    }
+}
+
+impl Default for RawPart<'_> {
+    fn default() -> Self {
+        RawPart::EMPTY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_whole_at_every_alignment() {
+        let bytes: Vec<u8> = (0..64).collect();
+        for start in 0..9 {
+            for len in 0..40 {
+                let mut out = [0xff; 48];
+                RawPart::of(&bytes[start..start + len]).copy_to(&mut out);
+                assert_eq!(out[..len], bytes[start..start + len]);
+                assert_eq!(out[len..], [0xff; 48][len..], "no more than the part has");
+            }
+        }
+        let mut short = [0; 3];
+        RawPart::of(&bytes).copy_to(&mut short);
+        assert_eq!(short, [0, 1, 2]);
+        RawPart::EMPTY.copy_to(&mut short);
+        assert_eq!(short, [0, 1, 2]);
+    }
+}
