@@ -107,7 +107,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             due: Queues::new(1, flows),
             ready: Queues::new(1, flows),
             changed: Queues::new(1, flows),
-            later: VecDeque::with_capacity(2 * flows as usize),
+            later: VecDeque::with_capacity(flows as usize),
             asked: alloc::vec![0; flows as usize],
             source: 0,
             counters: Counters::default(),
@@ -202,7 +202,10 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             Some(When::Later) if flow.protocol.acknowledge_at.is_none() => {
                 let at = now + ACKNOWLEDGE_AFTER;
                 flow.protocol.acknowledge_at = Some(at);
-                self.later.push_back((at, id));
+                // At most one entry for each flow. One that is there comes up no later than this.
+                if !core::mem::replace(&mut flow.protocol.is_looked_after, true) {
+                    self.later.push_back((at, id));
+                }
             }
             _ => {}
         }
@@ -372,13 +375,22 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
     }
 
     fn fire_later(&mut self, now: Nanos) {
-        while let Some((at, id)) = self.later.front().copied().filter(|(at, _)| *at <= now) {
+        while let Some((_, id)) = self.later.front().copied().filter(|(at, _)| *at <= now) {
             self.later.pop_front();
             let Some(flow) = self.table.get_mut(id) else { continue };
-            if flow.protocol.acknowledge_at == Some(at) {
-                flow.protocol.acknowledge_now = true;
-                self.counters.delayed_acknowledgements += 1;
-                self.must_speak(id.index);
+            flow.protocol.is_looked_after = false;
+            match flow.protocol.acknowledge_at {
+                Some(due) if due <= now => {
+                    flow.protocol.acknowledge_now = true;
+                    self.counters.delayed_acknowledgements += 1;
+                    self.must_speak(id.index);
+                }
+                // The acknowledgement that this entry was for went with data, and another one waits.
+                Some(due) => {
+                    flow.protocol.is_looked_after = true;
+                    self.later.push_back((due, id));
+                }
+                None => {}
             }
         }
     }

@@ -56,6 +56,12 @@ pub(super) struct Connection {
     /// The peer has ended its stream before we ended ours: it remembers, not we.
     is_passive: bool,
     fin_received: bool,
+    /// When a forged segment was answered last.
+    pub challenged_at: Option<Nanos>,
+    /// When the peer was heard of last, and when its window was asked for; how often in a row that came to nothing.
+    heard: Nanos,
+    probed_at: Nanos,
+    unanswered: u8,
     /// How far the host says that it has read. The data path may not know yet.
     pub read_said: u64,
     /// The host has closed, when so much had been received.
@@ -88,6 +94,10 @@ impl Connection {
             outstanding: 0,
             is_passive: false,
             fin_received: false,
+            challenged_at: None,
+            heard: Nanos(0),
+            probed_at: Nanos(0),
+            unanswered: 0,
             read_said: 0,
             closed_at: None,
             is_orphan: false,
@@ -131,6 +141,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.lose(flow, Reason::Invalid);
         }
         let Some(connection) = self.connection(flow) else { return };
+        connection.heard = statistics.heard;
         if let Some(took) = statistics.round_trip {
             connection.round_trip.sample(took);
         }
@@ -180,6 +191,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     fn arm(&mut self, now: Nanos, statistics: &Statistics, has_moved: bool) {
         let flow = statistics.flow;
         let Some(connection) = self.connection(flow) else { return };
+        if connection.timer == Timer::Probe && !statistics.is_blocked {
+            // Probes were answered: they say nothing about losses.
+            connection.round_trip.recovered();
+            connection.unanswered = 0;
+        }
         let timeout = connection.round_trip.timeout();
         let (timer, at) = if statistics.is_blocked {
             (Timer::Probe, now + timeout)
@@ -215,7 +231,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let command = match timer {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
-            Timer::Probe => Command::Probe,
+            Timer::Probe => {
+                // A peer may keep its window closed for as long as it answers (RFC 9293, 3.8.6.1).
+                let is_answered = connection.heard > connection.probed_at;
+                connection.unanswered = if is_answered { 0 } else { connection.unanswered + 1 };
+                connection.probed_at = now;
+                Command::Probe
+            }
             Timer::Retransmit => {
                 let again = connection.round_trip.in_vain() > 0;
                 let outstanding = connection.outstanding.min(u64::from(u32::MAX)) as u32;
@@ -223,10 +245,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 Command::Retransmit
             }
         };
-        // A peer that answers probes may keep its window closed for as long as it likes (RFC 9293, 3.8.6.1): what counts is whether it
-        // is heard of. One that nobody waits for is not waited for.
         connection.round_trip.back_off();
-        let is_vain = connection.round_trip.in_vain() > connection.most_timeouts();
+        let in_vain = match timer {
+            Timer::Probe => connection.unanswered,
+            _ => connection.round_trip.in_vain(),
+        };
+        let is_vain = in_vain > connection.most_timeouts();
         let wait = connection.round_trip.timeout().0.min(MAX.0);
         let reno = connection.reno;
         if is_vain {

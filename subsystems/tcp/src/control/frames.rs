@@ -17,6 +17,7 @@ use crate::packet::{
 use crate::seq::seq_of;
 use crate::stages::acknowledge::milliseconds;
 use crate::stages::pre::ends;
+use crate::stages::receive::ANSWER_AFTER;
 
 /// What answers a packet that is looked at here.
 enum Answer {
@@ -34,6 +35,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let answer = match parse(bytes, packet.checksum == Checksum::Good) {
             // The data path has counted what is malformed.
             Err(_) | Ok(Parsed::Other) => Answer::None,
+            // Of a virtual network that we are not in.
+            Ok(Parsed::Arp(ethernet, _) | Parsed::Icmp(ethernet, ..))
+                if ethernet.vlan.is_some() =>
+            {
+                Answer::None
+            }
             Ok(Parsed::Arp(_, arp)) => {
                 self.on_arp(now, &arp);
                 Answer::None
@@ -225,7 +232,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         }
         // RFC 5961, 3.2 and 4.2: whoever sends such a segment honestly answers with a reset that is believed.
-        if self.may_answer(now) {
+        let Some(connection) = self.connection(flow) else { return };
+        let may = connection.challenged_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+        if may && self.may_answer(now) {
+            if let Some(connection) = self.connection(flow) {
+                connection.challenged_at = Some(now);
+            }
             self.counters.challenges += 1;
             self.data.command(now, flow, Command::Challenge);
         }

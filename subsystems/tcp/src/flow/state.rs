@@ -101,8 +101,12 @@ pub struct Protocol {
     pub untold_bytes: u32,
     /// When an acknowledgement must go out at the latest.
     pub acknowledge_at: Option<Nanos>,
+    /// The executor looks at `acknowledge_at` again at some time.
+    pub is_looked_after: bool,
     /// It must go out now.
     pub acknowledge_now: bool,
+    /// When something wrong was answered last (RFC 5961, 7).
+    pub answered_at: Option<Nanos>,
     /// Nothing new is begun.
     pub is_frozen: bool,
     /// When the peer was heard of last.
@@ -237,7 +241,9 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         told: expected,
         untold_bytes: 0,
         acknowledge_at: None,
+        is_looked_after: false,
         acknowledge_now: false,
+        answered_at: None,
         is_frozen: false,
         heard: now,
     };

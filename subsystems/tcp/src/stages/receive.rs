@@ -12,6 +12,9 @@ use crate::summary::Summary;
 
 /// Longest time that an acknowledgement waits for data to go with it (RFC 9293, MUST-58 and 59).
 pub const ACKNOWLEDGE_AFTER: Nanos = Nanos::from_millis(40);
+/// Time between two answers to segments that carry nothing and are wrong: otherwise two sides that find each other wrong would answer
+/// each other for ever (RFC 5961, 7; CVE-2016-5696).
+pub const ANSWER_AFTER: Nanos = Nanos::from_millis(500);
 /// A timestamp older than this says nothing (RFC 7323, 5.5).
 const STALE: Nanos = Nanos::from_millis(24 * 24 * 3_600 * 1_000);
 
@@ -71,6 +74,28 @@ pub enum Dropped {
 
 /// Takes a segment.
 pub fn receive(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
+    let mut outcome = examine(flow, summary, now);
+    let is_empty = summary.bytes == 0 && !summary.fin;
+    if outcome.dropped.is_some()
+        && is_empty
+        && outcome.acknowledge.is_some()
+        && !may_answer(flow, now)
+    {
+        outcome.acknowledge = None;
+    }
+    outcome
+}
+
+/// Whether something wrong may be answered now.
+fn may_answer(flow: &mut Protocol, now: Nanos) -> bool {
+    let may = flow.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+    if may {
+        flow.answered_at = Some(now);
+    }
+    may
+}
+
+fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     let mut outcome = Received::default();
     if let Some(dropped) = check_timestamp(flow, summary, now) {
         outcome.dropped = Some(dropped);

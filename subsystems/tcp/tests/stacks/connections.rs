@@ -110,14 +110,15 @@ fn a_window_that_stays_closed_is_probed_and_opens_again() {
     run(&mut both, &mut now, MINUTE, |both, _| !both[1].accepted.is_empty());
     let peer = both[1].accepted.pop_front().unwrap();
     let bytes: Vec<u8> = (0..3 * RING).map(|byte| byte as u8).collect();
-    let wait = now + Nanos::from_millis(100_000);
+    // Longer than a peer is waited for that does not answer.
+    let wait = now + Nanos(90 * MINUTE.0);
     let mut wrote = 0;
-    run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, at| {
+    run(&mut both, &mut now, Nanos(100 * MINUTE.0), |both, at| {
         wrote += both[0].write(socket, &bytes[wrote..]);
         both[0].tell(at, socket);
         at > wait
     });
-    assert!(both[0].stack.data.counters().probes > 3);
+    assert!(both[0].stack.data.counters().probes > 20);
     assert_eq!(both[1].sockets[&peer].received, u64::from(RING));
     run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, at| {
         wrote += both[0].write(socket, &bytes[wrote..]);
