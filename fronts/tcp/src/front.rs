@@ -39,6 +39,8 @@ const HELD_MAX: usize = 256;
 const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 /// Events that wait for one process's queues. A process that lets more wait is at fault.
 const OVERFLOW_MAX: usize = 1 << 16;
+/// Polls in which the stack resets its connections at its end: some for each of 64.
+const ENDING_POLLS_MAX: usize = 1024;
 /// Time between two looks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
@@ -49,6 +51,8 @@ struct Seated {
     overflow: VecDeque<(u16, Event)>,
     latest: HashMap<u32, u64>,
     first: u64,
+    /// It has hung up. What it asked for before is still taken.
+    has_hung_up: bool,
     /// It has gone; its memory stays until the stack names it no more.
     is_gone: bool,
 }
@@ -223,6 +227,7 @@ impl<W: Wire> TcpFront<W> {
                     overflow: VecDeque::new(),
                     latest: HashMap::new(),
                     first: 0,
+                    has_hung_up: false,
                     is_gone: false,
                 };
                 if at == self.processes.len() {
@@ -263,6 +268,10 @@ impl<W: Wire> TcpFront<W> {
             }
             is_honest &= seated.flush();
             match taken {
+                Ok(0) if seated.has_hung_up && budget > 0 => {
+                    self.lose(at);
+                    continue;
+                }
                 Ok(count) => worked |= count > 0,
                 Err(fault) => {
                     say!("wave tcp: process {} is turned out: {fault}", seated.process.pid());
@@ -400,13 +409,21 @@ impl<W: Wire> TcpFront<W> {
             return;
         }
         self.looked = now;
-        for at in 0..self.processes.len() {
-            let gone = |seated: &Seated| !seated.is_gone && seated.process.has_hung_up();
-            if self.processes[at].as_ref().is_some_and(gone) {
-                // What it asked for before it went counts.
-                self.take_requests(now);
-                self.lose(at);
+        for seated in self.processes.iter_mut().flatten() {
+            seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
+        }
+    }
+
+    /// Resets what is left, so that no peer waits for an agent that has gone.
+    fn end(&mut self, now: Nanos) {
+        self.stack.reset_all(now);
+        for _ in 0..ENDING_POLLS_MAX {
+            self.send_held(now);
+            self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
+            if self.outputs.is_empty() {
+                break;
             }
+            self.perform(now);
         }
     }
 
@@ -473,7 +490,11 @@ impl<W: Wire> Front for TcpFront<W> {
 
 impl<W: Wire> ThreadFront for TcpFront<W> {
     fn has_ended(&mut self) -> bool {
-        self.failure.is_some() || self.ends.load(Ordering::Relaxed)
+        if self.failure.is_none() && self.ends.load(Ordering::Relaxed) {
+            self.end(self.looked);
+            return true;
+        }
+        self.failure.is_some()
     }
 
     fn has_more(&self) -> bool {

@@ -11,7 +11,7 @@ use wave_core::clock::Nanos;
 
 /// Inquiries that are answered at a time. Others wait in the socket's backlog.
 const INQUIRIES_MAX: usize = 4;
-/// Who takes an answer for longer than this is left.
+/// Who takes nothing of an answer for so long is left.
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
 
 /// Where the socket for inquiries is, of an agent whose door is at `door`.
@@ -77,7 +77,10 @@ impl Inquiries {
                 }
                 match open.stream.write(left) {
                     Ok(0) => return false,
-                    Ok(count) => open.sent += count,
+                    Ok(count) => {
+                        open.sent += count;
+                        open.since = now;
+                    }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         return now.since(open.since) < PATIENCE;

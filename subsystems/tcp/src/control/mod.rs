@@ -292,6 +292,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
+    /// Resets every connection, whosever it is: the agent ends.
+    pub fn reset_all(&mut self, now: Nanos) {
+        for index in 0..self.connections.len() {
+            if let Some(flow) = self.connections[index].map(|connection| connection.flow) {
+                self.reset(now, flow, Reason::Reset);
+            }
+        }
+    }
+
     /// A process has gone: what it listened for ends, and its connections are closed as if it had closed them.
     pub fn leave(&mut self, process: u16) {
         while let Some(at) = self.listeners.iter().position(|one| one.context.process == process) {
