@@ -16,6 +16,7 @@ use crate::datapath::{
 };
 use crate::flow::state::{Post, Pre, Protocol, join, split};
 use crate::packet::{Flags, PARTIAL_CHECKSUM};
+use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::rewind;
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
@@ -363,7 +364,8 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
     }
 
     fn land(&mut self, now: Nanos) {
-        while self.copying.front().is_some_and(|copying| copying.is_done) {
+        let is_next = |copying: &Copying| copying.is_done || is_planted(Planted::NoSequencer);
+        while self.copying.front().is_some_and(is_next) {
             let copying = self.copying.pop_front().expect("there is one");
             self.first_ticket += 1;
             if let Some(flow) = self.table.get_mut(copying.flow) {

@@ -14,6 +14,7 @@ use crate::packet::{
     ArpOperation, ArpPacket, EthernetView, Flags, Icmp, Ipv4View, MacAddress, Options, Parsed,
     TcpSegment, Unreachable, build_echo_reply, parse,
 };
+use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::milliseconds;
 use crate::stages::pre::ends;
@@ -149,7 +150,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if let Some(over) = self.time_wait.find(tuple) {
             let is_new = flags.contains(Flags::SYN)
                 && !flags.intersects(Flags::ACK | Flags::RST)
-                && (segment.seq.since(over.expected) > 0
+                && (is_planted(Planted::StaleSynTaken)
+                    || segment.seq.since(over.expected) > 0
                     || over
                         .recent
                         .zip(segment.options.timestamps)

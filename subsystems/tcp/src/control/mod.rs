@@ -331,7 +331,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let mut batch = Batch { packets: &mut self.packets, requests: &mut self.requests };
         self.data.submit(now, &mut batch);
         let mut effects = core::mem::take(&mut self.effects);
-        let data_next = self.data.poll(now, budget, &mut effects);
+        self.data.poll(now, budget, &mut effects);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(segment) => self.out.push_back(Output::Send(segment)),
@@ -345,6 +345,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.effects = effects;
         self.read_statistics(now);
         let has_left = self.let_leave(now);
+        // Asked only now, since what the control plane has just commanded is work, too.
+        let data_next = self.data.poll(now, 0, &mut self.effects);
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
             || !self.requests.is_empty()

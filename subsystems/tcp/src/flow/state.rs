@@ -6,6 +6,7 @@ use wave_core::clock::Nanos;
 
 use crate::context::ContextId;
 use crate::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
+use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
 
 /// The pre-processing stage's: who the peer is.
@@ -181,6 +182,9 @@ impl Protocol {
 
     /// What we expect, of what is in the host's ring.
     pub fn expected(&self) -> Seq {
+        if is_planted(Planted::EarlyAcknowledgement) {
+            return seq_of(self.receive_base, self.received + u64::from(self.has_fin()));
+        }
         seq_of(self.receive_base, self.landed + u64::from(self.has_landed_fin()))
     }
 }

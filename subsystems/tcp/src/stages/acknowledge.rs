@@ -4,6 +4,7 @@ use wave_core::clock::Nanos;
 
 use super::receive::Dropped;
 use crate::flow::state::Protocol;
+use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
@@ -54,7 +55,7 @@ pub fn acknowledge(
     let edge = flow.acknowledged + ahead as u64 + u64::from(window);
     let is_repeated = ahead == 0
         && flow.outstanding() > 0
-        && summary.bytes == 0
+        && (summary.bytes == 0 || is_planted(Planted::DataCountedAsDuplicate))
         && !summary.fin
         && edge == flow.edge;
     let is_newer = summary.seq.since(flow.window_seq) > 0

@@ -7,6 +7,7 @@ use wave_core::clock::Nanos;
 
 use super::acknowledge::{self, Acknowledged};
 use crate::flow::state::{Interval, Protocol};
+use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
@@ -212,7 +213,7 @@ fn place(
     } else if bytes > 0 {
         outcome.dropped = Some(Dropped::SecondInterval);
     }
-    if fits || bytes == 0 {
+    if (fits || bytes == 0) && !is_planted(Planted::EarlyFinDropped) {
         flow.fin = flow.fin.or(ends_at);
     }
 }

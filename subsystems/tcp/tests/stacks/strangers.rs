@@ -111,6 +111,17 @@ impl Meeting {
     }
 }
 
+/// Found by `wave fuzz tcp`, seed 83: whoever waits for what the poll says would wait for ever.
+#[test]
+fn a_command_of_the_control_plane_is_work_that_its_poll_tells_of() {
+    let mut meeting = Meeting::new();
+    meeting.connect();
+    meeting.send(PEER, meeting.seq, None, Flags::SYN, &[]);
+    meeting.wire.advance(meeting.now.0);
+    let next = meeting.machine.step(meeting.now);
+    assert_eq!(next, Some(meeting.now), "a challenge is to be sent");
+}
+
 #[test]
 fn a_reset_is_believed_only_at_the_very_next_number() {
     let mut meeting = Meeting::new();
