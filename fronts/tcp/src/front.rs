@@ -39,6 +39,8 @@ const HELD_MAX: usize = 256;
 const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 /// Events that wait for one process's queues. A process that lets more wait is at fault.
 const OVERFLOW_MAX: usize = 1 << 16;
+/// Time between two lines about processes that are not let in.
+const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Polls in which the stack resets its connections at its end: some for each of 64.
 const ENDING_POLLS_MAX: usize = 1024;
 /// Time between two looks for processes that have gone.
@@ -143,6 +145,10 @@ pub struct TcpFront<W> {
     held: VecDeque<Segment<Frame>>,
     next: Option<Nanos>,
     looked: Nanos,
+    /// The process whose requests are taken first.
+    first: usize,
+    /// When it was said last that a process was not let in.
+    said: Option<Nanos>,
     has_more: bool,
     ends: Arc<AtomicBool>,
     bell: Arc<EventFd>,
@@ -196,6 +202,8 @@ impl<W: Wire> TcpFront<W> {
             held: VecDeque::new(),
             next: None,
             looked: Nanos(0),
+            first: 0,
+            said: None,
             has_more: false,
             ends,
             bell,
@@ -237,8 +245,12 @@ impl<W: Wire> TcpFront<W> {
                 true
             }
             Err(error) => {
-                say!("wave tcp: {error}");
-                true
+                // It may be the same in every turn.
+                if self.said.is_none_or(|at| now.since(at) >= SAY_EVERY) {
+                    self.said = Some(now);
+                    say!("wave tcp: {error}");
+                }
+                false
             }
         }
     }
@@ -246,8 +258,12 @@ impl<W: Wire> TcpFront<W> {
     /// Takes requests of all processes. Returns whether there were any.
     fn take_requests(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        for at in 0..self.processes.len() {
-            let budget = REQUESTS_PER_TURN.min(self.stack.room_for_requests());
+        let count = self.processes.len();
+        self.first = (self.first + 1) % count.max(1);
+        for at in (self.first..count).chain(0..self.first) {
+            // Each has a part of the room, and another one is first in each turn.
+            let room = self.stack.room_for_requests();
+            let budget = REQUESTS_PER_TURN.min(room).min((room / count).max(1));
             let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) else {
                 continue;
             };
@@ -457,7 +473,9 @@ impl<W: Wire> Front for TcpFront<W> {
         }
         if !self.held.is_empty() {
             let soon = now + ROOM_EVERY;
-            self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
+            // The stack waits as well while too much does.
+            let next = self.next.filter(|_| self.held.len() < HELD_MAX);
+            self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
         for process in self.present_mut() {
             process.publish();

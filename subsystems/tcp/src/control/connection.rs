@@ -62,8 +62,10 @@ pub(super) struct Connection {
     heard: Nanos,
     probed_at: Nanos,
     unanswered: u8,
-    /// How far the host says that it has read. The data path may not know yet.
+    /// How far the host says that it has read and written. The data path may not know yet.
     pub read_said: u64,
+    /// See `read_said`.
+    pub written_said: u64,
     /// The host has closed, when so much had been received.
     closed_at: Option<u64>,
     /// Its process has gone, too.
@@ -99,6 +101,7 @@ impl Connection {
             probed_at: Nanos(0),
             unanswered: 0,
             read_said: 0,
+            written_said: 0,
             closed_at: None,
             is_orphan: false,
             leaving: None,
@@ -121,7 +124,12 @@ impl Connection {
     }
 
     fn most_timeouts(&self) -> u8 {
-        if self.is_orphan { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
+        if self.has_closed() { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
+    }
+
+    /// Nobody reads or writes any more.
+    fn has_closed(&self) -> bool {
+        self.is_orphan || self.closed_at.is_some()
     }
 }
 
@@ -247,7 +255,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         connection.round_trip.back_off();
         let in_vain = match timer {
-            Timer::Probe => connection.unanswered,
+            // A connection that nobody has any more does not wait for a peer that keeps its window closed.
+            Timer::Probe if !connection.has_closed() => connection.unanswered,
             _ => connection.round_trip.in_vain(),
         };
         let is_vain = in_vain > connection.most_timeouts();
@@ -388,14 +397,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 continue;
             }
             connection.is_orphan = true;
-            let Connection { flow, context, closed_at, read_said, .. } = *connection;
+            let Connection { flow, context, closed_at, read_said, written_said, .. } = *connection;
             let Some(state) = self.data.inspect(flow) else { continue };
             let Established { sending, receiving, .. } = state;
             if closed_at.is_none() && receiving.received > receiving.read.max(read_said) {
                 self.reset(now, flow, Reason::Reset);
                 continue;
             }
-            let (written, read) = (sending.written, receiving.read);
+            let written = sending.written.max(written_said);
+            let read = receiving.read.max(read_said);
             let finish = Moved { flow, written, read, is_finished: true, is_eager: state.is_eager };
             self.requests.push_back((context, finish));
             if closed_at.is_none() {
@@ -415,9 +425,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Says that nothing of a process that has gone is left, if that is so.
     fn release(&mut self, process: u16) {
-        let is_left = self.connections.iter().flatten().any(|one| one.context.process == process);
-        let lingers = self.lingering.iter().position(|one| *one == process);
-        if let Some(at) = lingers.filter(|_| !is_left) {
+        let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
+        if !self.connections.iter().flatten().any(|one| one.context.process == process) {
             self.lingering.swap_remove(at);
             self.out.push_back(Output::Released(process));
         }

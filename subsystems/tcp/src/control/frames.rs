@@ -93,7 +93,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.resolved(now, arp.sender, arp.sender_mac);
             }
         }
-        if is_for_us && arp.operation == ArpOperation::Request && self.may_answer(now) {
+        if is_for_us && arp.operation == ArpOperation::Request && self.may_answer_arp(now) {
             let answer = reply::arp(&arp.reply(self.address.mac));
             self.out.push_back(Output::Send(answer));
         }
@@ -147,7 +147,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.on_handshake(now, id, tuple, mac, segment, packet);
         }
         let flags = segment.flags;
-        if let Some(over) = self.time_wait.find(tuple) {
+        if let Some(over) = self.time_wait.find(tuple).copied() {
             let is_new = flags.contains(Flags::SYN)
                 && !flags.intersects(Flags::ACK | Flags::RST)
                 && (is_planted(Planted::StaleSynTaken)
@@ -162,7 +162,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     return;
                 }
                 if flags.contains(Flags::FIN) {
-                    over.until = now + LASTS;
+                    self.time_wait.extend(tuple, now + LASTS);
                 }
                 let stamp = milliseconds(now).wrapping_add(over.offset);
                 let bare = Bare {

@@ -57,7 +57,10 @@ pub fn acknowledge(
         && flow.outstanding() > 0
         && (summary.bytes == 0 || is_planted(Planted::DataCountedAsDuplicate))
         && !summary.fin
-        && edge == flow.edge;
+        && edge == flow.edge
+        // An answer to a probe is no sign of a loss.
+        && edge > flow.acknowledged;
+    let was_closed = flow.edge <= flow.acknowledged;
     let is_newer = summary.seq.since(flow.window_seq) > 0
         || (summary.seq == flow.window_seq && summary.ack.since(flow.window_ack) >= 0);
     if is_newer {
@@ -87,6 +90,10 @@ pub fn acknowledge(
             outcome.is_fast_retransmit = true;
             rewind(flow);
         }
+    }
+    if was_closed && flow.edge > flow.acknowledged {
+        // The byte that probed the window was not taken, most likely.
+        flow.next = flow.acknowledged;
     }
     Ok(outcome)
 }

@@ -118,12 +118,12 @@ fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     if is_old || is_beyond {
         outcome.dropped = Some(if is_old { Dropped::Duplicate } else { Dropped::OutsideWindow });
         outcome.acknowledge = Some(When::Now);
-        if is_beyond {
+        // Nobody who is honest is so late: what acknowledges nothing that was delivered need not know more than the ends.
+        let is_ancient = start < -i64::from(flow.ring_bytes);
+        if is_beyond || is_ancient {
             return outcome;
         }
     }
-    flow.heard = now;
-    update_timestamp(flow, summary, now);
     match acknowledge::acknowledge(flow, summary, now) {
         Ok(acknowledged) => outcome.acknowledged = acknowledged,
         Err(dropped) => {
@@ -132,7 +132,14 @@ fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
             return outcome;
         }
     }
-    if !is_old && length > 0 {
+    if is_old {
+        return outcome;
+    }
+    // Only of what lies in the window and acknowledges what was sent: a forged value would have the peer's own segments dropped
+    // (CVE-2005-0356).
+    flow.heard = now;
+    update_timestamp(flow, summary, now);
+    if length > 0 {
         place(flow, summary, expected, start, &mut outcome);
     }
     outcome
@@ -168,6 +175,11 @@ fn place(
     start: i64,
     outcome: &mut Received,
 ) {
+    if flow.has_fin() {
+        outcome.dropped = Some(Dropped::Duplicate);
+        outcome.acknowledge = Some(When::Now);
+        return;
+    }
     // What the host's ring has room for, and nothing behind the stream's end. The window may name a few bytes more than the ring
     // has, because of its scale.
     let limit = flow.promised.min(flow.read + u64::from(flow.ring_bytes));
@@ -178,7 +190,7 @@ fn place(
     let to = behind.min(limit).max(from);
     let bytes = (to - from) as u32;
     // The end is believed only where all that precedes it in this segment was taken.
-    let ends_at = (summary.fin && behind <= limit).then_some(behind);
+    let ends_at = (summary.fin && behind <= limit && behind >= flow.interval.end).then_some(behind);
     if start <= 0 {
         if bytes > 0 {
             outcome.placed = Some(Placed { position: from, skip, bytes });
@@ -324,6 +336,46 @@ mod tests {
         // After 24 days the peer's clock may have wrapped.
         let later = NOW + STALE;
         assert!(receive(&mut flow, &old, later).placed.is_some());
+    }
+
+    /// CVE-2005-0356: otherwise the peer's own segments would be older than the forged one's.
+    #[test]
+    fn a_timestamp_of_an_old_or_unacceptable_segment_is_not_remembered() {
+        let mut flow = flow();
+        flow.has_timestamps = true;
+        flow.recent = 1_000;
+        flow.received = 100;
+        flow.landed = 100;
+        flow.told = flow.expected();
+        let value = Some((1 << 30, 0));
+        let old = Summary { timestamps: value, ..segment(&flow, 50, 0, false) };
+        let base = segment(&flow, 100, 0, false);
+        let unsent = Summary { timestamps: value, ack: base.ack.plus(9), ..base };
+        for forged in [old, unsent] {
+            receive(&mut flow, &forged, NOW);
+            assert_eq!(flow.recent, 1_000);
+        }
+    }
+
+    #[test]
+    fn nothing_comes_behind_an_end() {
+        let mut flow = flow();
+        let last = segment(&flow, 0, 100, true);
+        receive(&mut flow, &last, NOW);
+        let behind = segment(&flow, 101, 50, true);
+        let outcome = receive(&mut flow, &behind, NOW);
+        assert_eq!(outcome.placed, None);
+        assert_eq!((flow.received, flow.has_fin()), (100, true));
+    }
+
+    #[test]
+    fn an_end_before_bytes_that_came_is_not_believed() {
+        let mut flow = flow();
+        let later = segment(&flow, 100, 100, false);
+        receive(&mut flow, &later, NOW);
+        let end = segment(&flow, 120, 0, true);
+        receive(&mut flow, &end, NOW);
+        assert_eq!(flow.fin, None);
     }
 
     #[test]
