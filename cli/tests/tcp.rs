@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, unshare};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_pcg::Pcg32;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use wave_posix::Toe;
 
 /// Long enough for any machine; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -306,6 +308,45 @@ fn an_agent_that_is_killed_ends_its_programs_and_the_next_resets_what_it_does_no
 }
 
 #[test]
+fn an_agent_that_is_ended_resets_its_connections() {
+    in_a_network(|| {
+        let mut up = Up::new();
+        let _echo = up.serve("echo");
+        let mut stream = connect(7);
+        stream.write_all(b"hello").unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+        let mut agent = up.agent.take().unwrap();
+        kill_process(Pid::from_child(&agent.0), Signal::TERM).unwrap();
+        assert_eq!(agent.ended().0, Some(0));
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+/// Found by a reader: what a program that exits had left in its queue was dropped, and its peers read an end without bytes.
+#[test]
+fn what_a_program_wrote_before_it_exits_arrives() {
+    in_a_network(|| {
+        let up = Up::new();
+        let agent = Pid::from_child(&up.agent.as_ref().unwrap().0);
+        let toe = Toe::connect(up.socket()).unwrap();
+        let listener = toe.listen("0.0.0.0:9".parse().unwrap(), 100).unwrap();
+        let peers: Vec<_> = (0..60).map(|_| connect(9)).collect();
+        let streams: Vec<_> = peers.iter().map(|_| listener.accept().unwrap().0).collect();
+        kill_process(agent, Signal::STOP).unwrap();
+        for stream in &streams {
+            (&*stream).write_all(&[7; 1000]).unwrap();
+        }
+        drop((streams, listener, toe));
+        kill_process(agent, Signal::CONT).unwrap();
+        for mut peer in peers {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).unwrap();
+            assert_eq!(all, [7; 1000]);
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_had_is_said_with_what_to_do() {
     in_a_network(|| {
         let up = Up::new();
@@ -316,6 +357,8 @@ fn what_cannot_be_had_is_said_with_what_to_do() {
         let socket = up.socket();
         let (code, said) = refusal("tcp up --tap wavetoe0 --address 10.77.0.3/24");
         assert!(code == Some(3) && said.contains("wavetoe0"), "{said}");
+        let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.77.0.1/24");
+        assert!(code == Some(3) && said.contains("Linux's own"), "{said}");
         let (code, said) = refusal("tcp up --address 10.77.0.0/24");
         assert!(code == Some(2) && said.contains("10.77.0.0"), "{said}");
         let (code, said) = refusal("tcp up --tap wavetoe1 --address 10.78.0.2/24 --mtu 68");

@@ -7,6 +7,7 @@
 pub mod bakeoff;
 pub mod cpu_time;
 pub mod experiment;
+pub mod fuzz_tcp;
 pub mod fuzz_udp;
 pub mod interrupt;
 pub mod launch;

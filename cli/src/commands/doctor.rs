@@ -11,6 +11,7 @@ use wave_links::places;
 use wave_links::socket::Listener;
 use wave_linux::memory::{AccessBits, Pressure, swap_state};
 use wave_linux::record::{Recorder, Scope};
+use wave_wires::{Tap, TapOptions};
 use wave_workloads::cpu;
 use wave_workloads::rocksdb::Database;
 
@@ -50,6 +51,8 @@ enum Need {
     Devices,
     /// `wave memory run` needs it.
     Memory,
+    /// `wave tcp up` needs it.
+    Tcp,
     /// `wave memory run` is better with it.
     SaferMemory,
 }
@@ -65,6 +68,7 @@ impl Need {
             Need::Guests => "scheduling virtual machines",
             Need::Devices => "wave run --device",
             Need::Memory => "wave memory run",
+            Need::Tcp => "wave tcp up",
             Need::SaferMemory => "holding back in wave memory run",
         }
     }
@@ -170,6 +174,12 @@ fn checks() -> Vec<Check> {
         ),
         check("root", Need::Kernel, root(), "sudo wave run --host linux -- COMMAND"),
         check("recording by BPF", Need::Recordings, recording(), "sudo wave doctor"),
+        check(
+            "TAP devices",
+            Need::Tcp,
+            tap(),
+            "sudo modprobe tun; sudo wave tcp up --address 10.77.0.2/24",
+        ),
         check("accessed bits", Need::Memory, accessed_bits(), "sudo wave doctor"),
         check("swap", Need::Memory, swap(), "sudo wave memory run --zram 1GiB --pid PID"),
         check(
@@ -179,6 +189,13 @@ fn checks() -> Vec<Check> {
             "boot with psi=1 (CONFIG_PSI); refaults hold back without it",
         ),
     ]
+}
+
+/// One is made, and goes again at once.
+fn tap() -> Result<String, String> {
+    Tap::open(&TapOptions::new("wavedoctor%d"))
+        .map(|_| "one was made".to_owned())
+        .map_err(|error| error.to_string())
 }
 
 /// Each backend is tried on this process, the first that works is used.

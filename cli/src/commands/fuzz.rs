@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use wave_agent::Registry;
+use wave_experiments::fuzz_tcp::{self, Planted};
 use wave_experiments::fuzz_udp::{self, Found, Plan};
 use wave_experiments::run::machine;
 use wave_lab::fuzz::FuzzArgs;
@@ -26,6 +27,66 @@ pub struct FuzzCommand {
 enum What {
     /// Flood a UDP front with valid, mutated and random datagrams, beside a well-behaved client.
     Udp(UdpArgs),
+    /// Run seeded histories of two TCP stacks over an adversarial wire, and check the rules that every history keeps.
+    Tcp(TcpArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Each history runs in virtual time: up to four connections between two stacks, over a wire that loses, repeats, reorders,
+damages and truncates frames, and delivers nothing for seconds. Copies to a host's memory complete late and in any order, hosts
+stop reading, sequence numbers wrap, and old SYNs come again.
+
+  violations        histories that broke a rule; failures names the rule and the seed
+  rtos              retransmission timeouts
+  fast_retransmits  losses noticed by duplicate acknowledgements
+  zero_windows      advertised windows that closed
+  sequence_wraps    streams whose sequence numbers wrapped
+  trace_hash        hash of every frame, copy and end: another one tells of changed behaviour
+  planted           faults that were planted in the code, one at a time: the seed of the first history that caught each
+
+Planted faults: no-sequencer, no-checksum, ack-before-dma, out-of-order-fin-dropped, window-shrunk, stale-syn-taken,
+rto-without-back-off, duplicate-ack-on-data.
+
+Examples:
+  wave fuzz tcp
+  wave fuzz tcp --seeds 10000 --json
+  wave fuzz tcp --seed 83 --seeds 1 --planted none
+  wave fuzz tcp --seeds 100 --planted window-shrunk
+
+Exit codes: 0 no violation, and every planted fault caught; 1 otherwise; 2 bad arguments."
+)]
+struct TcpArgs {
+    /// Number of histories.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    seeds: u64,
+    /// Seed of the first history.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    seed: u64,
+    /// Plant this fault in every history, or `none`. Without it, each fault is planted in histories beside the others.
+    #[arg(long, value_name = "NAME", value_parser = planted)]
+    planted: Option<Plants>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Show no progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// A planted fault, or none.
+#[derive(Clone, Copy, Debug)]
+struct Plants(Option<Planted>);
+
+fn planted(name: &str) -> Result<Plants, String> {
+    let names = || Planted::ALL.map(Planted::name).join(", ");
+    match name {
+        "none" => Ok(Plants(None)),
+        name => match Planted::by_name(name) {
+            Some(fault) => Ok(Plants(Some(fault))),
+            None => Err(format!("no such fault; there are none, {}", names())),
+        },
+    }
 }
 
 #[derive(Args, Debug)]
@@ -68,10 +129,12 @@ struct UdpArgs {
 
 /// Fuzzes.
 pub fn execute(command: &FuzzCommand) -> ExitCode {
-    let Some(What::Udp(args)) = &command.what else {
-        return wave_lab::fuzz::execute(&Registry::shipped(), &command.histories);
+    let done = match &command.what {
+        None => return wave_lab::fuzz::execute(&Registry::shipped(), &command.histories),
+        Some(What::Udp(args)) => udp(args),
+        Some(What::Tcp(args)) => tcp(args),
     };
-    match udp(args) {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             note!("wave fuzz: {failure}");
@@ -97,6 +160,71 @@ fn udp(args: &UdpArgs) -> Result<(), Failure> {
             Err(Failure::Check(failed.join("; ")).and(&again))
         }
     }
+}
+
+fn tcp(args: &TcpArgs) -> Result<(), Failure> {
+    let fault = args.planted.and_then(|plants| plants.0);
+    let plan = fuzz_tcp::Plan {
+        seeds: args.seeds,
+        seed: args.seed,
+        planted: fault,
+        plants_all: args.planted.is_none(),
+    };
+    let found = fuzz_tcp::run(&plan, args.quiet || args.json);
+    if args.json {
+        let mut value = json!(found);
+        value["fuzz"] = "tcp".into();
+        value["version"] = machine::version().into();
+        value["seed"] = args.seed.into();
+        out!("{value}");
+    } else {
+        out!("{}", tcp_text(&found));
+    }
+    let mut failed = Vec::new();
+    for fuzz_tcp::Violation { seed, oracle, what } in &found.failures {
+        let name = fault.map_or("none", Planted::name);
+        failed.push(format!(
+            "seed {seed} breaks {}: {what}\n  again: wave fuzz tcp --seed {seed} --seeds 1 --planted {name}",
+            json!(oracle).as_str().unwrap_or_default()
+        ));
+    }
+    let untold = found.violations - found.failures.len() as u64;
+    if untold > 0 {
+        failed.push(format!("{untold} more violations are not shown"));
+    }
+    for name in found.missed() {
+        let (seed, seeds) = (args.seed, fuzz_tcp::PLANTED_SEEDS_MAX);
+        failed.push(format!(
+            "{name} is not caught\n  again: wave fuzz tcp --seed {seed} --seeds {seeds} --planted {name}"
+        ));
+    }
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Check(failed.join("\n"))),
+    }
+}
+
+fn tcp_text(found: &fuzz_tcp::Found) -> String {
+    let counts = &found.counts;
+    let mut table = table(&["what", "found"]);
+    for (what, count) in [
+        ("histories", found.seeds),
+        ("violations", found.violations),
+        ("retransmission timeouts", counts.rtos),
+        ("fast retransmits", counts.fast_retransmits),
+        ("windows that closed", counts.zero_windows),
+        ("streams whose sequence numbers wrapped", counts.sequence_wraps),
+    ] {
+        table.add_row([what.to_owned(), count.to_string()]);
+    }
+    for fault in &found.planted {
+        let caught = match fault.caught {
+            true => format!("caught by seed {}", fault.seed),
+            false => "not caught".to_owned(),
+        };
+        table.add_row([format!("planted: {}", fault.name), caught]);
+    }
+    format!("{table}\ntrace hash {}", found.trace_hash)
 }
 
 fn json(args: &UdpArgs, found: &Found) -> serde_json::Value {

@@ -150,9 +150,15 @@ impl Door {
     /// # Errors
     /// A process was turned away, and told why. Call again.
     pub fn poll(&mut self, now: Nanos) -> Result<Option<Process>, DoorError> {
+        let mut failed = None;
         if self.waiting.len() < WAITING_MAX {
-            let accepted = self.listener.accept()?;
-            self.waiting.extend(accepted.map(|connection| Waiting { connection, since: now }));
+            match self.listener.accept() {
+                Ok(accepted) => self
+                    .waiting
+                    .extend(accepted.map(|connection| Waiting { connection, since: now })),
+                // Those that wait are looked at all the same.
+                Err(error) => failed = Some(error),
+            }
         }
         for at in 0..self.waiting.len() {
             let Waiting { connection, since } = &self.waiting[at];
@@ -175,7 +181,7 @@ impl Door {
                 }
             };
         }
-        Ok(None)
+        failed.map_or(Ok(None), |error| Err(DoorError::Accept(error)))
     }
 
     /// What to poll for input: as soon as one of them is readable, [`Door::poll`] has something to do. It should also be called

@@ -39,6 +39,10 @@ const HELD_MAX: usize = 256;
 const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 /// Events that wait for one process's queues. A process that lets more wait is at fault.
 const OVERFLOW_MAX: usize = 1 << 16;
+/// Time between two lines about processes that are not let in.
+const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
+/// Polls in which the stack resets its connections at its end: some for each of 64.
+const ENDING_POLLS_MAX: usize = 1024;
 /// Time between two looks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
@@ -49,6 +53,8 @@ struct Seated {
     overflow: VecDeque<(u16, Event)>,
     latest: HashMap<u32, u64>,
     first: u64,
+    /// It has hung up. What it asked for before is still taken.
+    has_hung_up: bool,
     /// It has gone; its memory stays until the stack names it no more.
     is_gone: bool,
 }
@@ -139,6 +145,10 @@ pub struct TcpFront<W> {
     held: VecDeque<Segment<Frame>>,
     next: Option<Nanos>,
     looked: Nanos,
+    /// The process whose requests are taken first.
+    first: usize,
+    /// When it was said last that a process was not let in.
+    said: Option<Nanos>,
     has_more: bool,
     ends: Arc<AtomicBool>,
     bell: Arc<EventFd>,
@@ -192,6 +202,8 @@ impl<W: Wire> TcpFront<W> {
             held: VecDeque::new(),
             next: None,
             looked: Nanos(0),
+            first: 0,
+            said: None,
             has_more: false,
             ends,
             bell,
@@ -223,6 +235,7 @@ impl<W: Wire> TcpFront<W> {
                     overflow: VecDeque::new(),
                     latest: HashMap::new(),
                     first: 0,
+                    has_hung_up: false,
                     is_gone: false,
                 };
                 if at == self.processes.len() {
@@ -232,8 +245,12 @@ impl<W: Wire> TcpFront<W> {
                 true
             }
             Err(error) => {
-                say!("wave tcp: {error}");
-                true
+                // It may be the same in every turn.
+                if self.said.is_none_or(|at| now.since(at) >= SAY_EVERY) {
+                    self.said = Some(now);
+                    say!("wave tcp: {error}");
+                }
+                false
             }
         }
     }
@@ -241,8 +258,12 @@ impl<W: Wire> TcpFront<W> {
     /// Takes requests of all processes. Returns whether there were any.
     fn take_requests(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        for at in 0..self.processes.len() {
-            let budget = REQUESTS_PER_TURN.min(self.stack.room_for_requests());
+        let count = self.processes.len();
+        self.first = (self.first + 1) % count.max(1);
+        for at in (self.first..count).chain(0..self.first) {
+            // Each has a part of the room, and another one is first in each turn.
+            let room = self.stack.room_for_requests();
+            let budget = REQUESTS_PER_TURN.min(room).min((room / count).max(1));
             let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) else {
                 continue;
             };
@@ -263,6 +284,10 @@ impl<W: Wire> TcpFront<W> {
             }
             is_honest &= seated.flush();
             match taken {
+                Ok(0) if seated.has_hung_up && budget > 0 => {
+                    self.lose(at);
+                    continue;
+                }
                 Ok(count) => worked |= count > 0,
                 Err(fault) => {
                     say!("wave tcp: process {} is turned out: {fault}", seated.process.pid());
@@ -400,13 +425,21 @@ impl<W: Wire> TcpFront<W> {
             return;
         }
         self.looked = now;
-        for at in 0..self.processes.len() {
-            let gone = |seated: &Seated| !seated.is_gone && seated.process.has_hung_up();
-            if self.processes[at].as_ref().is_some_and(gone) {
-                // What it asked for before it went counts.
-                self.take_requests(now);
-                self.lose(at);
+        for seated in self.processes.iter_mut().flatten() {
+            seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
+        }
+    }
+
+    /// Resets what is left, so that no peer waits for an agent that has gone.
+    fn end(&mut self, now: Nanos) {
+        self.stack.reset_all(now);
+        for _ in 0..ENDING_POLLS_MAX {
+            self.send_held(now);
+            self.stack.poll(now, STEPS_PER_POLL, &mut self.outputs);
+            if self.outputs.is_empty() {
+                break;
             }
+            self.perform(now);
         }
     }
 
@@ -440,7 +473,9 @@ impl<W: Wire> Front for TcpFront<W> {
         }
         if !self.held.is_empty() {
             let soon = now + ROOM_EVERY;
-            self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
+            // The stack waits as well while too much does.
+            let next = self.next.filter(|_| self.held.len() < HELD_MAX);
+            self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
         for process in self.present_mut() {
             process.publish();
@@ -473,7 +508,11 @@ impl<W: Wire> Front for TcpFront<W> {
 
 impl<W: Wire> ThreadFront for TcpFront<W> {
     fn has_ended(&mut self) -> bool {
-        self.failure.is_some() || self.ends.load(Ordering::Relaxed)
+        if self.failure.is_none() && self.ends.load(Ordering::Relaxed) {
+            self.end(self.looked);
+            return true;
+        }
+        self.failure.is_some()
     }
 
     fn has_more(&self) -> bool {

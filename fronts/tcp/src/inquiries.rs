@@ -11,8 +11,11 @@ use wave_core::clock::Nanos;
 
 /// Inquiries that are answered at a time. Others wait in the socket's backlog.
 const INQUIRIES_MAX: usize = 4;
-/// Who takes an answer for longer than this is left.
+/// Who takes nothing of an answer for so long is left.
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
+
+/// A report that is younger is given again.
+const FRESH: Nanos = Nanos::from_millis(100);
 
 /// Where the socket for inquiries is, of an agent whose door is at `door`.
 pub fn path_of(door: &Path) -> PathBuf {
@@ -27,6 +30,8 @@ pub struct Inquiries {
     listener: UnixListener,
     path: PathBuf,
     open: Vec<Open>,
+    /// The last report, and when it was made: whoever asks again and again does not keep the agent busy.
+    latest: Option<(Nanos, Vec<u8>)>,
 }
 
 #[derive(Debug)]
@@ -57,7 +62,7 @@ impl Inquiries {
         listener.set_nonblocking(true)?;
         // Everybody may look, as with ss(8).
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
-        Ok(Inquiries { listener, path, open: Vec::new() })
+        Ok(Inquiries { listener, path, open: Vec::new(), latest: None })
     }
 
     /// Answers who asks, as far as they take it.
@@ -65,7 +70,10 @@ impl Inquiries {
         while self.open.len() < INQUIRIES_MAX {
             let Ok((stream, _)) = self.listener.accept() else { break };
             if stream.set_nonblocking(true).is_ok() {
-                let answer = report().to_string().into_bytes();
+                if self.latest.as_ref().is_none_or(|(at, _)| now.since(*at) >= FRESH) {
+                    self.latest = Some((now, report().to_string().into_bytes()));
+                }
+                let answer = self.latest.as_ref().map_or(Vec::new(), |(_, answer)| answer.clone());
                 self.open.push(Open { stream, answer, sent: 0, since: now });
             }
         }
@@ -77,7 +85,10 @@ impl Inquiries {
                 }
                 match open.stream.write(left) {
                     Ok(0) => return false,
-                    Ok(count) => open.sent += count,
+                    Ok(count) => {
+                        open.sent += count;
+                        open.since = now;
+                    }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         return now.since(open.since) < PATIENCE;

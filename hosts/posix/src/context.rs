@@ -11,8 +11,8 @@ use crate::buddy::Buddy;
 use crate::line::{Fault, Line};
 use crate::socket::{Phase, Socket};
 
-/// Slots that a listener offers at a time.
-pub const SLOTS: usize = 8;
+/// Slots that a listener offers at a time, or as many as its backlog. A SYN that finds none is sent again a second later.
+pub const SLOTS: usize = 128;
 /// Writes that are published together at most.
 pub const BURST: u32 = 16;
 /// Events that are taken in one go at most.

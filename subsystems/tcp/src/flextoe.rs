@@ -16,6 +16,7 @@ use crate::datapath::{
 };
 use crate::flow::state::{Post, Pre, Protocol, join, split};
 use crate::packet::{Flags, PARTIAL_CHECKSUM};
+use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::rewind;
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
@@ -107,7 +108,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             due: Queues::new(1, flows),
             ready: Queues::new(1, flows),
             changed: Queues::new(1, flows),
-            later: VecDeque::with_capacity(2 * flows as usize),
+            later: VecDeque::with_capacity(flows as usize),
             asked: alloc::vec![0; flows as usize],
             source: 0,
             counters: Counters::default(),
@@ -202,7 +203,10 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             Some(When::Later) if flow.protocol.acknowledge_at.is_none() => {
                 let at = now + ACKNOWLEDGE_AFTER;
                 flow.protocol.acknowledge_at = Some(at);
-                self.later.push_back((at, id));
+                // At most one entry for each flow. One that is there comes up no later than this.
+                if !core::mem::replace(&mut flow.protocol.is_looked_after, true) {
+                    self.later.push_back((at, id));
+                }
             }
             _ => {}
         }
@@ -360,7 +364,8 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
     }
 
     fn land(&mut self, now: Nanos) {
-        while self.copying.front().is_some_and(|copying| copying.is_done) {
+        let is_next = |copying: &Copying| copying.is_done || is_planted(Planted::NoSequencer);
+        while self.copying.front().is_some_and(is_next) {
             let copying = self.copying.pop_front().expect("there is one");
             self.first_ticket += 1;
             if let Some(flow) = self.table.get_mut(copying.flow) {
@@ -372,13 +377,22 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
     }
 
     fn fire_later(&mut self, now: Nanos) {
-        while let Some((at, id)) = self.later.front().copied().filter(|(at, _)| *at <= now) {
+        while let Some((_, id)) = self.later.front().copied().filter(|(at, _)| *at <= now) {
             self.later.pop_front();
             let Some(flow) = self.table.get_mut(id) else { continue };
-            if flow.protocol.acknowledge_at == Some(at) {
-                flow.protocol.acknowledge_now = true;
-                self.counters.delayed_acknowledgements += 1;
-                self.must_speak(id.index);
+            flow.protocol.is_looked_after = false;
+            match flow.protocol.acknowledge_at {
+                Some(due) if due <= now => {
+                    flow.protocol.acknowledge_now = true;
+                    self.counters.delayed_acknowledgements += 1;
+                    self.must_speak(id.index);
+                }
+                // The acknowledgement that this entry was for went with data, and another one waits.
+                Some(due) => {
+                    flow.protocol.is_looked_after = true;
+                    self.later.push_back((due, id));
+                }
+                None => {}
             }
         }
     }

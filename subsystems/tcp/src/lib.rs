@@ -18,6 +18,8 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(feature = "planted")]
+extern crate std;
 
 pub mod congestion;
 pub mod context;
@@ -27,6 +29,7 @@ pub mod datapath;
 pub mod flextoe;
 pub mod flow;
 pub mod packet;
+pub mod planted;
 pub mod seq;
 pub mod stages;
 pub mod summary;

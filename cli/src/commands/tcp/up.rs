@@ -1,6 +1,6 @@
 //! `wave tcp up`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -49,7 +49,7 @@ pub struct UpArgs {
     /// Where programs come to [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]
     socket: Option<PathBuf>,
-    /// Users whose programs may come, beside this one and root.
+    /// Users whose programs may come, beside this one and root. They need write permission on the socket, too: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
     /// The device stays when the agent ends.
@@ -61,6 +61,16 @@ pub struct UpArgs {
     /// Say nothing but errors.
     #[arg(long, short)]
     quiet: bool,
+}
+
+/// Whether an interface of Linux's has the address, so that Linux would answer for it: what is sent to it leaves from it.
+fn is_linuxs(ip: Ipv4Addr) -> bool {
+    let towards = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    };
+    towards().is_ok_and(|from| from.ip() == IpAddr::V4(ip))
 }
 
 /// Is up until it is ended.
@@ -76,8 +86,13 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
         )));
     }
     let options = TapOptions { persistent: args.persistent, ..TapOptions::new(&args.tap) };
+    if is_linuxs(ip) {
+        let why = "is an address of Linux's own: the agent needs one that no interface has";
+        return Err(Failure::cannot(format!("{ip} {why}")));
+    }
     let mut tap = Tap::open(&options).map_err(Failure::cannot)?;
-    if tap.is_made() || args.linux_address.is_some() {
+    let is_ours = tap.is_made() || args.linux_address.is_some();
+    if is_ours {
         tap.configure(IpAddr::V4(linux), prefix, args.mtu).map_err(Failure::cannot)?;
     }
     let name = tap.name().map_err(Failure::cannot)?;
@@ -101,7 +116,13 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
     let mut front = TcpFront::new(tap, door, inquiries, &options).map_err(Failure::cannot)?;
     if !args.quiet {
         let socket = socket.display();
-        tell!("Speaking TCP at {ip}, on {name} (Linux has {linux}, MTU {mtu}); Ctrl-C ends it");
+        if is_ours {
+            tell!("Speaking TCP at {ip}, on {name} (Linux has {linux}, MTU {mtu}); Ctrl-C ends it");
+        } else {
+            tell!(
+                "Speaking TCP at {ip}, on {name}, which was there (MTU {mtu}; see ip address show {name}); Ctrl-C ends it"
+            );
+        }
         tell!("Next: wave serve http --toe {socket}");
     }
     serve(&mut front);

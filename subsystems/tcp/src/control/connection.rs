@@ -56,8 +56,16 @@ pub(super) struct Connection {
     /// The peer has ended its stream before we ended ours: it remembers, not we.
     is_passive: bool,
     fin_received: bool,
-    /// How far the host says that it has read. The data path may not know yet.
+    /// When a forged segment was answered last.
+    pub challenged_at: Option<Nanos>,
+    /// When the peer was heard of last, and when its window was asked for; how often in a row that came to nothing.
+    heard: Nanos,
+    probed_at: Nanos,
+    unanswered: u8,
+    /// How far the host says that it has read and written. The data path may not know yet.
     pub read_said: u64,
+    /// See `read_said`.
+    pub written_said: u64,
     /// The host has closed, when so much had been received.
     closed_at: Option<u64>,
     /// Its process has gone, too.
@@ -88,7 +96,12 @@ impl Connection {
             outstanding: 0,
             is_passive: false,
             fin_received: false,
+            challenged_at: None,
+            heard: Nanos(0),
+            probed_at: Nanos(0),
+            unanswered: 0,
             read_said: 0,
+            written_said: 0,
             closed_at: None,
             is_orphan: false,
             leaving: None,
@@ -111,7 +124,12 @@ impl Connection {
     }
 
     fn most_timeouts(&self) -> u8 {
-        if self.is_orphan { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
+        if self.has_closed() { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
+    }
+
+    /// Nobody reads or writes any more.
+    fn has_closed(&self) -> bool {
+        self.is_orphan || self.closed_at.is_some()
     }
 }
 
@@ -131,6 +149,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.lose(flow, Reason::Invalid);
         }
         let Some(connection) = self.connection(flow) else { return };
+        connection.heard = statistics.heard;
         if let Some(took) = statistics.round_trip {
             connection.round_trip.sample(took);
         }
@@ -180,6 +199,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     fn arm(&mut self, now: Nanos, statistics: &Statistics, has_moved: bool) {
         let flow = statistics.flow;
         let Some(connection) = self.connection(flow) else { return };
+        if connection.timer == Timer::Probe && !statistics.is_blocked {
+            // Probes were answered: they say nothing about losses.
+            connection.round_trip.recovered();
+            connection.unanswered = 0;
+        }
         let timeout = connection.round_trip.timeout();
         let (timer, at) = if statistics.is_blocked {
             (Timer::Probe, now + timeout)
@@ -215,7 +239,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let command = match timer {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
-            Timer::Probe => Command::Probe,
+            Timer::Probe => {
+                // A peer may keep its window closed for as long as it answers (RFC 9293, 3.8.6.1).
+                let is_answered = connection.heard > connection.probed_at;
+                connection.unanswered = if is_answered { 0 } else { connection.unanswered + 1 };
+                connection.probed_at = now;
+                Command::Probe
+            }
             Timer::Retransmit => {
                 let again = connection.round_trip.in_vain() > 0;
                 let outstanding = connection.outstanding.min(u64::from(u32::MAX)) as u32;
@@ -223,10 +253,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 Command::Retransmit
             }
         };
-        // A peer that answers probes may keep its window closed for as long as it likes (RFC 9293, 3.8.6.1): what counts is whether it
-        // is heard of. One that nobody waits for is not waited for.
         connection.round_trip.back_off();
-        let is_vain = connection.round_trip.in_vain() > connection.most_timeouts();
+        let in_vain = match timer {
+            // A connection that nobody has any more does not wait for a peer that keeps its window closed.
+            Timer::Probe if !connection.has_closed() => connection.unanswered,
+            _ => connection.round_trip.in_vain(),
+        };
+        let is_vain = in_vain > connection.most_timeouts();
         let wait = connection.round_trip.timeout().0.min(MAX.0);
         let reno = connection.reno;
         if is_vain {
@@ -364,14 +397,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 continue;
             }
             connection.is_orphan = true;
-            let Connection { flow, context, closed_at, read_said, .. } = *connection;
+            let Connection { flow, context, closed_at, read_said, written_said, .. } = *connection;
             let Some(state) = self.data.inspect(flow) else { continue };
             let Established { sending, receiving, .. } = state;
             if closed_at.is_none() && receiving.received > receiving.read.max(read_said) {
                 self.reset(now, flow, Reason::Reset);
                 continue;
             }
-            let (written, read) = (sending.written, receiving.read);
+            let written = sending.written.max(written_said);
+            let read = receiving.read.max(read_said);
             let finish = Moved { flow, written, read, is_finished: true, is_eager: state.is_eager };
             self.requests.push_back((context, finish));
             if closed_at.is_none() {
@@ -391,9 +425,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Says that nothing of a process that has gone is left, if that is so.
     fn release(&mut self, process: u16) {
-        let is_left = self.connections.iter().flatten().any(|one| one.context.process == process);
-        let lingers = self.lingering.iter().position(|one| *one == process);
-        if let Some(at) = lingers.filter(|_| !is_left) {
+        let Some(at) = self.lingering.iter().position(|one| *one == process) else { return };
+        if !self.connections.iter().flatten().any(|one| one.context.process == process) {
             self.lingering.swap_remove(at);
             self.out.push_back(Output::Released(process));
         }

@@ -14,9 +14,11 @@ use crate::packet::{
     ArpOperation, ArpPacket, EthernetView, Flags, Icmp, Ipv4View, MacAddress, Options, Parsed,
     TcpSegment, Unreachable, build_echo_reply, parse,
 };
+use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::milliseconds;
 use crate::stages::pre::ends;
+use crate::stages::receive::ANSWER_AFTER;
 
 /// What answers a packet that is looked at here.
 enum Answer {
@@ -34,6 +36,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let answer = match parse(bytes, packet.checksum == Checksum::Good) {
             // The data path has counted what is malformed.
             Err(_) | Ok(Parsed::Other) => Answer::None,
+            // Of a virtual network that we are not in.
+            Ok(Parsed::Arp(ethernet, _) | Parsed::Icmp(ethernet, ..))
+                if ethernet.vlan.is_some() =>
+            {
+                Answer::None
+            }
             Ok(Parsed::Arp(_, arp)) => {
                 self.on_arp(now, &arp);
                 Answer::None
@@ -85,7 +93,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.resolved(now, arp.sender, arp.sender_mac);
             }
         }
-        if is_for_us && arp.operation == ArpOperation::Request && self.may_answer(now) {
+        if is_for_us && arp.operation == ArpOperation::Request && self.may_answer_arp(now) {
             let answer = reply::arp(&arp.reply(self.address.mac));
             self.out.push_back(Output::Send(answer));
         }
@@ -139,10 +147,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.on_handshake(now, id, tuple, mac, segment, packet);
         }
         let flags = segment.flags;
-        if let Some(over) = self.time_wait.find(tuple) {
+        if let Some(over) = self.time_wait.find(tuple).copied() {
             let is_new = flags.contains(Flags::SYN)
                 && !flags.intersects(Flags::ACK | Flags::RST)
-                && (segment.seq.since(over.expected) > 0
+                && (is_planted(Planted::StaleSynTaken)
+                    || segment.seq.since(over.expected) > 0
                     || over
                         .recent
                         .zip(segment.options.timestamps)
@@ -153,7 +162,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     return;
                 }
                 if flags.contains(Flags::FIN) {
-                    over.until = now + LASTS;
+                    self.time_wait.extend(tuple, now + LASTS);
                 }
                 let stamp = milliseconds(now).wrapping_add(over.offset);
                 let bare = Bare {
@@ -225,7 +234,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         }
         // RFC 5961, 3.2 and 4.2: whoever sends such a segment honestly answers with a reset that is believed.
-        if self.may_answer(now) {
+        let Some(connection) = self.connection(flow) else { return };
+        let may = connection.challenged_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+        if may && self.may_answer(now) {
+            if let Some(connection) = self.connection(flow) {
+                connection.challenged_at = Some(now);
+            }
             self.counters.challenges += 1;
             self.data.command(now, flow, Command::Challenge);
         }

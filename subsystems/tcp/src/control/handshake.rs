@@ -11,7 +11,8 @@ use super::{Listener, Output, Slot, Stack};
 use crate::congestion::Reno;
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{
-    Datapath, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending, Timestamps, Tuple,
+    Command, Datapath, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending,
+    Timestamps, Tuple,
 };
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
@@ -328,10 +329,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         }
         if flags.contains(Flags::SYN) {
-            if segment.seq == handshake.peer {
-                self.send_handshake(now, id);
+            let is_same = segment.seq == handshake.peer;
+            if is_same && acknowledges {
+                // Both ends connected at once, and this is the peer's answer (RFC 9293, Figure 8). A SYN's window is not scaled.
+                let window = u32::from(segment.window);
+                if let Some(flow) = self.establish(now, id, tuple, window, segment) {
+                    self.data.command(now, flow, Command::Challenge);
+                    self.connection_is_there(flow);
+                }
             } else if self.may_answer(now) {
-                self.challenge(now, id);
+                self.counters.challenges += u64::from(!is_same);
+                self.send_handshake(now, id);
             }
             return;
         }
@@ -405,14 +413,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     connection.round_trip.sample(now.since(sent_at));
                 }
             }
-            self.data.command(now, flow, crate::datapath::Command::Challenge);
+            self.data.command(now, flow, Command::Challenge);
             self.connection_is_there(flow);
         }
-    }
-
-    fn challenge(&mut self, now: Nanos, id: FlowId) {
-        self.counters.challenges += 1;
-        self.send_handshake(now, id);
     }
 
     /// The handshake is over: the data path takes the connection.

@@ -186,6 +186,8 @@ pub struct Stack<F, D> {
     ports_tried: u32,
     /// The millisecond that answers are counted in, and how many there were.
     answers: (u64, u32),
+    /// The same for ARP.
+    arp_answers: (u64, u32),
     counters: ControlCounters,
     frames: PhantomData<F>,
 }
@@ -213,6 +215,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             out: VecDeque::with_capacity(WAITING_MAX),
             ports_tried: 0,
             answers: (0, 0),
+            arp_answers: (0, 0),
             counters: ControlCounters::default(),
             frames: PhantomData,
         }
@@ -258,6 +261,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 let connection = self.connection(moved.flow);
                 if let Some(own) = connection.filter(|own| own.context.process == from.process) {
                     own.read_said = own.read_said.max(moved.read);
+                    own.written_said = own.written_said.max(moved.written);
                 }
                 self.requests.push_back((from, moved));
             }
@@ -292,6 +296,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
+    /// Resets every connection, whosever it is: the agent ends.
+    pub fn reset_all(&mut self, now: Nanos) {
+        for index in 0..self.connections.len() {
+            if let Some(flow) = self.connections[index].map(|connection| connection.flow) {
+                self.reset(now, flow, Reason::Reset);
+            }
+        }
+    }
+
     /// A process has gone: what it listened for ends, and its connections are closed as if it had closed them.
     pub fn leave(&mut self, process: u16) {
         while let Some(at) = self.listeners.iter().position(|one| one.context.process == process) {
@@ -322,7 +335,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let mut batch = Batch { packets: &mut self.packets, requests: &mut self.requests };
         self.data.submit(now, &mut batch);
         let mut effects = core::mem::take(&mut self.effects);
-        let data_next = self.data.poll(now, budget, &mut effects);
+        self.data.poll(now, budget, &mut effects);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(segment) => self.out.push_back(Output::Send(segment)),
@@ -336,6 +349,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.effects = effects;
         self.read_statistics(now);
         let has_left = self.let_leave(now);
+        // Asked only now, since what the control plane has just commanded is work, too.
+        let data_next = self.data.poll(now, 0, &mut self.effects);
         out.append(&mut self.out);
         let is_busy = !self.packets.is_empty()
             || !self.requests.is_empty()
@@ -380,6 +395,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     fn tell(&mut self, context: ContextId, event: Event) {
         self.out.push_back(Output::Event(context, event));
+    }
+
+    /// Whether a neighbour may be told our address: strangers that ask for other things do not keep it from that.
+    fn may_answer_arp(&mut self, now: Nanos) -> bool {
+        let millisecond = now.0 / 1_000_000;
+        if self.arp_answers.0 != millisecond {
+            self.arp_answers = (millisecond, 0);
+        }
+        self.arp_answers.1 += 1;
+        self.arp_answers.1 <= ANSWERS_PER_MILLISECOND
     }
 
     /// Whether a stranger may be answered now.

@@ -2,6 +2,8 @@
 
 use wave_core::clock::Nanos;
 
+use crate::planted::{Planted, is_planted};
+
 /// The shortest timeout: Linux's, below RFC 6298's second.
 pub const MIN: Nanos = Nanos::from_millis(200);
 /// The longest.
@@ -58,6 +60,9 @@ impl RoundTrip {
 
     /// It came to nothing: the next one is twice as long (RFC 6298, 5.5).
     pub fn back_off(&mut self) {
+        if is_planted(Planted::NoBackOff) {
+            return;
+        }
         self.back_off = self.back_off.saturating_add(1);
     }
 

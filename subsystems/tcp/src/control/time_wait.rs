@@ -42,7 +42,14 @@ impl TimeWait {
     pub fn new(entries: u32, key: (u64, u64)) -> TimeWait {
         TimeWait {
             table: Tuples::new(entries, key),
-            order: VecDeque::with_capacity(entries as usize),
+            order: VecDeque::with_capacity(2 * entries as usize),
+        }
+    }
+
+    /// Remembers one for longer.
+    pub fn extend(&mut self, tuple: &Tuple, until: Nanos) {
+        if let Some(over) = self.find(tuple).copied() {
+            self.insert(*tuple, Over { until, ..over });
         }
     }
 
@@ -50,6 +57,10 @@ impl TimeWait {
     pub fn insert(&mut self, tuple: Tuple, over: Over) {
         if let Some(id) = self.table.find(&tuple) {
             self.table.remove(id);
+        }
+        // Names of those that were forgotten before their time.
+        if self.order.len() >= 2 * self.table.capacity() as usize {
+            self.order.retain(|id| self.table.get(*id).is_some());
         }
         loop {
             match self.table.insert(tuple, over) {
@@ -80,7 +91,7 @@ impl TimeWait {
         }
     }
 
-    /// Forgets those whose time is over. One that was asked again stands behind its place in the order, and waits there.
+    /// Forgets those whose time is over.
     pub fn expire(&mut self, now: Nanos) {
         while let Some(id) = self.order.front().copied() {
             match self.table.get(id) {

@@ -6,6 +6,7 @@ use wave_core::clock::Nanos;
 
 use crate::context::ContextId;
 use crate::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
+use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
 
 /// The pre-processing stage's: who the peer is.
@@ -101,8 +102,12 @@ pub struct Protocol {
     pub untold_bytes: u32,
     /// When an acknowledgement must go out at the latest.
     pub acknowledge_at: Option<Nanos>,
+    /// The executor looks at `acknowledge_at` again at some time.
+    pub is_looked_after: bool,
     /// It must go out now.
     pub acknowledge_now: bool,
+    /// When something wrong was answered last (RFC 5961, 7).
+    pub answered_at: Option<Nanos>,
     /// Nothing new is begun.
     pub is_frozen: bool,
     /// When the peer was heard of last.
@@ -177,6 +182,9 @@ impl Protocol {
 
     /// What we expect, of what is in the host's ring.
     pub fn expected(&self) -> Seq {
+        if is_planted(Planted::EarlyAcknowledgement) {
+            return seq_of(self.receive_base, self.received + u64::from(self.has_fin()));
+        }
         seq_of(self.receive_base, self.landed + u64::from(self.has_landed_fin()))
     }
 }
@@ -237,7 +245,9 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         told: expected,
         untold_bytes: 0,
         acknowledge_at: None,
+        is_looked_after: false,
         acknowledge_now: false,
+        answered_at: None,
         is_frozen: false,
         heard: now,
     };

@@ -4,6 +4,7 @@ use wave_core::clock::Nanos;
 
 use super::receive::Dropped;
 use crate::flow::state::Protocol;
+use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
@@ -54,9 +55,12 @@ pub fn acknowledge(
     let edge = flow.acknowledged + ahead as u64 + u64::from(window);
     let is_repeated = ahead == 0
         && flow.outstanding() > 0
-        && summary.bytes == 0
+        && (summary.bytes == 0 || is_planted(Planted::DataCountedAsDuplicate))
         && !summary.fin
-        && edge == flow.edge;
+        && edge == flow.edge
+        // An answer to a probe is no sign of a loss.
+        && edge > flow.acknowledged;
+    let was_closed = flow.edge <= flow.acknowledged;
     let is_newer = summary.seq.since(flow.window_seq) > 0
         || (summary.seq == flow.window_seq && summary.ack.since(flow.window_ack) >= 0);
     if is_newer {
@@ -86,6 +90,10 @@ pub fn acknowledge(
             outcome.is_fast_retransmit = true;
             rewind(flow);
         }
+    }
+    if was_closed && flow.edge > flow.acknowledged {
+        // The byte that probed the window was not taken, most likely.
+        flow.next = flow.acknowledged;
     }
     Ok(outcome)
 }

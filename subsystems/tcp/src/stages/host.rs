@@ -2,6 +2,7 @@
 
 use crate::context::Moved;
 use crate::flow::state::Protocol;
+use crate::planted::{Planted, is_planted};
 
 /// What a request did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +64,10 @@ pub fn window(flow: &mut Protocol) -> u16 {
     let enough = u64::from(flow.mss).min(u64::from(flow.ring_bytes) / 2);
     let grows = room >= flow.promised.saturating_add(enough);
     let wanted = if grows { room } else { flow.promised };
-    let open = wanted.saturating_sub(landed);
+    let mut open = wanted.saturating_sub(landed);
+    if is_planted(Planted::WindowShrunk) {
+        open = open.saturating_sub(flow.interval.end - flow.interval.start);
+    }
     let rounded_up = open.div_ceil(unit);
     // Not beyond the ring, be it that less than a unit is taken back (RFC 7323, 2.4).
     let units = if landed + rounded_up * unit <= limit { rounded_up } else { open / unit };

@@ -68,7 +68,8 @@ pub fn head(
     head
 }
 
-/// What the host does not know yet, if that is worth an event: bytes, the end, or a quarter of its ring that is free again.
+/// What the host does not know yet, if that is worth an event: bytes, the end, or a quarter of its ring, or all of it, that is free
+/// again.
 pub fn news(protocol: &Protocol, post: &mut Post) -> Option<Progress> {
     let received = protocol.landed;
     let acknowledged = protocol.acknowledged_bytes();
@@ -77,7 +78,8 @@ pub fn news(protocol: &Protocol, post: &mut Post) -> Option<Progress> {
     let freed = acknowledged - told_acknowledged;
     let is_news = received != told_received
         || is_finished != told_finished
-        || freed >= u64::from(post.send.bytes / 4);
+        || freed >= u64::from(post.send.bytes / 4)
+        || (freed > 0 && acknowledged == protocol.written);
     if !is_news {
         return None;
     }

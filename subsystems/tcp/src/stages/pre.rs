@@ -36,9 +36,13 @@ pub fn ends(source: SocketAddrV4, destination: SocketAddrV4) -> Tuple {
 /// # Errors
 /// It is malformed.
 pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> {
-    let Parsed::Tcp { ip, segment, .. } = parse(frame, checksum_is_good)? else {
+    let Parsed::Tcp { ethernet, ip, segment } = parse(frame, checksum_is_good)? else {
         return Ok(Examined::Control(None));
     };
+    // Of a virtual network that we are not in: what we send has no tag.
+    if ethernet.vlan.is_some() {
+        return Err(Cause::WrongAddress);
+    }
     if segment.options.is_malformed {
         return Err(Cause::BadTcpOptions);
     }

@@ -7,11 +7,15 @@ use wave_core::clock::Nanos;
 
 use super::acknowledge::{self, Acknowledged};
 use crate::flow::state::{Interval, Protocol};
+use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
 
 /// Longest time that an acknowledgement waits for data to go with it (RFC 9293, MUST-58 and 59).
 pub const ACKNOWLEDGE_AFTER: Nanos = Nanos::from_millis(40);
+/// Time between two answers to segments that carry nothing and are wrong: otherwise two sides that find each other wrong would answer
+/// each other for ever (RFC 5961, 7; CVE-2016-5696).
+pub const ANSWER_AFTER: Nanos = Nanos::from_millis(500);
 /// A timestamp older than this says nothing (RFC 7323, 5.5).
 const STALE: Nanos = Nanos::from_millis(24 * 24 * 3_600 * 1_000);
 
@@ -71,6 +75,28 @@ pub enum Dropped {
 
 /// Takes a segment.
 pub fn receive(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
+    let mut outcome = examine(flow, summary, now);
+    let is_empty = summary.bytes == 0 && !summary.fin;
+    if outcome.dropped.is_some()
+        && is_empty
+        && outcome.acknowledge.is_some()
+        && !may_answer(flow, now)
+    {
+        outcome.acknowledge = None;
+    }
+    outcome
+}
+
+/// Whether something wrong may be answered now.
+fn may_answer(flow: &mut Protocol, now: Nanos) -> bool {
+    let may = flow.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+    if may {
+        flow.answered_at = Some(now);
+    }
+    may
+}
+
+fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     let mut outcome = Received::default();
     if let Some(dropped) = check_timestamp(flow, summary, now) {
         outcome.dropped = Some(dropped);
@@ -92,12 +118,12 @@ pub fn receive(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     if is_old || is_beyond {
         outcome.dropped = Some(if is_old { Dropped::Duplicate } else { Dropped::OutsideWindow });
         outcome.acknowledge = Some(When::Now);
-        if is_beyond {
+        // Nobody who is honest is so late: what acknowledges nothing that was delivered need not know more than the ends.
+        let is_ancient = start < -i64::from(flow.ring_bytes);
+        if is_beyond || is_ancient {
             return outcome;
         }
     }
-    flow.heard = now;
-    update_timestamp(flow, summary, now);
     match acknowledge::acknowledge(flow, summary, now) {
         Ok(acknowledged) => outcome.acknowledged = acknowledged,
         Err(dropped) => {
@@ -106,7 +132,14 @@ pub fn receive(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
             return outcome;
         }
     }
-    if !is_old && length > 0 {
+    if is_old {
+        return outcome;
+    }
+    // Only of what lies in the window and acknowledges what was sent: a forged value would have the peer's own segments dropped
+    // (CVE-2005-0356).
+    flow.heard = now;
+    update_timestamp(flow, summary, now);
+    if length > 0 {
         place(flow, summary, expected, start, &mut outcome);
     }
     outcome
@@ -142,6 +175,11 @@ fn place(
     start: i64,
     outcome: &mut Received,
 ) {
+    if flow.has_fin() {
+        outcome.dropped = Some(Dropped::Duplicate);
+        outcome.acknowledge = Some(When::Now);
+        return;
+    }
     // What the host's ring has room for, and nothing behind the stream's end. The window may name a few bytes more than the ring
     // has, because of its scale.
     let limit = flow.promised.min(flow.read + u64::from(flow.ring_bytes));
@@ -152,7 +190,7 @@ fn place(
     let to = behind.min(limit).max(from);
     let bytes = (to - from) as u32;
     // The end is believed only where all that precedes it in this segment was taken.
-    let ends_at = (summary.fin && behind <= limit).then_some(behind);
+    let ends_at = (summary.fin && behind <= limit && behind >= flow.interval.end).then_some(behind);
     if start <= 0 {
         if bytes > 0 {
             outcome.placed = Some(Placed { position: from, skip, bytes });
@@ -187,7 +225,7 @@ fn place(
     } else if bytes > 0 {
         outcome.dropped = Some(Dropped::SecondInterval);
     }
-    if fits || bytes == 0 {
+    if (fits || bytes == 0) && !is_planted(Planted::EarlyFinDropped) {
         flow.fin = flow.fin.or(ends_at);
     }
 }
@@ -298,6 +336,46 @@ mod tests {
         // After 24 days the peer's clock may have wrapped.
         let later = NOW + STALE;
         assert!(receive(&mut flow, &old, later).placed.is_some());
+    }
+
+    /// CVE-2005-0356: otherwise the peer's own segments would be older than the forged one's.
+    #[test]
+    fn a_timestamp_of_an_old_or_unacceptable_segment_is_not_remembered() {
+        let mut flow = flow();
+        flow.has_timestamps = true;
+        flow.recent = 1_000;
+        flow.received = 100;
+        flow.landed = 100;
+        flow.told = flow.expected();
+        let value = Some((1 << 30, 0));
+        let old = Summary { timestamps: value, ..segment(&flow, 50, 0, false) };
+        let base = segment(&flow, 100, 0, false);
+        let unsent = Summary { timestamps: value, ack: base.ack.plus(9), ..base };
+        for forged in [old, unsent] {
+            receive(&mut flow, &forged, NOW);
+            assert_eq!(flow.recent, 1_000);
+        }
+    }
+
+    #[test]
+    fn nothing_comes_behind_an_end() {
+        let mut flow = flow();
+        let last = segment(&flow, 0, 100, true);
+        receive(&mut flow, &last, NOW);
+        let behind = segment(&flow, 101, 50, true);
+        let outcome = receive(&mut flow, &behind, NOW);
+        assert_eq!(outcome.placed, None);
+        assert_eq!((flow.received, flow.has_fin()), (100, true));
+    }
+
+    #[test]
+    fn an_end_before_bytes_that_came_is_not_believed() {
+        let mut flow = flow();
+        let later = segment(&flow, 100, 100, false);
+        receive(&mut flow, &later, NOW);
+        let end = segment(&flow, 120, 0, true);
+        receive(&mut flow, &end, NOW);
+        assert_eq!(flow.fin, None);
     }
 
     #[test]

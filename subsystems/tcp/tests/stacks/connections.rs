@@ -6,8 +6,9 @@ use crate::machine::{CONTEXT, Machine, RING, run};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_tcp::context::Reason;
+use wave_tcp::context::{Reason, Request};
 use wave_tcp::control::State;
+use wave_tcp::datapath::Ring;
 use wave_wires::{Adversity, Memory};
 
 const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
@@ -110,14 +111,15 @@ fn a_window_that_stays_closed_is_probed_and_opens_again() {
     run(&mut both, &mut now, MINUTE, |both, _| !both[1].accepted.is_empty());
     let peer = both[1].accepted.pop_front().unwrap();
     let bytes: Vec<u8> = (0..3 * RING).map(|byte| byte as u8).collect();
-    let wait = now + Nanos::from_millis(100_000);
+    // Longer than a peer is waited for that does not answer.
+    let wait = now + Nanos(90 * MINUTE.0);
     let mut wrote = 0;
-    run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, at| {
+    run(&mut both, &mut now, Nanos(100 * MINUTE.0), |both, at| {
         wrote += both[0].write(socket, &bytes[wrote..]);
         both[0].tell(at, socket);
         at > wait
     });
-    assert!(both[0].stack.data.counters().probes > 3);
+    assert!(both[0].stack.data.counters().probes > 20);
     assert_eq!(both[1].sockets[&peer].received, u64::from(RING));
     run(&mut both, &mut now, Nanos(10 * MINUTE.0), |both, at| {
         wrote += both[0].write(socket, &bytes[wrote..]);
@@ -253,4 +255,99 @@ fn storm(seed: u64) -> u64 {
 #[test]
 fn a_reset_after_both_ends_takes_nothing_from_the_host() {
     storm(87);
+}
+
+/// A connection of two machines, and both names of it.
+fn connected() -> ([Machine; 2], Nanos, u32, u32) {
+    let mut both = machines(&calm());
+    let mut now = Nanos(0);
+    both[1].listen(now, 80, 1);
+    let socket = both[0].connect(now, SocketAddr::from(SERVER));
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
+    });
+    let peer = both[1].accepted.pop_front().unwrap();
+    (both, now, socket, peer)
+}
+
+/// The end that was said for the process named less than the process had said itself, and was ignored.
+#[test]
+fn what_a_process_had_said_before_it_went_is_sent_with_its_end() {
+    let (mut both, mut now, socket, peer) = connected();
+    both[0].write(socket, &[1; 100]);
+    for _ in 0..200 {
+        both[0].tell(now, socket);
+    }
+    both[0].write(socket, &[1; 100]);
+    both[0].tell(now, socket);
+    both[0].step(now);
+    both[0].stack.leave(CONTEXT.process);
+    run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].peer_is_finished);
+    assert_eq!(both[1].sockets[&peer].received, 200);
+}
+
+/// Both sides answered each other's SYNs for ever.
+#[test]
+fn two_that_connect_to_each_other_at_once_have_one_connection() {
+    let mut both = machines(&calm());
+    let mut now = Nanos(0);
+    let ring = |offset| Ring { offset, bytes: RING };
+    for (at, last, port, local_port) in [(0, 2_u8, 2000, 1000), (1, 1, 1000, 2000)] {
+        both[at].sockets.insert(9, Default::default());
+        let remote = SocketAddr::from(([10, 0, 0, last], port));
+        let (receive, send) = (ring(0), ring(RING.into()));
+        both[at].ask(now, Request::Connect { socket: 9, remote, local_port, receive, send });
+    }
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        both.iter().all(|machine| machine.sockets[&9].flow.is_some())
+    });
+    assert!(both.iter().all(|machine| states(machine) == [State::Established]));
+    both[0].write(9, b"both");
+    both[0].tell(now, 9);
+    run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&9].received == 4);
+    assert!(both[0].stack.data.counters().in_segments < 20);
+}
+
+#[test]
+fn a_peer_that_keeps_its_window_closed_does_not_keep_a_process_that_has_gone() {
+    let (mut both, mut now, socket, peer) = connected();
+    both[0].write(socket, &vec![1; RING as usize]);
+    both[0].tell(now, socket);
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        both[1].sockets[&peer].received == u64::from(RING)
+            && both[0].sockets[&socket].acknowledged > 0
+    });
+    both[0].write(socket, &[1; 100]);
+    both[0].tell(now, socket);
+    both[0].step(now);
+    both[0].stack.leave(CONTEXT.process);
+    run(&mut both, &mut now, Nanos(30 * MINUTE.0), |both, _| !both[0].released.is_empty());
+}
+
+#[test]
+fn probes_of_a_closed_window_do_not_slow_what_follows() {
+    let (mut both, mut now, socket, peer) = connected();
+    let all = vec![1; RING as usize];
+    both[0].write(socket, &all);
+    both[0].tell(now, socket);
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        both[0].sockets[&socket].acknowledged == u64::from(RING)
+    });
+    both[0].write(socket, &all);
+    both[0].tell(now, socket);
+    let window = |both: &[Machine; 2]| {
+        let mut window = None;
+        both[0].stack.show(&mut |shown| window = shown.congestion);
+        window
+    };
+    let (before, until) = (window(&both), now + MINUTE);
+    run(&mut both, &mut now, Nanos(2 * MINUTE.0), |_, at| at > until);
+    assert!(both[0].stack.data.counters().probes > 3);
+    assert_eq!(window(&both), before);
+    both[1].read(peer, 1 << 20);
+    both[1].tell(now, peer);
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        both[1].sockets[&peer].received >= 2 * u64::from(RING)
+    });
+    assert_eq!(both[0].stack.data.counters().timeouts, 0);
 }

@@ -105,9 +105,21 @@ impl Meeting {
 
     /// What is said to the honest peer, and nothing else.
     fn is_challenge(&mut self) -> bool {
-        let answers = self.answers();
+        // Long enough that the next one is answered, too.
+        let answers = self.answers_after(Nanos::from_millis(501));
         matches!(&answers[..], [one] if one.flags == Flags::ACK && one.ack == Some(self.seq) && one.seq == self.ack)
     }
+}
+
+/// Found by `wave fuzz tcp`, seed 83: whoever waits for what the poll says would wait for ever.
+#[test]
+fn a_command_of_the_control_plane_is_work_that_its_poll_tells_of() {
+    let mut meeting = Meeting::new();
+    meeting.connect();
+    meeting.send(PEER, meeting.seq, None, Flags::SYN, &[]);
+    meeting.wire.advance(meeting.now.0);
+    let next = meeting.machine.step(meeting.now);
+    assert_eq!(next, Some(meeting.now), "a challenge is to be sent");
 }
 
 #[test]
@@ -150,6 +162,20 @@ fn data_outside_the_window_and_forged_acknowledgements_change_nothing() {
     meeting.send(PEER, seq, None, Flags::NONE, b"no ACK");
     assert_eq!(meeting.answers(), []);
     assert_eq!(meeting.machine.sockets[&socket].received, 0);
+}
+
+#[test]
+fn forged_segments_are_answered_twice_a_second_at_most() {
+    let mut meeting = Meeting::new();
+    meeting.connect();
+    let (seq, ack) = (meeting.seq, meeting.ack);
+    for _ in 0..100 {
+        meeting.send(PEER, seq.plus(1), None, Flags::RST, &[]);
+        meeting.send(PEER, seq, None, Flags::SYN, &[]);
+        meeting.send(PEER, seq, Some(ack.plus(1)), Flags::ACK, &[]);
+    }
+    // One for what the control plane sees, and one for what the data path does.
+    assert!((1..=2).contains(&meeting.answers().len()));
 }
 
 #[test]

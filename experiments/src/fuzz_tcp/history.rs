@@ -1,0 +1,363 @@
+//! One history: two stacks, some connections between them, and a wire that does its worst, all drawn from a seed.
+
+use std::net::SocketAddr;
+
+use rand::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use wave_core::clock::Nanos;
+use wave_tcp_planted::control::{Secrets, State};
+use wave_tcp_planted::datapath::Tuple;
+use wave_wires::{Adversity, Memory};
+
+use super::machine::{Ends, Kind, Machine};
+use super::{Counts, Oracle, Violation};
+
+const PORT: u16 = 80;
+const FIRST_PORT: u16 = 40_000;
+/// Most connections of a history.
+const CONNECTIONS_MAX: u16 = 4;
+/// All of them end within this time.
+const ENDS_WITHIN: Nanos = Nanos::from_millis(2 * 3_600_000);
+/// A handshake that nobody ends, and then a connection that is remembered, leave within this time.
+const FORGETS_WITHIN: Nanos = Nanos::from_millis(200_000);
+/// How long an ended connection is remembered, at least, less a second.
+const REMEMBERS: Nanos = Nanos::from_millis(59_000);
+/// Steps of a machine, at most.
+const STEPS_MAX: u64 = 2_000_000;
+/// The clock stops no more often than this.
+const TICK: Nanos = Nanos::from_micros(20);
+
+/// What came of a history.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub violation: Option<Violation>,
+    pub counts: Counts,
+    pub trace_hash: u64,
+}
+
+/// What the hosts of a history do.
+#[derive(Clone, Copy, Debug)]
+struct Hosts {
+    /// Bytes that each side of each connection writes.
+    totals: [u64; 2],
+    write_max: u64,
+    read_max: u64,
+    /// Probability that a host stops reading for a while, each time that it reads.
+    pauses: f64,
+    pause_max: Nanos,
+    /// Time between two things that a host does.
+    acts_every: Nanos,
+}
+
+struct History {
+    both: [Machine; 2],
+    rng: Pcg32,
+    now: Nanos,
+    hosts: Hosts,
+    /// When each connection begins.
+    connects: Vec<(Nanos, u16)>,
+    /// When an old SYN comes again.
+    replays: Vec<Nanos>,
+    /// When nothing arrives.
+    cuts: Vec<(Nanos, Nanos)>,
+    steps: u64,
+}
+
+/// Runs the history of a seed.
+pub fn run(seed: u64) -> Outcome {
+    let mut history = History::new(seed);
+    let violation = history.all().err();
+    let mut counts = Counts::default();
+    let mut trace_hash = 0_u64;
+    for (machine, turn) in history.both.iter().zip([0, 32]) {
+        let counted = machine.stack.data.counters();
+        counts.add(&machine.counts);
+        counts.rtos += counted.timeouts;
+        counts.fast_retransmits += counted.fast_retransmits;
+        trace_hash ^= machine.trace.0.rotate_left(turn);
+    }
+    let violation = violation.map(|(oracle, what)| Violation { seed, oracle, what });
+    Outcome { violation, counts, trace_hash }
+}
+
+/// A length of which every power of two is as probable.
+fn length(rng: &mut Pcg32, most: u64) -> u64 {
+    let bits = rng.random_range(0..=most.ilog2());
+    rng.random_range(0..=(2_u64 << bits).min(most))
+}
+
+impl History {
+    fn new(seed: u64) -> History {
+        let mut rng = Pcg32::seed_from_u64(seed);
+        let chance = |rng: &mut Pcg32, most: f64| rng.random_range(0.0..most);
+        let adversity = Adversity {
+            seed: rng.random(),
+            loss: chance(&mut rng, 0.05),
+            duplicate: chance(&mut rng, 0.05),
+            reorder: chance(&mut rng, 0.1),
+            reorder_ns: rng.random_range(100_000..2_000_000),
+            corrupt: chance(&mut rng, 0.03),
+            truncate: chance(&mut rng, 0.02),
+            full: chance(&mut rng, 0.02),
+            delay_ns: 20_000..=rng.random_range(50_000..1_000_000),
+            mtu: [576, 1500, 9000][rng.random_range(0..3)],
+            gso_bytes: [0, 20_000, 65_535][rng.random_range(0..3)],
+            segments_max: 256,
+            frames_max: 64,
+            ..Adversity::default()
+        };
+        let ring_bytes = 1 << rng.random_range(12..=17);
+        let connections = rng.random_range(1..=CONNECTIONS_MAX);
+        let copy_max = Nanos::from_micros([50, 500, 5_000][rng.random_range(0..3)]);
+        let kinds = [1, 2].map(|side| {
+            let mut key = || (rng.random(), rng.random());
+            let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
+            Kind { side, secrets, ring_bytes, sockets: connections.into(), copy_max }
+        });
+        let (one, other) = Memory::pair(&adversity);
+        let mut both = [Machine::new(kinds[0], one), Machine::new(kinds[1], other)];
+        let now = start(&mut rng, &kinds);
+        both[1].listen(now, PORT, connections.into());
+        let most = [4_000, 20_000, 60_000][rng.random_range(0..3)];
+        let pauses = if rng.random_bool(0.4) { chance(&mut rng, 0.1) } else { 0.0 };
+        let hosts = Hosts {
+            totals: [length(&mut rng, most), length(&mut rng, most)],
+            write_max: [100, 1_500, 20_000][rng.random_range(0..3)],
+            read_max: [500, 5_000, 50_000][rng.random_range(0..3)],
+            pauses,
+            pause_max: Nanos::from_millis(rng.random_range(10..5_000)),
+            acts_every: Nanos::from_micros(rng.random_range(50..4_000)),
+        };
+        let soon =
+            |rng: &mut Pcg32, millis: u64| now + Nanos(rng.random_range(0..millis * 1_000_000));
+        let ports = (0..connections).map(|at| FIRST_PORT + at);
+        let mut connects: Vec<_> = ports.map(|port| (soon(&mut rng, 200), port)).collect();
+        connects[0].0 = now;
+        let abrupt: Vec<u16> =
+            connects.iter().map(|(_, port)| *port).filter(|_| rng.random_bool(0.08)).collect();
+        for machine in &mut both {
+            machine.abrupt.clone_from(&abrupt);
+        }
+        let replays = (0..rng.random_range(0..3)).map(|_| soon(&mut rng, 2_000)).collect();
+        let count = if rng.random_bool(0.3) { rng.random_range(1..=2) } else { 0 };
+        let cuts = (0..count)
+            .map(|_| {
+                let from = soon(&mut rng, 500);
+                (from, from + Nanos::from_millis(rng.random_range(100..8_000)))
+            })
+            .collect();
+        History { both, rng, now, hosts, connects, replays, cuts, steps: 0 }
+    }
+
+    fn all(&mut self) -> Result<(), (Oracle, String)> {
+        let is_over = |history: &History| history.is_over();
+        let never = Nanos::MAX;
+        if !self.go_on(ENDS_WITHIN, never, is_over)? {
+            return Err(self.unended("a connection"));
+        }
+        self.old_syns()?;
+        self.go_on(FORGETS_WITHIN, never, |_| false)?;
+        // What an old SYN began has ended, too.
+        if !self.go_on(ENDS_WITHIN, never, is_over)? {
+            return Err(self.unended("a connection"));
+        }
+        self.go_on(FORGETS_WITHIN, never, |_| false)?;
+        if self.both.iter().any(|machine| !machine.entries().is_empty()) {
+            return Err((Oracle::Empty, self.unended("an entry").1));
+        }
+        Ok(())
+    }
+
+    fn unended(&self, what: &str) -> (Oracle, String) {
+        let entries = self.both.each_ref().map(Machine::entries);
+        let mut sockets = Vec::new();
+        for socket in self.both.iter().flat_map(|machine| &machine.sockets) {
+            sockets.push((socket.ends, socket.wrote, socket.read, socket.received, socket.is_over));
+        }
+        (Oracle::Ends, format!("{what} does not end: {entries:?}, {sockets:?}"))
+    }
+
+    /// An old SYN does not end what is remembered.
+    fn old_syns(&mut self) -> Result<(), (Oracle, String)> {
+        let until = self.now + Nanos::from_millis(50);
+        let closed = &self.both[1].closed;
+        let mut remembered: Vec<Ends> = self.both[1].in_state(State::TimeWait);
+        remembered.retain(|ends| closed.get(ends).is_some_and(|at| until.since(*at) < REMEMBERS));
+        for at in 0..self.both[0].syns.len() {
+            self.both[0].replay(at);
+        }
+        self.go_on(Nanos(u64::MAX), until, |_| false)?;
+        let still = self.both[1].in_state(State::TimeWait);
+        match remembered.iter().find(|ends| !still.contains(ends)) {
+            None => Ok(()),
+            Some(ends) => {
+                Err((Oracle::Remembered, format!("{ends:?} is forgotten for an old SYN")))
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let [client, server] = &self.both;
+        self.connects.is_empty()
+            && client.sockets.iter().all(|socket| socket.is_over)
+            && server.sockets.iter().all(|socket| socket.is_over || socket.flow.is_none())
+    }
+
+    /// Goes on until `is_done`, for at most so long. Returns whether it is done.
+    fn go_on(
+        &mut self,
+        most: Nanos,
+        until: Nanos,
+        is_done: impl Fn(&History) -> bool,
+    ) -> Result<bool, (Oracle, String)> {
+        let end = (self.now + most).min(until);
+        while self.now < end {
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return Err(self.unended("the history"));
+            }
+            let now = self.now;
+            let mut next = end.min(self.schedule());
+            self.both[0].wire.advance(now.0);
+            for at in 0..2 {
+                next = next.min(self.hosts_act(at));
+                let machine = &mut self.both[at];
+                if let Some(at) = machine.step(now, &mut self.rng) {
+                    next = next.min(at);
+                }
+                // What the step told the hosts.
+                let acts = machine.sockets.iter().filter_map(|socket| socket.acts_at).min();
+                next = next.min(acts.unwrap_or(end));
+                if let Some(broken) = machine.broken.take() {
+                    return Err(broken);
+                }
+            }
+            if is_done(self) {
+                return Ok(true);
+            }
+            let due = self.both[0].wire.due().map_or(end, Nanos);
+            self.now = next.min(due).max(now + TICK);
+        }
+        Ok(false)
+    }
+
+    /// Begins connections, replays SYNs, and cuts the wire. Returns when there is something of the kind again.
+    fn schedule(&mut self) -> Nanos {
+        let now = self.now;
+        let server = SocketAddr::from(([10, 0, 0, 2], PORT));
+        let client = &mut self.both[0];
+        self.connects.retain(|(at, port)| {
+            if *at <= now {
+                client.connect(now, *port, server);
+            }
+            *at > now
+        });
+        let rng = &mut self.rng;
+        self.replays.retain(|at| {
+            if *at <= now && !client.syns.is_empty() {
+                client.replay(rng.random_range(0..client.syns.len()));
+            }
+            *at > now
+        });
+        self.cuts.retain(|(_, to)| *to > now);
+        let is_cut = self.cuts.iter().any(|(from, _)| *from <= now);
+        for machine in &mut self.both {
+            machine.is_cut = is_cut;
+        }
+        let connects = self.connects.iter().map(|(at, _)| *at);
+        let cuts = self.cuts.iter().map(|(from, to)| if *from > now { *from } else { *to });
+        connects.chain(self.replays.iter().copied()).chain(cuts).min().unwrap_or(Nanos::MAX)
+    }
+
+    /// Lets the hosts of a machine do what is due. Returns when there is more.
+    fn hosts_act(&mut self, side: usize) -> Nanos {
+        for at in 0..self.both[side].sockets.len() {
+            if self.both[side].sockets[at].acts_at.is_some_and(|acts_at| acts_at <= self.now) {
+                self.host_acts(side, at);
+            }
+        }
+        let acts = self.both[side].sockets.iter().filter_map(|socket| socket.acts_at);
+        acts.min().unwrap_or(Nanos::MAX)
+    }
+
+    fn host_acts(&mut self, side: usize, at: usize) {
+        let History { rng, now, hosts, .. } = self;
+        let now = *now;
+        let machine = &mut self.both[side];
+        let total = hosts.totals[side];
+        let ends = machine.sockets[at].ends;
+        let is_abrupt = machine.abrupt.contains(&ends.0) || machine.abrupt.contains(&ends.1);
+        machine.sockets[at].acts_at = None;
+        if machine.sockets[at].is_closed || machine.sockets[at].is_over {
+            return;
+        }
+        if is_abrupt {
+            let gives_up = *machine.sockets[at]
+                .gives_up_at
+                .get_or_insert_with(|| now + Nanos(rng.random_range(0..90_000_000_000)));
+            if now >= gives_up || rng.random_bool(0.03) {
+                return match rng.random_bool(0.5) {
+                    true => machine.abort(now, at),
+                    false => machine.close(now, at),
+                };
+            }
+        }
+        let before = machine.sockets[at].clone();
+        let left = (total - before.wrote).min(machine.room(at));
+        machine.write(at, rng.random_range(0..=hosts.write_max).min(left));
+        if machine.sockets[at].paused_until <= now {
+            machine.read(at, rng.random_range(0..=hosts.read_max));
+            if hosts.pauses > 0.0 && rng.random_bool(hosts.pauses) {
+                machine.sockets[at].paused_until =
+                    now + Nanos(rng.random_range(0..hosts.pause_max.0));
+            }
+        }
+        let room = machine.room(at);
+        let socket = &mut machine.sockets[at];
+        // Some ends go with the last bytes, some follow them.
+        socket.is_finished |= socket.wrote == total && rng.random_bool(0.7);
+        socket.is_eager |= rng.random_bool(0.02);
+        let has_read = socket.peer_is_finished && socket.read == socket.received;
+        if socket.is_finished && has_read {
+            let peers = hosts.totals[1 - side];
+            if socket.read != peers && !is_abrupt && machine.broken.is_none() {
+                let what = format!("the end is read at {}, and {peers} were written", socket.read);
+                machine.broken = Some((Oracle::Bytes, what));
+            }
+            return machine.close(now, at);
+        }
+        let can_write = socket.wrote < total && room > 0;
+        let can_read = socket.read < socket.received || socket.peer_is_finished;
+        let wants_end = socket.wrote == total && !socket.is_finished;
+        let after = now + Nanos(rng.random_range(1..=hosts.acts_every.0));
+        let next = if can_write || wants_end {
+            Some(after)
+        } else if can_read && !has_read {
+            Some(after.max(socket.paused_until))
+        } else {
+            None
+        };
+        socket.acts_at = [next, socket.gives_up_at].into_iter().flatten().min();
+        let has_moved = (socket.wrote, socket.read, socket.is_finished, socket.is_eager)
+            != (before.wrote, before.read, before.is_finished, before.is_eager);
+        if has_moved {
+            machine.tell(now, at);
+        }
+    }
+}
+
+/// The time at which a history begins: for three seeds of four such that the sequence numbers of a connection's first side, or
+/// its other one, wrap soon.
+fn start(rng: &mut Pcg32, kinds: &[Kind; 2]) -> Nanos {
+    let ends = [([10, 0, 0, 1], FIRST_PORT), ([10, 0, 0, 2], PORT)].map(SocketAddr::from);
+    let side = rng.random_range(0..4);
+    let before = rng.random_range(0..20_000);
+    if side > 1 {
+        return Nanos(rng.random_range(0..20_000_000_000_000));
+    }
+    let tuple = Tuple { local: ends[side], remote: ends[1 - side] };
+    let first = kinds[side].secrets.sequence(&tuple, Nanos(0));
+    // Sequence numbers follow a clock of 4 us.
+    let ticks = 0_u32.wrapping_sub(before).wrapping_sub(first.0);
+    Nanos(u64::from(ticks) * 4_000)
+}

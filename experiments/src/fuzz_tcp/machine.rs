@@ -1,0 +1,520 @@
+//! A machine in virtual time: a stack, its wire, and a process whose memory is written late and in any order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use rand::Rng;
+use rand_pcg::Pcg32;
+use wave_core::clock::Nanos;
+use wave_tcp_planted::context::{ContextId, Event, Moved, Progress, Reason, Request};
+use wave_tcp_planted::control::{Address, Bounds, Output, Secrets, Stack, State};
+use wave_tcp_planted::datapath::{
+    Checksum, Datapath, FlowId, Packet, Payload, Ring, Segment, Ticket, Write,
+};
+use wave_tcp_planted::flextoe::{FlexToe, Settings};
+use wave_tcp_planted::packet::{Flags, Parsed, TcpSegment, parse};
+use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
+
+use super::watch::{Broken, Watch};
+use super::{Counts, Oracle};
+
+const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
+/// Frames that are taken in one step, so that all of them are looked at in its poll.
+const FRAMES_PER_STEP: usize = 16;
+/// Steps of the data path in one poll: its four sources take turns.
+const BUDGET: usize = 4 * FRAMES_PER_STEP;
+
+/// A connection: our port, and the peer's.
+pub type Ends = (u16, u16);
+
+/// One connection, as its process knows it.
+#[derive(Clone, Debug, Default)]
+pub struct Socket {
+    pub flow: Option<FlowId>,
+    pub ends: Ends,
+    pub wrote: u64,
+    pub read: u64,
+    pub received: u64,
+    pub acknowledged: u64,
+    pub peer_is_finished: bool,
+    pub is_finished: bool,
+    pub is_eager: bool,
+    pub is_closed: bool,
+    /// The process has given it up while there was something to read, or to come: a reset has a cause.
+    pub may_reset: bool,
+    pub is_over: bool,
+    /// When the process does something next.
+    pub acts_at: Option<Nanos>,
+    /// Until then it reads nothing.
+    pub paused_until: Nanos,
+    /// When it gives up the connection, if ever.
+    pub gives_up_at: Option<Nanos>,
+}
+
+/// Sizes and keys of a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// Last byte of its address, and the number of its side.
+    pub side: u8,
+    pub secrets: Secrets,
+    pub ring_bytes: u32,
+    pub sockets: u32,
+    /// Most time that a copy takes.
+    pub copy_max: Nanos,
+}
+
+/// A machine.
+pub struct Machine {
+    pub stack: Stack<Frame, FlexToe<Frame>>,
+    pub wire: Memory,
+    /// Nothing that is sent arrives.
+    pub is_cut: bool,
+    kind: Kind,
+    memory: Vec<u8>,
+    pub sockets: Vec<Socket>,
+    watches: BTreeMap<Ends, Watch>,
+    /// Ends of connections that were closed, and when.
+    pub closed: BTreeMap<Ends, Nanos>,
+    /// SYNs that were sent, without those that answer.
+    pub syns: Vec<(Segment<Frame>, Ends)>,
+    copies: Vec<(Nanos, Write<Frame>)>,
+    delivered: Vec<(Ends, TcpSegment)>,
+    scratch: Vec<u8>,
+    /// A copy or a transmission was completed since the last poll.
+    has_completed: bool,
+    fast_retransmits: u64,
+    pub broken: Option<Broken>,
+    pub trace: Trace,
+    pub counts: Counts,
+    /// Connections of these ports of the client may fail.
+    pub abrupt: Vec<u16>,
+}
+
+/// A hash of all that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace(pub u64);
+
+impl Trace {
+    pub fn add(&mut self, word: u64) {
+        // FNV-1a's prime, on words.
+        self.0 = (self.0 ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(23);
+    }
+
+    fn add_bytes(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.add(u64::from_le_bytes(word));
+        }
+    }
+}
+
+/// The byte at a position of a side's stream.
+fn byte(side: u8, ends: Ends, position: u64) -> u8 {
+    let port = u64::from(ends.0.max(ends.1));
+    ((position + port * 977 + u64::from(side) * 131).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40)
+        as u8
+}
+
+impl Machine {
+    pub fn new(kind: Kind, wire: Memory) -> Machine {
+        let limits = wire.limits();
+        let mac = limits.mac;
+        let address = Address {
+            ip: Ipv4Addr::new(10, 0, 0, kind.side),
+            prefix: 24,
+            gateway: None,
+            mac,
+            mtu: limits.mtu,
+        };
+        let bounds = Bounds { flows: 16, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
+        let super_bytes = limits.gso_bytes.saturating_sub(60);
+        let settings = Settings { mac, super_bytes, flows: bounds.flows, key: kind.secrets.table };
+        Machine {
+            stack: Stack::new(FlexToe::new(settings), address, bounds, kind.secrets),
+            wire,
+            is_cut: false,
+            kind,
+            memory: vec![0; 2 * (kind.ring_bytes * kind.sockets) as usize],
+            sockets: Vec::new(),
+            watches: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            syns: Vec::new(),
+            copies: Vec::new(),
+            delivered: Vec::new(),
+            scratch: Vec::new(),
+            has_completed: false,
+            fast_retransmits: 0,
+            broken: None,
+            trace: Trace(0xcbf2_9ce4_8422_2325),
+            counts: Counts::default(),
+            abrupt: Vec::new(),
+        }
+    }
+
+    /// For what comes in, and for what goes out.
+    fn rings(&self, socket: u32) -> (Ring, Ring) {
+        let bytes = self.kind.ring_bytes;
+        let ring = |at: u32| Ring { offset: u64::from(at) * u64::from(bytes), bytes };
+        (ring(2 * socket), ring(2 * socket + 1))
+    }
+
+    fn ask(&mut self, now: Nanos, request: Request) {
+        self.stack.request(now, CONTEXT, request, self.memory.len() as u64);
+    }
+
+    fn new_socket(&mut self, socket: Socket) -> u32 {
+        self.sockets.push(socket);
+        self.sockets.len() as u32 - 1
+    }
+
+    pub fn listen(&mut self, now: Nanos, port: u16, slots: u32) {
+        let local = SocketAddr::from(([0, 0, 0, 0], port));
+        self.ask(now, Request::Listen { listener: 1, local, backlog: 8 });
+        for _ in 0..slots {
+            let socket = self.new_socket(Socket::default());
+            let (receive, send) = self.rings(socket);
+            self.ask(now, Request::Slot { listener: 1, socket, receive, send });
+        }
+    }
+
+    pub fn connect(&mut self, now: Nanos, local_port: u16, remote: SocketAddr) {
+        let ends = (local_port, remote.port());
+        let socket = self.new_socket(Socket { ends, ..Socket::default() });
+        let (receive, send) = self.rings(socket);
+        self.ask(now, Request::Connect { socket, remote, local_port, receive, send });
+    }
+
+    /// Room for bytes that are to be sent.
+    pub fn room(&self, at: usize) -> u64 {
+        let socket = &self.sockets[at];
+        u64::from(self.kind.ring_bytes) - (socket.wrote - socket.acknowledged)
+    }
+
+    /// Writes bytes that there is room for.
+    pub fn write(&mut self, at: usize, bytes: u64) {
+        let (_, ring) = self.rings(at as u32);
+        let socket = &mut self.sockets[at];
+        let mut position = socket.wrote;
+        for (offset, len) in ring.parts(position, bytes as u32) {
+            for place in &mut self.memory[offset as usize..][..len as usize] {
+                *place = byte(self.kind.side, socket.ends, position);
+                position += 1;
+            }
+        }
+        socket.wrote = position;
+    }
+
+    /// Reads at most so many bytes, and compares them with what the peer wrote.
+    pub fn read(&mut self, at: usize, most: u64) {
+        let (ring, _) = self.rings(at as u32);
+        let socket = &mut self.sockets[at];
+        let bytes = (socket.received - socket.read).min(most);
+        let mut position = socket.read;
+        let peer = 3 - self.kind.side;
+        for (offset, len) in ring.parts(position, bytes as u32) {
+            for read in &self.memory[offset as usize..][..len as usize] {
+                let written = byte(peer, socket.ends, position);
+                if *read != written && self.broken.is_none() {
+                    let what = format!("{read} is read at {position}, and {written} was written");
+                    self.broken = Some((Oracle::Bytes, what));
+                }
+                position += 1;
+            }
+        }
+        socket.read = position;
+    }
+
+    pub fn tell(&mut self, now: Nanos, at: usize) {
+        let Socket { flow, wrote, read, is_finished, is_eager, .. } = self.sockets[at];
+        let Some(flow) = flow else { return };
+        self.ask(now, Request::Moved(Moved { flow, written: wrote, read, is_finished, is_eager }));
+    }
+
+    /// Closes a socket. With something to read, or to come, that resets the connection.
+    pub fn close(&mut self, now: Nanos, at: usize) {
+        self.sockets[at].is_finished = true;
+        self.tell(now, at);
+        let socket = &mut self.sockets[at];
+        socket.is_closed = true;
+        socket.may_reset |= !(socket.peer_is_finished && socket.read == socket.received);
+        if let Some(flow) = socket.flow {
+            self.ask(now, Request::Close { flow });
+        }
+    }
+
+    pub fn abort(&mut self, now: Nanos, at: usize) {
+        let socket = &mut self.sockets[at];
+        socket.is_closed = true;
+        socket.may_reset = true;
+        if let Some(flow) = socket.flow {
+            self.ask(now, Request::Abort { flow });
+        }
+    }
+
+    /// Takes what came, and does what is wanted. Returns when it wants to go on.
+    pub fn step(&mut self, now: Nanos, rng: &mut Pcg32) -> Option<Nanos> {
+        self.copy_due(now);
+        self.delivered.clear();
+        for _ in 0..FRAMES_PER_STEP {
+            let Some(frame) = self.wire.receive().expect("the wire is in memory") else { break };
+            self.hear(&frame);
+            self.stack.receive(Packet { frame, checksum: Checksum::Unknown, segment_bytes: 0 });
+        }
+        let mut out = VecDeque::new();
+        self.has_completed = false;
+        let next = self.stack.poll(now, BUDGET, &mut out);
+        let mut told = 0;
+        for output in out {
+            match output {
+                Output::Send(segment) => self.send(now, segment),
+                Output::Write(write) => {
+                    let takes = if rng.random_bool(0.5) {
+                        0
+                    } else {
+                        rng.random_range(0..=self.kind.copy_max.0)
+                    };
+                    self.copies.push((now + Nanos(takes), write));
+                }
+                Output::Event(_, event) => told += self.on_event(now, event, rng),
+                Output::Released(_) => {}
+            }
+        }
+        self.check_losses(told);
+        let copied = self.copies.iter().map(|(due, _)| *due).min();
+        let again = self.has_completed.then_some(now);
+        [next, copied, again].into_iter().flatten().min()
+    }
+
+    /// Every loss that the engine has noticed, but by a timeout, was told by a peer.
+    fn check_losses(&mut self, mut told: u64) {
+        let noticed = self.stack.data.counters().fast_retransmits;
+        let new = noticed - self.fast_retransmits;
+        self.fast_retransmits = noticed;
+        told += self.watches.values().filter(|watch| watch.was_told_of_loss()).count() as u64;
+        if new > told {
+            let what =
+                format!("{new} losses are noticed, and {told} were told of by three duplicates");
+            self.breaks(Oracle::FastRetransmit, what);
+        }
+        for socket in &self.sockets {
+            let state = socket.flow.and_then(|flow| self.stack.data.inspect(flow));
+            if let (Some(state), Some(watch)) = (state, self.watches.get_mut(&socket.ends)) {
+                watch.has_taken(state.sending.acknowledged);
+            }
+        }
+    }
+
+    fn breaks(&mut self, oracle: Oracle, what: String) {
+        if self.broken.is_none() {
+            self.broken = Some((oracle, what));
+        }
+    }
+
+    fn hear(&mut self, frame: &Frame) {
+        let Ok(Parsed::Tcp { segment, .. }) = parse(frame, false) else { return };
+        let ends = (segment.destination_port, segment.source_port);
+        if let Some(watch) = self.watches.get_mut(&ends) {
+            watch.hear(&segment);
+        }
+        self.delivered.push((ends, segment));
+    }
+
+    fn copy_due(&mut self, now: Nanos) {
+        while let Some(at) = self.copies.iter().position(|(due, _)| *due <= now) {
+            let (_, write) = self.copies.swap_remove(at);
+            let mut left = &write.frame[write.bytes.clone()];
+            for (offset, len) in write.ring.parts(write.position, left.len() as u32) {
+                let (first, rest) = left.split_at(len as usize);
+                self.memory[offset as usize..][..len as usize].copy_from_slice(first);
+                left = rest;
+            }
+            if let Ok(Parsed::Tcp { segment, .. }) = parse(&write.frame, true)
+                && let Some(watch) =
+                    self.watches.get_mut(&(segment.destination_port, segment.source_port))
+            {
+                let fin =
+                    segment.flags.contains(Flags::FIN) && write.bytes.end == segment.payload.end;
+                watch.copy(write.position, write.bytes.len() as u64, fin);
+            }
+            self.trace.add(now.0 ^ write.position);
+            self.complete(now, write.ticket);
+        }
+    }
+
+    fn complete(&mut self, now: Nanos, ticket: Ticket) {
+        self.stack.complete(now, ticket);
+        self.has_completed = true;
+    }
+
+    fn send(&mut self, now: Nanos, segment: Segment<Frame>) {
+        let head = segment.head.bytes();
+        self.trace.add(now.0);
+        self.trace.add_bytes(head);
+        let bytes = match segment.payload {
+            Payload::Ring { bytes, .. } => bytes,
+            _ => 0,
+        };
+        // As long as the headers say. The checksum is the wire's to complete.
+        self.scratch.clear();
+        self.scratch.extend_from_slice(head);
+        self.scratch.resize(head.len() + bytes as usize, 0);
+        if let Ok(Parsed::Tcp { segment: parsed, .. }) = parse(&self.scratch, true) {
+            let ends = (parsed.source_port, parsed.destination_port);
+            self.check(now, ends, &parsed, bytes.into());
+            if parsed.flags.contains(Flags::SYN) && parsed.ack.is_none() {
+                let (head, checksum) = (segment.head, segment.checksum);
+                let payload = Payload::None;
+                let syn = Segment { ticket: None, head, payload, checksum, segment_bytes: 0 };
+                self.syns.push((syn, ends));
+            }
+        }
+        self.put(&segment);
+        if let Some(ticket) = segment.ticket {
+            self.complete(now, ticket);
+        }
+    }
+
+    /// Sends a SYN of before once more.
+    pub fn replay(&mut self, at: usize) {
+        let syn = self.syns.swap_remove(at);
+        self.put(&syn.0);
+        self.syns.push(syn);
+    }
+
+    /// Gives a segment to the wire.
+    fn put(&mut self, segment: &Segment<Frame>) {
+        if self.is_cut {
+            return;
+        }
+        let part = |(offset, len): (u64, u32)| {
+            RawPart::of(&self.memory[offset as usize..][..len as usize])
+        };
+        let parts = match &segment.payload {
+            Payload::None => [RawPart::EMPTY; 2],
+            Payload::Ring { ring, position, bytes, .. } => ring.parts(*position, *bytes).map(part),
+            Payload::Frame(frame, range) => [RawPart::of(&frame[range.clone()]), RawPart::EMPTY],
+        };
+        let offload = Offload {
+            segment_bytes: segment.segment_bytes,
+            checksum: segment
+                .checksum
+                .map(|place| CsumPlace { start: place.start, offset: place.offset }),
+        };
+        let _ = self.wire.send(segment.head.bytes(), parts, offload).expect("it is a packet");
+    }
+
+    fn check(&mut self, now: Nanos, ends: Ends, segment: &TcpSegment, bytes: u64) {
+        let Some(watch) = self.watches.get_mut(&ends) else { return };
+        if let Err((oracle, what)) = watch.send(now, segment, bytes) {
+            self.breaks(oracle, format!("port {} to {}: {what}", ends.0, ends.1));
+        }
+        if segment.flags.contains(Flags::RST) {
+            let socket = self.sockets.iter().find(|socket| socket.ends == ends);
+            if !socket.is_some_and(|socket| socket.may_reset) {
+                let what = format!("port {} resets its connection with {}", ends.0, ends.1);
+                self.breaks(Oracle::ResetHasCause, what);
+            }
+        }
+    }
+
+    /// Returns how many connections have left that were told of a loss.
+    fn on_event(&mut self, now: Nanos, event: Event, rng: &mut Pcg32) -> u64 {
+        let soon = now + Nanos::from_micros(rng.random_range(0..1_000));
+        let begins = |machine: &mut Machine, socket: u32, flow: FlowId, ends: Ends| {
+            let state = &mut machine.sockets[socket as usize];
+            (state.flow, state.ends, state.acts_at) = (Some(flow), ends, Some(soon));
+            let Some(established) = machine.stack.data.inspect(flow) else { return };
+            let mut watch = Watch::new(&established);
+            for (_, segment) in machine.delivered.iter().filter(|(of, _)| *of == ends) {
+                watch.hear(segment);
+            }
+            machine.watches.insert(ends, watch);
+        };
+        let socket = match event {
+            Event::Progress(progress) => {
+                self.on_progress(progress, soon);
+                return 0;
+            }
+            Event::Accepted { socket, flow, remote, .. } => {
+                begins(self, socket, flow, (80, remote.port()));
+                return 0;
+            }
+            Event::Connected { socket, flow, local } => {
+                begins(self, socket, flow, (local.port(), 80));
+                return 0;
+            }
+            Event::Failed { socket, reason } => {
+                let Socket { ends: (own, peer), flow, .. } = self.sockets[socket as usize];
+                // A few questions for a neighbour are lost easily.
+                let has_begun = flow.is_some() || reason != Reason::NoNeighbour;
+                if has_begun && !self.abrupt.contains(&own) && !self.abrupt.contains(&peer) {
+                    let what = format!("port {own} to {peer} fails: {reason:?}");
+                    self.breaks(Oracle::NoFailure, what);
+                }
+                socket
+            }
+            Event::Closed { socket } | Event::Unused { socket } => socket,
+            Event::Listening { .. } | Event::NotListening { .. } => return 0,
+        };
+        let state = &mut self.sockets[socket as usize];
+        state.acts_at = None;
+        let (ends, was_over) = (state.ends, std::mem::replace(&mut state.is_over, true));
+        self.trace.add(u64::from(socket) << 32 | u64::from(ends.0));
+        self.closed.insert(ends, now);
+        if was_over {
+            self.breaks(Oracle::Ends, format!("port {} to {} ends twice", ends.0, ends.1));
+        }
+        let Some(watch) = self.watches.remove(&ends) else { return 0 };
+        self.counts.zero_windows += watch.zero_windows;
+        self.counts.sequence_wraps += watch.wraps;
+        u64::from(watch.was_told_of_loss())
+    }
+
+    fn on_progress(&mut self, progress: Progress, soon: Nanos) {
+        let state = &mut self.sockets[progress.socket as usize];
+        let copied = self.watches.get(&state.ends).map_or(0, Watch::copied);
+        let goes_back = progress.received < state.received
+            || progress.acknowledged < state.acknowledged
+            || state.is_over;
+        let is_early = progress.received > copied || progress.acknowledged > state.wrote;
+        if !goes_back && !is_early {
+            state.received = progress.received;
+            state.acknowledged = progress.acknowledged;
+            state.peer_is_finished |= progress.is_finished;
+            state.acts_at = Some(state.acts_at.map_or(soon, |at| at.min(soon)));
+        }
+        let port = state.ends;
+        self.trace.add(progress.received << 20 ^ progress.acknowledged);
+        if goes_back {
+            self.breaks(Oracle::Told, format!("{port:?}: the host is told what was before"));
+        }
+        if is_early {
+            let what = format!("{port:?}: the host is told {progress:?}, and {copied} are copied");
+            self.breaks(Oracle::Told, what);
+        }
+    }
+
+    /// Ends of connections in a state.
+    pub fn in_state(&self, state: State) -> Vec<Ends> {
+        let mut found = Vec::new();
+        self.stack.show(&mut |shown| {
+            if shown.state == state {
+                found.push((shown.local.port(), shown.remote.map_or(0, |remote| remote.port())));
+            }
+        });
+        found
+    }
+
+    /// Entries of its tables that are no listeners.
+    pub fn entries(&self) -> Vec<(State, Ends)> {
+        let mut found = Vec::new();
+        self.stack.show(&mut |shown| {
+            if shown.state != State::Listen {
+                let remote = shown.remote.map_or(0, |remote| remote.port());
+                found.push((shown.state, (shown.local.port(), remote)));
+            }
+        });
+        found
+    }
+}

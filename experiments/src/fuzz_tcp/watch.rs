@@ -1,0 +1,205 @@
+//! What is seen of one connection from outside: the frames that leave and enter a machine, and the copies to its memory. Each rule
+//! that a frame breaks is a violation.
+
+use std::collections::BTreeMap;
+
+use wave_core::clock::Nanos;
+use wave_tcp_planted::datapath::Established;
+use wave_tcp_planted::packet::{Flags, TcpSegment};
+use wave_tcp_planted::seq::Seq;
+
+use super::Oracle;
+
+/// Lateness of a timer: the virtual clock stops at least so often while something is due.
+const LATE: Nanos = Nanos::from_millis(1);
+/// The longest timeout of the engine.
+const TIMEOUT_MAX: Nanos = Nanos::from_millis(120_000);
+/// Duplicate acknowledgements that mean a loss.
+const DUPLICATES: u32 = 3;
+
+/// A rule that was broken, and how.
+pub type Broken = (Oracle, String);
+
+/// One connection, as one of its machines shows it.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    send_base: Seq,
+    receive_base: Seq,
+    send_scale: u8,
+    receive_scale: u8,
+    /// All before it was copied to the host's ring, and the stretches behind it, by their starts.
+    copied: u64,
+    stretches: BTreeMap<u64, u64>,
+    /// Ends of the peer's stream, as valid frames named them.
+    fins: Vec<u64>,
+    /// An end whose payload was copied with it.
+    fin_taken: Option<u64>,
+    /// Right edge of our window, and of the peer's.
+    edge: u64,
+    peer_edge: u64,
+    /// What the peer has acknowledged, and what was sent.
+    acknowledged: u64,
+    sent: u64,
+    /// Times at which the byte at `acknowledged` was sent, since a frame of the peer came last.
+    sendings: Vec<Nanos>,
+    /// Duplicate acknowledgements without data, by what they acknowledge.
+    duplicates: BTreeMap<u64, u32>,
+    /// The window that was told last is closed.
+    is_closed: bool,
+    pub zero_windows: u64,
+    pub wraps: u64,
+}
+
+impl Watch {
+    /// A connection that has just begun.
+    pub fn new(established: &Established) -> Watch {
+        let Established { sending, receiving, .. } = established;
+        Watch {
+            send_base: sending.base,
+            receive_base: receiving.base,
+            send_scale: sending.scale,
+            receive_scale: receiving.scale,
+            copied: 0,
+            stretches: BTreeMap::new(),
+            fins: Vec::new(),
+            fin_taken: None,
+            edge: receiving.edge,
+            peer_edge: sending.edge,
+            acknowledged: 0,
+            sent: 0,
+            sendings: Vec::new(),
+            duplicates: BTreeMap::new(),
+            is_closed: false,
+            zero_windows: 0,
+            wraps: 0,
+        }
+    }
+
+    /// How much of the peer's stream lies in the host's ring.
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// A frame comes in whose checksum is right.
+    pub fn hear(&mut self, segment: &TcpSegment) {
+        self.sendings.clear();
+        if segment.flags.intersects(Flags::SYN | Flags::RST) {
+            return;
+        }
+        let start = segment.seq.position(self.copied, self.receive_base.plus(self.copied as u32));
+        let bytes = segment.payload.len() as u64;
+        let is_fin = segment.flags.contains(Flags::FIN);
+        if let Some(start) = start.filter(|_| is_fin) {
+            self.fins.push(start + bytes);
+        }
+        let Some(ack) = segment.ack else { return };
+        let near = (self.acknowledged, self.send_base.plus(self.acknowledged as u32));
+        let Some(ack) = ack.position(near.0, near.1) else { return };
+        let edge = ack + (u64::from(segment.window) << self.send_scale);
+        self.peer_edge = self.peer_edge.max(edge);
+        if ack > self.acknowledged && ack <= self.sent {
+            self.acknowledged = ack;
+        } else if ack <= self.acknowledged && bytes == 0 && !is_fin {
+            *self.duplicates.entry(ack).or_default() += 1;
+        }
+    }
+
+    /// Payload was copied; `fin` if its frame ends the stream behind it.
+    pub fn copy(&mut self, position: u64, bytes: u64, fin: bool) {
+        let end = position + bytes;
+        if fin {
+            self.fin_taken = Some(end);
+        }
+        let known = self.stretches.entry(position).or_default();
+        *known = (*known).max(end);
+        while let Some(entry) = self.stretches.first_entry() {
+            if *entry.key() > self.copied {
+                break;
+            }
+            self.copied = self.copied.max(entry.remove());
+        }
+    }
+
+    /// A frame leaves; a super-packet as a whole.
+    pub fn send(&mut self, now: Nanos, segment: &TcpSegment, bytes: u64) -> Result<(), Broken> {
+        if segment.flags.intersects(Flags::SYN | Flags::RST) {
+            return Ok(());
+        }
+        self.check_ack(segment)?;
+        self.check_sent(now, segment, bytes)
+    }
+
+    fn check_ack(&mut self, segment: &TcpSegment) -> Result<(), Broken> {
+        let near = (self.copied, self.receive_base.plus(self.copied as u32));
+        let Some(ack) = segment.ack.and_then(|ack| ack.position(near.0, near.1)) else {
+            return Err((Oracle::AckOfCopied, "a segment acknowledges nothing".to_owned()));
+        };
+        let copied = self.copied;
+        let most = copied + u64::from(self.fins.contains(&copied));
+        if ack > most {
+            let what = format!(
+                "position {ack} is acknowledged, and {most} are copied to the host's memory"
+            );
+            return Err((Oracle::AckOfCopied, what));
+        }
+        if self.fin_taken == Some(ack) {
+            let what =
+                format!("the end at {ack} came with bytes that are acknowledged, and is not");
+            return Err((Oracle::FinKept, what));
+        }
+        let unit = 1 << self.receive_scale;
+        let edge = ack + (u64::from(segment.window) << self.receive_scale);
+        if edge + unit <= self.edge {
+            let what = format!("the right edge went back from {} to {edge}", self.edge);
+            return Err((Oracle::WindowKept, what));
+        }
+        self.edge = self.edge.max(edge);
+        let is_closed = segment.window == 0;
+        self.zero_windows += u64::from(is_closed && !self.is_closed);
+        self.is_closed = is_closed;
+        Ok(())
+    }
+
+    fn check_sent(&mut self, now: Nanos, segment: &TcpSegment, bytes: u64) -> Result<(), Broken> {
+        let length = bytes + u64::from(segment.flags.contains(Flags::FIN));
+        let near = (self.sent, self.send_base.plus(self.sent as u32));
+        // A probe of whether the peer is there stands one before the first byte.
+        let Some(start) = segment.seq.position(near.0, near.1) else { return Ok(()) };
+        let end = start + length;
+        if end > self.peer_edge && length > 1 {
+            let what =
+                format!("{start} to {end} are sent beyond the peer's edge {}", self.peer_edge);
+            return Err((Oracle::PeersWindow, what));
+        }
+        let wrap = (1 << 32) - u64::from(self.send_base.0);
+        self.wraps += u64::from(self.sent < wrap && end >= wrap);
+        self.sent = self.sent.max(end);
+        if length == 0 || start != self.acknowledged {
+            return Ok(());
+        }
+        self.sendings.push(now);
+        // The first one may have met a timer that ran already.
+        let [_, .., first, second, third] = self.sendings[..] else { return Ok(()) };
+        let (before, after) = (second.since(first), third.since(second));
+        let least = Nanos((2 * before.since(LATE).0).min(TIMEOUT_MAX.0)).since(LATE);
+        if after < least {
+            let what = format!(
+                "the byte at {start} is sent again after {} ms, and before that after {} ms",
+                after.0 / 1_000_000,
+                before.0 / 1_000_000
+            );
+            return Err((Oracle::BackOff, what));
+        }
+        Ok(())
+    }
+
+    /// Whether the peer told of a loss of bytes that its acknowledgements have not passed.
+    pub fn was_told_of_loss(&self) -> bool {
+        self.duplicates.values().any(|count| *count >= DUPLICATES)
+    }
+
+    /// The engine has taken acknowledgements up to here.
+    pub fn has_taken(&mut self, acknowledged: u64) {
+        self.duplicates = self.duplicates.split_off(&acknowledged);
+    }
+}
