@@ -224,17 +224,6 @@ impl Found {
 mod tests {
     use super::*;
 
-    /// Runs a seed that found a defect once.
-    fn keeps_the_rules(seed: u64) {
-        assert!(history(seed, None).violation.is_none());
-    }
-
-    /// The control plane's last command to a flow was work that no poll told of, and a connection did not end.
-    #[test]
-    fn a_stack_that_is_polled_only_when_it_asks_ends_its_connections() {
-        keeps_the_rules(83);
-    }
-
     fn plan(seeds: u64) -> Plan {
         Plan { seeds, seed: 0, planted: None, plants_all: false }
     }

@@ -80,8 +80,11 @@ pub fn run(seed: u64) -> Outcome {
     Outcome { violation, counts, trace_hash }
 }
 
-/// A length of which every power of two is as probable.
+/// A length: half of them even, and the others such that short ones are met, too.
 fn length(rng: &mut Pcg32, most: u64) -> u64 {
+    if rng.random_bool(0.5) {
+        return rng.random_range(0..=most);
+    }
     let bits = rng.random_range(0..=most.ilog2());
     rng.random_range(0..=(2_u64 << bits).min(most))
 }
@@ -118,7 +121,7 @@ impl History {
         let mut both = [Machine::new(kinds[0], one), Machine::new(kinds[1], other)];
         let now = start(&mut rng, &kinds);
         both[1].listen(now, PORT, connections.into());
-        let most = [4_000, 20_000, 60_000][rng.random_range(0..3)];
+        let most = [4_000, 30_000, 150_000][rng.random_range(0..3)];
         let pauses = if rng.random_bool(0.4) { chance(&mut rng, 0.1) } else { 0.0 };
         let hosts = Hosts {
             totals: [length(&mut rng, most), length(&mut rng, most)],
@@ -351,7 +354,7 @@ impl History {
 fn start(rng: &mut Pcg32, kinds: &[Kind; 2]) -> Nanos {
     let ends = [([10, 0, 0, 1], FIRST_PORT), ([10, 0, 0, 2], PORT)].map(SocketAddr::from);
     let side = rng.random_range(0..4);
-    let before = rng.random_range(0..20_000);
+    let before = length(rng, 20_000) as u32;
     if side > 1 {
         return Nanos(rng.random_range(0..20_000_000_000_000));
     }

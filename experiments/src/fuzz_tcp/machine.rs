@@ -449,7 +449,8 @@ impl Machine {
                 // A few questions for a neighbour are lost easily.
                 let has_begun = flow.is_some() || reason != Reason::NoNeighbour;
                 if has_begun && !self.abrupt.contains(&own) && !self.abrupt.contains(&peer) {
-                    let what = format!("port {own} to {peer} fails: {reason:?}");
+                    let stage = if flow.is_some() { "connection" } else { "handshake" };
+                    let what = format!("the {stage} of port {own} with {peer} fails: {reason:?}");
                     self.breaks(Oracle::NoFailure, what);
                 }
                 socket

@@ -35,7 +35,8 @@ pub fn transmit(flow: &mut Protocol, bytes_max: u32) -> Option<Sent> {
         bytes -= bytes % mss;
     }
     let reaches_end = bytes == left;
-    let fin = flow.is_finished && reaches_end && open >= bytes + u64::from(bytes == 0);
+    // The FIN takes a number of the peer's window, too (RFC 9293, 3.4).
+    let fin = flow.is_finished && reaches_end && open > bytes;
     if bytes == 0 && !fin {
         return None;
     }
@@ -80,4 +81,28 @@ pub fn probe(flow: &mut Protocol) -> Option<Sent> {
     flow.next = flow.next.max(position + 1);
     let seq = seq_of(flow.send_base, position);
     Some(Sent { seq, position, bytes: u32::from(!fin), fin, push: true, is_again })
+}
+
+#[cfg(test)]
+mod tests {
+    use wave_core::clock::Nanos;
+
+    use super::*;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+
+    /// Found by `wave fuzz tcp`, by seed 50921 of its first version.
+    #[test]
+    fn a_fin_is_not_sent_beyond_the_peers_window() {
+        let mut flow = split(&established(), Nanos(0)).1;
+        (flow.written, flow.is_finished, flow.edge) = (1_000, true, 1_000);
+        let sent = transmit(&mut flow, 4_000).unwrap();
+        assert_eq!((sent.bytes, sent.fin), (1_000, false));
+        assert_eq!(transmit(&mut flow, 4_000), None);
+        flow.acknowledged = 1_000;
+        assert!(is_blocked(&flow), "the FIN is a probe, if the window stays closed");
+        flow.edge += 1;
+        let sent = transmit(&mut flow, 4_000).unwrap();
+        assert_eq!((sent.bytes, sent.fin), (0, true));
+    }
 }

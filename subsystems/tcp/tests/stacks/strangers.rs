@@ -111,7 +111,7 @@ impl Meeting {
     }
 }
 
-/// Found by `wave fuzz tcp`, seed 83: whoever waits for what the poll says would wait for ever.
+/// Found by `wave fuzz tcp`, by seed 83 of its first version: whoever waits for what the poll says would wait for ever.
 #[test]
 fn a_command_of_the_control_plane_is_work_that_its_poll_tells_of() {
     let mut meeting = Meeting::new();
