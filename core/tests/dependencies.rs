@@ -52,6 +52,7 @@ fn may_use(from: &str, to: &str) -> bool {
         "experiments" => &[
             "core",
             "links",
+            "wires",
             "subsystems",
             "agent",
             "clients",

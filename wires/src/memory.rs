@@ -34,7 +34,8 @@ pub struct Adversity {
     pub reorder: f64,
     /// Longest extra delay of a reordered segment, in nanoseconds.
     pub reorder_ns: u64,
-    /// Probability that one to eight neighbouring bits flip, after checksums were computed.
+    /// Probability that one to eight neighbouring bits of an IP packet flip, after checksums were computed. Other frames, such as
+    /// ARP's, are lost instead: only Ethernet's own check guards them.
     pub corrupt: f64,
     /// Probability that its end is cut off. The Ethernet header stays.
     pub truncate: f64,
@@ -326,7 +327,12 @@ impl Direction {
         }
         if is_corrupt {
             self.fates.corrupted += 1;
-            flip(&mut buffer[..bytes], places[0], places[1]);
+            // As a network does whose cables have a check of their own and whose routers have bad memory: nothing beside IP packets
+            // comes through damaged, for nothing above would find it.
+            if !is_ip(&buffer[..bytes]) {
+                return self.room.give(buffer);
+            }
+            flip(&mut buffer[ETHERNET_BYTES..bytes], places[0], places[1]);
         }
         if is_cut && bytes > ETHERNET_BYTES {
             self.fates.truncated += 1;
@@ -370,11 +376,16 @@ impl Direction {
     }
 }
 
+/// Whether a frame without tags carries an IP packet.
+fn is_ip(frame: &[u8]) -> bool {
+    matches!(frame.get(12..ETHERNET_BYTES), Some([0x08, 0x00] | [0x86, 0xdd]))
+}
+
 /// Flips a burst of bits; one draw is its place, one its length.
-fn flip(frame: &mut [u8], place: u64, count: u64) {
-    let bits = frame.len() as u64 * 8;
+fn flip(packet: &mut [u8], place: u64, count: u64) {
+    let bits = packet.len() as u64 * 8;
     let first = place % bits;
     for bit in first..(first + 1 + count % BURST_BITS_MAX).min(bits) {
-        frame[(bit / 8) as usize] ^= 0x80 >> (bit % 8);
+        packet[(bit / 8) as usize] ^= 0x80 >> (bit % 8);
     }
 }

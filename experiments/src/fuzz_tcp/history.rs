@@ -142,11 +142,12 @@ impl History {
             machine.abrupt.clone_from(&abrupt);
         }
         let replays = (0..rng.random_range(0..3)).map(|_| soon(&mut rng, 2_000)).collect();
-        let count = if rng.random_bool(0.3) { rng.random_range(1..=2) } else { 0 };
+        // Short enough that most tries of a handshake, and of an end, fall outside: otherwise it may fail for good reason.
+        let count = usize::from(rng.random_bool(0.3));
         let cuts = (0..count)
             .map(|_| {
                 let from = soon(&mut rng, 500);
-                (from, from + Nanos::from_millis(rng.random_range(100..8_000)))
+                (from, from + Nanos::from_millis(rng.random_range(100..2_000)))
             })
             .collect();
         History { both, rng, now, hosts, connects, replays, cuts, steps: 0 }
