@@ -79,5 +79,6 @@ soak: build
 	$(WAVE) reproduce all --check docs/reproduced.csv
 	$(WAVE) fuzz --seeds 50000
 	$(WAVE) fuzz udp --datagrams 10000000
+	$(WAVE) fuzz tcp --seeds 100000
 	WAVE_SECONDS=300 cargo test --release --locked --package wave --test memory -- --nocapture nothing_is_lost
 	WAVE_SEEDS=200000 PROPTEST_CASES=20000 cargo test --workspace --release --locked

@@ -11,6 +11,8 @@ command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
 command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
 { command -v clang-16 || command -v clang-17 || command -v clang-18 || command -v clang-19; } >/dev/null 2>&1 || missing="$missing clang-16"
 if [ "${1:-}" = test ]; then
+    # A peer of the agent's TCP.
+    command -v curl >/dev/null 2>&1 || missing="$missing curl"
     command -v redis-check-rdb >/dev/null 2>&1 || missing="$missing redis-tools"
     # Under it programs of the C library run. Its own suppressions need the C library's symbols.
     command -v valgrind >/dev/null 2>&1 || missing="$missing valgrind"

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,9 +12,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::{OwnBell, Seat, ThreadFront};
 use wave_core::agent::Front;
 use wave_core::clock::Nanos;
-use wave_core::link::{Doorbell, Waiter};
 use wave_core::policy::{Note, Progress};
-use wave_links::{EventFd, say};
+use wave_links::say;
 use wave_tcp::context::{ContextId, Event, Reason};
 use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
@@ -43,6 +42,8 @@ const OVERFLOW_MAX: usize = 1 << 16;
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Polls in which the stack resets its connections at its end: some for each of 64.
 const ENDING_POLLS_MAX: usize = 1024;
+/// Time between two looks at the door and for inquiries.
+const DOORS_EVERY: Nanos = Nanos::from_millis(1);
 /// Time between two looks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
@@ -102,21 +103,6 @@ impl Seated {
     }
 }
 
-/// Ends a front from another thread.
-#[derive(Clone, Debug)]
-pub struct Ender {
-    ends: Arc<AtomicBool>,
-    bell: Arc<EventFd>,
-}
-
-impl Ender {
-    /// Asks the front to end. Its processes' connections end with it.
-    pub fn end(&self) {
-        self.ends.store(true, Ordering::Relaxed);
-        self.bell.ring();
-    }
-}
-
 /// What a front needs beside its wire.
 #[derive(Debug)]
 pub struct TcpOptions {
@@ -144,15 +130,16 @@ pub struct TcpFront<W> {
     /// Segments that the wire had no room for.
     held: VecDeque<Segment<Frame>>,
     next: Option<Nanos>,
+    /// When it was last looked for who knocks, and for who has gone.
+    knocked: Nanos,
     looked: Nanos,
     /// The process whose requests are taken first.
     first: usize,
     /// When it was said last that a process was not let in.
     said: Option<Nanos>,
-    has_more: bool,
+    /// It has slept, and what woke it is not known.
+    has_slept: bool,
     ends: Arc<AtomicBool>,
-    bell: Arc<EventFd>,
-    other: Option<std::os::fd::OwnedFd>,
     seat: Seat,
     failure: Option<String>,
 }
@@ -164,7 +151,7 @@ impl<W: Wire> TcpFront<W> {
     /// A front over this wire, for the processes that come to this door.
     ///
     /// # Errors
-    /// The system has no descriptors or signal handlers left.
+    /// No signal handlers can be set.
     pub fn new(
         wire: W,
         door: Door,
@@ -187,7 +174,7 @@ impl<W: Wire> TcpFront<W> {
             mac: limits.mac,
             mtu: limits.mtu,
         };
-        let (ends, bell) = (Arc::new(AtomicBool::new(false)), Arc::new(EventFd::new()?));
+        let ends = Arc::new(AtomicBool::new(false));
         // Whoever waits then is woken by the signal, or looks again by itself.
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&ends))?;
@@ -201,21 +188,15 @@ impl<W: Wire> TcpFront<W> {
             outputs: VecDeque::new(),
             held: VecDeque::new(),
             next: None,
+            knocked: Nanos(0),
             looked: Nanos(0),
             first: 0,
             said: None,
-            has_more: false,
+            has_slept: true,
             ends,
-            bell,
-            other: None,
             seat: options.seat,
             failure: None,
         })
-    }
-
-    /// Ends it from another thread.
-    pub fn ender(&self) -> Ender {
-        Ender { ends: Arc::clone(&self.ends), bell: Arc::clone(&self.bell) }
     }
 
     /// Lets processes in.
@@ -366,13 +347,13 @@ impl<W: Wire> TcpFront<W> {
     }
 
     fn copy(&mut self, now: Nanos, write: &Write<Frame>) {
-        let Some(Some(seated)) = self.processes.get(usize::from(write.process)) else { return };
+        let process = self.processes.get(usize::from(write.process)).and_then(Option::as_ref);
         let mut left = &write.frame[write.bytes.clone()];
         for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
             let (first, rest) = left.split_at(len as usize);
             // Rings were compared with the memory when they were offered, and its size is sealed.
-            let written = seated.process.payload().write(offset, first);
-            debug_assert!(written.is_ok(), "{written:?}");
+            let written = process.map(|seated| seated.process.payload().write(offset, first));
+            debug_assert!(matches!(written, Some(Ok(()))), "{written:?}");
             left = rest;
         }
         self.stack.complete(now, write.ticket);
@@ -385,11 +366,13 @@ impl<W: Wire> TcpFront<W> {
             Payload::None => [RawPart::EMPTY; 2],
             Payload::Frame(frame, range) => [RawPart::of(&frame[range.clone()]), RawPart::EMPTY],
             Payload::Ring { process, ring, position, bytes } => {
-                let Some(Some(seated)) = processes.get(usize::from(*process)) else { return None };
-                ring.parts(*position, *bytes).map(|(offset, len)| {
-                    let part = seated.process.payload().part(offset, len as usize);
-                    part.map_or(RawPart::EMPTY, RawPart::from)
-                })
+                let seated = processes.get(usize::from(*process)).and_then(Option::as_ref);
+                ring.parts(*position, *bytes)
+                    .map(|(offset, len)| {
+                        let part = seated?.process.payload().part(offset, len as usize).ok()?;
+                        Some(RawPart::from(part))
+                    })
+                    .map(Option::unwrap_or_default)
             }
         };
         let place = |place: wave_tcp::datapath::PartialChecksum| CsumPlace {
@@ -420,10 +403,22 @@ impl<W: Wire> TcpFront<W> {
         }
     }
 
+    /// Lets processes in and answers inquiries.
+    fn look_at_doors(&mut self, now: Nanos) -> bool {
+        self.knocked = now;
+        let has_let_in = self.let_in(now);
+        let (stack, processes) = (&self.stack, &self.processes);
+        self.inquiries.answer(now, || {
+            let pid_of = |process: u16| {
+                let seated = processes.get(usize::from(process))?.as_ref()?;
+                Some(seated.process.pid())
+            };
+            crate::report::report(stack, pid_of)
+        });
+        has_let_in
+    }
+
     fn look_for_the_gone(&mut self, now: Nanos) {
-        if now.since(self.looked) < LIFE_CHECK {
-            return;
-        }
         self.looked = now;
         for seated in self.processes.iter_mut().flatten() {
             seated.has_hung_up |= !seated.is_gone && seated.process.has_hung_up();
@@ -456,9 +451,18 @@ impl<W: Wire> TcpFront<W> {
 
 impl<W: Wire> Front for TcpFront<W> {
     fn poll(&mut self, now: Nanos, _notes: &mut Vec<Note>) -> Progress {
-        let mut worked = self.let_in(now);
+        let mut worked = false;
+        // System calls, which a turn under load does without.
+        let has_slept = std::mem::take(&mut self.has_slept);
+        if has_slept || now.since(self.knocked) >= DOORS_EVERY {
+            worked = self.look_at_doors(now);
+            // Another may wait behind it.
+            self.has_slept = worked;
+        }
+        if has_slept || now.since(self.looked) >= LIFE_CHECK {
+            self.look_for_the_gone(now);
+        }
         worked |= self.take_requests(now);
-        self.look_for_the_gone(now);
         self.send_held(now);
         if self.held.len() < HELD_MAX {
             worked |= self.receive();
@@ -477,19 +481,15 @@ impl<W: Wire> Front for TcpFront<W> {
             let next = self.next.filter(|_| self.held.len() < HELD_MAX);
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
+        if self.inquiries.is_answering() {
+            let soon = now + DOORS_EVERY;
+            self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
+        }
         for process in self.present_mut() {
             process.publish();
         }
-        let (stack, processes) = (&self.stack, &self.processes);
-        self.inquiries.answer(now, || {
-            let pid_of = |process: u16| {
-                let seated = processes.get(usize::from(process))?.as_ref()?;
-                Some(seated.process.pid())
-            };
-            crate::report::report(stack, pid_of)
-        });
-        self.has_more = self.next.is_some_and(|at| at <= now) && self.held.is_empty();
-        if worked || self.has_more { Progress::More } else { Progress::Done }
+        let has_more = self.next.is_some_and(|at| at <= now);
+        if worked || has_more { Progress::More } else { Progress::Done }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -502,7 +502,6 @@ impl<W: Wire> Front for TcpFront<W> {
 
     fn unpark(&mut self) {
         self.present_mut().for_each(Process::unpark);
-        self.bell.drain();
     }
 }
 
@@ -515,10 +514,6 @@ impl<W: Wire> ThreadFront for TcpFront<W> {
         self.failure.is_some()
     }
 
-    fn has_more(&self) -> bool {
-        true
-    }
-
     fn failure(&self) -> Option<String> {
         self.failure.clone()
     }
@@ -527,16 +522,11 @@ impl<W: Wire> ThreadFront for TcpFront<W> {
         self.seat
     }
 
-    fn join(&mut self, bell: &OwnBell) {
-        self.other = bell.as_fd().try_clone_to_owned().ok();
-    }
-
-    fn wait(&mut self, bell: Option<&OwnBell>, timeout: Duration) {
-        let mut fds: Vec<BorrowedFd<'_>> = vec![self.bell.as_fd()];
-        fds.extend(self.wire.as_fd());
+    /// It is alone: nobody decides beside it.
+    fn wait(&mut self, _bell: Option<&OwnBell>, timeout: Duration) {
+        let mut fds: Vec<BorrowedFd<'_>> = self.wire.as_fd().into_iter().collect();
         fds.extend(self.door.fds());
         fds.extend(self.inquiries.fds());
-        fds.extend(self.other.as_ref().map(AsFd::as_fd));
         fds.extend(self.present().map(|process| process.fds()[0]));
         let mut polled: Vec<PollFd<'_>> =
             fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -547,8 +537,6 @@ impl<W: Wire> ThreadFront for TcpFront<W> {
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         // A signal ends the wait, too.
         let _ = poll(&mut polled, Some(&timeout));
-        if let Some(bell) = bell {
-            bell.wait(Some(Duration::ZERO));
-        }
+        self.has_slept = true;
     }
 }

@@ -99,7 +99,12 @@ impl Inquiries {
         });
     }
 
-    /// What to poll for input. An answer that waits for its reader is tried again in each turn.
+    /// Whether an answer waits for its reader, and is to be tried again soon.
+    pub(crate) fn is_answering(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// What to poll for input.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.listener.as_fd())
     }

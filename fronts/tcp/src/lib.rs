@@ -15,6 +15,6 @@ mod process;
 mod report;
 
 pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};
-pub use front::{Ender, TcpFront, TcpOptions};
+pub use front::{TcpFront, TcpOptions};
 pub use inquiries::{Inquiries, path_of};
 pub use process::{Fault, Process, REQUESTS_PER_TURN, Taken};

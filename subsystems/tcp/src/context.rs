@@ -135,12 +135,8 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reason {
-    /// EACCES: this process may not use that port.
-    Denied = 13,
     /// EINVAL: the request names rings or addresses that cannot be.
     Invalid = 22,
-    /// EPIPE: it was written behind the end.
-    Ended = 32,
     /// EADDRINUSE.
     AddressInUse = 98,
     /// EADDRNOTAVAIL: not the agent's address, or no port is left.
@@ -160,10 +156,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Reason; 11] = [
-        Reason::Denied,
+    const ALL: [Reason; 9] = [
         Reason::Invalid,
-        Reason::Ended,
         Reason::AddressInUse,
         Reason::AddressNotAvailable,
         Reason::Unreachable,

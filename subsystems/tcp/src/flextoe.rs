@@ -494,6 +494,7 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
         self.must_speak(id.index);
     }
 
+    /// Sets the window. A rate is not kept yet: nothing asks for one before there is Carousel.
     fn pace(&mut self, id: FlowId, limits: Limits) {
         let Some(flow) = self.table.get_mut(id) else { return };
         let grows = limits.window_bytes > flow.protocol.window_bytes;

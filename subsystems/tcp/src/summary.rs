@@ -15,12 +15,8 @@ pub struct Summary {
     pub bytes: u32,
     /// The stream ends behind the payload.
     pub fin: bool,
-    /// The sender will not have been helped by a late acknowledgement (RFC 9293, 3.9.1).
-    pub push: bool,
     /// A value of the sender's clock, and the echo of ours.
     pub timestamps: Option<(u32, u32)>,
-    /// The network marked its packet (RFC 3168).
-    pub is_marked: bool,
-    /// The sender echoes such a mark.
+    /// The sender echoes a mark of the network's (RFC 3168).
     pub echoes_mark: bool,
 }

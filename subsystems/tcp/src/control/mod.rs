@@ -15,7 +15,6 @@ mod time_wait;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::marker::PhantomData;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
@@ -189,7 +188,6 @@ pub struct Stack<F, D> {
     /// The same for ARP.
     arp_answers: (u64, u32),
     counters: ControlCounters,
-    frames: PhantomData<F>,
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -217,7 +215,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             answers: (0, 0),
             arp_answers: (0, 0),
             counters: ControlCounters::default(),
-            frames: PhantomData,
         }
     }
 

@@ -4,7 +4,7 @@ use core::net::{SocketAddr, SocketAddrV4};
 use core::ops::Range;
 
 use crate::datapath::Tuple;
-use crate::packet::{Cause, Ecn, Flags, Parsed, parse};
+use crate::packet::{Cause, Flags, Parsed, parse};
 use crate::summary::Summary;
 
 /// Segments with one of these are the control plane's. What they carry beside is sent again.
@@ -61,9 +61,7 @@ pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> 
         window: segment.window,
         bytes: segment.payload.len() as u32,
         fin: flags.contains(Flags::FIN),
-        push: flags.contains(Flags::PSH),
         timestamps: segment.options.timestamps,
-        is_marked: ip.ecn == Ecn::Congestion,
         echoes_mark: flags.contains(Flags::ECE),
     };
     Ok(Examined::Data { tuple, summary, payload: segment.payload })

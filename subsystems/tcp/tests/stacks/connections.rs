@@ -29,14 +29,22 @@ fn states(machine: &Machine) -> Vec<State> {
     states
 }
 
-#[test]
-fn a_connection_begins_carries_bytes_and_ends() {
+/// A connection of two machines, and both names of it.
+fn connected() -> ([Machine; 2], Nanos, u32, u32) {
     let mut both = machines(&calm());
     let mut now = Nanos(0);
     both[1].listen(now, 80, 1);
     let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| !both[1].accepted.is_empty());
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
+    });
     let peer = both[1].accepted.pop_front().unwrap();
+    (both, now, socket, peer)
+}
+
+#[test]
+fn a_connection_begins_carries_bytes_and_ends() {
+    let (mut both, mut now, socket, peer) = connected();
     assert_eq!(states(&both[1]), [State::Listen, State::Established]);
     both[0].write(socket, b"GET /");
     both[0].tell(now, socket);
@@ -84,12 +92,7 @@ fn an_address_that_nobody_has_is_unreachable() {
 
 #[test]
 fn closing_with_unread_bytes_resets() {
-    let mut both = machines(&calm());
-    let mut now = Nanos(0);
-    both[1].listen(now, 80, 1);
-    let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| !both[1].accepted.is_empty());
-    let peer = both[1].accepted.pop_front().unwrap();
+    let (mut both, mut now, socket, peer) = connected();
     both[0].write(socket, b"unread");
     both[0].tell(now, socket);
     run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].received == 6);
@@ -104,12 +107,7 @@ fn closing_with_unread_bytes_resets() {
 
 #[test]
 fn a_window_that_stays_closed_is_probed_and_opens_again() {
-    let mut both = machines(&calm());
-    let mut now = Nanos(0);
-    both[1].listen(now, 80, 1);
-    let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| !both[1].accepted.is_empty());
-    let peer = both[1].accepted.pop_front().unwrap();
+    let (mut both, mut now, socket, peer) = connected();
     let bytes: Vec<u8> = (0..3 * RING).map(|byte| byte as u8).collect();
     // Longer than a peer is waited for that does not answer.
     let wait = now + Nanos(90 * MINUTE.0);
@@ -133,11 +131,7 @@ fn a_window_that_stays_closed_is_probed_and_opens_again() {
 
 #[test]
 fn a_peer_that_has_vanished_is_given_up() {
-    let mut both = machines(&calm());
-    let mut now = Nanos(0);
-    both[1].listen(now, 80, 1);
-    let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| !both[1].accepted.is_empty());
+    let (mut both, mut now, socket, _) = connected();
     // The cable is pulled.
     let (one, other) = Memory::pair(&Adversity { loss: 1.0, ..calm() });
     (both[0].wire, both[1].wire) = (one, other);
@@ -264,19 +258,6 @@ fn storm(seed: u64) -> u64 {
 #[test]
 fn a_reset_after_both_ends_takes_nothing_from_the_host() {
     storm(87);
-}
-
-/// A connection of two machines, and both names of it.
-fn connected() -> ([Machine; 2], Nanos, u32, u32) {
-    let mut both = machines(&calm());
-    let mut now = Nanos(0);
-    both[1].listen(now, 80, 1);
-    let socket = both[0].connect(now, SocketAddr::from(SERVER));
-    run(&mut both, &mut now, MINUTE, |both, _| {
-        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
-    });
-    let peer = both[1].accepted.pop_front().unwrap();
-    (both, now, socket, peer)
 }
 
 /// The end that was said for the process named less than the process had said itself, and was ignored.
