@@ -88,13 +88,4 @@ mod tests {
                      damon_region_x 9 9 9 1 1 : x\ndamon_region  3  40  104 39 1 : tunables\n";
         assert_eq!((parse_slab(slabs, "damon_region"), parse_slab(slabs, "x")), (Some(4160), None));
     }
-
-    #[test]
-    fn what_was_allocated_since_counts() {
-        let before = Before::now();
-        let more = std::hint::black_box(vec![1_u8; 64 << 20]);
-        let grown = before.grown(&[]);
-        drop(more);
-        assert!(grown >= 64 << 20, "{grown}");
-    }
 }

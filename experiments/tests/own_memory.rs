@@ -1,0 +1,12 @@
+//! Alone in its process: tests beside it would allocate and free meanwhile.
+
+use wave_experiments::memory::overhead::Before;
+
+#[test]
+fn what_was_allocated_since_counts() {
+    let before = Before::now();
+    let more = std::hint::black_box(vec![1_u8; 64 << 20]);
+    let grown = before.grown(&[]);
+    drop(more);
+    assert!(grown >= 64 << 20, "{grown}");
+}
