@@ -1,19 +1,25 @@
 //! `wave tcp up`, `wave serve http` and `wave serve echo`, with Linux's TCP at the other end, in a network of the test's own.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
+use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_pcg::Pcg32;
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{Uid, set_thread_res_uid};
 use serde_json::Value;
 use tempfile::TempDir;
+use wave_front_tcp::captures_path;
 use wave_posix::Toe;
 
 /// Long enough for any machine; a test that waits longer has failed.
@@ -319,6 +325,72 @@ fn an_agent_that_is_ended_resets_its_connections() {
         kill_process(Pid::from_child(&agent.0), Signal::TERM).unwrap();
         assert_eq!(agent.ended().0, Some(0));
         assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn a_capture_has_the_frames_of_a_port_and_is_for_the_agents_user_alone() {
+    in_a_network(|| {
+        let up = Up::new();
+        let (_http, _echo) = (up.serve("http"), up.serve("echo"));
+        drop(connect(7));
+        let file = up.folder.path().join("toe.pcapng");
+        let socket = up.socket().display().to_string();
+        let line = format!("tcp capture --port 80 --socket {socket} --write {}", file.display());
+        let mut capture = wave(&line).spawn().unwrap();
+        let mut said = BufReader::new(capture.stderr.take().unwrap()).lines();
+        assert!(said.next().unwrap().unwrap().starts_with("Capturing to"));
+        let (_, body) = get(&mut connect(80), "/1");
+        assert!(body.len() <= 1);
+        drop(connect(7));
+        // A request, its answer, and what opens and closes the connection.
+        let end = Instant::now() + PATIENCE;
+        while up.ss()["captured"]["frames"].as_u64().unwrap() < 6 {
+            assert!(Instant::now() < end, "{}", up.ss());
+        }
+        kill_process(Pid::from_child(&capture), Signal::INT).unwrap();
+        assert!(capture.wait().unwrap().success());
+        let last = said.next().unwrap().unwrap();
+        assert!(last.ends_with("frames captured, none left out"), "{last}");
+        let bytes = std::fs::read(&file).unwrap();
+        let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
+        let (mut frames, mut dropped) = (0, None);
+        while let Some(block) = reader.next_block() {
+            match block.unwrap() {
+                Block::EnhancedPacket(packet) => {
+                    let port = |at| u16::from_be_bytes([packet.data[at], packet.data[at + 1]]);
+                    assert!(port(34) == 80 || port(36) == 80, "{:?}", packet.data);
+                    frames += 1;
+                }
+                Block::InterfaceStatistics(statistics) => {
+                    let [InterfaceStatisticsOption::IsbIfDrop(count)] = statistics.options[..]
+                    else {
+                        panic!("{:?}", statistics.options);
+                    };
+                    dropped = Some(count);
+                }
+                _ => {}
+            }
+        }
+        assert!(last.starts_with(&format!("{frames} ")) && frames >= 6, "{last}");
+        assert_eq!(dropped, Some(0));
+
+        // Though its file could be opened, another user is shown nothing.
+        for (path, mode) in [(up.folder.path(), 0o755), (&captures_path(&up.socket()), 0o666)] {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        let path = captures_path(&up.socket());
+        let stranger = thread::spawn(move || {
+            let nobody = Uid::from_raw(65_534);
+            set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let mut stream = UnixStream::connect(path).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let _ = stream.write_all(b"{}\n");
+            let mut came = Vec::new();
+            let _ = stream.read_to_end(&mut came);
+            came
+        });
+        assert!(stranger.join().unwrap().is_empty());
     });
 }
 

@@ -84,18 +84,88 @@ impl Default for CaptureOptions {
 /// Nanoseconds since the Unix epoch, or since the start of a virtual clock.
 pub type Clock = Box<dyn FnMut() -> u64 + Send>;
 
-/// Wraps a wire and records its frames as pcapng, for Wireshark and similar tools.
+/// Records frames of a wire as pcapng, for Wireshark and similar tools.
 ///
-/// Received frames are recorded as they arrive, sent ones once the wire has taken them, with completed checksums.
-/// Super-packets are recorded whole. Each frame is one call of `output`, which blocks the wire for as long as it
-/// takes. If another process changes a payload after it was sent, the capture may show the changed bytes.
-pub struct Capture<W> {
-    wire: W,
+/// Super-packets are recorded whole, with completed checksums. Each frame is one call of `output`, which blocks the
+/// caller for as long as it takes.
+pub struct Recorder {
     writer: Writer,
     filter: Filter,
     clock: Clock,
     /// An outgoing frame is put together here.
     outgoing: Box<[u8]>,
+}
+
+impl Recorder {
+    /// Begins a capture in `output`.
+    ///
+    /// # Errors
+    ///
+    /// `output`'s, at the capture's header.
+    pub fn new(
+        output: Box<dyn Write + Send>,
+        options: &CaptureOptions,
+        clock: Clock,
+    ) -> io::Result<Recorder> {
+        let writer = Writer::new(output, &options.name, options.snap_bytes, options.bytes_max)?;
+        let outgoing = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
+        Ok(Recorder { writer, filter: options.filter, clock, outgoing })
+    }
+
+    /// Records a frame that came in.
+    pub fn received(&mut self, frame: &Frame) {
+        if self.writer.ended().is_none() && self.filter.matches(frame) {
+            let time_ns = (self.clock)();
+            self.writer.write(Direction::In, time_ns, frame, frame.partial);
+        }
+    }
+
+    /// Records a packet that a wire of these limits has taken. If another process changes the payload after it was
+    /// sent, the capture may show the changed bytes.
+    pub fn sent(&mut self, head: &[u8], payload: [RawPart<'_>; 2], offload: Offload, of: Limits) {
+        if self.writer.ended().is_some() || !self.filter.matches(head) {
+            return;
+        }
+        // The wire took it, so it fits.
+        let whole = Offload { segment_bytes: 0, ..offload };
+        let limits = Limits { mtu: u16::MAX, ..of };
+        let Ok(packet) = Packet::new(head, payload, whole, limits) else { return };
+        let bytes = packet.write_segment(0, &mut self.outgoing);
+        let time_ns = (self.clock)();
+        self.writer.write(Direction::Out, time_ns, &self.outgoing[..bytes], None);
+    }
+
+    /// Records how many frames `output` has left out, as an interface statistics block.
+    pub fn dropped(&mut self, frames: u64) {
+        let time_ns = (self.clock)();
+        self.writer.write_dropped(time_ns, frames);
+    }
+
+    /// The reason if the capture has ended: [`CaptureOptions::bytes_max`] is used up (`StorageFull`), or its output
+    /// failed.
+    pub fn ended(&self) -> Option<&io::Error> {
+        self.writer.ended()
+    }
+
+    /// Frames in the capture.
+    pub fn frames(&self) -> u64 {
+        self.writer.frames()
+    }
+
+    /// Flushes the capture.
+    ///
+    /// # Errors
+    ///
+    /// `output`'s, from this flush or earlier.
+    pub fn finish(self) -> io::Result<()> {
+        self.writer.finish()
+    }
+}
+
+/// Wraps a wire and records its frames: received ones as they arrive, sent ones once the wire has taken them.
+pub struct Capture<W> {
+    wire: W,
+    recorder: Recorder,
 }
 
 impl<W: Wire> Capture<W> {
@@ -110,20 +180,17 @@ impl<W: Wire> Capture<W> {
         options: &CaptureOptions,
         clock: Clock,
     ) -> io::Result<Capture<W>> {
-        let writer = Writer::new(output, &options.name, options.snap_bytes, options.bytes_max)?;
-        let outgoing = vec![0; FRAME_BYTES_MAX].into_boxed_slice();
-        Ok(Capture { wire, writer, filter: options.filter, clock, outgoing })
+        Ok(Capture { wire, recorder: Recorder::new(output, options, clock)? })
     }
 
-    /// The reason if the capture has ended: [`CaptureOptions::bytes_max`] is used up (`StorageFull`), or its output
-    /// failed. The wire works on.
+    /// See [`Recorder::ended`]. The wire works on.
     pub fn ended(&self) -> Option<&io::Error> {
-        self.writer.ended()
+        self.recorder.ended()
     }
 
     /// Frames in the capture.
     pub fn frames(&self) -> u64 {
-        self.writer.frames()
+        self.recorder.frames()
     }
 
     /// The wrapped wire.
@@ -137,7 +204,7 @@ impl<W: Wire> Capture<W> {
     ///
     /// `output`'s, from this flush or earlier. The wire is dropped.
     pub fn finish(self) -> io::Result<W> {
-        self.writer.finish()?;
+        self.recorder.finish()?;
         Ok(self.wire)
     }
 }
@@ -149,12 +216,8 @@ impl<W: Wire> Wire for Capture<W> {
 
     fn receive(&mut self) -> io::Result<Option<Frame>> {
         let frame = self.wire.receive()?;
-        if let Some(frame) = &frame
-            && self.writer.ended().is_none()
-            && self.filter.matches(frame)
-        {
-            let time_ns = (self.clock)();
-            self.writer.write(Direction::In, time_ns, frame, frame.partial);
+        if let Some(frame) = &frame {
+            self.recorder.received(frame);
         }
         Ok(frame)
     }
@@ -166,14 +229,8 @@ impl<W: Wire> Wire for Capture<W> {
         offload: Offload,
     ) -> io::Result<Sent> {
         let sent = self.wire.send(head, payload, offload)?;
-        if sent == Sent::Taken && self.writer.ended().is_none() && self.filter.matches(head) {
-            // The wire took it, so it fits.
-            let whole = Offload { segment_bytes: 0, ..offload };
-            let limits = Limits { mtu: u16::MAX, ..self.wire.limits() };
-            let packet = Packet::new(head, payload, whole, limits)?;
-            let bytes = packet.write_segment(0, &mut self.outgoing);
-            let time_ns = (self.clock)();
-            self.writer.write(Direction::Out, time_ns, &self.outgoing[..bytes], None);
+        if sent == Sent::Taken {
+            self.recorder.sent(head, payload, offload, self.wire.limits());
         }
         Ok(sent)
     }

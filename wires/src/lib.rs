@@ -26,7 +26,7 @@ mod tap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-pub use capture::{Capture, CaptureOptions, Clock, Filter};
+pub use capture::{Capture, CaptureOptions, Clock, Filter, Recorder};
 pub use frame::{Checksum, FRAME_BYTES_MAX, Frame};
 pub use memory::{Adversity, Fates, Memory};
 pub use packet::PacketError;

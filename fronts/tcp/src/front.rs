@@ -20,6 +20,7 @@ use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_wires::{CsumPlace, Frame, Offload, RawPart, Sent, Wire};
 
+use crate::captures::Captures;
 use crate::door::Door;
 use crate::inquiries::Inquiries;
 use crate::process::{Process, Taken};
@@ -124,6 +125,7 @@ pub struct TcpFront<W> {
     wire: W,
     door: Door,
     inquiries: Inquiries,
+    captures: Captures,
     /// By number.
     processes: Vec<Option<Seated>>,
     outputs: VecDeque<Output<Frame>>,
@@ -156,6 +158,7 @@ impl<W: Wire> TcpFront<W> {
         wire: W,
         door: Door,
         inquiries: Inquiries,
+        captures: Captures,
         options: &TcpOptions,
     ) -> io::Result<TcpFront<W>> {
         let limits = wire.limits();
@@ -184,6 +187,7 @@ impl<W: Wire> TcpFront<W> {
             wire,
             door,
             inquiries,
+            captures,
             processes: Vec::new(),
             outputs: VecDeque::new(),
             held: VecDeque::new(),
@@ -306,6 +310,9 @@ impl<W: Wire> TcpFront<W> {
         for count in 0..budget {
             match self.wire.receive() {
                 Ok(Some(frame)) => {
+                    if !self.captures.is_empty() {
+                        self.captures.received(&frame);
+                    }
                     let checksum = match frame.checksum {
                         wave_wires::Checksum::Good => Checksum::Good,
                         wave_wires::Checksum::Unknown => Checksum::Unknown,
@@ -383,6 +390,9 @@ impl<W: Wire> TcpFront<W> {
             Offload { segment_bytes: segment.segment_bytes, checksum: segment.checksum.map(place) };
         match self.wire.send(segment.head.bytes(), parts, offload) {
             Ok(Sent::Full) => return Some(segment),
+            Ok(Sent::Taken) if !self.captures.is_empty() => {
+                self.captures.sent(segment.head.bytes(), parts, offload, self.wire.limits());
+            }
             Ok(Sent::Taken | Sent::Lost) => {}
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 say!("wave tcp: a segment was not sent: {error}");
@@ -403,17 +413,19 @@ impl<W: Wire> TcpFront<W> {
         }
     }
 
-    /// Lets processes in and answers inquiries.
+    /// Lets processes in, answers inquiries, begins and ends captures.
     fn look_at_doors(&mut self, now: Nanos) -> bool {
         self.knocked = now;
         let has_let_in = self.let_in(now);
+        self.captures.look(now);
         let (stack, processes) = (&self.stack, &self.processes);
+        let captured = self.captures.captured();
         self.inquiries.answer(now, || {
             let pid_of = |process: u16| {
                 let seated = processes.get(usize::from(process))?.as_ref()?;
                 Some(seated.process.pid())
             };
-            crate::report::report(stack, pid_of)
+            crate::report::report(stack, captured, pid_of)
         });
         has_let_in
     }
@@ -481,7 +493,7 @@ impl<W: Wire> Front for TcpFront<W> {
             let next = self.next.filter(|_| self.held.len() < HELD_MAX);
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
-        if self.inquiries.is_answering() {
+        if self.inquiries.is_answering() || self.captures.is_behind() {
             let soon = now + DOORS_EVERY;
             self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
         }
@@ -527,6 +539,7 @@ impl<W: Wire> ThreadFront for TcpFront<W> {
         let mut fds: Vec<BorrowedFd<'_>> = self.wire.as_fd().into_iter().collect();
         fds.extend(self.door.fds());
         fds.extend(self.inquiries.fds());
+        fds.extend(self.captures.fds());
         fds.extend(self.present().map(|process| process.fds()[0]));
         let mut polled: Vec<PollFd<'_>> =
             fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();

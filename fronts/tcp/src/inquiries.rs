@@ -24,6 +24,22 @@ pub fn path_of(door: &Path) -> PathBuf {
     name.into()
 }
 
+/// A socket that never blocks, beside a door that was bound.
+pub(crate) fn bind_beside(path: &Path) -> io::Result<UnixListener> {
+    // The door's own socket was free, so that this one is a leftover of an agent that was killed, or ours by its name.
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
+            std::fs::remove_file(path)?;
+        }
+        Ok(_) => return Err(io::Error::other("something that is no socket is there")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
 /// The socket, and who was not answered in full yet.
 #[derive(Debug)]
 pub struct Inquiries {
@@ -49,17 +65,7 @@ impl Inquiries {
     /// The path cannot be listened at.
     pub fn beside(door: &Path) -> io::Result<Inquiries> {
         let path = path_of(door);
-        // The door's own socket was free, so that this one is a leftover of an agent that was killed, or ours by its name.
-        match std::fs::symlink_metadata(&path) {
-            Ok(found) if std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()) => {
-                std::fs::remove_file(&path)?;
-            }
-            Ok(_) => return Err(io::Error::other("something that is no socket is there")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-        let listener = UnixListener::bind(&path)?;
-        listener.set_nonblocking(true)?;
+        let listener = bind_beside(&path)?;
         // Everybody may look, as with ss(8).
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
         Ok(Inquiries { listener, path, open: Vec::new(), latest: None })

@@ -8,12 +8,14 @@
 
 #![forbid(unsafe_code)]
 
+mod captures;
 mod door;
 mod front;
 mod inquiries;
 mod process;
 mod report;
 
+pub use captures::{CaptureRequest, Captures, captures_path};
 pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};
 pub use front::{TcpFront, TcpOptions};
 pub use inquiries::{Inquiries, path_of};

@@ -6,9 +6,12 @@ use wave_tcp::control::{Shown, Stack};
 use wave_tcp::flextoe::FlexToe;
 use wave_tcp::packet::Cause;
 
+use crate::captures::Captured;
+
 /// All that a stack has. `pid_of` names a process by its number.
 pub(crate) fn report<F: AsRef<[u8]>>(
     stack: &Stack<F, FlexToe<F>>,
+    captured: Captured,
     pid_of: impl Fn(u16) -> Option<i32>,
 ) -> Value {
     let mut sockets = Vec::new();
@@ -19,6 +22,7 @@ pub(crate) fn report<F: AsRef<[u8]>>(
         "mtu": address.mtu,
         "sockets": sockets,
         "counters": counters(stack),
+        "captured": { "frames": captured.frames, "dropped": captured.dropped },
     })
 }
 

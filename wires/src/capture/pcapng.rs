@@ -7,6 +7,7 @@ use crate::{CsumPlace, FRAME_BYTES_MAX, checksum};
 const SECTION: u32 = 0x0a0d_0d0a;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const INTERFACE: u32 = 1;
+const STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
 const ETHERNET: u16 = 1;
 const OPTION_END: u16 = 0;
@@ -14,6 +15,7 @@ const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const NANOSECONDS: u8 = 9;
 const EPB_FLAGS: u16 = 2;
+const ISB_IFDROP: u16 = 5;
 
 /// Bytes of an enhanced packet block before the frame.
 const PACKET_HEAD_BYTES: usize = 28;
@@ -97,6 +99,17 @@ impl Writer {
         match self.end() {
             Ok(()) => self.frames += 1,
             Err(error) => self.ended = Some(error),
+        }
+    }
+
+    /// Writes how many frames were left out.
+    pub(super) fn write_dropped(&mut self, time_ns: u64, dropped: u64) {
+        if self.ended.is_none() {
+            self.begin(STATISTICS);
+            self.words(&[0, (time_ns >> 32) as u32, time_ns as u32]);
+            self.option(ISB_IFDROP, &dropped.to_le_bytes());
+            self.option(OPTION_END, &[]);
+            self.ended = self.end().err();
         }
     }
 

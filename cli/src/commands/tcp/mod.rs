@@ -1,5 +1,6 @@
 //! `wave tcp`: TCP by an agent, for Linux's programs on the one side and for ours on the other.
 
+mod capture;
 mod network;
 mod ss;
 mod up;
@@ -21,6 +22,8 @@ pub struct TcpArgs {
 enum What {
     /// Own an address on a TAP device, and speak TCP there for programs that come to a socket.
     Up(up::UpArgs),
+    /// Write the frames that an agent receives and sends to a file, as tcpdump does.
+    Capture(capture::CaptureArgs),
     /// Show the connections and counters of an agent that is up.
     Ss(ss::SsArgs),
 }
@@ -29,6 +32,7 @@ enum What {
 pub fn execute(args: &TcpArgs) -> ExitCode {
     let done = match &args.what {
         What::Up(args) => up::up(args),
+        What::Capture(args) => capture::capture(args),
         What::Ss(args) => ss::ss(args),
     };
     match done {

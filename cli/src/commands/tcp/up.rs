@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use wave_agent::{Seat, serve};
 use wave_experiments::run::Failure;
-use wave_front_tcp::{Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
+use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
 use wave_links::{say, tell};
 use wave_tcp::control::Bounds;
 use wave_wires::{Tap, TapOptions, Wire};
@@ -101,6 +101,8 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
     let door = Door::bind(&socket, door).map_err(Failure::cannot)?;
     let inquiries = Inquiries::beside(&socket)
         .map_err(|error| Failure::cannot(format!("{}.ss: {error}", socket.display())))?;
+    let captures = Captures::beside(&socket, &name)
+        .map_err(|error| Failure::cannot(format!("{}.capture: {error}", socket.display())))?;
     if let Some(cpu) = args.cpu {
         wave_agent::pin(cpu).map_err(Failure::cannot)?;
     }
@@ -113,7 +115,8 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
         // It sleeps as soon as there is nothing to do: a TAP's other end may need this very CPU.
         seat: Seat::Shared,
     };
-    let mut front = TcpFront::new(tap, door, inquiries, &options).map_err(Failure::cannot)?;
+    let mut front =
+        TcpFront::new(tap, door, inquiries, captures, &options).map_err(Failure::cannot)?;
     if !args.quiet {
         let socket = socket.display();
         if is_ours {

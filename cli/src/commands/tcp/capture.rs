@@ -1,0 +1,215 @@
+//! `wave tcp capture`.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Read, Write};
+use std::net::{IpAddr, Shutdown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use wave_experiments::run::Failure;
+use wave_front_tcp::{CaptureRequest, captures_path};
+use wave_links::say;
+
+use super::default_socket;
+
+/// How long an agent may take for its first block and for its last.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two looks whether the user has had enough.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Longest block: a super-packet, and what stands around it.
+const BLOCK_BYTES_MAX: usize = 1 << 17;
+const PACKET: u32 = 6;
+const STATISTICS: u32 = 5;
+/// Where the number of frames that were left out is in a block of statistics.
+const DROPPED_AT: usize = 24;
+
+/// What, and where to.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Super-packets are shown whole, as the agent sees them; snaplen, ports and hosts select. The agent goes on at its own pace:
+frames that this reader does not take in time are left out, and their number is told at the end.
+
+Examples:
+  wave tcp capture --write toe.pcapng                    until Ctrl-C
+  wave tcp capture --port 80 --count 20 --write - | tcpdump -nr -
+  wave tcp capture --host 10.77.0.1 --snap-bytes 96 --write - | wireshark -k -i -
+
+Exit codes: 0 all is well; 2 bad arguments; 3 no agent answers, or the file cannot be written."
+)]
+pub struct CaptureArgs {
+    /// The agent's device.
+    #[arg(long, value_name = "NAME", default_value = "toe0")]
+    tap: String,
+    /// The agent's socket [default: /run/wave-NAME.sock].
+    #[arg(long, value_name = "SOCKET")]
+    socket: Option<PathBuf>,
+    /// The file, in pcapng; - is the standard output.
+    #[arg(long, short, value_name = "FILE")]
+    write: PathBuf,
+    /// Frames from or to this address alone.
+    #[arg(long, value_name = "ADDRESS")]
+    host: Option<IpAddr>,
+    /// Frames from or to this port alone.
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Keep so much of each frame [default: all].
+    #[arg(long, value_name = "BYTES")]
+    snap_bytes: Option<u32>,
+    /// End after so many frames [default: at Ctrl-C].
+    #[arg(long, value_name = "FRAMES")]
+    count: Option<u64>,
+}
+
+/// Captures.
+pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
+    let is_standard = args.write.as_os_str() == "-";
+    if is_standard && io::stdout().is_terminal() {
+        let why =
+            "pcapng is nothing to read on a terminal: pipe it to tcpdump -nr -, or name a file";
+        return Err(Failure::Scenario(why.to_owned()));
+    }
+    let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
+    let request = CaptureRequest { host: args.host, port: args.port, snap_bytes: args.snap_bytes };
+    let mut agent = Agent::ask(&door, &request)?;
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(Failure::cannot)?;
+    }
+    let unwritable = |error| Failure::cannot(format!("{}: {error}", args.write.display()));
+    let file: Box<dyn Write> = if is_standard {
+        Box::new(io::stdout())
+    } else {
+        Box::new(File::create(&args.write).map_err(unwritable)?)
+    };
+    let mut output = BufWriter::new(file);
+    if !is_standard {
+        say!("Capturing to {}; Ctrl-C ends it", args.write.display());
+    }
+    let (mut frames, mut dropped) = (0_u64, None);
+    while let Some(block) = agent.block(&ends, &mut output).map_err(unwritable)? {
+        match kind(block) {
+            PACKET if args.count == Some(frames) => continue,
+            PACKET => frames += 1,
+            STATISTICS => {
+                let bytes = block.get(DROPPED_AT..DROPPED_AT + 8).and_then(|it| it.try_into().ok());
+                dropped = bytes.map(u64::from_le_bytes);
+            }
+            _ => {}
+        }
+        if let Err(error) = output.write_all(block) {
+            // Who reads has had enough.
+            if error.kind() == io::ErrorKind::BrokenPipe {
+                return Ok(());
+            }
+            return Err(unwritable(error));
+        }
+        if args.count == Some(frames) {
+            ends.store(true, Ordering::Relaxed);
+        }
+    }
+    output.flush().map_err(unwritable)?;
+    match (agent.fault, dropped) {
+        (Some(fault), _) => Err(Failure::cannot(fault)),
+        (None, Some(0)) => {
+            say!("{frames} frames captured, none left out");
+            Ok(())
+        }
+        (None, Some(dropped)) => {
+            say!(
+                "{frames} frames captured; {dropped} were left out, as they were not taken in time"
+            );
+            Ok(())
+        }
+        (None, None) => Err(Failure::cannot(format!(
+            "the agent has gone; {frames} frames captured, and whether others were left out is not known"
+        ))),
+    }
+}
+
+fn kind(block: &[u8]) -> u32 {
+    word(block, 0)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|it| it.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+/// An agent that sends blocks.
+struct Agent {
+    stream: UnixStream,
+    received: Vec<u8>,
+    room: Vec<u8>,
+    /// The block that was given out last.
+    given: usize,
+    /// When it was told that this is enough.
+    told: Option<Instant>,
+    fault: Option<String>,
+}
+
+impl Agent {
+    fn ask(door: &Path, request: &CaptureRequest) -> Result<Agent, Failure> {
+        let path = captures_path(door);
+        let failed = |error: io::Error| {
+            let why = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "; captures show what programs say: become the agent's user, or root"
+                }
+                _ => "; wave tcp up starts an agent",
+            };
+            Failure::cannot(format!("no agent answers at {}: {error}{why}", path.display()))
+        };
+        let mut stream = UnixStream::connect(&path).map_err(failed)?;
+        let line = serde_json::to_string(request).map_err(Failure::cannot)?;
+        stream.write_all(format!("{line}\n").as_bytes()).map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let (received, room) = (Vec::new(), vec![0; BLOCK_BYTES_MAX]);
+        let mut agent = Agent { stream, received, room, given: 0, told: None, fault: None };
+        // Its header, so that a file is made only where there is something to write.
+        let mut head = [0; 4];
+        agent.stream.read_exact(&mut head).map_err(failed)?;
+        agent.received.extend_from_slice(&head);
+        agent.stream.set_read_timeout(Some(LOOK_EVERY)).map_err(failed)?;
+        Ok(agent)
+    }
+
+    /// The next block; `None` at the end. While none is there, what was written before is flushed to `output`.
+    fn block(&mut self, ends: &AtomicBool, output: &mut dyn Write) -> io::Result<Option<&[u8]>> {
+        self.received.drain(..std::mem::take(&mut self.given));
+        loop {
+            if ends.load(Ordering::Relaxed) && self.told.is_none() {
+                self.told = Some(Instant::now());
+                let _ = self.stream.shutdown(Shutdown::Write);
+            }
+            if self.received.len() >= 8 {
+                let bytes = word(&self.received, 4) as usize;
+                if !bytes.is_multiple_of(4) || !(12..=BLOCK_BYTES_MAX).contains(&bytes) {
+                    let said = String::from_utf8_lossy(&self.received);
+                    let line = said.lines().next().unwrap_or_default();
+                    self.fault = Some(format!("the agent's answer makes no sense: {line:.80}"));
+                    return Ok(None);
+                }
+                if self.received.len() >= bytes {
+                    self.given = bytes;
+                    return Ok(Some(&self.received[..bytes]));
+                }
+            }
+            match self.stream.read(&mut self.room) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.received.extend_from_slice(&self.room[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    output.flush()?;
+                    if self.told.is_some_and(|at| at.elapsed() > PATIENCE) {
+                        return Ok(None);
+                    }
+                }
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+}
