@@ -1,5 +1,7 @@
 //! Reno (RFC 5681), counted in bytes (RFC 3465), with an initial window of ten segments (RFC 6928).
 
+use super::Acknowledgement;
+
 /// The state of one connection's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reno {
@@ -31,10 +33,10 @@ impl Reno {
         self.threshold
     }
 
-    /// So many bytes were acknowledged. `was_full` says whether the window held sending back: otherwise it does not grow
-    /// (RFC 7661).
-    pub fn on_acknowledged(&mut self, bytes: u32, was_full: bool) {
-        if !was_full {
+    /// Bytes were acknowledged.
+    pub fn on_acknowledged(&mut self, news: &Acknowledgement) {
+        let bytes = news.bytes;
+        if !news.was_full {
             return;
         }
         if self.window < self.threshold {
@@ -58,6 +60,13 @@ impl Reno {
         self.counted = 0;
     }
 
+    /// A policy that sees more than losses has chosen a smaller window.
+    pub(super) fn shrink(&mut self, window: u32) {
+        self.window = window.max(2 * self.mss).min(self.window.max(2 * self.mss));
+        self.threshold = self.window;
+        self.counted = 0;
+    }
+
     /// The retransmission timer ran out, with so many bytes outstanding. `again` if it had for the same bytes.
     pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
         if !again {
@@ -72,17 +81,21 @@ impl Reno {
 mod tests {
     use super::*;
 
+    fn news(bytes: u32, was_full: bool) -> Acknowledgement {
+        Acknowledgement { position: 0, bytes, marked: 0, sent: 0, was_full }
+    }
+
     #[test]
     fn it_starts_slowly_up_to_the_threshold_and_then_grows_by_a_segment_a_round() {
         let mut reno = Reno::new(1000);
         assert_eq!(reno.window(), 10_000);
-        reno.on_acknowledged(10_000, true);
+        reno.on_acknowledged(&news(10_000, true));
         assert_eq!(reno.window(), 20_000);
         reno.on_loss(20_000);
         assert_eq!((reno.window(), reno.threshold()), (10_000, 10_000));
-        reno.on_acknowledged(9_999, true);
+        reno.on_acknowledged(&news(9_999, true));
         assert_eq!(reno.window(), 10_000);
-        reno.on_acknowledged(1, true);
+        reno.on_acknowledged(&news(1, true));
         assert_eq!(reno.window(), 11_000);
     }
 
@@ -97,7 +110,7 @@ mod tests {
     #[test]
     fn a_window_that_holds_nothing_back_does_not_grow() {
         let mut reno = Reno::new(1000);
-        reno.on_acknowledged(5_000, false);
+        reno.on_acknowledged(&news(5_000, false));
         assert_eq!(reno.window(), 10_000);
     }
 }

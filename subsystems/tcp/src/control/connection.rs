@@ -5,7 +5,7 @@ use wave_core::clock::Nanos;
 use super::rtt::{MAX, RoundTrip};
 use super::time_wait::{LASTS, Over};
 use super::{CLOSED_PER_POLL, Output, Stack};
-use crate::congestion::Reno;
+use crate::congestion::{Acknowledgement, Reno};
 use crate::context::{ContextId, Event, Moved, Reason};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
 use crate::seq::seq_of;
@@ -173,7 +173,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         } else if bytes > 0 {
             // What went out reached the window, or nearly.
             let was_full = before + u64::from(bytes) / 2 >= u64::from(window) / 2;
-            connection.reno.on_acknowledged(bytes, was_full);
+            let sent = statistics.sent;
+            let marked = statistics.marked_bytes;
+            let position = statistics.acknowledged;
+            let news = Acknowledgement { position, bytes, marked, sent, was_full };
+            connection.reno.on_acknowledged(&news);
         }
         if has_moved {
             connection.round_trip.recovered();
