@@ -21,6 +21,7 @@ extern crate alloc;
 #[cfg(feature = "planted")]
 extern crate std;
 
+pub mod carousel;
 pub mod congestion;
 pub mod context;
 pub mod control;
