@@ -34,6 +34,7 @@ pub mod planted;
 pub mod seq;
 pub mod stages;
 pub mod summary;
+pub mod trace;
 pub mod tuples;
 
 use wave_core::subsystem::{Show, Subsystem, SubsystemId};
