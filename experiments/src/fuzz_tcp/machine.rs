@@ -11,7 +11,7 @@ use wave_tcp_planted::control::{Address, Bounds, Output, Secrets, Stack, State};
 use wave_tcp_planted::datapath::{
     Checksum, Datapath, FlowId, Packet, Payload, Ring, Segment, Ticket, Write,
 };
-use wave_tcp_planted::flextoe::{FlexToe, Settings};
+use wave_tcp_planted::flextoe::{FlexToe, SOURCES, Settings};
 use wave_tcp_planted::packet::{Flags, Parsed, TcpSegment, parse};
 use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
@@ -21,8 +21,8 @@ use super::{Counts, Oracle};
 const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
 /// Frames that are taken in one step, so that all of them are looked at in its poll.
 const FRAMES_PER_STEP: usize = 16;
-/// Steps of the data path in one poll: its four sources take turns.
-const BUDGET: usize = 4 * FRAMES_PER_STEP;
+/// Steps of the data path in one poll: its sources take turns.
+const BUDGET: usize = SOURCES as usize * FRAMES_PER_STEP;
 
 /// A connection: our port, and the peer's.
 pub type Ends = (u16, u16);

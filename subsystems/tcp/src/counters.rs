@@ -6,6 +6,39 @@ use crate::stages::receive::Dropped;
 /// Kinds of [`Dropped`].
 const DROPPED: usize = 7;
 
+/// What one entry adds to the [`Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// See [`Counters::in_segments`], and so on.
+    pub in_segments: u8,
+    /// See [`Counters`].
+    pub out_segments: u8,
+    /// See [`Counters`].
+    pub retransmitted: u8,
+    /// See [`Counters`].
+    pub out_resets: u8,
+    /// See [`Counters`].
+    pub timeouts: u8,
+    /// See [`Counters`].
+    pub fast_retransmits: u8,
+    /// See [`Counters`].
+    pub probes: u8,
+    /// See [`Counters`].
+    pub delayed_acknowledgements: u8,
+    /// See [`Counters`].
+    pub in_frozen: u8,
+    /// See [`Counters`].
+    pub old_requests: u8,
+    /// See [`Counters`].
+    pub foreign_requests: u8,
+    /// See [`Counters`].
+    pub wrong_requests: u8,
+    /// The frame is malformed.
+    pub malformed: Option<Cause>,
+    /// The segment was dropped.
+    pub dropped: Option<Dropped>,
+}
+
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
@@ -40,13 +73,30 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A frame is malformed.
-    pub fn count(&mut self, cause: Cause) {
-        self.malformed[cause.index()] += 1;
-    }
-
-    /// A segment was dropped.
-    pub fn dropped(&mut self, dropped: Dropped) {
-        self.dropped[dropped as usize] += 1;
+    /// Adds what one entry did.
+    pub fn add(&mut self, tally: &Tally) {
+        let counts = [
+            (&mut self.in_segments, tally.in_segments),
+            (&mut self.out_segments, tally.out_segments),
+            (&mut self.retransmitted, tally.retransmitted),
+            (&mut self.out_resets, tally.out_resets),
+            (&mut self.timeouts, tally.timeouts),
+            (&mut self.fast_retransmits, tally.fast_retransmits),
+            (&mut self.probes, tally.probes),
+            (&mut self.delayed_acknowledgements, tally.delayed_acknowledgements),
+            (&mut self.in_frozen, tally.in_frozen),
+            (&mut self.old_requests, tally.old_requests),
+            (&mut self.foreign_requests, tally.foreign_requests),
+            (&mut self.wrong_requests, tally.wrong_requests),
+        ];
+        for (count, more) in counts {
+            *count += u64::from(more);
+        }
+        if let Some(cause) = tally.malformed {
+            self.malformed[cause.index()] += 1;
+        }
+        if let Some(dropped) = tally.dropped {
+            self.dropped[dropped as usize] += 1;
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Connections of a data path: their state, in the parts that stages own.
 
 pub mod state;
+pub mod table;
 
 #[cfg(test)]
 pub(crate) mod tests {

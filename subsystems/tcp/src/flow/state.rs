@@ -102,8 +102,6 @@ pub struct Protocol {
     pub untold_bytes: u32,
     /// When an acknowledgement must go out at the latest.
     pub acknowledge_at: Option<Nanos>,
-    /// The executor looks at `acknowledge_at` again at some time.
-    pub is_looked_after: bool,
     /// It must go out now.
     pub acknowledge_now: bool,
     /// When something wrong was answered last (RFC 5961, 7).
@@ -112,15 +110,22 @@ pub struct Protocol {
     pub is_frozen: bool,
     /// When the peer was heard of last.
     pub heard: Nanos,
+
+    /// Who hears of the connection: the context that used it last.
+    pub context: ContextId,
+    /// The connection's name there.
+    pub socket: u32,
+    /// Length of the ring for what goes out.
+    pub send_ring_bytes: u32,
+    /// What the host was told last.
+    pub host_told: (u64, u64, bool),
+    /// The host said what cannot be, and the peer hears a reset.
+    pub is_at_fault: bool,
 }
 
-/// The post-processing stage's: where the host is, and what is counted.
+/// The post-processing stage's: where the host is, and what is counted. Replicas of the stage change it in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
-    /// Who hears of the connection.
-    pub context: ContextId,
-    /// Its name there.
-    pub socket: u32,
     /// For what comes in.
     pub receive: Ring,
     /// For what goes out.
@@ -131,14 +136,8 @@ pub struct Post {
     pub marked_bytes: u32,
     /// Fast retransmits since the last reading.
     pub fast_retransmits: u32,
-    /// The last sample of the round trip's time.
+    /// A sample of the round trip's time since the last reading.
     pub round_trip: Option<Nanos>,
-    /// Copies and transmissions under way.
-    pub under_way: u32,
-    /// What the host was told last.
-    pub told: (u64, u64, bool),
-    /// The host said what cannot be, and the peer hears a reset.
-    pub is_at_fault: bool,
 }
 
 impl Protocol {
@@ -245,24 +244,23 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         told: expected,
         untold_bytes: 0,
         acknowledge_at: None,
-        is_looked_after: false,
         acknowledge_now: false,
         answered_at: None,
         is_frozen: false,
         heard: now,
-    };
-    let post = Post {
         context,
         socket,
+        send_ring_bytes: sending.ring.bytes,
+        host_told: (receiving.received, sending.acknowledged, false),
+        is_at_fault: false,
+    };
+    let post = Post {
         receive: receiving.ring,
         send: sending.ring,
         acknowledged_bytes: 0,
         marked_bytes: 0,
         fast_retransmits: 0,
         round_trip: None,
-        under_way: 0,
-        told: (receiving.received, sending.acknowledged, false),
-        is_at_fault: false,
     };
     (Pre { tuple, peer_mac }, protocol, post)
 }
@@ -277,8 +275,8 @@ pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
     Established {
         tuple: pre.tuple,
         peer_mac: pre.peer_mac,
-        context: post.context,
-        socket: post.socket,
+        context: protocol.context,
+        socket: protocol.socket,
         sending: Sending {
             ring: post.send,
             base: protocol.send_base,

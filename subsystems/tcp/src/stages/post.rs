@@ -1,19 +1,14 @@
-//! The post-processing stage: headers of what goes out, what the host is told, and counts, which commute
-//! (thesis 4.3.1.3: Ack, Stamp, Stats).
+//! The post-processing stage: headers of what goes out, and counts, which commute (thesis 4.3.1.3: Ack, Stamp, Stats).
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use wave_core::clock::Nanos;
-
-use super::acknowledge::{Acknowledged, milliseconds};
-use super::host;
+use super::acknowledge::Acknowledged;
+use super::say::Said;
 use super::transmit::is_blocked;
-use crate::context::Progress;
 use crate::datapath::{FlowId, Head, Statistics};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
-use crate::packet::{Ecn, Flags, MacAddress, Options, TTL_DEFAULT, TcpHeader, build_tcp};
-use crate::seq::Seq;
+use crate::packet::{Ecn, MacAddress, Options, TTL_DEFAULT, TcpHeader, build_tcp};
 use crate::summary::Summary;
 
 const _: () = assert!(HEADERS_BYTES_MAX <= Head::BYTES_MAX);
@@ -30,25 +25,8 @@ pub fn count(post: &mut Post, acknowledged: &Acknowledged, summary: &Summary) {
     post.round_trip = acknowledged.round_trip.or(post.round_trip);
 }
 
-/// The headers of a segment of an established connection. With it, everything that is expected and open is told to the peer.
-pub fn head(
-    mac: MacAddress,
-    pre: &Pre,
-    flow: &mut Protocol,
-    seq: Seq,
-    flags: Flags,
-    bytes: u32,
-    now: Nanos,
-) -> Head {
-    let expected = flow.expected();
-    let window = host::window(flow);
-    flow.told = expected;
-    flow.untold_bytes = 0;
-    flow.acknowledge_at = None;
-    flow.acknowledge_now = false;
-    let timestamps = flow
-        .has_timestamps
-        .then(|| (milliseconds(now).wrapping_add(flow.timestamp_offset), flow.recent));
+/// The headers of what the protocol stage said.
+pub fn head(mac: MacAddress, pre: &Pre, said: &Said) -> Head {
     let header = TcpHeader {
         source_mac: mac,
         destination_mac: pre.peer_mac,
@@ -56,35 +34,16 @@ pub fn head(
         destination: v4(pre.tuple.remote),
         ecn: Ecn::default(),
         ttl: TTL_DEFAULT,
-        seq,
-        ack: Some(expected),
-        flags,
-        window,
-        options: Options { timestamps, ..Options::default() },
+        seq: said.seq,
+        ack: Some(said.ack),
+        flags: said.flags,
+        window: said.window,
+        options: Options { timestamps: said.timestamps, ..Options::default() },
     };
     let mut head = Head::zeroed(HEADERS_BYTES_MAX);
-    let len = build_tcp(head.bytes_mut(), &header, bytes);
+    let len = build_tcp(head.bytes_mut(), &header, said.bytes);
     head.truncate(len);
     head
-}
-
-/// What the host does not know yet, if that is worth an event: bytes, the end, or a quarter of its ring, or all of it, that is free
-/// again.
-pub fn news(protocol: &Protocol, post: &mut Post) -> Option<Progress> {
-    let received = protocol.landed;
-    let acknowledged = protocol.acknowledged_bytes();
-    let is_finished = protocol.has_landed_fin();
-    let (told_received, told_acknowledged, told_finished) = post.told;
-    let freed = acknowledged - told_acknowledged;
-    let is_news = received != told_received
-        || is_finished != told_finished
-        || freed >= u64::from(post.send.bytes / 4)
-        || (freed > 0 && acknowledged == protocol.written);
-    if !is_news {
-        return None;
-    }
-    post.told = (received, acknowledged, is_finished);
-    Some(Progress { socket: post.socket, received, acknowledged, is_finished })
 }
 
 /// Reads what was counted, and clears it.
@@ -103,7 +62,7 @@ pub fn statistics(flow: FlowId, protocol: &Protocol, post: &mut Post) -> Statist
         fast_retransmits: post.fast_retransmits,
         round_trip: post.round_trip.take(),
         heard: protocol.heard,
-        is_at_fault: post.is_at_fault,
+        is_at_fault: protocol.is_at_fault,
     };
     post.acknowledged_bytes = 0;
     post.marked_bytes = 0;

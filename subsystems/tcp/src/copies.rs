@@ -1,0 +1,107 @@
+//! Copies to hosts' rings that are under way. What a copy makes true follows in the order in which the protocol stage decided,
+//! whatever copy completes first (thesis 4.3.1.3, 4.3.2).
+
+use alloc::collections::VecDeque;
+
+use crate::datapath::{FlowId, Ticket};
+use crate::pipeline::Copied;
+use crate::planted::{Planted, is_planted};
+
+/// A bounded queue of copies, by their tickets.
+#[derive(Debug)]
+pub struct Copies {
+    under_way: VecDeque<(FlowId, Copied, bool)>,
+    copies_max: usize,
+    /// Ticket of the first one.
+    first: u64,
+}
+
+impl Copies {
+    /// Room for so many.
+    pub fn new(copies_max: usize) -> Copies {
+        Copies { under_way: VecDeque::with_capacity(copies_max), copies_max, first: 0 }
+    }
+
+    /// How many more may begin.
+    pub fn room(&self) -> usize {
+        self.copies_max - self.under_way.len()
+    }
+
+    /// A copy begins. There must be room.
+    pub fn begin(&mut self, flow: FlowId, copied: Copied) -> Ticket {
+        debug_assert!(self.room() > 0);
+        self.under_way.push_back((flow, copied, false));
+        Ticket(self.first + self.under_way.len() as u64 - 1)
+    }
+
+    /// A copy is done. A ticket that is not under way is ignored.
+    pub fn complete(&mut self, ticket: Ticket) {
+        let at = ticket.0.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        if let Some((_, _, is_done)) = at.and_then(|at| self.under_way.get_mut(at)) {
+            *is_done = true;
+        }
+    }
+
+    /// Whether the first one is done.
+    pub fn has_done(&self) -> bool {
+        let any = |(_, _, is_done): &(FlowId, Copied, bool)| *is_done;
+        match is_planted(Planted::NoSequencer) {
+            true => self.under_way.iter().any(any),
+            false => self.under_way.front().is_some_and(any),
+        }
+    }
+
+    /// Takes the first one, if it is done.
+    pub fn pop(&mut self) -> Option<(FlowId, Copied)> {
+        if !self.has_done() {
+            return None;
+        }
+        self.first += 1;
+        self.under_way.pop_front().map(|(flow, copied, _)| (flow, copied))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn copies_end_in_the_order_in_which_they_began(
+            steps in prop::collection::vec((0_u64..24, 0_u8..3), 0..200),
+        ) {
+            let mut copies = Copies::new(8);
+            // Whether each is done, from the first that ever began.
+            let mut model: Vec<bool> = Vec::new();
+            let mut ended = 0_usize;
+            for (number, what) in steps {
+                match what {
+                    0 if copies.room() > 0 => {
+                        let flow = FlowId { index: model.len() as u32, generation: 1 };
+                        let copied = Copied { landed: model.len() as u64, acknowledge: None };
+                        prop_assert_eq!(copies.begin(flow, copied), Ticket(model.len() as u64));
+                        model.push(false);
+                    }
+                    1 => {
+                        copies.complete(Ticket(number));
+                        if let Some(is_done) = model.get_mut(number as usize) {
+                            *is_done = true;
+                        }
+                    }
+                    _ => {
+                        let expected = model.get(ended).is_some_and(|is_done| *is_done);
+                        prop_assert_eq!(copies.has_done(), expected);
+                        let popped = copies.pop();
+                        prop_assert_eq!(popped.map(|(_, copied)| copied.landed), expected.then_some(ended as u64));
+                        ended += usize::from(expected);
+                    }
+                }
+                prop_assert_eq!(copies.room(), 8 - (model.len() - ended));
+            }
+        }
+    }
+}

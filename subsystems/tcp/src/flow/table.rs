@@ -1,0 +1,103 @@
+//! The flows of a data path, in the partitions that the stages own (thesis Table 4.1).
+
+use alloc::vec::Vec;
+
+use super::state::{Post, Pre, Protocol};
+use crate::datapath::{FlowId, NoRoom, Tuple};
+use crate::tuples::Tuples;
+
+/// All parts of one flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// The pre stage's.
+    pub pre: Pre,
+    /// The protocol stage's.
+    pub protocol: Protocol,
+    /// The post stage's.
+    pub post: Post,
+}
+
+/// One stage's part of each flow, by its id.
+#[derive(Clone, Debug)]
+pub struct Partition<T>(Vec<Option<(u32, T)>>);
+
+impl<T> Partition<T> {
+    /// Of no flows. Room for so many.
+    pub fn new(flows: u32) -> Partition<T> {
+        Partition((0..flows).map(|_| None).collect())
+    }
+
+    /// The part of this flow, if it is there.
+    pub fn get(&self, id: FlowId) -> Option<&T> {
+        let (generation, part) = self.0.get(id.index as usize)?.as_ref()?;
+        (*generation == id.generation).then_some(part)
+    }
+
+    /// The part of this flow, if it is there.
+    pub fn get_mut(&mut self, id: FlowId) -> Option<&mut T> {
+        let (generation, part) = self.0.get_mut(id.index as usize)?.as_mut()?;
+        (*generation == id.generation).then_some(part)
+    }
+
+    /// Takes the part of a new flow. Its index is below what there is room for.
+    pub fn insert(&mut self, id: FlowId, part: T) {
+        self.0[id.index as usize] = Some((id.generation, part));
+    }
+
+    /// Takes a part out.
+    pub fn remove(&mut self, id: FlowId) -> Option<T> {
+        self.get(id)?;
+        self.0[id.index as usize].take().map(|(_, part)| part)
+    }
+}
+
+/// The flows of an executor that runs in one thread.
+#[derive(Clone, Debug)]
+pub struct Flows {
+    /// The pre stage's.
+    pub pre: Tuples<Pre>,
+    /// The protocol stage's.
+    pub protocol: Partition<Protocol>,
+    /// The post stage's.
+    pub post: Partition<Post>,
+}
+
+impl Flows {
+    /// Room for so many flows. The key is the table's.
+    pub fn new(flows: u32, key: (u64, u64)) -> Flows {
+        Flows {
+            pre: Tuples::new(flows, key),
+            protocol: Partition::new(flows),
+            post: Partition::new(flows),
+        }
+    }
+
+    /// Takes a flow.
+    ///
+    /// # Errors
+    /// There is no room, or one with these ends is there.
+    pub fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
+        let id = self.pre.insert(flow.pre.tuple, flow.pre)?;
+        self.protocol.insert(id, flow.protocol);
+        self.post.insert(id, flow.post);
+        Ok(id)
+    }
+
+    /// Takes a flow out.
+    pub fn remove(&mut self, id: FlowId) -> Option<Flow> {
+        let pre = self.pre.remove(id)?;
+        let (protocol, post) = (self.protocol.remove(id)?, self.post.remove(id)?);
+        Some(Flow { pre, protocol, post })
+    }
+
+    /// A flow as it is.
+    pub fn get(&self, id: FlowId) -> Option<Flow> {
+        let pre = *self.pre.get(id)?;
+        Some(Flow { pre, protocol: *self.protocol.get(id)?, post: *self.post.get(id)? })
+    }
+
+    /// The flow of a connection.
+    pub fn find(&self, tuple: &Tuple) -> Option<FlowId> {
+        self.pre.find(tuple)
+    }
+}

@@ -1,0 +1,448 @@
+//! The stages of a data path as steps on one entry, for whatever executor calls them (thesis 4.3, Figures 4.3 to 4.6).
+//!
+//! ```text
+//!  sequencer ──> pre, replicated ──> reorder ──> protocol ──> post, replicated ──> reorder ──> wire, copies, contexts
+//! ```
+//!
+//! Everything that changes a flow is an [`Entry`] with a number. Between the stages goes a summary of it, and what the stages before
+//! found out. The protocol stage takes entries in the order of their numbers; the others take them in any.
+
+use core::ops::Range;
+
+use wave_core::clock::Nanos;
+
+use crate::context::{ContextId, Moved, Progress};
+use crate::counters::Tally;
+use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Write};
+use crate::flow::state::{Post, Pre, Protocol};
+use crate::packet::{Flags, MacAddress, PARTIAL_CHECKSUM};
+use crate::seq::seq_of;
+use crate::stages::acknowledge::{Acknowledged, rewind};
+use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
+use crate::stages::say::{Said, news, say};
+use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
+use crate::stages::{host, post, pre};
+use crate::summary::Summary;
+use crate::tuples::Tuples;
+
+/// This bit tells tickets of transmissions from those of copies.
+pub(crate) const SEND: u64 = 1 << 63;
+/// Most segments that one entry says.
+const SAID_MAX: usize = 3;
+
+/// What a flow is asked to say beside acknowledgements: bits of [`Entry::Speak`].
+pub mod asked {
+    /// A byte beyond the peer's window.
+    pub const PROBE: u8 = 1;
+    /// A segment of nothing, one before the next.
+    pub const KEEP_ALIVE: u8 = 2;
+    /// What is expected, whether that is news or not.
+    pub const CHALLENGE: u8 = 4;
+    /// A reset.
+    pub const ABORT: u8 = 8;
+}
+
+/// What enters a data path.
+#[derive(Clone, Debug)]
+pub enum Entry<F> {
+    /// RX: a frame came in.
+    Packet(Packet<F>),
+    /// HC: a host's streams moved.
+    Request(ContextId, Moved),
+    /// A copy to a host's ring is done, and so are all before it.
+    Copied(FlowId, Copied),
+    /// TX: the scheduler lets the flow send one segment.
+    Transmit(FlowId),
+    /// The scheduler lets the flow acknowledge, notify its host, and say what it was [`asked`] for.
+    Speak(FlowId, u8),
+    /// A delayed acknowledgement may be due.
+    Timer(FlowId),
+    /// HC: what was sent is lost.
+    Retransmit(FlowId),
+    /// What congestion control allows.
+    Pace(FlowId, Limits),
+    /// Nothing new is begun.
+    Freeze(FlowId),
+}
+
+/// An entry as the sequencer has let it in.
+#[derive(Clone, Debug)]
+pub struct Stamped<F> {
+    /// Its number.
+    pub number: u64,
+    /// When it came in: the time that all stages go by.
+    pub now: Nanos,
+    /// What it is.
+    pub entry: Entry<F>,
+}
+
+/// What is true once a copy is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// All before it lies in the host's ring.
+    pub landed: u64,
+    /// An acknowledgement goes out.
+    pub acknowledge: Option<When>,
+}
+
+/// What became of an entry, for the scheduler and the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The flow, if there is one.
+    pub flow: Option<FlowId>,
+    /// What follows the copy that the entry asks for.
+    pub copying: Option<Copied>,
+    /// It may have data to send.
+    pub may_send: bool,
+    /// It has something to say that is no data.
+    pub must_speak: bool,
+    /// It is to be reset.
+    pub must_reset: bool,
+    /// Its statistics have changed.
+    pub has_changed: bool,
+    /// It begins nothing more.
+    pub is_frozen: bool,
+    /// A turn or a copy of the flow, which was under way, is over.
+    pub ends_turn: bool,
+    /// Transmissions begun whose tickets are to be completed.
+    pub awaited: u8,
+    /// Look at its delayed acknowledgement at this time.
+    pub look_at: Option<Nanos>,
+    /// What is counted.
+    pub tally: Tally,
+}
+
+/// An entry between the pre and the protocol stage: a summary instead of the packet's headers.
+#[derive(Clone, Debug)]
+pub struct Routed<F> {
+    /// Whose.
+    pub flow: FlowId,
+    now: Nanos,
+    work: Work<F>,
+}
+
+#[derive(Clone, Debug)]
+enum Work<F> {
+    Segment { frame: F, summary: Summary, payload: Range<usize> },
+    Request(ContextId, Moved),
+    Copied(Copied),
+    Transmit,
+    Speak(u8),
+    Timer,
+    Retransmit,
+    Pace(Limits),
+    Freeze,
+}
+
+/// An entry between the protocol and the post stage.
+#[derive(Debug)]
+pub struct Decided<F> {
+    /// Whose.
+    pub flow: FlowId,
+    said: [Option<(Said, Data)>; SAID_MAX],
+    write: Option<(F, u64, Range<usize>)>,
+    notify: Option<(ContextId, Progress)>,
+    acknowledged: Option<(Acknowledged, Summary)>,
+    process: u16,
+    outcome: Outcome,
+}
+
+/// A segment's payload.
+#[derive(Clone, Copy, Debug)]
+struct Data {
+    position: u64,
+    segment_bytes: u16,
+    /// The host's ring is read when it is sent.
+    is_awaited: bool,
+}
+
+/// The pre stage (Val, Id, Sum, Steer). What the protocol stage need not see ends here: its number is to be skipped there, and its
+/// effect, if there is one, goes to `out`.
+///
+/// # Errors
+/// It ends here.
+pub fn pre<F: AsRef<[u8]>>(
+    table: &Tuples<Pre>,
+    stamped: Stamped<F>,
+    mut out: impl FnMut(Effect<F>),
+) -> Result<Routed<F>, Outcome> {
+    let Stamped { now, entry, .. } = stamped;
+    let (flow, work) = match entry {
+        Entry::Packet(packet) => return examine(table, now, packet, &mut out),
+        Entry::Request(context, moved) => (moved.flow, Work::Request(context, moved)),
+        Entry::Copied(flow, copied) => (flow, Work::Copied(copied)),
+        Entry::Transmit(flow) => (flow, Work::Transmit),
+        Entry::Speak(flow, asked) => (flow, Work::Speak(asked)),
+        Entry::Timer(flow) => (flow, Work::Timer),
+        Entry::Retransmit(flow) => (flow, Work::Retransmit),
+        Entry::Pace(flow, limits) => (flow, Work::Pace(limits)),
+        Entry::Freeze(flow) => (flow, Work::Freeze),
+    };
+    Ok(Routed { flow, now, work })
+}
+
+fn examine<F: AsRef<[u8]>>(
+    table: &Tuples<Pre>,
+    now: Nanos,
+    packet: Packet<F>,
+    out: &mut impl FnMut(Effect<F>),
+) -> Result<Routed<F>, Outcome> {
+    let tally = Tally { in_segments: 1, ..Tally::default() };
+    let ended = Outcome { tally, ..Outcome::default() };
+    let (tuple, data) = match pre::examine(packet.frame.as_ref(), packet.checksum == Checksum::Good)
+    {
+        Err(cause) => {
+            let tally = Tally { malformed: Some(cause), ..tally };
+            return Err(Outcome { tally, ..ended });
+        }
+        Ok(pre::Examined::Control(tuple)) => (tuple, None),
+        Ok(pre::Examined::Data { tuple, summary, payload }) => {
+            (Some(tuple), Some((summary, payload)))
+        }
+    };
+    let flow = tuple.and_then(|tuple| table.find(&tuple));
+    match (flow, data) {
+        (Some(flow), Some((summary, payload))) => {
+            let work = Work::Segment { frame: packet.frame, summary, payload };
+            Ok(Routed { flow, now, work })
+        }
+        _ => {
+            out(Effect::Control(packet, flow));
+            Err(Outcome { flow, ..ended })
+        }
+    }
+}
+
+/// The protocol stage (Win, Fin, Reset, Seq): the only one that must take a flow's entries one at a time, in the order of their
+/// numbers. `flow` is `None` if it has left. Super-packets have at most `super_bytes` of payload.
+pub fn protocol<F>(
+    super_bytes: u32,
+    flow: Option<&mut Protocol>,
+    routed: Routed<F>,
+) -> Decided<F> {
+    let Routed { flow: id, now, work } = routed;
+    let mut decided = Decided {
+        flow: id,
+        said: [None; SAID_MAX],
+        write: None,
+        notify: None,
+        acknowledged: None,
+        process: 0,
+        outcome: Outcome { flow: Some(id), ..Outcome::default() },
+    };
+    let outcome = &mut decided.outcome;
+    outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
+    outcome.ends_turn =
+        matches!(work, Work::Copied(_) | Work::Transmit | Work::Speak(_) | Work::Timer);
+    let Some(flow) = flow else {
+        outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
+        return decided;
+    };
+    decided.process = flow.context.process;
+    match work {
+        Work::Segment { frame, summary, payload } => {
+            if flow.is_frozen {
+                outcome.tally.in_frozen = 1;
+                return decided;
+            }
+            take_segment(flow, now, frame, summary, payload, &mut decided);
+        }
+        Work::Request(context, moved) => take_request(flow, context, &moved, outcome),
+        Work::Copied(copied) => {
+            flow.landed = flow.landed.max(copied.landed);
+            has_decided(flow, now, copied.acknowledge, outcome);
+        }
+        Work::Transmit => {
+            let mss = u32::from(flow.mss);
+            let most = (super_bytes / mss).max(1) * mss;
+            if let Some(sent) = transmit(flow, most) {
+                decided.said[0] = Some(send(flow, now, sent, outcome));
+                outcome.may_send = true;
+            } else {
+                outcome.has_changed = is_blocked(flow);
+            }
+        }
+        Work::Speak(asked) => speak(flow, now, asked, &mut decided),
+        Work::Timer => match flow.acknowledge_at {
+            Some(due) if due <= now => {
+                flow.acknowledge_now = true;
+                outcome.tally.delayed_acknowledgements = 1;
+                outcome.must_speak = true;
+            }
+            // The acknowledgement that was waited for went with data, and another one waits.
+            later => outcome.look_at = later,
+        },
+        Work::Retransmit => {
+            rewind(flow);
+            outcome.tally.timeouts = 1;
+            outcome.may_send = true;
+        }
+        Work::Pace(limits) => {
+            let grows = limits.window_bytes > flow.window_bytes;
+            flow.window_bytes = limits.window_bytes;
+            outcome.may_send = grows && flow.next < flow.end();
+        }
+        Work::Freeze => {
+            flow.is_frozen = true;
+            outcome.is_frozen = true;
+            // An acknowledgement that waits for company goes alone: another engine would not know of it.
+            flow.acknowledge_now |= flow.acknowledge_at.is_some();
+            outcome.must_speak = true;
+        }
+    }
+    decided
+}
+
+fn take_segment<F>(
+    flow: &mut Protocol,
+    now: Nanos,
+    frame: F,
+    summary: Summary,
+    payload: Range<usize>,
+    decided: &mut Decided<F>,
+) {
+    let outcome = &mut decided.outcome;
+    let received = receive(flow, &summary, now);
+    outcome.tally.dropped = received.dropped;
+    outcome.tally.fast_retransmits = u8::from(received.acknowledged.is_fast_retransmit);
+    decided.acknowledged = Some((received.acknowledged, summary));
+    if let Some(placed) = received.placed {
+        let start = payload.start + placed.skip as usize;
+        decided.write = Some((frame, placed.position, start..start + placed.bytes as usize));
+        outcome.copying =
+            Some(Copied { landed: flow.received, acknowledge: received.acknowledge });
+    } else {
+        has_decided(flow, now, received.acknowledge, outcome);
+    }
+    outcome.may_send |= flow.next < flow.end();
+    outcome.has_changed = true;
+}
+
+/// What was decided may be said now.
+fn has_decided(
+    flow: &mut Protocol,
+    now: Nanos,
+    acknowledge: Option<When>,
+    outcome: &mut Outcome,
+) {
+    match acknowledge {
+        Some(When::Now) => flow.acknowledge_now = true,
+        Some(When::Later) if flow.acknowledge_at.is_none() => {
+            let at = now + ACKNOWLEDGE_AFTER;
+            flow.acknowledge_at = Some(at);
+            outcome.look_at = Some(at);
+        }
+        _ => {}
+    }
+    outcome.must_speak = true;
+    outcome.has_changed = true;
+}
+
+fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome: &mut Outcome) {
+    // Nobody moves another process's streams.
+    if flow.context.process != context.process {
+        outcome.tally.foreign_requests = 1;
+        return;
+    }
+    // The context that used the connection last hears of it.
+    flow.context = context;
+    let done = host::moved(flow, moved, flow.send_ring_bytes);
+    flow.acknowledge_now |= done.opens_window;
+    if done.is_wrong {
+        flow.is_at_fault = true;
+        outcome.tally.wrong_requests = 1;
+        outcome.must_reset = true;
+    }
+    outcome.may_send = done.has_more;
+    outcome.must_speak = done.opens_window;
+    outcome.has_changed = true;
+}
+
+fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (Said, Data) {
+    let flags = Flags::ACK
+        | if sent.fin { Flags::FIN } else { Flags::NONE }
+        | if sent.push { Flags::PSH } else { Flags::NONE };
+    let said = say(flow, sent.seq, flags, sent.bytes, now);
+    outcome.awaited += 1;
+    outcome.tally.out_segments += 1;
+    outcome.tally.retransmitted += u8::from(sent.is_again);
+    outcome.has_changed = true;
+    let segment_bytes = if sent.bytes > u32::from(flow.mss) { flow.mss } else { 0 };
+    (said, Data { position: sent.position, segment_bytes, is_awaited: true })
+}
+
+/// Acknowledgements, news, and what the control plane asked for.
+fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>) {
+    const BARE: Data = Data { position: 0, segment_bytes: 0, is_awaited: false };
+    let outcome = &mut decided.outcome;
+    // The segment that the peer expects, so that it is believed (RFC 5961, 3.2).
+    let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
+    if asked & asked::ABORT != 0 {
+        let seq = latest(flow);
+        let said = say(flow, seq, Flags::RST | Flags::ACK, 0, now);
+        decided.said[0] = Some((said, BARE));
+        flow.is_frozen = true;
+        outcome.tally.out_resets = 1;
+        outcome.is_frozen = true;
+        outcome.has_changed = true;
+        return;
+    }
+    if asked & asked::PROBE != 0
+        && let Some(sent) = probe(flow)
+    {
+        outcome.tally.probes = 1;
+        decided.said[0] = Some(send(flow, now, sent, outcome));
+    }
+    if asked & asked::KEEP_ALIVE != 0 {
+        let seq = latest(flow).minus(1);
+        decided.said[1] = Some((say(flow, seq, Flags::ACK, 0, now), BARE));
+    }
+    if flow.acknowledge_now || asked & asked::CHALLENGE != 0 {
+        let seq = latest(flow);
+        decided.said[2] = Some((say(flow, seq, Flags::ACK, 0, now), BARE));
+        outcome.tally.out_segments += 1;
+    }
+    decided.notify = news(flow).map(|progress| (flow.context, progress));
+}
+
+/// The post stage's counts (Stats). They commute.
+pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
+    if let Some((acknowledged, summary)) = &decided.acknowledged {
+        post::count(post, acknowledged, summary);
+    }
+}
+
+/// The post stage (Ack, Stamp, Pos): the effects of an entry, in order.
+pub fn post<F>(
+    mac: MacAddress,
+    flow: Option<(&Pre, &Post)>,
+    decided: Decided<F>,
+    mut out: impl FnMut(Effect<F>),
+) -> Outcome {
+    let Decided { flow: id, said, write, notify, process, outcome, .. } = decided;
+    let Some((pre, post)) = flow else { return outcome };
+    for (said, data) in said.into_iter().flatten() {
+        let payload = match said.bytes {
+            0 => Payload::None,
+            bytes => {
+                Payload::Ring { process, ring: post.send, position: data.position, bytes }
+            }
+        };
+        out(Effect::Send(Segment {
+            ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),
+            head: post::head(mac, pre, &said),
+            payload,
+            checksum: Some(PARTIAL_CHECKSUM),
+            segment_bytes: data.segment_bytes,
+        }));
+    }
+    if let Some((frame, position, bytes)) = write {
+        // The ticket is given where copies are put in order.
+        let ticket = Ticket(0);
+        out(Effect::Write(Write { ticket, process, ring: post.receive, position, frame, bytes }));
+    }
+    if let Some((context, progress)) = notify {
+        out(Effect::Notify(context, progress));
+    }
+    outcome
+}

@@ -1,0 +1,61 @@
+//! The protocol stage for what a segment and an event say: a copy of the state that they tell, taken in order (thesis 4.3.1.3).
+//! The post-processing stage makes headers of it, in any order.
+
+use wave_core::clock::Nanos;
+
+use super::acknowledge::milliseconds;
+use super::host;
+use crate::context::Progress;
+use crate::flow::state::Protocol;
+use crate::packet::Flags;
+use crate::seq::Seq;
+
+/// What a segment's headers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Sequence number of its first byte.
+    pub seq: Seq,
+    /// What is expected of the peer.
+    pub ack: Seq,
+    /// The window's field.
+    pub window: u16,
+    /// Its flags.
+    pub flags: Flags,
+    /// Bytes of payload.
+    pub bytes: u32,
+    /// Our time and the echo of the peer's.
+    pub timestamps: Option<(u32, u32)>,
+}
+
+/// What a segment says. With it, everything that is expected and open is told to the peer.
+pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) -> Said {
+    let ack = flow.expected();
+    let window = host::window(flow);
+    flow.told = ack;
+    flow.untold_bytes = 0;
+    flow.acknowledge_at = None;
+    flow.acknowledge_now = false;
+    let timestamps = flow
+        .has_timestamps
+        .then(|| (milliseconds(now).wrapping_add(flow.timestamp_offset), flow.recent));
+    Said { seq, ack, window, flags, bytes, timestamps }
+}
+
+/// What the host of a connection does not know yet, if that is worth an event: bytes, the end, or a quarter of its ring, or all of it,
+/// that is free again.
+pub fn news(flow: &mut Protocol) -> Option<Progress> {
+    let received = flow.landed;
+    let acknowledged = flow.acknowledged_bytes();
+    let is_finished = flow.has_landed_fin();
+    let (told_received, told_acknowledged, told_finished) = flow.host_told;
+    let freed = acknowledged - told_acknowledged;
+    let is_news = received != told_received
+        || is_finished != told_finished
+        || freed >= u64::from(flow.send_ring_bytes / 4)
+        || (freed > 0 && acknowledged == flow.written);
+    if !is_news {
+        return None;
+    }
+    flow.host_told = (received, acknowledged, is_finished);
+    Some(Progress { socket: flow.socket, received, acknowledged, is_finished })
+}
