@@ -1,5 +1,6 @@
 //! What a data path counts. Where Linux counts the same in /proc/net/snmp or /proc/net/netstat, `wave tcp ss` gives it that name.
 
+use crate::flow::state::Protocol;
 use crate::packet::Cause;
 use crate::stages::receive::Dropped;
 
@@ -19,8 +20,10 @@ pub struct Counters {
     pub out_resets: u64,
     /// Times that the control plane's timer ran out (TCPTimeouts).
     pub timeouts: u64,
-    /// Losses noticed by duplicate acknowledgements (TCPFastRetrans).
+    /// Losses noticed without a timeout (TCPFastRetrans).
     pub fast_retransmits: u64,
+    /// Those of them that selective acknowledgements told of (TCPSackRecovery).
+    pub sack_recoveries: u64,
     /// Probes of closed windows (TCPWinProbe).
     pub probes: u64,
     /// Acknowledgements that went out late (DelayedACKs).
@@ -43,6 +46,12 @@ impl Counters {
     /// A frame is malformed.
     pub fn count(&mut self, cause: Cause) {
         self.malformed[cause.index()] += 1;
+    }
+
+    /// A flow has noticed a loss.
+    pub fn noticed_loss(&mut self, flow: &Protocol) {
+        self.fast_retransmits += 1;
+        self.sack_recoveries += u64::from(flow.selective.is_recovering);
     }
 
     /// A segment was dropped.

@@ -4,6 +4,7 @@
 //! copy makes true follows in the order in which the protocol stage decided, whatever copy completes first (thesis 4.3.2).
 
 use alloc::collections::VecDeque;
+use core::marker::PhantomData;
 
 use wave_core::clock::Nanos;
 use wave_core::waiting::Queues;
@@ -20,6 +21,7 @@ use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::rewind;
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
+use crate::stages::recover::{Recovery, Sack};
 use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
 use crate::stages::{host, post, pre};
 use crate::tuples::Tuples;
@@ -60,9 +62,10 @@ struct Copying {
     acknowledge: Option<When>,
 }
 
-/// The data path.
+/// The data path, with a way to recover from losses.
 #[derive(Debug)]
-pub struct FlexToe<F> {
+pub struct FlexToe<F, R = Sack> {
+    recovery: PhantomData<R>,
     settings: Settings,
     table: Tuples<Flow>,
     packets: VecDeque<Packet<F>>,
@@ -94,11 +97,12 @@ mod asked {
 /// The four sources of work, in turns.
 const SOURCES: u8 = 4;
 
-impl<F: AsRef<[u8]>> FlexToe<F> {
+impl<F: AsRef<[u8]>, R: Recovery> FlexToe<F, R> {
     /// A data path without connections.
-    pub fn new(settings: Settings) -> FlexToe<F> {
+    pub fn new(settings: Settings) -> FlexToe<F, R> {
         let flows = settings.flows;
         FlexToe {
+            recovery: PhantomData,
             settings,
             table: Tuples::new(flows, settings.key),
             packets: VecDeque::with_capacity(WAITING_MAX),
@@ -161,13 +165,13 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             self.counters.in_frozen += 1;
             return;
         }
-        let received = receive(&mut flow.protocol, &summary, now);
+        let received = receive::<R>(&mut flow.protocol, &summary, now);
         post::count(&mut flow.post, &received.acknowledged, &summary);
         if let Some(dropped) = received.dropped {
             self.counters.dropped(dropped);
         }
         if received.acknowledged.is_fast_retransmit {
-            self.counters.fast_retransmits += 1;
+            self.counters.noticed_loss(&flow.protocol);
         }
         if let Some(placed) = received.placed {
             let landed = flow.protocol.received;
@@ -189,7 +193,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
             self.decided(now, id, received.acknowledge);
         }
         let flow = self.table.get(id).expect("it was found");
-        if flow.protocol.next < flow.protocol.end() {
+        if flow.protocol.has_more() {
             self.may_send(id.index);
         }
         self.has_changed(id.index);
@@ -252,7 +256,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
         let Some(flow) = self.table.of_mut(index) else { return };
         let mss = u32::from(flow.protocol.mss);
         let most = (self.settings.super_bytes / mss).max(1) * mss;
-        if let Some(sent) = transmit(&mut flow.protocol, most) {
+        if let Some(sent) = transmit::<R>(&mut flow.protocol, most, now) {
             self.emit(now, index, sent, effects);
             self.ready.push(0, index);
         } else if is_blocked(&flow.protocol) {
@@ -416,7 +420,7 @@ fn bare<F>(head: crate::datapath::Head) -> Effect<F> {
     })
 }
 
-impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
+impl<F: AsRef<[u8]>, R: Recovery> Datapath<F> for FlexToe<F, R> {
     fn submit(&mut self, _now: Nanos, batch: &mut Batch<'_, F>) {
         let room = (WAITING_MAX - self.packets.len()).min(batch.packets.len());
         self.packets.extend(batch.packets.drain(..room));
@@ -476,13 +480,22 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
         if self.is_busy() { Some(now) } else { self.later.front().map(|(at, _)| *at) }
     }
 
-    fn command(&mut self, _now: Nanos, id: FlowId, command: Command) {
+    fn command(&mut self, now: Nanos, id: FlowId, command: Command) {
         let Some(flow) = self.table.get_mut(id) else { return };
         let bit = match command {
             Command::Retransmit => {
                 rewind(&mut flow.protocol);
                 self.counters.timeouts += 1;
                 self.may_send(id.index);
+                return;
+            }
+            Command::LookForLoss => {
+                if R::look(&mut flow.protocol, now) {
+                    flow.post.fast_retransmits += 1;
+                    self.counters.noticed_loss(&flow.protocol);
+                }
+                self.may_send(id.index);
+                self.has_changed(id.index);
                 return;
             }
             Command::Probe => asked::PROBE,
@@ -499,7 +512,7 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
         let Some(flow) = self.table.get_mut(id) else { return };
         let grows = limits.window_bytes > flow.protocol.window_bytes;
         flow.protocol.window_bytes = limits.window_bytes;
-        if grows && flow.protocol.next < flow.protocol.end() {
+        if grows && flow.protocol.has_more() {
             self.may_send(id.index);
         }
     }
@@ -509,7 +522,11 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
             let Some(index) = self.changed.pop(0) else { return };
             let flow_id = self.table.name(index);
             let Some(flow) = self.table.of_mut(index) else { continue };
-            read(post::statistics(flow_id, &flow.protocol, &mut flow.post));
+            let has_waited = flow.protocol.until_heard.is_some();
+            read(post::statistics::<R>(flow_id, &mut flow.protocol, &mut flow.post));
+            if has_waited {
+                self.may_send(index);
+            }
         }
     }
 
@@ -544,6 +561,10 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
             queue.remove(id.index);
         }
         Some(join(&pre, &protocol, &post))
+    }
+
+    fn is_selective(&self) -> bool {
+        R::IS_SELECTIVE
     }
 
     fn inspect(&self, id: FlowId) -> Option<Established> {

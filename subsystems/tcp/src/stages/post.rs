@@ -7,13 +7,14 @@ use wave_core::clock::Nanos;
 
 use super::acknowledge::{Acknowledged, milliseconds};
 use super::host;
+use super::recover::Recovery;
 use super::transmit::is_blocked;
 use crate::context::Progress;
 use crate::datapath::{FlowId, Head, Statistics};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
 use crate::packet::{Ecn, Flags, MacAddress, Options, TTL_DEFAULT, TcpHeader, build_tcp};
-use crate::seq::Seq;
+use crate::seq::{Seq, seq_of};
 use crate::summary::Summary;
 
 const _: () = assert!(HEADERS_BYTES_MAX <= Head::BYTES_MAX);
@@ -41,12 +42,19 @@ pub fn head(
     now: Nanos,
 ) -> Head {
     let expected = flow.expected();
+    let mut options = Options::default();
+    let tells = flow.is_selective && !flags.contains(Flags::RST);
+    let must_tell = !(flow.intervals.is_empty() && flow.duplicate.is_empty());
+    // Blocks take room that a full segment does not have: they go with the next bare one.
+    if tells && bytes == 0 {
+        tell_blocks(flow, &mut options);
+    }
     let window = host::window(flow);
     flow.told = expected;
     flow.untold_bytes = 0;
     flow.acknowledge_at = None;
-    flow.acknowledge_now = false;
-    let timestamps = flow
+    flow.acknowledge_now &= tells && must_tell && bytes > 0;
+    options.timestamps = flow
         .has_timestamps
         .then(|| (milliseconds(now).wrapping_add(flow.timestamp_offset), flow.recent));
     let header = TcpHeader {
@@ -60,12 +68,21 @@ pub fn head(
         ack: Some(expected),
         flags,
         window,
-        options: Options { timestamps, ..Options::default() },
+        options,
     };
     let mut head = Head::zeroed(HEADERS_BYTES_MAX);
     let len = build_tcp(head.bytes_mut(), &header, bytes);
     head.truncate(len);
     head
+}
+
+/// What came out of order, and before that what came twice (RFC 2018, section 4; RFC 2883).
+fn tell_blocks(flow: &mut Protocol, options: &mut Options) {
+    let seq = |position: u64| seq_of(flow.receive_base, position);
+    let twice = core::mem::take(&mut flow.duplicate);
+    for one in Some(twice).filter(|one| !one.is_empty()).into_iter().chain(flow.intervals.iter()) {
+        options.push_sack((seq(one.start), seq(one.end)));
+    }
 }
 
 /// What the host does not know yet, if that is worth an event: bytes, the end, or a quarter of its ring, or all of it, that is free
@@ -88,7 +105,12 @@ pub fn news(protocol: &Protocol, post: &mut Post) -> Option<Progress> {
 }
 
 /// Reads what was counted, and clears it.
-pub fn statistics(flow: FlowId, protocol: &Protocol, post: &mut Post) -> Statistics {
+pub fn statistics<R: Recovery>(
+    flow: FlowId,
+    protocol: &mut Protocol,
+    post: &mut Post,
+) -> Statistics {
+    protocol.until_heard = None;
     let read = Statistics {
         flow,
         acknowledged: protocol.acknowledged_bytes(),
@@ -101,6 +123,8 @@ pub fn statistics(flow: FlowId, protocol: &Protocol, post: &mut Post) -> Statist
         acknowledged_bytes: post.acknowledged_bytes,
         marked_bytes: post.marked_bytes,
         fast_retransmits: post.fast_retransmits,
+        is_recovering: protocol.selective.is_recovering,
+        overdue_at: R::overdue_at(protocol),
         round_trip: post.round_trip.take(),
         heard: protocol.heard,
         is_at_fault: post.is_at_fault,
