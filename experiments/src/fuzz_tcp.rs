@@ -3,6 +3,7 @@
 //! The stacks are the code of `subsystems/tcp`, compiled once more so that faults can be planted in it: each fault is planted
 //! alone, and a history that breaks a rule catches it.
 
+mod engine;
 mod history;
 mod machine;
 mod watch;
@@ -50,8 +51,10 @@ pub enum Oracle {
     ResetHasCause,
     /// Times between retransmissions of the same bytes double, while the peer is silent.
     BackOff,
-    /// A fast retransmit follows three duplicate acknowledgements without data.
+    /// A fast retransmit follows three duplicate acknowledgements without data, or a selective one of bytes behind a gap.
     FastRetransmit,
+    /// A selective acknowledgement covers only bytes that came.
+    SackOfReceived,
     /// An old SYN does not end TIME-WAIT.
     Remembered,
     /// The code does not panic.
@@ -74,8 +77,10 @@ pub struct Violation {
 pub struct Counts {
     /// Retransmission timeouts.
     pub rtos: u64,
-    /// Losses noticed by duplicate acknowledgements.
+    /// Losses noticed without a timeout.
     pub fast_retransmits: u64,
+    /// Those of them that selective acknowledgements told of.
+    pub sack_recoveries: u64,
     /// Advertised windows that closed.
     pub zero_windows: u64,
     /// Streams whose sequence numbers wrapped.
@@ -86,6 +91,7 @@ impl Counts {
     fn add(&mut self, other: &Counts) {
         self.rtos += other.rtos;
         self.fast_retransmits += other.fast_retransmits;
+        self.sack_recoveries += other.sack_recoveries;
         self.zero_windows += other.zero_windows;
         self.sequence_wraps += other.sequence_wraps;
     }
@@ -232,8 +238,11 @@ mod tests {
     fn histories_keep_every_rule_and_meet_what_they_are_for() {
         let found = run(&plan(300), true);
         assert_eq!(found.violations, 0, "{:#?}", found.failures);
-        let Counts { rtos, fast_retransmits, zero_windows, sequence_wraps } = found.counts;
-        let all = [rtos, fast_retransmits, zero_windows, sequence_wraps];
+        let Counts { rtos, fast_retransmits, sack_recoveries, zero_windows, sequence_wraps } =
+            found.counts;
+        // Some by duplicates alone: not every connection has selective acknowledgements.
+        let by_duplicates = fast_retransmits - sack_recoveries;
+        let all = [rtos, by_duplicates, sack_recoveries, zero_windows, sequence_wraps];
         assert!(all.into_iter().all(|count| count > 0), "{:?}", found.counts);
     }
 

@@ -39,7 +39,8 @@ stop reading, sequence numbers wrap, and old SYNs come again.
 
   violations        histories that broke a rule; failures names the rule and the seed
   rtos              retransmission timeouts
-  fast_retransmits  losses noticed by duplicate acknowledgements
+  fast_retransmits  losses noticed without a timeout
+  sack_recoveries   those of them that selective acknowledgements told of; half of the histories have them on both sides
   zero_windows      advertised windows that closed
   sequence_wraps    streams whose sequence numbers wrapped
   trace_hash        hash of every frame, copy and end: another one tells of changed behaviour
@@ -212,6 +213,7 @@ fn tcp_text(found: &fuzz_tcp::Found) -> String {
         ("violations", found.violations),
         ("retransmission timeouts", counts.rtos),
         ("fast retransmits", counts.fast_retransmits),
+        ("recoveries by selective acknowledgements", counts.sack_recoveries),
         ("windows that closed", counts.zero_windows),
         ("streams whose sequence numbers wrapped", counts.sequence_wraps),
     ] {

@@ -9,6 +9,7 @@ use wave_tcp_planted::control::{Secrets, State};
 use wave_tcp_planted::datapath::Tuple;
 use wave_wires::{Adversity, Memory};
 
+use super::engine::By;
 use super::machine::{Ends, Kind, Machine};
 use super::{Counts, Oracle, Violation};
 
@@ -74,6 +75,7 @@ pub fn run(seed: u64) -> Outcome {
         counts.add(&machine.counts);
         counts.rtos += counted.timeouts;
         counts.fast_retransmits += counted.fast_retransmits;
+        counts.sack_recoveries += counted.sack_recoveries;
         trace_hash ^= machine.trace.0.rotate_left(turn);
     }
     let violation = violation.map(|(oracle, what)| Violation { seed, oracle, what });
@@ -112,10 +114,19 @@ impl History {
         let ring_bytes = 1 << rng.random_range(12..=17);
         let connections = rng.random_range(1..=CONNECTIONS_MAX);
         let copy_max = Nanos::from_micros([50, 500, 5_000][rng.random_range(0..3)]);
+        let by = [By::GoBackN, By::Sack, By::Sack, By::Sack, By::GoBackN];
+        let at = rng.random_range(0..4);
         let kinds = [1, 2].map(|side| {
             let mut key = || (rng.random(), rng.random());
             let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
-            Kind { side, secrets, ring_bytes, sockets: connections.into(), copy_max }
+            Kind {
+                side,
+                secrets,
+                ring_bytes,
+                sockets: connections.into(),
+                by: by[at + usize::from(side) - 1],
+                copy_max,
+            }
         });
         let (one, other) = Memory::pair(&adversity);
         let mut both = [Machine::new(kinds[0], one), Machine::new(kinds[1], other)];

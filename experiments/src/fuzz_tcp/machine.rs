@@ -11,10 +11,11 @@ use wave_tcp_planted::control::{Address, Bounds, Output, Secrets, Stack, State};
 use wave_tcp_planted::datapath::{
     Checksum, Datapath, FlowId, Packet, Payload, Ring, Segment, Ticket, Write,
 };
-use wave_tcp_planted::flextoe::{FlexToe, SOURCES, Settings};
+use wave_tcp_planted::flextoe::{SOURCES, Settings};
 use wave_tcp_planted::packet::{Flags, Parsed, TcpSegment, parse};
 use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
+use super::engine::{By, Engine};
 use super::watch::{Broken, Watch};
 use super::{Counts, Oracle};
 
@@ -59,13 +60,15 @@ pub struct Kind {
     pub secrets: Secrets,
     pub ring_bytes: u32,
     pub sockets: u32,
+    /// How it recovers from losses.
+    pub by: By,
     /// Most time that a copy takes.
     pub copy_max: Nanos,
 }
 
 /// A machine.
 pub struct Machine {
-    pub stack: Stack<Frame, FlexToe<Frame>>,
+    pub stack: Stack<Frame, Engine>,
     pub wire: Memory,
     /// Nothing that is sent arrives.
     pub is_cut: bool,
@@ -131,7 +134,7 @@ impl Machine {
         let super_bytes = limits.gso_bytes.saturating_sub(60);
         let settings = Settings { mac, super_bytes, flows: bounds.flows, key: kind.secrets.table };
         Machine {
-            stack: Stack::new(FlexToe::new(settings), address, bounds, kind.secrets),
+            stack: Stack::new(Engine::new(kind.by, settings), address, bounds, kind.secrets),
             wire,
             is_cut: false,
             kind,

@@ -44,6 +44,10 @@ pub struct Watch {
     sendings: Vec<Nanos>,
     /// Duplicate acknowledgements without data, by what they acknowledge.
     duplicates: BTreeMap<u64, u32>,
+    /// Both sides have selective acknowledgements.
+    is_selective: bool,
+    /// Stretches of the peer's stream that came, by their starts.
+    came: BTreeMap<u64, u64>,
     /// The window that was told last is closed.
     is_closed: bool,
     pub zero_windows: u64,
@@ -69,6 +73,8 @@ impl Watch {
             sent: 0,
             sendings: Vec::new(),
             duplicates: BTreeMap::new(),
+            is_selective: established.is_selective,
+            came: BTreeMap::new(),
             is_closed: false,
             zero_windows: 0,
             wraps: 0,
@@ -89,8 +95,12 @@ impl Watch {
         let start = segment.seq.position(self.copied, self.receive_base.plus(self.copied as u32));
         let bytes = segment.payload.len() as u64;
         let is_fin = segment.flags.contains(Flags::FIN);
-        if let Some(start) = start.filter(|_| is_fin) {
-            self.fins.push(start + bytes);
+        if let Some(start) = start {
+            if is_fin {
+                self.fins.push(start + bytes);
+            }
+            let end = self.came.entry(start).or_default();
+            *end = (*end).max(start + bytes);
         }
         let Some(ack) = segment.ack else { return };
         let near = (self.acknowledged, self.send_base.plus(self.acknowledged as u32));
@@ -100,7 +110,11 @@ impl Watch {
         if ack > self.acknowledged && ack <= self.sent {
             self.acknowledged = ack;
         } else if ack <= self.acknowledged && bytes == 0 && !is_fin {
-            *self.duplicates.entry(ack).or_default() += 1;
+            // A block may tell of as much as three duplicates do.
+            let next = segment.ack.unwrap_or_default();
+            let is_gap = |block: &(Seq, Seq)| self.is_selective && block.1.since(next) > 0;
+            let tells = segment.options.sack_blocks().iter().any(is_gap);
+            *self.duplicates.entry(ack).or_default() += if tells { DUPLICATES } else { 1 };
         }
     }
 
@@ -147,6 +161,7 @@ impl Watch {
                 format!("the end at {ack} came with bytes that are acknowledged, and is not");
             return Err((Oracle::FinKept, what));
         }
+        self.check_blocks(segment, near)?;
         let unit = 1 << self.receive_scale;
         let edge = ack + (u64::from(segment.window) << self.receive_scale);
         if edge + unit <= self.edge {
@@ -157,6 +172,30 @@ impl Watch {
         let is_closed = segment.window == 0;
         self.zero_windows += u64::from(is_closed && !self.is_closed);
         self.is_closed = is_closed;
+        Ok(())
+    }
+
+    /// What selective acknowledgements tell of has come.
+    fn check_blocks(&self, segment: &TcpSegment, near: (u64, Seq)) -> Result<(), Broken> {
+        let blocks = segment.options.sack_blocks();
+        if !blocks.is_empty() && !self.is_selective {
+            let what = "blocks are sent, and nobody agreed to them".to_owned();
+            return Err((Oracle::SackOfReceived, what));
+        }
+        for (first, behind) in blocks {
+            let start = first.position(near.0, near.1);
+            let Some((start, end)) = start.zip(behind.position(near.0, near.1)) else { continue };
+            let mut there = start;
+            for (from, to) in &self.came {
+                if *from <= there {
+                    there = there.max(*to);
+                }
+            }
+            if there < end {
+                let what = format!("{start} to {end} are told of, and {there} to {end} never came");
+                return Err((Oracle::SackOfReceived, what));
+            }
+        }
         Ok(())
     }
 

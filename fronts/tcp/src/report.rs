@@ -48,6 +48,7 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
         row["window_bytes"] = json!(receiving.edge.saturating_sub(receiving.received));
         row["wscale"] = json!([sending.scale, receiving.scale]);
         row["timestamps"] = json!(state.timestamps.is_some());
+        row["sack"] = json!(state.is_selective);
         row["ring_bytes"] = json!([receiving.ring.bytes, sending.ring.bytes]);
     }
     if let Some((mean, variation)) = shown.round_trip {
@@ -71,7 +72,7 @@ fn counters<F: AsRef<[u8]>>(stack: &Stack<F, FlexToe<F>>) -> Value {
         .iter()
         .map(|cause| (cause.to_string().replace(' ', "_"), json!(data.malformed[cause.index()])))
         .collect();
-    let [old_stamp, no_stamp, duplicate, outside, unsent, ancient, second] = data.dropped;
+    let [old_stamp, no_stamp, duplicate, outside, unsent, ancient, intervals] = data.dropped;
     json!({
         "InSegs": data.in_segments,
         "OutSegs": data.out_segments,
@@ -83,6 +84,7 @@ fn counters<F: AsRef<[u8]>>(stack: &Stack<F, FlexToe<F>>) -> Value {
         "EstabResets": control.resets,
         "TCPTimeouts": data.timeouts,
         "TCPFastRetrans": data.fast_retransmits,
+        "TCPSackRecovery": data.sack_recoveries,
         "TCPWinProbe": data.probes,
         "DelayedACKs": data.delayed_acknowledgements,
         "ListenOverflows": control.overflows,
@@ -104,7 +106,7 @@ fn counters<F: AsRef<[u8]>>(stack: &Stack<F, FlexToe<F>>) -> Value {
             "outside_window": outside,
             "unsent_acknowledged": unsent,
             "ancient_acknowledgement": ancient,
-            "second_interval": second,
+            "too_many_intervals": intervals,
             "leaving": data.in_frozen,
         },
         "malformed": malformed,

@@ -22,6 +22,8 @@ pub struct Tally {
     /// See [`Counters`].
     pub fast_retransmits: u8,
     /// See [`Counters`].
+    pub sack_recoveries: u8,
+    /// See [`Counters`].
     pub probes: u8,
     /// See [`Counters`].
     pub delayed_acknowledgements: u8,
@@ -52,8 +54,10 @@ pub struct Counters {
     pub out_resets: u64,
     /// Times that the control plane's timer ran out (TCPTimeouts).
     pub timeouts: u64,
-    /// Losses noticed by duplicate acknowledgements (TCPFastRetrans).
+    /// Losses noticed without a timeout (TCPFastRetrans).
     pub fast_retransmits: u64,
+    /// Those of them that selective acknowledgements told of (TCPSackRecovery).
+    pub sack_recoveries: u64,
     /// Probes of closed windows (TCPWinProbe).
     pub probes: u64,
     /// Acknowledgements that went out late (DelayedACKs).
@@ -82,6 +86,7 @@ impl Counters {
             (&mut self.out_resets, tally.out_resets),
             (&mut self.timeouts, tally.timeouts),
             (&mut self.fast_retransmits, tally.fast_retransmits),
+            (&mut self.sack_recoveries, tally.sack_recoveries),
             (&mut self.probes, tally.probes),
             (&mut self.delayed_acknowledgements, tally.delayed_acknowledgements),
             (&mut self.in_frozen, tally.in_frozen),

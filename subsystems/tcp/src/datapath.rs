@@ -229,6 +229,8 @@ pub enum Effect<F> {
 pub enum Command {
     /// The oldest unacknowledged bytes were lost: send again from there.
     Retransmit,
+    /// The time of [`Statistics::overdue_at`] has come: look again whether something was lost.
+    LookForLoss,
     /// The peer's window is closed: send one byte beyond it.
     Probe,
     /// Ask whether the peer is there: a segment of nothing, one before the next.
@@ -271,8 +273,12 @@ pub struct Statistics {
     pub acknowledged_bytes: u32,
     /// Those among them whose packets had met congestion.
     pub marked_bytes: u32,
-    /// Fast retransmits.
+    /// Losses noticed without a timeout.
     pub fast_retransmits: u32,
+    /// One of them is being recovered from.
+    pub is_recovering: bool,
+    /// When bytes that others have overtaken count as lost, if no acknowledgement says more until then.
+    pub overdue_at: Option<Nanos>,
     /// The last sample of the round-trip time, if there was one.
     pub round_trip: Option<Nanos>,
     /// When the peer was heard of last.
@@ -340,7 +346,7 @@ pub struct Receiving {
     pub read: u64,
     /// Right edge of the window that the peer was last told of. It never moves back.
     pub edge: u64,
-    /// What came out of order, first position and the one behind the last; empty ones are none.
+    /// What came out of order, first position and the one behind the last, the one that grew last first; empty ones are none.
     pub intervals: [(u64, u64); INTERVALS_MAX],
     /// Position of the peer's FIN, where it is known.
     pub fin: Option<u64>,
@@ -374,6 +380,8 @@ pub struct Established {
     pub receiving: Receiving,
     /// If both sides use them.
     pub timestamps: Option<Timestamps>,
+    /// If both sides take selective acknowledgements (RFC 2018).
+    pub is_selective: bool,
     /// Small segments do not wait for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
     /// What congestion control allows at first.
@@ -425,6 +433,9 @@ pub trait Datapath<F> {
 
     /// Takes a flow that is [`Datapath::frozen`] out; `None` if it is not, or there is none.
     fn export(&mut self, flow: FlowId) -> Option<Established>;
+
+    /// Whether handshakes are to offer selective acknowledgements.
+    fn is_selective(&self) -> bool;
 
     /// A flow's state now, for people and for the control plane's checks.
     fn inspect(&self, flow: FlowId) -> Option<Established>;

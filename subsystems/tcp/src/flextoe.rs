@@ -24,6 +24,7 @@ use crate::flow::table::Flow;
 use crate::pipeline::{Entry, Outcome, SEND, Stamped, asked};
 use crate::schedule::Schedule;
 use crate::sequencer::Sequencer;
+use crate::stages::recover::Recovery;
 
 /// Packets and requests that wait, each.
 const WAITING_MAX: usize = 256;
@@ -64,9 +65,9 @@ pub struct FlexToe<F, E = Inline<F>> {
 /// The sources of entries, in turns. A poll whose budget is a multiple of this looks at as many packets, at least, as of any other.
 pub const SOURCES: u8 = 6;
 
-impl<F: AsRef<[u8]>> FlexToe<F> {
+impl<F: AsRef<[u8]>, R: Recovery> FlexToe<F, Inline<F, R>> {
     /// A data path on one core, without connections.
-    pub fn new(settings: Settings) -> FlexToe<F> {
+    pub fn new(settings: Settings) -> FlexToe<F, Inline<F, R>> {
         FlexToe::over(&settings, Inline::new(settings))
     }
 }
@@ -125,7 +126,9 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
                     self.packets_in_flight += usize::from(packet.is_some());
                     packet.map(Entry::Packet)
                 }
-                4 => self.requests.pop_front().map(|(context, moved)| Entry::Request(context, moved)),
+                4 => {
+                    self.requests.pop_front().map(|(context, moved)| Entry::Request(context, moved))
+                }
                 5 => self.schedule.next_ready().map(|flow| {
                     self.schedule.begin(flow.index);
                     Entry::Transmit(flow)
@@ -251,6 +254,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.now = now;
         let bit = match command {
             Command::Retransmit => return self.command_entry(Entry::Retransmit(id)),
+            Command::LookForLoss => return self.command_entry(Entry::LookForLoss(id)),
             Command::Probe => asked::PROBE,
             Command::KeepAlive => asked::KEEP_ALIVE,
             Command::Challenge => asked::CHALLENGE,
@@ -269,6 +273,9 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
             let Some(id) = self.schedule.next_changed() else { return };
             if let Some(statistics) = self.executor.statistics(id) {
                 read(statistics);
+                if statistics.fast_retransmits > 0 {
+                    self.command_entry(Entry::Heard(id));
+                }
             }
         }
     }
@@ -299,6 +306,10 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         let Flow { pre, protocol, post } = self.executor.remove(id)?;
         self.schedule.remove(id);
         Some(join(&pre, &protocol, &post))
+    }
+
+    fn is_selective(&self) -> bool {
+        self.executor.is_selective()
     }
 
     fn inspect(&self, id: FlowId) -> Option<Established> {

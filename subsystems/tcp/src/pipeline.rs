@@ -19,6 +19,7 @@ use crate::packet::{Flags, MacAddress, PARTIAL_CHECKSUM};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, rewind};
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
+use crate::stages::recover::Recovery;
 use crate::stages::say::{Said, news, say};
 use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
 use crate::stages::{host, post, pre};
@@ -59,6 +60,10 @@ pub enum Entry<F> {
     Timer(FlowId),
     /// HC: what was sent is lost.
     Retransmit(FlowId),
+    /// HC: look whether something was lost, as time has passed.
+    LookForLoss(FlowId),
+    /// Congestion control has heard of a loss that was noticed.
+    Heard(FlowId),
     /// What congestion control allows.
     Pace(FlowId, Limits),
     /// Nothing new is begun.
@@ -130,6 +135,8 @@ enum Work<F> {
     Speak(u8),
     Timer,
     Retransmit,
+    LookForLoss,
+    Heard,
     Pace(Limits),
     Freeze,
 }
@@ -175,6 +182,8 @@ pub fn pre<F: AsRef<[u8]>>(
         Entry::Speak(flow, asked) => (flow, Work::Speak(asked)),
         Entry::Timer(flow) => (flow, Work::Timer),
         Entry::Retransmit(flow) => (flow, Work::Retransmit),
+        Entry::LookForLoss(flow) => (flow, Work::LookForLoss),
+        Entry::Heard(flow) => (flow, Work::Heard),
         Entry::Pace(flow, limits) => (flow, Work::Pace(limits)),
         Entry::Freeze(flow) => (flow, Work::Freeze),
     };
@@ -215,7 +224,7 @@ fn examine<F: AsRef<[u8]>>(
 
 /// The protocol stage (Win, Fin, Reset, Seq): the only one that must take a flow's entries one at a time, in the order of their
 /// numbers. `flow` is `None` if it has left. Super-packets have at most `super_bytes` of payload.
-pub fn protocol<F>(
+pub fn protocol<F, R: Recovery>(
     super_bytes: u32,
     flow: Option<&mut Protocol>,
     routed: Routed<F>,
@@ -245,7 +254,7 @@ pub fn protocol<F>(
                 outcome.tally.in_frozen = 1;
                 return decided;
             }
-            take_segment(flow, now, frame, summary, payload, &mut decided);
+            take_segment::<F, R>(flow, now, frame, summary, payload, &mut decided);
         }
         Work::Request(context, moved) => take_request(flow, context, &moved, outcome),
         Work::Copied(copied) => {
@@ -255,7 +264,7 @@ pub fn protocol<F>(
         Work::Transmit => {
             let mss = u32::from(flow.mss);
             let most = (super_bytes / mss).max(1) * mss;
-            if let Some(sent) = transmit(flow, most) {
+            if let Some(sent) = transmit::<R>(flow, most, now) {
                 decided.said[0] = Some(send(flow, now, sent, outcome));
                 outcome.may_send = true;
             } else {
@@ -277,10 +286,23 @@ pub fn protocol<F>(
             outcome.tally.timeouts = 1;
             outcome.may_send = true;
         }
+        Work::LookForLoss => {
+            if R::look(flow, now) {
+                noticed_loss(flow, outcome);
+                let noticed = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
+                decided.acknowledged = Some((noticed, Summary::default()));
+            }
+            outcome.may_send = true;
+            outcome.has_changed = true;
+        }
+        Work::Heard => {
+            flow.until_heard = None;
+            outcome.may_send = true;
+        }
         Work::Pace(limits) => {
             let grows = limits.window_bytes > flow.window_bytes;
             flow.window_bytes = limits.window_bytes;
-            outcome.may_send = grows && flow.next < flow.end();
+            outcome.may_send = grows && flow.has_more();
         }
         Work::Freeze => {
             flow.is_frozen = true;
@@ -293,7 +315,7 @@ pub fn protocol<F>(
     decided
 }
 
-fn take_segment<F>(
+fn take_segment<F, R: Recovery>(
     flow: &mut Protocol,
     now: Nanos,
     frame: F,
@@ -302,29 +324,30 @@ fn take_segment<F>(
     decided: &mut Decided<F>,
 ) {
     let outcome = &mut decided.outcome;
-    let received = receive(flow, &summary, now);
+    let received = receive::<R>(flow, &summary, now);
     outcome.tally.dropped = received.dropped;
-    outcome.tally.fast_retransmits = u8::from(received.acknowledged.is_fast_retransmit);
+    if received.acknowledged.is_fast_retransmit {
+        noticed_loss(flow, outcome);
+    }
     decided.acknowledged = Some((received.acknowledged, summary));
     if let Some(placed) = received.placed {
         let start = payload.start + placed.skip as usize;
         decided.write = Some((frame, placed.position, start..start + placed.bytes as usize));
-        outcome.copying =
-            Some(Copied { landed: flow.received, acknowledge: received.acknowledge });
+        outcome.copying = Some(Copied { landed: flow.received, acknowledge: received.acknowledge });
     } else {
         has_decided(flow, now, received.acknowledge, outcome);
     }
-    outcome.may_send |= flow.next < flow.end();
+    outcome.may_send |= flow.has_more();
     outcome.has_changed = true;
 }
 
+fn noticed_loss(flow: &Protocol, outcome: &mut Outcome) {
+    outcome.tally.fast_retransmits = 1;
+    outcome.tally.sack_recoveries = u8::from(flow.selective.is_recovering);
+}
+
 /// What was decided may be said now.
-fn has_decided(
-    flow: &mut Protocol,
-    now: Nanos,
-    acknowledge: Option<When>,
-    outcome: &mut Outcome,
-) {
+fn has_decided(flow: &mut Protocol, now: Nanos, acknowledge: Option<When>, outcome: &mut Outcome) {
     match acknowledge {
         Some(When::Now) => flow.acknowledge_now = true,
         Some(When::Later) if flow.acknowledge_at.is_none() => {
@@ -424,9 +447,7 @@ pub fn post<F>(
     for (said, data) in said.into_iter().flatten() {
         let payload = match said.bytes {
             0 => Payload::None,
-            bytes => {
-                Payload::Ring { process, ring: post.send, position: data.position, bytes }
-            }
+            bytes => Payload::Ring { process, ring: post.send, position: data.position, bytes },
         };
         out(Effect::Send(Segment {
             ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),

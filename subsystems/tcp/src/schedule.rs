@@ -143,7 +143,6 @@ impl Schedule {
         !(self.due.is_empty() && self.ready.is_empty())
     }
 
-
     /// Something of a flow is under way.
     pub fn begin(&mut self, flow: u32) {
         self.known[flow as usize].under_way += 1;

@@ -23,6 +23,8 @@ pub(super) enum Timer {
     None,
     /// Something is not acknowledged.
     Retransmit,
+    /// Something is overtaken, and may be lost.
+    Overdue,
     /// The peer's window is closed.
     Probe,
     /// The peer's FIN is awaited.
@@ -170,7 +172,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let window = connection.reno.window();
         if statistics.fast_retransmits > 0 {
             connection.reno.on_loss(before.min(u64::from(u32::MAX)) as u32);
-        } else if bytes > 0 {
+        } else if bytes > 0 && !statistics.is_recovering {
             // What went out reached the window, or nearly.
             let was_full = before + u64::from(bytes) / 2 >= u64::from(window) / 2;
             let sent = statistics.sent;
@@ -211,6 +213,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let timeout = connection.round_trip.timeout();
         let (timer, at) = if statistics.is_blocked {
             (Timer::Probe, now + timeout)
+        } else if let Some(at) = statistics.overdue_at.filter(|at| *at < now + timeout) {
+            (Timer::Overdue, at.max(now))
         } else if connection.outstanding > 0 {
             (Timer::Retransmit, now + timeout)
         } else if statistics.fin_sent == Fin::Acknowledged && connection.closed_at.is_some() {
@@ -243,6 +247,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let command = match timer {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
+            Timer::Overdue => return self.data.command(now, flow, Command::LookForLoss),
             Timer::Probe => {
                 // A peer may keep its window closed for as long as it answers (RFC 9293, 3.8.6.1).
                 let is_answered = connection.heard > connection.probed_at;

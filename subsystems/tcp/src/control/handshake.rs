@@ -237,6 +237,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 } else {
                     Some((stamp, 0))
                 },
+                sack_permitted: self.data.is_selective() && (!is_answer || theirs.sack_permitted),
                 ..Options::default()
             },
         };
@@ -478,6 +479,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 recent: recent.map_or(0, |(value, _)| value),
                 offset: self.secrets.timestamp(tuple),
             }),
+            is_selective: self.data.is_selective() && handshake.options.sack_permitted,
             is_eager: false,
             limits: Limits { window_bytes: reno.window(), bytes_per_second: None },
         };

@@ -1,6 +1,7 @@
 //! All stages in the caller's thread, one entry at a time: what is in order stays so.
 
 use alloc::collections::VecDeque;
+use core::marker::PhantomData;
 
 use super::Executor;
 use crate::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
@@ -8,26 +9,28 @@ use crate::flextoe::Settings;
 use crate::flow::table::{Flow, Flows};
 use crate::pipeline::{self, Outcome, Stamped};
 use crate::stages::post::statistics;
+use crate::stages::recover::{Recovery, Sack};
 
 /// The executor on one core. An entry runs when it comes out.
 #[derive(Debug)]
-pub struct Inline<F> {
+pub struct Inline<F, R = Sack> {
+    recovery: PhantomData<R>,
     settings: Settings,
     flows: Flows,
     entry: Option<Stamped<F>>,
 }
 
-impl<F> Inline<F> {
+impl<F, R: Recovery> Inline<F, R> {
     /// Without flows.
-    pub fn new(settings: Settings) -> Inline<F> {
+    pub fn new(settings: Settings) -> Inline<F, R> {
         let flows = Flows::new(settings.flows, settings.key);
-        Inline { settings, flows, entry: None }
+        Inline { recovery: PhantomData, settings, flows, entry: None }
     }
 }
 
-impl<F: AsRef<[u8]>> Executor<F> for Inline<F> {
+impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
     fn room(&self) -> usize {
-        1 - self.in_flight()
+        1 - usize::from(self.entry.is_some())
     }
 
     fn in_flight(&self) -> usize {
@@ -48,7 +51,7 @@ impl<F: AsRef<[u8]>> Executor<F> for Inline<F> {
         };
         let id = routed.flow;
         let Settings { mac, super_bytes, .. } = self.settings;
-        let decided = pipeline::protocol(super_bytes, protocol.get_mut(id), routed);
+        let decided = pipeline::protocol::<F, R>(super_bytes, protocol.get_mut(id), routed);
         let post = post.get_mut(id).map(|post| {
             pipeline::count(post, &decided);
             &*post
@@ -73,8 +76,12 @@ impl<F: AsRef<[u8]>> Executor<F> for Inline<F> {
         self.flows.find(tuple)
     }
 
+    fn is_selective(&self) -> bool {
+        R::IS_SELECTIVE
+    }
+
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
         let Flows { protocol, post, .. } = &mut self.flows;
-        Some(statistics(id, protocol.get(id)?, post.get_mut(id)?))
+        Some(statistics::<R>(id, protocol.get(id)?, post.get_mut(id)?))
     }
 }

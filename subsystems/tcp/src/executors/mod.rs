@@ -44,6 +44,9 @@ pub trait Executor<F> {
     /// The flow of a connection.
     fn find(&self, tuple: &Tuple) -> Option<FlowId>;
 
+    /// Whether its protocol stage recovers by selective acknowledgements.
+    fn is_selective(&self) -> bool;
+
     /// Reads what was counted of a flow, and clears it.
     fn statistics(&mut self, id: FlowId) -> Option<Statistics>;
 }

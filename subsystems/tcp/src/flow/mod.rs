@@ -1,5 +1,7 @@
 //! Connections of a data path: their state, in the parts that stages own.
 
+pub mod intervals;
+pub mod scoreboard;
 pub mod state;
 pub mod table;
 
@@ -44,6 +46,7 @@ pub(crate) mod tests {
                 scale: 0,
             },
             timestamps: None,
+            is_selective: false,
             is_eager: false,
             limits: Limits { window_bytes: 1 << 20, bytes_per_second: None },
         }

@@ -4,6 +4,8 @@
 
 use wave_core::clock::Nanos;
 
+use super::intervals::{Interval, Intervals};
+use super::scoreboard::Scoreboard;
 use crate::context::ContextId;
 use crate::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
 use crate::planted::{Planted, is_planted};
@@ -18,22 +20,6 @@ pub struct Pre {
     pub peer_mac: [u8; 6],
 }
 
-/// One interval of a stream; empty if it ends where it begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Interval {
-    /// First position.
-    pub start: u64,
-    /// The position behind the last.
-    pub end: u64,
-}
-
-impl Interval {
-    /// Whether there is nothing in it.
-    pub fn is_empty(self) -> bool {
-        self.end <= self.start
-    }
-}
-
 /// The protocol stage's: what must change atomically.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
@@ -41,7 +27,7 @@ pub struct Protocol {
     pub send_base: Seq,
     /// All before it is acknowledged; one more than `written` once the FIN is.
     pub acknowledged: u64,
-    /// What is sent next: behind `highest` never, before it after a loss.
+    /// What is sent next: behind `highest` never, before it where all that follows is sent again.
     pub next: u64,
     /// All before it was sent at least once.
     pub highest: u64,
@@ -65,6 +51,13 @@ pub struct Protocol {
     pub duplicates: u8,
     /// A loss was noticed when so much was sent; until all of that is acknowledged, duplicates mean nothing.
     pub recover: u64,
+    /// Both sides agreed on selective acknowledgements (RFC 2018).
+    pub is_selective: bool,
+    /// What they told of, and what follows from it.
+    pub selective: Selective,
+    /// A loss was noticed of which the control plane has not heard: until then so many more segments may go out, whatever the
+    /// window says, since it is about to shrink.
+    pub until_heard: Option<u8>,
     /// Small segments do not wait.
     pub is_eager: bool,
     /// What congestion control allows.
@@ -83,7 +76,9 @@ pub struct Protocol {
     /// Right edge of the window that the peer was told of.
     pub promised: u64,
     /// What came out of order.
-    pub interval: Interval,
+    pub intervals: Intervals,
+    /// What came twice, for the next acknowledgement to tell (RFC 2883).
+    pub duplicate: Interval,
     /// Position of the peer's FIN.
     pub fin: Option<u64>,
     /// Shift of our windows.
@@ -123,6 +118,29 @@ pub struct Protocol {
     pub is_at_fault: bool,
 }
 
+/// What a sender knows from selective acknowledgements. Positions are in order: acknowledged, `resend`, `lost`, highest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Selective {
+    /// What the peer has beyond its acknowledgement.
+    pub board: Scoreboard,
+    /// A loss is being recovered from: until [`Protocol::recover`] is acknowledged.
+    pub is_recovering: bool,
+    /// All before it that the peer does not have is lost.
+    pub lost: u64,
+    /// All before it that was lost is sent again (RFC 6675: HighRxt).
+    pub resend: u64,
+    /// All before it that the peer does not have is overdue since `suspected_at`.
+    pub suspect: u64,
+    /// See `suspect`.
+    pub suspected_at: Nanos,
+    /// Quarters of a round trip for which what is overtaken may only be late. 0: it never was.
+    pub reordering: u8,
+    /// Bytes that were sent once, up to here, and when.
+    pub timed: Option<(u64, Nanos)>,
+    /// The shortest time from sending to acknowledgement.
+    pub round_trip_min: Option<Nanos>,
+}
+
 /// The post-processing stage's: where the host is, and what is counted. Replicas of the stage change it in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
@@ -149,6 +167,12 @@ impl Protocol {
     /// Bytes that are sent and not acknowledged, a FIN included.
     pub fn outstanding(&self) -> u64 {
         self.highest - self.acknowledged
+    }
+
+    /// Whether something is to be sent, if the windows admit it.
+    pub fn has_more(&self) -> bool {
+        let Selective { is_recovering, resend, lost, .. } = self.selective;
+        self.next < self.end() || (is_recovering && resend < lost)
     }
 
     /// Bytes of the stream that are acknowledged.
@@ -198,14 +222,13 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         sending,
         receiving,
         timestamps,
+        is_selective,
         is_eager,
         limits,
     } = *established;
     let fin = u64::from(sending.fin == Fin::Acknowledged);
     let is_sent = matches!(sending.fin, Fin::Sent | Fin::Acknowledged);
     let acknowledged = sending.acknowledged + fin;
-    let (start, end) =
-        receiving.intervals.into_iter().find(|(start, end)| end > start).unwrap_or_default();
     let expected = seq_of(
         receiving.base,
         receiving.received + u64::from(receiving.fin == Some(receiving.received)),
@@ -226,6 +249,9 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         mss: sending.mss,
         duplicates: 0,
         recover: acknowledged,
+        is_selective,
+        selective: Selective { lost: acknowledged, resend: acknowledged, ..Selective::default() },
+        until_heard: None,
         is_eager,
         window_bytes: limits.window_bytes,
         receive_base: receiving.base,
@@ -234,7 +260,8 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         read: receiving.read,
         ring_bytes: receiving.ring.bytes,
         promised: receiving.edge,
-        interval: Interval { start, end },
+        intervals: Intervals::from_pairs(receiving.intervals),
+        duplicate: Interval::default(),
         fin: receiving.fin,
         receive_scale: receiving.scale,
         has_timestamps: timestamps.is_some(),
@@ -268,10 +295,6 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
 /// To the neutral form.
 pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
     let fin = protocol.sent_fin();
-    let mut intervals = [(0, 0); crate::datapath::INTERVALS_MAX];
-    if !protocol.interval.is_empty() {
-        intervals[0] = (protocol.interval.start, protocol.interval.end);
-    }
     Established {
         tuple: pre.tuple,
         peer_mac: pre.peer_mac,
@@ -294,13 +317,14 @@ pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
             received: protocol.received,
             read: protocol.read,
             edge: protocol.promised,
-            intervals,
+            intervals: protocol.intervals.to_pairs(),
             fin: protocol.fin,
             scale: protocol.receive_scale,
         },
         timestamps: protocol
             .has_timestamps
             .then_some(Timestamps { recent: protocol.recent, offset: protocol.timestamp_offset }),
+        is_selective: protocol.is_selective,
         is_eager: protocol.is_eager,
         limits: Limits { window_bytes: protocol.window_bytes, bytes_per_second: None },
     }

@@ -3,13 +3,11 @@
 use wave_core::clock::Nanos;
 
 use super::receive::Dropped;
+use super::recover::{Heard, Recovery, forget};
 use crate::flow::state::Protocol;
 use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
-
-/// Duplicates that mean a loss.
-const DUPLICATES: u8 = 3;
 
 /// What an acknowledgement did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +18,7 @@ pub struct Acknowledged {
     pub is_new: bool,
     /// The peer takes more than it did.
     pub opens_window: bool,
-    /// A loss was noticed, and sending begins anew.
+    /// A loss was noticed.
     pub is_fast_retransmit: bool,
     /// Time from sending to this acknowledgement, by its timestamp.
     pub round_trip: Option<Nanos>,
@@ -35,7 +33,7 @@ pub fn milliseconds(now: Nanos) -> u32 {
 ///
 /// # Errors
 /// It acknowledges what was never sent, or is too old to be honest.
-pub fn acknowledge(
+pub fn acknowledge<R: Recovery>(
     flow: &mut Protocol,
     summary: &Summary,
     now: Nanos,
@@ -74,7 +72,6 @@ pub fn acknowledge(
         let before = flow.acknowledged_bytes();
         flow.acknowledged += ahead as u64;
         flow.next = flow.next.max(flow.acknowledged);
-        flow.duplicates = 0;
         outcome.bytes = (flow.acknowledged_bytes() - before) as u32;
         outcome.is_new = true;
         let echo = summary.timestamps.filter(|_| flow.has_timestamps).map(|(_, echo)| echo);
@@ -84,13 +81,9 @@ pub fn acknowledge(
             // More than an hour is no round trip.
             (took < 3_600_000).then(|| Nanos::from_millis(took.into()))
         });
-    } else if is_repeated {
-        flow.duplicates = flow.duplicates.saturating_add(1);
-        if flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover {
-            outcome.is_fast_retransmit = true;
-            rewind(flow);
-        }
     }
+    let heard = Heard { summary, is_new: outcome.is_new, is_repeated };
+    outcome.is_fast_retransmit = R::on_acknowledgement(flow, &heard, now);
     if was_closed && flow.edge > flow.acknowledged {
         // The byte that probed the window was not taken, most likely.
         flow.next = flow.acknowledged;
@@ -98,12 +91,14 @@ pub fn acknowledge(
     Ok(outcome)
 }
 
-/// Begins anew with what is not acknowledged: go-back-N (thesis 4.3.1.1, Reset). Until all that was sent so far is acknowledged,
+/// Begins anew with what is not acknowledged (thesis 4.3.1.1, Reset). Until all that was sent so far is acknowledged,
 /// duplicates are answers to what was sent twice and mean nothing (RFC 6582).
 pub fn rewind(flow: &mut Protocol) {
     flow.next = flow.acknowledged;
     flow.recover = flow.highest;
     flow.duplicates = 0;
+    flow.until_heard = None;
+    forget(flow);
 }
 
 #[cfg(test)]
@@ -111,6 +106,7 @@ mod tests {
     use super::*;
     use crate::flow::state::split;
     use crate::flow::tests::established;
+    use crate::stages::recover::GoBackN;
 
     const NOW: Nanos = Nanos::from_millis(1_000);
 
@@ -137,7 +133,8 @@ mod tests {
         let mut hear = |flow: &mut Protocol, position, times| {
             for _ in 0..times {
                 let bare = ack(flow, position);
-                losses += u32::from(acknowledge(flow, &bare, NOW).unwrap().is_fast_retransmit);
+                losses +=
+                    u32::from(acknowledge::<GoBackN>(flow, &bare, NOW).unwrap().is_fast_retransmit);
             }
             losses
         };
@@ -159,11 +156,11 @@ mod tests {
         let mut flow = flow(10_000);
         for bytes in [1, 1, 1, 1] {
             let data = Summary { bytes, ..ack(&flow, 0) };
-            assert!(!acknowledge(&mut flow, &data, NOW).unwrap().is_fast_retransmit);
+            assert!(!acknowledge::<GoBackN>(&mut flow, &data, NOW).unwrap().is_fast_retransmit);
         }
         for window in [10, 20, 30, 40] {
             let other = Summary { window, ..ack(&flow, 0) };
-            assert!(!acknowledge(&mut flow, &other, NOW).unwrap().is_fast_retransmit);
+            assert!(!acknowledge::<GoBackN>(&mut flow, &other, NOW).unwrap().is_fast_retransmit);
         }
     }
 
@@ -172,10 +169,10 @@ mod tests {
         let mut flow = flow(1_000);
         flow.received = 500;
         let new = Summary { window: 5_000, ..ack(&flow, 1_000) };
-        acknowledge(&mut flow, &new, NOW).unwrap();
+        acknowledge::<GoBackN>(&mut flow, &new, NOW).unwrap();
         assert_eq!(flow.edge, 6_000);
         let older = Summary { seq: new.seq.minus(100), window: 50_000, ..new };
-        acknowledge(&mut flow, &older, NOW).unwrap();
+        acknowledge::<GoBackN>(&mut flow, &older, NOW).unwrap();
         assert_eq!(flow.edge, 6_000);
     }
 
@@ -186,7 +183,7 @@ mod tests {
         let echo = milliseconds(NOW).wrapping_add(u32::MAX);
         let bare = Summary { timestamps: Some((1, echo)), ..ack(&flow, 1_000) };
         let later = NOW + Nanos::from_millis(30);
-        let outcome = acknowledge(&mut flow, &bare, later).unwrap();
+        let outcome = acknowledge::<GoBackN>(&mut flow, &bare, later).unwrap();
         assert_eq!(outcome.round_trip, Some(Nanos::from_millis(30)));
     }
 }

@@ -1,5 +1,6 @@
 //! The five stages as functions on one packet or request (thesis 4.3). They have no clock and no queue, and allocate nothing:
-//! an executor calls them, in one thread or in several.
+//! an executor calls them, in one thread or in several. How losses are recovered from is a type parameter of the protocol stage:
+//! [`Recovery`](recover::Recovery).
 //!
 //! | stage | function | state |
 //! | --- | --- | --- |
@@ -13,5 +14,6 @@ pub mod host;
 pub mod post;
 pub mod pre;
 pub mod receive;
+pub mod recover;
 pub mod say;
 pub mod transmit;

@@ -3,12 +3,13 @@
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use super::acknowledge::Acknowledged;
+use super::recover::Recovery;
 use super::say::Said;
 use super::transmit::is_blocked;
 use crate::datapath::{FlowId, Head, Statistics};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
-use crate::packet::{Ecn, MacAddress, Options, TTL_DEFAULT, TcpHeader, build_tcp};
+use crate::packet::{Ecn, MacAddress, TTL_DEFAULT, TcpHeader, build_tcp};
 use crate::summary::Summary;
 
 const _: () = assert!(HEADERS_BYTES_MAX <= Head::BYTES_MAX);
@@ -38,7 +39,7 @@ pub fn head(mac: MacAddress, pre: &Pre, said: &Said) -> Head {
         ack: Some(said.ack),
         flags: said.flags,
         window: said.window,
-        options: Options { timestamps: said.timestamps, ..Options::default() },
+        options: said.options,
     };
     let mut head = Head::zeroed(HEADERS_BYTES_MAX);
     let len = build_tcp(head.bytes_mut(), &header, said.bytes);
@@ -47,7 +48,7 @@ pub fn head(mac: MacAddress, pre: &Pre, said: &Said) -> Head {
 }
 
 /// Reads what was counted, and clears it.
-pub fn statistics(flow: FlowId, protocol: &Protocol, post: &mut Post) -> Statistics {
+pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Post) -> Statistics {
     let read = Statistics {
         flow,
         acknowledged: protocol.acknowledged_bytes(),
@@ -60,6 +61,8 @@ pub fn statistics(flow: FlowId, protocol: &Protocol, post: &mut Post) -> Statist
         acknowledged_bytes: post.acknowledged_bytes,
         marked_bytes: post.marked_bytes,
         fast_retransmits: post.fast_retransmits,
+        is_recovering: protocol.selective.is_recovering,
+        overdue_at: R::overdue_at(protocol),
         round_trip: post.round_trip.take(),
         heard: protocol.heard,
         is_at_fault: protocol.is_at_fault,

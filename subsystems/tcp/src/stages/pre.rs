@@ -62,6 +62,7 @@ pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> 
         bytes: segment.payload.len() as u32,
         fin: flags.contains(Flags::FIN),
         timestamps: segment.options.timestamps,
+        sack: segment.options.sack,
         echoes_mark: flags.contains(Flags::ECE),
     };
     Ok(Examined::Data { tuple, summary, payload: segment.payload })

@@ -1,12 +1,14 @@
 //! The protocol stage for a segment that came in: order, window, reassembly (RFC 9293, 3.10.7.4; thesis 4.3.1.3).
 //!
-//! One interval out of order is kept, and lies in the host's ring already. What fits neither in order nor to that interval is
+//! What comes out of order lies in the host's ring already, in as many intervals as the recovery keeps. What would begin one more is
 //! dropped, and acknowledged with what is expected.
 
 use wave_core::clock::Nanos;
 
 use super::acknowledge::{self, Acknowledged};
-use crate::flow::state::{Interval, Protocol};
+use super::recover::Recovery;
+use crate::flow::intervals::Interval;
+use crate::flow::state::Protocol;
 use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
 use crate::summary::Summary;
@@ -69,13 +71,13 @@ pub enum Dropped {
     UnsentAcknowledged,
     /// Its acknowledgement is older than any window (RFC 5961, 5).
     AncientAcknowledgement,
-    /// It would begin a second interval out of order.
-    SecondInterval,
+    /// It would begin one more interval out of order than are kept.
+    TooManyIntervals,
 }
 
 /// Takes a segment.
-pub fn receive(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
-    let mut outcome = examine(flow, summary, now);
+pub fn receive<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
+    let mut outcome = examine::<R>(flow, summary, now);
     let is_empty = summary.bytes == 0 && !summary.fin;
     if outcome.dropped.is_some()
         && is_empty
@@ -96,7 +98,7 @@ fn may_answer(flow: &mut Protocol, now: Nanos) -> bool {
     may
 }
 
-fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
+fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     let mut outcome = Received::default();
     if let Some(dropped) = check_timestamp(flow, summary, now) {
         outcome.dropped = Some(dropped);
@@ -124,7 +126,7 @@ fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
             return outcome;
         }
     }
-    match acknowledge::acknowledge(flow, summary, now) {
+    match acknowledge::acknowledge::<R>(flow, summary, now) {
         Ok(acknowledged) => outcome.acknowledged = acknowledged,
         Err(dropped) => {
             outcome.dropped = Some(dropped);
@@ -133,6 +135,10 @@ fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
         }
     }
     if is_old {
+        let seen = expected.checked_add_signed(start);
+        if let Some(position) = seen.filter(|_| summary.bytes > 0) {
+            flow.duplicate = Interval { start: position, end: position + u64::from(summary.bytes) };
+        }
         return outcome;
     }
     // Only of what lies in the window and acknowledges what was sent: a forged value would have the peer's own segments dropped
@@ -140,7 +146,7 @@ fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     flow.heard = now;
     update_timestamp(flow, summary, now);
     if length > 0 {
-        place(flow, summary, expected, start, &mut outcome);
+        place::<R>(flow, summary, expected, start, &mut outcome);
     }
     outcome
 }
@@ -168,7 +174,7 @@ fn update_timestamp(flow: &mut Protocol, summary: &Summary, now: Nanos) {
     }
 }
 
-fn place(
+fn place<R: Recovery>(
     flow: &mut Protocol,
     summary: &Summary,
     expected: u64,
@@ -190,18 +196,15 @@ fn place(
     let to = behind.min(limit).max(from);
     let bytes = (to - from) as u32;
     // The end is believed only where all that precedes it in this segment was taken.
-    let ends_at = (summary.fin && behind <= limit && behind >= flow.interval.end).then_some(behind);
+    let ends_at =
+        (summary.fin && behind <= limit && behind >= flow.intervals.end()).then_some(behind);
     if start <= 0 {
         if bytes > 0 {
             outcome.placed = Some(Placed { position: from, skip, bytes });
         }
         flow.fin = flow.fin.or(ends_at);
-        let had_gap = !flow.interval.is_empty();
-        flow.received = to.max(flow.received);
-        if had_gap && flow.interval.start <= flow.received {
-            flow.received = flow.received.max(flow.interval.end);
-            flow.interval = Interval::default();
-        }
+        let had_gap = !flow.intervals.is_empty();
+        flow.received = flow.intervals.take_in_order(to.max(flow.received));
         outcome.has_news = bytes > 0 || flow.has_fin();
         flow.untold_bytes = flow.untold_bytes.saturating_add(bytes);
         let is_cut = to < behind;
@@ -212,20 +215,17 @@ fn place(
     }
     // RFC 5681, 4.2: what is out of order is acknowledged at once.
     outcome.acknowledge = Some(When::Now);
-    let Interval { start: low, end: high } = flow.interval;
-    let fits = flow.interval.is_empty() || (from <= high && to >= low);
+    let new = Interval { start: from, end: to };
+    if flow.intervals.holding(new).is_some() && bytes > 0 {
+        flow.duplicate = new;
+    }
+    let fits = flow.intervals.insert(new, R::INTERVALS);
     if bytes > 0 && fits {
-        let joined = if flow.interval.is_empty() {
-            Interval { start: from, end: to }
-        } else {
-            Interval { start: low.min(from), end: high.max(to) }
-        };
-        flow.interval = joined;
         outcome.placed = Some(Placed { position: from, skip: 0, bytes });
     } else if bytes > 0 {
-        outcome.dropped = Some(Dropped::SecondInterval);
+        outcome.dropped = Some(Dropped::TooManyIntervals);
     }
-    if (fits || bytes == 0) && !is_planted(Planted::EarlyFinDropped) {
+    if fits && !is_planted(Planted::EarlyFinDropped) {
         flow.fin = flow.fin.or(ends_at);
     }
 }
@@ -233,8 +233,10 @@ fn place(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flow::intervals::Intervals;
     use crate::flow::state::split;
     use crate::flow::tests::established;
+    use crate::stages::recover::GoBackN;
 
     const NOW: Nanos = Nanos::from_millis(1_000);
 
@@ -258,13 +260,13 @@ mod tests {
     fn an_end_that_comes_before_what_precedes_it_is_remembered() {
         let mut flow = flow();
         let last = segment(&flow, 100, 50, true);
-        let early = receive(&mut flow, &last, NOW);
+        let early = receive::<GoBackN>(&mut flow, &last, NOW);
         assert_eq!(early.placed, Some(Placed { position: 100, skip: 0, bytes: 50 }));
         assert!(!flow.has_fin() && !early.has_news);
         let first = segment(&flow, 0, 100, false);
-        let rest = receive(&mut flow, &first, NOW);
+        let rest = receive::<GoBackN>(&mut flow, &first, NOW);
         assert!(flow.has_fin() && rest.has_news);
-        assert_eq!((flow.received, flow.interval), (150, Interval::default()));
+        assert_eq!((flow.received, flow.intervals), (150, Intervals::default()));
         assert_eq!(rest.acknowledge, Some(When::Now));
     }
 
@@ -272,9 +274,9 @@ mod tests {
     fn an_end_alone_out_of_order_is_remembered_too() {
         let mut flow = flow();
         let end = segment(&flow, 100, 0, true);
-        receive(&mut flow, &end, NOW);
+        receive::<GoBackN>(&mut flow, &end, NOW);
         let first = segment(&flow, 0, 100, false);
-        receive(&mut flow, &first, NOW);
+        receive::<GoBackN>(&mut flow, &first, NOW);
         assert!(flow.has_fin());
     }
 
@@ -282,13 +284,13 @@ mod tests {
     fn bytes_behind_the_end_or_the_window_are_cut() {
         let mut flow = flow();
         let end = segment(&flow, 100, 0, true);
-        receive(&mut flow, &end, NOW);
+        receive::<GoBackN>(&mut flow, &end, NOW);
         let long = segment(&flow, 0, 200, false);
-        let taken = receive(&mut flow, &long, NOW);
+        let taken = receive::<GoBackN>(&mut flow, &long, NOW);
         assert_eq!(taken.placed, Some(Placed { position: 0, skip: 0, bytes: 100 }));
         let mut flow = self::flow();
         let huge = segment(&flow, 65_000, 2_000, true);
-        let taken = receive(&mut flow, &huge, NOW);
+        let taken = receive::<GoBackN>(&mut flow, &huge, NOW);
         assert_eq!(taken.placed.map(|placed| placed.bytes), Some((1 << 16) - 65_000));
         assert_eq!(flow.fin, None, "an end is believed only with all that precedes it");
     }
@@ -300,11 +302,11 @@ mod tests {
             [(1_000, 100, true), (3_000, 100, false), (1_100, 50, true), (900, 100, true)]
         {
             let segment = segment(&flow, position, bytes, false);
-            let taken = receive(&mut flow, &segment, NOW);
+            let taken = receive::<GoBackN>(&mut flow, &segment, NOW);
             assert_eq!(taken.placed.is_some(), is_taken, "{position}");
             assert_eq!(taken.acknowledge, Some(When::Now));
         }
-        assert_eq!(flow.interval, Interval { start: 900, end: 1_150 });
+        assert_eq!(flow.intervals.to_pairs()[..2], [(900, 1_150), (0, 0)]);
         assert_eq!(flow.received, 0);
     }
 
@@ -312,11 +314,11 @@ mod tests {
     fn what_came_before_is_skipped_and_acknowledged_at_once() {
         let mut flow = flow();
         let first = segment(&flow, 0, 100, false);
-        assert_eq!(receive(&mut flow, &first, NOW).acknowledge, Some(When::Later));
-        let again = receive(&mut flow, &first, NOW);
+        assert_eq!(receive::<GoBackN>(&mut flow, &first, NOW).acknowledge, Some(When::Later));
+        let again = receive::<GoBackN>(&mut flow, &first, NOW);
         assert_eq!((again.dropped, again.acknowledge), (Some(Dropped::Duplicate), Some(When::Now)));
         let overlap = segment(&flow, 50, 100, false);
-        let taken = receive(&mut flow, &overlap, NOW);
+        let taken = receive::<GoBackN>(&mut flow, &overlap, NOW);
         assert_eq!(taken.placed, Some(Placed { position: 100, skip: 50, bytes: 50 }));
     }
 
@@ -330,12 +332,12 @@ mod tests {
             ..segment(flow, 0, 100, false)
         };
         let old = stamped(&flow, 999);
-        let outcome = receive(&mut flow, &old, NOW);
+        let outcome = receive::<GoBackN>(&mut flow, &old, NOW);
         assert_eq!(outcome.dropped, Some(Dropped::OldTimestamp));
         assert_eq!((outcome.placed, outcome.acknowledge), (None, Some(When::Now)));
         // After 24 days the peer's clock may have wrapped.
         let later = NOW + STALE;
-        assert!(receive(&mut flow, &old, later).placed.is_some());
+        assert!(receive::<GoBackN>(&mut flow, &old, later).placed.is_some());
     }
 
     /// CVE-2005-0356: otherwise the peer's own segments would be older than the forged one's.
@@ -352,7 +354,7 @@ mod tests {
         let base = segment(&flow, 100, 0, false);
         let unsent = Summary { timestamps: value, ack: base.ack.plus(9), ..base };
         for forged in [old, unsent] {
-            receive(&mut flow, &forged, NOW);
+            receive::<GoBackN>(&mut flow, &forged, NOW);
             assert_eq!(flow.recent, 1_000);
         }
     }
@@ -361,9 +363,9 @@ mod tests {
     fn nothing_comes_behind_an_end() {
         let mut flow = flow();
         let last = segment(&flow, 0, 100, true);
-        receive(&mut flow, &last, NOW);
+        receive::<GoBackN>(&mut flow, &last, NOW);
         let behind = segment(&flow, 101, 50, true);
-        let outcome = receive(&mut flow, &behind, NOW);
+        let outcome = receive::<GoBackN>(&mut flow, &behind, NOW);
         assert_eq!(outcome.placed, None);
         assert_eq!((flow.received, flow.has_fin()), (100, true));
     }
@@ -372,9 +374,9 @@ mod tests {
     fn an_end_before_bytes_that_came_is_not_believed() {
         let mut flow = flow();
         let later = segment(&flow, 100, 100, false);
-        receive(&mut flow, &later, NOW);
+        receive::<GoBackN>(&mut flow, &later, NOW);
         let end = segment(&flow, 120, 0, true);
-        receive(&mut flow, &end, NOW);
+        receive::<GoBackN>(&mut flow, &end, NOW);
         assert_eq!(flow.fin, None);
     }
 
@@ -383,11 +385,11 @@ mod tests {
         let mut flow = flow();
         let bare = segment(&flow, 0, 100, false);
         let unsent = Summary { ack: bare.ack.plus(1), ..bare };
-        let outcome = receive(&mut flow, &unsent, NOW);
+        let outcome = receive::<GoBackN>(&mut flow, &unsent, NOW);
         assert_eq!(outcome.dropped, Some(Dropped::UnsentAcknowledged));
         assert_eq!(outcome.placed, None);
         let ancient = Summary { ack: bare.ack.minus(1 << 20), ..bare };
-        let outcome = receive(&mut flow, &ancient, NOW);
+        let outcome = receive::<GoBackN>(&mut flow, &ancient, NOW);
         assert_eq!(outcome.dropped, Some(Dropped::AncientAcknowledgement));
     }
 }

@@ -7,8 +7,8 @@ use super::acknowledge::milliseconds;
 use super::host;
 use crate::context::Progress;
 use crate::flow::state::Protocol;
-use crate::packet::Flags;
-use crate::seq::Seq;
+use crate::packet::{Flags, Options};
+use crate::seq::{Seq, seq_of};
 
 /// What a segment's headers say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,22 +23,38 @@ pub struct Said {
     pub flags: Flags,
     /// Bytes of payload.
     pub bytes: u32,
-    /// Our time and the echo of the peer's.
-    pub timestamps: Option<(u32, u32)>,
+    /// Our time and the echo of the peer's, and what came out of order.
+    pub options: Options,
 }
 
 /// What a segment says. With it, everything that is expected and open is told to the peer.
 pub fn say(flow: &mut Protocol, seq: Seq, flags: Flags, bytes: u32, now: Nanos) -> Said {
     let ack = flow.expected();
+    let mut options = Options::default();
+    let tells = flow.is_selective && !flags.contains(Flags::RST);
+    let must_tell = !(flow.intervals.is_empty() && flow.duplicate.is_empty());
+    // Blocks take room that a full segment does not have: they go with the next bare one.
+    if tells && bytes == 0 {
+        tell_blocks(flow, &mut options);
+    }
     let window = host::window(flow);
     flow.told = ack;
     flow.untold_bytes = 0;
     flow.acknowledge_at = None;
-    flow.acknowledge_now = false;
-    let timestamps = flow
+    flow.acknowledge_now &= tells && must_tell && bytes > 0;
+    options.timestamps = flow
         .has_timestamps
         .then(|| (milliseconds(now).wrapping_add(flow.timestamp_offset), flow.recent));
-    Said { seq, ack, window, flags, bytes, timestamps }
+    Said { seq, ack, window, flags, bytes, options }
+}
+
+/// What came out of order, and before that what came twice (RFC 2018, section 4; RFC 2883).
+fn tell_blocks(flow: &mut Protocol, options: &mut Options) {
+    let seq = |position: u64| seq_of(flow.receive_base, position);
+    let twice = core::mem::take(&mut flow.duplicate);
+    for one in Some(twice).filter(|one| !one.is_empty()).into_iter().chain(flow.intervals.iter()) {
+        options.push_sack((seq(one.start), seq(one.end)));
+    }
 }
 
 /// What the host of a connection does not know yet, if that is worth an event: bytes, the end, or a quarter of its ring, or all of it,

@@ -1,5 +1,8 @@
 //! The protocol stage for a segment that goes out (thesis 4.3.1.2, Figure 4.5: Seq).
 
+use wave_core::clock::Nanos;
+
+use super::recover::{Recovery, Span};
 use crate::flow::state::Protocol;
 use crate::seq::{Seq, seq_of};
 
@@ -21,40 +24,52 @@ pub struct Sent {
 }
 
 /// What goes out next, of at most `bytes_max` bytes; `None` if nothing may.
-pub fn transmit(flow: &mut Protocol, bytes_max: u32) -> Option<Sent> {
-    if flow.is_frozen || flow.next >= flow.end() {
+pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) -> Option<Sent> {
+    if flow.is_frozen {
         return None;
     }
-    let allowed = (flow.acknowledged + u64::from(flow.window_bytes)).min(flow.edge);
-    let open = allowed.saturating_sub(flow.next);
-    let left = flow.written.saturating_sub(flow.next);
+    let Span { from, to, room, is_hole } = R::next(flow)?;
+    let bytes_max = match flow.until_heard {
+        None => bytes_max,
+        Some(0) => return None,
+        Some(_) => flow.mss.into(),
+    };
+    let open = flow.edge.saturating_sub(from).min(room);
+    let left = to.min(flow.written).saturating_sub(from);
     let mss = u64::from(flow.mss);
     let mut bytes = left.min(open).min(bytes_max.into());
     if bytes > mss && bytes < left {
         // Whole segments, as long as more follows.
         bytes -= bytes % mss;
     }
-    let reaches_end = bytes == left;
+    let reaches_end = from + bytes >= flow.written;
     // The FIN takes a number of the peer's window, too (RFC 9293, 3.4).
-    let fin = flow.is_finished && reaches_end && open > bytes;
+    let fin = to > flow.written && reaches_end && open > bytes;
     if bytes == 0 && !fin {
         return None;
     }
-    if !fin && bytes < mss && !may_be_small(flow, bytes, reaches_end) {
+    if !fin && bytes < mss && !may_be_small(flow, from, bytes, reaches_end) {
         return None;
     }
-    let position = flow.next;
-    let seq = seq_of(flow.send_base, position);
-    let is_again = position < flow.highest;
-    flow.next = position + bytes + u64::from(fin);
-    flow.highest = flow.highest.max(flow.next);
-    Some(Sent { seq, position, bytes: bytes as u32, fin, push: reaches_end, is_again })
+    let end = from + bytes + u64::from(fin);
+    let is_again = from < flow.highest;
+    match is_hole {
+        true => flow.selective.resend = end,
+        false => flow.next = end,
+    }
+    flow.highest = flow.highest.max(end);
+    flow.until_heard = flow.until_heard.map(|left| left - 1);
+    let seq = seq_of(flow.send_base, from);
+    let bytes = bytes as u32;
+    let sent = Sent { seq, position: from, bytes, fin, push: reaches_end, is_again };
+    R::on_sent(flow, &sent, now);
+    Some(sent)
 }
 
 /// Nagle's algorithm, and the sender's part against silly windows (RFC 9293, 3.7.4 and 3.8.6.2.1).
-fn may_be_small(flow: &Protocol, bytes: u64, reaches_end: bool) -> bool {
-    let is_first = flow.next == flow.acknowledged;
-    let is_again = flow.next < flow.highest;
+fn may_be_small(flow: &Protocol, from: u64, bytes: u64, reaches_end: bool) -> bool {
+    let is_first = from == flow.acknowledged;
+    let is_again = from < flow.highest;
     let is_tiny_window = flow.window_bytes < u32::from(flow.mss);
     let may_go = if reaches_end { flow.is_eager || is_first } else { is_first && is_tiny_window };
     is_again || may_go || 2 * bytes >= u64::from(flow.window_max.max(1))
@@ -85,24 +100,23 @@ pub fn probe(flow: &mut Protocol) -> Option<Sent> {
 
 #[cfg(test)]
 mod tests {
-    use wave_core::clock::Nanos;
-
     use super::*;
     use crate::flow::state::split;
     use crate::flow::tests::established;
+    use crate::stages::recover::GoBackN;
 
     /// Found by `wave fuzz tcp`, by seed 50921 of its first version.
     #[test]
     fn a_fin_is_not_sent_beyond_the_peers_window() {
         let mut flow = split(&established(), Nanos(0)).1;
         (flow.written, flow.is_finished, flow.edge) = (1_000, true, 1_000);
-        let sent = transmit(&mut flow, 4_000).unwrap();
+        let sent = transmit::<GoBackN>(&mut flow, 4_000, Nanos(0)).unwrap();
         assert_eq!((sent.bytes, sent.fin), (1_000, false));
-        assert_eq!(transmit(&mut flow, 4_000), None);
+        assert_eq!(transmit::<GoBackN>(&mut flow, 4_000, Nanos(0)), None);
         flow.acknowledged = 1_000;
         assert!(is_blocked(&flow), "the FIN is a probe, if the window stays closed");
         flow.edge += 1;
-        let sent = transmit(&mut flow, 4_000).unwrap();
+        let sent = transmit::<GoBackN>(&mut flow, 4_000, Nanos(0)).unwrap();
         assert_eq!((sent.bytes, sent.fin), (0, true));
     }
 }

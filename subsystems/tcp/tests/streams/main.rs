@@ -6,24 +6,33 @@ use std::net::SocketAddr;
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
-use side::{CONTEXT, Frame, Side};
+use side::{CONTEXT, Engine, Frame, Side};
 use wave_core::clock::Nanos;
-use wave_tcp::datapath::{
-    Datapath, Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple,
-};
+use wave_tcp::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
+use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::seq::Seq;
-
-type Engine = FlexToe<Vec<u8>>;
+use wave_tcp::stages::recover::{GoBackN, Sack};
 
 const BASES: [Seq; 2] = [Seq(u32::MAX - 5_000), Seq(77)];
 const MSS: u16 = 536;
 
-fn engine(super_bytes: u32) -> Engine {
-    FlexToe::new(Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) })
+/// How a side recovers from losses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    GoBackN,
+    Sack,
 }
 
-fn established(side: usize, ring_bytes: u32, scale: u8) -> Established {
+fn engine(super_bytes: u32, by: By) -> Engine {
+    let settings = Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) };
+    match by {
+        By::GoBackN => Box::new(FlexToe::<_, Inline<_, GoBackN>>::new(settings)),
+        By::Sack => Box::new(FlexToe::<_, Inline<_, Sack>>::new(settings)),
+    }
+}
+
+fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> Established {
     let ends = [([10, 0, 0, 1], 4000), ([10, 0, 0, 2], 80)].map(SocketAddr::from);
     let ring = |offset| Ring { offset, bytes: ring_bytes };
     Established {
@@ -53,6 +62,7 @@ fn established(side: usize, ring_bytes: u32, scale: u8) -> Established {
             scale,
         },
         timestamps: Some(Timestamps { recent: 0, offset: side as u32 * 1000 }),
+        is_selective,
         is_eager: false,
         limits: Limits { window_bytes: 10 * u32::from(MSS), bytes_per_second: None },
     }
@@ -103,17 +113,19 @@ fn exchange(
     total: usize,
     is_nasty: bool,
     moves: f64,
+    by: [By; 2],
 ) -> Course {
     let mut rng = Pcg32::seed_from_u64(seed);
     let mut sides = [0, 1].map(|side| {
-        let established = established(side, ring_bytes, scale);
-        Side::new(engine(super_bytes), &established, 2 * ring_bytes as usize)
+        let is_selective = by == [By::Sack; 2] || moves > 0.0;
+        let established = established(side, ring_bytes, scale, is_selective);
+        Side::new(engine(super_bytes, by[side]), &established, 2 * ring_bytes as usize)
     });
     let streams: [Vec<u8>; 2] = [0, 1].map(|_| (0..total).map(|_| rng.random()).collect());
     let mut wires = [Wire::default(), Wire::default()];
     let (mut packets, mut moved) = (0, 0);
     let mut now = Nanos(0);
-    let is_over = |side: &Side<Engine>| side.is_finished && side.heard.is_finished;
+    let is_over = |side: &Side| side.is_finished && side.heard.is_finished;
     while !(sides.iter().all(is_over)
         && sides.iter().all(|side| side.read.len() == total)
         && sides
@@ -153,7 +165,8 @@ fn exchange(
             if side.engine.frozen(side.flow) {
                 let state = side.engine.export(side.flow).unwrap();
                 assert_eq!(side.engine.find(&state.tuple), None);
-                side.engine = engine(super_bytes);
+                let next = if rng.random_bool(0.5) { by[at] } else { by[1 - at] };
+                side.engine = engine(super_bytes, next);
                 side.flow = side.engine.install(now, &state).unwrap();
                 assert_eq!(side.engine.inspect(side.flow), Some(state));
                 moved += 1;
@@ -165,43 +178,56 @@ fn exchange(
     }
     Course {
         timeouts: sides.iter().map(|side| side.timeouts).sum(),
-        fast_retransmits: sides.iter().map(|side| side.engine.counters().fast_retransmits).sum(),
+        fast_retransmits: sides.iter().map(|side| side.fast_retransmits).sum(),
         packets,
         moved,
     }
 }
 
-#[test]
-fn every_byte_arrives_over_a_wire_that_loses_nothing() {
-    let course = exchange(1, 1 << 16, 0, 0, 200_000, false, 0.0);
-    assert_eq!((course.timeouts, course.fast_retransmits), (0, 0));
-    // Both ways at once, so that most acknowledgements go with data.
-    assert!(course.packets < 3 * (2 * 200_000 / u64::from(MSS)), "{} packets", course.packets);
-}
+const BOTH: [[By; 2]; 3] = [[By::GoBackN; 2], [By::Sack; 2], [By::Sack, By::GoBackN]];
 
 #[test]
-fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
-    let (mut timeouts, mut fast) = (0, 0);
-    for seed in 0..30 {
-        let course = exchange(seed, 1 << 13, (seed % 4) as u8, 0, 60_000, true, 0.0);
-        timeouts += course.timeouts;
-        fast += course.fast_retransmits;
+fn every_byte_arrives_over_a_wire_that_loses_nothing() {
+    for by in BOTH {
+        let course = exchange(1, 1 << 16, 0, 0, 200_000, false, 0.0, by);
+        assert_eq!((course.timeouts, course.fast_retransmits), (0, 0));
+        // Both ways at once, so that most acknowledgements go with data.
+        assert!(course.packets < 3 * (2 * 200_000 / u64::from(MSS)), "{} packets", course.packets);
     }
-    assert!(timeouts > 0 && fast > 0, "{timeouts} timeouts, {fast} fast retransmits");
+}
+
+/// TAS and FlexTOE keep one interval and go back to the first byte that is lost.
+#[test]
+fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
+    let mut timeouts = [0; 3];
+    for (at, by) in BOTH.into_iter().enumerate() {
+        let mut fast = 0;
+        for seed in 0..30 {
+            let course = exchange(seed, 1 << 13, (seed % 4) as u8, 0, 60_000, true, 0.0, by);
+            timeouts[at] += course.timeouts;
+            fast += course.fast_retransmits;
+        }
+        assert!(timeouts[at] > 0 && fast > 0, "{by:?}: {timeouts:?} timeouts, {fast} losses");
+    }
+    assert!(timeouts[1] < timeouts[0], "{timeouts:?}");
 }
 
 #[test]
 fn super_packets_carry_the_same_bytes() {
-    for seed in 0..10 {
-        exchange(seed, 1 << 15, 2, 20_000, 300_000, true, 0.0);
+    for by in BOTH {
+        for seed in 0..10 {
+            exchange(seed, 1 << 15, 2, 20_000, 300_000, true, 0.0, by);
+        }
     }
 }
 
 #[test]
 fn a_connection_in_mid_transfer_moves_to_another_engine() {
-    let mut moved = 0;
-    for seed in 0..10 {
-        moved += exchange(seed, 1 << 13, 2, 0, 60_000, true, 0.002).moved;
+    for by in BOTH {
+        let mut moved = 0;
+        for seed in 0..10 {
+            moved += exchange(seed, 1 << 13, 2, 0, 60_000, true, 0.002, by).moved;
+        }
+        assert!(moved > 10, "{by:?}: {moved}");
     }
-    assert!(moved > 10, "{moved}");
 }

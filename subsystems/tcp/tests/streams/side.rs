@@ -21,9 +21,12 @@ const TIMEOUT: Nanos = Nanos::from_millis(200);
 /// A frame on its way, with what the wire says of it.
 pub type Frame = Packet<Vec<u8>>;
 
+/// A data path of either recovery.
+pub type Engine = Box<dyn Datapath<Vec<u8>>>;
+
 /// One side.
-pub struct Side<D> {
-    pub engine: D,
+pub struct Side {
+    pub engine: Engine,
     pub memory: Vec<u8>,
     pub flow: FlowId,
     send: Ring,
@@ -40,6 +43,7 @@ pub struct Side<D> {
     pub statistics: Option<Statistics>,
     moved_at: Nanos,
     pub timeouts: u64,
+    pub fast_retransmits: u64,
     /// Which bytes of the peer's stream lie in the ring, and the right edge that the peer was told of.
     copied: Vec<bool>,
     base: Seq,
@@ -50,8 +54,8 @@ pub struct Side<D> {
     send_base: Seq,
 }
 
-impl<D: Datapath<Vec<u8>>> Side<D> {
-    pub fn new(mut engine: D, established: &Established, memory_bytes: usize) -> Side<D> {
+impl Side {
+    pub fn new(mut engine: Engine, established: &Established, memory_bytes: usize) -> Side {
         let flow = engine.install(Nanos(0), established).unwrap();
         Side {
             engine,
@@ -68,6 +72,7 @@ impl<D: Datapath<Vec<u8>>> Side<D> {
             statistics: None,
             moved_at: Nanos(0),
             timeouts: 0,
+            fast_retransmits: 0,
             copied: Vec::new(),
             base: established.receiving.base,
             scale: established.receiving.scale,
@@ -217,6 +222,7 @@ impl<D: Datapath<Vec<u8>>> Side<D> {
         let mut read = None;
         self.engine.drain_statistics(8, &mut |statistics| read = Some(statistics));
         if let Some(new) = read {
+            self.fast_retransmits += u64::from(new.fast_retransmits);
             let before = self.statistics.replace(new);
             if before.is_none_or(|before| {
                 (before.acknowledged, before.fin_sent) != (new.acknowledged, new.fin_sent)
@@ -225,6 +231,9 @@ impl<D: Datapath<Vec<u8>>> Side<D> {
             }
         }
         let Some(last) = self.statistics else { return };
+        if last.overdue_at.is_some_and(|at| at <= now) {
+            self.engine.command(now, self.flow, Command::LookForLoss);
+        }
         let wants = last.acknowledged < last.written
             || matches!(
                 last.fin_sent,
