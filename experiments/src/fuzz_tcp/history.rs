@@ -114,8 +114,7 @@ impl History {
         let ring_bytes = 1 << rng.random_range(12..=17);
         let connections = rng.random_range(1..=CONNECTIONS_MAX);
         let copy_max = Nanos::from_micros([50, 500, 5_000][rng.random_range(0..3)]);
-        let by = [By::GoBackN, By::Sack, By::Sack, By::Sack, By::GoBackN];
-        let at = rng.random_range(0..4);
+        let by = recoveries(&mut rng);
         let kinds = [1, 2].map(|side| {
             let mut key = || (rng.random(), rng.random());
             let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
@@ -124,7 +123,7 @@ impl History {
                 secrets,
                 ring_bytes,
                 sockets: connections.into(),
-                by: by[at + usize::from(side) - 1],
+                by: by[usize::from(side) - 1],
                 copy_max,
             }
         });
@@ -358,6 +357,16 @@ impl History {
         if has_moved {
             machine.tell(now, at);
         }
+    }
+}
+
+/// How both sides recover from losses: half of the time by selective acknowledgements on both.
+fn recoveries(rng: &mut Pcg32) -> [By; 2] {
+    match rng.random_range(0..6) {
+        0 => [By::GoBackN; 2],
+        1 => [By::GoBackN, By::Sack],
+        2 => [By::Sack, By::GoBackN],
+        _ => [By::Sack; 2],
     }
 }
 

@@ -46,6 +46,9 @@ pub struct Watch {
     duplicates: BTreeMap<u64, u32>,
     /// Both sides have selective acknowledgements.
     is_selective: bool,
+    /// How far the peer has told of bytes behind a gap, and what the engine has taken of its acknowledgements.
+    told_of: u64,
+    taken: u64,
     /// Stretches of the peer's stream that came, by their starts.
     came: BTreeMap<u64, u64>,
     /// The window that was told last is closed.
@@ -74,6 +77,8 @@ impl Watch {
             sendings: Vec::new(),
             duplicates: BTreeMap::new(),
             is_selective: established.is_selective,
+            told_of: 0,
+            taken: 0,
             came: BTreeMap::new(),
             is_closed: false,
             zero_windows: 0,
@@ -107,14 +112,14 @@ impl Watch {
         let Some(ack) = ack.position(near.0, near.1) else { return };
         let edge = ack + (u64::from(segment.window) << self.send_scale);
         self.peer_edge = self.peer_edge.max(edge);
+        for (_, behind) in segment.options.sack_blocks().iter().filter(|_| self.is_selective) {
+            let end = behind.position(near.0, near.1).filter(|end| *end <= self.sent);
+            self.told_of = self.told_of.max(end.unwrap_or(0));
+        }
         if ack > self.acknowledged && ack <= self.sent {
             self.acknowledged = ack;
         } else if ack <= self.acknowledged && bytes == 0 && !is_fin {
-            // A block may tell of as much as three duplicates do.
-            let next = segment.ack.unwrap_or_default();
-            let is_gap = |block: &(Seq, Seq)| self.is_selective && block.1.since(next) > 0;
-            let tells = segment.options.sack_blocks().iter().any(is_gap);
-            *self.duplicates.entry(ack).or_default() += if tells { DUPLICATES } else { 1 };
+            *self.duplicates.entry(ack).or_default() += 1;
         }
     }
 
@@ -234,11 +239,12 @@ impl Watch {
 
     /// Whether the peer told of a loss of bytes that its acknowledgements have not passed.
     pub fn was_told_of_loss(&self) -> bool {
-        self.duplicates.values().any(|count| *count >= DUPLICATES)
+        self.told_of > self.taken || self.duplicates.values().any(|count| *count >= DUPLICATES)
     }
 
     /// The engine has taken acknowledgements up to here.
     pub fn has_taken(&mut self, acknowledged: u64) {
+        self.taken = acknowledged;
         self.duplicates = self.duplicates.split_off(&acknowledged);
     }
 }
