@@ -18,7 +18,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(feature = "planted")]
+#[cfg(any(feature = "planted", feature = "threads"))]
 extern crate std;
 
 pub mod congestion;

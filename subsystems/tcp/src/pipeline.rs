@@ -65,6 +65,27 @@ pub enum Entry<F> {
     Freeze(FlowId),
 }
 
+impl<F> Entry<F> {
+    /// A copy of it, with a copy of the frame if there is one.
+    pub fn copy_with<G>(&self, copy: impl FnOnce(&F) -> G) -> Entry<G> {
+        match self {
+            Entry::Packet(Packet { frame, checksum, segment_bytes }) => Entry::Packet(Packet {
+                frame: copy(frame),
+                checksum: *checksum,
+                segment_bytes: *segment_bytes,
+            }),
+            Entry::Request(context, moved) => Entry::Request(*context, *moved),
+            Entry::Copied(flow, copied) => Entry::Copied(*flow, *copied),
+            Entry::Transmit(flow) => Entry::Transmit(*flow),
+            Entry::Speak(flow, asked) => Entry::Speak(*flow, *asked),
+            Entry::Timer(flow) => Entry::Timer(*flow),
+            Entry::Retransmit(flow) => Entry::Retransmit(*flow),
+            Entry::Pace(flow, limits) => Entry::Pace(*flow, *limits),
+            Entry::Freeze(flow) => Entry::Freeze(*flow),
+        }
+    }
+}
+
 /// An entry as the sequencer has let it in.
 #[derive(Clone, Debug)]
 pub struct Stamped<F> {
@@ -102,7 +123,7 @@ pub struct Outcome {
     pub has_changed: bool,
     /// It begins nothing more.
     pub is_frozen: bool,
-    /// A turn or a copy of the flow, which was under way, is over.
+    /// A turn, a request or a copy of the flow, which was under way, is over.
     pub ends_turn: bool,
     /// Transmissions begun whose tickets are to be completed.
     pub awaited: u8,
@@ -232,8 +253,10 @@ pub fn protocol<F>(
     };
     let outcome = &mut decided.outcome;
     outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
-    outcome.ends_turn =
-        matches!(work, Work::Copied(_) | Work::Transmit | Work::Speak(_) | Work::Timer);
+    outcome.ends_turn = !matches!(
+        work,
+        Work::Segment { .. } | Work::Retransmit | Work::Pace(_) | Work::Freeze
+    );
     let Some(flow) = flow else {
         outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
         return decided;

@@ -3,6 +3,7 @@
 mod side;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
@@ -11,16 +12,31 @@ use wave_core::clock::Nanos;
 use wave_tcp::datapath::{
     Datapath, Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple,
 };
+use wave_tcp::executors::{Executor, Inline, Shape, Threads, VirtualTime};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::seq::Seq;
 
-type Engine = FlexToe<Vec<u8>>;
+type Engine = FlexToe<Vec<u8>, Box<dyn Executor<Vec<u8>>>>;
+
+/// What runs the stages of both ends.
+#[derive(Clone, Copy)]
+enum Runs {
+    Inline,
+    Threads,
+    VirtualTime,
+}
 
 const BASES: [Seq; 2] = [Seq(u32::MAX - 5_000), Seq(77)];
 const MSS: u16 = 536;
 
-fn engine(super_bytes: u32) -> Engine {
-    FlexToe::new(Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) })
+fn engine(runs: Runs, super_bytes: u32) -> Engine {
+    let settings = Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) };
+    let executor: Box<dyn Executor<Vec<u8>>> = match runs {
+        Runs::Inline => Box::new(Inline::new(settings)),
+        Runs::Threads => Box::new(Threads::start(settings, NonZeroUsize::new(2).unwrap())),
+        Runs::VirtualTime => Box::new(VirtualTime::new(settings, Shape::default(), 3)),
+    };
+    FlexToe::over(&settings, executor)
 }
 
 fn established(side: usize, ring_bytes: u32, scale: u8) -> Established {
@@ -95,7 +111,9 @@ struct Course {
 }
 
 /// Both sides send so many bytes, read at random, close, and everything must arrive.
+#[expect(clippy::too_many_arguments, reason = "each test has its own of all of them")]
 fn exchange(
+    runs: Runs,
     seed: u64,
     ring_bytes: u32,
     scale: u8,
@@ -107,7 +125,7 @@ fn exchange(
     let mut rng = Pcg32::seed_from_u64(seed);
     let mut sides = [0, 1].map(|side| {
         let established = established(side, ring_bytes, scale);
-        Side::new(engine(super_bytes), &established, 2 * ring_bytes as usize)
+        Side::new(engine(runs, super_bytes), &established, 2 * ring_bytes as usize)
     });
     let streams: [Vec<u8>; 2] = [0, 1].map(|_| (0..total).map(|_| rng.random()).collect());
     let mut wires = [Wire::default(), Wire::default()];
@@ -153,7 +171,7 @@ fn exchange(
             if side.engine.frozen(side.flow) {
                 let state = side.engine.export(side.flow).unwrap();
                 assert_eq!(side.engine.find(&state.tuple), None);
-                side.engine = engine(super_bytes);
+                side.engine = engine(runs, super_bytes);
                 side.flow = side.engine.install(now, &state).unwrap();
                 assert_eq!(side.engine.inspect(side.flow), Some(state));
                 moved += 1;
@@ -171,37 +189,69 @@ fn exchange(
     }
 }
 
-#[test]
-fn every_byte_arrives_over_a_wire_that_loses_nothing() {
-    let course = exchange(1, 1 << 16, 0, 0, 200_000, false, 0.0);
+fn a_wire_that_loses_nothing(runs: Runs) {
+    let course = exchange(runs, 1, 1 << 16, 0, 0, 200_000, false, 0.0);
     assert_eq!((course.timeouts, course.fast_retransmits), (0, 0));
     // Both ways at once, so that most acknowledgements go with data.
     assert!(course.packets < 3 * (2 * 200_000 / u64::from(MSS)), "{} packets", course.packets);
 }
 
-#[test]
-fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
+fn a_wire_that_loses_and_repeats(runs: Runs) {
     let (mut timeouts, mut fast) = (0, 0);
-    for seed in 0..30 {
-        let course = exchange(seed, 1 << 13, (seed % 4) as u8, 0, 60_000, true, 0.0);
+    // Threads take a while on few cores.
+    let seeds = if matches!(runs, Runs::Threads) { 8 } else { 30 };
+    for seed in 0..seeds {
+        let course = exchange(runs, seed, 1 << 13, (seed % 4) as u8, 0, 60_000, true, 0.0);
         timeouts += course.timeouts;
         fast += course.fast_retransmits;
     }
     assert!(timeouts > 0 && fast > 0, "{timeouts} timeouts, {fast} fast retransmits");
 }
 
-#[test]
-fn super_packets_carry_the_same_bytes() {
+fn super_packets(runs: Runs) {
     for seed in 0..10 {
-        exchange(seed, 1 << 15, 2, 20_000, 300_000, true, 0.0);
+        exchange(runs, seed, 1 << 15, 2, 20_000, 300_000, true, 0.0);
     }
 }
 
-#[test]
-fn a_connection_in_mid_transfer_moves_to_another_engine() {
+fn moves_to_another_engine(runs: Runs) {
     let mut moved = 0;
     for seed in 0..10 {
-        moved += exchange(seed, 1 << 13, 2, 0, 60_000, true, 0.002).moved;
+        moved += exchange(runs, seed, 1 << 13, 2, 0, 60_000, true, 0.002).moved;
     }
     assert!(moved > 10, "{moved}");
+}
+
+macro_rules! over_each_executor {
+    ($($name:ident: $runs:expr,)*) => { $(
+        mod $name {
+            use super::Runs;
+
+            #[test]
+            fn every_byte_arrives_over_a_wire_that_loses_nothing() {
+                super::a_wire_that_loses_nothing($runs);
+            }
+
+            #[test]
+            fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
+                super::a_wire_that_loses_and_repeats($runs);
+            }
+
+            #[test]
+            fn super_packets_carry_the_same_bytes() {
+                super::super_packets($runs);
+            }
+
+            #[test]
+            fn a_connection_in_mid_transfer_moves_to_another_engine() {
+                super::moves_to_another_engine($runs);
+            }
+        }
+    )* };
+}
+
+over_each_executor! {
+    inline: Runs::Inline,
+    threads: Runs::Threads,
+    virtual_time: Runs::VirtualTime,
 }
