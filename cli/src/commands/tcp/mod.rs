@@ -1,5 +1,6 @@
 //! `wave tcp`: TCP by an agent, for Linux's programs on the one side and for ours on the other.
 
+mod executors;
 mod network;
 mod ss;
 mod up;
@@ -23,6 +24,8 @@ enum What {
     Up(up::UpArgs),
     /// Show the connections and counters of an agent that is up.
     Ss(ss::SsArgs),
+    /// Compare the executors of the data path: one core, threads, virtual time.
+    Executors(executors::ExecutorsArgs),
 }
 
 /// Does it.
@@ -30,6 +33,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
     let done = match &args.what {
         What::Up(args) => up::up(args),
         What::Ss(args) => ss::ss(args),
+        What::Executors(args) => executors::executors(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
