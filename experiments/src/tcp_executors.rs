@@ -234,9 +234,8 @@ fn record(seed: u64) -> Vec<Log> {
     };
     // Whether the history keeps its rules is the fuzzer's question.
     let _ = run_over(seed, &runs, true);
-    let take = |log: Rc<RefCell<Log>>| {
-        Rc::try_unwrap(log).expect("the history is over").into_inner()
-    };
+    let take =
+        |log: Rc<RefCell<Log>>| Rc::try_unwrap(log).expect("the history is over").into_inner();
     logs.into_inner().into_iter().map(take).collect()
 }
 

@@ -236,11 +236,7 @@ fn examine<F: AsRef<[u8]>>(
 
 /// The protocol stage (Win, Fin, Reset, Seq): the only one that must take a flow's entries one at a time, in the order of their
 /// numbers. `flow` is `None` if it has left. Super-packets have at most `super_bytes` of payload.
-pub fn protocol<F>(
-    super_bytes: u32,
-    flow: Option<&mut Protocol>,
-    routed: Routed<F>,
-) -> Decided<F> {
+pub fn protocol<F>(super_bytes: u32, flow: Option<&mut Protocol>, routed: Routed<F>) -> Decided<F> {
     let Routed { flow: id, now, work } = routed;
     let mut decided = Decided {
         flow: id,
@@ -253,10 +249,8 @@ pub fn protocol<F>(
     };
     let outcome = &mut decided.outcome;
     outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
-    outcome.ends_turn = !matches!(
-        work,
-        Work::Segment { .. } | Work::Retransmit | Work::Pace(_) | Work::Freeze
-    );
+    outcome.ends_turn =
+        !matches!(work, Work::Segment { .. } | Work::Retransmit | Work::Pace(_) | Work::Freeze);
     let Some(flow) = flow else {
         outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
         return decided;
@@ -332,8 +326,7 @@ fn take_segment<F>(
     if let Some(placed) = received.placed {
         let start = payload.start + placed.skip as usize;
         decided.write = Some((frame, placed.position, start..start + placed.bytes as usize));
-        outcome.copying =
-            Some(Copied { landed: flow.received, acknowledge: received.acknowledge });
+        outcome.copying = Some(Copied { landed: flow.received, acknowledge: received.acknowledge });
     } else {
         has_decided(flow, now, received.acknowledge, outcome);
     }
@@ -342,12 +335,7 @@ fn take_segment<F>(
 }
 
 /// What was decided may be said now.
-fn has_decided(
-    flow: &mut Protocol,
-    now: Nanos,
-    acknowledge: Option<When>,
-    outcome: &mut Outcome,
-) {
+fn has_decided(flow: &mut Protocol, now: Nanos, acknowledge: Option<When>, outcome: &mut Outcome) {
     match acknowledge {
         Some(When::Now) => flow.acknowledge_now = true,
         Some(When::Later) if flow.acknowledge_at.is_none() => {
@@ -447,9 +435,7 @@ pub fn post<F>(
     for (said, data) in said.into_iter().flatten() {
         let payload = match said.bytes {
             0 => Payload::None,
-            bytes => {
-                Payload::Ring { process, ring: post.send, position: data.position, bytes }
-            }
+            bytes => Payload::Ring { process, ring: post.send, position: data.position, bytes },
         };
         out(Effect::Send(Segment {
             ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),

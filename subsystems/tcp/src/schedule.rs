@@ -143,7 +143,6 @@ impl Schedule {
         !(self.due.is_empty() && self.ready.is_empty())
     }
 
-
     /// Something of a flow is under way: a turn, a request, a copy, a transmission.
     pub fn begin(&mut self, id: FlowId) {
         if let Some(known) = self.known_mut(id) {

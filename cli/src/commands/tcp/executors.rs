@@ -76,19 +76,13 @@ pub fn executors(args: &ExecutorsArgs) -> Result<(), Failure> {
 fn text(found: &Found) -> String {
     let mut executors =
         table(&["executor", "entries", "segments", "copies", "notices", "most in flight"]);
-    for (name, counts) in [
-        ("inline", found.inline),
-        ("threads", found.threads),
-        ("virtual time", found.virtual_time),
-    ] {
-        let counts = [
-            counts.entries,
-            counts.segments,
-            counts.writes,
-            counts.notices,
-            counts.in_flight_max,
-        ];
-        executors.add_row([name.to_owned()].into_iter().chain(counts.map(|count| count.to_string())));
+    for (name, counts) in
+        [("inline", found.inline), ("threads", found.threads), ("virtual time", found.virtual_time)]
+    {
+        let counts =
+            [counts.entries, counts.segments, counts.writes, counts.notices, counts.in_flight_max];
+        executors
+            .add_row([name.to_owned()].into_iter().chain(counts.map(|count| count.to_string())));
     }
     let kinds = found.entries_by_kind;
     let verdict = |is_so| if is_so { "yes" } else { "no" };

@@ -144,8 +144,10 @@ impl<F: AsRef<[u8]>> VirtualTime<F> {
 
     /// Goes on to the next end of some work.
     fn advance(&mut self) {
-        let ((end, _), job) =
-            self.jobs.pop_first().expect("an entry in flight is worked on, or waits for one that is");
+        let ((end, _), job) = self
+            .jobs
+            .pop_first()
+            .expect("an entry in flight is worked on, or waits for one that is");
         self.ticks = end;
         match job {
             Job::Pre(stamped) => self.end_pre(stamped),
