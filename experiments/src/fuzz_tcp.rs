@@ -3,9 +3,8 @@
 //! The stacks are the code of `subsystems/tcp`, compiled once more so that faults can be planted in it: each fault is planted
 //! alone, and a history that breaks a rule catches it.
 
-mod engine;
-mod history;
-mod machine;
+pub(crate) mod history;
+pub(crate) mod machine;
 mod watch;
 
 use std::panic::catch_unwind;

@@ -23,5 +23,6 @@ mod same_keys;
 pub mod scenario;
 pub mod store;
 pub mod sweep;
+pub mod tcp_executors;
 pub mod validate;
 pub mod workload;

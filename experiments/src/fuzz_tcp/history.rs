@@ -7,10 +7,10 @@ use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
 use wave_tcp_planted::control::{Secrets, State};
 use wave_tcp_planted::datapath::Tuple;
+use wave_tcp_planted::flextoe::Settings;
 use wave_wires::{Adversity, Memory};
 
-use super::engine::By;
-use super::machine::{Ends, Kind, Machine};
+use super::machine::{By, Ends, Kind, Machine, Runs, inline};
 use super::{Counts, Oracle, Violation};
 
 const PORT: u16 = 80;
@@ -64,9 +64,18 @@ struct History {
     steps: u64,
 }
 
-/// Runs the history of a seed.
+/// Runs the history of a seed, with all stages on one core.
 pub fn run(seed: u64) -> Outcome {
-    let mut history = History::new(seed);
+    run_over(seed, &inline, true)
+}
+
+/// Runs the history of a seed. `runs` makes what runs the stages, of the first side and then of the other one; `is_prompt` if a poll
+/// does all that its budget allows before it returns.
+pub fn run_over(seed: u64, runs: &dyn Fn(Settings, By) -> Runs, is_prompt: bool) -> Outcome {
+    let mut history = History::new(seed, runs);
+    for machine in &mut history.both {
+        machine.is_prompt = is_prompt;
+    }
     let violation = history.all().err();
     let mut counts = Counts::default();
     let mut trace_hash = 0_u64;
@@ -92,7 +101,7 @@ fn length(rng: &mut Pcg32, most: u64) -> u64 {
 }
 
 impl History {
-    fn new(seed: u64) -> History {
+    fn new(seed: u64, runs: &dyn Fn(Settings, By) -> Runs) -> History {
         let mut rng = Pcg32::seed_from_u64(seed);
         let chance = |rng: &mut Pcg32, most: f64| rng.random_range(0.0..most);
         let adversity = Adversity {
@@ -128,7 +137,7 @@ impl History {
             }
         });
         let (one, other) = Memory::pair(&adversity);
-        let mut both = [Machine::new(kinds[0], one), Machine::new(kinds[1], other)];
+        let mut both = [Machine::new(kinds[0], one, runs), Machine::new(kinds[1], other, runs)];
         let now = start(&mut rng, &kinds);
         both[1].listen(now, PORT, connections.into());
         let most = [4_000, 30_000, 150_000][rng.random_range(0..3)];

@@ -11,11 +11,12 @@ use wave_tcp_planted::control::{Address, Bounds, Output, Secrets, Stack, State};
 use wave_tcp_planted::datapath::{
     Checksum, Datapath, FlowId, Packet, Payload, Ring, Segment, Ticket, Write,
 };
-use wave_tcp_planted::flextoe::{SOURCES, Settings};
+use wave_tcp_planted::executors::{Executor, Inline};
+use wave_tcp_planted::flextoe::{FlexToe, SOURCES, Settings};
 use wave_tcp_planted::packet::{Flags, Parsed, TcpSegment, parse};
+use wave_tcp_planted::stages::recover::{GoBackN, Sack};
 use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
-use super::engine::{By, Engine};
 use super::watch::{Broken, Watch};
 use super::{Counts, Oracle};
 
@@ -24,6 +25,26 @@ const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
 const FRAMES_PER_STEP: usize = 16;
 /// Steps of the data path in one poll: its sources take turns.
 const BUDGET: usize = SOURCES as usize * FRAMES_PER_STEP;
+
+/// What runs a machine's stages.
+pub type Runs = Box<dyn Executor<Frame>>;
+
+/// How a machine recovers from losses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// One interval, and all over again.
+    GoBackN,
+    /// Selective acknowledgements, where the peer has them, too.
+    Sack,
+}
+
+/// All stages on one core.
+pub fn inline(settings: Settings, by: By) -> Runs {
+    match by {
+        By::GoBackN => Box::new(Inline::<_, GoBackN>::new(settings)),
+        By::Sack => Box::new(Inline::<_, Sack>::new(settings)),
+    }
+}
 
 /// A connection: our port, and the peer's.
 pub type Ends = (u16, u16);
@@ -68,7 +89,7 @@ pub struct Kind {
 
 /// A machine.
 pub struct Machine {
-    pub stack: Stack<Frame, Engine>,
+    pub stack: Stack<Frame, FlexToe<Frame, Runs>>,
     pub wire: Memory,
     /// Nothing that is sent arrives.
     pub is_cut: bool,
@@ -86,6 +107,8 @@ pub struct Machine {
     /// A copy or a transmission was completed since the last poll.
     has_completed: bool,
     fast_retransmits: u64,
+    /// What is given to the data path is done when its poll returns.
+    pub is_prompt: bool,
     pub broken: Option<Broken>,
     pub trace: Trace,
     pub counts: Counts,
@@ -120,7 +143,7 @@ fn byte(side: u8, ends: Ends, position: u64) -> u8 {
 }
 
 impl Machine {
-    pub fn new(kind: Kind, wire: Memory) -> Machine {
+    pub fn new(kind: Kind, wire: Memory, runs: &dyn Fn(Settings, By) -> Runs) -> Machine {
         let limits = wire.limits();
         let mac = limits.mac;
         let address = Address {
@@ -133,8 +156,9 @@ impl Machine {
         let bounds = Bounds { flows: 16, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
         let super_bytes = limits.gso_bytes.saturating_sub(60);
         let settings = Settings { mac, super_bytes, flows: bounds.flows, key: kind.secrets.table };
+        let data = FlexToe::over(&settings, runs(settings, kind.by));
         Machine {
-            stack: Stack::new(Engine::new(kind.by, settings), address, bounds, kind.secrets),
+            stack: Stack::new(data, address, bounds, kind.secrets),
             wire,
             is_cut: false,
             kind,
@@ -148,6 +172,7 @@ impl Machine {
             scratch: Vec::new(),
             has_completed: false,
             fast_retransmits: 0,
+            is_prompt: true,
             broken: None,
             trace: Trace(0xcbf2_9ce4_8422_2325),
             counts: Counts::default(),
@@ -295,7 +320,7 @@ impl Machine {
         let new = noticed - self.fast_retransmits;
         self.fast_retransmits = noticed;
         told += self.watches.values().filter(|watch| watch.was_told_of_loss()).count() as u64;
-        if new > told {
+        if new > told && self.is_prompt {
             let what =
                 format!("{new} losses are noticed, and {told} were told of by three duplicates");
             self.breaks(Oracle::FastRetransmit, what);

@@ -114,11 +114,11 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
             let entry = match source {
                 0 => self.copies.pop().map(|(flow, copied)| Entry::Copied(flow, copied)),
                 1 => self.schedule.next_timer(now).map(|flow| {
-                    self.schedule.begin(flow.index);
+                    self.schedule.begin(flow);
                     Entry::Timer(flow)
                 }),
                 2 => self.schedule.next_due().map(|(flow, asked)| {
-                    self.schedule.begin(flow.index);
+                    self.schedule.begin(flow);
                     Entry::Speak(flow, asked)
                 }),
                 3 if self.copies.room() > self.packets_in_flight => {
@@ -126,11 +126,12 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
                     self.packets_in_flight += usize::from(packet.is_some());
                     packet.map(Entry::Packet)
                 }
-                4 => {
-                    self.requests.pop_front().map(|(context, moved)| Entry::Request(context, moved))
-                }
+                4 => self.requests.pop_front().map(|(context, moved)| {
+                    self.schedule.begin(moved.flow);
+                    Entry::Request(context, moved)
+                }),
                 5 => self.schedule.next_ready().map(|flow| {
-                    self.schedule.begin(flow.index);
+                    self.schedule.begin(flow);
                     Entry::Transmit(flow)
                 }),
                 _ => None,
@@ -159,16 +160,16 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
         self.schedule.take(outcome);
         let Some(id) = outcome.flow else { return };
         if outcome.ends_turn {
-            self.schedule.end(id.index);
+            self.schedule.end(id);
         }
         if let Some(copied) = outcome.copying
             && let Some(Effect::Write(write)) = effects.back_mut()
         {
             write.ticket = self.copies.begin(id, copied);
-            self.schedule.begin(id.index);
+            self.schedule.begin(id);
         }
         for _ in 0..outcome.awaited {
-            self.schedule.begin(id.index);
+            self.schedule.begin(id);
         }
     }
 
@@ -229,7 +230,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
 
     fn complete(&mut self, _now: Nanos, ticket: Ticket) {
         if ticket.0 & SEND != 0 {
-            self.schedule.end(ticket.0 as u32);
+            self.schedule.end_transmission(ticket.0 as u32);
         } else {
             self.copies.complete(ticket);
         }
@@ -291,18 +292,20 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
 
     fn freeze(&mut self, id: FlowId) {
         self.command_entry(Entry::Freeze(id));
+        // Packets of the flow that are behind this one do nothing.
+        self.settle();
     }
 
     fn frozen(&self, id: FlowId) -> bool {
-        self.schedule.is_frozen(id)
+        self.held.is_empty() && self.schedule.is_frozen(id)
     }
 
     fn export(&mut self, id: FlowId) -> Option<Established> {
-        self.settle();
-        // What came out may have begun something of the flow.
         if !self.frozen(id) {
             return None;
         }
+        // What is in flight is of other flows, or says nothing.
+        self.settle();
         let Flow { pre, protocol, post } = self.executor.remove(id)?;
         self.schedule.remove(id);
         Some(join(&pre, &protocol, &post))

@@ -12,13 +12,14 @@
 //!
 //! A segment is not a decision that a host may refuse: here the agent is the mechanism. What is a policy is congestion
 //! control. Everything is driven by calls with a time; nothing allocates after start, and every call has a bound.
-//! docs/adr/0055 has the contract between the data path and what is around it.
+//! docs/adr/0055 has the contract between the data path and what is around it, docs/adr/0059 the executors of the stages. The feature
+//! `threads`, on by default, brings the executor with threads and needs std.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(feature = "planted")]
+#[cfg(any(feature = "planted", feature = "threads"))]
 extern crate std;
 
 pub mod carousel;

@@ -70,6 +70,29 @@ pub enum Entry<F> {
     Freeze(FlowId),
 }
 
+impl<F> Entry<F> {
+    /// A copy of it, with a copy of the frame if there is one.
+    pub fn copy_with<G>(&self, copy: impl FnOnce(&F) -> G) -> Entry<G> {
+        match self {
+            Entry::Packet(Packet { frame, checksum, segment_bytes }) => Entry::Packet(Packet {
+                frame: copy(frame),
+                checksum: *checksum,
+                segment_bytes: *segment_bytes,
+            }),
+            Entry::Request(context, moved) => Entry::Request(*context, *moved),
+            Entry::Copied(flow, copied) => Entry::Copied(*flow, *copied),
+            Entry::Transmit(flow) => Entry::Transmit(*flow),
+            Entry::Speak(flow, asked) => Entry::Speak(*flow, *asked),
+            Entry::Timer(flow) => Entry::Timer(*flow),
+            Entry::Retransmit(flow) => Entry::Retransmit(*flow),
+            Entry::LookForLoss(flow) => Entry::LookForLoss(*flow),
+            Entry::Heard(flow) => Entry::Heard(*flow),
+            Entry::Pace(flow, limits) => Entry::Pace(*flow, *limits),
+            Entry::Freeze(flow) => Entry::Freeze(*flow),
+        }
+    }
+}
+
 /// An entry as the sequencer has let it in.
 #[derive(Clone, Debug)]
 pub struct Stamped<F> {
@@ -107,7 +130,7 @@ pub struct Outcome {
     pub has_changed: bool,
     /// It begins nothing more.
     pub is_frozen: bool,
-    /// A turn or a copy of the flow, which was under way, is over.
+    /// A turn, a request or a copy of the flow, which was under way, is over.
     pub ends_turn: bool,
     /// Transmissions begun whose tickets are to be completed.
     pub awaited: u8,
@@ -241,8 +264,10 @@ pub fn protocol<F, R: Recovery>(
     };
     let outcome = &mut decided.outcome;
     outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
-    outcome.ends_turn =
-        matches!(work, Work::Copied(_) | Work::Transmit | Work::Speak(_) | Work::Timer);
+    outcome.ends_turn = matches!(
+        work,
+        Work::Request(..) | Work::Copied(_) | Work::Transmit | Work::Speak(_) | Work::Timer
+    );
     let Some(flow) = flow else {
         outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
         return decided;

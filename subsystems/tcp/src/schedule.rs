@@ -16,7 +16,7 @@ struct Known {
     is_here: bool,
     /// What only the control plane asks for: bits of [`asked`].
     asked: u8,
-    /// Copies and transmissions under way, and turns that the stages have not ended.
+    /// Copies and transmissions under way, and turns and requests that the stages have not ended.
     under_way: u32,
     is_frozen: bool,
     /// It is in `later`.
@@ -143,13 +143,22 @@ impl Schedule {
         !(self.due.is_empty() && self.ready.is_empty())
     }
 
-    /// Something of a flow is under way.
-    pub fn begin(&mut self, flow: u32) {
-        self.known[flow as usize].under_way += 1;
+    /// Something of a flow is under way: a turn, a request, a copy, a transmission.
+    pub fn begin(&mut self, id: FlowId) {
+        if let Some(known) = self.known_mut(id) {
+            known.under_way += 1;
+        }
     }
 
-    /// It is over. An index beyond the table's is ignored.
-    pub fn end(&mut self, flow: u32) {
+    /// It is over.
+    pub fn end(&mut self, id: FlowId) {
+        if let Some(known) = self.known_mut(id) {
+            known.under_way = known.under_way.saturating_sub(1);
+        }
+    }
+
+    /// A transmission of the flow with this index is over; it cannot have left before. An index beyond the table's is ignored.
+    pub fn end_transmission(&mut self, flow: u32) {
         if let Some(known) = self.known.get_mut(flow as usize) {
             known.under_way = known.under_way.saturating_sub(1);
         }

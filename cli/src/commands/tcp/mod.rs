@@ -1,6 +1,7 @@
 //! `wave tcp`: TCP by an agent, for Linux's programs on the one side and for ours on the other.
 
 mod capture;
+mod executors;
 mod network;
 mod ss;
 mod up;
@@ -26,6 +27,8 @@ enum What {
     Capture(capture::CaptureArgs),
     /// Show the connections and counters of an agent that is up.
     Ss(ss::SsArgs),
+    /// Compare the executors of the data path: one core, threads, virtual time.
+    Executors(executors::ExecutorsArgs),
 }
 
 /// Does it.
@@ -34,6 +37,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
         What::Up(args) => up::up(args),
         What::Capture(args) => capture::capture(args),
         What::Ss(args) => ss::ss(args),
+        What::Executors(args) => executors::executors(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

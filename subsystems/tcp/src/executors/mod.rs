@@ -3,14 +3,23 @@
 //! | executor | stages run |
 //! | --- | --- |
 //! | [`Inline`] | one after the other, on one entry at a time |
+//! | [`VirtualTime`] | as replicas of a model that take time drawn from a seed |
+//! | `Threads` (feature `threads`) | in threads of their own, bounded queues between them |
 
 mod inline;
+#[cfg(feature = "threads")]
+mod threads;
+mod virtual_time;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 pub use inline::Inline;
+#[cfg(feature = "threads")]
+pub use threads::Threads;
+pub use virtual_time::{Shape, VirtualTime};
 
-use crate::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
+use crate::datapath::{EFFECTS_PER_STEP, Effect, FlowId, NoRoom, Statistics, Tuple};
 use crate::flow::table::Flow;
 use crate::pipeline::{Outcome, Stamped};
 
@@ -49,4 +58,77 @@ pub trait Executor<F> {
 
     /// Reads what was counted of a flow, and clears it.
     fn statistics(&mut self, id: FlowId) -> Option<Statistics>;
+}
+
+impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
+    fn room(&self) -> usize {
+        (**self).room()
+    }
+
+    fn in_flight(&self) -> usize {
+        (**self).in_flight()
+    }
+
+    fn push(&mut self, entry: Stamped<F>) {
+        (**self).push(entry);
+    }
+
+    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome> {
+        (**self).pop(waits, effects)
+    }
+
+    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
+        (**self).install(flow)
+    }
+
+    fn remove(&mut self, id: FlowId) -> Option<Flow> {
+        (**self).remove(id)
+    }
+
+    fn get(&self, id: FlowId) -> Option<Flow> {
+        (**self).get(id)
+    }
+
+    fn find(&self, tuple: &Tuple) -> Option<FlowId> {
+        (**self).find(tuple)
+    }
+
+    fn is_selective(&self) -> bool {
+        (**self).is_selective()
+    }
+
+    fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
+        (**self).statistics(id)
+    }
+}
+
+/// An entry behind the stages, that waits for those before it.
+#[derive(Debug)]
+struct Built<F> {
+    outcome: Outcome,
+    effects: Effects<F>,
+}
+
+#[derive(Debug)]
+struct Effects<F>([Option<Effect<F>>; EFFECTS_PER_STEP]);
+
+impl<F> Default for Built<F> {
+    fn default() -> Built<F> {
+        let effects = Effects([const { None }; EFFECTS_PER_STEP]);
+        Built { outcome: Outcome::default(), effects }
+    }
+}
+
+impl<F> Effects<F> {
+    fn push(&mut self, effect: Effect<F>) {
+        let place = self.0.iter_mut().find(|place| place.is_none());
+        *place.expect("an entry has no more effects") = Some(effect);
+    }
+}
+
+impl<F> Built<F> {
+    fn leave(self, effects: &mut VecDeque<Effect<F>>) -> Outcome {
+        effects.extend(self.effects.0.into_iter().flatten());
+        self.outcome
+    }
 }

@@ -3,16 +3,17 @@
 mod side;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use side::{CONTEXT, Engine, Frame, Side};
 use wave_core::clock::Nanos;
 use wave_tcp::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
-use wave_tcp::executors::Inline;
+use wave_tcp::executors::{Executor, Inline, Shape, Threads, VirtualTime};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::seq::Seq;
-use wave_tcp::stages::recover::{GoBackN, Sack};
+use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 
 const BASES: [Seq; 2] = [Seq(u32::MAX - 5_000), Seq(77)];
 const MSS: u16 = 536;
@@ -24,12 +25,29 @@ enum By {
     Sack,
 }
 
-fn engine(super_bytes: u32, by: By) -> Engine {
-    let settings = Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) };
+/// What runs the stages of a side.
+#[derive(Clone, Copy)]
+enum Runs {
+    Inline,
+    Threads,
+    VirtualTime,
+}
+
+fn engine(runs: Runs, super_bytes: u32, by: By) -> Engine {
     match by {
-        By::GoBackN => Box::new(FlexToe::<_, Inline<_, GoBackN>>::new(settings)),
-        By::Sack => Box::new(FlexToe::<_, Inline<_, Sack>>::new(settings)),
+        By::GoBackN => engine_of::<GoBackN>(runs, super_bytes),
+        By::Sack => engine_of::<Sack>(runs, super_bytes),
     }
+}
+
+fn engine_of<R: Recovery>(runs: Runs, super_bytes: u32) -> Engine {
+    let settings = Settings { mac: [2; 6], super_bytes, flows: 4, key: (1, 2) };
+    let executor: Box<dyn Executor<Vec<u8>>> = match runs {
+        Runs::Inline => Box::new(Inline::<_, R>::new(settings)),
+        Runs::Threads => Box::new(Threads::<_, R>::start(settings, NonZeroUsize::new(2).unwrap())),
+        Runs::VirtualTime => Box::new(VirtualTime::<_, R>::new(settings, Shape::default(), 3)),
+    };
+    Box::new(FlexToe::over(&settings, executor))
 }
 
 fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> Established {
@@ -105,7 +123,9 @@ struct Course {
 }
 
 /// Both sides send so many bytes, read at random, close, and everything must arrive.
+#[expect(clippy::too_many_arguments, reason = "each test has its own of all of them")]
 fn exchange(
+    runs: Runs,
     seed: u64,
     ring_bytes: u32,
     scale: u8,
@@ -119,7 +139,7 @@ fn exchange(
     let mut sides = [0, 1].map(|side| {
         let is_selective = by == [By::Sack; 2] || moves > 0.0;
         let established = established(side, ring_bytes, scale, is_selective);
-        Side::new(engine(super_bytes, by[side]), &established, 2 * ring_bytes as usize)
+        Side::new(engine(runs, super_bytes, by[side]), &established, 2 * ring_bytes as usize)
     });
     let streams: [Vec<u8>; 2] = [0, 1].map(|_| (0..total).map(|_| rng.random()).collect());
     let mut wires = [Wire::default(), Wire::default()];
@@ -166,7 +186,7 @@ fn exchange(
                 let state = side.engine.export(side.flow).unwrap();
                 assert_eq!(side.engine.find(&state.tuple), None);
                 let next = if rng.random_bool(0.5) { by[at] } else { by[1 - at] };
-                side.engine = engine(super_bytes, next);
+                side.engine = engine(runs, super_bytes, next);
                 side.flow = side.engine.install(now, &state).unwrap();
                 assert_eq!(side.engine.inspect(side.flow), Some(state));
                 moved += 1;
@@ -186,10 +206,9 @@ fn exchange(
 
 const BOTH: [[By; 2]; 3] = [[By::GoBackN; 2], [By::Sack; 2], [By::Sack, By::GoBackN]];
 
-#[test]
-fn every_byte_arrives_over_a_wire_that_loses_nothing() {
+fn a_wire_that_loses_nothing(runs: Runs) {
     for by in BOTH {
-        let course = exchange(1, 1 << 16, 0, 0, 200_000, false, 0.0, by);
+        let course = exchange(runs, 1, 1 << 16, 0, 0, 200_000, false, 0.0, by);
         assert_eq!((course.timeouts, course.fast_retransmits), (0, 0));
         // Both ways at once, so that most acknowledgements go with data.
         assert!(course.packets < 3 * (2 * 200_000 / u64::from(MSS)), "{} packets", course.packets);
@@ -197,13 +216,14 @@ fn every_byte_arrives_over_a_wire_that_loses_nothing() {
 }
 
 /// TAS and FlexTOE keep one interval and go back to the first byte that is lost.
-#[test]
-fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
+fn a_wire_that_loses_and_repeats(runs: Runs) {
     let mut timeouts = [0; 3];
+    // Threads take a while on few cores.
+    let seeds = if matches!(runs, Runs::Threads) { 4 } else { 30 };
     for (at, by) in BOTH.into_iter().enumerate() {
         let mut fast = 0;
-        for seed in 0..30 {
-            let course = exchange(seed, 1 << 13, (seed % 4) as u8, 0, 60_000, true, 0.0, by);
+        for seed in 0..seeds {
+            let course = exchange(runs, seed, 1 << 13, (seed % 4) as u8, 0, 60_000, true, 0.0, by);
             timeouts[at] += course.timeouts;
             fast += course.fast_retransmits;
         }
@@ -212,22 +232,56 @@ fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
     assert!(timeouts[1] < timeouts[0], "{timeouts:?}");
 }
 
-#[test]
-fn super_packets_carry_the_same_bytes() {
+fn super_packets(runs: Runs) {
+    let seeds = if matches!(runs, Runs::Threads) { 2 } else { 10 };
     for by in BOTH {
-        for seed in 0..10 {
-            exchange(seed, 1 << 15, 2, 20_000, 300_000, true, 0.0, by);
+        for seed in 0..seeds {
+            exchange(runs, seed, 1 << 15, 2, 20_000, 300_000, true, 0.0, by);
         }
     }
 }
 
-#[test]
-fn a_connection_in_mid_transfer_moves_to_another_engine() {
+fn moves_to_another_engine(runs: Runs) {
+    let (seeds, least) = if matches!(runs, Runs::Threads) { (4, 3) } else { (10, 10) };
     for by in BOTH {
         let mut moved = 0;
-        for seed in 0..10 {
-            moved += exchange(seed, 1 << 13, 2, 0, 60_000, true, 0.002, by).moved;
+        for seed in 0..seeds {
+            moved += exchange(runs, seed, 1 << 13, 2, 0, 60_000, true, 0.002, by).moved;
         }
-        assert!(moved > 10, "{by:?}: {moved}");
+        assert!(moved > least, "{by:?}: {moved}");
     }
+}
+
+macro_rules! over_each_executor {
+    ($($name:ident: $runs:expr,)*) => { $(
+        mod $name {
+            use super::Runs;
+
+            #[test]
+            fn every_byte_arrives_over_a_wire_that_loses_nothing() {
+                super::a_wire_that_loses_nothing($runs);
+            }
+
+            #[test]
+            fn every_byte_arrives_whatever_is_lost_duplicated_or_late() {
+                super::a_wire_that_loses_and_repeats($runs);
+            }
+
+            #[test]
+            fn super_packets_carry_the_same_bytes() {
+                super::super_packets($runs);
+            }
+
+            #[test]
+            fn a_connection_in_mid_transfer_moves_to_another_engine() {
+                super::moves_to_another_engine($runs);
+            }
+        }
+    )* };
+}
+
+over_each_executor! {
+    inline: Runs::Inline,
+    threads: Runs::Threads,
+    virtual_time: Runs::VirtualTime,
 }

@@ -1,0 +1,110 @@
+//! `wave tcp executors`.
+
+use clap::Args;
+use serde_json::json;
+use wave_experiments::run::{Failure, machine};
+use wave_experiments::tcp_executors::{self, Found};
+use wave_lab::table;
+use wave_lab::terminal::out;
+
+/// Which seeds.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Each seed is a history of two TCP stacks over an adversarial wire (as in wave fuzz tcp). Whatever enters a data path there, in
+the order in which its sequencer numbers it, is a log: packets, requests, the scheduler's grants, copies done, timers, commands.
+Each log is replayed through three executors of the same stages:
+
+  inline        all stages on one core, one entry at a time
+  threads       a thread for each stage, pre and post twice, bounded queues between them
+  virtual time  four replicas of each stage, which take times drawn from the seed
+
+  flows_equal                every flow has the same segments, copies, notices and final state from all three, byte by byte
+  planted_differs            not so in virtual time without sequencing, in planted_seeds_that_differ seeds
+  streams_agree              histories in which threads, or virtual time, run both ends freely keep the rules of wave fuzz tcp: what is
+                             read is what was written, and connections end
+  virtual_time_overtaken     entries that left the pre stage after a later one
+
+Examples:
+  wave tcp executors
+  wave tcp executors --seeds 1000 --json
+  wave tcp executors --seed 83 --seeds 1
+
+Exit codes: 0 flows are equal, planted ones differ, and streams agree; 1 otherwise; 2 bad arguments."
+)]
+pub struct ExecutorsArgs {
+    /// Number of seeds.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    seed: u64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Show no progress.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Compares.
+pub fn executors(args: &ExecutorsArgs) -> Result<(), Failure> {
+    let found = tcp_executors::run(args.seed, args.seeds, args.quiet || args.json);
+    if args.json {
+        let mut value = json!(found);
+        value["version"] = machine::version().into();
+        value["seed"] = args.seed.into();
+        out!("{value}");
+    } else {
+        out!("{}", text(&found));
+    }
+    let mut failed = Vec::new();
+    for difference in &found.failures {
+        let tcp_executors::Failed { seed, executor, what } = difference;
+        failed.push(format!(
+            "seed {seed}, {executor}: {what}\n  again: wave tcp executors --seed {seed} --seeds 1"
+        ));
+    }
+    if !found.planted_differs {
+        failed.push("without a sequencer, every flow puts out the same: use more seeds".to_owned());
+    }
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Check(failed.join("\n"))),
+    }
+}
+
+fn text(found: &Found) -> String {
+    let mut executors =
+        table(&["executor", "entries", "segments", "copies", "notices", "most in flight"]);
+    for (name, counts) in
+        [("inline", found.inline), ("threads", found.threads), ("virtual time", found.virtual_time)]
+    {
+        let counts =
+            [counts.entries, counts.segments, counts.writes, counts.notices, counts.in_flight_max];
+        executors
+            .add_row([name.to_owned()].into_iter().chain(counts.map(|count| count.to_string())));
+    }
+    let kinds = found.entries_by_kind;
+    let verdict = |is_so| if is_so { "yes" } else { "no" };
+    format!(
+        "{executors}
+{} flows of {} seeds; {} packets, {} requests, {} grants, {} copies done, {} timers, {} commands
+Every flow puts out the same bytes: {}
+Without a sequencer it does not: {} ({} of {} seeds)
+Streams agree where executors run freely: {} ({} histories)",
+        found.flows,
+        found.seeds,
+        kinds.packets,
+        kinds.requests,
+        kinds.grants,
+        kinds.completions,
+        kinds.timers,
+        kinds.commands,
+        verdict(found.flows_equal),
+        verdict(found.planted_differs),
+        found.planted_seeds_that_differ,
+        found.seeds,
+        verdict(found.streams_agree),
+        found.free_runs,
+    )
+}

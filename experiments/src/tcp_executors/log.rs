@@ -1,0 +1,105 @@
+//! What enters a data path's executor, written down.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use wave_tcp_planted::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
+use wave_tcp_planted::executors::Executor;
+use wave_tcp_planted::flextoe::Settings;
+use wave_tcp_planted::flow::table::Flow;
+use wave_tcp_planted::pipeline::{Outcome, Stamped};
+use wave_wires::Frame;
+
+use crate::fuzz_tcp::machine::{By, Runs, inline};
+
+/// A frame of a log.
+pub type Bytes = Arc<[u8]>;
+
+/// What a data path does with its executor.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A flow comes.
+    Install(Flow),
+    /// It leaves.
+    Remove(FlowId),
+    /// An entry that the sequencer has stamped.
+    Entry(Stamped<Bytes>),
+}
+
+/// What one data path did, from its start.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// The data path's.
+    pub settings: Settings,
+    /// How it recovers from losses.
+    pub by: By,
+    /// In the order in which it came.
+    pub events: Vec<Event>,
+}
+
+/// The executor on one core, that writes a log.
+pub struct Recorder {
+    inner: Runs,
+    log: Rc<RefCell<Log>>,
+}
+
+impl Recorder {
+    /// Without flows, and its log.
+    pub fn new(settings: Settings, by: By) -> (Recorder, Rc<RefCell<Log>>) {
+        let log = Rc::new(RefCell::new(Log { settings, by, events: Vec::new() }));
+        (Recorder { inner: inline(settings, by), log: Rc::clone(&log) }, log)
+    }
+}
+
+impl Executor<Frame> for Recorder {
+    fn room(&self) -> usize {
+        self.inner.room()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+
+    fn push(&mut self, entry: Stamped<Frame>) {
+        let Stamped { number, now, .. } = entry;
+        let copy = entry.entry.copy_with(|frame| Arc::from(&frame[..]));
+        let stamped = Stamped { number, now, entry: copy };
+        self.log.borrow_mut().events.push(Event::Entry(stamped));
+        self.inner.push(entry);
+    }
+
+    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<Frame>>) -> Option<Outcome> {
+        self.inner.pop(waits, effects)
+    }
+
+    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
+        let installed = self.inner.install(flow);
+        if installed.is_ok() {
+            self.log.borrow_mut().events.push(Event::Install(flow));
+        }
+        installed
+    }
+
+    fn remove(&mut self, id: FlowId) -> Option<Flow> {
+        self.log.borrow_mut().events.push(Event::Remove(id));
+        self.inner.remove(id)
+    }
+
+    fn get(&self, id: FlowId) -> Option<Flow> {
+        self.inner.get(id)
+    }
+
+    fn find(&self, tuple: &Tuple) -> Option<FlowId> {
+        self.inner.find(tuple)
+    }
+
+    fn is_selective(&self) -> bool {
+        self.inner.is_selective()
+    }
+
+    fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
+        self.inner.statistics(id)
+    }
+}

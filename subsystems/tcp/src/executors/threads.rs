@@ -1,0 +1,272 @@
+//! The stages in threads of their own: replicas of pre, one protocol stage, replicas of post, and bounded queues between them.
+//!
+//! ```text
+//!            ┌─> pre 0 ─┐                          ┌─> post 0 ─┐
+//!  caller ───┼─> pre 1 ─┼─> reorder, protocol ─────┼─> post 1 ─┼──> reorder, caller
+//!            └─> ...   ─┘    one thread            └─> ...    ─┘
+//! ```
+//!
+//! The caller has the sequencer and the scheduler. No more entries are in flight than each queue has room for, so that no stage ever
+//! waits for the one behind it. A stage reads and writes its own partition of a flow; the locks are for the caller, who installs,
+//! removes and inspects flows, and for replicas of post, whose counts commute.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::num::NonZeroUsize;
+use core::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, RwLock};
+use std::thread::{self, JoinHandle};
+
+use super::{Built, Executor};
+use crate::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
+use crate::flextoe::Settings;
+use crate::flow::state::{Post, Pre, Protocol};
+use crate::flow::table::{Flow, Partition};
+use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
+use crate::reorder::Reorder;
+use crate::stages::post::statistics;
+use crate::stages::recover::{Recovery, Sack};
+use crate::tuples::Tuples;
+
+/// Entries in flight.
+const POOL: usize = 64;
+/// Time between two looks whether a stage has panicked, while the caller waits for an entry.
+const WATCH_EVERY: Duration = Duration::from_millis(100);
+const PANICKED: &str = "no stage panics";
+
+/// An entry that a pre replica has looked at; `None` if it ended there.
+type Arrived<F> = (u64, Option<Routed<F>>);
+
+/// The partitions of all flows.
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    pre: RwLock<Tuples<Pre>>,
+    protocol: Mutex<Partition<Protocol>>,
+    post: Mutex<Partition<Post>>,
+}
+
+/// The executor. Dropping it ends its threads.
+#[derive(Debug)]
+pub struct Threads<F, R = Sack> {
+    recovery: PhantomData<R>,
+    shared: Arc<Shared>,
+    to_pre: Vec<SyncSender<Stamped<F>>>,
+    built: Receiver<(u64, Built<F>)>,
+    reorder: Reorder<Built<F>>,
+    in_flight: usize,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<F: AsRef<[u8]> + Send + 'static, R: Recovery> Threads<F, R> {
+    /// Starts so many replicas of the pre and of the post stage, and one protocol stage. Without flows.
+    pub fn start(settings: Settings, replicas: NonZeroUsize) -> Threads<F, R> {
+        let flows = settings.flows;
+        let shared = Arc::new(Shared {
+            settings,
+            pre: RwLock::new(Tuples::new(flows, settings.key)),
+            protocol: Mutex::new(Partition::new(flows)),
+            post: Mutex::new(Partition::new(flows)),
+        });
+        let (to_caller, built) = sync_channel(POOL);
+        let (to_protocol, arrived) = sync_channel(POOL);
+        let (mut to_pre, mut to_post, mut threads) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..replicas.get() {
+            let (sender, stamped) = sync_channel(POOL);
+            to_pre.push(sender);
+            let (at, protocol, caller) =
+                (Arc::clone(&shared), to_protocol.clone(), to_caller.clone());
+            threads.push(spawn("tcp-pre", move || at.run_pre(&stamped, &protocol, &caller)));
+            let (sender, decided) = sync_channel(POOL);
+            to_post.push(sender);
+            let (at, caller) = (Arc::clone(&shared), to_caller.clone());
+            threads.push(spawn("tcp-post", move || at.run_post(&decided, &caller)));
+        }
+        let at = Arc::clone(&shared);
+        threads.push(spawn("tcp-protocol", move || at.run_protocol::<F, R>(&arrived, &to_post)));
+        let reorder = Reorder::new(POOL);
+        Threads { recovery: PhantomData, shared, to_pre, built, reorder, in_flight: 0, threads }
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let thread = thread::Builder::new().name(name.into()).spawn(run);
+    thread.expect("the machine starts a thread")
+}
+
+/// What the threads run. Each ends when the stage before it, or the one behind it, has ended.
+impl Shared {
+    fn run_pre<F: AsRef<[u8]>>(
+        &self,
+        stamped: &Receiver<Stamped<F>>,
+        protocol: &SyncSender<Arrived<F>>,
+        caller: &SyncSender<(u64, Built<F>)>,
+    ) {
+        for stamped in stamped {
+            let number = stamped.number;
+            let mut built = Built::default();
+            let table = self.pre.read().expect(PANICKED);
+            let done = pipeline::pre(&table, stamped, |effect| built.effects.push(effect));
+            drop(table);
+            let is_sent = match done {
+                Ok(routed) => protocol.send((number, Some(routed))).is_ok(),
+                Err(outcome) => {
+                    built.outcome = outcome;
+                    protocol.send((number, None)).is_ok() && caller.send((number, built)).is_ok()
+                }
+            };
+            if !is_sent {
+                return;
+            }
+        }
+    }
+
+    fn run_protocol<F, R: Recovery>(
+        &self,
+        arrived: &Receiver<Arrived<F>>,
+        post: &[SyncSender<(u64, Decided<F>)>],
+    ) {
+        let mut reorder = Reorder::new(POOL);
+        for (number, routed) in arrived {
+            match routed {
+                Some(routed) => reorder.insert(number, (number, routed)),
+                None => reorder.skip(number),
+            }
+            .expect("numbers are of the pool, and come once");
+            while let Some((number, routed)) = reorder.pop() {
+                let mut flows = self.protocol.lock().expect(PANICKED);
+                let flow = flows.get_mut(routed.flow);
+                let decided = pipeline::protocol::<F, R>(self.settings.super_bytes, flow, routed);
+                drop(flows);
+                let replica = (number % post.len() as u64) as usize;
+                if post[replica].send((number, decided)).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn run_post<F>(
+        &self,
+        decided: &Receiver<(u64, Decided<F>)>,
+        caller: &SyncSender<(u64, Built<F>)>,
+    ) {
+        for (number, decided) in decided {
+            let id = decided.flow;
+            let pre = self.pre.read().expect(PANICKED).get(id).copied();
+            let post = self.post.lock().expect(PANICKED).get_mut(id).map(|post| {
+                pipeline::count(post, &decided);
+                *post
+            });
+            let flow = pre.as_ref().zip(post.as_ref());
+            let mut built = Built::default();
+            let mac = self.settings.mac;
+            let effects = &mut built.effects;
+            built.outcome = pipeline::post(mac, flow, decided, |effect| effects.push(effect));
+            if caller.send((number, built)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl<F, R: Recovery> Threads<F, R> {
+    /// What comes next from the stages.
+    fn receive(&self, waits: bool) -> Option<(u64, Built<F>)> {
+        let ended = "a stage's thread has panicked";
+        if !waits {
+            return match self.built.try_recv() {
+                Ok(built) => Some(built),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => panic!("{ended}"),
+            };
+        }
+        loop {
+            match self.built.recv_timeout(WATCH_EVERY) {
+                Ok(built) => return Some(built),
+                Err(RecvTimeoutError::Timeout) => {
+                    assert!(!self.threads.iter().any(JoinHandle::is_finished), "{ended}");
+                }
+                Err(RecvTimeoutError::Disconnected) => panic!("{ended}"),
+            }
+        }
+    }
+}
+
+impl<F, R: Recovery> Executor<F> for Threads<F, R> {
+    fn room(&self) -> usize {
+        POOL - self.in_flight
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn push(&mut self, entry: Stamped<F>) {
+        assert!(self.in_flight < POOL, "there is room");
+        self.in_flight += 1;
+        let replica = (entry.number % self.to_pre.len() as u64) as usize;
+        assert!(self.to_pre[replica].send(entry).is_ok(), "a stage's thread has panicked");
+    }
+
+    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome> {
+        loop {
+            if let Some(built) = self.reorder.pop() {
+                self.in_flight -= 1;
+                return Some(built.leave(effects));
+            }
+            if self.in_flight == 0 {
+                return None;
+            }
+            let (number, built) = self.receive(waits)?;
+            self.reorder.insert(number, built).expect("numbers are of the pool, and come once");
+        }
+    }
+
+    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
+        let id = self.shared.pre.write().expect(PANICKED).insert(flow.pre.tuple, flow.pre)?;
+        self.shared.protocol.lock().expect(PANICKED).insert(id, flow.protocol);
+        self.shared.post.lock().expect(PANICKED).insert(id, flow.post);
+        Ok(id)
+    }
+
+    fn remove(&mut self, id: FlowId) -> Option<Flow> {
+        let pre = self.shared.pre.write().expect(PANICKED).remove(id)?;
+        let protocol = self.shared.protocol.lock().expect(PANICKED).remove(id)?;
+        let post = self.shared.post.lock().expect(PANICKED).remove(id)?;
+        Some(Flow { pre, protocol, post })
+    }
+
+    fn get(&self, id: FlowId) -> Option<Flow> {
+        let pre = *self.shared.pre.read().expect(PANICKED).get(id)?;
+        let protocol = *self.shared.protocol.lock().expect(PANICKED).get(id)?;
+        let post = *self.shared.post.lock().expect(PANICKED).get(id)?;
+        Some(Flow { pre, protocol, post })
+    }
+
+    fn find(&self, tuple: &Tuple) -> Option<FlowId> {
+        self.shared.pre.read().expect(PANICKED).find(tuple)
+    }
+
+    fn is_selective(&self) -> bool {
+        R::IS_SELECTIVE
+    }
+
+    fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
+        let protocol = *self.shared.protocol.lock().expect(PANICKED).get(id)?;
+        Some(statistics::<R>(id, &protocol, self.shared.post.lock().expect(PANICKED).get_mut(id)?))
+    }
+}
+
+impl<F, R> Drop for Threads<F, R> {
+    fn drop(&mut self) {
+        // The pre replicas end, then what is behind them.
+        self.to_pre.clear();
+        for thread in self.threads.drain(..) {
+            // A panic has been told of by then.
+            let _ = thread.join();
+        }
+    }
+}

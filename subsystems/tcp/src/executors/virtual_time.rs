@@ -1,0 +1,262 @@
+//! The stages as replicas of a model in virtual time. Each takes a time drawn from a seed, so that entries overtake each other where a
+//! machine would let them; the same seed gives the same course.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use core::marker::PhantomData;
+
+use super::{Built, Executor};
+use crate::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
+use crate::flextoe::Settings;
+use crate::flow::state::Protocol;
+use crate::flow::table::{Flow, Flows};
+use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
+use crate::reorder::Reorder;
+use crate::stages::post::statistics;
+use crate::stages::recover::{Recovery, Sack};
+
+/// Entries in flight.
+const POOL: usize = 64;
+
+/// Replicas of the stages, and the time that they take.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Replicas of the pre stage.
+    pub pre: usize,
+    /// Replicas of the protocol stage. No two of them work on one flow at a time.
+    pub protocol: usize,
+    /// Replicas of the post stage.
+    pub post: usize,
+    /// Longest time that an entry takes in a stage, in ticks of the model.
+    pub ticks_max: u64,
+}
+
+impl Default for Shape {
+    /// As on a protocol island of FlexTOE (thesis Figure 4.8): four replicas of pre and post.
+    fn default() -> Shape {
+        Shape { pre: 4, protocol: 4, post: 4, ticks_max: 100 }
+    }
+}
+
+/// What a replica works on. It is done when its time comes.
+#[derive(Debug)]
+enum Job<F> {
+    Pre(Stamped<F>),
+    /// The replica has loaded the flow's state, and stores it when it is done.
+    Protocol(u64, Decided<F>, Option<Protocol>),
+    Post(u64, Decided<F>),
+}
+
+/// The executor.
+#[derive(Debug)]
+pub struct VirtualTime<F, R = Sack> {
+    recovery: PhantomData<R>,
+    settings: Settings,
+    shape: Shape,
+    flows: Flows,
+    random: u64,
+    ticks: u64,
+    /// Work under way, by the time of its end, and by when it began where that is the same.
+    jobs: BTreeMap<(u64, u64), Job<F>>,
+    begun: u64,
+    /// Replicas that work: of pre, protocol, post.
+    working: [usize; 3],
+    /// Flows that a protocol replica works on.
+    busy: alloc::vec::Vec<FlowId>,
+    entered: VecDeque<Stamped<F>>,
+    before_protocol: Reorder<(u64, Routed<F>)>,
+    admitted: VecDeque<(u64, Routed<F>)>,
+    decided: VecDeque<(u64, Decided<F>)>,
+    before_exit: Reorder<Built<F>>,
+    in_flight: usize,
+    overtaken: u64,
+    latest: u64,
+}
+
+impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
+    /// Without flows.
+    pub fn new(settings: Settings, shape: Shape, seed: u64) -> VirtualTime<F, R> {
+        VirtualTime {
+            recovery: PhantomData,
+            settings,
+            shape,
+            flows: Flows::new(settings.flows, settings.key),
+            random: seed,
+            ticks: 0,
+            jobs: BTreeMap::new(),
+            begun: 0,
+            working: [0; 3],
+            busy: alloc::vec::Vec::new(),
+            entered: VecDeque::new(),
+            before_protocol: Reorder::new(POOL),
+            admitted: VecDeque::new(),
+            decided: VecDeque::new(),
+            before_exit: Reorder::new(POOL),
+            in_flight: 0,
+            overtaken: 0,
+            latest: 0,
+        }
+    }
+
+    /// Entries that left the pre stage after one with a higher number had.
+    pub fn overtaken(&self) -> u64 {
+        self.overtaken
+    }
+
+    /// A time from 0 to the longest one, by SplitMix64.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % (self.shape.ticks_max + 1)
+    }
+
+    fn begin(&mut self, job: Job<F>) {
+        let end = self.ticks + self.draw();
+        self.jobs.insert((end, self.begun), job);
+        self.begun += 1;
+    }
+
+    /// Gives work to replicas that have none.
+    fn begin_all(&mut self) {
+        while self.working[0] < self.shape.pre
+            && let Some(stamped) = self.entered.pop_front()
+        {
+            self.working[0] += 1;
+            self.begin(Job::Pre(stamped));
+        }
+        // The one at the front waits for its flow, and the others behind it.
+        while self.working[1] < self.shape.protocol
+            && self.admitted.front().is_some_and(|(_, routed)| !self.busy.contains(&routed.flow))
+            && let Some((number, routed)) = self.admitted.pop_front()
+        {
+            let id = routed.flow;
+            let mut state = self.flows.protocol.get(id).copied();
+            let super_bytes = self.settings.super_bytes;
+            let decided = pipeline::protocol::<F, R>(super_bytes, state.as_mut(), routed);
+            self.working[1] += 1;
+            self.busy.push(id);
+            self.begin(Job::Protocol(number, decided, state));
+        }
+        while self.working[2] < self.shape.post
+            && let Some((number, decided)) = self.decided.pop_front()
+        {
+            self.working[2] += 1;
+            self.begin(Job::Post(number, decided));
+        }
+    }
+
+    /// Goes on to the next end of some work.
+    fn advance(&mut self) {
+        let ((end, _), job) = self
+            .jobs
+            .pop_first()
+            .expect("an entry in flight is worked on, or waits for one that is");
+        self.ticks = end;
+        match job {
+            Job::Pre(stamped) => self.end_pre(stamped),
+            Job::Protocol(number, decided, state) => {
+                self.working[1] -= 1;
+                let id = decided.flow;
+                self.busy.retain(|busy| *busy != id);
+                if let (Some(flow), Some(state)) = (self.flows.protocol.get_mut(id), state) {
+                    *flow = state;
+                }
+                self.decided.push_back((number, decided));
+            }
+            Job::Post(number, decided) => self.end_post(number, decided),
+        }
+        self.begin_all();
+    }
+
+    fn end_pre(&mut self, stamped: Stamped<F>) {
+        self.working[0] -= 1;
+        let number = stamped.number;
+        self.overtaken += u64::from(number < self.latest);
+        self.latest = self.latest.max(number);
+        let mut built = Built::default();
+        let done = pipeline::pre(&self.flows.pre, stamped, |effect| built.effects.push(effect));
+        match done {
+            Ok(routed) => self.before_protocol.insert(number, (number, routed)),
+            Err(outcome) => {
+                built.outcome = outcome;
+                let placed = self.before_exit.insert(number, built);
+                placed.and_then(|()| self.before_protocol.skip(number))
+            }
+        }
+        .expect("numbers are of the pool, and come once");
+        while let Some(admitted) = self.before_protocol.pop() {
+            self.admitted.push_back(admitted);
+        }
+    }
+
+    fn end_post(&mut self, number: u64, decided: Decided<F>) {
+        self.working[2] -= 1;
+        let id = decided.flow;
+        let post = self.flows.post.get_mut(id).map(|post| {
+            pipeline::count(post, &decided);
+            &*post
+        });
+        let flow = self.flows.pre.get(id).zip(post);
+        let mut built = Built::default();
+        let mac = self.settings.mac;
+        let effects = &mut built.effects;
+        built.outcome = pipeline::post(mac, flow, decided, |effect| effects.push(effect));
+        self.before_exit.insert(number, built).expect("numbers are of the pool, and come once");
+    }
+}
+
+impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
+    fn room(&self) -> usize {
+        POOL - self.in_flight
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn push(&mut self, entry: Stamped<F>) {
+        assert!(self.in_flight < POOL, "there is room");
+        self.in_flight += 1;
+        self.entered.push_back(entry);
+        self.begin_all();
+    }
+
+    fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome> {
+        loop {
+            if let Some(built) = self.before_exit.pop() {
+                self.in_flight -= 1;
+                return Some(built.leave(effects));
+            }
+            if self.in_flight == 0 || !waits {
+                return None;
+            }
+            self.advance();
+        }
+    }
+
+    fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
+        self.flows.install(flow)
+    }
+
+    fn remove(&mut self, id: FlowId) -> Option<Flow> {
+        self.flows.remove(id)
+    }
+
+    fn get(&self, id: FlowId) -> Option<Flow> {
+        self.flows.get(id)
+    }
+
+    fn find(&self, tuple: &Tuple) -> Option<FlowId> {
+        self.flows.find(tuple)
+    }
+
+    fn is_selective(&self) -> bool {
+        R::IS_SELECTIVE
+    }
+
+    fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
+        let Flows { protocol, post, .. } = &mut self.flows;
+        Some(statistics::<R>(id, protocol.get(id)?, post.get_mut(id)?))
+    }
+}
