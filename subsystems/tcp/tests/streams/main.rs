@@ -229,7 +229,8 @@ fn a_wire_that_loses_and_repeats(runs: Runs) {
         }
         assert!(timeouts[at] > 0 && fast > 0, "{by:?}: {timeouts:?} timeouts, {fast} losses");
     }
-    assert!(timeouts[1] < timeouts[0], "{timeouts:?}");
+    // A few seeds tell nothing of that.
+    assert!(seeds < 30 || timeouts[1] < timeouts[0], "{timeouts:?}");
 }
 
 fn super_packets(runs: Runs) {
