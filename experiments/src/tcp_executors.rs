@@ -25,10 +25,12 @@ use crate::fuzz_tcp::history::run_over;
 use crate::fuzz_tcp::machine::{By, Runs};
 use log::{Event, Log, Recorder};
 pub use replay::Counts;
-use replay::{Replayed, replay};
+use replay::{NOBODY, Replayed, replay};
 
 /// Replicas of the pre and of the post stage in the executor with threads.
 const REPLICAS: NonZeroUsize = NonZeroUsize::new(2).expect("two");
+/// Seeds that a worker takes at a time.
+const BATCH: u64 = 10;
 /// Differences that are shown.
 const FAILURES_MAX: usize = 20;
 
@@ -95,18 +97,22 @@ pub struct Failed {
 
 /// Compares the executors by the histories of so many seeds, from the first on.
 pub fn run(first: u64, seeds: u64, quiet: bool) -> Found {
-    let progress = Progress::new(seeds, quiet);
+    let batches = seeds.div_ceil(BATCH);
+    let progress = Progress::new(batches, quiet);
     let (next, sum) = (AtomicU64::new(0), Mutex::new(Found::default()));
     let worker = || {
         loop {
             let step = next.fetch_add(1, Ordering::Relaxed);
-            if step >= seeds {
+            if step >= batches {
                 return;
             }
-            let seed = first + step;
-            progress.begin(&format!("seed {seed}"));
-            let one = compare(seed);
-            sum.lock().expect("nobody panics with it").add(one);
+            let from = first + step * BATCH;
+            let batch = from..(from + BATCH).min(first + seeds);
+            progress.begin(&format!("seeds {} to {}", batch.start, batch.end - 1));
+            for seed in batch {
+                let one = compare(seed);
+                sum.lock().expect("nobody panics with it").add(one);
+            }
             progress.end();
         }
     };
@@ -203,7 +209,7 @@ impl Found {
         found.entries += count(log, &mut found.entries_by_kind);
         let settings = log.settings;
         let inline = replay(log, &mut Inline::<_, R>::new(settings));
-        found.flows += inline.flows.len() as u64;
+        found.flows += inline.flows.keys().filter(|id| **id != NOBODY).count() as u64;
         found.inline.add(&inline.counts);
         let delays = seed * 2 + end;
         let in_virtual_time = || {

@@ -13,7 +13,7 @@ use wave_tcp_planted::pipeline::Outcome;
 use super::log::{Bytes, Event, Log};
 
 /// Where packets go that are of no flow.
-const NOBODY: FlowId = FlowId { index: u32::MAX, generation: 0 };
+pub const NOBODY: FlowId = FlowId { index: u32::MAX, generation: 0 };
 
 /// What an executor put out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -79,24 +79,19 @@ pub struct Counters {
 impl Counters {
     /// Adds what one entry did.
     pub fn add(&mut self, tally: &Tally) {
-        let counts = [
-            (&mut self.in_segments, tally.in_segments),
-            (&mut self.out_segments, tally.out_segments),
-            (&mut self.retransmitted, tally.retransmitted),
-            (&mut self.out_resets, tally.out_resets),
-            (&mut self.timeouts, tally.timeouts),
-            (&mut self.fast_retransmits, tally.fast_retransmits),
-            (&mut self.sack_recoveries, tally.sack_recoveries),
-            (&mut self.probes, tally.probes),
-            (&mut self.delayed_acknowledgements, tally.delayed_acknowledgements),
-            (&mut self.in_frozen, tally.in_frozen),
-            (&mut self.old_requests, tally.old_requests),
-            (&mut self.foreign_requests, tally.foreign_requests),
-            (&mut self.wrong_requests, tally.wrong_requests),
-        ];
-        for (count, more) in counts {
-            *count += u64::from(more);
-        }
+        self.in_segments += u64::from(tally.in_segments);
+        self.out_segments += u64::from(tally.out_segments);
+        self.retransmitted += u64::from(tally.retransmitted);
+        self.out_resets += u64::from(tally.out_resets);
+        self.timeouts += u64::from(tally.timeouts);
+        self.fast_retransmits += u64::from(tally.fast_retransmits);
+        self.sack_recoveries += u64::from(tally.sack_recoveries);
+        self.probes += u64::from(tally.probes);
+        self.delayed_acknowledgements += u64::from(tally.delayed_acknowledgements);
+        self.in_frozen += u64::from(tally.in_frozen);
+        self.old_requests += u64::from(tally.old_requests);
+        self.foreign_requests += u64::from(tally.foreign_requests);
+        self.wrong_requests += u64::from(tally.wrong_requests);
         if let Some(cause) = tally.malformed {
             self.malformed[cause.index()] += 1;
         }

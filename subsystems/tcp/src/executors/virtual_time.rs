@@ -39,6 +39,7 @@ impl Default for Shape {
 
 /// What a replica works on. It is done when its time comes.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are no more of them than replicas")]
 enum Job<F> {
     Pre(Stamped<F>),
     /// The replica has loaded the flow's state, and stores it when it is done.
