@@ -11,7 +11,7 @@ use wave_core::waiting::Queues;
 use crate::context::{ContextId, Moved};
 use crate::counters::Counters;
 use crate::datapath::{
-    Batch, Checksum, Command, Datapath, Effect, Established, FlowId, Limits, NoRoom, Packet,
+    Batch, Checksum, Command, Datapath, Effect, Established, FlowId, Limits, NoRoom, Packet, Path,
     Payload, Segment, Statistics, Ticket, Tuple, Write,
 };
 use crate::flow::state::{Post, Pre, Protocol, join, split};
@@ -500,6 +500,18 @@ impl<F: AsRef<[u8]>> Datapath<F> for FlexToe<F> {
         let grows = limits.window_bytes > flow.protocol.window_bytes;
         flow.protocol.window_bytes = limits.window_bytes;
         if grows && flow.protocol.next < flow.protocol.end() {
+            self.may_send(id.index);
+        }
+    }
+
+    fn set_path(&mut self, id: FlowId, path: Path) {
+        let Some(flow) = self.table.get_mut(id) else { return };
+        let Path { mac, mss, diffserv, hop_limit } = path;
+        flow.pre = Pre { peer_mac: mac, diffserv, hop_limit, ..flow.pre };
+        let is_smaller = mss < flow.protocol.mss;
+        flow.protocol.mss = mss;
+        if is_smaller && flow.protocol.outstanding() > 0 {
+            rewind(&mut flow.protocol);
             self.may_send(id.index);
         }
     }

@@ -6,6 +6,7 @@ use wave_core::clock::Nanos;
 
 use crate::context::ContextId;
 use crate::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
+use crate::packet::TTL_DEFAULT;
 use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
 
@@ -16,6 +17,10 @@ pub struct Pre {
     pub tuple: Tuple,
     /// The next hop.
     pub peer_mac: [u8; 6],
+    /// Differentiated Services of our segments.
+    pub diffserv: u8,
+    /// Their hop limit.
+    pub hop_limit: u8,
 }
 
 /// One interval of a stream; empty if it ends where it begins.
@@ -264,7 +269,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         told: (receiving.received, sending.acknowledged, false),
         is_at_fault: false,
     };
-    (Pre { tuple, peer_mac }, protocol, post)
+    (Pre { tuple, peer_mac, diffserv: 0, hop_limit: TTL_DEFAULT }, protocol, post)
 }
 
 /// To the neutral form.

@@ -12,7 +12,7 @@ use crate::context::Progress;
 use crate::datapath::{FlowId, Head, Statistics};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
-use crate::packet::{Ecn, Flags, MacAddress, Options, TTL_DEFAULT, TcpHeader, build_tcp};
+use crate::packet::{Ecn, Flags, MacAddress, Options, TcpHeader, build_tcp, set_diffserv};
 use crate::seq::Seq;
 use crate::summary::Summary;
 
@@ -55,7 +55,7 @@ pub fn head(
         source: v4(pre.tuple.local),
         destination: v4(pre.tuple.remote),
         ecn: Ecn::default(),
-        ttl: TTL_DEFAULT,
+        ttl: pre.hop_limit,
         seq,
         ack: Some(expected),
         flags,
@@ -65,6 +65,9 @@ pub fn head(
     let mut head = Head::zeroed(HEADERS_BYTES_MAX);
     let len = build_tcp(head.bytes_mut(), &header, bytes);
     head.truncate(len);
+    if pre.diffserv != 0 {
+        set_diffserv(head.bytes_mut(), pre.diffserv);
+    }
     head
 }
 

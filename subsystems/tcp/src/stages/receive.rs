@@ -132,12 +132,12 @@ fn examine(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
             return outcome;
         }
     }
+    flow.heard = now;
     if is_old {
         return outcome;
     }
     // Only of what lies in the window and acknowledges what was sent: a forged value would have the peer's own segments dropped
     // (CVE-2005-0356).
-    flow.heard = now;
     update_timestamp(flow, summary, now);
     if length > 0 {
         place(flow, summary, expected, start, &mut outcome);
