@@ -56,7 +56,7 @@ fn a_host_sets_how_long_its_data_may_stay_unanswered() {
         let from = peer.now;
         while failed(&peer).is_none() {
             peer.after(10);
-            assert!(peer.now.since(from) < HOUR);
+            assert!(peer.now.since(from) < MINUTE);
         }
         let took = peer.now.since(from);
         assert!((seconds(after)..seconds(after + 1)).contains(&took), "{took:?} of {after} s");
@@ -226,13 +226,13 @@ fn a_window_that_was_learnt_is_forgotten_when_nothing_is_sent() {
     for _ in 0..3 {
         peer.write(&[7; 8_000]);
         let mut left = 8_000;
-        while left > 0 {
+        for _ in 0..100 {
             for heard in peer.after(5) {
                 left -= heard.payload().len() as u32;
                 peer.acknowledge(heard.payload().len() as u32);
             }
         }
-        peer.after(5);
+        assert_eq!(left, 0);
     }
     let grown = peer.congestion().0;
     assert!(grown > initial, "{grown}");

@@ -110,7 +110,7 @@ fn segments_that_came_together_are_acknowledged_once_and_behind_all_of_them() {
 fn an_acknowledgement_goes_with_data() {
     let mut peer = Peer::accepted();
     peer.sends(b"request");
-    peer.after(2);
+    assert!(peer.after(2).is_empty(), "it waits for company");
     peer.write(b"reply");
     let heard = peer.after(600);
     let first = &heard[0];
