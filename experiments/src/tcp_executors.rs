@@ -277,6 +277,7 @@ fn count(log: &Log, kinds: &mut Kinds) -> u64 {
             Entry::Retransmit(_)
             | Entry::LookForLoss(_)
             | Entry::Heard(_)
+            | Entry::SetMss(..)
             | Entry::Pace(..)
             | Entry::Freeze(_) => &mut kinds.commands,
         } += 1;

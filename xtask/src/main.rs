@@ -8,6 +8,7 @@
 
 mod bench;
 mod cargo;
+mod conformance;
 mod figures;
 mod test;
 mod vm;
@@ -76,7 +77,10 @@ fn tracked_files() -> Result<Vec<PathBuf>, String> {
 }
 
 fn complaints(path: &Path) -> Vec<String> {
-    std::fs::read_to_string(path).map_or_else(|_| Vec::new(), |text| complaints_about(path, &text))
+    let Ok(text) = std::fs::read_to_string(path) else { return Vec::new() };
+    let mut complaints = complaints_about(path, &text);
+    complaints.extend(conformance::complaints(path, &text));
+    complaints
 }
 
 /// What is wrong with a file of this name and text.

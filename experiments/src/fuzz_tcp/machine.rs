@@ -484,7 +484,9 @@ impl Machine {
                 socket
             }
             Event::Closed { socket } | Event::Unused { socket } => socket,
-            Event::Listening { .. } | Event::NotListening { .. } => return 0,
+            Event::Listening { .. } | Event::NotListening { .. } | Event::Warned { .. } => {
+                return 0;
+            }
         };
         let state = &mut self.sockets[socket as usize];
         state.acts_at = None;

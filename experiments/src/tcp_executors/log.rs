@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use wave_tcp_planted::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
+use wave_tcp_planted::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
 use wave_tcp_planted::executors::Executor;
 use wave_tcp_planted::flextoe::Settings;
 use wave_tcp_planted::flow::table::Flow;
@@ -22,6 +22,8 @@ pub type Bytes = Arc<[u8]>;
 pub enum Event {
     /// A flow comes.
     Install(Flow),
+    /// What its headers say changes.
+    SetPath(FlowId, Path),
     /// It leaves.
     Remove(FlowId),
     /// An entry that the sequencer has stamped.
@@ -85,6 +87,11 @@ impl Executor<Frame> for Recorder {
     fn remove(&mut self, id: FlowId) -> Option<Flow> {
         self.log.borrow_mut().events.push(Event::Remove(id));
         self.inner.remove(id)
+    }
+
+    fn set_path(&mut self, id: FlowId, path: Path) {
+        self.log.borrow_mut().events.push(Event::SetPath(id, path));
+        self.inner.set_path(id, path);
     }
 
     fn get(&self, id: FlowId) -> Option<Flow> {

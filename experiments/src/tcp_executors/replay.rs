@@ -110,6 +110,7 @@ pub fn replay<E: Executor<Bytes>>(log: &Log, executor: &mut E) -> Replayed {
             Event::Install(flow) => {
                 living.push(executor.install(*flow).expect("there was room, and is"));
             }
+            Event::SetPath(id, path) => executor.set_path(*id, *path),
             Event::Remove(id) => {
                 living.retain(|living| living != id);
                 let flow = executor.remove(*id).expect("it was there, and is");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
-use wave_tcp::context::{Event, Reason, Request};
+use wave_tcp::context::{Event, Reason, Request, SocketOptions};
 use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::buddy::Buddy;
@@ -190,6 +190,15 @@ impl Context {
                 } else if socket.sending.is_eager || socket.sending.is_finished {
                     self.mark(name);
                 }
+                if self.socket(name).options != SocketOptions::default() {
+                    self.configure(name);
+                }
+                Ok(())
+            }
+            Event::Warned { socket, reason } => {
+                if let Some(socket) = self.find(socket) {
+                    socket.warning = Some(reason.errno());
+                }
                 Ok(())
             }
             Event::Failed { socket, reason } => self.end(socket, Some(reason)),
@@ -328,6 +337,15 @@ impl Context {
         let socket = self.socket(name);
         socket.local = local.unwrap_or(socket.local);
         Some(name)
+    }
+
+    /// Tells the agent of a socket's options, once the connection is there.
+    pub fn configure(&mut self, name: u32) {
+        let socket = self.socket(name);
+        if let Some(flow) = socket.flow() {
+            let options = socket.options;
+            self.outbox.push_back(Request::Configure { flow, options });
+        }
     }
 
     /// Notes that the agent is to be told of a socket's move.

@@ -37,5 +37,7 @@ pub use line::ToeError;
 pub use listener::Listener;
 pub use stream::{Readiness, Stream};
 pub use toe::{Options, Toe};
+pub use wave_core::clock::Nanos;
 pub use wave_links::payload::Part;
+pub use wave_tcp::context::{KeepAlive, SocketOptions};
 pub use zero_copy::{Readable, Reserved};

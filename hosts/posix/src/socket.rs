@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use wave_tcp::context::{Moved, Progress};
+use wave_tcp::context::{Moved, Progress, SocketOptions};
 use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::line::Fault;
@@ -27,6 +27,10 @@ pub struct Socket {
     pub phase: Phase,
     /// Why it ended, as errno. What came before is still read.
     pub error: Option<i32>,
+    /// What is wrong with it though it goes on, as errno.
+    pub warning: Option<i32>,
+    /// Its options.
+    pub options: SocketOptions,
     /// The program has no handle of it any more.
     pub is_closed: bool,
     /// The agent is still to be told of something.
@@ -82,6 +86,8 @@ impl Socket {
         Socket {
             phase,
             error: None,
+            warning: None,
+            options: SocketOptions::default(),
             is_closed: false,
             is_dirty: false,
             local,

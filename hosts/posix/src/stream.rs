@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use wave_links::payload::Part;
+use wave_tcp::context::SocketOptions;
 use wave_tcp::datapath::Ring;
 
 use crate::context::Context;
@@ -94,6 +95,33 @@ impl Stream {
     /// Whether TCP_NODELAY is set.
     pub fn nodelay(&self) -> bool {
         self.inner().context.borrow_mut().socket(self.name).sending.is_eager
+    }
+
+    /// Options of the connection: keep-alive, user timeout, Differentiated Services, hop limit.
+    pub fn options(&self) -> SocketOptions {
+        self.inner().context.borrow_mut().socket(self.name).options
+    }
+
+    /// Sets them, at once or as soon as the connection is there.
+    ///
+    /// # Errors
+    /// `EINVAL` if they are not valid ([`SocketOptions::are_valid`]).
+    pub fn set_options(&self, options: SocketOptions) -> io::Result<()> {
+        if !options.are_valid() {
+            return Err(Errno::INVAL.into());
+        }
+        let mut context = self.inner().context.borrow_mut();
+        context.socket(self.name).options = options;
+        context.configure(self.name);
+        context.flush();
+        Ok(())
+    }
+
+    /// What is wrong with the connection though it goes on, since the last call: `EHOSTUNREACH` or `ENETUNREACH` where the network
+    /// says that the peer is out of reach, `ETIMEDOUT` where it has stopped to answer.
+    pub fn take_warning(&self) -> Option<io::Error> {
+        let mut context = self.inner().context.borrow_mut();
+        context.socket(self.name).warning.take().map(io::Error::from_raw_os_error)
     }
 
     /// Ends one direction or both. The peer reads what was written, and then the end; our own reads answer 0.

@@ -10,6 +10,7 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use wave_core::clock::Nanos;
 use wave_core::layout::Config;
 use wave_core::queue::{Entry, Tag};
 
@@ -55,6 +56,54 @@ pub struct Moved {
     pub is_finished: bool,
     /// Small segments do not wait for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
+}
+
+/// Options of a connection. Each request names all of them. Times are whole milliseconds on their way through a queue, at most
+/// `u32::MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// SO_KEEPALIVE: asks an idle peer whether it is still there.
+    pub keep_alive: Option<KeepAlive>,
+    /// TCP_USER_TIMEOUT: the time for which data may stay unacknowledged before the connection is given up (RFC 9293, 3.8.3: R2).
+    /// `None` is 15 retransmissions.
+    pub give_up_after: Option<Nanos>,
+    /// The six bits of Differentiated Services in each segment, at most 63.
+    pub diffserv: u8,
+    /// IP_TTL: the hop limit of each segment, at least 1.
+    pub hop_limit: u8,
+}
+
+impl Default for SocketOptions {
+    /// Those of a new connection.
+    fn default() -> SocketOptions {
+        SocketOptions { keep_alive: None, give_up_after: None, diffserv: 0, hop_limit: 64 }
+    }
+}
+
+impl SocketOptions {
+    /// Whether an agent can keep them.
+    pub const fn are_valid(&self) -> bool {
+        self.diffserv < 64 && self.hop_limit > 0
+    }
+}
+
+/// Questions to an idle peer (RFC 9293, 3.8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// TCP_KEEPIDLE: silence before the first question.
+    pub idle: Nanos,
+    /// TCP_KEEPINTVL: time between two questions. Both times are at least a second where the agent keeps them.
+    pub interval: Nanos,
+    /// TCP_KEEPCNT: unanswered questions, at least 2, after which the peer is given up. One loss is no death.
+    pub probes: u8,
+}
+
+impl Default for KeepAlive {
+    /// Linux's: 2 hours, 75 seconds, 9 questions.
+    fn default() -> KeepAlive {
+        let (idle, interval) = (Nanos::from_millis(7_200_000), Nanos::from_millis(75_000));
+        KeepAlive { idle, interval, probes: 9 }
+    }
 }
 
 /// Host to agent.
@@ -115,6 +164,13 @@ pub enum Request {
     Abort {
         /// Which.
         flow: FlowId,
+    },
+    /// Set a connection's options. Those that are not valid change nothing.
+    Configure {
+        /// Which connection.
+        flow: FlowId,
+        /// All of its options.
+        options: SocketOptions,
     },
 }
 
@@ -230,6 +286,14 @@ pub enum Event {
         /// Its name.
         socket: u32,
     },
+    /// Something is wrong with a connection that goes on (RFC 9293, 3.9.1.8): the network says that the peer is out of reach, or
+    /// retransmissions stay unanswered. Events of this kind are lost where many come at once.
+    Warned {
+        /// Its name.
+        socket: u32,
+        /// How the connection would fail if this lasted.
+        reason: Reason,
+    },
 }
 
 /// A request or an event as an entry of a queue.
@@ -251,6 +315,7 @@ const CONNECT: u16 = 5;
 const CANCEL: u16 = 6;
 const CLOSE: u16 = 7;
 const ABORT: u16 = 8;
+const CONFIGURE: u16 = 9;
 
 const PROGRESS: u16 = 1;
 const LISTENING: u16 = 2;
@@ -260,9 +325,12 @@ const CONNECTED: u16 = 5;
 const FAILED: u16 = 6;
 const CLOSED: u16 = 7;
 const UNUSED: u16 = 8;
+const WARNED: u16 = 9;
 
 const FINISHED: u8 = 1;
 const EAGER: u8 = 2;
+const KEEP_ALIVE: u8 = 1;
+const GIVE_UP: u8 = 2;
 
 impl Request {
     /// As an entry.
@@ -292,6 +360,17 @@ impl Request {
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Request::Close { flow } => (tag(CLOSE), [flow.to_word(), 0, 0, 0, 0, 0]),
             Request::Abort { flow } => (tag(ABORT), [flow.to_word(), 0, 0, 0, 0, 0]),
+            Request::Configure { flow, options } => {
+                let SocketOptions { keep_alive, give_up_after, diffserv, hop_limit } = options;
+                let flags = if keep_alive.is_some() { KEEP_ALIVE } else { 0 }
+                    | if give_up_after.is_some() { GIVE_UP } else { 0 };
+                let (times, probes) = keep_alive.map_or((0, 0), |keep| {
+                    (pair(milliseconds(keep.idle), milliseconds(keep.interval)), keep.probes)
+                });
+                let give_up = give_up_after.map_or(0, |after| milliseconds(after).into());
+                let bytes = u64::from_le_bytes([probes, diffserv, hop_limit, 0, 0, 0, 0, 0]);
+                (Tag { kind: CONFIGURE, flags }, [flow.to_word(), times, bytes, give_up, 0, 0])
+            }
         }
     }
 
@@ -333,6 +412,18 @@ impl Request {
             CANCEL => Request::Cancel { socket: left },
             CLOSE => Request::Close { flow },
             ABORT => Request::Abort { flow },
+            CONFIGURE => {
+                let [probes, diffserv, hop_limit, ..] = b.to_le_bytes();
+                let time = |milliseconds: u64| Nanos::from_millis(milliseconds & 0xffff_ffff);
+                let keep = KeepAlive { idle: time(a), interval: time(a >> 32), probes };
+                let options = SocketOptions {
+                    keep_alive: (flags & KEEP_ALIVE != 0).then_some(keep),
+                    give_up_after: (flags & GIVE_UP != 0).then_some(time(c)),
+                    diffserv,
+                    hop_limit,
+                };
+                Request::Configure { flow, options }
+            }
             _ => return Err(malformed),
         })
     }
@@ -368,6 +459,9 @@ impl Event {
             }
             Event::Closed { socket } => (tag(CLOSED), [pair(socket, 0), 0, 0, 0, 0, 0]),
             Event::Unused { socket } => (tag(UNUSED), [pair(socket, 0), 0, 0, 0, 0, 0]),
+            Event::Warned { socket, reason } => {
+                (tag(WARNED), [pair(socket, reason as u32), 0, 0, 0, 0, 0])
+            }
         }
     }
 
@@ -411,6 +505,7 @@ impl Event {
             FAILED => Event::Failed { socket: left, reason: reason()? },
             CLOSED => Event::Closed { socket: left },
             UNUSED => Event::Unused { socket: left },
+            WARNED => Event::Warned { socket: left, reason: reason()? },
             _ => return Err(malformed),
         })
     }
@@ -422,6 +517,10 @@ const fn tag(kind: u16) -> Tag {
 
 const fn pair(low: u32, high: u32) -> u64 {
     (high as u64) << 32 | low as u64
+}
+
+fn milliseconds(time: Nanos) -> u32 {
+    u32::try_from(time.0 / 1_000_000).unwrap_or(u32::MAX)
 }
 
 /// IPv4 addresses as mapped ones (RFC 4291, 2.5.5.2).
@@ -460,7 +559,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_an_entry_says_is_read_as_it_was_written(kind in 0_u16..10, flags: u8, words: [u64; 6]) {
+        fn whatever_an_entry_says_is_read_as_it_was_written(kind in 0_u16..11, flags: u8, words: [u64; 6]) {
             let random = Entry::new(Tag { kind, flags }, &words);
             if let Ok(request) = Request::from_entry(&random) {
                 prop_assert_eq!(Request::from_entry(&entry(request.to_words())), Ok(request));

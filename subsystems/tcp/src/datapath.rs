@@ -250,6 +250,19 @@ pub struct Limits {
     pub bytes_per_second: Option<u64>,
 }
 
+/// How a flow's segments reach the peer. [`Established`] does not hold the last two: whoever installs a flow sets them, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The next hop's Ethernet address.
+    pub mac: [u8; 6],
+    /// Most bytes of payload in a segment, options not counted.
+    pub mss: u16,
+    /// Differentiated Services, six bits.
+    pub diffserv: u8,
+    /// Hops that a segment may take.
+    pub hop_limit: u8,
+}
+
 /// What the control plane reads of a flow. Counts begin anew with each reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
@@ -415,6 +428,9 @@ pub trait Datapath<F> {
 
     /// Sets what congestion control allows.
     fn pace(&mut self, flow: FlowId, limits: Limits);
+
+    /// Changes how segments reach the peer. If they become smaller, what is on its way did not fit and is sent again.
+    fn set_path(&mut self, flow: FlowId, path: Path);
 
     /// Reads statistics of at most `budget` flows for which something has changed, and clears them.
     fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics));

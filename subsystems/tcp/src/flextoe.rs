@@ -16,7 +16,7 @@ use crate::copies::Copies;
 use crate::counters::Counters;
 use crate::datapath::{
     Batch, Command, Datapath, EFFECTS_PER_STEP, Effect, Established, FlowId, Limits, NoRoom,
-    Packet, Statistics, Ticket, Tuple,
+    Packet, Path, Statistics, Ticket, Tuple,
 };
 use crate::executors::{Executor, Inline};
 use crate::flow::state::{join, split};
@@ -267,6 +267,12 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
     /// Sets the window. A rate is not kept yet: nothing asks for one before there is Carousel.
     fn pace(&mut self, id: FlowId, limits: Limits) {
         self.command_entry(Entry::Pace(id, limits));
+    }
+
+    fn set_path(&mut self, id: FlowId, path: Path) {
+        self.settle();
+        self.executor.set_path(id, path);
+        self.command_entry(Entry::SetMss(id, path.mss));
     }
 
     fn drain_statistics(&mut self, budget: usize, read: &mut dyn FnMut(Statistics)) {

@@ -64,6 +64,8 @@ pub enum Entry<F> {
     LookForLoss(FlowId),
     /// Congestion control has heard of a loss that was noticed.
     Heard(FlowId),
+    /// Segments have at most so many bytes of payload from now on.
+    SetMss(FlowId, u16),
     /// What congestion control allows.
     Pace(FlowId, Limits),
     /// Nothing new is begun.
@@ -87,6 +89,7 @@ impl<F> Entry<F> {
             Entry::Retransmit(flow) => Entry::Retransmit(*flow),
             Entry::LookForLoss(flow) => Entry::LookForLoss(*flow),
             Entry::Heard(flow) => Entry::Heard(*flow),
+            Entry::SetMss(flow, mss) => Entry::SetMss(*flow, *mss),
             Entry::Pace(flow, limits) => Entry::Pace(*flow, *limits),
             Entry::Freeze(flow) => Entry::Freeze(*flow),
         }
@@ -160,6 +163,7 @@ enum Work<F> {
     Retransmit,
     LookForLoss,
     Heard,
+    SetMss(u16),
     Pace(Limits),
     Freeze,
 }
@@ -207,6 +211,7 @@ pub fn pre<F: AsRef<[u8]>>(
         Entry::Retransmit(flow) => (flow, Work::Retransmit),
         Entry::LookForLoss(flow) => (flow, Work::LookForLoss),
         Entry::Heard(flow) => (flow, Work::Heard),
+        Entry::SetMss(flow, mss) => (flow, Work::SetMss(mss)),
         Entry::Pace(flow, limits) => (flow, Work::Pace(limits)),
         Entry::Freeze(flow) => (flow, Work::Freeze),
     };
@@ -323,6 +328,15 @@ pub fn protocol<F, R: Recovery>(
         Work::Heard => {
             flow.until_heard = None;
             outcome.may_send = true;
+        }
+        Work::SetMss(mss) => {
+            let is_smaller = mss < flow.mss;
+            flow.mss = mss;
+            // What was sent was too long for the path (RFC 1191, section 6.5).
+            if is_smaller && flow.outstanding() > 0 {
+                rewind(flow);
+                outcome.may_send = true;
+            }
         }
         Work::Pace(limits) => {
             let grows = limits.window_bytes > flow.window_bytes;

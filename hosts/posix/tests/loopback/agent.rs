@@ -334,6 +334,8 @@ impl Loopback {
                 }
             }
             Request::Close { flow } => self.close(process, flow),
+            // This agent's segments do not exist: they have no options.
+            Request::Configure { .. } => {}
             Request::Abort { flow } => {
                 if self.end_mut(process, flow).is_some() {
                     self.reset(flow.index as usize);

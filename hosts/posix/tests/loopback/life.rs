@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, poll};
 use wave_core::clock::Nanos;
 use wave_front_tcp::{Door, DoorOptions, Taken};
-use wave_posix::{Listener, Options, Stream, Toe, ToeError};
-use wave_tcp::context::{Event, Progress, Request};
+use wave_posix::{KeepAlive, Listener, Options, SocketOptions, Stream, Toe, ToeError};
+use wave_tcp::context::{Event, Progress, Reason, Request};
 use wave_tcp::datapath::FlowId;
 
 fn anywhere() -> SocketAddr {
@@ -322,6 +322,69 @@ fn a_program_that_only_looks_hears_of_the_agents_death_too() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn options_reach_the_agent_and_its_warnings_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let mut door = Door::bind(&path, DoorOptions::default()).unwrap();
+    let flow = FlowId { index: 3, generation: 9 };
+    let agent = std::thread::spawn(move || {
+        let mut process = loop {
+            if let Some(process) = door.poll(Nanos(0)).unwrap() {
+                break process;
+            }
+            std::thread::yield_now();
+        };
+        process.announce();
+        let (mut name, mut configured) = (0, Vec::new());
+        while !process.has_hung_up() {
+            let mut answer = None;
+            let taken = process.poll(1, |_, request| match request {
+                Taken::Request(Request::Connect { socket, .. }) => {
+                    name = socket;
+                    answer = Some(Event::Connected { socket, flow, local: anywhere() });
+                }
+                Taken::Request(Request::Configure { flow: of, options }) => {
+                    configured.push((of, options));
+                    let reason = Reason::NoNeighbour;
+                    answer = Some(Event::Warned { socket: name, reason });
+                }
+                other => println!("{other:?}"),
+            });
+            taken.unwrap();
+            if let Some(event) = answer {
+                process.send(0, &event).unwrap();
+                process.publish();
+            }
+            std::thread::yield_now();
+        }
+        configured
+    });
+    let toe = Toe::connect(&path).unwrap();
+    let stream = toe.begin_connect("192.0.2.1:1".parse().unwrap()).unwrap();
+    let keep_alive = Some(KeepAlive::default());
+    let options = SocketOptions { keep_alive, hop_limit: 9, ..SocketOptions::default() };
+    // Before the connection is there.
+    stream.set_options(options).unwrap();
+    let warning = || loop {
+        toe.poll_ready().unwrap();
+        if let Some(warning) = stream.take_warning() {
+            break warning.raw_os_error();
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(warning(), Some(Reason::NoNeighbour.errno()));
+    assert!(stream.take_warning().is_none());
+    // And back to what they were.
+    stream.set_options(SocketOptions::default()).unwrap();
+    assert_eq!(stream.options(), SocketOptions::default());
+    assert_eq!(warning(), Some(Reason::NoNeighbour.errno()));
+    let wrong = SocketOptions { hop_limit: 0, ..options };
+    assert_eq!(stream.set_options(wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
+    drop((stream, toe));
+    assert_eq!(agent.join().unwrap(), [(flow, options), (flow, SocketOptions::default())]);
 }
 
 /// An agent that says `lies` about the first connection that is asked for.

@@ -15,12 +15,34 @@ pub struct Reno {
 /// No window is larger: RFC 7323's largest, halved so that it can be doubled.
 const WINDOW_MAX: u32 = 1 << 29;
 
+/// The window of a connection that has just begun.
+fn initial(mss: u32) -> u32 {
+    (10 * mss).min((2 * mss).max(14_600))
+}
+
 impl Reno {
     /// A connection whose segments carry at most so many bytes.
     pub fn new(mss: u16) -> Reno {
         let mss = u32::from(mss.max(1));
-        let window = (10 * mss).min((2 * mss).max(14_600));
-        Reno { window, threshold: WINDOW_MAX, mss, counted: 0 }
+        Reno { window: initial(mss), threshold: WINDOW_MAX, mss, counted: 0 }
+    }
+
+    /// Segments carry at most so many bytes from now on.
+    pub fn set_mss(&mut self, mss: u16) {
+        self.mss = u32::from(mss.max(1));
+        self.window = self.window.max(self.mss);
+    }
+
+    /// Whether [`Reno::restart`] would change something.
+    pub fn has_grown(&self) -> bool {
+        self.window > initial(self.mss)
+    }
+
+    /// Nothing was sent for a retransmission timeout: what was learnt of the network is old (RFC 5681, 4.1).
+    pub fn restart(&mut self) {
+        self.threshold = self.threshold.max(self.window / 4 * 3);
+        self.window = self.window.min(initial(self.mss));
+        self.counted = 0;
     }
 
     /// Most bytes that are sent and not acknowledged.

@@ -2,12 +2,14 @@
 
 use wave_core::clock::Nanos;
 
+use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
 use super::rtt::{MAX, RoundTrip};
 use super::time_wait::{LASTS, Over};
 use super::{CLOSED_PER_POLL, Output, Stack};
 use crate::congestion::{Acknowledgement, Reno};
-use crate::context::{ContextId, Event, Moved, Reason};
+use crate::context::{ContextId, Event, Moved, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
+use crate::packet::MacAddress;
 use crate::seq::seq_of;
 
 /// Timeouts in a row after which a peer is given up (Linux's tcp_retries2).
@@ -29,6 +31,10 @@ pub(super) enum Timer {
     Probe,
     /// The peer's FIN is awaited.
     FinWait,
+    /// Nothing is sent: what was learnt of the network grows old.
+    Idle,
+    /// The peer is silent.
+    KeepAlive,
 }
 
 /// How a connection leaves.
@@ -51,7 +57,28 @@ pub(super) struct Connection {
     pub round_trip: RoundTrip,
     pub reno: Reno,
     pub timer: Timer,
+    pub options: SocketOptions,
+    /// The next hop's Ethernet address.
+    pub mac: MacAddress,
+    /// Most bytes in a segment, options not counted: now, and by what the peer said.
+    pub mss: u16,
+    /// See `mss`.
+    pub mss_max: u16,
+    /// When more is tried again than a router let through.
+    pub narrow_until: Option<Nanos>,
+    has_timestamps: bool,
+    /// A position that is on its way, sent once, and when it was sent: measures round trips where there are no timestamps.
+    pub timed: Option<(u64, Nanos)>,
+    /// Since when nothing was acknowledged of what is on its way, or asked for.
+    waiting_since: Nanos,
+    /// When the host was told of an error last.
+    pub warned_at: Option<Nanos>,
+    /// Questions to an idle peer, when the last one went out, and how many in a row were in vain.
+    pub asked_at: Nanos,
+    /// See `asked_at`.
+    pub keep_alives: u8,
     acknowledged: u64,
+    sent: u64,
     fin: Fin,
     /// Sent and not acknowledged when statistics were read last.
     outstanding: u64,
@@ -61,7 +88,7 @@ pub(super) struct Connection {
     /// When a forged segment was answered last.
     pub challenged_at: Option<Nanos>,
     /// When the peer was heard of last, and when its window was asked for; how often in a row that came to nothing.
-    heard: Nanos,
+    pub heard: Nanos,
     probed_at: Nanos,
     unanswered: u8,
     /// How far the host says that it has read and written. The data path may not know yet.
@@ -77,29 +104,41 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(
+        now: Nanos,
         flow: FlowId,
-        tuple: Tuple,
-        context: ContextId,
-        socket: u32,
+        established: &Established,
         listener: Option<u32>,
         reno: Reno,
     ) -> Connection {
+        let mss = established.sending.mss;
         Connection {
             flow,
-            tuple,
-            context,
-            socket,
+            tuple: established.tuple,
+            context: established.context,
+            socket: established.socket,
             listener,
+            options: SocketOptions::default(),
+            mac: established.peer_mac,
+            mss,
+            mss_max: mss,
+            narrow_until: None,
+            has_timestamps: established.timestamps.is_some(),
+            timed: None,
+            waiting_since: now,
+            warned_at: None,
+            asked_at: now,
+            keep_alives: 0,
             round_trip: RoundTrip::new(),
             reno,
             timer: Timer::None,
             acknowledged: 0,
+            sent: 0,
             fin: Fin::No,
             outstanding: 0,
             is_passive: false,
             fin_received: false,
             challenged_at: None,
-            heard: Nanos(0),
+            heard: now,
             probed_at: Nanos(0),
             unanswered: 0,
             read_said: 0,
@@ -125,8 +164,57 @@ impl Connection {
         }
     }
 
+    /// Bytes of options in each segment.
+    pub(super) fn option_bytes(&self) -> u16 {
+        if self.has_timestamps { TIMESTAMP_BYTES } else { 0 }
+    }
+
+    /// Whether its host hears of it: it is neither closed nor about to leave.
+    pub(super) fn is_heard_of(&self) -> bool {
+        !self.has_closed() && self.leaving.is_none()
+    }
+
+    /// What is waited for while nothing is sent, and until when.
+    pub(super) fn idle_timer(&self, now: Nanos) -> Option<(Timer, Nanos)> {
+        if self.reno.has_grown() {
+            return Some((Timer::Idle, now + self.round_trip.timeout()));
+        }
+        self.options.keep_alive.map(|keep| (Timer::KeepAlive, self.heard + keep.idle))
+    }
+
+    /// Measures a round trip, of bytes that were sent once (Karn's rule; RFC 6298, 3).
+    fn time(&mut self, now: Nanos, statistics: &Statistics) {
+        if self.has_timestamps {
+            return;
+        }
+        if statistics.fast_retransmits > 0 {
+            self.timed = None;
+        }
+        match self.timed {
+            Some((position, at)) if statistics.acknowledged >= position => {
+                self.round_trip.sample(now.since(at));
+                self.timed = None;
+            }
+            Some(_) => {}
+            // Behind what was sent before: all that is new went out now.
+            None if statistics.sent > self.sent && statistics.fast_retransmits == 0 => {
+                self.timed = Some((statistics.sent, now));
+            }
+            None => {}
+        }
+        self.sent = statistics.sent;
+    }
+
     fn most_timeouts(&self) -> u8 {
         if self.has_closed() { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
+    }
+
+    /// A deadline, but not behind the time at which the host wants the peer given up.
+    fn not_after_limit(&self, timer: Timer, at: Nanos) -> Nanos {
+        match (timer, self.options.give_up_after) {
+            (Timer::Retransmit | Timer::Probe, Some(after)) => at.min(self.waiting_since + after),
+            _ => at,
+        }
     }
 
     /// Nobody reads or writes any more.
@@ -155,6 +243,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if let Some(took) = statistics.round_trip {
             connection.round_trip.sample(took);
         }
+        connection.time(now, statistics);
         let has_moved = statistics.acknowledged > connection.acknowledged
             || (statistics.fin_sent == Fin::Acknowledged && connection.fin != Fin::Acknowledged);
         let bytes = (statistics.acknowledged - connection.acknowledged) as u32;
@@ -198,6 +287,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
             return self.timer(flow, Timer::None, None);
         }
+        self.widen(now, flow);
         self.arm(now, statistics, has_moved);
     }
 
@@ -209,6 +299,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             // Probes were answered: they say nothing about losses.
             connection.round_trip.recovered();
             connection.unanswered = 0;
+            connection.waiting_since = now;
+        }
+        let is_waiting = matches!(connection.timer, Timer::Retransmit | Timer::Probe);
+        if has_moved || !is_waiting {
+            connection.waiting_since = now;
         }
         let timeout = connection.round_trip.timeout();
         let (timer, at) = if statistics.is_blocked {
@@ -219,16 +314,19 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             (Timer::Retransmit, now + timeout)
         } else if statistics.fin_sent == Fin::Acknowledged && connection.closed_at.is_some() {
             (Timer::FinWait, now + FIN_WAIT)
+        } else if let Some(idle) = connection.idle_timer(now) {
+            idle
         } else {
             return self.timer(flow, Timer::None, None);
         };
+        let at = connection.not_after_limit(timer, at);
         // A timer that runs goes on, unless what it waits for has come.
         if connection.timer != timer || has_moved {
             self.timer(flow, timer, Some(at));
         }
     }
 
-    fn timer(&mut self, flow: FlowId, timer: Timer, at: Option<Nanos>) {
+    pub(super) fn timer(&mut self, flow: FlowId, timer: Timer, at: Option<Nanos>) {
         if let Some(connection) = self.connection(flow) {
             connection.timer = timer;
             self.set_timer(flow.index, at);
@@ -248,10 +346,20 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
             Timer::Overdue => return self.data.command(now, flow, Command::LookForLoss),
+            Timer::KeepAlive => return self.on_keep_alive(now, flow),
+            Timer::Idle => {
+                connection.reno.restart();
+                let reno = connection.reno;
+                self.pace(flow, reno);
+                return self.wait_idle(now, flow);
+            }
             Timer::Probe => {
                 // A peer may keep its window closed for as long as it answers (RFC 9293, 3.8.6.1).
                 let is_answered = connection.heard > connection.probed_at;
                 connection.unanswered = if is_answered { 0 } else { connection.unanswered + 1 };
+                if is_answered {
+                    connection.waiting_since = now;
+                }
                 connection.probed_at = now;
                 Command::Probe
             }
@@ -259,6 +367,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 let again = connection.round_trip.in_vain() > 0;
                 let outstanding = connection.outstanding.min(u64::from(u32::MAX)) as u32;
                 connection.reno.on_timeout(outstanding, again);
+                connection.timed = None;
                 Command::Retransmit
             }
         };
@@ -268,7 +377,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::Probe if !connection.has_closed() => connection.unanswered,
             _ => connection.round_trip.in_vain(),
         };
-        let is_vain = in_vain > connection.most_timeouts();
+        let limit = connection.options.give_up_after;
+        let is_late = limit.is_some_and(|limit| now.since(connection.waiting_since) >= limit);
+        // The host's own limit (RFC 9293, MUST-21) replaces ours, while the host is there.
+        let is_vain = match limit {
+            Some(_) if !connection.has_closed() => is_late,
+            _ => is_late || in_vain > connection.most_timeouts(),
+        };
         let wait = connection.round_trip.timeout().0.min(MAX.0);
         let reno = connection.reno;
         if is_vain {
@@ -278,8 +393,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if command == Command::Retransmit {
             self.pace(flow, reno);
         }
+        if in_vain >= DOUBT_AFTER {
+            self.follow_neighbour(now, flow);
+        }
+        if in_vain == DOUBT_AFTER {
+            self.doubt(now, flow);
+        }
         self.data.command(now, flow, command);
-        self.timer(flow, timer, Some(now + Nanos(wait)));
+        let Some(connection) = self.connection(flow) else { return };
+        let at = connection.not_after_limit(timer, now + Nanos(wait));
+        self.timer(flow, timer, Some(at));
     }
 
     /// The host reads no more, and has said all that it wants to say.
@@ -392,6 +515,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             recent: timestamps.map(|stamps| stamps.recent),
             offset: timestamps.map_or(0, |stamps| stamps.offset),
             mac: state.peer_mac,
+            answered_at: None,
         };
         self.time_wait.insert(state.tuple, over);
     }

@@ -12,7 +12,7 @@ use crate::datapath::{
 use crate::packet::icmp::ECHO_HEADERS_BYTES;
 use crate::packet::{
     ArpOperation, ArpPacket, EthernetView, Flags, Icmp, Ipv4View, MacAddress, Options, Parsed,
-    TcpSegment, Unreachable, build_echo_reply, parse,
+    Problem, TcpSegment, build_echo_reply, parse,
 };
 use crate::planted::{Planted, is_planted};
 use crate::seq::seq_of;
@@ -118,12 +118,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 let end = ip.payload.end.min(frame_bytes);
                 Answer::Echo(head, end - echo.data.len()..end)
             }
-            Icmp::Unreachable(Unreachable { code, quoted: Some(quoted), .. }) => {
-                // Only a handshake is given up for it: what is established survives (RFC 1122, 4.2.3.9; RFC 5927).
-                let tuple = ends(quoted.destination, quoted.source);
-                if let Some(id) = self.handshakes.find(&tuple) {
-                    self.unreachable(id, *code, quoted.seq);
-                }
+            Icmp::Unreachable(error) => {
+                self.on_unreachable(now, error);
+                Answer::None
+            }
+            Icmp::Problem(Problem { quoted: Some(quoted) }) => {
+                self.on_soft_error(now, quoted, Reason::NoNeighbour);
                 Answer::None
             }
             _ => Answer::None,
@@ -176,7 +176,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     },
                 };
                 let macs = (self.address.mac, over.mac);
-                if self.may_answer(now) {
+                if self.time_wait.may_answer(tuple, now) {
                     self.out.push_back(Output::Send(reply::segment(macs, tuple, &bare)));
                 }
                 return;
@@ -234,12 +234,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         }
         // RFC 5961, 3.2 and 4.2: whoever sends such a segment honestly answers with a reset that is believed.
+        // Their number is bounded for this connection alone: from a budget that connections share, a stranger who uses it up could
+        // read whether somebody else's segment was answered (CVE-2016-5696).
         let Some(connection) = self.connection(flow) else { return };
-        let may = connection.challenged_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
-        if may && self.may_answer(now) {
-            if let Some(connection) = self.connection(flow) {
-                connection.challenged_at = Some(now);
-            }
+        if connection.challenged_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER) {
+            connection.challenged_at = Some(now);
             self.counters.challenges += 1;
             self.data.command(now, flow, Command::Challenge);
         }

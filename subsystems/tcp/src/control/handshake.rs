@@ -7,6 +7,7 @@ use wave_core::clock::Nanos;
 use super::connection::Connection;
 use super::neighbours::{ASK_AFTER, ASKS_MAX};
 use super::reply::{self, Bare};
+use super::rtt::RoundTrip;
 use super::{Listener, Output, Slot, Stack};
 use crate::congestion::Reno;
 use crate::context::{ContextId, Event, Reason};
@@ -17,17 +18,24 @@ use crate::datapath::{
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
+use crate::stages::receive::ANSWER_AFTER;
 
-/// Times that a SYN is sent, and a SYN with an acknowledgement.
-const TRIES_MAX: u8 = 6;
+/// Times that a SYN is sent: the last one after 191 s. It is given up after 255 s (RFC 9293, MUST-23: at least 3 minutes).
+const SYNS_MAX: u8 = 9;
+/// Times that a SYN with an acknowledgement is sent, of which nobody waits for the end: 63 s.
+const ANSWERS_MAX: u8 = 6;
 /// Before a second try; then twice as long each time (RFC 6298).
 const TRY_AFTER: Nanos = Nanos::from_millis(1_000);
+/// Not longer than this.
+const TRY_AFTER_MAX: Nanos = Nanos::from_millis(64_000);
+/// Tries in vain after which the next hop is asked for anew (RFC 9293, 3.8.3: R1).
+pub(super) const DOUBT_AFTER: u8 = 3;
 /// The peer's MSS where it names none (RFC 9293, MUST-15).
 const MSS_DEFAULT: u16 = 536;
 /// A smaller one would make us send headers only (CVE-2019-11479).
 const MSS_MIN: u16 = 48;
 /// Bytes of a segment's timestamp option, padded.
-const TIMESTAMP_BYTES: u16 = 12;
+pub(super) const TIMESTAMP_BYTES: u16 = 12;
 
 /// Who waits for a handshake.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +73,10 @@ pub(super) struct Handshake {
     ring_bytes: u32,
     tries: u8,
     sent_at: Nanos,
+    /// What the network said of our SYN.
+    error: Option<Reason>,
+    /// When a segment that is wrong was answered last.
+    answered_at: Option<Nanos>,
 }
 
 impl Handshake {
@@ -128,6 +140,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             ring_bytes: receive.bytes,
             tries: 0,
             sent_at: now,
+            error: None,
+            answered_at: None,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
         self.counters.active_opens += 1;
@@ -197,11 +211,20 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     fn try_again(&mut self, now: Nanos, id: FlowId) {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
         let resolving = handshake.stage == Stage::Resolving;
-        if handshake.tries >= if resolving { ASKS_MAX } else { TRIES_MAX } {
+        let tries_max = match (handshake.stage, handshake.is_passive()) {
+            (Stage::Resolving, _) => ASKS_MAX,
+            (_, true) => ANSWERS_MAX,
+            (_, false) => SYNS_MAX,
+        };
+        if handshake.tries >= tries_max {
             let reason = if resolving { Reason::NoNeighbour } else { Reason::TimedOut };
-            return self.fail(id, reason);
+            return self.fail(id, handshake.error.unwrap_or(reason));
         }
-        let wait = if resolving { ASK_AFTER } else { Nanos(TRY_AFTER.0 << handshake.tries) };
+        let doubled = Nanos(TRY_AFTER.0 << handshake.tries).min(TRY_AFTER_MAX);
+        let wait = if resolving { ASK_AFTER } else { doubled };
+        if !resolving && handshake.tries >= DOUBT_AFTER {
+            self.doubt_hop(now, id);
+        }
         if let Some(handshake) = self.handshakes.get_mut(id) {
             handshake.tries += 1;
             handshake.sent_at = now;
@@ -214,11 +237,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(handshake) = self.handshakes.get(id).copied() else { return };
         let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
         if handshake.stage == Stage::Resolving {
-            if let Some(hop) = self.address.next_hop(*reply::v4(tuple.remote).ip()) {
-                let ask = reply::ask(self.address.mac, self.address.ip, hop);
-                self.out.push_back(Output::Send(ask));
-            }
-            return;
+            return self.ask_for_hop(&tuple);
         }
         let is_answer = handshake.stage == Stage::Received;
         let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp(&tuple));
@@ -279,10 +298,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.counters.overflows += 1;
             return;
         };
-        // As many as may wait: a flood of one port leaves room to others.
-        if *half_open >= u32::from(*backlog).max(1) {
-            self.counters.full += 1;
-            return;
+        // As many as may wait: a flood of one port leaves room to others, and the flood's own handshakes leave first.
+        let most = u32::from(*backlog).clamp(1, (self.bounds.handshakes / 2).max(1));
+        if *half_open >= most {
+            self.drop_oldest(at);
         }
         let handshake = Handshake {
             whom: For::Listener,
@@ -296,10 +315,18 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             ring_bytes,
             tries: 0,
             sent_at: now,
+            error: None,
+            answered_at: None,
         };
         match self.handshakes.insert(tuple, handshake) {
             Ok(id) => {
-                self.listeners[at].half_open += 1;
+                let listener = &mut self.listeners[at];
+                listener.half_open += 1;
+                listener.half_open_order.push_back(id);
+                if listener.half_open_order.len() > 2 * most as usize {
+                    let handshakes = &self.handshakes;
+                    listener.half_open_order.retain(|id| handshakes.get(*id).is_some());
+                }
                 self.try_again(now, id);
             }
             Err(_) => self.counters.full += 1,
@@ -338,7 +365,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.data.command(now, flow, Command::Challenge);
                     self.connection_is_there(flow);
                 }
-            } else if self.may_answer(now) {
+            } else if self.may_answer_handshake(now, id) {
                 self.counters.challenges += u64::from(!is_same);
                 self.send_handshake(now, id);
             }
@@ -349,7 +376,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         if !acknowledges {
             // RFC 9293, 3.10.7.4, fifth: what does not acknowledge our SYN is reset.
-            if self.may_answer(now) {
+            if self.may_answer_handshake(now, id) {
                 let bare = reply::reset(segment);
                 let macs = (self.address.mac, mac);
                 self.out.push_back(Output::Send(reply::segment(macs, tuple, &bare)));
@@ -377,7 +404,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     ) {
         let flags = segment.flags;
         if segment.ack.is_some() && !acknowledges {
-            if !flags.contains(Flags::RST) && self.may_answer(now) {
+            if !flags.contains(Flags::RST) && self.may_answer_handshake(now, id) {
                 let bare = reply::reset(segment);
                 let macs = (self.address.mac, mac);
                 self.out.push_back(Output::Send(reply::segment(macs, tuple, &bare)));
@@ -412,6 +439,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 // Karn's rule: of a SYN that was sent twice nothing is learnt.
                 if is_first_try {
                     connection.round_trip.sample(now.since(sent_at));
+                } else {
+                    connection.round_trip = RoundTrip::after_lost_syn();
                 }
             }
             self.data.command(now, flow, Command::Challenge);
@@ -489,7 +518,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
             return None;
         };
-        let connection = Connection::new(flow, *tuple, context, socket, listener, reno);
+        let connection = Connection::new(now, flow, &established, listener, reno);
         self.connections[flow.index as usize] = Some(connection);
         Some(flow)
     }
@@ -509,14 +538,54 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// A router or the peer's host says that our SYN does not arrive.
-    pub(super) fn unreachable(&mut self, id: FlowId, code: u8, seq: Seq) {
-        /// The codes for a protocol and a port (RFC 792).
-        const REFUSED: [u8; 2] = [2, 3];
-        let Some(handshake) = self.handshakes.get(id) else { return };
+    /// A router or the peer's host says that our SYN, which has this number, does not arrive. Only a refusal ends it: the rest may pass
+    /// (RFC 9293, MUST-56), and is why it failed if it does.
+    pub(super) fn handshake_error(&mut self, id: FlowId, seq: Seq, reason: Reason) {
+        let Some(handshake) = self.handshakes.get_mut(id) else { return };
         // Anybody can send such a message: it must know what we sent.
-        if handshake.stage == Stage::Sent && seq == handshake.own && REFUSED.contains(&code) {
-            self.fail(id, Reason::Refused);
+        if handshake.stage != Stage::Sent || seq != handshake.own {
+            return;
+        }
+        if reason == Reason::Refused {
+            return self.fail(id, reason);
+        }
+        let is_news = handshake.error.replace(reason) != Some(reason);
+        if let (true, For::Host { context, socket, .. }) = (is_news, handshake.whom) {
+            self.tell(context, Event::Warned { socket, reason });
+        }
+    }
+
+    /// Our SYNs stay unanswered: the host is told once, and the next hop may be elsewhere by now.
+    fn doubt_hop(&mut self, now: Nanos, id: FlowId) {
+        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
+        let found = self.hop_of(&tuple).and_then(|hop| self.neighbours.find(hop, now));
+        let Some(handshake) = self.handshakes.get_mut(id) else { return };
+        handshake.mac = found.unwrap_or(handshake.mac);
+        if let (DOUBT_AFTER, For::Host { context, socket, .. }) = (handshake.tries, handshake.whom)
+        {
+            self.tell(context, Event::Warned { socket, reason: Reason::TimedOut });
+        }
+        self.ask_for_hop(&tuple);
+    }
+
+    /// Whether a wrong segment of this handshake may be answered: the budget is its own (see `on_established`).
+    fn may_answer_handshake(&mut self, now: Nanos, id: FlowId) -> bool {
+        let Some(handshake) = self.handshakes.get_mut(id) else { return false };
+        let may = handshake.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+        if may {
+            handshake.answered_at = Some(now);
+        }
+        may
+    }
+
+    /// The oldest handshake of a listener leaves for a newer one.
+    fn drop_oldest(&mut self, at: usize) {
+        while let Some(id) = self.listeners[at].half_open_order.pop_front() {
+            if self.handshakes.get(id).is_some() {
+                self.counters.half_open_replaced += 1;
+                self.counters.attempts_failed += 1;
+                return self.drop_handshake(id);
+            }
         }
     }
 }

@@ -4,9 +4,11 @@
 //! (docs/adr/0055); what its caller sees are frames to be sent, payload to be copied, and events for hosts.
 
 mod connection;
+mod errors;
 mod frames;
 mod handshake;
 mod neighbours;
+mod options;
 mod reply;
 mod rtt;
 mod secrets;
@@ -36,7 +38,7 @@ use time_wait::TimeWait;
 const WAITING_MAX: usize = 1024;
 /// Statistics that are read in one poll.
 const STATISTICS_PER_POLL: usize = 64;
-/// Resets and challenges that answer strangers, in a millisecond.
+/// Answers to strangers in a millisecond, on average.
 const ANSWERS_PER_MILLISECOND: u32 = 16;
 /// Connections of a process that has gone, which are closed in one poll.
 const CLOSED_PER_POLL: u32 = 64;
@@ -71,7 +73,12 @@ impl Address {
 
     /// Whether an address is that of one host that is not us.
     fn may_be_peer(&self, ip: Ipv4Addr) -> bool {
-        ip != self.ip && !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast()
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+        let is_near = (ip.to_bits() ^ self.ip.to_bits()) & mask == 0;
+        // The network itself, and all of its hosts (RFC 1122, 3.2.1.3).
+        let is_all = is_near && (ip.to_bits() & !mask == 0 || ip.to_bits() | mask == u32::MAX);
+        let is_group = ip.is_multicast() || ip.is_broadcast() || is_all;
+        ip != self.ip && !ip.is_unspecified() && !ip.is_loopback() && !is_group
     }
 }
 
@@ -125,6 +132,8 @@ struct Listener {
     slots: VecDeque<Slot>,
     /// Handshakes under way.
     half_open: u32,
+    /// Them, the oldest first, and some that are over.
+    half_open_order: VecDeque<FlowId>,
 }
 
 /// What the control plane counts.
@@ -154,6 +163,12 @@ pub struct ControlCounters {
     pub echoes: u64,
     /// Somebody else claims our address.
     pub duplicate_addresses: u64,
+    /// Questions to idle peers (TCPKeepAlive).
+    pub keep_alives: u64,
+    /// Connections whose segments became smaller, because a router said that they do not fit.
+    pub path_mtu_reductions: u64,
+    /// Handshakes of a listener that left for newer ones (TCPReqQFullDrop counts those that found no room).
+    pub half_open_replaced: u64,
 }
 
 /// A data path with its control plane.
@@ -290,6 +305,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::Cancel { socket } => self.cancel(from, socket),
             Request::Close { flow } => self.close(now, from, flow),
             Request::Abort { flow } => self.abort(from, flow),
+            Request::Configure { flow, options } => self.configure(now, from, flow, options),
         }
     }
 
@@ -411,7 +427,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.answers = (millisecond, 0);
         }
         self.answers.1 += 1;
-        let may = self.answers.1 <= ANSWERS_PER_MILLISECOND;
+        let may = self.answers.1 <= self.secrets.noisy(ANSWERS_PER_MILLISECOND, millisecond);
         self.counters.held_back += u64::from(!may);
         may
     }
@@ -442,8 +458,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.tell(from, Event::NotListening { listener: name, reason });
         }
         let port = port.unwrap_or_default();
-        let slots = VecDeque::new();
-        self.listeners.push(Listener { context: from, name, port, backlog, slots, half_open: 0 });
+        self.listeners.push(Listener {
+            context: from,
+            name,
+            port,
+            backlog,
+            slots: VecDeque::new(),
+            half_open: 0,
+            half_open_order: VecDeque::new(),
+        });
         let local = SocketAddr::new(self.address.ip.into(), port);
         self.tell(from, Event::Listening { listener: name, local });
     }

@@ -10,6 +10,8 @@ pub const MIN: Nanos = Nanos::from_millis(200);
 pub const MAX: Nanos = Nanos::from_millis(120_000);
 /// Before anything was measured.
 pub const INITIAL: Nanos = Nanos::from_millis(1_000);
+/// The same, where the SYN was sent twice.
+pub const INITIAL_AFTER_LOSS: Nanos = Nanos::from_millis(3_000);
 
 /// What is known of a round trip's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +19,18 @@ pub struct RoundTrip {
     smoothed: Option<Nanos>,
     variation: Nanos,
     back_off: u8,
+    initial: Nanos,
 }
 
 impl RoundTrip {
     /// Nothing is known.
     pub const fn new() -> RoundTrip {
-        RoundTrip { smoothed: None, variation: Nanos(0), back_off: 0 }
+        RoundTrip { smoothed: None, variation: Nanos(0), back_off: 0, initial: INITIAL }
+    }
+
+    /// Nothing is known but that a SYN was sent twice (RFC 6298, 5.7).
+    pub const fn after_lost_syn() -> RoundTrip {
+        RoundTrip { initial: INITIAL_AFTER_LOSS, ..RoundTrip::new() }
     }
 
     /// A sample, of bytes that were sent once, or by a timestamp.
@@ -52,9 +60,9 @@ impl RoundTrip {
 
     /// How long to wait for an acknowledgement.
     pub fn timeout(&self) -> Nanos {
-        let base = self
-            .smoothed
-            .map_or(INITIAL, |smoothed| Nanos(smoothed.0 + (4 * self.variation.0).max(1_000_000)));
+        let base = self.smoothed.map_or(self.initial, |smoothed| {
+            Nanos(smoothed.0 + (4 * self.variation.0).max(1_000_000))
+        });
         Nanos((base.0.max(MIN.0) << self.back_off.min(16)).min(MAX.0))
     }
 

@@ -43,6 +43,12 @@ impl Secrets {
         let range = u32::from(PORTS.end - PORTS.start);
         PORTS.start + (offset.wrapping_add(count) % range) as u16
     }
+
+    /// A bound between half and one and a half of `mean`, which nobody can tell in advance: whoever counts our answers does not learn
+    /// whether others were given (CVE-2016-5696, CVE-2020-25705).
+    pub fn noisy(&self, mean: u32, period: u64) -> u32 {
+        mean / 2 + hash(self.table, &period) as u32 % (mean + 1)
+    }
 }
 
 fn hash(key: (u64, u64), value: &impl Hash) -> u64 {

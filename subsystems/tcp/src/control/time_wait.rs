@@ -7,6 +7,7 @@ use wave_core::clock::Nanos;
 use crate::datapath::{FlowId, Tuple};
 use crate::packet::MacAddress;
 use crate::seq::Seq;
+use crate::stages::receive::ANSWER_AFTER;
 use crate::tuples::Tuples;
 
 /// Twice the longest life of a segment: Linux's, half of RFC 9293's.
@@ -27,6 +28,8 @@ pub struct Over {
     pub offset: u32,
     /// Where its segments come from.
     pub mac: MacAddress,
+    /// When one of them was answered last.
+    pub answered_at: Option<Nanos>,
 }
 
 /// The table: of bounded size, the oldest leave for new ones.
@@ -79,6 +82,16 @@ impl TimeWait {
         self.table.get_mut(id)
     }
 
+    /// Whether a segment of these ends may be answered now.
+    pub fn may_answer(&mut self, tuple: &Tuple, now: Nanos) -> bool {
+        let Some(over) = self.find(tuple) else { return false };
+        let may = over.answered_at.is_none_or(|at| now.since(at) >= ANSWER_AFTER);
+        if may {
+            over.answered_at = Some(now);
+        }
+        may
+    }
+
     /// Whether these ends are still remembered.
     pub fn contains(&self, tuple: &Tuple) -> bool {
         self.table.find(tuple).is_some()
@@ -128,6 +141,7 @@ mod tests {
             recent: None,
             offset: 0,
             mac: [0; 6],
+            answered_at: None,
         };
         let mut table = TimeWait::new(2, (1, 2));
         for port in 1..=3 {

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::marker::PhantomData;
 
 use super::Executor;
-use crate::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
+use crate::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::table::{Flow, Flows};
 use crate::pipeline::{self, Outcome, Stamped};
@@ -66,6 +66,12 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
 
     fn remove(&mut self, id: FlowId) -> Option<Flow> {
         self.flows.remove(id)
+    }
+
+    fn set_path(&mut self, id: FlowId, path: Path) {
+        if let Some(pre) = self.flows.pre.get_mut(id) {
+            pre.set_path(path);
+        }
     }
 
     fn get(&self, id: FlowId) -> Option<Flow> {

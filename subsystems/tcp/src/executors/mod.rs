@@ -19,7 +19,7 @@ pub use inline::Inline;
 pub use threads::Threads;
 pub use virtual_time::{Shape, VirtualTime};
 
-use crate::datapath::{EFFECTS_PER_STEP, Effect, FlowId, NoRoom, Statistics, Tuple};
+use crate::datapath::{EFFECTS_PER_STEP, Effect, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::flow::table::Flow;
 use crate::pipeline::{Outcome, Stamped};
 
@@ -46,6 +46,9 @@ pub trait Executor<F> {
 
     /// Takes a flow out. Nothing may be in flight.
     fn remove(&mut self, id: FlowId) -> Option<Flow>;
+
+    /// Changes what a flow's headers say. Nothing may be in flight.
+    fn set_path(&mut self, id: FlowId, path: Path);
 
     /// A flow as it is now.
     fn get(&self, id: FlowId) -> Option<Flow>;
@@ -83,6 +86,10 @@ impl<F, E: Executor<F> + ?Sized> Executor<F> for Box<E> {
 
     fn remove(&mut self, id: FlowId) -> Option<Flow> {
         (**self).remove(id)
+    }
+
+    fn set_path(&mut self, id: FlowId, path: Path) {
+        (**self).set_path(id, path);
     }
 
     fn get(&self, id: FlowId) -> Option<Flow> {

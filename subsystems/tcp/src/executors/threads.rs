@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread::{self, JoinHandle};
 
 use super::{Built, Executor};
-use crate::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
+use crate::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::flow::table::{Flow, Partition};
@@ -237,6 +237,12 @@ impl<F, R: Recovery> Executor<F> for Threads<F, R> {
         let protocol = self.shared.protocol.lock().expect(PANICKED).remove(id)?;
         let post = self.shared.post.lock().expect(PANICKED).remove(id)?;
         Some(Flow { pre, protocol, post })
+    }
+
+    fn set_path(&mut self, id: FlowId, path: Path) {
+        if let Some(pre) = self.shared.pre.write().expect(PANICKED).get_mut(id) {
+            pre.set_path(path);
+        }
     }
 
     fn get(&self, id: FlowId) -> Option<Flow> {

@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::marker::PhantomData;
 
 use super::{Built, Executor};
-use crate::datapath::{Effect, FlowId, NoRoom, Statistics, Tuple};
+use crate::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::state::Protocol;
 use crate::flow::table::{Flow, Flows};
@@ -242,6 +242,12 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
 
     fn remove(&mut self, id: FlowId) -> Option<Flow> {
         self.flows.remove(id)
+    }
+
+    fn set_path(&mut self, id: FlowId, path: Path) {
+        if let Some(pre) = self.flows.pre.get_mut(id) {
+            pre.set_path(path);
+        }
     }
 
     fn get(&self, id: FlowId) -> Option<Flow> {

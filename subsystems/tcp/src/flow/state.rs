@@ -7,7 +7,10 @@ use wave_core::clock::Nanos;
 use super::intervals::{Interval, Intervals};
 use super::scoreboard::Scoreboard;
 use crate::context::ContextId;
-use crate::datapath::{Established, Fin, Limits, Receiving, Ring, Sending, Timestamps, Tuple};
+use crate::datapath::{
+    Established, Fin, Limits, Path, Receiving, Ring, Sending, Timestamps, Tuple,
+};
+use crate::packet::TTL_DEFAULT;
 use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
 
@@ -18,6 +21,10 @@ pub struct Pre {
     pub tuple: Tuple,
     /// The next hop.
     pub peer_mac: [u8; 6],
+    /// Differentiated Services of our segments.
+    pub diffserv: u8,
+    /// Their hop limit.
+    pub hop_limit: u8,
 }
 
 /// The protocol stage's: what must change atomically.
@@ -158,6 +165,14 @@ pub struct Post {
     pub round_trip: Option<Nanos>,
 }
 
+impl Pre {
+    /// What the control plane has found out about the way to the peer.
+    pub fn set_path(&mut self, path: Path) {
+        let Path { mac, diffserv, hop_limit, .. } = path;
+        (self.peer_mac, self.diffserv, self.hop_limit) = (mac, diffserv, hop_limit);
+    }
+}
+
 impl Protocol {
     /// How far the stream goes, the FIN included.
     pub fn end(&self) -> u64 {
@@ -289,7 +304,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         fast_retransmits: 0,
         round_trip: None,
     };
-    (Pre { tuple, peer_mac }, protocol, post)
+    (Pre { tuple, peer_mac, diffserv: 0, hop_limit: TTL_DEFAULT }, protocol, post)
 }
 
 /// To the neutral form.

@@ -16,6 +16,8 @@ pub const ICMP_BYTES: usize = 8;
 const ECHO_REPLY: u8 = 0;
 const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -49,6 +51,8 @@ pub enum Icmp<'a> {
     EchoReply(Echo<'a>),
     /// A datagram did not arrive.
     Unreachable(Unreachable),
+    /// A datagram was too long on its way, or a router did not understand it.
+    Problem(Problem),
     /// Another message.
     Other {
         /// Its type.
@@ -78,6 +82,13 @@ pub struct Unreachable {
     pub next_hop_mtu: Option<u16>,
     /// The segment that did not arrive; `None` if the datagram was none of TCP, or a later fragment. Anybody could have sent
     /// this: the sequence number must be one that is on its way (RFC 5927).
+    pub quoted: Option<Quoted>,
+}
+
+/// A datagram whose hops or time were used up, or whose header has a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The segment, as in [`Unreachable::quoted`].
     pub quoted: Option<Quoted>,
 }
 
@@ -119,6 +130,9 @@ pub fn parse<'a>(frame: &'a [u8], ip: &Ipv4View) -> Result<Icmp<'a>, Cause> {
                 next_hop_mtu: (code == Unreachable::TOO_BIG && mtu != 0).then_some(mtu),
                 quoted: parse_quoted(data),
             })
+        }
+        (TIME_EXCEEDED | PARAMETER_PROBLEM, _) => {
+            Icmp::Problem(Problem { quoted: parse_quoted(data) })
         }
         (kind, code) => Icmp::Other { kind, code },
     })
@@ -233,7 +247,13 @@ mod tests {
 
     #[test]
     fn other_messages_have_type_and_code() {
-        assert_eq!(parse(&with(0, 11), &ip(0..36)), Ok(Icmp::Other { kind: 11, code: 4 }));
+        assert_eq!(parse(&with(0, 4), &ip(0..36)), Ok(Icmp::Other { kind: 4, code: 4 }));
+        for kind in [TIME_EXCEEDED, PARAMETER_PROBLEM] {
+            let Ok(Icmp::Problem(Problem { quoted })) = parse(&with(0, kind), &ip(0..36)) else {
+                panic!("kind {kind}")
+            };
+            assert_eq!(quoted.map(|quoted| quoted.seq), Some(Seq(7)));
+        }
     }
 
     #[test]

@@ -186,6 +186,17 @@ pub fn build(out: &mut [u8], header: &Ipv4Header, payload_bytes: u32) {
     out[..IPV4_BYTES].copy_from_slice(wire.as_bytes());
 }
 
+/// Sets the Differentiated Services of a header that [`build`] has written. The bits of congestion notification stay.
+///
+/// # Panics
+/// `header` is shorter than [`IPV4_BYTES`].
+pub fn set_diffserv(header: &mut [u8], diffserv: u8) {
+    let (wire, _) = Wire::mut_from_prefix(header).expect("a whole header");
+    wire.service = diffserv << 2 | wire.service & 3;
+    wire.checksum = 0.into();
+    wire.checksum = (!checksum::sum(wire.as_bytes())).into();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,10 +14,10 @@ pub mod tcp;
 
 pub use arp::{ArpOperation, ArpPacket, build_arp};
 pub use ethernet::{BROADCAST, ETHERNET_BYTES, EtherType, EthernetView, MacAddress};
-pub use icmp::{Echo, Icmp, Quoted, Unreachable, build_echo_reply};
+pub use icmp::{Echo, Icmp, Problem, Quoted, Unreachable, build_echo_reply};
 pub use ipv4::{Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, TTL_DEFAULT};
 pub use options::{OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, SCALE_MAX};
-pub use tcp::{Flags, PARTIAL_CHECKSUM, TCP_BYTES, TcpHeader, TcpSegment, build_tcp};
+pub use tcp::{Flags, PARTIAL_CHECKSUM, TCP_BYTES, TcpHeader, TcpSegment, build_tcp, set_diffserv};
 
 /// The reason for dropping a frame. The sender or the wire is to blame for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]

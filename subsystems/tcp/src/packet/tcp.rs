@@ -237,6 +237,11 @@ pub fn build_tcp(out: &mut [u8], header: &TcpHeader, payload_bytes: u32) -> usiz
     front.len() + header_bytes
 }
 
+/// Sets the Differentiated Services of headers that [`build_tcp`] has written.
+pub fn set_diffserv(head: &mut [u8], diffserv: u8) {
+    ipv4::set_diffserv(&mut head[ETHERNET_BYTES..], diffserv);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use super::transmit::is_blocked;
 use crate::datapath::{FlowId, Head, Statistics};
 use crate::flow::state::{Post, Pre, Protocol};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
-use crate::packet::{Ecn, MacAddress, TTL_DEFAULT, TcpHeader, build_tcp};
+use crate::packet::{Ecn, MacAddress, TcpHeader, build_tcp, set_diffserv};
 use crate::summary::Summary;
 
 const _: () = assert!(HEADERS_BYTES_MAX <= Head::BYTES_MAX);
@@ -34,7 +34,7 @@ pub fn head(mac: MacAddress, pre: &Pre, said: &Said) -> Head {
         source: v4(pre.tuple.local),
         destination: v4(pre.tuple.remote),
         ecn: Ecn::default(),
-        ttl: TTL_DEFAULT,
+        ttl: pre.hop_limit,
         seq: said.seq,
         ack: Some(said.ack),
         flags: said.flags,
@@ -44,6 +44,9 @@ pub fn head(mac: MacAddress, pre: &Pre, said: &Said) -> Head {
     let mut head = Head::zeroed(HEADERS_BYTES_MAX);
     let len = build_tcp(head.bytes_mut(), &header, said.bytes);
     head.truncate(len);
+    if pre.diffserv != 0 {
+        set_diffserv(head.bytes_mut(), pre.diffserv);
+    }
     head
 }
 

@@ -134,6 +134,7 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
             return outcome;
         }
     }
+    flow.heard = now;
     if is_old {
         let seen = expected.checked_add_signed(start);
         if let Some(position) = seen.filter(|_| summary.bytes > 0) {
@@ -143,7 +144,6 @@ fn examine<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> R
     }
     // Only of what lies in the window and acknowledges what was sent: a forged value would have the peer's own segments dropped
     // (CVE-2005-0356).
-    flow.heard = now;
     update_timestamp(flow, summary, now);
     if length > 0 {
         place::<R>(flow, summary, expected, start, &mut outcome);

@@ -77,7 +77,7 @@ impl Machine {
         self.stack.request(now, CONTEXT, request, self.memory.len() as u64);
     }
 
-    fn new_socket(&mut self) -> u32 {
+    pub fn new_socket(&mut self) -> u32 {
         self.next_socket += 1;
         self.sockets.insert(self.next_socket, Socket::default());
         self.next_socket
@@ -99,9 +99,13 @@ impl Machine {
 
     pub fn connect(&mut self, now: Nanos, remote: SocketAddr) -> u32 {
         let socket = self.new_socket();
-        let (receive, send) = Machine::rings(socket);
-        self.ask(now, Request::Connect { socket, remote, local_port: 0, receive, send });
+        self.connect_from(now, socket, remote, 0);
         socket
+    }
+
+    pub fn connect_from(&mut self, now: Nanos, socket: u32, remote: SocketAddr, local_port: u16) {
+        let (receive, send) = Machine::rings(socket);
+        self.ask(now, Request::Connect { socket, remote, local_port, receive, send });
     }
 
     /// Writes as much as there is room for, and says how much that was.
@@ -244,7 +248,7 @@ impl Machine {
                 assert!(!state.is_over);
                 state.is_over = true;
             }
-            Event::Listening { .. } | Event::NotListening { .. } => {}
+            Event::Listening { .. } | Event::NotListening { .. } | Event::Warned { .. } => {}
         }
     }
 

@@ -1,5 +1,12 @@
 //! Stacks in virtual time, over the modelled network of `wave-wires`.
 
 mod connections;
+mod errors;
+mod failures;
 mod machine;
+mod opening;
+mod options;
+mod peer;
+mod sending;
 mod strangers;
+mod windows;

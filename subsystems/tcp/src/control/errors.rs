@@ -1,0 +1,152 @@
+//! What the network says about segments of ours: ICMP errors (RFC 9293, 3.9.2.2; RFC 5927), and path MTU discovery (RFC 1191).
+//!
+//! Anybody can send such a message. It counts only if it quotes a number that is on its way, and it never ends a connection that is
+//! established.
+
+use core::net::Ipv4Addr;
+
+use wave_core::clock::Nanos;
+
+use super::{Output, Stack, reply};
+use crate::context::{Event, Reason};
+use crate::datapath::{Datapath, Fin, FlowId, Tuple};
+use crate::packet::{Quoted, Unreachable};
+use crate::seq::{Seq, seq_of};
+use crate::stages::pre::ends;
+
+/// Bytes of IPv4's and TCP's headers, without options.
+const HEADERS_BYTES: u16 = 40;
+/// No router's word makes our packets shorter: the smallest plateau of RFC 1191. Beyond it, a forger could make us send headers only.
+const PATH_MTU_MIN: u16 = 296;
+/// MTUs that are common, for routers that name none (RFC 1191, 7.1).
+const PLATEAUS: [u16; 9] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, PATH_MTU_MIN];
+/// After such a time larger packets are tried again (RFC 1191, 6.3).
+const WIDEN_AFTER: Nanos = Nanos::from_millis(600_000);
+/// A host is told of errors no more often.
+const WARN_AFTER: Nanos = Nanos::from_millis(1_000);
+
+/// The error that a host would see (Linux's icmp_err_convert).
+fn reason_of(code: u8) -> Reason {
+    match code {
+        2 | 3 => Reason::Refused,
+        0 | 6 | 11 => Reason::Unreachable,
+        _ => Reason::NoNeighbour,
+    }
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// A router or the peer's host says that a segment did not arrive.
+    pub(super) fn on_unreachable(&mut self, now: Nanos, error: &Unreachable) {
+        let Some(quoted) = error.quoted else { return };
+        if error.code == Unreachable::TOO_BIG {
+            self.too_big(now, &quoted, error.next_hop_mtu);
+        } else {
+            self.on_soft_error(now, &quoted, reason_of(error.code));
+        }
+    }
+
+    /// Something is wrong that may pass (RFC 9293, MUST-56): the host is told.
+    pub(super) fn on_soft_error(&mut self, now: Nanos, quoted: &Quoted, reason: Reason) {
+        let tuple = ends(quoted.destination, quoted.source);
+        if let Some(id) = self.handshakes.find(&tuple) {
+            return self.handshake_error(id, quoted.seq, reason);
+        }
+        if let Some(flow) = self.sender_of(&tuple, quoted.seq) {
+            self.warn(now, flow, reason);
+        }
+    }
+
+    /// The connection that has this number on its way.
+    fn sender_of(&self, tuple: &Tuple, seq: Seq) -> Option<FlowId> {
+        let flow = self.data.find(tuple)?;
+        let sending = self.data.inspect(flow)?.sending;
+        let fin = u64::from(sending.fin == Fin::Sent);
+        let on_its_way = sending.sent + fin - sending.acknowledged;
+        let at = seq.since(seq_of(sending.base, sending.acknowledged));
+        (at >= 0 && (at as u64) < on_its_way).then_some(flow)
+    }
+
+    /// Tells a connection's host of an error that may pass.
+    pub(super) fn warn(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
+        let Some(connection) = self.connection(flow) else { return };
+        let is_due = connection.warned_at.is_none_or(|at| now.since(at) >= WARN_AFTER);
+        if is_due && connection.is_heard_of() {
+            connection.warned_at = Some(now);
+            let (context, socket) = (connection.context, connection.socket);
+            self.tell(context, Event::Warned { socket, reason });
+        }
+    }
+
+    /// A packet did not fit through the network.
+    fn too_big(&mut self, now: Nanos, quoted: &Quoted, mtu: Option<u16>) {
+        let tuple = ends(quoted.destination, quoted.source);
+        let Some(flow) = self.sender_of(&tuple, quoted.seq) else { return };
+        let Some(connection) = self.connection(flow) else { return };
+        let headers = HEADERS_BYTES + connection.option_bytes();
+        let now_mtu = connection.mss + headers;
+        let guess = || PLATEAUS.into_iter().find(|plateau| *plateau < now_mtu);
+        let Some(mtu) = mtu.or_else(guess) else { return };
+        let mss = mtu.max(PATH_MTU_MIN) - headers;
+        if mss >= connection.mss {
+            return;
+        }
+        connection.mss = mss;
+        connection.narrow_until = Some(now + WIDEN_AFTER);
+        self.counters.path_mtu_reductions += 1;
+        self.use_mss(flow);
+    }
+
+    /// Tries the MSS that the peer takes once more.
+    pub(super) fn widen(&mut self, now: Nanos, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        if connection.narrow_until.is_some_and(|until| now >= until) {
+            connection.narrow_until = None;
+            connection.mss = connection.mss_max;
+            self.use_mss(flow);
+        }
+    }
+
+    fn use_mss(&mut self, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        connection.reno.set_mss(connection.mss);
+        // What was sent may be sent again: it measures nothing.
+        connection.timed = None;
+        let path = connection.path();
+        self.data.set_path(flow, path);
+    }
+
+    /// Retransmissions stay unanswered (RFC 9293, 3.8.3: R1): the host is told, and the next hop may be elsewhere by now.
+    pub(super) fn doubt(&mut self, now: Nanos, flow: FlowId) {
+        self.warn(now, flow, Reason::TimedOut);
+        let Some(connection) = self.connection(flow) else { return };
+        let tuple = connection.tuple;
+        self.ask_for_hop(&tuple);
+    }
+
+    /// The next hop of a connection.
+    pub(super) fn hop_of(&self, tuple: &Tuple) -> Option<Ipv4Addr> {
+        self.address.next_hop(*reply::v4(tuple.remote).ip())
+    }
+
+    /// Asks for the Ethernet address of a connection's next hop.
+    pub(super) fn ask_for_hop(&mut self, tuple: &Tuple) {
+        if let Some(hop) = self.hop_of(tuple) {
+            let ask = reply::ask(self.address.mac, self.address.ip, hop);
+            self.out.push_back(Output::Send(ask));
+        }
+    }
+
+    /// Takes the address that the next hop has named since, if it has.
+    pub(super) fn follow_neighbour(&mut self, now: Nanos, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        let (tuple, mac) = (connection.tuple, connection.mac);
+        let Some(hop) = self.hop_of(&tuple) else { return };
+        let Some(found) = self.neighbours.find(hop, now).filter(|found| *found != mac) else {
+            return;
+        };
+        let Some(connection) = self.connection(flow) else { return };
+        connection.mac = found;
+        let path = connection.path();
+        self.data.set_path(flow, path);
+    }
+}

@@ -1,0 +1,80 @@
+//! Options of a connection that its host sets, and keep-alives (RFC 9293, 3.8.4 and 3.9.1.9).
+
+use wave_core::clock::Nanos;
+
+use super::Stack;
+use super::connection::{Connection, Timer};
+use crate::context::{ContextId, KeepAlive, Reason, SocketOptions};
+use crate::datapath::{Command, Datapath, FlowId, Path};
+
+/// The shortest silence that is asked about, so that no host makes its agent flood a peer.
+const ASK_AFTER_MIN: Nanos = Nanos::from_millis(1_000);
+/// One loss is no sign of a dead peer (RFC 9293, MUST-29).
+const PROBES_MIN: u8 = 2;
+
+impl Connection {
+    /// How its segments reach the peer.
+    pub(super) fn path(&self) -> Path {
+        let SocketOptions { diffserv, hop_limit, .. } = self.options;
+        Path { mac: self.mac, mss: self.mss, diffserv, hop_limit }
+    }
+}
+
+impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
+    /// A host sets the options of its connection.
+    pub(super) fn configure(
+        &mut self,
+        now: Nanos,
+        from: ContextId,
+        flow: FlowId,
+        options: SocketOptions,
+    ) {
+        let Some(connection) = self.connection(flow) else { return };
+        if connection.context.process != from.process || !options.are_valid() {
+            return;
+        }
+        connection.options = options;
+        let bounded = options.keep_alive.map(|keep| KeepAlive {
+            idle: keep.idle.max(ASK_AFTER_MIN),
+            interval: keep.interval.max(ASK_AFTER_MIN),
+            probes: keep.probes.max(PROBES_MIN),
+        });
+        connection.options.keep_alive = bounded;
+        connection.keep_alives = 0;
+        let (path, timer) = (connection.path(), connection.timer);
+        self.data.set_path(flow, path);
+        if matches!(timer, Timer::None | Timer::KeepAlive) {
+            self.wait_idle(now, flow);
+        }
+    }
+
+    /// Chooses what is waited for while nothing is sent.
+    pub(super) fn wait_idle(&mut self, now: Nanos, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        let next = connection.idle_timer(now);
+        let (timer, at) = next.map_or((Timer::None, None), |(timer, at)| (timer, Some(at)));
+        self.timer(flow, timer, at);
+    }
+
+    /// The peer was silent for as long as the host allows, or a question was not answered.
+    pub(super) fn on_keep_alive(&mut self, now: Nanos, flow: FlowId) {
+        let Some(connection) = self.connection(flow) else { return };
+        let Some(keep) = connection.options.keep_alive else { return };
+        if connection.heard > connection.asked_at {
+            connection.keep_alives = 0;
+        }
+        let due = connection.heard + keep.idle;
+        if connection.keep_alives == 0 && due > now {
+            return self.timer(flow, Timer::KeepAlive, Some(due));
+        }
+        if connection.keep_alives >= keep.probes {
+            self.counters.timed_out += 1;
+            return self.reset(now, flow, Reason::TimedOut);
+        }
+        connection.keep_alives += 1;
+        connection.asked_at = now;
+        self.counters.keep_alives += 1;
+        self.data.command(now, flow, Command::KeepAlive);
+        self.timer(flow, Timer::KeepAlive, Some(now + keep.interval));
+    }
+}

@@ -1,0 +1,206 @@
+//! What the network says: ICMP errors and path MTUs (RFC 9293, 3.9.1.8, 3.9.2; RFC 1191), and what a host tells the network.
+
+use crate::peer::{Heard, MINUTE, Peer, SECOND};
+use wave_core::clock::Nanos;
+use wave_tcp::context::{Reason, SocketOptions};
+use wave_tcp::control::State;
+
+const UNREACHABLE: u8 = 3;
+const QUENCH: u8 = 4;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER: u8 = 12;
+const TOO_BIG: u8 = 4;
+const MSS_1460: [u8; 4] = [2, 4, 5, 180];
+
+/// Errors that may pass, and what the host sees.
+const SOFT: [(u8, u8, Reason); 8] = [
+    (UNREACHABLE, 0, Reason::Unreachable),
+    (UNREACHABLE, 1, Reason::NoNeighbour),
+    (UNREACHABLE, 5, Reason::NoNeighbour),
+    (TIME_EXCEEDED, 0, Reason::NoNeighbour),
+    (TIME_EXCEEDED, 1, Reason::NoNeighbour),
+    (PARAMETER, 0, Reason::NoNeighbour),
+    (PARAMETER, 1, Reason::NoNeighbour),
+    (PARAMETER, 2, Reason::NoNeighbour),
+];
+
+/// A connection with a segment on its way.
+fn sending() -> (Peer, Heard) {
+    let mut peer = Peer::accepted_with(&MSS_1460, 1500);
+    peer.write(&[7; 2_920]);
+    let heard = peer.after(5).remove(0);
+    (peer, heard)
+}
+
+const NONE: [usize; 0] = [];
+
+fn sizes(heard: &[Heard]) -> Vec<usize> {
+    heard.iter().map(|heard| heard.payload().len()).collect()
+}
+
+#[test]
+fn a_host_hears_of_errors_that_may_pass() {
+    for (kind, code, reason) in SOFT {
+        let (mut peer, segment) = sending();
+        peer.icmp(kind, code, 0, segment.quoted());
+        peer.after(5);
+        assert_eq!(peer.warnings(), [reason], "{kind}, {code}");
+        // Not once for each packet.
+        for _ in 0..100 {
+            peer.icmp(kind, code, 0, segment.quoted());
+        }
+        peer.after(5);
+        assert_eq!(peer.warnings().len(), 1);
+    }
+}
+
+#[test]
+fn an_error_acts_on_the_connection_that_it_quotes_and_on_no_other() {
+    // A refusal ends the handshake that it quotes.
+    let (mut peer, syn) = Peer::connecting(0);
+    let mut other = syn.quoted().to_vec();
+    other[21] ^= 1;
+    let mut forged = syn.quoted().to_vec();
+    forged[27] ^= 1;
+    for quoted in [&other[..], &forged] {
+        peer.icmp(UNREACHABLE, 3, 0, quoted);
+        peer.after(5);
+        assert_eq!(peer.states(), [State::SynSent]);
+    }
+    peer.icmp(UNREACHABLE, 3, 0, syn.quoted());
+    peer.after(5);
+    assert_eq!(peer.machine.sockets[&peer.socket].failed, Some(Reason::Refused));
+    // Of an established connection only what is on its way counts (RFC 5927).
+    let (mut peer, segment) = sending();
+    let mut old = segment.quoted().to_vec();
+    old[24..28].copy_from_slice(&segment.segment.seq.minus(1).0.to_be_bytes());
+    let mut beyond = segment.quoted().to_vec();
+    beyond[24..28].copy_from_slice(&segment.segment.seq.plus(2_920).0.to_be_bytes());
+    for quoted in [&old, &beyond] {
+        peer.icmp(UNREACHABLE, 1, 0, quoted);
+    }
+    peer.after(5);
+    assert_eq!(peer.warnings(), []);
+}
+
+#[test]
+fn a_source_quench_is_dropped_in_silence() {
+    let (mut peer, segment) = sending();
+    let before = (peer.congestion(), peer.established());
+    peer.icmp(QUENCH, 0, 0, segment.quoted());
+    assert!(peer.after(50).is_empty());
+    assert_eq!((peer.congestion(), peer.established()), before);
+    assert_eq!(peer.warnings(), []);
+}
+
+#[test]
+fn an_error_that_may_pass_ends_nothing() {
+    let refusals = [(UNREACHABLE, 2), (UNREACHABLE, 3)];
+    let soft = SOFT.map(|(kind, code, _)| (kind, code));
+    for (kind, code) in soft.into_iter().chain(refusals) {
+        let (mut peer, segment) = sending();
+        peer.icmp(kind, code, 0, segment.quoted());
+        peer.after(5);
+        assert_eq!(peer.states(), [State::Listen, State::Established], "{kind}, {code}");
+        peer.acknowledge(2_920);
+        peer.after(5);
+        assert_eq!(peer.machine.sockets[&peer.socket].acknowledged, 2_920);
+    }
+    // Nor a handshake, but it is why that one fails.
+    for (kind, code, reason) in SOFT {
+        let (mut peer, syn) = Peer::connecting(0);
+        peer.icmp(kind, code, 0, syn.quoted());
+        peer.after(5);
+        assert_eq!(peer.states(), [State::SynSent], "{kind}, {code}");
+        assert_eq!(peer.warnings(), [reason]);
+        peer.until(Nanos(5 * MINUTE.0), SECOND);
+        assert_eq!(peer.machine.sockets[&peer.socket].failed, Some(reason));
+    }
+}
+
+#[test]
+fn segments_become_as_short_as_a_router_says_and_long_again_later() {
+    let (mut peer, segment) = sending();
+    assert_eq!(segment.payload().len(), 1_460);
+    peer.icmp(UNREACHABLE, TOO_BIG, 1_000, segment.quoted());
+    // All of it is sent again at once.
+    assert_eq!(sizes(&peer.after(5)), [960, 960, 960, 40]);
+    assert_eq!(peer.congestion().0, 14_600, "no sign of congestion");
+    peer.acknowledge(2_920);
+    peer.after(5);
+    // A larger one later changes nothing.
+    peer.write(&[7; 2_000]);
+    let heard = peer.after(5);
+    assert_eq!(sizes(&heard), [960, 960]);
+    peer.icmp(UNREACHABLE, TOO_BIG, 1_400, heard[0].quoted());
+    assert_eq!(sizes(&peer.after(5)), NONE);
+    peer.acknowledge(1_920);
+    peer.after(5);
+    peer.acknowledge(80);
+    // RFC 1191, 6.3: after ten minutes.
+    peer.until(Nanos(11 * MINUTE.0), SECOND);
+    peer.write(&[7; 10]);
+    peer.after(5);
+    peer.acknowledge(10);
+    peer.after(5);
+    peer.write(&[7; 2_920]);
+    assert_eq!(sizes(&peer.after(5))[..2], [1_460, 1_460]);
+}
+
+#[test]
+fn a_router_that_names_no_mtu_leads_to_the_next_plateau() {
+    let (mut peer, segment) = sending();
+    let mut quoted = segment.quoted().to_vec();
+    let mut expected = vec![1_492, 1_006, 508, 296];
+    expected.reverse();
+    while let Some(mtu) = expected.pop() {
+        peer.icmp(UNREACHABLE, TOO_BIG, 0, &quoted);
+        let heard = peer.after(5);
+        assert_eq!(heard[0].payload().len(), mtu - 40);
+        quoted = heard[0].quoted().to_vec();
+    }
+}
+
+#[test]
+fn no_forger_makes_segments_of_headers_only() {
+    let (mut peer, segment) = sending();
+    // Numbers that are not on their way.
+    let mut forged = segment.quoted().to_vec();
+    forged[24..28].copy_from_slice(&segment.segment.seq.plus(1 << 20).0.to_be_bytes());
+    peer.icmp(UNREACHABLE, TOO_BIG, 576, &forged);
+    assert_eq!(sizes(&peer.after(5)), NONE);
+    // A router's word goes so far.
+    peer.icmp(UNREACHABLE, TOO_BIG, 68, segment.quoted());
+    assert_eq!(peer.after(5)[0].payload().len(), 256);
+}
+
+#[test]
+fn a_host_chooses_differentiated_services() {
+    let (mut peer, first) = sending();
+    assert_eq!(first.service().0, 0);
+    peer.acknowledge(2_920);
+    peer.after(5);
+    peer.configure(SocketOptions { diffserv: 46, ..SocketOptions::default() });
+    peer.write(b"data");
+    peer.sends(b"data");
+    let heard = peer.after(100);
+    assert!(!heard.is_empty());
+    // Its own parser has verified the headers' checksums.
+    assert!(heard.iter().all(|heard| heard.service() == (46, 64)), "of data and acknowledgements");
+    peer.configure(SocketOptions { diffserv: 64, ..SocketOptions::default() });
+    peer.sends(b"data");
+    assert_eq!(peer.after(100)[0].service().0, 46, "what is not valid changes nothing");
+}
+
+#[test]
+fn a_host_chooses_the_hop_limit() {
+    let (mut peer, first) = sending();
+    assert_eq!(first.service().1, 64);
+    peer.acknowledge(2_920);
+    peer.after(5);
+    peer.configure(SocketOptions { hop_limit: 3, ..SocketOptions::default() });
+    peer.write(b"data");
+    let heard = peer.after(1_000);
+    assert!(heard.len() > 1);
+    assert!(heard.iter().all(|heard| heard.service() == (0, 3)));
+}

@@ -1,0 +1,241 @@
+//! Peers that do not answer: thresholds of retransmission, SYNs, keep-alives (RFC 9293, 3.8.3 and 3.8.4).
+
+use crate::peer::{Heard, MINUTE, MS, Peer, SECOND, Sends};
+use wave_core::clock::Nanos;
+use wave_tcp::context::{KeepAlive, Reason, SocketOptions};
+use wave_tcp::control::State;
+use wave_tcp::packet::{ArpOperation, ArpPacket, Flags, build_arp};
+
+const HOUR: Nanos = Nanos(60 * MINUTE.0);
+
+fn failed(peer: &Peer) -> Option<Reason> {
+    peer.machine.sockets[&peer.socket].failed
+}
+
+fn seconds(count: u64) -> Nanos {
+    Nanos(count * SECOND.0)
+}
+
+#[test]
+fn a_peer_that_stops_to_answer_is_doubted_and_then_given_up() {
+    let mut peer = Peer::connected();
+    let asked = peer.asked;
+    peer.write(b"hello?");
+    let from = peer.now;
+    // R1: three retransmissions. The host is told, and the next hop is asked for anew.
+    let mut again = 0;
+    while again < 3 {
+        peer.after(10);
+        again = peer.machine.stack.data.counters().timeouts;
+        if again < 3 {
+            assert_eq!((peer.warnings(), peer.asked), (vec![], asked), "after {again}");
+        }
+        assert!(peer.now.since(from) < MINUTE);
+    }
+    peer.after(10_000);
+    assert_eq!(peer.warnings()[0], Reason::TimedOut);
+    assert!(peer.asked > asked);
+    assert_eq!(failed(&peer), None);
+    // R2: at least 100 seconds.
+    while failed(&peer).is_none() {
+        peer.until(SECOND, Nanos(100 * MS.0));
+        assert!(peer.now.since(from) < HOUR);
+    }
+    assert_eq!(failed(&peer), Some(Reason::TimedOut));
+    assert!(peer.now.since(from) > seconds(100));
+    assert!(peer.states().is_empty());
+}
+
+#[test]
+fn a_host_sets_how_long_its_data_may_stay_unanswered() {
+    for after in [5, 40] {
+        let mut peer = Peer::connected();
+        let give_up_after = Some(seconds(after));
+        peer.configure(SocketOptions { give_up_after, ..SocketOptions::default() });
+        peer.write(b"hello?");
+        let from = peer.now;
+        while failed(&peer).is_none() {
+            peer.after(10);
+            assert!(peer.now.since(from) < MINUTE);
+        }
+        let took = peer.now.since(from);
+        assert!((seconds(after)..seconds(after + 1)).contains(&took), "{took:?} of {after} s");
+        assert_eq!(failed(&peer), Some(Reason::TimedOut));
+    }
+    // It may be longer than ours, too.
+    let mut peer = Peer::connected();
+    let give_up_after = Some(Nanos(3 * HOUR.0));
+    peer.configure(SocketOptions { give_up_after, ..SocketOptions::default() });
+    peer.write(b"hello?");
+    peer.until(Nanos(2 * HOUR.0), SECOND);
+    assert_eq!(failed(&peer), None);
+    peer.until(Nanos(HOUR.0 + MINUTE.0), SECOND);
+    assert_eq!(failed(&peer), Some(Reason::TimedOut));
+}
+
+#[test]
+fn a_syn_is_doubted_and_given_up_like_data() {
+    let (mut peer, _) = Peer::connecting(0);
+    let asked = peer.asked;
+    let heard = peer.until(Nanos(10 * SECOND.0), Nanos(10 * MS.0));
+    assert_eq!(heard.len(), 3, "after 1, 3 and 7 seconds");
+    assert_eq!(peer.warnings(), [Reason::TimedOut]);
+    assert!(peer.asked > asked, "the next hop is asked for anew");
+    peer.until(HOUR, SECOND);
+    assert_eq!(failed(&peer), Some(Reason::TimedOut));
+    assert!(peer.states().is_empty());
+}
+
+#[test]
+fn a_syn_is_sent_again_for_three_minutes_at_least() {
+    let (mut peer, first) = Peer::connecting(0);
+    let heard = peer.until(HOUR, Nanos(100 * MS.0));
+    assert!(heard.iter().all(|heard| heard.segment.seq == first.segment.seq));
+    let last = heard.last().unwrap();
+    assert!(last.at.since(first.at) >= seconds(180), "{:?}", last.at.since(first.at));
+    assert!(last.at.since(first.at) < seconds(300));
+    assert_eq!(failed(&peer), Some(Reason::TimedOut));
+}
+
+#[test]
+fn segments_follow_a_next_hop_that_has_moved() {
+    let mut peer = Peer::connected();
+    peer.write(b"hello?");
+    let moved = [6, 6, 6, 6, 6, 6];
+    assert_eq!(peer.after(100)[0].bytes[..6], peer.mac);
+    peer.mac = moved;
+    let heard = peer.until(MINUTE, Nanos(10 * MS.0));
+    assert_eq!(heard.last().unwrap().bytes[..6], moved);
+    // One that is forged while the peer answers changes nothing at once.
+    peer.acknowledge(6);
+    peer.after(5);
+    let claim = ArpPacket {
+        operation: ArpOperation::Reply,
+        sender_mac: [8; 6],
+        sender: [10, 0, 0, 1].into(),
+        target_mac: [0; 6],
+        target: [10, 0, 0, 2].into(),
+    };
+    let mut frame = [0; 60];
+    build_arp(&mut frame, &claim);
+    peer.put(&frame);
+    peer.write(b"more");
+    assert_eq!(peer.after(100)[0].bytes[..6], moved);
+}
+
+/// Questions are acknowledgements of a number before the next, without data.
+fn are_questions(peer: &Peer, heard: &[Heard]) -> bool {
+    heard.iter().all(|heard| {
+        heard.segment.seq == peer.ack.minus(1)
+            && heard.payload().is_empty()
+            && heard.segment.flags == Flags::ACK
+    })
+}
+
+fn keep_alive(idle: u64, interval: u64, probes: u8) -> SocketOptions {
+    let keep = KeepAlive { idle: seconds(idle), interval: seconds(interval), probes };
+    SocketOptions { keep_alive: Some(keep), ..SocketOptions::default() }
+}
+
+#[test]
+fn an_idle_peer_is_left_alone_by_default() {
+    let mut peer = Peer::accepted();
+    assert!(peer.until(Nanos(30 * HOUR.0), SECOND).is_empty());
+    assert_eq!(peer.states(), [State::Listen, State::Established]);
+}
+
+#[test]
+fn a_host_turns_keep_alives_on_and_off_for_one_connection() {
+    let mut peer = Peer::accepted();
+    peer.configure(keep_alive(60, 10, 3));
+    let heard = peer.until(seconds(65), Nanos(100 * MS.0));
+    assert_eq!(heard.len(), 1);
+    assert!(are_questions(&peer, &heard));
+    peer.send(peer.plain());
+    peer.configure(SocketOptions::default());
+    assert!(peer.until(HOUR, SECOND).is_empty());
+    assert_eq!(peer.states(), [State::Listen, State::Established]);
+}
+
+#[test]
+fn a_peer_is_asked_only_when_nothing_came_and_nothing_is_on_its_way() {
+    let mut peer = Peer::accepted();
+    peer.configure(keep_alive(60, 10, 3));
+    // Data and acknowledgements of the peer, each after 50 seconds.
+    for at in 0..6 {
+        assert!(peer.until(seconds(50), Nanos(100 * MS.0)).is_empty(), "round {at}");
+        match at % 3 {
+            0 => peer.sends(b"data"),
+            1 => peer.send(peer.plain()),
+            // A question of the peer's own.
+            _ => peer.send(Sends { seq: peer.seq.minus(1), ..peer.plain() }),
+        }
+        peer.after(100);
+    }
+    // While data is on its way it is sent again instead.
+    peer.until(seconds(30), Nanos(100 * MS.0));
+    peer.write(b"lost");
+    let heard = peer.until(Nanos(5 * MINUTE.0), Nanos(100 * MS.0));
+    assert!(heard.iter().all(|heard| heard.payload() == b"lost"), "no question");
+}
+
+#[test]
+fn the_interval_is_the_hosts() {
+    for idle in [10, 100, 20_000] {
+        let mut peer = Peer::accepted();
+        let from = peer.now;
+        peer.configure(keep_alive(idle, 10, 9));
+        let heard = peer.until(seconds(idle + 5), Nanos(100 * MS.0));
+        assert_eq!(heard.len(), 1, "{idle} s");
+        assert!(heard[0].at.since(from) + SECOND >= seconds(idle));
+    }
+}
+
+#[test]
+fn the_interval_is_two_hours_by_default() {
+    let mut peer = Peer::accepted();
+    let keep_alive = Some(KeepAlive::default());
+    peer.configure(SocketOptions { keep_alive, ..SocketOptions::default() });
+    assert!(peer.until(seconds(7_198), SECOND).is_empty());
+    assert_eq!(peer.until(seconds(10), SECOND).len(), 1);
+}
+
+#[test]
+fn one_question_without_an_answer_is_no_death() {
+    let mut peer = Peer::accepted();
+    // No host can ask for that, either.
+    peer.configure(keep_alive(60, 10, 0));
+    for _ in 0..10 {
+        // The first question, or its answer, is lost.
+        let heard = peer.until(seconds(75), Nanos(100 * MS.0));
+        assert_eq!(heard.len(), 2);
+        assert!(are_questions(&peer, &heard));
+        peer.send(peer.plain());
+        peer.after(5);
+    }
+    assert_eq!(peer.states(), [State::Listen, State::Established]);
+    // A peer that never answers is gone.
+    peer.until(seconds(100), Nanos(100 * MS.0));
+    assert_eq!(failed(&peer), Some(Reason::TimedOut));
+}
+
+#[test]
+fn a_window_that_was_learnt_is_forgotten_when_nothing_is_sent() {
+    let mut peer = Peer::accepted();
+    let initial = peer.congestion().0;
+    for _ in 0..3 {
+        peer.write(&[7; 8_000]);
+        let mut left = 8_000;
+        for _ in 0..100 {
+            for heard in peer.after(5) {
+                left -= heard.payload().len() as u32;
+                peer.acknowledge(heard.payload().len() as u32);
+            }
+        }
+        assert_eq!(left, 0);
+    }
+    let grown = peer.congestion().0;
+    assert!(grown > initial, "{grown}");
+    peer.after(3_000);
+    assert_eq!(peer.congestion().0, initial, "RFC 5681, 4.1");
+}

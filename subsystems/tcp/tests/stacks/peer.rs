@@ -1,0 +1,356 @@
+//! A stack, and a peer whose every segment is written by hand: options, windows, control bits, IP headers and ICMP.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use crate::machine::Machine;
+use wave_core::clock::Nanos;
+use wave_tcp::context::{Event, Moved, Request, SocketOptions};
+use wave_tcp::control::State;
+use wave_tcp::datapath::Established;
+use wave_tcp::packet::{
+    ArpOperation, ArpPacket, ETHERNET_BYTES, Ecn, Flags, IPV4_BYTES, Options, PARTIAL_CHECKSUM,
+    Parsed, TcpHeader, TcpSegment, build_arp, build_tcp, checksum, parse,
+};
+use wave_tcp::seq::Seq;
+use wave_wires::{Adversity, Memory, Offload, RawPart, Wire};
+
+pub const PEER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 5000);
+pub const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 80);
+pub const ISN: Seq = Seq(u32::MAX - 7);
+/// What a peer sends that a test says nothing about.
+pub const WINDOW: u16 = 60_000;
+pub const MS: Nanos = Nanos::from_millis(1);
+pub const SECOND: Nanos = Nanos::from_millis(1_000);
+pub const MINUTE: Nanos = Nanos::from_millis(60_000);
+/// Headers up to TCP's.
+const TCP_AT: usize = ETHERNET_BYTES + IPV4_BYTES;
+
+/// A segment that the stack sent.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    pub at: Nanos,
+    pub segment: TcpSegment,
+    pub bytes: Vec<u8>,
+}
+
+impl Heard {
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[self.segment.payload.clone()]
+    }
+
+    pub fn has(&self, flags: Flags) -> bool {
+        self.segment.flags.contains(flags)
+    }
+
+    pub fn source(&self) -> Ipv4Addr {
+        self.ip(12)
+    }
+
+    pub fn destination(&self) -> Ipv4Addr {
+        self.ip(16)
+    }
+
+    fn ip(&self, at: usize) -> Ipv4Addr {
+        let bytes = &self.bytes[ETHERNET_BYTES + at..][..4];
+        Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])
+    }
+
+    /// Differentiated Services and hop limit.
+    pub fn service(&self) -> (u8, u8) {
+        (self.bytes[ETHERNET_BYTES + 1] >> 2, self.bytes[ETHERNET_BYTES + 8])
+    }
+
+    /// The bytes of its options.
+    pub fn options(&self) -> &[u8] {
+        &self.bytes[TCP_AT + 20..self.segment.payload.start]
+    }
+
+    /// The segment with its IP header, as an error quotes it.
+    pub fn quoted(&self) -> &[u8] {
+        &self.bytes[ETHERNET_BYTES..TCP_AT + 8]
+    }
+}
+
+/// A segment to be sent.
+#[derive(Clone, Debug)]
+pub struct Sends<'a> {
+    pub source: SocketAddrV4,
+    pub destination: SocketAddrV4,
+    pub seq: Seq,
+    pub ack: Option<Seq>,
+    pub flags: Flags,
+    pub window: u16,
+    /// Options of TCP as they stand in the header, a multiple of 4 bytes.
+    pub options: &'a [u8],
+    /// Options of IP, likewise.
+    pub ip_options: &'a [u8],
+    pub urgent: u16,
+    pub data: &'a [u8],
+    pub breaks_checksum: bool,
+}
+
+pub struct Peer {
+    pub machine: Machine,
+    pub wire: Memory,
+    pub now: Nanos,
+    pub seq: Seq,
+    pub ack: Seq,
+    pub socket: u32,
+    /// The stack's end.
+    pub ours: SocketAddrV4,
+    /// ARP requests that the stack sent.
+    pub asked: u32,
+    /// Whether they are answered.
+    pub answers_arp: bool,
+    pub mac: [u8; 6],
+}
+
+impl Peer {
+    pub fn new() -> Peer {
+        Peer::over(1500)
+    }
+
+    /// Over a wire with this MTU, which cuts no super-packets.
+    pub fn over(mtu: u16) -> Peer {
+        let (wire, other) = Memory::pair(&Adversity { mtu, gso_bytes: 0, ..Adversity::default() });
+        let mac = wire.limits().mac;
+        Peer {
+            machine: Machine::new(2, other),
+            wire,
+            now: SECOND,
+            seq: ISN,
+            ack: Seq(0),
+            socket: 0,
+            ours: OURS,
+            asked: 0,
+            answers_arp: true,
+            mac,
+        }
+    }
+
+    /// A connection that the peer opened, with these options in its SYN.
+    pub fn accepted_with(options: &[u8], mtu: u16) -> Peer {
+        let mut peer = Peer::over(mtu);
+        peer.machine.listen(Nanos(0), 80, 4);
+        peer.open(options);
+        peer
+    }
+
+    pub fn accepted() -> Peer {
+        Peer::accepted_with(&[], 1500)
+    }
+
+    /// The peer opens a connection.
+    pub fn open(&mut self, options: &[u8]) -> Vec<Heard> {
+        self.send(Sends { ack: None, flags: Flags::SYN, options, ..self.plain() });
+        let heard = self.after(5);
+        let [syn] = &heard[..] else { panic!("{heard:?}") };
+        assert_eq!(syn.segment.flags, Flags::SYN | Flags::ACK);
+        (self.seq, self.ack) = (self.seq.plus(1), syn.segment.seq.plus(1));
+        self.send(self.plain());
+        self.after(5);
+        self.socket = self.machine.accepted.pop_front().expect("it is accepted");
+        heard
+    }
+
+    /// The stack's SYN to the peer, from this port or any.
+    pub fn connecting(local_port: u16) -> (Peer, Heard) {
+        let mut peer = Peer::new();
+        peer.connect(local_port);
+        let heard = peer.after(5);
+        let [syn] = &heard[..] else { panic!("{heard:?}") };
+        assert_eq!((syn.segment.flags, syn.segment.ack), (Flags::SYN, None));
+        let port = syn.segment.source_port;
+        peer.ours = SocketAddrV4::new(*OURS.ip(), port);
+        peer.ack = syn.segment.seq.plus(1);
+        (peer, syn.clone())
+    }
+
+    pub fn connect(&mut self, local_port: u16) {
+        self.socket = self.machine.new_socket();
+        self.machine.connect_from(self.now, self.socket, PEER.into(), local_port);
+    }
+
+    /// A connection that the stack opened.
+    pub fn connected() -> Peer {
+        let (mut peer, _) = Peer::connecting(0);
+        peer.send(Sends { flags: Flags::SYN, ..peer.plain() });
+        peer.seq = peer.seq.plus(1);
+        peer.after(5);
+        assert_eq!(peer.states(), [State::Established]);
+        peer
+    }
+
+    /// An acknowledgement of what the peer knows.
+    pub fn plain(&self) -> Sends<'static> {
+        Sends {
+            source: PEER,
+            destination: self.ours,
+            seq: self.seq,
+            ack: Some(self.ack),
+            flags: Flags::ACK,
+            window: WINDOW,
+            options: &[],
+            ip_options: &[],
+            urgent: 0,
+            data: &[],
+            breaks_checksum: false,
+        }
+    }
+
+    pub fn send(&mut self, sends: Sends<'_>) {
+        let header = TcpHeader {
+            source_mac: self.mac,
+            destination_mac: self.machine.wire.limits().mac,
+            source: sends.source,
+            destination: sends.destination,
+            ecn: Ecn::default(),
+            ttl: 64,
+            seq: sends.seq,
+            ack: sends.ack,
+            flags: sends.flags,
+            window: sends.window,
+            options: Options::default(),
+        };
+        let mut head = [0; 120];
+        let len = build_tcp(&mut head, &header, (sends.options.len() + sends.data.len()) as u32);
+        let mut tcp = [&head[TCP_AT..len], sends.options, sends.data].concat();
+        tcp[12] += (sends.options.len() as u8 / 4) << 4;
+        tcp[18..20].copy_from_slice(&sends.urgent.to_be_bytes());
+        let sum = !checksum::sum(&tcp);
+        let at = usize::from(PARTIAL_CHECKSUM.offset);
+        tcp[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        tcp[at] ^= u8::from(sends.breaks_checksum);
+        let mut ip = [&head[ETHERNET_BYTES..TCP_AT], sends.ip_options].concat();
+        ip[0] += sends.ip_options.len() as u8 / 4;
+        let total = (ip.len() + tcp.len()) as u16;
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[10..12].fill(0);
+        let sum = !checksum::sum(&ip);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        self.put(&[&head[..ETHERNET_BYTES], &ip, &tcp].concat());
+    }
+
+    pub fn put(&mut self, frame: &[u8]) {
+        let offload = Offload { segment_bytes: 0, checksum: None };
+        let parts = [RawPart::EMPTY; 2];
+        let _ = self.wire.send(frame, parts, offload).unwrap();
+    }
+
+    /// An ICMP error about a segment. `rest` is the second half of its fixed part.
+    pub fn icmp(&mut self, kind: u8, code: u8, rest: u16, quoted: &[u8]) {
+        let mut message = [&[kind, code, 0, 0, 0, 0][..], &rest.to_be_bytes(), quoted].concat();
+        let sum = !checksum::sum(&message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0, 10, 0, 0, 9, 10, 0, 0, 2];
+        let total = (ip.len() + message.len()) as u16;
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        let sum = !checksum::sum(&ip);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        let macs = [self.machine.wire.limits().mac, self.mac].concat();
+        self.put(&[&macs[..], &[8, 0], &ip, &message].concat());
+    }
+
+    /// What the stack sends within so much time, of TCP. ARP requests are answered.
+    pub fn until(&mut self, time: Nanos, step: Nanos) -> Vec<Heard> {
+        let end = self.now + time;
+        let mut heard = Vec::new();
+        while self.now < end {
+            // Twice, so that what a command asks for goes out at the same time.
+            for _ in 0..4 {
+                self.wire.advance(self.now.0);
+                self.machine.step(self.now);
+                while let Some(frame) = self.wire.receive().unwrap() {
+                    match parse(&frame, false) {
+                        Ok(Parsed::Tcp { segment, .. }) => {
+                            let bytes = frame.to_vec();
+                            heard.push(Heard { at: self.now, segment, bytes });
+                        }
+                        Ok(Parsed::Arp(_, arp)) => self.on_arp(&arp),
+                        other => panic!("the stack sent {other:?}"),
+                    }
+                }
+            }
+            self.now = self.now + step;
+        }
+        heard
+    }
+
+    pub fn after(&mut self, milliseconds: u64) -> Vec<Heard> {
+        self.until(Nanos::from_millis(milliseconds), MS)
+    }
+
+    fn on_arp(&mut self, arp: &ArpPacket) {
+        assert_eq!(arp.operation, ArpOperation::Request);
+        self.asked += 1;
+        if self.answers_arp {
+            let mut frame = [0; 60];
+            build_arp(&mut frame, &arp.reply(self.mac));
+            self.put(&frame);
+        }
+    }
+
+    /// The program writes.
+    pub fn write(&mut self, bytes: &[u8]) {
+        assert_eq!(self.machine.write(self.socket, bytes), bytes.len());
+        self.machine.tell(self.now, self.socket);
+    }
+
+    /// The program sets TCP_NODELAY.
+    pub fn set_eager(&mut self) {
+        let state = &self.machine.sockets[&self.socket];
+        let flow = state.flow.unwrap();
+        let written = state.wrote.len() as u64;
+        let moved = Moved { flow, written, read: 0, is_finished: false, is_eager: true };
+        self.machine.ask(self.now, Request::Moved(moved));
+    }
+
+    /// The peer acknowledges so many bytes more.
+    pub fn acknowledge(&mut self, bytes: u32) {
+        self.ack = self.ack.plus(bytes);
+        self.send(self.plain());
+    }
+
+    /// The peer sends bytes in order.
+    pub fn sends(&mut self, data: &[u8]) {
+        self.send(Sends { data, ..self.plain() });
+        self.seq = self.seq.plus(data.len() as u32);
+    }
+
+    pub fn configure(&mut self, options: SocketOptions) {
+        let flow = self.machine.sockets[&self.socket].flow.unwrap();
+        self.machine.ask(self.now, Request::Configure { flow, options });
+    }
+
+    pub fn states(&self) -> Vec<State> {
+        let mut states = Vec::new();
+        self.machine.stack.show(&mut |shown| states.push(shown.state));
+        states
+    }
+
+    /// What the data path knows of the connection.
+    pub fn established(&self) -> Option<Established> {
+        let mut found = None;
+        self.machine.stack.show(&mut |shown| found = found.or(shown.established));
+        found.map(|(_, established)| established)
+    }
+
+    /// Congestion window and threshold.
+    pub fn congestion(&self) -> (u32, u32) {
+        let mut found = None;
+        self.machine.stack.show(&mut |shown| found = found.or(shown.congestion));
+        found.unwrap()
+    }
+
+    pub fn warnings(&self) -> Vec<wave_tcp::context::Reason> {
+        let warned = |event: &Event| match event {
+            Event::Warned { reason, .. } => Some(*reason),
+            _ => None,
+        };
+        self.machine.events.iter().filter_map(warned).collect()
+    }
+
+    pub fn received(&self) -> u64 {
+        self.machine.sockets[&self.socket].received
+    }
+}

@@ -1,0 +1,209 @@
+//! How data is sent and acknowledged (RFC 9293, 3.7.4, 3.8.1, 3.8.5, 3.8.6, 3.10.7.4).
+
+use crate::peer::{Heard, MS, Peer, SECOND, Sends};
+use wave_core::clock::Nanos;
+use wave_tcp::packet::Flags;
+
+const NONE: [usize; 0] = [];
+
+fn sizes(heard: &[Heard]) -> Vec<usize> {
+    heard.iter().map(|heard| heard.payload().len()).collect()
+}
+
+/// The mean of the round trip's time, if one was measured.
+fn round_trip(peer: &Peer) -> Option<Nanos> {
+    let mut found = None;
+    peer.machine.stack.show(&mut |shown| found = found.or(shown.round_trip));
+    found.map(|(mean, _)| mean)
+}
+
+#[test]
+fn a_host_turns_nagles_algorithm_off() {
+    let mut peer = Peer::accepted();
+    peer.write(b"first");
+    assert_eq!(sizes(&peer.after(5)), [5]);
+    peer.write(b"second");
+    assert_eq!(sizes(&peer.after(5)), NONE, "it waits for the first one");
+    peer.set_eager();
+    assert_eq!(sizes(&peer.after(5)), [6]);
+    peer.write(b"third");
+    peer.set_eager();
+    assert_eq!(sizes(&peer.after(5)), [5]);
+}
+
+#[test]
+fn small_segments_wait_for_an_acknowledgement() {
+    let mut peer = Peer::accepted();
+    peer.write(b"first");
+    peer.after(5);
+    for byte in [b"a", b"b", b"c"] {
+        peer.write(byte);
+        assert_eq!(sizes(&peer.after(5)), NONE);
+    }
+    peer.acknowledge(5);
+    let heard = peer.after(5);
+    assert_eq!(sizes(&heard), [3]);
+    assert_eq!(heard[0].payload(), b"abc");
+}
+
+#[test]
+fn no_small_segment_fills_a_window_that_opens_a_little() {
+    let mut peer = Peer::accepted();
+    peer.write(&[7; 536 * 4]);
+    assert_eq!(sizes(&peer.after(5)), [536; 4]);
+    peer.ack = peer.ack.plus(536 * 4);
+    peer.send(Sends { window: 0, ..peer.plain() });
+    peer.after(5);
+    peer.write(&[7; 536 * 4]);
+    // Less than a segment, and less than half of the largest window: nothing, until the timer runs out.
+    peer.send(Sends { window: 100, ..peer.plain() });
+    assert_eq!(sizes(&peer.after(100)), NONE);
+    peer.send(Sends { window: 600, ..peer.plain() });
+    assert_eq!(sizes(&peer.after(50)), [536]);
+}
+
+#[test]
+fn what_is_written_leaves_without_a_push_and_its_last_segment_has_one() {
+    let mut peer = Peer::accepted();
+    peer.write(&[7; 2_000]);
+    let mut left = 2_000;
+    let mut pushed = 0;
+    for _ in 0..20 {
+        for heard in peer.after(5) {
+            let bytes = heard.payload().len() as u32;
+            left -= bytes;
+            assert_eq!(heard.has(Flags::PSH), left == 0, "{left} bytes left");
+            pushed += u32::from(heard.has(Flags::PSH));
+            peer.acknowledge(bytes);
+        }
+    }
+    assert_eq!((left, pushed), (0, 1));
+}
+
+#[test]
+fn an_acknowledgement_waits_less_than_half_a_second() {
+    let mut peer = Peer::accepted();
+    let sent_at = peer.now;
+    peer.sends(b"data");
+    let heard = peer.after(600);
+    let [ack] = &heard[..] else { panic!("{heard:?}") };
+    assert!(ack.at.since(sent_at) < Nanos::from_millis(500));
+    assert_eq!(ack.segment.ack, Some(peer.seq));
+    // Of two whole segments it goes out at once.
+    peer.sends(&[7; 536]);
+    peer.sends(&[7; 536]);
+    assert_eq!(peer.after(2).len(), 1);
+}
+
+#[test]
+fn segments_that_came_together_are_acknowledged_once_and_behind_all_of_them() {
+    let mut peer = Peer::accepted();
+    for _ in 0..8 {
+        peer.sends(&[7; 536]);
+    }
+    let heard = peer.after(600);
+    let [ack] = &heard[..] else { panic!("{} acknowledgements", heard.len()) };
+    assert_eq!(ack.segment.ack, Some(peer.seq));
+}
+
+#[test]
+fn an_acknowledgement_goes_with_data() {
+    let mut peer = Peer::accepted();
+    peer.sends(b"request");
+    assert!(peer.after(2).is_empty(), "it waits for company");
+    peer.write(b"reply");
+    let heard = peer.after(600);
+    let first = &heard[0];
+    assert_eq!((first.payload(), first.segment.ack), (&b"reply"[..], Some(peer.seq)));
+    assert!(heard.iter().all(|heard| !heard.payload().is_empty()), "no bare one");
+}
+
+#[test]
+fn retransmissions_come_half_as_often_each_time() {
+    let mut peer = Peer::accepted();
+    peer.write(b"lost");
+    let heard = peer.until(Nanos(100 * SECOND.0), MS);
+    let gaps: Vec<u64> =
+        heard.windows(2).map(|pair| pair[1].at.since(pair[0].at).0 / 1_000_000).collect();
+    assert!(gaps.len() >= 6, "{gaps:?}");
+    for pair in gaps.windows(2) {
+        assert!(pair[1].abs_diff(2 * pair[0]) <= 4, "{gaps:?}");
+    }
+}
+
+#[test]
+fn a_loss_halves_the_window_and_a_timeout_leaves_one_segment() {
+    let mut peer = Peer::accepted();
+    let initial = peer.congestion().0;
+    assert_eq!(initial, 5_360);
+    // Slow start.
+    peer.write(&[7; 8_000]);
+    let first = peer.after(5);
+    assert_eq!(sizes(&first).iter().sum::<usize>(), 5_360);
+    peer.acknowledge(5_360);
+    peer.after(5);
+    assert_eq!(peer.congestion().0, 2 * initial);
+    peer.after(1_000);
+    let (window, threshold) = peer.congestion();
+    assert_eq!((window, threshold), (536, 2_144 / 2));
+    // Congestion avoidance: beyond the threshold a segment in a round trip.
+    peer.acknowledge(2_144);
+    peer.after(5);
+    assert!(peer.congestion().0 <= threshold);
+}
+
+#[test]
+fn a_syn_that_was_sent_twice_measures_nothing() {
+    for (wait, is_measured) in [(50, true), (1_500, false)] {
+        let (mut peer, _) = Peer::connecting(0);
+        peer.after(wait);
+        peer.send(Sends { flags: Flags::SYN, ..peer.plain() });
+        peer.after(5);
+        assert_eq!(round_trip(&peer).is_some(), is_measured, "answered after {wait} ms");
+        // RFC 6298, 5.7: the first timeout of its data is three seconds then.
+        peer.seq = peer.seq.plus(1);
+        let from = peer.now;
+        peer.write(b"data");
+        let heard = peer.after(5_000);
+        let again = heard[1].at.since(from);
+        assert_eq!(again >= Nanos::from_millis(3_000), !is_measured, "again after {again:?}");
+    }
+}
+
+#[test]
+fn round_trips_are_measured_without_timestamps_and_not_of_what_was_sent_twice() {
+    let mut peer = Peer::accepted();
+    assert_eq!(round_trip(&peer), None);
+    peer.write(b"once");
+    peer.after(80);
+    peer.acknowledge(4);
+    peer.after(5);
+    let measured = round_trip(&peer).expect("it is measured");
+    assert!((Nanos::from_millis(79)..Nanos::from_millis(90)).contains(&measured), "{measured:?}");
+    // Karn's rule.
+    peer.write(b"again");
+    let heard = peer.after(2_000);
+    assert!(heard.len() >= 2, "it was sent again");
+    peer.acknowledge(5);
+    peer.after(5);
+    assert_eq!(round_trip(&peer), Some(measured));
+}
+
+#[test]
+fn urgent_data_of_any_length_is_delivered_in_line() {
+    let mut peer = Peer::accepted();
+    let mut all = Vec::new();
+    for (at, bytes) in [1, 536, 536, 300].into_iter().enumerate() {
+        let data = vec![at as u8; bytes];
+        // The pointer lies within, at the end, and far behind.
+        for urgent in [1, bytes as u16, u16::MAX] {
+            let flags = Flags::ACK | Flags::URG;
+            peer.send(Sends { flags, urgent, data: &data, ..peer.plain() });
+            peer.seq = peer.seq.plus(bytes as u32);
+            all.extend_from_slice(&data);
+            peer.after(5);
+        }
+    }
+    peer.machine.read(peer.socket, all.len());
+    assert_eq!(peer.machine.sockets[&peer.socket].read, all);
+}

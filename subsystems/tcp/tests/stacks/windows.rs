@@ -1,0 +1,140 @@
+//! Windows: what a peer may name, how a closed one is asked about, and what ours say (RFC 9293, 3.4, 3.8.6).
+
+use crate::machine::RING;
+use crate::peer::{Heard, MINUTE, MS, Peer, SECOND, Sends};
+use wave_core::clock::Nanos;
+use wave_tcp::context::Reason;
+use wave_tcp::control::State;
+use wave_tcp::packet::Flags;
+
+fn sent(heard: &[Heard]) -> usize {
+    heard.iter().map(|heard| heard.payload().len()).sum()
+}
+
+/// A connection whose receiver's ring is full: our window is closed.
+fn full() -> Peer {
+    let mut peer = Peer::accepted();
+    let mut left = RING;
+    while left > 0 {
+        let bytes = left.min(512);
+        peer.sends(&vec![7; bytes as usize]);
+        left -= bytes;
+        peer.after(2);
+    }
+    peer.after(100);
+    assert_eq!(peer.received(), u64::from(RING));
+    peer
+}
+
+#[test]
+fn a_window_of_more_than_32767_bytes_is_no_negative_one() {
+    for window in [0x7fff, 0x8000, 0xffff] {
+        let mut peer = Peer::accepted();
+        peer.send(Sends { window, ..peer.plain() });
+        peer.write(&[7; 1_072]);
+        assert_eq!(sent(&peer.after(5)), 1_072, "window {window}");
+    }
+}
+
+#[test]
+fn a_window_that_shrinks_behind_what_was_sent_loses_nothing() {
+    let mut peer = Peer::accepted();
+    peer.write(&[7; 3_216]);
+    assert_eq!(sent(&peer.after(5)), 3_216);
+    // Its right edge moves back to before what was sent.
+    peer.ack = peer.ack.plus(536);
+    peer.send(Sends { window: 536, ..peer.plain() });
+    let mut got = 536;
+    let mut expected = peer.ack;
+    let mut window = 536_u16;
+    for _ in 0..400 {
+        for heard in peer.after(100) {
+            let end = heard.segment.seq.plus(heard.payload().len() as u32);
+            // The peer takes only what lies in its window.
+            if heard.segment.seq == expected && end.since(expected.plus(window.into())) <= 0 {
+                got += heard.payload().len();
+                expected = end;
+            }
+        }
+        peer.ack = expected;
+        // And later it opens again.
+        window = if got > 1_500 { 10_000 } else { 536 };
+        peer.send(Sends { window, ..peer.plain() });
+    }
+    assert_eq!(got, 3_216);
+    assert_eq!(peer.states(), [State::Listen, State::Established]);
+}
+
+#[test]
+fn a_window_that_shrinks_to_nothing_is_probed() {
+    let mut peer = Peer::accepted();
+    peer.write(&[7; 1_608]);
+    assert_eq!(sent(&peer.after(5)), 1_608);
+    peer.send(Sends { window: 0, ..peer.plain() });
+    let heard = peer.until(Nanos(10 * SECOND.0), MS);
+    assert!(peer.machine.stack.data.counters().probes >= 3);
+    assert!(heard.iter().any(|heard| heard.payload().len() == 1));
+    // The peer takes all of it later.
+    peer.ack = peer.ack.plus(1_608);
+    peer.send(peer.plain());
+    peer.after(5);
+    assert_eq!(peer.machine.sockets[&peer.socket].acknowledged, 1_608);
+}
+
+#[test]
+fn a_closed_window_stays_as_long_as_its_peer_answers() {
+    let mut peer = Peer::accepted();
+    peer.send(Sends { window: 0, ..peer.plain() });
+    peer.after(5);
+    peer.write(&[7; 100]);
+    let mut probes = 0;
+    for _ in 0..3 * 60 * 60 {
+        let heard = peer.until(SECOND, Nanos(100 * MS.0));
+        probes += heard.len();
+        if !heard.is_empty() {
+            peer.send(Sends { window: 0, ..peer.plain() });
+        }
+    }
+    assert!(probes > 50, "{probes} probes in three hours");
+    assert_eq!(peer.states(), [State::Listen, State::Established]);
+    // One that answers no more is given up.
+    peer.until(Nanos(60 * MINUTE.0), SECOND);
+    assert_eq!(peer.machine.sockets[&peer.socket].failed, Some(Reason::TimedOut));
+}
+
+#[test]
+fn a_window_opens_by_a_segment_at_least() {
+    let mut peer = full();
+    let read = |peer: &mut Peer, bytes| {
+        let socket = peer.socket;
+        peer.machine.read(socket, bytes);
+        let now = peer.now;
+        peer.machine.tell(now, socket);
+    };
+    read(&mut peer, 100);
+    assert!(peer.after(600).is_empty(), "no silly window");
+    // A probe hears that it is closed, though a few bytes are free.
+    peer.send(Sends { data: b"?", ..peer.plain() });
+    let heard = peer.after(600);
+    assert_eq!(heard[0].segment.window, 0);
+    read(&mut peer, 2_000);
+    let heard = peer.after(600);
+    assert_eq!(heard.len(), 1);
+    assert!(heard[0].segment.window >= 536, "{:?}", heard[0].segment);
+}
+
+#[test]
+fn a_reset_is_believed_though_the_window_is_closed() {
+    let mut peer = full();
+    peer.send(Sends { flags: Flags::RST, ..peer.plain() });
+    peer.after(5);
+    assert_eq!(peer.machine.sockets[&peer.socket].failed, Some(Reason::Reset));
+    // An urgent segment changes nothing, and is no reason to take more than there is room for.
+    let mut peer = full();
+    let flags = Flags::ACK | Flags::URG;
+    peer.send(Sends { flags, urgent: 9, data: b"urgent", ..peer.plain() });
+    let heard = peer.after(600);
+    assert_eq!(heard[0].segment.ack, Some(peer.seq));
+    assert_eq!(peer.states(), [State::Listen, State::Established]);
+    assert_eq!(peer.received(), u64::from(RING));
+}

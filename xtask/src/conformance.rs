@@ -1,0 +1,185 @@
+//! Files of docs/conformance: the rules of a document, each with tests that exist, or with a reason.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+
+const FOLDER: &str = "docs/conformance";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    /// Its name.
+    #[allow(dead_code)]
+    document: String,
+    /// Numbers go from 1 to this.
+    rules: u32,
+    /// Rules that have tests, at least.
+    tested: usize,
+    must: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    number: u32,
+    clause: String,
+    rule: String,
+    #[serde(default)]
+    test: Names,
+    #[serde(default)]
+    script: Names,
+    reason: Option<String>,
+}
+
+/// One name, or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Names {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names::Many(Vec::new())
+    }
+}
+
+impl Names {
+    fn all(&self) -> &[String] {
+        match self {
+            Names::One(name) => std::slice::from_ref(name),
+            Names::Many(names) => names,
+        }
+    }
+}
+
+/// What is wrong with a tracked file, if it is one of these.
+pub fn complaints(path: &Path, text: &str) -> Vec<String> {
+    if !path.starts_with(FOLDER) || path.extension().is_none_or(|extension| extension != "toml") {
+        return Vec::new();
+    }
+    let read = |file: &str| std::fs::read_to_string(file).ok();
+    let about = |what: String| format!("{}: {what}", path.display());
+    holes(text, &read).into_iter().map(about).collect()
+}
+
+/// Holes in a document's list. `read` gives a file's text, if there is one.
+fn holes(text: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let document: Document = match toml::from_str(text) {
+        Ok(document) => document,
+        Err(error) => return vec![error.to_string()],
+    };
+    let mut holes = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut tested = 0;
+    for rule in &document.must {
+        let number = rule.number;
+        let mut complain = |what: String| holes.push(format!("rule {number}: {what}"));
+        if !(1..=document.rules).contains(&number) {
+            complain(format!("the document has 1 to {}", document.rules));
+        } else if !seen.insert(number) {
+            complain("it is there twice".into());
+        }
+        if rule.clause.is_empty() || rule.rule.is_empty() {
+            complain("clause or rule is empty".into());
+        }
+        let (tests, scripts) = (rule.test.all(), rule.script.all());
+        let has_test = !tests.is_empty() || !scripts.is_empty();
+        tested += usize::from(has_test);
+        match rule.reason.as_deref() {
+            None if !has_test => complain("neither a test nor a reason".into()),
+            Some(reason) if has_test || reason.trim().is_empty() => {
+                complain("a reason is for a rule without tests, and says why".into());
+            }
+            _ => {}
+        }
+        for missing in tests.iter().filter_map(|test| missing_test(test, read)) {
+            complain(missing);
+        }
+        for script in scripts.iter().filter(|script| read(script).is_none()) {
+            complain(format!("there is no script {script}"));
+        }
+    }
+    for number in (1..=document.rules).filter(|number| !seen.contains(number)) {
+        holes.push(format!("rule {number} is missing"));
+    }
+    if tested < document.tested {
+        holes.push(format!("{tested} rules have tests, and `tested` claims {}", document.tested));
+    }
+    holes
+}
+
+/// What is wrong with a test's name, "file::function".
+fn missing_test(test: &str, read: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let Some((file, function)) = test.split_once("::") else {
+        return Some(format!("`{test}` is no \"file::function\""));
+    };
+    let Some(text) = read(file) else { return Some(format!("there is no file {file}")) };
+    let starts = format!("fn {function}(");
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let is_test = |at: usize| {
+        let before = lines[..at].iter().rev();
+        before.take_while(|line| line.starts_with("#[")).any(|line| *line == "#[test]")
+    };
+    let mut found = (0..lines.len()).filter(|at| lines[*at].starts_with(&starts));
+    (!found.any(is_test)).then(|| format!("{file} has no test {function}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: &str = "\n#[test]\n#[should_panic]\nfn real() {\n}\nfn helper() {}\n";
+
+    fn found(tested: usize, rules: &[&str]) -> Vec<String> {
+        let head = format!("document = \"D\"\nrules = 2\ntested = {tested}\n");
+        let rules =
+            rules.iter().map(|rule| format!("[[must]]\nclause = \"1\"\nrule = \"R\"\n{rule}\n"));
+        let text = head + &rules.collect::<String>();
+        let read = |file: &str| match file {
+            "a.rs" => Some(CODE.to_owned()),
+            "a.pkt" => Some(String::new()),
+            _ => None,
+        };
+        holes(&text, &read)
+    }
+
+    const ONE: &str = "number = 1\ntest = \"a.rs::real\"";
+    const TWO: &str = "number = 2\nreason = \"because\"";
+
+    #[test]
+    fn a_list_without_holes_is_fine() {
+        assert_eq!(found(1, &[ONE, TWO]), Vec::<String>::new());
+        let scripted = "number = 2\nscript = [\"a.pkt\"]\ntest = [\"a.rs::real\", \"a.rs::real\"]";
+        assert_eq!(found(2, &[ONE, scripted]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_hole_is_found() {
+        for (rules, expected) in [
+            (&[ONE][..], "rule 2 is missing"),
+            (&[ONE, TWO, TWO], "rule 2: it is there twice"),
+            (&[ONE, TWO, "number = 3\nreason = \"x\""], "rule 3: the document has 1 to 2"),
+            (&[ONE, "number = 2"], "rule 2: neither a test nor a reason"),
+            (&[ONE, "number = 2\nreason = \" \""], "rule 2: a reason is for"),
+            (
+                &[TWO, "number = 1\ntest = \"a.rs::real\"\nreason = \"x\""],
+                "rule 1: a reason is for",
+            ),
+            (&[ONE, "number = 2\ntest = \"a.rs::other\""], "rule 2: a.rs has no test other"),
+            (&[ONE, "number = 2\ntest = \"a.rs::helper\""], "rule 2: a.rs has no test helper"),
+            (&[ONE, "number = 2\ntest = \"b.rs::real\""], "rule 2: there is no file b.rs"),
+            (&[ONE, "number = 2\ntest = \"real\""], "rule 2: `real` is no"),
+            (&[ONE, "number = 2\nscript = \"b.pkt\""], "rule 2: there is no script b.pkt"),
+        ] {
+            let holes = found(1, rules);
+            assert_eq!(holes.len(), 1, "{holes:?}");
+            assert!(holes[0].starts_with(expected), "{holes:?}");
+        }
+        assert_eq!(found(2, &[ONE, TWO]), ["1 rules have tests, and `tested` claims 2"]);
+        assert_eq!(holes("rules = 1", &|_| None).len(), 1);
+    }
+}
