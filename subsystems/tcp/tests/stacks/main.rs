@@ -2,4 +2,5 @@
 
 mod connections;
 mod machine;
+mod recovery;
 mod strangers;
