@@ -129,6 +129,23 @@ mod tests {
         assert_eq!((reno.window(), reno.threshold()), (1_000, 5_000));
     }
 
+    /// ACK division (RFC 3465, section 1): a peer that acknowledges byte by byte gains nothing.
+    #[test]
+    fn acknowledgements_in_pieces_grow_the_window_no_faster() {
+        let grown = |pieces: u32| {
+            let mut reno = Reno::new(1000);
+            (0..pieces).for_each(|_| reno.on_acknowledged(&news(10_000 / pieces, true)));
+            reno.on_loss(reno.window());
+            let threshold = reno.window();
+            (0..pieces).for_each(|_| reno.on_acknowledged(&news(10_000 / pieces, true)));
+            (threshold, reno.window())
+        };
+        assert_eq!(grown(1), (10_000, 11_000));
+        for pieces in [2, 10, 1_000, 10_000] {
+            assert_eq!(grown(pieces), grown(1));
+        }
+    }
+
     #[test]
     fn a_window_that_holds_nothing_back_does_not_grow() {
         let mut reno = Reno::new(1000);

@@ -83,3 +83,63 @@ fn v4(address: SocketAddr) -> SocketAddrV4 {
         SocketAddr::V6(address) => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wave_core::clock::Nanos;
+
+    use super::*;
+    use crate::datapath::{Established, Timestamps};
+    use crate::flow::intervals::Interval;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+    use crate::packet::{Flags, Parsed, parse};
+    use crate::seq::Seq;
+    use crate::stages::say::say;
+
+    /// The blocks of a segment with so much payload, as positions.
+    fn told(flow: &mut Protocol, pre: &Pre, bytes: u32) -> Vec<(u64, u64)> {
+        let said = say(flow, Seq(0), Flags::ACK, bytes, Nanos(0));
+        let head = head([2; 6], pre, &said);
+        let mut frame = head.bytes().to_vec();
+        frame.resize(frame.len() + bytes as usize, 0);
+        let Ok(Parsed::Tcp { segment, .. }) = parse(&frame, true) else { panic!("{frame:?}") };
+        let at = |seq: Seq| seq.position(0, flow.receive_base).unwrap();
+        segment.options.sack_blocks().iter().map(|(start, end)| (at(*start), at(*end))).collect()
+    }
+
+    fn flow(is_selective: bool, has_timestamps: bool) -> (Pre, Protocol) {
+        let stamps = Timestamps { recent: 0, offset: 0 };
+        let timestamps = has_timestamps.then_some(stamps);
+        let (pre, mut flow, _) =
+            split(&Established { is_selective, timestamps, ..established() }, Nanos(0));
+        for start in [10, 30, 50, 70] {
+            flow.intervals.insert(Interval { start, end: start + 9 }, 4);
+        }
+        (pre, flow)
+    }
+
+    #[test]
+    fn blocks_are_told_newest_first_as_far_as_there_is_room() {
+        let (pre, mut bare) = flow(true, false);
+        assert_eq!(told(&mut bare, &pre, 0), [(70, 79), (50, 59), (30, 39), (10, 19)]);
+        let (pre, mut stamped) = flow(true, true);
+        assert_eq!(told(&mut stamped, &pre, 0), [(70, 79), (50, 59), (30, 39)]);
+        stamped.duplicate = Interval { start: 0, end: 5 };
+        assert_eq!(told(&mut stamped, &pre, 0), [(0, 5), (70, 79), (50, 59)]);
+        assert_eq!(told(&mut stamped, &pre, 0), [(70, 79), (50, 59), (30, 39)], "once");
+        let (pre, mut without) = flow(false, false);
+        assert_eq!(told(&mut without, &pre, 0), []);
+    }
+
+    /// With them a full segment would be longer than the network takes.
+    #[test]
+    fn a_segment_with_payload_has_no_blocks_and_leaves_them_to_a_bare_one() {
+        let (pre, mut flow) = flow(true, true);
+        flow.acknowledge_now = true;
+        assert_eq!(told(&mut flow, &pre, 1_000), []);
+        assert!(flow.acknowledge_now);
+        assert_eq!(told(&mut flow, &pre, 0).len(), 3);
+        assert!(!flow.acknowledge_now);
+    }
+}

@@ -236,7 +236,7 @@ mod tests {
     use crate::flow::intervals::Intervals;
     use crate::flow::state::split;
     use crate::flow::tests::established;
-    use crate::stages::recover::GoBackN;
+    use crate::stages::recover::{GoBackN, Sack};
 
     const NOW: Nanos = Nanos::from_millis(1_000);
 
@@ -308,6 +308,33 @@ mod tests {
         }
         assert_eq!(flow.intervals.to_pairs()[..2], [(900, 1_150), (0, 0)]);
         assert_eq!(flow.received, 0);
+    }
+
+    /// TAS and FlexTOE keep one interval.
+    #[test]
+    fn gap_of_tas_and_flextoe_four_intervals_are_kept_with_selective_acknowledgements() {
+        let mut flow = flow();
+        for at in 1..=5 {
+            let segment = segment(&flow, 2_000 * at, 1_000, false);
+            let taken = receive::<Sack>(&mut flow, &segment, NOW);
+            assert_eq!(taken.dropped, (at == 5).then_some(Dropped::TooManyIntervals));
+        }
+        let most = segment(&flow, 0, 7_000, false);
+        receive::<Sack>(&mut flow, &most, NOW);
+        assert_eq!(flow.received, 7_000);
+        assert_eq!(flow.intervals.to_pairs()[..2], [(8_000, 9_000), (0, 0)]);
+    }
+
+    #[test]
+    fn what_comes_twice_is_told() {
+        let mut flow = flow();
+        for (position, duplicate) in
+            [(0, (0, 0)), (0, (0, 1_000)), (3_000, (0, 1_000)), (3_000, (3_000, 4_000))]
+        {
+            let segment = segment(&flow, position, 1_000, false);
+            receive::<Sack>(&mut flow, &segment, NOW);
+            assert_eq!((flow.duplicate.start, flow.duplicate.end), duplicate);
+        }
     }
 
     #[test]

@@ -293,3 +293,258 @@ fn in_flight(flow: &Protocol) -> u64 {
     let Selective { board, lost, resend, .. } = &flow.selective;
     board.missing(flow.acknowledged, *resend) + board.missing((*lost).max(*resend), flow.next)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::datapath::Established;
+    use crate::flow::state::split;
+    use crate::flow::tests::established;
+    use crate::seq::{Seq, seq_of};
+    use crate::stages::acknowledge::{Acknowledged, acknowledge};
+    use crate::stages::transmit::transmit;
+
+    const MSS: u64 = 1_000;
+
+    fn ms(millis: u64) -> Nanos {
+        Nanos::from_millis(millis)
+    }
+
+    /// A connection with selective acknowledgements that has so much to send.
+    fn flow(written: u64) -> Protocol {
+        let mut flow = split(&Established { is_selective: true, ..established() }, ms(0)).1;
+        flow.written = written;
+        flow.is_eager = true;
+        flow
+    }
+
+    /// Sends what may go, and returns its ranges.
+    fn send(flow: &mut Protocol, now: Nanos) -> Vec<(u64, u64)> {
+        let next = || transmit::<Sack>(flow, 1_000, now);
+        core::iter::from_fn(next)
+            .map(|it| (it.position, it.position + u64::from(it.bytes)))
+            .collect()
+    }
+
+    fn hear(flow: &mut Protocol, ack: u64, blocks: &[(u64, u64)], now: Nanos) -> Acknowledged {
+        let at = |position| seq_of(flow.send_base, position);
+        let mut sack = [(Seq(0), Seq(0)); 4];
+        for (place, (start, end)) in sack.iter_mut().zip(blocks) {
+            *place = (at(*start), at(*end));
+        }
+        let window = (flow.edge.saturating_sub(ack)).min(u16::MAX.into()) as u16;
+        let seq = seq_of(flow.receive_base, flow.received);
+        let summary = Summary { seq, ack: at(ack), window, sack, ..Summary::default() };
+        acknowledge::<Sack>(flow, &summary, now).unwrap_or_default()
+    }
+
+    /// TAS and FlexTOE go back to the first byte that is lost, and send all that follows again.
+    #[test]
+    fn gap_of_tas_and_flextoe_what_the_peer_has_is_not_sent_again() {
+        let mut flow = flow(20_000);
+        flow.window_bytes = 10_000;
+        assert_eq!(send(&mut flow, ms(0)).len(), 10);
+        // The third and the sixth are lost. What comes lets new bytes go (RFC 3042).
+        assert!(!hear(&mut flow, 2_000, &[], ms(10)).is_fast_retransmit);
+        assert_eq!(send(&mut flow, ms(10)), [(10_000, 11_000), (11_000, 12_000)]);
+        assert!(!hear(&mut flow, 2_000, &[(3_000, 4_000)], ms(10)).is_fast_retransmit);
+        assert!(!hear(&mut flow, 2_000, &[(3_000, 5_000)], ms(10)).is_fast_retransmit);
+        assert!(
+            hear(&mut flow, 2_000, &[(6_000, 7_000), (3_000, 5_000)], ms(10)).is_fast_retransmit
+        );
+        // Until congestion control has heard of it, one segment goes.
+        assert_eq!(send(&mut flow, ms(10)), [(2_000, 3_000)]);
+        flow.until_heard = None;
+        flow.window_bytes = 5_000;
+        assert_eq!(send(&mut flow, ms(10)), []);
+        assert!(
+            !hear(&mut flow, 2_000, &[(6_000, 10_000), (3_000, 5_000)], ms(11)).is_fast_retransmit
+        );
+        // 10,000 to 12,000 and 2,000 to 3,000 are on their way.
+        assert_eq!(send(&mut flow, ms(11)), [(5_000, 6_000), (12_000, 13_000)]);
+        hear(&mut flow, 13_000, &[], ms(20));
+        assert!(!flow.selective.is_recovering);
+    }
+
+    /// TAS and FlexTOE take any three acknowledgements that advance nothing for a loss.
+    #[test]
+    fn gap_of_tas_and_flextoe_three_acknowledgements_that_tell_of_nothing_are_no_loss() {
+        let mut flow = flow(20_000);
+        send(&mut flow, ms(0));
+        for _ in 0..9 {
+            assert!(!hear(&mut flow, 0, &[], ms(10)).is_fast_retransmit);
+            assert!(!hear(&mut flow, 0, &[(0, 1_000)], ms(10)).is_fast_retransmit);
+        }
+        assert_eq!(flow.next, 20_000);
+    }
+
+    #[test]
+    fn a_loss_is_noticed_once_for_all_that_was_sent_by_then() {
+        let mut flow = flow(20_000);
+        send(&mut flow, ms(0));
+        let mut losses = 0;
+        for to in (1..=9).map(|segments| 1_000 + segments * MSS) {
+            losses += u32::from(hear(&mut flow, 0, &[(1_000, to)], ms(10)).is_fast_retransmit);
+        }
+        losses +=
+            u32::from(hear(&mut flow, 10_000, &[(12_000, 19_000)], ms(11)).is_fast_retransmit);
+        assert_eq!((losses, flow.selective.lost), (1, 12_000));
+        flow.written = 40_000;
+        flow.until_heard = None;
+        send(&mut flow, ms(12));
+        hear(&mut flow, 20_000, &[], ms(20));
+        assert!(hear(&mut flow, 20_000, &[(21_000, 25_000)], ms(21)).is_fast_retransmit);
+    }
+
+    #[test]
+    fn a_tail_without_three_duplicates_is_recovered_by_time() {
+        let mut flow = flow(1_000);
+        send(&mut flow, ms(0));
+        hear(&mut flow, 1_000, &[], ms(40));
+        flow.written = 4_000;
+        send(&mut flow, ms(100));
+        assert!(!hear(&mut flow, 1_000, &[(2_000, 3_000)], ms(140)).is_fast_retransmit);
+        assert_eq!(Sack::overdue_at(&flow), Some(ms(150)));
+        assert!(!Sack::look(&mut flow, ms(149)));
+        assert!(Sack::look(&mut flow, ms(150)));
+        assert_eq!(send(&mut flow, ms(150)), [(1_000, 2_000)]);
+        assert_eq!(Sack::overdue_at(&flow), None);
+    }
+
+    #[test]
+    fn where_bytes_came_late_before_only_time_tells_of_a_loss() {
+        let mut flow = flow(1_000);
+        send(&mut flow, ms(0));
+        hear(&mut flow, 1_000, &[], ms(40));
+        flow.written = 30_000;
+        send(&mut flow, ms(100));
+        hear(&mut flow, 1_000, &[(2_000, 3_000)], ms(140));
+        hear(&mut flow, 3_000, &[], ms(141));
+        assert_eq!(flow.selective.reordering, 1);
+        assert!(!hear(&mut flow, 3_000, &[(4_000, 20_000)], ms(142)).is_fast_retransmit);
+        // It came twice: it was late once more (RFC 2883).
+        hear(&mut flow, 3_000, &[(1_000, 2_000), (4_000, 20_000)], ms(143));
+        assert_eq!(Sack::overdue_at(&flow), Some(ms(162)));
+        assert!(Sack::look(&mut flow, ms(162)));
+    }
+
+    /// RFC 2018, section 8.
+    #[test]
+    fn after_a_timeout_nothing_is_believed_that_the_peer_told_before() {
+        let mut flow = flow(10_000);
+        send(&mut flow, ms(0));
+        hear(&mut flow, 0, &[(1_000, 9_000)], ms(10));
+        rewind(&mut flow);
+        assert!(!hear(&mut flow, 0, &[(8_000, 9_000)], ms(300)).is_fast_retransmit);
+        let again: Vec<_> =
+            (0..10).filter(|at| *at != 8).map(|at| (at * MSS, (at + 1) * MSS)).collect();
+        assert_eq!(send(&mut flow, ms(300)), again);
+    }
+
+    /// CVE-2019-11478: blocks that no honest peer sends.
+    #[test]
+    fn blocks_outside_of_what_is_outstanding_are_ignored() {
+        let mut flow = flow(10_000);
+        send(&mut flow, ms(0));
+        hear(&mut flow, 2_000, &[], ms(10));
+        for block in [
+            (500, 1_500),
+            (1_000, 3_000),
+            (2_000, 3_000),
+            (9_000, 10_001),
+            (20_000, 30_000),
+            (5_000, 4_000),
+        ] {
+            hear(&mut flow, 2_000, &[block; 4], ms(10));
+            assert_eq!(flow.selective.board.ranges(), [], "{block:?}");
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64),
+        Send(u32),
+        Hear { ack: u64, blocks: Vec<(i64, u64)>, opens: u64 },
+        Pace(u32),
+        Look,
+        TimeOut,
+        HeardOf,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..20_000_u64).prop_map(Step::Write),
+            (1..9_u32).prop_map(|segments| Step::Send(segments * 1_000)),
+            (
+                0..6_000_u64,
+                prop::collection::vec((-3_000..30_000_i64, 0..9_000_u64), 0..=4),
+                0..9_000_u64
+            )
+                .prop_map(|(ack, blocks, opens)| Step::Hear { ack, blocks, opens }),
+            (500..40_000_u32).prop_map(Step::Pace),
+            Just(Step::Look),
+            Just(Step::TimeOut),
+            Just(Step::HeardOf),
+        ]
+    }
+
+    proptest! {
+        /// A hostile peer, and any order of what may happen.
+        #[test]
+        fn what_is_sent_is_missing_and_within_both_windows(steps in prop::collection::vec(step(), 1..120)) {
+            let mut flow = flow(10_000);
+            flow.edge = 20_000;
+            let mut now = ms(1);
+            for step in steps {
+                now = now + Nanos::from_micros(700);
+                match step {
+                    Step::Write(bytes) => flow.written += bytes,
+                    Step::Send(bytes_max) => {
+                        let before = flow;
+                        while let Some(sent) = transmit::<Sack>(&mut flow, bytes_max, now) {
+                            let end = sent.position + u64::from(sent.bytes);
+                            prop_assert!(sent.position >= flow.acknowledged && end <= flow.edge && end <= flow.written);
+                            prop_assert_eq!(flow.selective.board.missing(sent.position, end), u64::from(sent.bytes));
+                            prop_assert!(in_flight(&flow) <= flow.window_bytes.into());
+                            prop_assert_eq!(sent.is_again, sent.position < before.highest || end <= before.highest);
+                        }
+                    }
+                    Step::Hear { ack, blocks, opens } => {
+                        let ack = (flow.acknowledged + ack).min(flow.highest);
+                        flow.edge += opens;
+                        let blocks: Vec<_> = blocks
+                            .into_iter()
+                            .map(|(from, bytes)| (ack.saturating_add_signed(from), bytes))
+                            .map(|(from, bytes)| (from, from + bytes))
+                            .collect();
+                        let was_recovering = flow.selective.is_recovering;
+                        let recover = flow.recover;
+                        let heard = hear(&mut flow, ack, &blocks, now);
+                        if heard.is_fast_retransmit {
+                            prop_assert!(!was_recovering || ack >= recover);
+                            prop_assert!(flow.acknowledged >= recover);
+                        }
+                    }
+                    Step::Pace(window) => flow.window_bytes = window,
+                    Step::Look => {
+                        Sack::look(&mut flow, now);
+                    }
+                    Step::TimeOut => rewind(&mut flow),
+                    Step::HeardOf => flow.until_heard = None,
+                }
+                let Selective { board, lost, resend, .. } = &flow.selective;
+                prop_assert!(flow.acknowledged <= flow.next && flow.next <= flow.highest);
+                prop_assert!(flow.acknowledged <= *resend && *resend <= flow.highest);
+                prop_assert!(flow.acknowledged <= *lost && *lost <= flow.highest);
+                prop_assert!(board.ranges().iter().all(|one| one.start > flow.acknowledged && one.end <= flow.highest));
+            }
+            // An honest peer from here on: a timeout, and all of it arrives.
+            rewind(&mut flow);
+            (flow.window_bytes, flow.edge) = (1 << 20, flow.written);
+            send(&mut flow, now);
+            prop_assert_eq!(flow.next, flow.written);
+        }
+    }
+}

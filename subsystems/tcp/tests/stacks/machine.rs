@@ -7,7 +7,9 @@ use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Moved, Reason, Request};
 use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
+use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
 pub const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
@@ -29,10 +31,11 @@ pub struct Socket {
     pub is_over: bool,
 }
 
-pub struct Machine {
-    pub stack: Stack<Frame, FlexToe<Frame>>,
+pub struct Machine<R: Recovery = Sack> {
+    pub stack: Stack<Frame, FlexToe<Frame, Inline<Frame, R>>>,
     pub wire: Memory,
     memory: Vec<u8>,
+    ring: u32,
     pub sockets: HashMap<u32, Socket>,
     pub accepted: VecDeque<u32>,
     pub events: Vec<Event>,
@@ -40,8 +43,12 @@ pub struct Machine {
     pub released: Vec<u16>,
 }
 
-impl Machine {
-    pub fn new(last: u8, wire: Memory) -> Machine {
+impl<R: Recovery> Machine<R> {
+    pub fn new(last: u8, wire: Memory) -> Machine<R> {
+        Machine::with_rings(last, wire, RING)
+    }
+
+    pub fn with_rings(last: u8, wire: Memory, ring: u32) -> Machine<R> {
         let limits = wire.limits();
         let mac = limits.mac;
         let address = Address {
@@ -59,7 +66,8 @@ impl Machine {
         Machine {
             stack: Stack::new(FlexToe::new(settings), address, bounds, secrets),
             wire,
-            memory: vec![0; 64 * 2 * RING as usize],
+            memory: vec![0; 64 * 2 * ring as usize],
+            ring,
             sockets: HashMap::new(),
             accepted: VecDeque::new(),
             events: Vec::new(),
@@ -68,8 +76,9 @@ impl Machine {
         }
     }
 
-    fn rings(socket: u32) -> (Ring, Ring) {
-        let ring = |at: u32| Ring { offset: u64::from(at) * u64::from(RING), bytes: RING };
+    fn rings(&self, socket: u32) -> (Ring, Ring) {
+        let bytes = self.ring;
+        let ring = |at: u32| Ring { offset: u64::from(at) * u64::from(bytes), bytes };
         (ring(2 * (socket % 64)), ring(2 * (socket % 64) + 1))
     }
 
@@ -93,7 +102,7 @@ impl Machine {
 
     pub fn slot(&mut self, now: Nanos, port: u16) {
         let socket = self.new_socket();
-        let (receive, send) = Machine::rings(socket);
+        let (receive, send) = self.rings(socket);
         self.ask(now, Request::Slot { listener: port.into(), socket, receive, send });
     }
 
@@ -104,16 +113,16 @@ impl Machine {
     }
 
     pub fn connect_from(&mut self, now: Nanos, socket: u32, remote: SocketAddr, local_port: u16) {
-        let (receive, send) = Machine::rings(socket);
+        let (receive, send) = self.rings(socket);
         self.ask(now, Request::Connect { socket, remote, local_port, receive, send });
     }
 
     /// Writes as much as there is room for, and says how much that was.
     pub fn write(&mut self, socket: u32, bytes: &[u8]) -> usize {
-        let (_, ring) = Machine::rings(socket);
+        let (_, ring) = self.rings(socket);
         let state = self.sockets.get_mut(&socket).unwrap();
         let at = state.wrote.len() as u64;
-        let room = (u64::from(RING) - (at - state.acknowledged)) as usize;
+        let room = (u64::from(self.ring) - (at - state.acknowledged)) as usize;
         let bytes = &bytes[..bytes.len().min(room)];
         state.wrote.extend_from_slice(bytes);
         let mut left = bytes;
@@ -126,7 +135,7 @@ impl Machine {
     }
 
     pub fn read(&mut self, socket: u32, most: usize) {
-        let (ring, _) = Machine::rings(socket);
+        let (ring, _) = self.rings(socket);
         let state = self.sockets.get_mut(&socket).unwrap();
         let at = state.read.len() as u64;
         let there = (state.received - at) as usize;
@@ -261,11 +270,11 @@ impl Machine {
 }
 
 /// Lets both go on until `is_over`, or so much time has passed. Time jumps to when something is due.
-pub fn run(
-    machines: &mut [Machine; 2],
+pub fn run<R: Recovery>(
+    machines: &mut [Machine<R>; 2],
     now: &mut Nanos,
     most: Nanos,
-    mut turn: impl FnMut(&mut [Machine; 2], Nanos) -> bool,
+    mut turn: impl FnMut(&mut [Machine<R>; 2], Nanos) -> bool,
 ) {
     let end = *now + most;
     while *now < end {

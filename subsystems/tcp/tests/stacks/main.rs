@@ -7,6 +7,7 @@ mod machine;
 mod opening;
 mod options;
 mod peer;
+mod recovery;
 mod sending;
 mod strangers;
 mod windows;

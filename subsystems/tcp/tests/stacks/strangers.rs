@@ -91,6 +91,7 @@ impl Meeting {
         self.send(PEER, self.seq, None, Flags::SYN, &[]);
         let [syn] = &self.answers()[..] else { panic!("no answer to a SYN") };
         assert_eq!((syn.flags, syn.ack), (Flags::SYN | Flags::ACK, Some(self.seq.plus(1))));
+        assert!(!syn.options.sack_permitted, "the peer has not offered it (RFC 2018, section 2)");
         (self.seq, self.ack) = (self.seq.plus(1), syn.seq.plus(1));
         self.send(PEER, self.seq, Some(self.ack), Flags::ACK, &[]);
         assert_eq!(self.answers(), []);
@@ -109,6 +110,16 @@ impl Meeting {
         let answers = self.answers_after(Nanos::from_millis(501));
         matches!(&answers[..], [one] if one.flags == Flags::ACK && one.ack == Some(self.seq) && one.seq == self.ack)
     }
+}
+
+#[test]
+fn a_peer_that_offers_no_selective_acknowledgements_gets_none() {
+    let mut meeting = Meeting::new();
+    meeting.connect();
+    let behind_a_gap = meeting.seq.plus(100);
+    meeting.send(PEER, behind_a_gap, Some(meeting.ack), Flags::ACK, b"late");
+    let [answer] = &meeting.answers()[..] else { panic!("one answer to a gap") };
+    assert_eq!((answer.ack, answer.options.sack_blocks()), (Some(meeting.seq), &[][..]));
 }
 
 /// Found by `wave fuzz tcp`, by seed 83 of its first version: whoever waits for what the poll says would wait for ever.

@@ -1,0 +1,117 @@
+//! Both recoveries of two stacks over a wire that loses: what they agree on, what congestion control makes of a loss, and how many
+//! bytes arrive in a virtual second.
+
+use std::net::SocketAddr;
+
+use crate::machine::{Machine, run};
+use wave_core::clock::Nanos;
+use wave_tcp::control::Shown;
+use wave_tcp::datapath::Datapath;
+use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
+use wave_wires::{Adversity, Memory};
+
+const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
+const MINUTE: Nanos = Nanos::from_millis(60_000);
+const RING: u32 = 1 << 18;
+
+/// Two machines with a connection, and both names of it.
+fn connected<R: Recovery>(adversity: &Adversity) -> ([Machine<R>; 2], Nanos, u32, u32) {
+    let (one, other) = Memory::pair(adversity);
+    let mut both = [Machine::with_rings(1, one, RING), Machine::with_rings(2, other, RING)];
+    let mut now = Nanos(0);
+    both[1].listen(now, 80, 1);
+    let socket = both[0].connect(now, SocketAddr::from(SERVER));
+    run(&mut both, &mut now, MINUTE, |both, _| {
+        !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
+    });
+    let peer = both[1].accepted.pop_front().unwrap();
+    (both, now, socket, peer)
+}
+
+/// Writes and reads for so long. Returns the bytes that arrived.
+fn transfer<R: Recovery>(adversity: &Adversity, time: Nanos) -> u64 {
+    let (mut both, mut now, socket, peer) = connected::<R>(adversity);
+    let end = now + time;
+    let bytes = vec![7; RING as usize];
+    run(&mut both, &mut now, time + MINUTE, |both, now| {
+        both[0].write(socket, &bytes);
+        both[0].tell(now, socket);
+        both[1].read(peer, usize::MAX);
+        both[1].tell(now, peer);
+        now >= end
+    });
+    both[1].sockets[&peer].received
+}
+
+#[test]
+fn selective_acknowledgements_are_agreed_on_where_the_data_path_has_them() {
+    let is_selective = |shown: &Shown| shown.established.map(|(_, state)| state.is_selective);
+    let agreed = |machine: &dyn Fn(&mut dyn FnMut(&Shown))| {
+        let mut found = None;
+        machine(&mut |shown| found = found.or(is_selective(shown)));
+        found
+    };
+    let (both, ..) = connected::<Sack>(&Adversity::default());
+    assert_eq!(agreed(&|show| both[0].stack.show(show)), Some(true));
+    assert_eq!(agreed(&|show| both[1].stack.show(show)), Some(true));
+    let (both, ..) = connected::<GoBackN>(&Adversity::default());
+    assert_eq!(agreed(&|show| both[0].stack.show(show)), Some(false));
+    assert_eq!(agreed(&|show| both[1].stack.show(show)), Some(false));
+}
+
+/// RFC 6675, section 5: the window is halved once for each loss, and does not grow until all is acknowledged that was sent by then.
+#[test]
+fn a_loss_halves_the_window_once_until_it_is_recovered_from() {
+    let adversity = Adversity { seed: 3, loss: 0.005, ..network() };
+    let (mut both, mut now, socket, peer) = connected::<Sack>(&adversity);
+    let bytes = vec![7; RING as usize];
+    let flow = both[0].sockets[&socket].flow.unwrap();
+    let end = now + Nanos::from_millis(20_000);
+    let (mut before, mut recovering, mut losses) = ((0, 0, 0, 0), None, 0);
+    run(&mut both, &mut now, MINUTE, |both, now| {
+        both[0].write(socket, &bytes);
+        both[0].tell(now, socket);
+        both[1].read(peer, usize::MAX);
+        both[1].tell(now, peer);
+        let mut window = 0;
+        both[0].stack.show(&mut |shown| window = shown.congestion.map_or(window, |it| it.0));
+        let sending = both[0].stack.data.inspect(flow).unwrap().sending;
+        let counters = both[0].stack.data.counters();
+        let (recoveries, timeouts) = (counters.sack_recoveries, counters.timeouts);
+        let (old_window, old_outstanding, old_recoveries, old_timeouts) = before;
+        if timeouts > old_timeouts {
+            recovering = None;
+        } else if recoveries > old_recoveries {
+            losses += 1;
+            let most = (old_outstanding.max(old_window) / 2).max(2 * u32::from(sending.mss));
+            assert!(window <= most, "{window} after {before:?}");
+            recovering = Some(sending.sent);
+        } else if recovering.is_some_and(|recover| sending.acknowledged < recover) {
+            assert_eq!(window, old_window);
+        }
+        before = (window, (sending.sent - sending.acknowledged) as u32, recoveries, timeouts);
+        now >= end
+    });
+    assert!(losses > 20, "{losses}");
+}
+
+/// 100 Mb/s, and a round trip of 4 ms.
+fn network() -> Adversity {
+    Adversity { delay_ns: 2_000_000..=2_000_000, rate_bits: 100_000_000, ..Adversity::default() }
+}
+
+/// The thesis' recovery falls behind Linux's under loss (Figure 4.16b). Virtual time: the same figures on every machine.
+#[test]
+fn gap_of_tas_and_flextoe_more_arrives_under_loss_than_by_go_back_n() {
+    let time = Nanos::from_millis(5_000);
+    for loss in [0.0, 0.01, 0.02] {
+        let arrived = |by: &dyn Fn(&Adversity) -> u64| {
+            let all = (0..5).map(|seed| by(&Adversity { seed, loss, ..network() }));
+            all.sum::<u64>() / 25
+        };
+        let go_back_n = arrived(&|adversity| transfer::<GoBackN>(adversity, time));
+        let sack = arrived(&|adversity| transfer::<Sack>(adversity, time));
+        println!("{loss}: {go_back_n} bytes per second by go-back-N, {sack} by SACK");
+        assert!(if loss > 0.0 { sack > go_back_n } else { sack == go_back_n });
+    }
+}
