@@ -21,7 +21,7 @@ pub type Bytes = Arc<[u8]>;
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A flow comes.
-    Install(Flow),
+    Install(Box<Flow>),
     /// What its headers say changes.
     SetPath(FlowId, Path),
     /// It leaves.
@@ -79,7 +79,7 @@ impl Executor<Frame> for Recorder {
     fn install(&mut self, flow: Flow) -> Result<FlowId, NoRoom> {
         let installed = self.inner.install(flow);
         if installed.is_ok() {
-            self.log.borrow_mut().events.push(Event::Install(flow));
+            self.log.borrow_mut().events.push(Event::Install(Box::new(flow)));
         }
         installed
     }

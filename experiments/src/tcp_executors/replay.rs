@@ -108,7 +108,7 @@ pub fn replay<E: Executor<Bytes>>(log: &Log, executor: &mut E) -> Replayed {
                 while pop(executor, false, &mut replayed) {}
             }
             Event::Install(flow) => {
-                living.push(executor.install(*flow).expect("there was room, and is"));
+                living.push(executor.install(**flow).expect("there was room, and is"));
             }
             Event::SetPath(id, path) => executor.set_path(*id, *path),
             Event::Remove(id) => {
