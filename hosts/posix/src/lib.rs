@@ -36,6 +36,6 @@ pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN};
 pub use line::ToeError;
 pub use listener::Listener;
 pub use stream::{Readiness, Stream};
-pub use toe::{Options, Toe};
+pub use toe::{Options, StreamId, Toe};
 pub use wave_links::payload::Part;
 pub use zero_copy::{Readable, Reserved};
