@@ -19,7 +19,7 @@ pub struct TcpArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Own an address on a TAP device, and speak TCP there for programs that come to a socket.
+    /// Own an address on a TAP device or another interface, and speak TCP there for programs that come to a socket.
     Up(up::UpArgs),
     /// Show the connections and counters of an agent that is up.
     Ss(ss::SsArgs),
