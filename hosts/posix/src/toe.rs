@@ -190,6 +190,26 @@ impl Toe {
         Ok(false)
     }
 
+    /// Waits until something may have changed since the last call, and takes it, as [`Toe::poll_ready`]; for ever where there is no
+    /// `timeout`. Returns false after the timeout. For programs that wait for nothing else, and cheaper than to poll(2).
+    ///
+    /// # Errors
+    /// As [`Toe::poll_ready`].
+    pub fn wait_ready(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let waited = self.inner.wait(deadline, Errno::TIMEDOUT, |context| {
+            context.flush();
+            match (context.is_dead(), context.take_news()) {
+                (true, _) => Some(Err(Errno::CONNRESET.into())),
+                (false, has_news) => has_news.then_some(Ok(())),
+            }
+        });
+        match waited {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
+            waited => waited.map(|()| true),
+        }
+    }
+
     /// A stream of which the agent has said something since it was last named here, if there is one: bytes or the end came, room
     /// became free, it connected, or it failed. A program with many streams looks at these alone. A stream that was accepted is
     /// named afterwards, too.

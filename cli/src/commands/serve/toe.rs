@@ -126,7 +126,8 @@ fn run<S: Session>(
                 let Some(id) = ready.pop_front() else { break };
                 let place = open.get_mut(id.index());
                 let Some(place) = place else { continue };
-                let Some((stream, session)) = place.as_mut().filter(|(stream, _)| stream.id() == id)
+                let Some((stream, session)) =
+                    place.as_mut().filter(|(stream, _)| stream.id() == id)
                 else {
                     continue;
                 };

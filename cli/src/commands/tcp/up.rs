@@ -136,7 +136,9 @@ fn share(args: &UpArgs, name: &str) -> Result<(), Failure> {
     let options = InterfaceOptions::new(name, ip);
     let interface = Interface::open(&options).map_err(Failure::cannot)?;
     if answers_for_others(name) {
-        let how = format!("sudo sysctl -w net.ipv4.conf.all.proxy_arp=0 net.ipv4.conf.{name}.proxy_arp=0");
+        let how = format!(
+            "sudo sysctl -w net.ipv4.conf.all.proxy_arp=0 net.ipv4.conf.{name}.proxy_arp=0"
+        );
         return Err(Failure::cannot(format!(
             "Linux answers ARP for other hosts on {name}, and so for {ip}: type `{how}`"
         )));
