@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
+use rustix::net::sockopt::set_socket_linger;
 
 use crate::network::{ethtool, ip, own_network, packets};
 use crate::process::answer;
@@ -84,6 +85,11 @@ pub fn serve(cpu: usize) -> Result<(), String> {
                 let address: SocketAddr = address.parse().map_err(|_| line.clone())?;
                 let count: usize = count.parse().map_err(|_| line.clone())?;
                 held = connect(address, count)?;
+                for stream in &held {
+                    // Reset at their end: thousands in TIME_WAIT would use the ports up.
+                    let reset = set_socket_linger(stream, Some(Duration::ZERO));
+                    reset.map_err(|error| error.to_string())?;
+                }
                 answer("done")?;
             }
             ["drop"] => {
