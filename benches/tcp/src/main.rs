@@ -157,7 +157,8 @@ fn main() -> ExitCode {
         Which::Relay(args) => return ended(relay::run(&args)),
     };
     match result {
-        Ok(value) if output.json => tell!("{value}"),
+        // Longer than a line for a user may be.
+        Ok(value) if output.json => return ended(process::answer(&value.to_string())),
         Ok(value) => rows("", &value),
         Err(error) => {
             say!("wave bench tcp: {error}");
