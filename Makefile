@@ -57,7 +57,7 @@ fuzz: build
 	$(WAVE) fuzz --seeds 2000
 
 bench: setup
-	cargo build --release --locked --package wave --package wave-bench
+	cargo build --release --locked --package wave --package wave-bench --package wave-bench-tcp
 	$(WAVE) bench queue
 	$(WAVE) bench agent
 	$(WAVE) bench switch

@@ -1,7 +1,9 @@
 //! `wave bench`: ratios against named peers, each in one run.
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -119,6 +121,9 @@ Examples:
     Payload(PayloadArgs),
     /// Wake-ups of threads that an agent decides on through sched_ext, against the kernel's EEVDF.
     Kernel(KernelArgs),
+    /// TCP by an agent against Linux's: streams, requests, idle connections, loss.
+    #[command(disable_help_flag = true)]
+    Tcp(TcpArgs),
     /// The other process of a bench.
     #[command(hide = true)]
     Peer(PeerArgs),
@@ -128,6 +133,14 @@ Examples:
     /// The peer of the bench of datagrams.
     #[command(hide = true)]
     UdpEcho { cpu: usize },
+}
+
+/// Arguments for `wave-bench-tcp`.
+#[derive(Args, Debug)]
+struct TcpArgs {
+    /// A bench and its options; `wave bench tcp --help` lists them.
+    #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
 }
 
 /// What the real kernel is to be measured with.
@@ -386,6 +399,7 @@ impl Bench {
                 let patience = args.patience.map(Nanos::from_millis);
                 (kernel(args.chunks, patience), args.output)
             }
+            Which::Tcp(TcpArgs { words }) => return tcp(&words),
             Which::Peer(PeerArgs { socket, cpu }) => return ended(peer(&socket, cpu)),
             Which::UdpEcho { cpu } => return ended(udp_echo(cpu)),
             Which::RpcHost(RpcHostArgs { socket, cpu, batch, yields, awake, agent_awake }) => {
@@ -402,6 +416,21 @@ impl Bench {
         }
         ExitCode::SUCCESS
     }
+}
+
+/// Replaces this process with `wave-bench-tcp`, from the folder of this program.
+fn tcp(words: &[OsString]) -> ExitCode {
+    let program = match std::env::current_exe() {
+        Ok(own) => own.with_file_name("wave-bench-tcp"),
+        Err(error) => return ended(Err(error.to_string())),
+    };
+    let error = Command::new(&program).args(words).exec();
+    let shown = program.display();
+    let profile = if cfg!(debug_assertions) { "" } else { "--release " };
+    note!(
+        "wave bench: {shown}: {error}; `cargo build {profile}--package wave-bench-tcp` builds it"
+    );
+    ExitCode::from(3)
 }
 
 /// The result of a bench that measures between two CPUs says how far they are from each other.
@@ -476,6 +505,7 @@ mod tests {
             "wave-bench sol --json",
             "wave-bench kernel --json --patience 5000",
             "wave-bench rpc --json --chunks 3 --chunk-seconds 0.2 --rate 5000",
+            "wave-bench tcp echo --json --chunks 3",
             "wave-bench peer /tmp/x.sock 1",
         ] {
             Bench::try_parse_from(line.split_whitespace())

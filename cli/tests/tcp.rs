@@ -206,6 +206,107 @@ fn curl(url: &str) -> Option<Output> {
     Some(output)
 }
 
+/// Runs ip(8) in the calling thread's network.
+fn ip(line: &str) {
+    let output = Command::new("ip").args(line.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "ip {line}: {output:?}");
+}
+
+/// An agent at one end of a veth pair, beside the kernel's own address there; the test is at the other end.
+fn at_a_cable(test: impl FnOnce(&PathBuf, Running) + Send + 'static) {
+    in_a_network(|| {
+        if Command::new("ip").arg("-V").output().is_err() {
+            return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
+        }
+        // The agent's network is another thread's, which starts it.
+        let (says, hears) = std::sync::mpsc::channel();
+        let (goes_on, waits) = std::sync::mpsc::channel::<()>();
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("toe.sock");
+        let place = socket.clone();
+        let far = thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            says.send(Err(rustix::thread::gettid().as_raw_nonzero())).unwrap();
+            waits.recv().unwrap();
+            ip("address add 10.77.0.3/24 dev wavetoe1");
+            ip("link set wavetoe1 up");
+            let line = "tcp up --interface wavetoe1 --address 10.77.0.2/24 --socket";
+            says.send(Ok(Running::start(&format!("{line} {}", place.display())))).unwrap();
+            // The network stays for as long as something is in it.
+            let _ = waits.recv();
+        });
+        let Err(thread) = hears.recv_timeout(PATIENCE).unwrap() else { unreachable!() };
+        ip(&format!("link add wavetoe0 type veth peer name wavetoe1 netns {thread}"));
+        ip("address add 10.77.0.1/24 dev wavetoe0");
+        ip("link set wavetoe0 up");
+        goes_on.send(()).unwrap();
+        let Ok(agent) = hears.recv_timeout(PATIENCE).unwrap() else { unreachable!() };
+        test(&socket, agent);
+        drop(goes_on);
+        far.join().unwrap();
+    });
+}
+
+#[test]
+fn linux_fetches_over_a_cable_from_an_address_beside_the_kernels_own() {
+    at_a_cable(|socket, _agent| {
+        let _http = Running::start(&format!("serve http --toe {}", socket.display()));
+        let mut stream = connect(80);
+        let (head, body) = get(&mut stream, "/3m");
+        assert!(head.contains("Content-Length: 3145728"), "{head}");
+        let mut rest = vec![0; 3 * MIB - body.len()];
+        stream.read_exact(&mut rest).unwrap();
+        let all = [body, rest].concat();
+        assert!(all.chunks(MIB).all(|chunk| chunk == &all[..MIB]));
+        // The kernel's own address at that end answers for itself.
+        let refused = TcpStream::connect_timeout(&SocketAddr::from(([10, 77, 0, 3], 80)), PATIENCE);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        match curl("http://10.77.0.2/1g") {
+            Some(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "1073741824"),
+            None => wave_skip::skip("curl is not installed"),
+        }
+    });
+}
+
+#[test]
+fn an_agent_whose_interface_goes_ends_with_a_sentence() {
+    at_a_cable(|_, mut agent| {
+        ip("link delete wavetoe0");
+        let (code, said) = agent.ended();
+        assert!(code == Some(3) && said.contains("wavetoe1 was deleted"), "{said}");
+    });
+}
+
+#[test]
+fn interfaces_that_cannot_be_had_are_refused_with_what_to_type() {
+    in_a_network(|| {
+        if Command::new("ip").arg("-V").output().is_err() {
+            return wave_skip::skip("ip(8) is not installed: apt-get install iproute2");
+        }
+        ip("link add wavetoe0 type veth peer name wavetoe1");
+        let refusal = |more: &str| {
+            let output = wave(&format!("tcp up --address 10.77.0.2/24 {more}")).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        let (code, said) = refusal("--interface wavetoe9");
+        assert!(code == Some(3) && said.contains("ip link"), "{said}");
+        let (code, said) = refusal("--interface wavetoe0");
+        assert!(code == Some(3) && said.contains("ip link set dev wavetoe0 up"), "{said}");
+        ip("link set wavetoe0 up mtu 68");
+        let (code, said) = refusal("--interface wavetoe0");
+        assert!(code == Some(3) && said.contains("mtu 1500"), "{said}");
+        ip("link set wavetoe0 mtu 1500");
+        std::fs::write("/proc/sys/net/ipv4/conf/wavetoe0/proxy_arp", "1").unwrap();
+        let (code, said) = refusal("--interface wavetoe0");
+        assert!(code == Some(3) && said.contains("sudo sysctl -w"), "{said}");
+        ip("address add 10.77.0.2/24 dev wavetoe0");
+        let (code, said) = refusal("--interface wavetoe0");
+        assert!(code == Some(3) && said.contains("Linux's own"), "{said}");
+        let (code, said) = refusal("--interface wavetoe0 --tap wavetoe5");
+        assert!(code == Some(2) && said.contains("--tap"), "{said}");
+    });
+}
+
 #[test]
 fn bytes_go_both_ways_on_many_connections_at_once() {
     in_a_network(|| {

@@ -7,6 +7,7 @@
 //! | wire | what it is |
 //! | --- | --- |
 //! | [`Tap`] | a TAP device, with Linux at its other end |
+//! | [`Interface`] | a network interface of Linux's, beside the kernel's own stack (AF_PACKET) |
 //! | [`Memory`] | one of a pair in memory, joined by a seeded adversary in virtual time |
 //! | [`Capture`] | another wire, and a file for Wireshark of what passes on it |
 //!
@@ -17,17 +18,21 @@
 
 mod capture;
 mod checksum;
+mod device;
 mod frame;
+mod interface;
 mod memory;
 mod packet;
 mod part;
 mod tap;
+mod virtio;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 pub use capture::{Capture, CaptureOptions, Clock, Filter, Recorder};
 pub use frame::{Checksum, FRAME_BYTES_MAX, Frame};
+pub use interface::{Interface, InterfaceError, InterfaceOptions};
 pub use memory::{Adversity, Fates, Memory};
 pub use packet::PacketError;
 pub use part::RawPart;

@@ -180,6 +180,12 @@ fn checks() -> Vec<Check> {
             tap(),
             "sudo modprobe tun; sudo wave tcp up --address 10.77.0.2/24",
         ),
+        check(
+            "packet sockets",
+            Need::Tcp,
+            packet_socket(),
+            "sudo wave tcp up --interface NAME --address ADDRESS/BITS",
+        ),
         check("accessed bits", Need::Memory, accessed_bits(), "sudo wave doctor"),
         check("swap", Need::Memory, swap(), "sudo wave memory run --zram 1GiB --pid PID"),
         check(
@@ -196,6 +202,14 @@ fn tap() -> Result<String, String> {
     Tap::open(&TapOptions::new("wavedoctor%d"))
         .map(|_| "one was made".to_owned())
         .map_err(|error| error.to_string())
+}
+
+/// One is opened: what `wave tcp up --interface` needs. It takes no frames.
+fn packet_socket() -> Result<String, String> {
+    let (family, kind) = (rustix::net::AddressFamily::PACKET, rustix::net::SocketType::RAW);
+    rustix::net::socket(family, kind, None)
+        .map(|_| "one was opened".to_owned())
+        .map_err(|error| format!("needs CAP_NET_RAW: {error}"))
 }
 
 /// Each backend is tried on this process, the first that works is used.

@@ -20,7 +20,7 @@ use wave_wires::{CaptureOptions, Filter, Frame, Limits, Offload, RawPart, Record
 use crate::inquiries::bind_beside;
 
 /// Captures at a time, those that are being asked for included. Others wait in the socket's backlog.
-const CAPTURES_MAX: usize = 4;
+pub(crate) const CAPTURES_MAX: usize = 4;
 /// Who says nothing for so long after it came is left.
 const PATIENCE: Nanos = Nanos::from_millis(2_000);
 /// Longest request.

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_agent::{OwnBell, Seat, ThreadFront};
@@ -20,8 +20,8 @@ use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_wires::{CsumPlace, Frame, Offload, RawPart, Sent, Wire};
 
-use crate::captures::Captures;
-use crate::door::Door;
+use crate::captures::{CAPTURES_MAX, Captures};
+use crate::door::{Door, WAITING_MAX};
 use crate::inquiries::Inquiries;
 use crate::process::{Process, Taken};
 
@@ -43,6 +43,8 @@ const OVERFLOW_MAX: usize = 1 << 16;
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Polls in which the stack resets its connections at its end: some for each of 64.
 const ENDING_POLLS_MAX: usize = 1024;
+/// Descriptors to wait on: two of each process, the door's, the wire's, and those for inquiries and captures.
+const DESCRIPTORS_MAX: usize = 2 * PROCESSES_MAX + 1 + WAITING_MAX + 2 + 1 + CAPTURES_MAX;
 /// Time between two looks at the door and for inquiries.
 const DOORS_EVERY: Nanos = Nanos::from_millis(1);
 /// Time between two looks for processes that have gone.
@@ -536,20 +538,23 @@ impl<W: Wire> ThreadFront for TcpFront<W> {
 
     /// It is alone: nobody decides beside it.
     fn wait(&mut self, _bell: Option<&OwnBell>, timeout: Duration) {
-        let mut fds: Vec<BorrowedFd<'_>> = self.wire.as_fd().into_iter().collect();
-        fds.extend(self.door.fds());
-        fds.extend(self.inquiries.fds());
-        fds.extend(self.captures.fds());
-        fds.extend(self.present().map(|process| process.fds()[0]));
-        let mut polled: Vec<PollFd<'_>> =
-            fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        // Nothing is ever read there, so that only its end may wake.
-        let lines = self.present().map(|process| process.fds()[1]);
-        polled.extend(lines.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)));
+        // On the stack: a sleep allocates nothing.
+        let mut polled = ArrayVec::<PollFd<'_>, DESCRIPTORS_MAX>::new();
+        let input = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        polled.extend(self.wire.as_fd().map(input));
+        polled.extend(self.door.fds().map(input));
+        polled.extend(self.inquiries.fds().map(input));
+        polled.extend(self.captures.fds().map(input));
+        for process in self.present() {
+            let [bell, line] = process.fds();
+            // Nothing is ever read from its line, so that only its end may wake.
+            polled.extend([input(bell), PollFd::from_borrowed_fd(line, PollFlags::RDHUP)]);
+        }
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         // A signal ends the wait, too.
         let _ = poll(&mut polled, Some(&timeout));
+        drop(polled);
         self.has_slept = true;
     }
 }

@@ -18,7 +18,7 @@ pub const BURST: u32 = 16;
 /// Events that are taken in one go at most.
 const EVENTS_PER_LOOK: usize = 1024;
 /// Bits of a socket's name that are its place; the others tell it from sockets that had the place before.
-const PLACE_BITS: u32 = 18;
+pub const PLACE_BITS: u32 = 18;
 
 /// Everything that a context has. The rings of its sockets are in `payload`, which is not its own.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ pub struct Context {
     last_listener: u32,
     /// Sockets whose agent is to be told of a move.
     dirty: VecDeque<u32>,
+    /// Sockets of which there is news that [`Context::pop_changed`] has not told of, each once.
+    changed: VecDeque<u32>,
     /// Other requests, which go out behind all moves.
     outbox: VecDeque<Request>,
     /// Writes since the last publish.
@@ -83,6 +85,7 @@ impl Context {
             listeners: BTreeMap::new(),
             last_listener: 0,
             dirty: VecDeque::new(),
+            changed: VecDeque::new(),
             outbox: VecDeque::new(),
             writes: 0,
             wants_slots: false,
@@ -117,6 +120,9 @@ impl Context {
                 socket.error = Some(reset);
             }
         }
+        for at in 0..self.places.len() {
+            self.change(self.places[at].life << PLACE_BITS | at as u32);
+        }
     }
 
     /// A socket that is there. Panics if there is none of this name, which a handle prevents.
@@ -127,6 +133,28 @@ impl Context {
     /// A listener that is there; as [`Context::socket`].
     pub fn listener(&mut self, name: u32) -> &mut Listening {
         self.listeners.get_mut(&name).expect("a handle keeps its listener")
+    }
+
+    /// Notes that there is news of a socket, if it is there.
+    fn change(&mut self, name: u32) {
+        if let Some(socket) = self.find(name)
+            && !std::mem::replace(&mut socket.is_changed, true)
+        {
+            self.changed.push_back(name);
+        }
+    }
+
+    /// A socket that has a handle and of which there is news, if there is one. Each is told of once until there is more.
+    pub fn pop_changed(&mut self) -> Option<u32> {
+        loop {
+            let name = self.changed.pop_front()?;
+            let Some(socket) = self.find(name) else { continue };
+            socket.is_changed = false;
+            // One that waits to be accepted is told of when it is.
+            if !socket.is_closed && socket.is_accepted {
+                return Some(name);
+            }
+        }
     }
 
     fn find(&mut self, name: u32) -> Option<&mut Socket> {
@@ -160,7 +188,11 @@ impl Context {
     fn take(&mut self, event: &Event) -> Result<(), Fault> {
         match *event {
             Event::Progress(progress) => match self.find(progress.socket) {
-                Some(socket) if socket.flow().is_some() => socket.progress(&progress),
+                Some(socket) if socket.flow().is_some() => {
+                    socket.progress(&progress)?;
+                    self.change(progress.socket);
+                    Ok(())
+                }
                 // The program may have given it up meanwhile.
                 _ => Ok(()),
             },
@@ -190,6 +222,7 @@ impl Context {
                 } else if socket.sending.is_eager || socket.sending.is_finished {
                     self.mark(name);
                 }
+                self.change(name);
                 if self.socket(name).options != SocketOptions::default() {
                     self.configure(name);
                 }
@@ -229,7 +262,9 @@ impl Context {
         let before = std::mem::replace(&mut socket.phase, Phase::Ended);
         let reason = reason.unwrap_or(Reason::Reset);
         socket.error = Some(reason.errno());
-        if socket.is_closed {
+        let is_closed = socket.is_closed;
+        self.change(name);
+        if is_closed {
             self.release(name);
             return Ok(());
         }
@@ -287,7 +322,8 @@ impl Context {
     pub fn connect(&mut self, remote: SocketAddr) -> Option<u32> {
         let unknown = SocketAddr::new([0, 0, 0, 0].into(), 0);
         let socket = self.insert(Phase::Connecting, unknown, remote)?;
-        let Socket { receiving, sending, .. } = self.socket(socket);
+        let Socket { receiving, sending, is_accepted, .. } = self.socket(socket);
+        *is_accepted = true;
         let (receive, send) = (receiving.ring, sending.ring);
         self.outbox.push_back(Request::Connect { socket, remote, local_port: 0, receive, send });
         Some(socket)
@@ -336,6 +372,9 @@ impl Context {
         self.wants_slots = true;
         let socket = self.socket(name);
         socket.local = local.unwrap_or(socket.local);
+        socket.is_accepted = true;
+        // Its first bytes may have come before.
+        self.change(name);
         Some(name)
     }
 

@@ -36,7 +36,7 @@ pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN};
 pub use line::ToeError;
 pub use listener::Listener;
 pub use stream::{Readiness, Stream};
-pub use toe::{Options, Toe};
+pub use toe::{Options, StreamId, Toe};
 pub use wave_core::clock::Nanos;
 pub use wave_links::payload::Part;
 pub use wave_tcp::context::{KeepAlive, SocketOptions};

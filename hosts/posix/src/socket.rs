@@ -35,6 +35,10 @@ pub struct Socket {
     pub is_closed: bool,
     /// The agent is still to be told of something.
     pub is_dirty: bool,
+    /// The program is still to be told of something.
+    pub is_changed: bool,
+    /// The program has, or had, a handle of it.
+    pub is_accepted: bool,
     /// Our end.
     pub local: SocketAddr,
     /// The peer.
@@ -90,6 +94,8 @@ impl Socket {
             options: SocketOptions::default(),
             is_closed: false,
             is_dirty: false,
+            is_changed: false,
+            is_accepted: false,
             local,
             remote,
             receiving: Receiving {

@@ -12,7 +12,7 @@ use wave_tcp::datapath::Ring;
 
 use crate::context::Context;
 use crate::socket::Phase;
-use crate::toe::{Inner, Toe};
+use crate::toe::{Inner, StreamId, Toe};
 use crate::zero_copy::{Readable, Reserved};
 
 /// A connection. Dropping it closes it: what was written is still sent, and a peer whose data was not read gets a reset, as
@@ -146,6 +146,11 @@ impl Stream {
     /// Resets the connection: what was written may be lost.
     pub fn abort(self) {
         self.is_aborted.set(true);
+    }
+
+    /// Its name in [`Toe::next_changed`].
+    pub fn id(&self) -> StreamId {
+        StreamId(self.name)
     }
 
     /// What it would do, by what the agent has said so far ([`Toe::poll_ready`]).

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use wave_links::Payload;
 
 use crate::buddy::is_ring_size;
-use crate::context::Context;
+use crate::context::{Context, PLACE_BITS};
 use crate::line::{Line, ToeError, Woken, create_payload};
 use crate::listener::Listener;
 use crate::stream::Stream;
@@ -155,7 +155,7 @@ impl Toe {
     /// Takes what the agent has said, and publishes what was written. Returns whether something may have changed since the last call,
     /// by whichever call it was taken. Once it returns
     /// false, the file descriptor ([`AsFd`]) becomes readable as soon as something does: call until then, look at the streams
-    /// ([`Stream::readiness`]), and poll. This suits level- and edge-triggered polling.
+    /// ([`Toe::next_changed`], or [`Stream::readiness`] of each), and poll. This suits level- and edge-triggered polling.
     ///
     /// # Errors
     /// `ECONNRESET`: the agent has gone, and all streams have failed.
@@ -190,9 +190,51 @@ impl Toe {
         Ok(false)
     }
 
+    /// Waits until something may have changed since the last call, and takes it, as [`Toe::poll_ready`]; for ever where there is no
+    /// `timeout`. Returns false after the timeout. For programs that wait for nothing else, and cheaper than to poll(2).
+    ///
+    /// # Errors
+    /// As [`Toe::poll_ready`].
+    pub fn wait_ready(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let waited = self.inner.wait(deadline, Errno::TIMEDOUT, |context| {
+            context.flush();
+            match (context.is_dead(), context.take_news()) {
+                (true, _) => Some(Err(Errno::CONNRESET.into())),
+                (false, has_news) => has_news.then_some(Ok(())),
+            }
+        });
+        match waited {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(false),
+            waited => waited.map(|()| true),
+        }
+    }
+
+    /// A stream of which the agent has said something since it was last named here, if there is one: bytes or the end came, room
+    /// became free, it connected, or it failed. A program with many streams looks at these alone. A stream that was accepted is
+    /// named afterwards, too.
+    ///
+    /// A stream is named once, however much it has (as by epoll's EPOLLET): read and write until `EWOULDBLOCK`, or come back
+    /// unasked.
+    pub fn next_changed(&self) -> Option<StreamId> {
+        self.inner.context.borrow_mut().pop_changed().map(StreamId)
+    }
+
     /// Publishes what was written on all streams of this context.
     pub fn flush(&self) {
         self.inner.context.borrow_mut().flush();
+    }
+}
+
+/// Tells a stream from the others of its context, and from those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub(crate) u32);
+
+impl StreamId {
+    /// A number that no other stream has at the same time, for a flat table: smaller than the most streams that there were at once,
+    /// offered room included.
+    pub fn index(self) -> usize {
+        (self.0 & ((1 << PLACE_BITS) - 1)) as usize
     }
 }
 

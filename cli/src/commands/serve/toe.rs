@@ -1,5 +1,6 @@
 //! `wave serve echo` and `wave serve http`: programs whose TCP an agent has. They have no socket of the kernel's.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -13,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use wave_experiments::run::Failure;
 use wave_links::tell;
-use wave_posix::{Stream, Toe};
+use wave_posix::{Stream, StreamId, Toe};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u16 = 128;
@@ -78,7 +79,8 @@ fn pattern() -> Vec<u8> {
 
 /// One connection's part of a server.
 trait Session {
-    /// Does what can be done without waiting. `Ok(false)`: the connection is over.
+    /// Does what can be done without waiting, and leaves off with `WouldBlock`. `Ok(true)`: it is the next connection's turn, and
+    /// there is more. `Ok(false)`: the connection is over.
     fn step(&mut self, stream: &mut Stream) -> io::Result<bool>;
 }
 
@@ -102,23 +104,39 @@ fn run<S: Session>(
     let local = listener.local_addr().map_err(Failure::cannot)?;
     tell!("Serving {name} at {local}; Ctrl-C ends it");
     let lost = |error| Failure::cannot(format!("the agent has gone: {error}"));
-    let mut open: Vec<(Stream, S)> = Vec::new();
+    // By the streams' indices. Only those of which there is news are looked at.
+    let mut open: Vec<Option<(Stream, S)>> = Vec::new();
+    let mut ready: VecDeque<StreamId> = VecDeque::new();
     while !ends.load(Ordering::Relaxed) {
-        while toe.poll_ready().map_err(lost)? {
+        while toe.poll_ready().map_err(lost)? || !ready.is_empty() {
             loop {
                 match listener.accept() {
                     Ok((stream, peer)) => {
                         stream.set_nonblocking(true);
-                        open.push((stream, session(peer)));
+                        let at = stream.id().index();
+                        open.resize_with(open.len().max(at + 1), || None);
+                        open[at] = Some((stream, session(peer)));
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) => return Err(lost(error)),
                 }
             }
-            open.retain_mut(|(stream, session)| match session.step(stream) {
-                Ok(goes_on) => goes_on,
-                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-            });
+            ready.extend(std::iter::from_fn(|| toe.next_changed()));
+            for _ in 0..ready.len() {
+                let Some(id) = ready.pop_front() else { break };
+                let place = open.get_mut(id.index());
+                let Some(place) = place else { continue };
+                let Some((stream, session)) =
+                    place.as_mut().filter(|(stream, _)| stream.id() == id)
+                else {
+                    continue;
+                };
+                match session.step(stream) {
+                    Ok(true) => ready.push_back(id),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Ok(false) | Err(_) => *place = None,
+                }
+            }
         }
         let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
         // A signal ends the wait, too.

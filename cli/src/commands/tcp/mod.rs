@@ -21,7 +21,7 @@ pub struct TcpArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Own an address on a TAP device, and speak TCP there for programs that come to a socket.
+    /// Own an address on a TAP device or another interface, and speak TCP there for programs that come to a socket.
     Up(up::UpArgs),
     /// Write the frames that an agent receives and sends to a file, as tcpdump does.
     Capture(capture::CaptureArgs),

@@ -29,7 +29,7 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 Exit codes: 0 all is well; 3 no agent answers.")]
 pub struct SsArgs {
     /// The agent's device.
-    #[arg(long, value_name = "NAME", default_value = "toe0")]
+    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
     tap: String,
     /// The agent's socket [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]

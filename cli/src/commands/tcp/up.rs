@@ -9,7 +9,7 @@ use wave_experiments::run::Failure;
 use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
 use wave_links::{say, tell};
 use wave_tcp::control::Bounds;
-use wave_wires::{Tap, TapOptions, Wire};
+use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
 
 use super::default_socket;
 use super::network::Network;
@@ -22,18 +22,27 @@ come to --socket. Linux's own programs reach it as any host of that network. The
 unless it is --persistent. It needs CAP_NET_ADMIN to make one, and nothing where a device is there that this
 user may open (ip tuntap add dev toe0 mode tap vnet_hdr user alice).
 
+With --interface it shares an Ethernet interface that is there with the kernel, and other hosts of that network reach
+it; this machine's own programs do not. Nothing about the interface is changed, but that it takes frames for one more
+Ethernet address. It needs CAP_NET_RAW.
+
 Examples:
   wave tcp up --tap toe0 --address 10.77.0.2/24          as root
   wave serve http --toe /run/wave-toe0.sock              in another terminal
   curl -o /dev/null http://10.77.0.2/1g                  in yet another
   wave tcp ss --tap toe0
+  wave tcp up --interface veth1 --address 10.78.0.3/24   beside the kernel's own address there
 
-Exit codes: 0 it was ended; 2 bad arguments; 3 the device, the address or the socket cannot be had."
+Exit codes: 0 it was ended; 2 bad arguments; 3 the device, the address or the socket cannot be had, or the device has
+gone."
 )]
 pub struct UpArgs {
     /// The device's name in Linux.
     #[arg(long, value_name = "NAME", default_value = "toe0")]
     tap: String,
+    /// An interface that is there, instead of a TAP device.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tap", "linux_address", "mtu", "persistent"])]
+    interface: Option<String>,
     /// The agent's address, which no interface of Linux has, with its network's bits.
     #[arg(long, value_name = "ADDRESS/BITS")]
     address: Network,
@@ -73,60 +82,104 @@ fn is_linuxs(ip: Ipv4Addr) -> bool {
     towards().is_ok_and(|from| from.ip() == IpAddr::V4(ip))
 }
 
+/// Whether the kernel answers ARP for addresses beyond an interface (proxy_arp), and so perhaps for the agent's.
+fn answers_for_others(interface: &str) -> bool {
+    let is_set = |name: &str| {
+        let path = format!("/proc/sys/net/ipv4/conf/{name}/proxy_arp");
+        std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")
+    };
+    is_set("all") || is_set(interface)
+}
+
 /// Is up until it is ended.
 pub fn up(args: &UpArgs) -> Result<(), Failure> {
     let Network { ip, prefix } = args.address;
-    let linux = args.linux_address.unwrap_or_else(|| args.address.neighbour());
-    if linux == ip || !args.address.has_host(linux) {
-        return Err(Failure::Scenario(format!("{linux} is not another host of {ip}/{prefix}")));
-    }
     if let Some(gateway) = args.gateway.filter(|gateway| !args.address.has_host(*gateway)) {
         return Err(Failure::Scenario(format!(
             "the gateway {gateway} is no host of {ip}/{prefix}"
         )));
     }
-    let options = TapOptions { persistent: args.persistent, ..TapOptions::new(&args.tap) };
-    if is_linuxs(ip) {
-        let why = "is an address of Linux's own: the agent needs one that no interface has";
-        return Err(Failure::cannot(format!("{ip} {why}")));
+    match &args.interface {
+        Some(name) => share(args, name),
+        None => make(args),
     }
+}
+
+/// Is up on a TAP device.
+fn make(args: &UpArgs) -> Result<(), Failure> {
+    let Network { ip, prefix } = args.address;
+    let linux = args.linux_address.unwrap_or_else(|| args.address.neighbour());
+    if linux == ip || !args.address.has_host(linux) {
+        return Err(Failure::Scenario(format!("{linux} is not another host of {ip}/{prefix}")));
+    }
+    refuse_linuxs(ip)?;
+    let options = TapOptions { persistent: args.persistent, ..TapOptions::new(&args.tap) };
     let mut tap = Tap::open(&options).map_err(Failure::cannot)?;
     let is_ours = tap.is_made() || args.linux_address.is_some();
     if is_ours {
         tap.configure(IpAddr::V4(linux), prefix, args.mtu).map_err(Failure::cannot)?;
     }
     let name = tap.name().map_err(Failure::cannot)?;
-    let socket = args.socket.clone().unwrap_or_else(|| default_socket(&name));
+    let mtu = tap.limits().mtu;
+    let about = if is_ours {
+        format!("Linux has {linux}, MTU {mtu}")
+    } else {
+        format!("which was there; MTU {mtu}; see ip address show {name}")
+    };
+    run(args, tap, &name, &about)
+}
+
+/// Is up on an interface that is there.
+fn share(args: &UpArgs, name: &str) -> Result<(), Failure> {
+    let ip = args.address.ip;
+    refuse_linuxs(ip)?;
+    let options = InterfaceOptions::new(name, ip);
+    let interface = Interface::open(&options).map_err(Failure::cannot)?;
+    if answers_for_others(name) {
+        let how = format!(
+            "sudo sysctl -w net.ipv4.conf.all.proxy_arp=0 net.ipv4.conf.{name}.proxy_arp=0"
+        );
+        return Err(Failure::cannot(format!(
+            "Linux answers ARP for other hosts on {name}, and so for {ip}: type `{how}`"
+        )));
+    }
+    let about = format!("which the kernel uses, too; MTU {}", interface.limits().mtu);
+    run(args, interface, name, &about)
+}
+
+fn refuse_linuxs(ip: Ipv4Addr) -> Result<(), Failure> {
+    if is_linuxs(ip) {
+        let why = "is an address of Linux's own: the agent needs one that no interface has";
+        return Err(Failure::cannot(format!("{ip} {why}")));
+    }
+    Ok(())
+}
+
+fn run(args: &UpArgs, wire: impl Wire, name: &str, about: &str) -> Result<(), Failure> {
+    let Network { ip, prefix } = args.address;
+    let socket = args.socket.clone().unwrap_or_else(|| default_socket(name));
     let door = DoorOptions { allowed: args.allow.clone(), ..DoorOptions::default() };
     let door = Door::bind(&socket, door).map_err(Failure::cannot)?;
     let inquiries = Inquiries::beside(&socket)
         .map_err(|error| Failure::cannot(format!("{}.ss: {error}", socket.display())))?;
-    let captures = Captures::beside(&socket, &name)
+    let captures = Captures::beside(&socket, name)
         .map_err(|error| Failure::cannot(format!("{}.capture: {error}", socket.display())))?;
     if let Some(cpu) = args.cpu {
         wave_agent::pin(cpu).map_err(Failure::cannot)?;
     }
-    let mtu = tap.limits().mtu;
     let options = TcpOptions {
         ip,
         prefix,
         gateway: args.gateway,
         bounds: Bounds::default(),
-        // It sleeps as soon as there is nothing to do: a TAP's other end may need this very CPU.
+        // It sleeps as soon as there is nothing to do: the other end of the wire may need this very CPU.
         seat: Seat::Shared,
     };
     let mut front =
-        TcpFront::new(tap, door, inquiries, captures, &options).map_err(Failure::cannot)?;
+        TcpFront::new(wire, door, inquiries, captures, &options).map_err(Failure::cannot)?;
     if !args.quiet {
-        let socket = socket.display();
-        if is_ours {
-            tell!("Speaking TCP at {ip}, on {name} (Linux has {linux}, MTU {mtu}); Ctrl-C ends it");
-        } else {
-            tell!(
-                "Speaking TCP at {ip}, on {name}, which was there (MTU {mtu}; see ip address show {name}); Ctrl-C ends it"
-            );
-        }
-        tell!("Next: wave serve http --toe {socket}");
+        tell!("Speaking TCP at {ip}, on {name} ({about}); Ctrl-C ends it");
+        tell!("Next: wave serve http --toe {}", socket.display());
     }
     serve(&mut front);
     match wave_agent::ThreadFront::failure(&front) {

@@ -1,8 +1,9 @@
 //! How connections begin and end, and what programs see when the agent does.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::agent::Agent;
 use proptest::prelude::*;
@@ -12,6 +13,9 @@ use wave_front_tcp::{Door, DoorOptions, Taken};
 use wave_posix::{KeepAlive, Listener, Options, SocketOptions, Stream, Toe, ToeError};
 use wave_tcp::context::{Event, Progress, Reason, Request};
 use wave_tcp::datapath::FlowId;
+
+/// Long enough for any machine; a test that waits longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn anywhere() -> SocketAddr {
     "0.0.0.0:0".parse().unwrap()
@@ -250,6 +254,59 @@ fn news_that_another_streams_read_took_is_still_told() {
 }
 
 /// Talks until something fails.
+#[test]
+fn only_streams_with_news_are_named_and_each_once() {
+    let agent = Agent::start(11);
+    let toe = Toe::connect(agent.path()).unwrap();
+    let (listener, address) = listen(&toe, 8);
+    let near: Vec<Stream> = (0..4).map(|_| toe.connect_stream(address, None).unwrap()).collect();
+    // Its bytes come before it is accepted.
+    (&near[0]).write_all(b"early").unwrap();
+    toe.flush();
+    let far: Vec<Stream> = (0..4).map(|_| listener.accept().unwrap().0).collect();
+    near.iter().chain(&far).for_each(|stream| stream.set_nonblocking(true));
+    let first = peer_of(&far, &near[0]);
+    (&near[2]).write_all(b"late").unwrap();
+    let third = peer_of(&far, &near[2]);
+    let mut named = BTreeMap::new();
+    let is_there = |stream: &Stream| stream.readiness().is_readable;
+    let end = Instant::now() + PATIENCE;
+    while !(is_there(first) && is_there(third)) {
+        assert!(Instant::now() < end, "the bytes do not come");
+        toe.poll_ready().unwrap();
+    }
+    while let Some(id) = toe.next_changed() {
+        *named.entry(id).or_insert(0) += 1;
+    }
+    for stream in &far {
+        assert_eq!(named.get(&stream.id()), Some(&1), "accepted, and so named once");
+    }
+    // Two bytes of four do not name it again; new ones do.
+    (&*third).read_exact(&mut [0; 2]).unwrap();
+    while toe.poll_ready().unwrap() {}
+    while let Some(id) = toe.next_changed() {
+        assert!(far.iter().all(|stream| stream.id() != id), "nothing has come there since");
+    }
+    (&near[2]).write_all(b"later").unwrap();
+    loop {
+        toe.poll_ready().unwrap();
+        let mut ids = std::iter::from_fn(|| toe.next_changed());
+        if ids.any(|id| id == third.id()) {
+            break;
+        }
+        assert!(Instant::now() < end, "new bytes are not told of");
+    }
+    let indices: BTreeSet<usize> =
+        near.iter().chain(&far).map(|stream| stream.id().index()).collect();
+    assert_eq!(indices.len(), 8);
+}
+
+/// The other end of a stream.
+fn peer_of<'a>(streams: &'a [Stream], stream: &Stream) -> &'a Stream {
+    let local = stream.local_addr().unwrap();
+    streams.iter().find(|peer| peer.peer_addr().unwrap() == local).unwrap()
+}
+
 fn talk(toe: &Toe) -> std::io::Result<()> {
     loop {
         let listener = toe.listen(anywhere(), 2)?;

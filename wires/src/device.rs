@@ -1,4 +1,4 @@
-//! The ioctl requests that create and configure an interface (netdevice(7), `linux/if_tun.h`).
+//! The ioctl requests that create, configure and describe an interface (netdevice(7), `linux/if_tun.h`).
 
 use std::ffi::c_int;
 use std::io;
@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
-use super::TapError;
+use crate::NAME_BYTES_MAX;
 
 /// `struct ifreq` as bytes: a name and a value. The kernel accepts any alignment.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(super) struct Request {
+pub(crate) struct Request {
     name: [u8; libc::IFNAMSIZ],
     value: [u8; 24],
 }
@@ -20,30 +20,30 @@ pub(super) struct Request {
 const _: () = assert!(size_of::<Request>() >= size_of::<libc::ifreq>());
 
 impl Request {
-    /// A request about the interface of this name.
-    pub(super) fn named(name: &str) -> Result<Request, TapError> {
-        let is_name = (1..=super::NAME_BYTES_MAX).contains(&name.len())
+    /// A request about the interface of this name. `None` if it is no name for an interface.
+    pub(crate) fn named(name: &str) -> Option<Request> {
+        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len())
             && !name.bytes().any(|byte| matches!(byte, b'/' | b':' | 0) || byte <= b' ')
             && !matches!(name, "." | "..");
         if !is_name {
-            return Err(TapError::Name(name.to_owned()));
+            return None;
         }
         let mut request = Request::default();
         request.name[..name.len()].copy_from_slice(name.as_bytes());
-        Ok(request)
+        Some(request)
     }
 
     /// The name, with `%d` replaced by the kernel.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let name = self.name.split(|&byte| byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(name).into_owned()
     }
 
-    pub(super) fn set_flags(&mut self, flags: u16) {
+    pub(crate) fn set_flags(&mut self, flags: u16) {
         self.value[..2].copy_from_slice(&flags.to_ne_bytes());
     }
 
-    fn flags(&self) -> u16 {
+    pub(crate) fn flags(&self) -> u16 {
         u16::from_ne_bytes([self.value[0], self.value[1]])
     }
 
@@ -51,7 +51,7 @@ impl Request {
         self.value[..4].copy_from_slice(&number.to_ne_bytes());
     }
 
-    fn number(&self) -> i32 {
+    pub(crate) fn number(&self) -> i32 {
         i32::from_ne_bytes(self.value[..4].try_into().expect("four bytes"))
     }
 
@@ -62,14 +62,19 @@ impl Request {
         self.value[4..8].copy_from_slice(&address.octets());
     }
 
+    /// The kind of hardware in a `struct sockaddr`: `ARPHRD_ETHER` and others.
+    pub(crate) fn hardware(&self) -> u16 {
+        self.flags()
+    }
+
     /// The Ethernet address in a `struct sockaddr`.
-    pub(super) fn mac(&self) -> [u8; 6] {
+    pub(crate) fn mac(&self) -> [u8; 6] {
         self.value[2..8].try_into().expect("six bytes")
     }
 }
 
 /// Asks the kernel about an interface, or changes it. `code` is a request that reads and writes a `struct ifreq`.
-pub(super) fn control(
+pub(crate) fn control(
     fd: BorrowedFd<'_>,
     code: libc::Ioctl,
     request: &mut Request,
@@ -79,13 +84,13 @@ pub(super) fn control(
 }
 
 /// Gives a TAP device a number by its address. `code` is a request that reads an `int`.
-pub(super) fn control_value(fd: BorrowedFd<'_>, code: libc::Ioctl, value: c_int) -> io::Result<()> {
+pub(crate) fn control_value(fd: BorrowedFd<'_>, code: libc::Ioctl, value: c_int) -> io::Result<()> {
     // SAFETY: such a request reads an `int` at this address.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, &raw const value) })
 }
 
 /// Gives a TAP device a number. `code` is a request that takes it as it is.
-pub(super) fn control_number(fd: BorrowedFd<'_>, code: libc::Ioctl, number: u32) -> io::Result<()> {
+pub(crate) fn control_number(fd: BorrowedFd<'_>, code: libc::Ioctl, number: u32) -> io::Result<()> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, libc::c_ulong::from(number)) })
 }
@@ -95,7 +100,7 @@ fn check(result: c_int) -> io::Result<()> {
 }
 
 /// A socket for requests about interfaces.
-pub(super) fn socket() -> io::Result<OwnedFd> {
+pub(crate) fn socket() -> io::Result<OwnedFd> {
     of_family(AddressFamily::INET)
 }
 
@@ -103,20 +108,25 @@ fn of_family(family: AddressFamily) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
+/// A request about an interface that is known by this name.
+fn named(name: &str) -> io::Result<Request> {
+    Request::named(name).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
 /// Whether there is an interface of this name.
-pub(super) fn exists(name: &str) -> bool {
+pub(crate) fn exists(name: &str) -> bool {
     socket().is_ok_and(|socket| netdevice::name_to_index(socket, name).is_ok())
 }
 
 /// An interface's MTU in bytes.
-pub(super) fn mtu(name: &str) -> io::Result<i32> {
-    let mut request = Request::named(name).map_err(io::Error::other)?;
+pub(crate) fn mtu(name: &str) -> io::Result<i32> {
+    let mut request = named(name)?;
     control(socket()?.as_fd(), libc::SIOCGIFMTU, &mut request)?;
     Ok(request.number())
 }
 
 /// Sets an interface's MTU and address, and brings it up. An error comes with the step that failed.
-pub(super) fn configure(
+pub(crate) fn configure(
     name: &str,
     address: IpAddr,
     prefix: u8,
@@ -124,7 +134,7 @@ pub(super) fn configure(
 ) -> Result<(), (&'static str, io::Error)> {
     let during = |what: &'static str| move |error: io::Error| (what, error);
     let socket = socket().map_err(during("configure"))?;
-    let named = || Request::named(name).map_err(io::Error::other).map_err(during("configure"));
+    let named = || named(name).map_err(during("configure"));
     let mut request = named()?;
     request.set_number(mtu.into());
     control(socket.as_fd(), libc::SIOCSIFMTU, &mut request).map_err(during("set the MTU of"))?;

@@ -1,0 +1,111 @@
+//! The agent's process: the front of `wave tcp up`, and a count of allocations.
+
+use std::alloc::System;
+use std::io::{Stdin, Stdout};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use clap::Args;
+use stats_alloc::{Stats, StatsAlloc};
+use wave_agent::{Seat, ThreadFront, serve};
+use wave_front_tcp::{Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
+use wave_tcp::control::Bounds;
+use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
+
+use crate::network::enter_network_of;
+use crate::process::answer;
+
+const PREFIX: u8 = 24;
+const MTU: u16 = 1500;
+
+/// Where.
+#[derive(Args, Debug)]
+pub struct AgentArgs {
+    #[arg(long, conflicts_with = "tap", required_unless_present = "tap")]
+    interface: Option<String>,
+    #[arg(long, requires = "linux")]
+    tap: Option<String>,
+    /// Linux's address on the TAP device.
+    #[arg(long)]
+    linux: Option<Ipv4Addr>,
+    /// In the network of this process.
+    #[arg(long)]
+    network_of: Option<u32>,
+    #[arg(long)]
+    address: Ipv4Addr,
+    #[arg(long)]
+    socket: PathBuf,
+    #[arg(long)]
+    cpu: usize,
+}
+
+/// Is up until it is killed.
+pub fn run(args: &AgentArgs, allocator: &'static StatsAlloc<System>) -> Result<(), String> {
+    if let Some(pid) = args.network_of {
+        enter_network_of(pid)?;
+    }
+    wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
+    match (&args.interface, &args.tap, args.linux) {
+        (Some(name), ..) => {
+            let wire = Interface::open(&InterfaceOptions::new(name, args.address));
+            up(args, wire.map_err(|error| error.to_string())?, allocator)
+        }
+        (None, Some(name), Some(linux)) => {
+            let mut tap = Tap::open(&TapOptions::new(name)).map_err(|error| error.to_string())?;
+            tap.configure(IpAddr::V4(linux), PREFIX, MTU).map_err(|error| error.to_string())?;
+            up(args, tap, allocator)
+        }
+        _ => Err("the bench's agent has no wire".into()),
+    }
+}
+
+fn up(
+    args: &AgentArgs,
+    wire: impl Wire,
+    allocator: &'static StatsAlloc<System>,
+) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("the bench's agent: {error}");
+    let door = Door::bind(&args.socket, DoorOptions::default()).map_err(|error| failed(&error))?;
+    let inquiries = Inquiries::beside(&args.socket).map_err(|error| failed(&error))?;
+    let bounds = Bounds::default();
+    let options =
+        TcpOptions { ip: args.address, prefix: PREFIX, gateway: None, bounds, seat: Seat::Shared };
+    let before = allocator.stats();
+    let mut front =
+        TcpFront::new(wire, door, inquiries, &options).map_err(|error| failed(&error))?;
+    let table_bytes = live(&allocator.stats()) - live(&before);
+    answer("ready")?;
+    // Allocates nothing itself, so that what it counts is the agent's.
+    let pipes = (std::io::stdin(), std::io::stdout());
+    std::thread::spawn(move || count(allocator, table_bytes as u64, &pipes));
+    serve(&mut front);
+    front.failure().map_or(Ok(()), Err)
+}
+
+fn live(stats: &Stats) -> isize {
+    stats.bytes_allocated as isize - stats.bytes_deallocated as isize
+}
+
+/// Answers each line with the number of allocations so far, and the bytes of the tables, until there are no more.
+fn count(allocator: &StatsAlloc<System>, table_bytes: u64, (input, output): &(Stdin, Stdout)) {
+    let mut line = [0; 64];
+    while rustix::io::read(input, &mut line).is_ok_and(|count| count > 0) {
+        let stats = allocator.stats();
+        let allocations = (stats.allocations + stats.reallocations) as u64;
+        let mut text = [b' '; 42];
+        digits(allocations, &mut text[..20]);
+        digits(table_bytes, &mut text[21..41]);
+        text[41] = b'\n';
+        // Nobody listens any more: the process is about to be killed.
+        let _ = rustix::io::write(output, &text);
+    }
+    std::process::exit(0);
+}
+
+/// Writes a number to the end of `text`.
+fn digits(mut number: u64, text: &mut [u8]) {
+    for place in text.iter_mut().rev() {
+        *place = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}

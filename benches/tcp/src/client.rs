@@ -1,0 +1,236 @@
+//! The client: Linux's sockets and epoll, in a network of its own, one load after the other.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::net::sockopt::set_socket_linger;
+
+use crate::network::{ethtool, ip, own_network, packets};
+use crate::process::answer;
+use crate::program::{Role, raise_descriptors};
+
+/// Bytes of a request.
+pub const REQUEST_BYTES: usize = 64;
+/// How long a connection may take, or a load without any answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+const BUFFER_BYTES: usize = 256 << 10;
+/// Reads or writes of a stream before the next connection's turn.
+const TURNS: usize = 16;
+
+/// What the client does.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// What the program does on these connections.
+    pub role: Role,
+    pub connections: usize,
+    /// Requests under way on each; of no meaning for streams.
+    pub depth: usize,
+    pub warm_up: Duration,
+    pub measured: Duration,
+}
+
+impl Load {
+    /// The line that tells the client, with the interface whose packets it is to count.
+    pub fn to_line(self, address: &str, interface: &str) -> String {
+        let port = self.role.port();
+        let (warm_up, measured) = (self.warm_up.as_micros(), self.measured.as_micros());
+        format!(
+            "load {interface} {address}:{port} {} {} {warm_up} {measured}",
+            self.connections, self.depth
+        )
+    }
+
+    fn from_words(words: &[&str]) -> Option<(SocketAddr, Load)> {
+        let [address, numbers @ ..] = words else { return None };
+        let address: SocketAddr = address.parse().ok()?;
+        let numbers: Option<Vec<u64>> = numbers.iter().map(|word| word.parse().ok()).collect();
+        let [connections, depth, warm_up, measured] = numbers?[..] else { return None };
+        let load = Load {
+            role: Role::of_port(address.port())?,
+            connections: connections as usize,
+            depth: depth as usize,
+            warm_up: Duration::from_micros(warm_up),
+            measured: Duration::from_micros(measured),
+        };
+        Some((address, load))
+    }
+}
+
+/// Does what it is told, line by line, until there is no more.
+pub fn serve(cpu: usize) -> Result<(), String> {
+    own_network()?;
+    ip("link set lo up")?;
+    raise_descriptors();
+    wave_agent::pin(cpu).map_err(|error| error.to_string())?;
+    answer("ready")?;
+    let mut held: Vec<TcpStream> = Vec::new();
+    let mut lines = std::io::stdin().lines();
+    while let Some(Ok(line)) = lines.next() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match &words[..] {
+            ["ip", rest @ ..] => {
+                ip(&rest.join(" "))?;
+                answer("done")?;
+            }
+            ["gro", interface] => answer(if ethtool(interface).is_ok() { "done" } else { "no" })?,
+            ["set", name, values @ ..] => {
+                set(name, &values.join(" "))?;
+                answer("done")?;
+            }
+            ["hold", address, count] => {
+                let address: SocketAddr = address.parse().map_err(|_| line.clone())?;
+                let count: usize = count.parse().map_err(|_| line.clone())?;
+                held = connect(address, count)?;
+                for stream in &held {
+                    // Reset at their end: thousands in TIME_WAIT would use the ports up.
+                    let reset = set_socket_linger(stream, Some(Duration::ZERO));
+                    reset.map_err(|error| error.to_string())?;
+                }
+                answer("done")?;
+            }
+            ["drop"] => {
+                held.clear();
+                answer("done")?;
+            }
+            ["load", interface, rest @ ..] => {
+                let (address, load) = Load::from_words(rest).ok_or_else(|| line.clone())?;
+                let streams = connect(address, load.connections)?;
+                answer("connected")?;
+                if lines.next().is_none() {
+                    return Ok(());
+                }
+                generate(streams, &load, interface)?;
+                answer("over")?;
+            }
+            _ => return Err(format!("the bench's client was told `{line}`")),
+        }
+    }
+    Ok(())
+}
+
+/// A setting of this process's network.
+pub fn set(name: &str, value: &str) -> Result<(), String> {
+    let path = format!("/proc/sys/net/{name}");
+    std::fs::write(&path, value).map_err(|error| format!("{path}: {error}"))
+}
+
+fn connect(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>, String> {
+    let one = |_| {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    };
+    let streams: std::io::Result<Vec<TcpStream>> = (0..count).map(one).collect();
+    streams.map_err(|error| format!("the bench's client: {address}: {error}"))
+}
+
+/// A connection of a load.
+struct Connection {
+    stream: TcpStream,
+    /// Bytes to write before more is read.
+    owed: usize,
+    /// Bytes of an answer that has not come as a whole.
+    partial: usize,
+}
+
+/// Loads, says `begin` after the warm-up, and at the end the count since, nanoseconds, and packets.
+fn generate(streams: Vec<TcpStream>, load: &Load, interface: &str) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("the bench's client: {error}");
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
+    let flags = match load.role {
+        Role::Sink => epoll::EventFlags::OUT,
+        Role::Echo | Role::Source => epoll::EventFlags::IN,
+    };
+    let mut connections = Vec::with_capacity(streams.len());
+    for (at, stream) in streams.into_iter().enumerate() {
+        let data = epoll::EventData::new_u64(at as u64);
+        epoll::add(&epoll, stream.as_fd(), data, flags).map_err(|error| failed(&error))?;
+        connections.push(Connection { stream, owed: 0, partial: 0 });
+    }
+    let mut buffer = vec![0x5a; BUFFER_BYTES];
+    if load.role == Role::Echo {
+        for connection in &mut connections {
+            connection.owed = load.depth * REQUEST_BYTES;
+            connection.pay(&buffer).map_err(|error| failed(&error))?;
+        }
+    }
+    let mut events = Vec::with_capacity(256);
+    let start = Instant::now();
+    let (mut begun, mut count, mut latest) = (None, 0_u64, start);
+    loop {
+        events.clear();
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+        match epoll::wait(&epoll, spare_capacity(&mut events), Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(failed(&error)),
+        }
+        let before = count;
+        for event in &events {
+            let connection = &mut connections[event.data.u64() as usize];
+            count += connection.step(load.role, &mut buffer).map_err(|error| failed(&error))?;
+        }
+        let now = Instant::now();
+        if count > before {
+            latest = now;
+        } else if now.duration_since(latest) > PATIENCE {
+            return Err(failed(&"no answer came for 20 s"));
+        }
+        match begun {
+            None if now.duration_since(start) >= load.warm_up => {
+                begun = Some((now, count, packets(interface)?));
+                answer("begin")?;
+            }
+            Some((at, first, packets_first)) if now.duration_since(at) >= load.measured => {
+                let ns = now.duration_since(at).as_nanos();
+                let packets = packets(interface)? - packets_first;
+                return answer(&format!("{} {ns} {packets}", count - first));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Connection {
+    /// Does what can be done without waiting. Returns requests that were answered, or bytes.
+    fn step(&mut self, role: Role, buffer: &mut [u8]) -> std::io::Result<u64> {
+        let mut count = 0;
+        for _ in 0..TURNS {
+            let moved = match role {
+                Role::Sink => self.stream.write(buffer),
+                Role::Echo | Role::Source => self.stream.read(buffer),
+            };
+            let moved = match moved {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(moved) => moved,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(count),
+                Err(error) => return Err(error),
+            };
+            if role == Role::Echo {
+                self.partial += moved;
+                let answered = self.partial / REQUEST_BYTES;
+                self.partial %= REQUEST_BYTES;
+                self.owed += answered * REQUEST_BYTES;
+                self.pay(buffer)?;
+                return Ok(answered as u64);
+            }
+            count += moved as u64;
+            if moved < buffer.len() {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Writes the requests that are owed. There is room: as many answers have come.
+    fn pay(&mut self, buffer: &[u8]) -> std::io::Result<()> {
+        while self.owed > 0 {
+            self.owed -= self.stream.write(&buffer[..self.owed.min(buffer.len())])?;
+        }
+        Ok(())
+    }
+}

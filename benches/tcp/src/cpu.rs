@@ -1,0 +1,153 @@
+//! CPU time: of the machine, of the bench's processes, and of everybody else.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Instant;
+
+use rustix::thread::CpuSet;
+
+/// Where CPU time was spent until an instant.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    at: Instant,
+    /// Of all CPUs: not idle, not waiting for a disk, not taken by a hypervisor.
+    busy_ns: u64,
+    /// Of each process, by its number.
+    processes: BTreeMap<u32, u64>,
+}
+
+/// CPU time in between, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Of the program.
+    pub app: f64,
+    /// Of the agent; 0 if there is none.
+    pub agent: f64,
+    /// The machine's busy time less that of others' processes: program, agent, client, interrupts and the kernel's threads.
+    pub total: f64,
+    /// What the scheduler charged program, agent, client, relay and ksoftirqd.
+    pub by_tasks: f64,
+    /// Of processes that are not the bench's.
+    pub others: f64,
+}
+
+impl Snapshot {
+    /// Takes one: some hundred small files are read.
+    pub fn take() -> Result<Snapshot, String> {
+        Ok(Snapshot { at: Instant::now(), busy_ns: busy_ns()?, processes: processes() })
+    }
+
+    /// What was spent until a later one. `ours` are the bench's other processes.
+    pub fn until(&self, later: &Snapshot, app: u32, agent: Option<u32>, ours: &[u32]) -> Spent {
+        let of = |pid: u32| {
+            let now = later.processes.get(&pid).copied().unwrap_or(0);
+            now.saturating_sub(self.processes.get(&pid).copied().unwrap_or(0)) as f64
+        };
+        let kernels = kernel_threads();
+        let is_ours = |pid: &u32| {
+            *pid == app || Some(*pid) == agent || ours.contains(pid) || kernels.contains(pid)
+        };
+        let others =
+            later.processes.keys().filter(|pid| !is_ours(pid)).map(|pid| of(*pid)).sum::<f64>();
+        let by_tasks =
+            later.processes.keys().filter(|pid| is_ours(pid)).map(|pid| of(*pid)).sum::<f64>();
+        let busy = later.busy_ns.saturating_sub(self.busy_ns) as f64;
+        Spent { app: of(app), agent: agent.map_or(0.0, of), total: busy - others, by_tasks, others }
+    }
+
+    /// Seconds until a later one.
+    pub fn seconds_until(&self, later: &Snapshot) -> f64 {
+        later.at.duration_since(self.at).as_secs_f64()
+    }
+}
+
+/// All CPUs' time since the machine started, less idle time: what `/proc/stat` has, in ticks.
+fn busy_ns() -> Result<u64, String> {
+    let text = fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;
+    let words = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal
+    let [user, nice, system, _, _, irq, softirq, ..] = ticks[..] else {
+        return Err(format!(
+            "/proc/stat begins with `{}`",
+            text.lines().next().unwrap_or_default()
+        ));
+    };
+    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+    Ok((user + nice + system + irq + softirq) * tick_ns)
+}
+
+/// CPU time of all processes, of all of their threads that live.
+fn processes() -> BTreeMap<u32, u64> {
+    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.map(|pid| (pid, threads_ns(pid))).collect()
+}
+
+fn threads_ns(pid: u32) -> u64 {
+    // A process may end meanwhile.
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let times = threads.filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    times.sum()
+}
+
+/// CPU time of a process so far.
+pub fn of(pid: u32) -> u64 {
+    threads_ns(pid)
+}
+
+/// The kernel's threads that handle packets where nobody else does.
+fn kernel_threads() -> Vec<u32> {
+    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_soft = |pid: &u32| {
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.starts_with("ksoftirqd/"))
+    };
+    pids.filter(is_soft).collect()
+}
+
+/// A number of `/proc/PID/status`: in kB, or a count.
+pub fn status(pid: u32, key: &str) -> Result<u64, String> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.ok_or_else(|| format!("{path} has no {key}"))
+}
+
+/// The first two CPUs that this process may use: the program's, which its agent shares, and the client's.
+pub fn two() -> Result<[usize; 2], String> {
+    let set = rustix::thread::sched_getaffinity(None).map_err(|error| error.to_string())?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+    match cpus[..] {
+        [first, second, ..] => Ok([first, second]),
+        _ => Err("a bench of TCP needs two CPUs: see `taskset -pc $$`".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_process_spends_is_its_own() {
+        let before = Snapshot::take().unwrap();
+        let start = Instant::now();
+        while start.elapsed().as_millis() < 200 {
+            std::hint::spin_loop();
+        }
+        // The scheduler adds a run up when it ends.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let after = Snapshot::take().unwrap();
+        let spent = before.until(&after, std::process::id(), None, &[]);
+        // However busy the machine, it has had some of the time, and no more than there was.
+        assert!(spent.app > 0.0 && spent.app <= before.seconds_until(&after) * 1e9 * 64.0);
+        assert_eq!(spent.agent, 0.0);
+        assert!(spent.by_tasks >= spent.app, "{spent:?}");
+        assert!(status(std::process::id(), "VmRSS").unwrap() > 0);
+    }
+}

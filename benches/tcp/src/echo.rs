@@ -1,0 +1,108 @@
+//! Requests of 64 bytes: CPU time and packets per request.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use wave_links::say;
+
+use crate::Output;
+use crate::client::{Load, REQUEST_BYTES};
+use crate::network::{Chunk, Network, Stack};
+use crate::program::Role;
+use crate::sample::Sample;
+
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Connections, and requests under way on each.
+const SHAPES: [(usize, usize); 3] = [(16, 1), (64, 1), (16, 16)];
+
+pub fn echo(output: &Output) -> Result<Value, String> {
+    let mut network = Network::new()?.with_cable()?;
+    let gro = network.with_gro()?;
+    let [linux, veth, tap] = Stack::ALL.map(|stack| network.serve(stack));
+    let mut servers = [linux?, veth?, tap?];
+    let before = allocations(&mut servers)?;
+    let mut chunks: [[Vec<Chunk>; 3]; 3] = Default::default();
+    for round in 0..=output.chunks {
+        for (shape, (connections, depth)) in SHAPES.into_iter().enumerate() {
+            for (at, server) in servers.iter().enumerate() {
+                let measured = output.chunk_seconds;
+                let load =
+                    Load { role: Role::Echo, connections, depth, warm_up: WARM_UP, measured };
+                let chunk = network.measure(server, &load)?;
+                say!(
+                    "echo {connections}x{depth} {round}/{} {}: {:.0} requests/s, app {:.2} us, agent {:.2} us, all {:.2} us, {:.2} packets",
+                    output.chunks,
+                    Stack::ALL[at].name(),
+                    chunk.count / chunk.seconds,
+                    chunk.spent.app / chunk.count / 1e3,
+                    chunk.spent.agent / chunk.count / 1e3,
+                    chunk.spent.total / chunk.count / 1e3,
+                    chunk.packets / chunk.count,
+                );
+                // The first round warms up.
+                if round > 0 {
+                    chunks[shape][at].push(chunk);
+                }
+            }
+        }
+    }
+    let after = allocations(&mut servers)?;
+    let mut shapes = Map::new();
+    for (shape, (connections, depth)) in SHAPES.into_iter().enumerate() {
+        shapes.insert(format!("{connections}x{depth}"), of_shape(&chunks[shape]));
+    }
+    let headline = |key: &str| {
+        let of = |shape: &Value| shape["veth"][key]["p50"].clone();
+        let all = shapes.iter().map(|(name, shape)| (name.clone(), of(shape)));
+        Value::Object(all.collect())
+    };
+    Ok(json!({
+        "bench": "tcp echo",
+        "chunks": output.chunks,
+        "chunk_seconds": output.chunk_seconds.as_secs_f64(),
+        "request_bytes": REQUEST_BYTES,
+        "gro": gro,
+        "app_cpu_ratio_vs_linux": headline("app_cpu_ratio_vs_linux"),
+        "total_cpu_ratio_vs_linux": headline("total_cpu_ratio_vs_linux"),
+        "packets_per_request": headline("packets_per_request"),
+        "allocations_after_start": after - before,
+        "shapes": shapes,
+    }))
+}
+
+/// Of the agents together.
+fn allocations(servers: &mut [crate::network::Server]) -> Result<u64, String> {
+    let mut sum = 0;
+    for server in servers {
+        sum += server.allocations()?.map_or(0, |[allocations, _]| allocations);
+    }
+    Ok(sum)
+}
+
+fn of_shape(chunks: &[Vec<Chunk>; 3]) -> Value {
+    let of = |at: usize, value: fn(&Chunk) -> f64| Sample(chunks[at].iter().map(value).collect());
+    let app = |at| of(at, |chunk| chunk.spent.app / chunk.count);
+    let total = |at| of(at, |chunk| chunk.spent.total / chunk.count);
+    let by_tasks = |at| of(at, |chunk| chunk.spent.by_tasks / chunk.count);
+    let rate = |at| of(at, |chunk| chunk.count / chunk.seconds);
+    let mut stacks = Map::new();
+    for (at, stack) in Stack::ALL.into_iter().enumerate() {
+        let mut figures = json!({
+            "requests_per_second": rate(at).json(),
+            "app_ns": app(at).json(),
+            "agent_ns": of(at, |chunk| chunk.spent.agent / chunk.count).json(),
+            "total_ns": total(at).json(),
+            "by_tasks_ns": by_tasks(at).json(),
+            "packets_per_request": of(at, |chunk| chunk.packets / chunk.count).json(),
+            "others_busy_share": of(at, |chunk| chunk.spent.others / chunk.seconds / 1e9).json(),
+        });
+        if stack != Stack::Linux {
+            figures["app_cpu_ratio_vs_linux"] = app(at).over(&app(0)).json();
+            figures["total_cpu_ratio_vs_linux"] = total(at).over(&total(0)).json();
+            figures["total_cpu_ratio_vs_linux_by_tasks"] = by_tasks(at).over(&by_tasks(0)).json();
+            figures["requests_ratio_vs_linux"] = rate(at).over(&rate(0)).json();
+        }
+        stacks.insert(stack.name().to_owned(), figures);
+    }
+    Value::Object(stacks)
+}

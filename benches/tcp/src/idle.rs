@@ -1,0 +1,143 @@
+//! Many idle connections beside some that are active, and an agent without work.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use wave_links::say;
+
+use crate::Output;
+use crate::client::Load;
+use crate::cpu;
+use crate::network::{Network, Server, Stack};
+use crate::program::Role;
+use crate::sample::Sample;
+
+const ACTIVE: usize = 100;
+const WARM_UP: Duration = Duration::from_millis(100);
+/// Shortest time over which an agent without work is watched.
+const WATCHED_MIN: Duration = Duration::from_secs(2);
+
+pub fn idle(output: &Output, idle: u32) -> Result<Value, String> {
+    let mut network = Network::new()?.with_cable()?;
+    let gro = network.with_gro()?;
+    let mut server = network.serve(Stack::Veth)?;
+    let linux = network.serve(Stack::Linux)?;
+    let agent = server.agent.as_ref().map(|agent| agent.pid()).ok_or("there is no agent")?;
+    let load = Load {
+        role: Role::Echo,
+        connections: ACTIVE,
+        depth: 1,
+        warm_up: WARM_UP,
+        measured: output.chunk_seconds,
+    };
+    // Twice as many active ones as are measured: what they touch is touched before memory is compared.
+    for server in [&server, &linux] {
+        network.measure(server, &Load { connections: 2 * ACTIVE, ..load })?;
+    }
+    let Some([allocations, table_bytes]) = server.allocations()? else {
+        return Err("there is no agent".into());
+    };
+    let mut rates: [[Vec<f64>; 2]; 2] = Default::default();
+    let mut touched = Vec::new();
+    let (mut idle_cpu, mut wakeups) = (Vec::new(), Vec::new());
+    for round in 0..=output.chunks {
+        for (at, server) in [&server, &linux].into_iter().enumerate() {
+            let alone = network.measure(server, &load)?;
+            let memory = (memory(agent, "RssAnon")?, memory(agent, "RssShmem")?);
+            network.hold(server, idle)?;
+            if at == 0 {
+                touched.push([
+                    (self::memory(agent, "RssAnon")? - memory.0) / f64::from(idle),
+                    (self::memory(agent, "RssShmem")? - memory.1) / f64::from(idle),
+                ]);
+            }
+            let beside = network.measure(server, &load)?;
+            let rate = |chunk: crate::network::Chunk| chunk.count / chunk.seconds;
+            let (alone, beside) = (rate(alone), rate(beside));
+            let name = ["veth", "linux"][at];
+            say!(
+                "idle {round}/{} {name}: {alone:.0} requests/s, {beside:.0} beside {idle} idle connections",
+                output.chunks,
+            );
+            // The first round warms up.
+            if round > 0 {
+                rates[at][0].push(alone);
+                rates[at][1].push(beside);
+            }
+            if at == 0 {
+                let (share, per_second) = watch(agent, WATCHED_MIN.max(output.chunk_seconds))?;
+                say!(
+                    "idle {round}/{} agent: {share:.3}% of a CPU, {per_second:.1} wake-ups/s",
+                    output.chunks
+                );
+                if round > 0 {
+                    idle_cpu.push(share);
+                    wakeups.push(per_second);
+                }
+            }
+            network.release()?;
+        }
+    }
+    let after = server.allocations()?.map_or(0, |[after, _]| after);
+    let ratio = |at: usize| Sample(rates[at][1].clone()).over(&Sample(rates[at][0].clone()));
+    // The first round's: later ones find the memory touched.
+    let [agent_bytes, shared_bytes] = touched.first().copied().unwrap_or([f64::NAN; 2]);
+    Ok(json!({
+        "bench": "tcp idle",
+        "chunks": output.chunks,
+        "chunk_seconds": output.chunk_seconds.as_secs_f64(),
+        "gro": gro,
+        "idle": idle,
+        "active": ACTIVE,
+        "idle_connections_ratio": ratio(0).median(),
+        "idle_connections_ratio_spread": ratio(0).json(),
+        "idle_connections_ratio_of_linux": ratio(1).json(),
+        "bytes_per_connection": {
+            "table": table_bytes as f64 / f64::from(wave_tcp::control::Bounds::default().flows),
+            "touched": agent_bytes,
+            "shared": shared_bytes,
+        },
+        "idle_cpu_percent": Sample(idle_cpu.clone()).median(),
+        "idle_cpu_percent_spread": Sample(idle_cpu).json(),
+        "wakeups_per_s": Sample(wakeups).median(),
+        "allocations_after_start": after - allocations,
+        "requests_per_second": {
+            "veth": { "alone": Sample(rates[0][0].clone()).json(), "beside": Sample(rates[0][1].clone()).json() },
+            "linux": { "alone": Sample(rates[1][0].clone()).json(), "beside": Sample(rates[1][1].clone()).json() },
+        },
+    }))
+}
+
+/// A kind of a process's resident memory, in bytes.
+fn memory(pid: u32, key: &str) -> Result<f64, String> {
+    Ok(cpu::status(pid, key)? as f64 * 1024.0)
+}
+
+/// A process's share of a CPU in percent, and how often it was woken in a second.
+fn watch(pid: u32, span: Duration) -> Result<(f64, f64), String> {
+    // What active connections left behind: delayed acknowledgements, closing.
+    std::thread::sleep(Duration::from_millis(300));
+    let start = Instant::now();
+    let (spent, switches) = (cpu::of(pid), cpu::status(pid, "voluntary_ctxt_switches")?);
+    std::thread::sleep(span);
+    let seconds = start.elapsed().as_secs_f64();
+    let spent = cpu::of(pid).saturating_sub(spent) as f64 / 1e9;
+    let switches = cpu::status(pid, "voluntary_ctxt_switches")? - switches;
+    Ok((spent / seconds * 100.0, switches as f64 / seconds))
+}
+
+impl Network {
+    /// Opens connections on which nothing happens.
+    fn hold(&mut self, server: &Server, count: u32) -> Result<(), String> {
+        self.client.tell(&format!("hold {}:{} {count}", server.address(), Role::Echo.port()))?;
+        self.client.expect("done")
+    }
+
+    fn release(&mut self) -> Result<(), String> {
+        self.client.tell("drop")?;
+        self.client.expect("done")?;
+        // TIME_WAIT is the client's; the server has seen the end by then, or sees it beside the next load.
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! A lossy cable between TAP devices: ours to Linux, against Linux to Linux, at the same losses.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use wave_links::say;
+
+use crate::Output;
+use crate::client::{Load, set};
+use crate::cpu::two;
+use crate::network::Network;
+use crate::process::Process;
+use crate::program::Role;
+use crate::sample::Sample;
+
+const NEAR: &str = "wavebench3";
+const FAR: &str = "wavebench4";
+const LINUX: &str = "10.92.0.1";
+const CLIENT: &str = "10.92.0.2";
+const AGENT: &str = "10.92.0.3";
+/// Bytes of Linux's buffers, each way: those of an agent's rings.
+const BUFFER_BYTES: u32 = 1 << 20;
+const WARM_UP: Duration = Duration::from_millis(100);
+
+/// What is lost, and on what.
+const CASES: [(&str, f64, Role, usize, usize); 2] =
+    [("small", 0.02, Role::Echo, 100, 8), ("bulk", 0.01, Role::Source, 8, 1)];
+
+pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
+    let mut network = Network::new()?;
+    // As ours, in both networks. Linux's least retransmission timeout is 200 ms, as ours.
+    let buffers = format!("4096 {BUFFER_BYTES} {BUFFER_BYTES}");
+    let settings = [
+        ("ipv4/tcp_congestion_control", "reno"),
+        ("ipv4/tcp_rmem", &buffers),
+        ("ipv4/tcp_wmem", &buffers),
+        ("ipv4/tcp_no_metrics_save", "1"),
+    ];
+    for (name, value) in settings {
+        set(name, value)?;
+        network.client.tell(&format!("set {name} {value}"))?;
+        network.client.expect("done")?;
+    }
+    let (client, cpu) = (network.client.pid().to_string(), two()?[1].to_string());
+    let ends = ["--near", NEAR, "--near-address", LINUX, "--far", FAR, "--far-address", CLIENT];
+    let words = [&["relay"], &ends[..], &["--network-of", &client, "--cpu", &cpu]].concat();
+    let mut relay = Process::start(&words)?;
+    network.helpers.push(relay.pid());
+    let socket = network.socket("lossy");
+    let place = socket.to_str().ok_or("the folder for sockets has no name")?;
+    let servers = [
+        network.start(LINUX, None, place, FAR)?,
+        network.start(AGENT, Some(vec!["--interface", NEAR]), place, FAR)?,
+    ];
+    let mut cases = Map::new();
+    let mut headline = Map::new();
+    for (name, loss, role, connections, depth) in CASES {
+        let mut rates: [Vec<f64>; 2] = Default::default();
+        for seed in 0..seeds {
+            for (at, server) in servers.iter().enumerate() {
+                // Connections begin on a whole cable.
+                relay.ask("0 0")?;
+                let load = Load {
+                    role,
+                    connections,
+                    depth,
+                    warm_up: WARM_UP,
+                    measured: output.chunk_seconds,
+                };
+                let losing = format!("{seed} {loss}");
+                let chunk =
+                    network.measure_between(server, &load, || relay.ask(&losing).map(drop))?;
+                let [segments, lost] = relay.ask("0 0")?[..] else {
+                    return Err("the bench's cable counts nothing".into());
+                };
+                let rate = chunk.count / chunk.seconds;
+                say!(
+                    "loss {name} {}/{seeds} {}: {rate:.0} {}/s, {lost} of {segments} segments lost",
+                    seed + 1,
+                    ["linux", "ours"][at],
+                    if role == Role::Echo { "requests" } else { "bytes" },
+                );
+                rates[at].push(rate);
+            }
+        }
+        let [linux, ours] = rates.map(Sample);
+        let ratio = ours.over(&linux);
+        headline.insert(format!("gbn_ratio_{name}"), ratio.interval());
+        cases.insert(
+            name.to_owned(),
+            json!({
+                "loss": loss, "connections": connections, "depth": depth,
+                "linux_per_second": linux.json(), "gbn_per_second": ours.json(), "gbn_ratio": ratio.json(),
+            }),
+        );
+    }
+    let mut result = json!({
+        "bench": "tcp loss",
+        "seeds": seeds,
+        "chunk_seconds": output.chunk_seconds.as_secs_f64(),
+        "congestion": "reno",
+        "buffer_bytes": BUFFER_BYTES,
+        "cases": cases,
+    });
+    if let Some(members) = result.as_object_mut() {
+        members.append(&mut headline);
+    }
+    Ok(result)
+}

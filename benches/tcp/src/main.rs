@@ -1,0 +1,194 @@
+//! The program of `wave bench tcp`: TCP by an agent against Linux's, in one run and in networks of its own.
+//!
+//! A program serves in one network namespace, a client of Linux's sockets asks in another; the cable between them is a veth pair with
+//! TSO and GRO. The program is the same over Linux's sockets with epoll and over an agent ([`program`]). The namespaces have no
+//! names and vanish with their processes.
+//!
+//! A program of its own, since its allocator counts.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod client;
+mod cpu;
+mod echo;
+mod idle;
+mod loss;
+mod network;
+mod process;
+mod program;
+mod relay;
+mod sample;
+mod stream;
+
+use std::alloc::System;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use wave_links::{say, tell};
+
+/// Counts allocations, for [`agent`].
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Measures TCP by an agent against Linux's.
+#[derive(Debug, Parser)]
+#[command(
+    name = "wave bench tcp",
+    bin_name = "wave bench tcp",
+    after_help = "Program and client are in two network namespaces that the command makes for itself, which takes root. Chunks of all stacks
+take turns; figures are medians over chunks, ratios are medians of ratios of neighbouring chunks, with p5 and p95 beside
+them. CPU is the machine's busy time, less that of processes that are not the bench's, by program, agent and the rest;
+by_tasks is what the scheduler has charged the bench's own processes and ksoftirqd, which other users of the machine
+disturb less.
+
+  linux  the program over Linux's sockets with epoll, on a veth pair with TSO and GRO
+  veth   the program over an agent, on that pair by AF_PACKET
+  tap    the program over an agent, on a TAP device
+
+Examples:
+  sudo wave bench tcp echo
+  sudo wave bench tcp stream --json | jq .throughput_ratio_vs_linux
+
+Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+)]
+struct Bench {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Debug, Subcommand)]
+enum Which {
+    /// One stream in each direction: throughput, and CPU time per byte.
+    #[command(
+        after_help = "  throughput_ratio_vs_linux  ours by Linux's: in (to the program) and out
+  total_cpu_per_byte_ratio   all CPU time by bytes, ours by Linux's (lower is better)"
+    )]
+    Stream(Output),
+    /// Requests of 64 bytes: CPU time and packets per request.
+    #[command(after_help = "At 16x1, 64x1 and 16x16 (connections x requests under way on each):
+
+  app_cpu_ratio_vs_linux     the program's CPU time per request, ours by Linux's (lower is better)
+  total_cpu_ratio_vs_linux   all CPU time per request
+  packets_per_request        on the cable, both ways, pure acknowledgements included
+  allocations_after_start    of the agent's process, from when the program had joined")]
+    Echo(Output),
+    /// Many idle connections beside 100 that are active, and an agent without work.
+    #[command(
+        after_help = "  idle_connections_ratio  requests a second of 100 active connections, with the idle ones by without (1: no difference)
+  bytes_per_connection    table: the agent's tables by the connections that they have room for; touched: what its resident memory
+                          grew by, per idle connection; shared: the same of memory that it shares with the program
+  idle_cpu_percent        of one CPU, of an agent with these connections and no traffic; wakeups_per_s beside it"
+    )]
+    Idle(IdleArgs),
+    /// A lossy cable between TAP devices: ours to Linux, against Linux to Linux.
+    #[command(
+        after_help = "Segments are dropped by a seed, after super-packets were cut. Both stacks have Reno, a least RTO of 200 ms, and buffers of
+1 MiB.
+
+  gbn_ratio_small  requests a second of ours with go-back-N by Linux's: 64 bytes, 8 deep, over 100 flows, at 2% loss
+  gbn_ratio_bulk   bytes a second: 8 streams from the program, at 1% loss
+Each with the mean over the seeds and its 95% interval."
+    )]
+    Loss(LossArgs),
+    /// The client.
+    #[command(hide = true)]
+    Client { cpu: usize },
+    /// The program.
+    #[command(hide = true)]
+    Program(program::ProgramArgs),
+    /// The agent.
+    #[command(hide = true)]
+    Agent(agent::AgentArgs),
+    /// The lossy cable.
+    #[command(hide = true)]
+    Relay(relay::RelayArgs),
+}
+
+/// How it is measured.
+#[derive(Args, Clone, Debug)]
+pub struct Output {
+    /// Print one JSON object instead of lines.
+    #[arg(long)]
+    json: bool,
+    /// How often each is measured; one more warms up.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    chunks: u32,
+    /// How long a chunk lasts.
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    chunk_seconds: Duration,
+}
+
+#[derive(Args, Clone, Debug)]
+struct IdleArgs {
+    #[command(flatten)]
+    output: Output,
+    /// Idle connections.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
+    idle: u32,
+}
+
+#[derive(Args, Clone, Debug)]
+struct LossArgs {
+    #[command(flatten)]
+    output: Output,
+    /// Seeds of losses; each is one chunk of both.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    seeds: u32,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.01..=60.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "expected seconds, 0.01 to 60".to_owned())
+}
+
+fn main() -> ExitCode {
+    let (result, output) = match Bench::parse().which {
+        Which::Stream(output) => (stream::stream(&output), output),
+        Which::Echo(output) => (echo::echo(&output), output),
+        Which::Idle(IdleArgs { output, idle }) => (idle::idle(&output, idle), output),
+        Which::Loss(LossArgs { output, seeds }) => (loss::loss(&output, seeds), output),
+        Which::Client { cpu } => return ended(client::serve(cpu)),
+        Which::Program(args) => return ended(program::run(&args)),
+        Which::Agent(args) => return ended(agent::run(&args, ALLOCATOR)),
+        Which::Relay(args) => return ended(relay::run(&args)),
+    };
+    match result {
+        // Longer than a line for a user may be.
+        Ok(value) if output.json => return ended(process::answer(&value.to_string())),
+        Ok(value) => rows("", &value),
+        Err(error) => {
+            say!("wave bench tcp: {error}");
+            return ExitCode::from(3);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// The exit code of a process that a bench has started.
+fn ended(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say!("wave bench tcp: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A line per value, with its path.
+fn rows(path: &str, value: &Value) {
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, member)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path} {name}") };
+            rows(&path, member);
+        }),
+        Value::Number(number) if number.is_f64() => {
+            tell!("{path:<60} {:.3}", number.as_f64().unwrap_or(f64::NAN));
+        }
+        value => tell!("{path:<60} {value}"),
+    }
+}

@@ -1,0 +1,272 @@
+//! The networks of a bench: two namespaces without names, a veth pair between them, and a TAP device.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::sched::{CloneFlags, setns, unshare};
+use tempfile::TempDir;
+
+use crate::client::Load;
+use crate::cpu::{Snapshot, Spent, two};
+use crate::process::Process;
+
+/// Ends of the cable: the program's, which is this process's, and the client's.
+const NEAR: &str = "wavebench0";
+const FAR: &str = "wavebench1";
+const TAP: &str = "wavebench2";
+/// Addresses on the cable: Linux's at the program's end, the client's, the agent's.
+const LINUX: &str = "10.90.0.1";
+const CLIENT: &str = "10.90.0.2";
+const AGENT: &str = "10.90.0.3";
+/// On the TAP device, in the client's network.
+const TAP_CLIENT: &str = "10.91.0.2";
+const TAP_AGENT: &str = "10.91.0.3";
+
+/// What serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stack {
+    /// Linux's sockets, on the cable.
+    Linux,
+    /// An agent by AF_PACKET, on the cable.
+    Veth,
+    /// An agent with a TAP device.
+    Tap,
+}
+
+impl Stack {
+    pub const ALL: [Stack; 3] = [Stack::Linux, Stack::Veth, Stack::Tap];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Stack::Linux => "linux",
+            Stack::Veth => "veth",
+            Stack::Tap => "tap",
+        }
+    }
+}
+
+/// A program that serves, and its agent.
+pub struct Server {
+    pub program: Process,
+    pub agent: Option<Process>,
+    address: &'static str,
+    /// The client's interface to it.
+    interface: &'static str,
+}
+
+/// A chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    /// Requests or bytes.
+    pub count: f64,
+    /// By the client's clock.
+    pub seconds: f64,
+    /// CPU time.
+    pub spent: Spent,
+    /// Packets on the cable, both ways, as the client's end counts them.
+    pub packets: f64,
+}
+
+/// Both networks.
+pub struct Network {
+    pub client: Process,
+    folder: TempDir,
+    cpus: [usize; 2],
+    /// Processes that are neither client, program nor agent.
+    pub helpers: Vec<u32>,
+}
+
+impl Network {
+    /// Moves this process into a network of its own, and starts a client in another one.
+    pub fn new() -> Result<Network, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(
+                "networks of the bench's own need root: type `sudo wave bench tcp ...`".into()
+            );
+        }
+        if Command::new("ip").arg("-V").output().is_err() {
+            return Err("ip(8) is not there: type `sudo apt-get install iproute2`".into());
+        }
+        let cpus = two()?;
+        own_network()?;
+        let folder = tempfile::tempdir().map_err(|error| format!("a folder: {error}"))?;
+        let client = Process::start(&["client", &cpus[1].to_string()])?;
+        ip("link set lo up")?;
+        Ok(Network { client, folder, cpus, helpers: Vec::new() })
+    }
+
+    /// Lays the cable.
+    pub fn with_cable(mut self) -> Result<Network, String> {
+        let pid = self.client.pid();
+        ip(&format!("link add {NEAR} type veth peer name {FAR} netns {pid}"))?;
+        ip(&format!("address add {LINUX}/24 dev {NEAR}"))?;
+        ip(&format!("link set {NEAR} up"))?;
+        self.client.tell(&format!("ip address add {CLIENT}/24 dev {FAR}"))?;
+        self.client.expect("done")?;
+        self.client.tell(&format!("ip link set {FAR} up"))?;
+        self.client.expect("done")?;
+        Ok(self)
+    }
+
+    /// Turns GRO of both ends on, which a veth pair comes without. Says whether that was possible.
+    pub fn with_gro(&mut self) -> Result<bool, String> {
+        let is_near = ethtool(NEAR).is_ok();
+        self.client.tell(&format!("gro {FAR}"))?;
+        Ok(self.client.hear()? == "done" && is_near)
+    }
+
+    /// Starts a server. The agent shares the program's CPU.
+    pub fn serve(&self, stack: Stack) -> Result<Server, String> {
+        let socket = self.socket(stack.name());
+        let place = socket.to_str().ok_or("the folder for sockets has no name")?;
+        let client = self.client.pid().to_string();
+        let (address, agent) = match stack {
+            Stack::Linux => (LINUX, None),
+            Stack::Veth => (AGENT, Some(vec!["--interface", NEAR])),
+            // In the client's network, where the other end of the device is to be.
+            Stack::Tap => (
+                TAP_AGENT,
+                Some(vec!["--tap", TAP, "--linux", TAP_CLIENT, "--network-of", &client]),
+            ),
+        };
+        let interface = if stack == Stack::Tap { TAP } else { FAR };
+        self.start(address, agent, place, interface)
+    }
+
+    /// Starts a program at `address`, over Linux's sockets or over an agent with these arguments.
+    pub fn start(
+        &self,
+        address: &'static str,
+        agent: Option<Vec<&str>>,
+        socket: &str,
+        interface: &'static str,
+    ) -> Result<Server, String> {
+        let cpu = self.cpus[0].to_string();
+        let agent = agent.map(|wire| {
+            let words = ["agent", "--address", address, "--socket", socket, "--cpu", &cpu];
+            Process::start(&[&words[..], &wire].concat())
+        });
+        let agent = agent.transpose()?;
+        let program = match agent {
+            Some(_) => Process::start(&["program", "--cpu", &cpu, "--toe", socket])?,
+            None => Process::start(&["program", "--cpu", &cpu, "--linux", address])?,
+        };
+        Ok(Server { program, agent, address, interface })
+    }
+
+    /// A place for an agent's socket.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Measures one chunk of load.
+    pub fn measure(&mut self, server: &Server, load: &Load) -> Result<Chunk, String> {
+        self.measure_between(server, load, || Ok(()))
+    }
+
+    /// As [`Network::measure`]; does something between the connections' beginning and their first bytes.
+    pub fn measure_between(
+        &mut self,
+        server: &Server,
+        load: &Load,
+        between: impl FnOnce() -> Result<(), String>,
+    ) -> Result<Chunk, String> {
+        let client = self.client.pid();
+        self.client.tell(&load.to_line(server.address, server.interface))?;
+        self.client.expect("connected")?;
+        between()?;
+        self.client.tell("go")?;
+        self.client.expect("begin")?;
+        let before = Snapshot::take()?;
+        let told = self.client.hear()?;
+        let after = Snapshot::take()?;
+        let numbers: Vec<f64> =
+            told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [count, ns, packets] = numbers[..] else {
+            return Err(format!("the bench's client: {told}"));
+        };
+        if count == 0.0 {
+            return Err("the bench's client got nothing done".into());
+        }
+        self.client.expect("over")?;
+        let agent = server.agent.as_ref().map(Process::pid);
+        let mut ours = self.helpers.clone();
+        ours.extend([client, std::process::id()]);
+        // The snapshots' own time is a part of neither count nor span that matters: scale to the client's span.
+        let scale = ns / 1e9 / before.seconds_until(&after);
+        let spent = before.until(&after, server.program.pid(), agent, &ours);
+        let scaled = |ns: f64| ns * scale;
+        Ok(Chunk {
+            count,
+            seconds: ns / 1e9,
+            spent: Spent {
+                app: scaled(spent.app),
+                agent: scaled(spent.agent),
+                total: scaled(spent.total),
+                by_tasks: scaled(spent.by_tasks),
+                others: scaled(spent.others),
+            },
+            packets,
+        })
+    }
+}
+
+impl Server {
+    pub fn address(&self) -> &'static str {
+        self.address
+    }
+
+    /// Allocations of the agent's process so far, and the bytes of its tables. `None` without an agent.
+    pub fn allocations(&mut self) -> Result<Option<[u64; 2]>, String> {
+        let Some(agent) = &mut self.agent else { return Ok(None) };
+        match agent.ask("")?[..] {
+            [allocations, table_bytes] => Ok(Some([allocations, table_bytes])),
+            _ => Err("the bench's agent counts no allocations".into()),
+        }
+    }
+}
+
+/// Moves the calling process into an empty network. It has one thread.
+pub fn own_network() -> Result<(), String> {
+    unshare(CloneFlags::CLONE_NEWNET)
+        .map_err(|error| format!("a network of the bench's own: {error}"))
+}
+
+/// Moves the calling process into that of another one.
+pub fn enter_network_of(pid: u32) -> Result<(), String> {
+    let path = format!("/proc/{pid}/ns/net");
+    let file = fs::File::open(&path).map_err(|error| format!("{path}: {error}"))?;
+    setns(file, CloneFlags::CLONE_NEWNET).map_err(|error| format!("{path}: {error}"))
+}
+
+/// Runs ip(8).
+pub fn ip(line: &str) -> Result<(), String> {
+    run("ip", line)
+}
+
+/// Turns GRO of an interface on.
+pub fn ethtool(interface: &str) -> Result<(), String> {
+    run("ethtool", &format!("-K {interface} gro on"))
+}
+
+fn run(program: &str, line: &str) -> Result<(), String> {
+    let output = Command::new(program).args(line.split_whitespace()).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("{program} {line}: {}", said.trim())) }
+}
+
+/// Packets that an interface of this process's network has sent and received.
+pub fn packets(interface: &str) -> Result<u64, String> {
+    let path = "/proc/self/net/dev";
+    let text = fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
+    let numbers: Vec<u64> =
+        line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    // Received bytes, packets, and six more; then the same of those sent.
+    match numbers[..] {
+        [_, received, _, _, _, _, _, _, _, sent, ..] => Ok(received + sent),
+        _ => Err(format!("{path} has no {interface}")),
+    }
+}

@@ -1,0 +1,170 @@
+//! The program that is served to: echo, discard and character generator, written once for both stacks.
+
+mod linux;
+mod toe;
+
+use std::io::{self, ErrorKind};
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use clap::Args;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::process::answer;
+
+const BUFFER_BYTES: usize = 256 << 10;
+/// Reads or writes of a stream before the next connection's turn.
+const TURNS: usize = 16;
+/// Connections that may wait to be accepted.
+const BACKLOG: u16 = 1024;
+
+/// Where it serves, and by what.
+#[derive(Args, Debug)]
+pub struct ProgramArgs {
+    /// Linux's sockets, at this address.
+    #[arg(long, conflicts_with = "toe", required_unless_present = "toe")]
+    linux: Option<Ipv4Addr>,
+    /// An agent's socket.
+    #[arg(long)]
+    toe: Option<PathBuf>,
+    #[arg(long)]
+    cpu: usize,
+}
+
+/// What the program does on a connection, by its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Sends back what comes (RFC 862).
+    Echo,
+    /// Reads (RFC 863).
+    Sink,
+    /// Writes (RFC 864).
+    Source,
+}
+
+impl Role {
+    pub const ALL: [Role; 3] = [Role::Echo, Role::Sink, Role::Source];
+
+    pub fn port(self) -> u16 {
+        match self {
+            Role::Echo => 7,
+            Role::Sink => 9,
+            Role::Source => 19,
+        }
+    }
+
+    pub fn of_port(port: u16) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| role.port() == port)
+    }
+}
+
+/// Sockets that do not block, with a number each.
+pub trait Sockets {
+    /// Waits until there is something to do, and names connections that have it. Accepts those that come.
+    fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()>;
+    fn role(&self, at: usize) -> Role;
+    fn read(&mut self, at: usize, into: &mut [u8]) -> io::Result<usize>;
+    fn write(&mut self, at: usize, from: &[u8]) -> io::Result<usize>;
+    /// An echo waits for room, or no longer.
+    fn await_room(&mut self, at: usize, awaits: bool) -> io::Result<()>;
+    /// There may be more to do than was done.
+    fn come_back(&mut self, at: usize);
+    fn close(&mut self, at: usize);
+}
+
+/// Serves until it is killed, or the process that started it ends.
+pub fn run(args: &ProgramArgs) -> Result<(), String> {
+    raise_descriptors();
+    wave_agent::pin(args.cpu).map_err(|error| error.to_string())?;
+    let failed = |error: io::Error| format!("the bench's program: {error}");
+    if let Some(address) = args.linux {
+        let sockets = linux::Linux::listen(address, BACKLOG).map_err(failed)?;
+        answer("ready")?;
+        return serve(sockets).map_err(failed);
+    }
+    let socket = args.toe.as_deref().unwrap_or_else(|| "".as_ref());
+    let sockets = toe::OfAgent::listen(socket, BACKLOG)?;
+    answer("ready")?;
+    serve(sockets).map_err(failed)
+}
+
+/// As many descriptors as are allowed: there are thousands of connections.
+pub fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+fn serve(mut sockets: impl Sockets) -> io::Result<()> {
+    let mut buffer = vec![0x5a; BUFFER_BYTES];
+    let mut ready = Vec::new();
+    // What could not be sent back at once, by connection.
+    let mut unsent: Vec<Vec<u8>> = Vec::new();
+    loop {
+        ready.clear();
+        sockets.wait(&mut ready)?;
+        for &at in &ready {
+            unsent.resize_with(unsent.len().max(at + 1), Vec::new);
+            let stepped = match sockets.role(at) {
+                Role::Echo => echo(&mut sockets, at, &mut buffer, &mut unsent[at]),
+                role => stream(&mut sockets, at, role, &mut buffer),
+            };
+            match stepped {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // The peer has gone.
+                Err(_) => {
+                    unsent[at].clear();
+                    sockets.close(at);
+                }
+            }
+        }
+    }
+}
+
+fn echo(
+    sockets: &mut impl Sockets,
+    at: usize,
+    buffer: &mut [u8],
+    unsent: &mut Vec<u8>,
+) -> io::Result<()> {
+    if !unsent.is_empty() {
+        let sent = sockets.write(at, unsent)?;
+        unsent.drain(..sent);
+        if !unsent.is_empty() {
+            return Ok(());
+        }
+        sockets.await_room(at, false)?;
+    }
+    let came = sockets.read(at, buffer)?;
+    if came == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    let sent = match sockets.write(at, &buffer[..came]) {
+        Ok(sent) => sent,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+        Err(error) => return Err(error),
+    };
+    if sent < came {
+        unsent.extend_from_slice(&buffer[sent..came]);
+        return sockets.await_room(at, true);
+    }
+    sockets.come_back(at);
+    Ok(())
+}
+
+fn stream(sockets: &mut impl Sockets, at: usize, role: Role, buffer: &mut [u8]) -> io::Result<()> {
+    for _ in 0..TURNS {
+        let moved = match role {
+            Role::Source => sockets.write(at, buffer)?,
+            _ => sockets.read(at, buffer)?,
+        };
+        if moved == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        if moved < buffer.len() {
+            break;
+        }
+    }
+    sockets.come_back(at);
+    Ok(())
+}

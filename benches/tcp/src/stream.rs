@@ -1,0 +1,87 @@
+//! One stream in each direction: throughput, and CPU time per byte.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use wave_links::say;
+
+use crate::Output;
+use crate::client::Load;
+use crate::network::{Chunk, Network, Stack};
+use crate::program::Role;
+use crate::sample::Sample;
+
+/// Time for windows to grow before a chunk.
+const WARM_UP: Duration = Duration::from_millis(200);
+/// Directions, seen from the program.
+const DIRECTIONS: [(&str, Role); 2] = [("in", Role::Sink), ("out", Role::Source)];
+
+pub fn stream(output: &Output) -> Result<Value, String> {
+    let mut network = Network::new()?.with_cable()?;
+    let gro = network.with_gro()?;
+    let servers = Stack::ALL.map(|stack| network.serve(stack));
+    let [linux, veth, tap] = servers;
+    let servers = [linux?, veth?, tap?];
+    let mut chunks: [[Vec<Chunk>; 3]; 2] = Default::default();
+    for round in 0..=output.chunks {
+        for (direction, (name, role)) in DIRECTIONS.into_iter().enumerate() {
+            for (at, server) in servers.iter().enumerate() {
+                let measured = output.chunk_seconds;
+                let load = Load { role, connections: 1, depth: 1, warm_up: WARM_UP, measured };
+                let chunk = network.measure(server, &load)?;
+                let gb_s = chunk.count * 8e-9 / chunk.seconds;
+                let ns = chunk.spent.total / chunk.count;
+                let stack = Stack::ALL[at].name();
+                say!(
+                    "stream {name} {round}/{} {stack}: {gb_s:.2} Gb/s, {ns:.2} ns/B",
+                    output.chunks
+                );
+                // The first round warms up.
+                if round > 0 {
+                    chunks[direction][at].push(chunk);
+                }
+            }
+        }
+    }
+    let mut result = Map::new();
+    for (direction, (name, _)) in DIRECTIONS.into_iter().enumerate() {
+        let of = |at: usize, value: fn(&Chunk) -> f64| {
+            Sample(chunks[direction][at].iter().map(value).collect())
+        };
+        let rate = |at| of(at, |chunk| chunk.count * 8e-9 / chunk.seconds);
+        let per_byte = |at| of(at, |chunk| chunk.spent.total / chunk.count);
+        let by_tasks = |at| of(at, |chunk| chunk.spent.by_tasks / chunk.count);
+        let app = |at| of(at, |chunk| chunk.spent.app / chunk.count);
+        let mut stacks = Map::new();
+        for (at, stack) in Stack::ALL.into_iter().enumerate() {
+            let mut figures = json!({
+                "gb_per_second": rate(at).json(),
+                "ns_per_byte": per_byte(at).json(),
+                "by_tasks_ns_per_byte": by_tasks(at).json(),
+                "app_ns_per_byte": app(at).json(),
+                "agent_ns_per_byte": of(at, |chunk| chunk.spent.agent / chunk.count).json(),
+                "others_busy_share": of(at, |chunk| chunk.spent.others / chunk.seconds / 1e9).json(),
+            });
+            if stack != Stack::Linux {
+                figures["throughput_ratio_vs_linux"] = rate(at).over(&rate(0)).json();
+                figures["total_cpu_per_byte_ratio"] = per_byte(at).over(&per_byte(0)).json();
+                figures["total_cpu_per_byte_ratio_by_tasks"] =
+                    by_tasks(at).over(&by_tasks(0)).json();
+                figures["app_cpu_per_byte_ratio"] = app(at).over(&app(0)).json();
+            }
+            stacks.insert(stack.name().to_owned(), figures);
+        }
+        result.insert(name.to_owned(), Value::Object(stacks));
+    }
+    let headline = |key: &str| json!({ "in": result["in"]["veth"][key]["p50"], "out": result["out"]["veth"][key]["p50"] });
+    Ok(json!({
+        "bench": "tcp stream",
+        "chunks": output.chunks,
+        "chunk_seconds": output.chunk_seconds.as_secs_f64(),
+        "gro": gro,
+        "throughput_ratio_vs_linux": headline("throughput_ratio_vs_linux"),
+        "total_cpu_per_byte_ratio": headline("total_cpu_per_byte_ratio"),
+        "in": result["in"],
+        "out": result["out"],
+    }))
+}

@@ -1,0 +1,92 @@
+//! Each bench of TCP for a moment: that it measures something, and never how fast.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The JSON object of a bench; `None` if this machine cannot run it.
+fn run(line: &str) -> Option<Value> {
+    if !rustix::process::geteuid().is_root() {
+        wave_skip::skip("networks of the bench's own need root");
+        return None;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wave-bench-tcp"));
+    let output = command.args(line.split_whitespace()).arg("--json").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let reasons =
+        ["two CPUs", "ip(8) is not there", "/dev/net/tun", "a network of the bench's own"];
+    if let Some(reason) = reasons.iter().find(|reason| said.contains(*reason))
+        && output.status.code() == Some(3)
+    {
+        wave_skip::skip(format!("{reason}: {said}"));
+        return None;
+    }
+    assert!(output.status.success(), "{line}: {said}");
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// A number at a path of keys.
+fn number(value: &Value, path: &str) -> f64 {
+    let found = path.split('.').fold(value, |value, key| &value[key]);
+    found.as_f64().unwrap_or_else(|| panic!("{path} is {found} in {value}"))
+}
+
+fn assert_positive(value: &Value, paths: &[&str]) {
+    for path in paths {
+        let number = number(value, path);
+        assert!(number > 0.0 && number.is_finite(), "{path} is {number} in {value}");
+    }
+}
+
+#[test]
+fn streams_go_both_ways_over_all_stacks() {
+    let Some(value) = run("stream --chunks 1 --chunk-seconds 0.1") else { return };
+    let keys = ["throughput_ratio_vs_linux.in", "throughput_ratio_vs_linux.out"];
+    assert_positive(&value, &keys);
+    for way in ["in", "out"] {
+        for stack in ["linux", "veth", "tap"] {
+            assert_positive(&value[way][stack], &["gb_per_second.p50", "by_tasks_ns_per_byte.p50"]);
+        }
+        assert_positive(&value[way]["tap"], &["throughput_ratio_vs_linux.p50"]);
+        assert!(value["total_cpu_per_byte_ratio"][way].is_number(), "{value}");
+    }
+}
+
+#[test]
+fn requests_are_counted_with_their_packets() {
+    let Some(value) = run("echo --chunks 1 --chunk-seconds 0.1") else { return };
+    for shape in ["16x1", "64x1", "16x16"] {
+        assert!(value["app_cpu_ratio_vs_linux"][shape].is_number(), "{value}");
+        assert!(value["total_cpu_ratio_vs_linux"][shape].is_number(), "{value}");
+        for stack in ["linux", "veth", "tap"] {
+            let figures = &value["shapes"][shape][stack];
+            assert_positive(figures, &["requests_per_second.p50", "app_ns.p50", "by_tasks_ns.p50"]);
+            // Of one request under way, the request and its answer are packets of their own. The counters are read a moment before
+            // and after the client counts.
+            let packets = number(figures, "packets_per_request.p50");
+            let least = if shape == "16x16" { 0.01 } else { 1.0 };
+            assert!(packets > least && packets < 20.0, "{packets} in {figures}");
+        }
+    }
+    assert!(value["allocations_after_start"].is_u64(), "{value}");
+}
+
+#[test]
+fn idle_connections_are_opened_and_weighed() {
+    let Some(value) = run("idle --idle 50 --chunks 1 --chunk-seconds 0.1") else { return };
+    assert_positive(&value, &["idle_connections_ratio", "bytes_per_connection.table"]);
+    assert!(number(&value, "bytes_per_connection.table") < 1e5, "{value}");
+    let percent = number(&value, "idle_cpu_percent");
+    assert!((0.0..=100.0).contains(&percent), "{value}");
+    assert!(number(&value, "wakeups_per_s") >= 0.0);
+    assert!(value["allocations_after_start"].is_u64(), "{value}");
+}
+
+#[test]
+fn losses_are_measured_with_an_interval() {
+    let Some(value) = run("loss --seeds 2 --chunk-seconds 0.3") else { return };
+    for key in ["gbn_ratio_small", "gbn_ratio_bulk"] {
+        let [low, mean, high] = ["low", "mean", "high"].map(|end| number(&value[key], end));
+        assert!(low <= mean && mean <= high && mean > 0.0, "{value}");
+    }
+}

@@ -1,0 +1,295 @@
+//! Network interfaces of Linux's, whose frames the agent shares with the kernel (packet(7)).
+//!
+//! Each frame follows the header of a virtio network card, as with TAP devices: super-packets of up to 64 KiB pass in
+//! both directions where the interface has TSO and GRO.
+//!
+//! The kernel's own stack stays out of the way by addresses. The wire has an Ethernet address of its own beside the
+//! interface's. A frame to it is "for another host" to the kernel's stack, which drops it without an answer; and the
+//! kernel answers ARP only for IP addresses that it has.
+
+mod error;
+
+use std::ffi::c_int;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+pub use error::InterfaceError;
+
+use crate::device::{self, Request};
+use crate::frame::Pool;
+use crate::packet::Packet;
+use crate::tap::our_mac;
+use crate::virtio::{self, GSO_BYTES, HEADER_BYTES};
+use crate::{Counters, FRAME_BYTES_MAX, Frame, Limits, MTU_MIN, Offload, RawPart, Sent, Wire};
+
+/// Options of packet sockets (`linux/if_packet.h`).
+const ADD_MEMBERSHIP: c_int = 1;
+const VNET_HDR: c_int = 15;
+const QDISC_BYPASS: c_int = 20;
+const IGNORE_OUTGOING: c_int = 23;
+/// `PACKET_MR_UNICAST`: one more Ethernet address for the interface.
+const UNICAST: u16 = 3;
+/// Bytes of frames that may wait in the kernel, each way, if the kernel allows: some hundred super-packets.
+const BUFFER_BYTES: c_int = 16 << 20;
+
+/// The interface to open.
+#[derive(Clone, Debug)]
+pub struct InterfaceOptions {
+    /// Its name in Linux.
+    pub name: String,
+    /// Our address. Frames for other addresses stay in the kernel.
+    pub address: Ipv4Addr,
+    /// Received frames in use at a time, each in a buffer of 64 KiB of virtual memory.
+    pub frames: usize,
+}
+
+impl InterfaceOptions {
+    /// 256 frames.
+    pub fn new(name: impl Into<String>, address: Ipv4Addr) -> InterfaceOptions {
+        InterfaceOptions { name: name.into(), address, frames: 256 }
+    }
+}
+
+/// A wire to the network behind an Ethernet interface, for one IPv4 address.
+///
+/// Changes nothing about the interface but the list of Ethernet addresses that it takes, where ours is until the wire is
+/// dropped. The machine's own kernel, at this end of the cable, is not reached over it.
+#[derive(Debug)]
+pub struct Interface {
+    fd: OwnedFd,
+    name: String,
+    limits: Limits,
+    pool: Arc<Pool>,
+    counters: Counters,
+    /// It was down when it was last used. Nothing tells when it is deleted then.
+    is_down: bool,
+}
+
+impl Interface {
+    /// Opens an interface that is up. Needs CAP_NET_RAW; with CAP_NET_ADMIN more frames may wait in the kernel.
+    ///
+    /// # Errors
+    ///
+    /// See [`InterfaceError`].
+    pub fn open(options: &InterfaceOptions) -> Result<Interface, InterfaceError> {
+        let name = options.name.clone();
+        let failed = |what| {
+            let name = name.clone();
+            move |source: io::Error| InterfaceError::of(what, name, source)
+        };
+        let request = Request::named(&name).ok_or_else(|| InterfaceError::Name(name.clone()))?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        // Of no protocol: it takes no frames before it is bound.
+        let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+            .map_err(io::Error::from)
+            .map_err(failed("open a packet socket for"))?;
+        let index = netdevice::name_to_index(&fd, &name)
+            .map_err(io::Error::from)
+            .map_err(failed("find"))?;
+        let ask = |code, what| {
+            let mut answer = request;
+            device::control(fd.as_fd(), code, &mut answer).map_err(failed(what))?;
+            Ok(answer)
+        };
+        let hardware = ask(libc::SIOCGIFHWADDR, "read the Ethernet address of")?;
+        if hardware.hardware() != libc::ARPHRD_ETHER {
+            return Err(InterfaceError::NotEthernet { name });
+        }
+        let is_up = ask(libc::SIOCGIFFLAGS, "read the state of")?.flags() & libc::IFF_UP as u16;
+        if is_up == 0 {
+            return Err(InterfaceError::Down { name });
+        }
+        let mtu = ask(libc::SIOCGIFMTU, "read the MTU of")?.number();
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        if mtu < MTU_MIN {
+            return Err(InterfaceError::Mtu { name, mtu });
+        }
+        let mac = our_mac(&format!("{name} {}", options.address), hardware.mac());
+        set(fd.as_fd(), VNET_HDR, &1).map_err(failed("leave checksums and super-packets to"))?;
+        set(fd.as_fd(), IGNORE_OUTGOING, &1).map_err(failed("hear no echo of"))?;
+        set(fd.as_fd(), QDISC_BYPASS, &1).map_err(failed("send straight to"))?;
+        set_buffers(fd.as_fd());
+        attach_filter(fd.as_fd(), mac, options.address).map_err(failed("choose frames of"))?;
+        bind(fd.as_fd(), index).map_err(failed("bind to"))?;
+        add_address(fd.as_fd(), index, mac).map_err(failed("add an Ethernet address to"))?;
+        let limits = Limits { mtu, gso_bytes: GSO_BYTES, mac };
+        let pool = Pool::new(options.frames, HEADER_BYTES + FRAME_BYTES_MAX);
+        Ok(Interface { fd, name, limits, pool, counters: Counters::default(), is_down: false })
+    }
+
+    /// The error if the interface is there no more. One that is down may come up again.
+    fn check(&mut self) -> io::Result<()> {
+        self.is_down = true;
+        // The kernel unbinds the socket of an interface that goes.
+        let index = bound_to(self.fd.as_fd())?;
+        if index <= 0 {
+            let name = self.name.clone();
+            return Err(io::Error::other(InterfaceError::Gone { name }));
+        }
+        Ok(())
+    }
+}
+
+impl Wire for Interface {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn receive(&mut self) -> io::Result<Option<Frame>> {
+        match virtio::receive(self.fd.as_fd(), &self.pool, &mut self.counters) {
+            Ok(None) if self.is_down => self.check().map(|()| None),
+            Ok(frame) => {
+                self.is_down &= frame.is_none();
+                Ok(frame)
+            }
+            Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => self.check().map(|()| None),
+            // A frame that a virtio header cannot describe. It is gone.
+            Err(Errno::INVAL) => {
+                self.counters.dropped.malformed += 1;
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn send(
+        &mut self,
+        head: &[u8],
+        payload: [RawPart<'_>; 2],
+        offload: Offload,
+    ) -> io::Result<Sent> {
+        let packet = Packet::new(head, payload, offload, self.limits)?;
+        let error = match virtio::send(self.fd.as_fd(), &packet, head, payload, offload) {
+            Ok(()) => {
+                self.counters.sent.count(packet.bytes());
+                return Ok(Sent::Taken);
+            }
+            Err(error) => error,
+        };
+        match Errno::from_io_error(&error) {
+            Some(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                self.counters.dropped.full += 1;
+                Ok(Sent::Full)
+            }
+            Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
+                self.check()?;
+                self.counters.dropped.down += 1;
+                Ok(Sent::Lost)
+            }
+            // Its MTU has become smaller.
+            Some(Errno::MSGSIZE) => {
+                self.counters.dropped.down += 1;
+                Ok(Sent::Lost)
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+/// Sets an option of a packet socket.
+fn set<T>(fd: BorrowedFd<'_>, option: c_int, value: &T) -> io::Result<()> {
+    set_at(fd, libc::SOL_PACKET, option, value)
+}
+
+fn set_at<T>(fd: BorrowedFd<'_>, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+    let (at, bytes) = (std::ptr::from_ref(value), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the kernel reads `bytes` bytes there. The one pointer in such a value, of a filter, is valid until the call
+    // returns.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, at.cast(), bytes) })
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Makes room for frames in the kernel: without CAP_NET_ADMIN only as far as `net.core.rmem_max` and `wmem_max` go.
+fn set_buffers(fd: BorrowedFd<'_>) {
+    let options =
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
+    for (forced, allowed) in options {
+        if set_at(fd, libc::SOL_SOCKET, forced, &BUFFER_BYTES).is_err() {
+            // What it has is enough to work with.
+            let _ = set_at(fd, libc::SOL_SOCKET, allowed, &BUFFER_BYTES);
+        }
+    }
+}
+
+/// Takes untagged frames only: ARP, and IPv4 packets to this Ethernet and IP address.
+fn attach_filter(fd: BorrowedFd<'_>, mac: [u8; 6], address: Ipv4Addr) -> io::Result<()> {
+    let word = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
+    let load = |size: u32, at: u32| filter(libc::BPF_LD | size | libc::BPF_ABS, at, [0, 0]);
+    let equals = |value: u32, then: [u8; 2]| {
+        filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, then)
+    };
+    let tagged = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
+    let program = [
+        load(libc::BPF_B, tagged),
+        equals(0, [0, 10]),
+        load(libc::BPF_H, 12),
+        equals(libc::ETH_P_ARP as u32, [7, 0]),
+        equals(libc::ETH_P_IP as u32, [0, 7]),
+        load(libc::BPF_H, 0),
+        equals(u32::from(u16::from_be_bytes([mac[0], mac[1]])), [0, 5]),
+        load(libc::BPF_W, 2),
+        equals(word(&mac[2..]), [0, 3]),
+        load(libc::BPF_W, 30),
+        equals(address.to_bits(), [0, 1]),
+        filter(libc::BPF_RET | libc::BPF_K, u32::MAX, [0, 0]),
+        filter(libc::BPF_RET | libc::BPF_K, 0, [0, 0]),
+    ];
+    let len = program.len() as u16;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    set_at(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// One instruction of a filter; it jumps over so many where its comparison holds, and where it does not.
+fn filter(code: u32, k: u32, [jt, jf]: [u8; 2]) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Begins to take frames of this interface, in all protocols: the filter is to choose.
+fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid `sockaddr_ll`.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index as i32;
+    let bytes = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel reads a `sockaddr_ll` there.
+    check(unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), bytes) })
+}
+
+/// The index of the interface that a socket is bound to; -1 if that has gone.
+fn bound_to(fd: BorrowedFd<'_>) -> io::Result<i32> {
+    // SAFETY: all-zero bytes are a valid `sockaddr_ll`.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of_val(&address) as libc::socklen_t;
+    let at = std::ptr::from_mut(&mut address).cast();
+    // SAFETY: the kernel writes at most a `sockaddr_ll` there, and the length that it took.
+    check(unsafe { libc::getsockname(fd.as_raw_fd(), at, &raw mut bytes) })?;
+    Ok(address.sll_ifindex)
+}
+
+/// Has the interface take frames for one more Ethernet address, for as long as the socket is open.
+fn add_address(fd: BorrowedFd<'_>, index: u32, mac: [u8; 6]) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid `packet_mreq`.
+    let mut request: libc::packet_mreq = unsafe { std::mem::zeroed() };
+    request.mr_ifindex = index as i32;
+    request.mr_type = UNICAST;
+    request.mr_alen = mac.len() as u16;
+    request.mr_address[..mac.len()].copy_from_slice(&mac);
+    set(fd, ADD_MEMBERSHIP, &request)
+}

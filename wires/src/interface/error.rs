@@ -1,0 +1,83 @@
+//! Errors of interfaces, each with its remedy.
+
+use std::io;
+
+use rustix::io::Errno;
+
+use crate::{MTU_MIN, NAME_BYTES_MAX};
+
+/// Why an interface could not be opened, or is no longer there.
+#[derive(Debug, thiserror::Error)]
+pub enum InterfaceError {
+    /// The caller's fault.
+    #[error(
+        "`{0}` is no name for an interface: take 1 to {NAME_BYTES_MAX} bytes without `/`, `:` or blanks"
+    )]
+    Name(String),
+    /// No interface has this name.
+    #[error("there is no interface {name}: `ip link` shows those that there are")]
+    Missing {
+        /// The interface's name.
+        name: String,
+    },
+    /// It carries no Ethernet frames, or is the loopback interface.
+    #[error(
+        "the interface {name} is no Ethernet interface: take one that `ip link` shows with link/ether"
+    )]
+    NotEthernet {
+        /// The interface's name.
+        name: String,
+    },
+    /// It is down.
+    #[error("the interface {name} is down: type `sudo ip link set dev {name} up`")]
+    Down {
+        /// The interface's name.
+        name: String,
+    },
+    /// Its MTU is too small.
+    #[error(
+        "an MTU of {mtu} bytes is too small: set {MTU_MIN} or more, as by `sudo ip link set dev {name} mtu 1500`"
+    )]
+    Mtu {
+        /// The interface's name.
+        name: String,
+        /// In bytes.
+        mtu: u16,
+    },
+    /// `CAP_NET_RAW` is missing.
+    #[error("may not {what} the interface {name} without CAP_NET_RAW: run as root")]
+    Privilege {
+        /// What was tried.
+        what: &'static str,
+        /// The interface's name.
+        name: String,
+    },
+    /// It was deleted, or moved to another network namespace.
+    #[error("the interface {name} was deleted or moved to another network namespace")]
+    Gone {
+        /// The interface's name.
+        name: String,
+    },
+    /// This system's fault.
+    #[error("cannot {what} the interface {name}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The interface's name.
+        name: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl InterfaceError {
+    /// The error of a step of opening.
+    pub(super) fn of(what: &'static str, name: String, source: io::Error) -> InterfaceError {
+        match Errno::from_io_error(&source) {
+            Some(Errno::PERM | Errno::ACCESS) => InterfaceError::Privilege { what, name },
+            Some(Errno::NODEV | Errno::NXIO) => InterfaceError::Missing { name },
+            Some(Errno::NETDOWN) => InterfaceError::Down { name },
+            _ => InterfaceError::System { what, name, source },
+        }
+    }
+}

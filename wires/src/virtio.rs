@@ -1,0 +1,184 @@
+//! The header of a virtio network card (virtio 1.2, 5.1.6), which TAP devices and packet sockets put before each frame.
+//!
+//! It is the header of legacy devices: ten bytes, in the machine's byte order.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::frame::Pool;
+use crate::packet::{Network, Packet};
+use crate::{Checksum, Counters, CsumPlace, ETHERNET_BYTES, Frame, Offload, RawPart};
+
+/// Most bytes of a super-packet: what an IPv4 header's length can say.
+pub(crate) const GSO_BYTES: u32 = 65_535;
+/// Bytes of `struct virtio_net_hdr`. With an Ethernet header behind it, the IP header is aligned to eight bytes.
+pub(crate) const HEADER_BYTES: usize = 10;
+const NEEDS_CHECKSUM: u8 = 1;
+const CHECKSUM_VALID: u8 = 2;
+const GSO_TCP4: u8 = 1;
+const GSO_TCP6: u8 = 4;
+const GSO_ECN: u8 = 0x80;
+/// Where CWR is in a TCP header, and its bit.
+const CWR: (usize, u8) = (13, 0x80);
+
+/// The next frame of a descriptor that gives one frame, behind its header, to each read(2).
+///
+/// # Errors
+///
+/// The system's answer, but for `EAGAIN`, which is `None`.
+pub(crate) fn receive(
+    fd: BorrowedFd<'_>,
+    pool: &Arc<Pool>,
+    counters: &mut Counters,
+) -> Result<Option<Frame>, Errno> {
+    let Some(mut buffer) = pool.take() else {
+        counters.dropped.starved += 1;
+        return Ok(None);
+    };
+    loop {
+        match rustix::io::read(fd, &mut buffer[..]) {
+            Ok(bytes) if bytes < HEADER_BYTES + ETHERNET_BYTES || bytes > buffer.len() => {
+                counters.dropped.malformed += 1;
+            }
+            Ok(bytes) => {
+                let header = Header::read(&buffer);
+                let mut frame = Frame::new(pool, buffer, HEADER_BYTES..bytes);
+                header.describe(&mut frame);
+                counters.received.count(frame.len());
+                return Ok(Some(frame));
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => {
+                pool.give(buffer);
+                return if error == Errno::AGAIN { Ok(None) } else { Err(error) };
+            }
+        }
+    }
+}
+
+/// Sends a packet to a descriptor that takes one frame, behind its header, by each write(2): as a whole or not at all.
+///
+/// # Errors
+///
+/// The system's answer.
+pub(crate) fn send(
+    fd: BorrowedFd<'_>,
+    packet: &Packet<'_>,
+    head: &[u8],
+    payload: [RawPart<'_>; 2],
+    offload: Offload,
+) -> io::Result<()> {
+    let header = Header::of(packet, head, offload).bytes();
+    let parts = [RawPart::of(&header), RawPart::of(head), payload[0], payload[1]];
+    let vectors = parts.map(RawPart::vector);
+    loop {
+        // SAFETY: the vectors name `header`, `head` and two parts, all readable until the call returns; the kernel
+        // only reads them, and other processes may write.
+        let written =
+            unsafe { libc::writev(fd.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32) };
+        if written >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// `struct virtio_net_hdr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Header {
+    flags: u8,
+    gso_type: u8,
+    /// Bytes of all headers, a hint.
+    head_bytes: u16,
+    segment_bytes: u16,
+    checksum_start: u16,
+    checksum_offset: u16,
+}
+
+impl Header {
+    /// The header of a packet that is sent.
+    fn of(packet: &Packet<'_>, head: &[u8], offload: Offload) -> Header {
+        let Some(place) = offload.checksum else { return Header::default() };
+        let mut header = Header {
+            flags: NEEDS_CHECKSUM,
+            checksum_start: place.start,
+            checksum_offset: place.offset,
+            ..Header::default()
+        };
+        if packet.segments() > 1 {
+            let is_v4 = packet.network() == Network::V4;
+            // A packet that is cut has a TCP header at the checksum's start.
+            let cwr = head[usize::from(place.start) + CWR.0] & CWR.1 != 0;
+            header.gso_type = if is_v4 { GSO_TCP4 } else { GSO_TCP6 } | (u8::from(cwr) * GSO_ECN);
+            header.head_bytes = head.len() as u16;
+            header.segment_bytes = offload.segment_bytes;
+        }
+        header
+    }
+
+    fn bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [self.flags, self.gso_type, 0, 0, 0, 0, 0, 0, 0, 0];
+        let fields =
+            [self.head_bytes, self.segment_bytes, self.checksum_start, self.checksum_offset];
+        for (place, field) in bytes[2..].chunks_exact_mut(2).zip(fields) {
+            place.copy_from_slice(&field.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// The header at the beginning of what was received.
+    fn read(bytes: &[u8]) -> Header {
+        let field = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        Header {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            head_bytes: field(2),
+            segment_bytes: field(4),
+            checksum_start: field(6),
+            checksum_offset: field(8),
+        }
+    }
+
+    /// Copies the header's statements to a frame.
+    fn describe(self, frame: &mut Frame) {
+        if self.flags & (NEEDS_CHECKSUM | CHECKSUM_VALID) != 0 {
+            frame.checksum = Checksum::Good;
+        }
+        if self.flags & NEEDS_CHECKSUM != 0 {
+            let (start, offset) = (self.checksum_start, self.checksum_offset);
+            frame.partial = Some(CsumPlace { start, offset });
+        }
+        if matches!(self.gso_type & !GSO_ECN, GSO_TCP4 | GSO_TCP6) {
+            frame.segment_bytes = self.segment_bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let header = Header {
+            flags: NEEDS_CHECKSUM,
+            gso_type: GSO_TCP6 | GSO_ECN,
+            head_bytes: 74,
+            segment_bytes: 1440,
+            checksum_start: 54,
+            checksum_offset: 16,
+        };
+        assert_eq!(header.bytes(), [1, 0x84, 74, 0, 0xa0, 5, 54, 0, 16, 0]);
+        assert_eq!(Header::read(&header.bytes()), header);
+        let mut frame = Frame::copied_from(&[0; 80]);
+        header.describe(&mut frame);
+        assert_eq!((frame.checksum, frame.segment_bytes), (Checksum::Good, 1440));
+        assert_eq!(frame.partial, Some(CsumPlace { start: 54, offset: 16 }));
+    }
+}
