@@ -265,7 +265,7 @@ impl<F: AsRef<[u8]>> FlexToe<F> {
         let mss = flow.protocol.mss;
         let flags = Flags::ACK
             | if sent.fin { Flags::FIN } else { Flags::NONE }
-            | if sent.push { Flags::PSH } else { Flags::NONE };
+            | if sent.push && sent.bytes > 0 { Flags::PSH } else { Flags::NONE };
         let head = post::head(
             self.settings.mac,
             &flow.pre,
