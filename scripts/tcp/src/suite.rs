@@ -72,8 +72,8 @@ pub fn text(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// Runs the script of this file, and one in `stride` of its mutants, from the first on; 0 runs none.
-pub fn outcome(path: &Path, text: &str, stride: usize) -> Outcome {
+/// Runs the script of this file, and all its mutants if that is wanted and it passes.
+pub fn outcome(path: &Path, text: &str, has_mutants: bool) -> Outcome {
     let mut outcome =
         Outcome { path: path.to_owned(), result: Ok(()), mutants: 0, survivors: Vec::new() };
     let script = match Script::read(text) {
@@ -84,10 +84,10 @@ pub fn outcome(path: &Path, text: &str, stride: usize) -> Outcome {
         }
     };
     outcome.result = run(&script);
-    if outcome.result.is_err() || stride == 0 {
+    if outcome.result.is_err() || !has_mutants {
         return outcome;
     }
-    for mutant in mutants(&script).into_iter().step_by(stride) {
+    for mutant in mutants(&script) {
         outcome.mutants += 1;
         if run(&mutant.script).is_ok() {
             outcome.survivors.push((mutant.line, mutant.what));
