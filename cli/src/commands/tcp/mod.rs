@@ -1,6 +1,7 @@
 //! `wave tcp`: TCP by an agent, for Linux's programs on the one side and for ours on the other.
 
 mod network;
+mod script;
 mod ss;
 mod up;
 
@@ -23,6 +24,8 @@ enum What {
     Up(up::UpArgs),
     /// Show the connections and counters of an agent that is up.
     Ss(ss::SsArgs),
+    /// Run scripts about TCP, in virtual time, against the engine that an agent runs.
+    Script(script::ScriptArgs),
 }
 
 /// Does it.
@@ -30,6 +33,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
     let done = match &args.what {
         What::Up(args) => up::up(args),
         What::Ss(args) => ss::ss(args),
+        What::Script(args) => return script::script(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
