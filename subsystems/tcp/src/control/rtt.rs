@@ -10,6 +10,8 @@ pub const MIN: Nanos = Nanos::from_millis(200);
 pub const MAX: Nanos = Nanos::from_millis(120_000);
 /// Before anything was measured.
 pub const INITIAL: Nanos = Nanos::from_millis(1_000);
+/// The same, if the handshake's SYN had to be sent again (RFC 6298, 5.7).
+pub const AFTER_LOST_SYN: Nanos = Nanos::from_millis(3_000);
 
 /// What is known of a round trip's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +19,18 @@ pub struct RoundTrip {
     smoothed: Option<Nanos>,
     variation: Nanos,
     back_off: u8,
+    has_lost_syn: bool,
 }
 
 impl RoundTrip {
     /// Nothing is known.
     pub const fn new() -> RoundTrip {
-        RoundTrip { smoothed: None, variation: Nanos(0), back_off: 0 }
+        RoundTrip { smoothed: None, variation: Nanos(0), back_off: 0, has_lost_syn: false }
+    }
+
+    /// The SYN was sent more than once.
+    pub fn lost_syn(&mut self) {
+        self.has_lost_syn = true;
     }
 
     /// A sample, of bytes that were sent once, or by a timestamp.
@@ -52,9 +60,10 @@ impl RoundTrip {
 
     /// How long to wait for an acknowledgement.
     pub fn timeout(&self) -> Nanos {
+        let initial = if self.has_lost_syn { AFTER_LOST_SYN } else { INITIAL };
         let base = self
             .smoothed
-            .map_or(INITIAL, |smoothed| Nanos(smoothed.0 + (4 * self.variation.0).max(1_000_000)));
+            .map_or(initial, |smoothed| Nanos(smoothed.0 + (4 * self.variation.0).max(1_000_000)));
         Nanos((base.0.max(MIN.0) << self.back_off.min(16)).min(MAX.0))
     }
 
