@@ -161,6 +161,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 if flags.contains(Flags::RST) {
                     return;
                 }
+                // Two sides that remember would answer each other's acknowledgements for ever.
+                if segment.sequence_len() == 0 && segment.seq == over.expected {
+                    return;
+                }
                 if flags.contains(Flags::FIN) {
                     self.time_wait.extend(tuple, now + LASTS);
                 }
