@@ -81,7 +81,7 @@ impl Peers {
     ///
     /// # Errors
     /// It echoes what is not known.
-    pub fn to_wire(
+    pub fn on_wire(
         &mut self,
         named: Option<Ports>,
         segment: &Segment,
@@ -117,7 +117,7 @@ impl Peers {
 
     /// What was sent, with a script's numbers. Of what is first seen here, `expected` says the script's numbers. Also returns the
     /// position in the stream of the first byte, if that is known.
-    pub fn to_script(&mut self, seen: &Seen, expected: Option<&Segment>) -> (Segment, Option<u64>) {
+    pub fn in_script(&mut self, seen: &Seen, expected: Option<&Segment>) -> (Segment, Option<u64>) {
         let (local, remote) = seen.ports;
         let mut segment = seen.segment.clone();
         let is_syn = segment.flags.contains(Flags::SYN);

@@ -184,7 +184,7 @@ impl Run {
             }
             Body::Tcp(segment) => {
                 let (wire, position) =
-                    self.peers.to_wire(packet.ports, segment).map_err(|UnknownEcho(echo)| {
+                    self.peers.on_wire(packet.ports, segment).map_err(|UnknownEcho(echo)| {
                         bad(line, format!("ecr {echo} echoes a timestamp of ours, and no line before names one"))
                     })?;
                 let payload: Vec<u8> = (position..).take(wire.bytes as usize).map(byte).collect();
@@ -226,7 +226,7 @@ impl Run {
             }
             self.machine.sent.pop_front();
         }
-        let (actual, position) = self.peers.to_script(&seen, Some(expected));
+        let (actual, position) = self.peers.in_script(&seen, Some(expected));
         let is_meant = self.peers.is_meant(packet.ports, seen.ports);
         let text = {
             let ports = if is_meant {
@@ -262,7 +262,7 @@ impl Run {
     fn shown(&mut self, at: Nanos, frame: &[u8], expected: Option<&Segment>) -> String {
         let at = seconds(Nanos(at.0 - BEGIN.0));
         match frames::read(frame) {
-            Some(seen) => format!("{at} > {}", self.peers.to_script(&seen, expected).0),
+            Some(seen) => format!("{at} > {}", self.peers.in_script(&seen, expected).0),
             None => format!("{at} > a packet that is no segment"),
         }
     }
