@@ -45,6 +45,7 @@ fn may_use(from: &str, to: &str) -> bool {
         "agent" => &["core", "links", "subsystems"],
         "fronts" => &["core", "links", "wires", "subsystems", "agent", "clients"],
         "hosts" => &["core", "links", "subsystems"],
+        "scripts" => &["core", "subsystems", "hosts"],
         "lab" => &["core", "links", "subsystems", "agent"],
         // A subsystem of a user's.
         "docs" => &["core", "agent"],
@@ -74,6 +75,7 @@ fn may_use(from: &str, to: &str) -> bool {
             "lab",
             "report",
             "experiments",
+            "scripts",
         ],
         "xtask" => &["core", "links", "subsystems", "agent", "hosts", "workloads", "cli", "xtask"],
         other => panic!("architecture.md does not say what `{other}` may depend on"),

@@ -1,14 +1,15 @@
 //! All sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
 
 use rustix::io::Errno;
 use wave_tcp::context::{Event, Reason, Request, SocketOptions};
 use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::buddy::Buddy;
-use crate::line::{Fault, Line};
+use crate::line::{Fault, Queues};
 use crate::socket::{Phase, Socket};
 
 /// Slots that a listener offers at a time, or as many as its backlog. A SYN that finds none is sent again a second later.
@@ -20,11 +21,14 @@ const EVENTS_PER_LOOK: usize = 1024;
 /// Bits of a socket's name that are its place; the others tell it from sockets that had the place before.
 pub const PLACE_BITS: u32 = 18;
 
-/// Everything that a context has. The rings of its sockets are in `payload`, which is not its own.
+/// All sockets and listeners of one thread. Their rings lie in payload memory, which is not its own.
+///
+/// A program has it behind a [`Toe`](crate::Toe), over a window. Tests drive it over other [`Queues`], in virtual time: it never
+/// waits. Calls that may have to wait return `None` until they would not.
 #[derive(Debug)]
-pub struct Context {
-    /// The window.
-    pub line: Line,
+pub struct Context<Q> {
+    /// The queues, or the window in which they lie.
+    pub line: Q,
     buddy: Buddy,
     /// Bytes of new rings: receive, send.
     ring_bytes: [u32; 2],
@@ -58,7 +62,7 @@ struct Place {
 
 /// A listener of the program's.
 #[derive(Debug)]
-pub struct Listening {
+pub(crate) struct Listening {
     /// Where, once the agent has said so.
     pub local: Option<SocketAddr>,
     /// Why there is none, or no more, as errno.
@@ -73,9 +77,9 @@ pub struct Listening {
     slots_max: usize,
 }
 
-impl Context {
-    /// A context with no sockets, whose payload memory has `payload_bytes` bytes.
-    pub fn new(line: Line, payload_bytes: u64, ring_bytes: [u32; 2]) -> Context {
+impl<Q: Queues> Context<Q> {
+    /// A context with no sockets, whose payload memory has `payload_bytes` bytes, for rings of `ring_bytes`: receive, send.
+    pub fn new(line: Q, payload_bytes: u64, ring_bytes: [u32; 2]) -> Context<Q> {
         Context {
             line,
             buddy: Buddy::new(payload_bytes),
@@ -131,7 +135,7 @@ impl Context {
     }
 
     /// A listener that is there; as [`Context::socket`].
-    pub fn listener(&mut self, name: u32) -> &mut Listening {
+    pub(crate) fn listener(&mut self, name: u32) -> &mut Listening {
         self.listeners.get_mut(&name).expect("a handle keeps its listener")
     }
 
@@ -209,7 +213,7 @@ impl Context {
                 }
                 Ok(())
             }
-            Event::Accepted { socket, flow, remote, .. } => self.accept(socket, flow, remote),
+            Event::Accepted { socket, flow, remote, .. } => self.on_accepted(socket, flow, remote),
             Event::Connected { socket: name, flow, local } => {
                 let socket = self.find(name).ok_or(Fault)?;
                 if socket.phase != Phase::Connecting {
@@ -239,7 +243,7 @@ impl Context {
         }
     }
 
-    fn accept(&mut self, name: u32, flow: FlowId, remote: SocketAddr) -> Result<(), Fault> {
+    fn on_accepted(&mut self, name: u32, flow: FlowId, remote: SocketAddr) -> Result<(), Fault> {
         let socket = self.find(name).ok_or(Fault)?;
         let Phase::Slot(listener) = socket.phase else { return Err(Fault) };
         socket.phase = Phase::Open(flow);
@@ -365,8 +369,89 @@ impl Context {
         }
     }
 
+    /// Where a listener listens, once the agent has answered.
+    pub fn listening(&mut self, listener: u32) -> Option<io::Result<SocketAddr>> {
+        let listening = self.listener(listener);
+        match listening.error {
+            Some(errno) => Some(Err(io::Error::from_raw_os_error(errno))),
+            None => listening.local.map(Ok),
+        }
+    }
+
+    /// Accepts a connection, with its peer's address, once that does not wait.
+    pub fn accept(&mut self, listener: u32) -> Option<io::Result<(u32, SocketAddr)>> {
+        if let Some(name) = self.pop_accepted(listener) {
+            return Some(Ok((name, self.socket(name).remote)));
+        }
+        let errno = self.listener(listener).error?;
+        Some(Err(io::Error::from_raw_os_error(errno)))
+    }
+
+    /// Whether [`Context::accept`] would not wait.
+    pub fn is_acceptable(&mut self, listener: u32) -> bool {
+        let listening = self.listener(listener);
+        !listening.accepted.is_empty() || listening.error.is_some()
+    }
+
+    /// Whether a connection that was asked for is there, once that is known.
+    pub fn connected(&mut self, name: u32) -> Option<io::Result<()>> {
+        let socket = self.socket(name);
+        match (socket.phase, socket.error) {
+            (Phase::Open(_), _) => Some(Ok(())),
+            (Phase::Ended, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
+            _ => None,
+        }
+    }
+
+    /// How many bytes may be read, once a read does not wait; 0 at the end.
+    pub fn readable(&mut self, name: u32) -> Option<io::Result<u64>> {
+        let socket = self.socket(name);
+        let receiving = &socket.receiving;
+        match (receiving.available(), socket.error) {
+            _ if receiving.is_shut || receiving.is_at_end() => Some(Ok(0)),
+            (0, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
+            (0, None) => None,
+            (available, _) => Some(Ok(available)),
+        }
+    }
+
+    /// How many bytes may be written, once a write does not wait.
+    pub fn writable(&mut self, name: u32) -> Option<io::Result<u64>> {
+        let socket = self.socket(name);
+        match (socket.phase, socket.error) {
+            (_, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
+            _ if socket.sending.is_finished => Some(Err(Errno::PIPE.into())),
+            (Phase::Open(_), None) => Some(socket.sending.room()).filter(|room| *room > 0).map(Ok),
+            _ => None,
+        }
+    }
+
+    /// Ends one direction or both.
+    ///
+    /// # Errors
+    /// `ENOTCONN` if the connection is not there, or no more.
+    pub fn shutdown(&mut self, name: u32, how: Shutdown) -> io::Result<()> {
+        let socket = self.socket(name);
+        if socket.flow().is_none() {
+            return Err(Errno::NOTCONN.into());
+        }
+        socket.receiving.is_shut |= how != Shutdown::Write;
+        if how != Shutdown::Read {
+            socket.sending.is_finished = true;
+            self.mark(name);
+        }
+        self.flush();
+        Ok(())
+    }
+
+    /// TCP_NODELAY. The agent hears of it with the next publish.
+    pub fn set_eager(&mut self, name: u32, is_eager: bool) {
+        self.socket(name).sending.is_eager = is_eager;
+        self.mark(name);
+    }
+
     /// Accepts a connection, if there is one.
-    pub fn pop_accepted(&mut self, listener: u32) -> Option<u32> {
+    fn pop_accepted(&mut self, listener: u32) -> Option<u32> {
         let name = self.listener(listener).accepted.pop_front()?;
         let local = self.listener(listener).local;
         self.wants_slots = true;

@@ -52,6 +52,24 @@ pub enum ToeError {
     Layout(#[from] ConfigError),
 }
 
+/// A way to an agent for the requests of one context, and back for its events.
+pub trait Queues {
+    /// Pushes a request; false if the queue is full. It travels with the next [`Queues::publish`].
+    ///
+    /// # Errors
+    /// The agent is at fault.
+    fn push(&mut self, request: &Request) -> Result<bool, Fault>;
+
+    /// Makes requests travel, and wakes the agent if it sleeps.
+    fn publish(&mut self);
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// The agent is at fault.
+    fn pop(&mut self) -> Result<Option<Event>, Fault>;
+}
+
 /// The agent wrote what no agent of ours writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
@@ -148,34 +166,6 @@ impl Line {
         }
     }
 
-    /// Pushes a request; false if the queue is full. It travels with the next [`Line::publish`].
-    pub fn push(&mut self, request: &Request) -> Result<bool, Fault> {
-        let (tag, words) = request.to_words();
-        match self.requests.push(&self.port, tag, &words) {
-            Ok(()) => Ok(true),
-            Err(PushError::Full(_)) => Ok(false),
-            Err(PushError::BadCredit { .. }) => Err(Fault),
-        }
-    }
-
-    /// Makes requests travel, and wakes the agent if it sleeps.
-    pub fn publish(&mut self) {
-        self.requests.publish(&self.port);
-        self.requests.fence(&self.port);
-        if ParkWord::of_agent(&self.layout).is_parked(&self.port) {
-            self.agent_bell.ring();
-        }
-    }
-
-    /// The next event.
-    pub fn pop(&mut self) -> Result<Option<Event>, Fault> {
-        match self.events.pop(&self.port) {
-            Ok(None) => Ok(None),
-            Ok(Some(entry)) => Event::from_entry(&entry).map(Some).map_err(|_| Fault),
-            Err(_) => Err(Fault),
-        }
-    }
-
     /// Says that this context is about to sleep. It must look for events once more before it does.
     pub fn park(&mut self) {
         ParkWord::of_core(&self.layout, 0).park(&self.port);
@@ -216,6 +206,33 @@ impl Line {
     /// The bell, to be polled.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+}
+
+impl Queues for Line {
+    fn push(&mut self, request: &Request) -> Result<bool, Fault> {
+        let (tag, words) = request.to_words();
+        match self.requests.push(&self.port, tag, &words) {
+            Ok(()) => Ok(true),
+            Err(PushError::Full(_)) => Ok(false),
+            Err(PushError::BadCredit { .. }) => Err(Fault),
+        }
+    }
+
+    fn publish(&mut self) {
+        self.requests.publish(&self.port);
+        self.requests.fence(&self.port);
+        if ParkWord::of_agent(&self.layout).is_parked(&self.port) {
+            self.agent_bell.ring();
+        }
+    }
+
+    fn pop(&mut self) -> Result<Option<Event>, Fault> {
+        match self.events.pop(&self.port) {
+            Ok(None) => Ok(None),
+            Ok(Some(entry)) => Event::from_entry(&entry).map(Some).map_err(|_| Fault),
+            Err(_) => Err(Fault),
+        }
     }
 }
 

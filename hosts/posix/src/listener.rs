@@ -32,13 +32,8 @@ impl Listener {
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let deadline = self.is_nonblocking.get().then(std::time::Instant::now);
         let inner = &self.toe.inner;
-        let (name, remote) = inner.wait(deadline, Errno::WOULDBLOCK, |context| {
-            if let Some(name) = context.pop_accepted(self.name) {
-                return Some(Ok((name, context.socket(name).remote)));
-            }
-            let errno = context.listener(self.name).error?;
-            Some(Err(io::Error::from_raw_os_error(errno)))
-        })?;
+        let (name, remote) =
+            inner.wait(deadline, Errno::WOULDBLOCK, |context| context.accept(self.name))?;
         // Room for the next one.
         inner.context.borrow_mut().flush();
         Ok((Stream::new(self.toe.clone(), name), remote))
@@ -57,9 +52,7 @@ impl Listener {
 
     /// Whether [`Listener::accept`] would not wait, by what the agent has said so far ([`Toe::poll_ready`]).
     pub fn is_ready(&self) -> bool {
-        let mut context = self.toe.inner.context.borrow_mut();
-        let listener = context.listener(self.name);
-        !listener.accepted.is_empty() || listener.error.is_some()
+        self.toe.inner.context.borrow_mut().is_acceptable(self.name)
     }
 }
 

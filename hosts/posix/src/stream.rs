@@ -10,8 +10,6 @@ use wave_links::payload::Part;
 use wave_tcp::context::SocketOptions;
 use wave_tcp::datapath::Ring;
 
-use crate::context::Context;
-use crate::socket::Phase;
 use crate::toe::{Inner, StreamId, Toe};
 use crate::zero_copy::{Readable, Reserved};
 
@@ -50,14 +48,8 @@ impl Stream {
     }
 
     pub(crate) fn await_connected(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.inner().wait(deadline(timeout), Errno::TIMEDOUT, |context| {
-            let socket = context.socket(self.name);
-            match (socket.phase, socket.error) {
-                (Phase::Open(_), _) => Some(Ok(())),
-                (Phase::Ended, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
-                _ => None,
-            }
-        })
+        let name = self.name;
+        self.inner().wait(deadline(timeout), Errno::TIMEDOUT, |context| context.connected(name))
     }
 
     /// The peer's address.
@@ -87,9 +79,7 @@ impl Stream {
 
     /// TCP_NODELAY: small segments do not wait for acknowledgements. The agent hears of it with the next publish.
     pub fn set_nodelay(&self, is_eager: bool) {
-        let mut context = self.inner().context.borrow_mut();
-        context.socket(self.name).sending.is_eager = is_eager;
-        context.mark(self.name);
+        self.inner().context.borrow_mut().set_eager(self.name, is_eager);
     }
 
     /// Whether TCP_NODELAY is set.
@@ -129,18 +119,7 @@ impl Stream {
     /// # Errors
     /// `ENOTCONN` if the connection is not there, or no more.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        let mut context = self.inner().context.borrow_mut();
-        let socket = context.socket(self.name);
-        if socket.flow().is_none() {
-            return Err(Errno::NOTCONN.into());
-        }
-        socket.receiving.is_shut |= how != Shutdown::Write;
-        if how != Shutdown::Read {
-            socket.sending.is_finished = true;
-            context.mark(self.name);
-        }
-        context.flush();
-        Ok(())
+        self.inner().context.borrow_mut().shutdown(self.name, how)
     }
 
     /// Resets the connection: what was written may be lost.
@@ -157,8 +136,8 @@ impl Stream {
     pub fn readiness(&self) -> Readiness {
         let mut context = self.inner().context.borrow_mut();
         Readiness {
-            is_readable: readable(&mut context, self.name).is_some(),
-            is_writable: writable(&mut context, self.name).is_some(),
+            is_readable: context.readable(self.name).is_some(),
+            is_writable: context.writable(self.name).is_some(),
         }
     }
 
@@ -200,12 +179,12 @@ impl Stream {
 
     fn await_data(&self) -> io::Result<u64> {
         let deadline = self.deadline(&self.read_timeout);
-        self.inner().wait(deadline, Errno::WOULDBLOCK, |context| readable(context, self.name))
+        self.inner().wait(deadline, Errno::WOULDBLOCK, |context| context.readable(self.name))
     }
 
     fn await_room(&self) -> io::Result<u64> {
         let deadline = self.deadline(&self.write_timeout);
-        self.inner().wait(deadline, Errno::WOULDBLOCK, |context| writable(context, self.name))
+        self.inner().wait(deadline, Errno::WOULDBLOCK, |context| context.writable(self.name))
     }
 
     fn deadline(&self, timeout: &Cell<Option<Duration>>) -> Option<Instant> {
@@ -248,29 +227,6 @@ impl Stream {
 
     pub(crate) fn has_read(&self, bytes: u64) {
         self.inner().context.borrow_mut().read(self.name, bytes);
-    }
-}
-
-/// How many bytes may be read, once a read does not wait; 0 at the end.
-fn readable(context: &mut Context, name: u32) -> Option<io::Result<u64>> {
-    let socket = context.socket(name);
-    let receiving = &socket.receiving;
-    match (receiving.available(), socket.error) {
-        _ if receiving.is_shut || receiving.is_at_end() => Some(Ok(0)),
-        (0, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
-        (0, None) => None,
-        (available, _) => Some(Ok(available)),
-    }
-}
-
-/// How many bytes may be written, once a write does not wait.
-fn writable(context: &mut Context, name: u32) -> Option<io::Result<u64>> {
-    let socket = context.socket(name);
-    match (socket.phase, socket.error) {
-        (_, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
-        _ if socket.sending.is_finished => Some(Err(Errno::PIPE.into())),
-        (Phase::Open(_), None) => Some(socket.sending.room()).filter(|room| *room > 0).map(Ok),
-        _ => None,
     }
 }
 

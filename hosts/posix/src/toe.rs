@@ -108,13 +108,7 @@ impl Toe {
         let name = self.inner.context.borrow_mut().listen(local, backlog);
         let listener = Listener::new(self.clone(), name);
         let deadline = Instant::now().checked_add(ANSWER_PATIENCE);
-        self.inner.wait(deadline, Errno::TIMEDOUT, |context| {
-            let listening = context.listener(name);
-            match listening.error {
-                Some(errno) => Some(Err(io::Error::from_raw_os_error(errno))),
-                None => listening.local.map(|_| Ok(())),
-            }
-        })?;
+        self.inner.wait(deadline, Errno::TIMEDOUT, |context| context.listening(name))?;
         // Room for connections, before the first accept.
         self.inner.context.borrow_mut().flush();
         Ok(listener)
@@ -254,7 +248,7 @@ impl fmt::Debug for Toe {
 /// What all handles of a context share.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) context: RefCell<Context>,
+    pub(crate) context: RefCell<Context<Line>>,
     pub(crate) payload: Payload,
     bell: OwnedFd,
 }
@@ -268,7 +262,7 @@ impl Inner {
         &self,
         deadline: Option<Instant>,
         late: Errno,
-        mut ready: impl FnMut(&mut Context) -> Option<io::Result<R>>,
+        mut ready: impl FnMut(&mut Context<Line>) -> Option<io::Result<R>>,
     ) -> io::Result<R> {
         let mut context = self.context.borrow_mut();
         loop {

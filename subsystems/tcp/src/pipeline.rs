@@ -423,7 +423,7 @@ fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome:
 fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (Said, Data) {
     let flags = Flags::ACK
         | if sent.fin { Flags::FIN } else { Flags::NONE }
-        | if sent.push { Flags::PSH } else { Flags::NONE };
+        | if sent.push && sent.bytes > 0 { Flags::PSH } else { Flags::NONE };
     let said = say(flow, sent.seq, flags, sent.bytes, now);
     outcome.awaited += 1;
     outcome.tally.out_segments += 1;

@@ -3,6 +3,7 @@
 mod capture;
 mod executors;
 mod network;
+mod script;
 mod ss;
 mod up;
 
@@ -29,6 +30,8 @@ enum What {
     Ss(ss::SsArgs),
     /// Compare the executors of the data path: one core, threads, virtual time.
     Executors(executors::ExecutorsArgs),
+    /// Run scripts about TCP, in virtual time, against the engine that an agent runs.
+    Script(script::ScriptArgs),
 }
 
 /// Does it.
@@ -38,6 +41,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
         What::Capture(args) => capture::capture(args),
         What::Ss(args) => ss::ss(args),
         What::Executors(args) => executors::executors(args),
+        What::Script(args) => return script::script(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

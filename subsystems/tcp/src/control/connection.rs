@@ -445,6 +445,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// Tells the peer that the connection is gone, and lets it leave.
     pub(super) fn reset(&mut self, now: Nanos, flow: FlowId, reason: Reason) {
         self.data.command(now, flow, Command::Abort);
+        // Nothing precedes the reset: no FIN of a close that finds data unread.
+        self.data.freeze(flow);
         self.lose(flow, reason);
     }
 

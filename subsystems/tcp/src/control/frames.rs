@@ -161,6 +161,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 if flags.contains(Flags::RST) {
                     return;
                 }
+                // Two sides that remember would answer each other's acknowledgements for ever.
+                if segment.sequence_len() == 0 && segment.seq == over.expected {
+                    return;
+                }
                 if flags.contains(Flags::FIN) {
                     self.time_wait.extend(tuple, now + LASTS);
                 }
@@ -187,9 +191,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if flags.contains(Flags::RST) {
             return;
         }
-        let is_syn = flags.contains(Flags::SYN) && !flags.contains(Flags::ACK);
-        if is_syn && self.listener_at(tuple.local.port()).is_some() {
-            return self.syn(now, *tuple, mac, segment);
+        if !flags.contains(Flags::ACK) && self.listener_at(tuple.local.port()).is_some() {
+            // RFC 9293, 3.10.7.2, fourth: what has neither SYN nor acknowledgement is dropped.
+            if flags.contains(Flags::SYN) {
+                self.syn(now, *tuple, mac, segment);
+            }
+            return;
         }
         if self.may_answer(now) {
             self.counters.stranger_resets += 1;

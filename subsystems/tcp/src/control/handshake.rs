@@ -77,6 +77,8 @@ pub(super) struct Handshake {
     error: Option<Reason>,
     /// When a segment that is wrong was answered last.
     answered_at: Option<Nanos>,
+    /// Our SYN was sent again though no timer ran out: what acknowledges it measures nothing (Karn's rule).
+    is_repeated: bool,
 }
 
 impl Handshake {
@@ -142,6 +144,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             error: None,
             answered_at: None,
+            is_repeated: false,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
         self.counters.active_opens += 1;
@@ -317,6 +320,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             error: None,
             answered_at: None,
+            is_repeated: false,
         };
         match self.handshakes.insert(tuple, handshake) {
             Ok(id) => {
@@ -366,6 +370,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                     self.connection_is_there(flow);
                 }
             } else if self.may_answer_handshake(now, id) {
+                if let Some(handshake) = self.handshakes.get_mut(id) {
+                    handshake.is_repeated = true;
+                }
                 self.counters.challenges += u64::from(!is_same);
                 self.send_handshake(now, id);
             }
@@ -385,6 +392,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let window = u32::from(segment.window) << handshake.options.scale.unwrap_or(0);
         if let Some(flow) = self.establish(now, id, tuple, window, segment) {
+            self.measure(now, flow, &handshake);
             let carries = !segment.payload.is_empty() || flags.contains(Flags::FIN);
             if carries {
                 self.packets.push_front(packet);
@@ -428,23 +436,27 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if !acknowledges {
             // Both ends connect at once (RFC 9293, Figure 8).
             handshake.stage = Stage::Received;
+            handshake.is_repeated = true;
             handshake.tries = 0;
             return self.try_again(now, id);
         }
-        let sent_at = handshake.sent_at;
-        let is_first_try = handshake.tries == 1;
+        let handshake = *handshake;
         let window = u32::from(segment.window);
         if let Some(flow) = self.establish(now, id, tuple, window, segment) {
-            if let Some(connection) = &mut self.connections[flow.index as usize] {
-                // Karn's rule: of a SYN that was sent twice nothing is learnt.
-                if is_first_try {
-                    connection.round_trip.sample(now.since(sent_at));
-                } else {
-                    connection.round_trip = RoundTrip::after_lost_syn();
-                }
-            }
+            self.measure(now, flow, &handshake);
             self.data.command(now, flow, Command::Challenge);
             self.connection_is_there(flow);
+        }
+    }
+
+    /// Our SYN was acknowledged: a first round trip. Of a SYN that was sent twice nothing is learnt (Karn's rule; RFC 6298, 5.7).
+    fn measure(&mut self, now: Nanos, flow: FlowId, handshake: &Handshake) {
+        if let Some(connection) = &mut self.connections[flow.index as usize] {
+            match handshake.tries {
+                1 if handshake.is_repeated => {}
+                1 => connection.round_trip.sample(now.since(handshake.sent_at)),
+                _ => connection.round_trip = RoundTrip::after_lost_syn(),
+            }
         }
     }
 

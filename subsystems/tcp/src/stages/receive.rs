@@ -168,7 +168,10 @@ fn check_timestamp(flow: &Protocol, summary: &Summary, now: Nanos) -> Option<Dro
 /// RFC 7323, 4.3: the echo is that of the segment that moved the left edge.
 fn update_timestamp(flow: &mut Protocol, summary: &Summary, now: Nanos) {
     let Some((value, _)) = summary.timestamps.filter(|_| flow.has_timestamps) else { return };
-    if summary.seq.since(flow.told) <= 0 && value.wrapping_sub(flow.recent) as i32 >= 0 {
+    // One that is stale gives way to any (RFC 7323, 5.5).
+    let is_stale = now.since(flow.recent_at) >= STALE;
+    let is_newer = value.wrapping_sub(flow.recent) as i32 >= 0;
+    if summary.seq.since(flow.told) <= 0 && (is_newer || is_stale) {
         flow.recent = value;
         flow.recent_at = now;
     }

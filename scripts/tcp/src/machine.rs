@@ -1,0 +1,197 @@
+//! The agent's engine and a program's context in virtual time, and the network that they see.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+
+use wave_core::clock::Nanos;
+use wave_posix::{Context, Fault, Queues};
+use wave_tcp::context::{ContextId, Event, QUEUE_ENTRIES, Request};
+use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
+use wave_tcp::datapath::{Checksum, Packet, Payload, Segment};
+use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::packet::{MacAddress, Parsed, build_arp, checksum, parse};
+
+/// Our address, as packetdrill has it by default.
+pub const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
+/// The peer's. It is behind the gateway.
+pub const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// Our Ethernet address.
+pub const OWN_MAC: MacAddress = [2, 0, 0, 0, 0, 1];
+/// The gateway's.
+pub const PEER_MAC: MacAddress = [2, 0, 0, 0, 0, 2];
+/// The next hop to the peer.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 255, 254);
+/// Most bytes of an IPv4 packet.
+const MTU: u16 = 1_500;
+const CONTEXT: ContextId = ContextId { process: 0, context: 0 };
+/// Steps of the data path in one poll.
+const BUDGET: usize = 64;
+/// Polls without an end at one point of time: the engine is stuck.
+const POLLS_MAX: u32 = 100_000;
+/// When scripts begin: some time after the agent did.
+pub const BEGIN: Nanos = Nanos::from_millis(1_000_000);
+/// Connections that a payload memory has room for.
+const CONNECTIONS: u64 = 8;
+
+/// The queues of a context, bounded as those of a window.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    requests: VecDeque<Request>,
+    events: VecDeque<Event>,
+}
+
+impl Queues for Lanes {
+    fn push(&mut self, request: &Request) -> Result<bool, Fault> {
+        let has_room = self.requests.len() < QUEUE_ENTRIES as usize;
+        if has_room {
+            self.requests.push_back(*request);
+        }
+        Ok(has_room)
+    }
+
+    fn publish(&mut self) {}
+
+    fn pop(&mut self) -> Result<Option<Event>, Fault> {
+        Ok(self.events.pop_front())
+    }
+}
+
+/// A machine in virtual time.
+pub struct Machine {
+    stack: Stack<Vec<u8>, FlexToe<Vec<u8>>>,
+    /// The program's side, once it has a connection or a listener.
+    pub context: Context<Lanes>,
+    /// Payload memory.
+    pub memory: Vec<u8>,
+    now: Nanos,
+    next: Option<Nanos>,
+    /// Frames that were sent, and when.
+    pub sent: VecDeque<(Nanos, Vec<u8>)>,
+}
+
+impl Machine {
+    /// A machine whose program's rings have so many bytes: receive, send. They are sizes of rings.
+    pub fn new(ring_bytes: [u32; 2]) -> Machine {
+        let key = |number: u64| (number, !number);
+        let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
+        let bounds = Bounds { flows: 64, handshakes: 64, time_wait: 16, listeners: 16, slots: 128 };
+        let settings =
+            Settings { mac: OWN_MAC, super_bytes: 0, flows: bounds.flows, key: secrets.table };
+        let address =
+            Address { ip: OWN, prefix: 16, gateway: Some(GATEWAY), mac: OWN_MAC, mtu: MTU };
+        let bytes = CONNECTIONS * ring_bytes.into_iter().map(u64::from).sum::<u64>();
+        Machine {
+            stack: Stack::new(FlexToe::new(settings), address, bounds, secrets),
+            context: Context::new(Lanes::default(), bytes, ring_bytes),
+            memory: vec![0; bytes as usize],
+            now: BEGIN,
+            next: None,
+            sent: VecDeque::new(),
+        }
+    }
+
+    /// The time.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// When something happens next though nothing comes, if that is not after `most`; the time is then that. Otherwise the time is
+    /// `most`, and the answer is false.
+    pub fn step_to(&mut self, most: Nanos) -> bool {
+        match self.next.filter(|at| *at <= most) {
+            Some(at) => {
+                self.now = self.now.max(at);
+                self.settle();
+                true
+            }
+            None => {
+                self.now = self.now.max(most);
+                false
+            }
+        }
+    }
+
+    /// A frame comes in.
+    pub fn receive(&mut self, frame: Vec<u8>) {
+        self.stack.receive(Packet { frame, checksum: Checksum::Unknown, segment_bytes: 0 });
+        self.settle();
+    }
+
+    /// Works until nothing is left to do at this time. The program takes its events, and publishes what it did.
+    ///
+    /// Panics if there is no end of it, which is an engine's fault.
+    pub fn settle(&mut self) {
+        self.context.flush();
+        for _ in 0..POLLS_MAX {
+            let bytes = self.memory.len() as u64;
+            while let Some(request) = self.context.line.requests.pop_front() {
+                self.stack.request(self.now, CONTEXT, request, bytes);
+            }
+            let mut outputs = VecDeque::new();
+            self.next = self.stack.poll(self.now, BUDGET, &mut outputs);
+            let has_worked = !outputs.is_empty();
+            outputs.into_iter().for_each(|output| self.perform(output));
+            self.context.look();
+            self.context.flush();
+            let is_busy = self.next.is_some_and(|at| at <= self.now);
+            if !has_worked && !is_busy && self.context.line.requests.is_empty() {
+                return;
+            }
+        }
+        panic!("the engine has no end of work at {:?}", self.now);
+    }
+
+    fn perform(&mut self, output: Output<Vec<u8>>) {
+        match output {
+            Output::Send(segment) => self.send(&segment),
+            Output::Write(write) => {
+                let mut left = &write.frame[write.bytes.clone()];
+                for (offset, len) in write.ring.parts(write.position, left.len() as u32) {
+                    let (first, rest) = left.split_at(len as usize);
+                    self.memory[offset as usize..][..len as usize].copy_from_slice(first);
+                    left = rest;
+                }
+                self.stack.complete(self.now, write.ticket);
+            }
+            Output::Event(_, event) => self.context.line.events.push_back(event),
+            Output::Released(_) => {}
+        }
+    }
+
+    fn send(&mut self, segment: &Segment<Vec<u8>>) {
+        let mut frame = segment.head.bytes().to_vec();
+        match &segment.payload {
+            Payload::None => {}
+            Payload::Frame(from, range) => frame.extend_from_slice(&from[range.clone()]),
+            Payload::Ring { ring, position, bytes, .. } => {
+                for (offset, len) in ring.parts(*position, *bytes) {
+                    frame.extend_from_slice(&self.memory[offset as usize..][..len as usize]);
+                }
+            }
+        }
+        if let Some(place) = segment.checksum {
+            let start = usize::from(place.start);
+            let sum = !checksum::sum(&frame[start..]);
+            frame[start + usize::from(place.offset)..][..2].copy_from_slice(&sum.to_be_bytes());
+        }
+        if let Some(ticket) = segment.ticket {
+            self.stack.complete(self.now, ticket);
+        }
+        match parse(&frame, false) {
+            // The network's part, which scripts do not see.
+            Ok(Parsed::Arp(_, arp)) => {
+                if arp.target == GATEWAY {
+                    let mut answer = vec![0; 60];
+                    build_arp(&mut answer, &arp.reply(PEER_MAC));
+                    let frame = answer;
+                    self.stack.receive(Packet {
+                        frame,
+                        checksum: Checksum::Good,
+                        segment_bytes: 0,
+                    });
+                }
+            }
+            _ => self.sent.push_back((self.now, frame)),
+        }
+    }
+}

@@ -1,0 +1,574 @@
+//! The program: file descriptors, and calls on the context that serves them on a host, too.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+
+use rustix::io::Errno;
+
+use crate::errno;
+use crate::machine::{Machine, PEER};
+use crate::pattern::{byte, first_wrong};
+use crate::script::{Argument, Call};
+
+/// The port of `bind(3, ..., ...)` and of the peer of `connect(3, ..., ...)`, as in packetdrill.
+pub const PORT: u16 = 8080;
+/// The lowest descriptor that a program gets.
+const FIRST_FILE: i64 = 3;
+
+/// What a descriptor names.
+#[derive(Debug)]
+struct File {
+    socket: Socket,
+    is_nonblocking: bool,
+    /// A close resets: SO_LINGER with no time.
+    resets: bool,
+}
+
+#[derive(Debug)]
+enum Socket {
+    /// Neither connected nor listening.
+    Fresh {
+        local: SocketAddr,
+        is_eager: bool,
+    },
+    Listener(u32),
+    Stream(u32),
+}
+
+/// A call that has returned.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Returned {
+    /// Its value.
+    pub value: i64,
+    /// Its errno's name.
+    pub errno: Option<&'static str>,
+    /// What an argument was expected to be after the call, and is.
+    pub differs: Option<(String, String)>,
+}
+
+/// What became of a call.
+pub enum Outcome {
+    /// It has returned.
+    Returned(Returned),
+    /// It waits.
+    Waits,
+}
+
+/// A program.
+#[derive(Debug, Default)]
+pub struct Process {
+    files: BTreeMap<i64, File>,
+    /// Bytes that the call that waits has written.
+    written: u64,
+    /// Port of the peer to which the last call connected.
+    pub connected_to: Option<u16>,
+}
+
+/// A call that this interpreter does not have; the text says what it has.
+pub struct Unsupported(pub String);
+
+type Answer = Result<Outcome, Unsupported>;
+
+fn done(value: i64) -> Answer {
+    Ok(Outcome::Returned(Returned { value, errno: None, differs: None }))
+}
+
+fn failed(errno: Errno) -> Answer {
+    let errno = Some(errno::name(errno.raw_os_error()));
+    Ok(Outcome::Returned(Returned { value: -1, errno, differs: None }))
+}
+
+fn failed_by(error: &io::Error) -> Answer {
+    let errno = Some(errno::name(error.raw_os_error().unwrap_or_default()));
+    Ok(Outcome::Returned(Returned { value: -1, errno, differs: None }))
+}
+
+/// A call that has returned 0, and has filled an argument.
+fn filled(value: i64, expected: &Argument, actual: i64) -> Answer {
+    let differs = match expected {
+        Argument::Any => None,
+        Argument::List(list) if list.len() == 1 && number(&list[0]) == Some(actual) => None,
+        Argument::List(list) => {
+            let shown = list.iter().map(|one| number(one).map_or("...".into(), |n| n.to_string()));
+            Some((format!("[{}]", shown.collect::<Vec<_>>().join(", ")), format!("[{actual}]")))
+        }
+        _ => Some(("a list".to_owned(), format!("[{actual}]"))),
+    };
+    Ok(Outcome::Returned(Returned { value, errno: None, differs }))
+}
+
+/// The number that an argument is, or that its name is.
+fn number(argument: &Argument) -> Option<i64> {
+    match argument {
+        Argument::Number(number) => Some(*number),
+        Argument::Names(names) => match names.as_slice() {
+            [name] => errno::number(name).map(i64::from),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn names(argument: Option<&Argument>) -> &[String] {
+    match argument {
+        Some(Argument::Names(names)) => names,
+        _ => &[],
+    }
+}
+
+impl Process {
+    /// Makes a call, or tries one once more that waits (`is_again`).
+    ///
+    /// # Errors
+    /// There is no such call here.
+    pub fn call(&mut self, machine: &mut Machine, call: &Call, is_again: bool) -> Answer {
+        if !is_again {
+            self.written = 0;
+        }
+        let arguments = &call.arguments;
+        let fd = arguments.first().and_then(number);
+        match call.name.as_str() {
+            "socket" => self.socket(arguments),
+            "bind" | "listen" | "accept" | "connect" | "read" | "recv" | "write" | "send"
+            | "sendto" | "shutdown" | "close" | "setsockopt" | "getsockopt" | "fcntl" | "ioctl" => {
+                let Some(fd) = fd else {
+                    return Err(Unsupported(format!(
+                        "{}'s first argument is a descriptor",
+                        call.name
+                    )));
+                };
+                if !self.files.contains_key(&fd) {
+                    return failed(Errno::BADF);
+                }
+                self.on_file(machine, call, fd, is_again)
+            }
+            "poll" => self.poll(machine, arguments),
+            other => Err(Unsupported(format!(
+                "no call `{other}`; there are socket, bind, listen, accept, connect, read, recv, write, send, sendto, \
+                 shutdown, close, setsockopt, getsockopt, fcntl, ioctl, poll"
+            ))),
+        }
+    }
+
+    fn on_file(&mut self, machine: &mut Machine, call: &Call, fd: i64, is_again: bool) -> Answer {
+        let arguments = &call.arguments;
+        match call.name.as_str() {
+            "bind" => self.bind(fd, arguments),
+            "listen" => self.listen(machine, fd, arguments),
+            "accept" => self.accept(machine, fd),
+            "connect" => self.connect(machine, fd, arguments, is_again),
+            "read" | "recv" => {
+                no_flags(arguments.get(3))?;
+                self.read(machine, fd, bytes(arguments)?)
+            }
+            "write" | "send" | "sendto" => {
+                no_flags(arguments.get(3))?;
+                self.write(machine, fd, bytes(arguments)?)
+            }
+            "shutdown" => self.shutdown(machine, fd, arguments),
+            "close" => self.close(machine, fd),
+            "setsockopt" => self.set_option(machine, fd, arguments),
+            "getsockopt" => self.get_option(machine, fd, arguments),
+            "fcntl" => self.control(fd, arguments),
+            _ => self.inquire(machine, fd, arguments),
+        }
+    }
+
+    fn file(&mut self, fd: i64) -> &mut File {
+        self.files.get_mut(&fd).expect("its descriptor was looked up")
+    }
+
+    fn insert(&mut self, socket: Socket) -> i64 {
+        let free = (FIRST_FILE..).find(|fd| !self.files.contains_key(fd));
+        let fd = free.expect("there are more numbers than files");
+        self.files.insert(fd, File { socket, is_nonblocking: false, resets: false });
+        fd
+    }
+
+    fn socket(&mut self, arguments: &[Argument]) -> Answer {
+        let kinds = names(arguments.get(1));
+        let is_known = |kind: &String| kind == "SOCK_STREAM" || kind == "SOCK_NONBLOCK";
+        if !kinds.iter().all(is_known) || !kinds.iter().any(|kind| kind == "SOCK_STREAM") {
+            return Err(Unsupported(
+                "sockets are SOCK_STREAM, with SOCK_NONBLOCK or without".into(),
+            ));
+        }
+        let local = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let fd = self.insert(Socket::Fresh { local, is_eager: false });
+        self.file(fd).is_nonblocking = kinds.iter().any(|kind| kind == "SOCK_NONBLOCK");
+        done(fd)
+    }
+
+    fn bind(&mut self, fd: i64, arguments: &[Argument]) -> Answer {
+        let port = port_of(arguments.get(1))?.unwrap_or(PORT);
+        match &mut self.file(fd).socket {
+            Socket::Fresh { local, .. } if local.port() == 0 => {
+                local.set_port(port);
+                done(0)
+            }
+            _ => failed(Errno::INVAL),
+        }
+    }
+
+    fn listen(&mut self, machine: &mut Machine, fd: i64, arguments: &[Argument]) -> Answer {
+        let Some(backlog) = arguments.get(1).and_then(number) else {
+            return Err(Unsupported("listen's second argument is a number".into()));
+        };
+        let Socket::Fresh { local, .. } = self.file(fd).socket else {
+            return failed(Errno::INVAL);
+        };
+        let name = machine.context.listen(local, backlog.clamp(1, u16::MAX.into()) as u16);
+        machine.settle();
+        // The agent answers without waiting for anybody.
+        match machine.context.listening(name) {
+            Some(Ok(_)) => {
+                self.file(fd).socket = Socket::Listener(name);
+                done(0)
+            }
+            Some(Err(error)) => {
+                machine.context.unlisten(name);
+                failed_by(&error)
+            }
+            None => failed(Errno::TIMEDOUT),
+        }
+    }
+
+    fn accept(&mut self, machine: &mut Machine, fd: i64) -> Answer {
+        let is_nonblocking = self.file(fd).is_nonblocking;
+        let Socket::Listener(name) = self.file(fd).socket else { return failed(Errno::INVAL) };
+        match machine.context.accept(name) {
+            Some(Ok((name, _))) => {
+                machine.settle();
+                done(self.insert(Socket::Stream(name)))
+            }
+            Some(Err(error)) => failed_by(&error),
+            None if is_nonblocking => failed(Errno::AGAIN),
+            None => Ok(Outcome::Waits),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        machine: &mut Machine,
+        fd: i64,
+        arguments: &[Argument],
+        is_again: bool,
+    ) -> Answer {
+        let port = port_of(arguments.get(1))?.unwrap_or(PORT);
+        let is_nonblocking = self.file(fd).is_nonblocking;
+        let name = match self.file(fd).socket {
+            Socket::Fresh { local, is_eager } if local.port() == 0 => {
+                let Some(name) = machine.context.connect((PEER, port).into()) else {
+                    return failed(Errno::NOBUFS);
+                };
+                machine.context.set_eager(name, is_eager);
+                self.file(fd).socket = Socket::Stream(name);
+                self.connected_to = Some(port);
+                machine.settle();
+                name
+            }
+            Socket::Fresh { .. } => {
+                return Err(Unsupported(
+                    "a socket that connects cannot be bound here: the agent chooses its port"
+                        .into(),
+                ));
+            }
+            Socket::Stream(name) if is_again => name,
+            // As Linux has it; programs of ours cannot ask twice.
+            Socket::Stream(_) | Socket::Listener(_) => return failed(Errno::ISCONN),
+        };
+        match machine.context.connected(name) {
+            Some(Ok(())) => done(0),
+            Some(Err(error)) => failed_by(&error),
+            None if is_nonblocking => failed(Errno::INPROGRESS),
+            None => Ok(Outcome::Waits),
+        }
+    }
+
+    /// The stream of a descriptor.
+    fn stream(&mut self, fd: i64) -> Option<u32> {
+        match self.file(fd).socket {
+            Socket::Stream(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    fn read(&mut self, machine: &mut Machine, fd: i64, most: u64) -> Answer {
+        let Some(name) = self.stream(fd) else { return failed(Errno::NOTCONN) };
+        let bytes = match machine.context.readable(name) {
+            Some(Ok(bytes)) => bytes.min(most),
+            Some(Err(error)) => return failed_by(&error),
+            None if self.file(fd).is_nonblocking => return failed(Errno::AGAIN),
+            None => return Ok(Outcome::Waits),
+        };
+        let receiving = &machine.context.socket(name).receiving;
+        let (ring, position) = (receiving.ring, receiving.read);
+        let mut read = Vec::new();
+        for (offset, len) in ring.parts(position, bytes as u32) {
+            read.extend_from_slice(&machine.memory[offset as usize..][..len as usize]);
+        }
+        machine.context.read(name, bytes);
+        machine.settle();
+        let differs = first_wrong(position, &read).map(|(at, expected)| {
+            let actual = read[(at - position) as usize];
+            (format!("byte {at} of the stream is {expected}"), format!("it is {actual}"))
+        });
+        Ok(Outcome::Returned(Returned { value: bytes as i64, errno: None, differs }))
+    }
+
+    fn write(&mut self, machine: &mut Machine, fd: i64, bytes: u64) -> Answer {
+        let Some(name) = self.stream(fd) else { return failed(Errno::PIPE) };
+        loop {
+            let left = bytes - self.written;
+            if left == 0 {
+                return done(bytes as i64);
+            }
+            let room = match machine.context.writable(name) {
+                Some(Ok(room)) => room.min(left),
+                Some(Err(_)) | None if self.written > 0 && self.file(fd).is_nonblocking => {
+                    return done(self.written as i64);
+                }
+                Some(Err(error)) => return failed_by(&error),
+                None if self.file(fd).is_nonblocking => return failed(Errno::AGAIN),
+                None => return Ok(Outcome::Waits),
+            };
+            let sending = &machine.context.socket(name).sending;
+            let (ring, position) = (sending.ring, sending.written);
+            let mut at = position;
+            for (offset, len) in ring.parts(position, room as u32) {
+                for place in &mut machine.memory[offset as usize..][..len as usize] {
+                    *place = byte(at);
+                    at += 1;
+                }
+            }
+            self.written += room;
+            machine.context.wrote(name, room);
+            machine.settle();
+        }
+    }
+
+    fn shutdown(&mut self, machine: &mut Machine, fd: i64, arguments: &[Argument]) -> Answer {
+        let how = match names(arguments.get(1)) {
+            [how] if how == "SHUT_RD" => Shutdown::Read,
+            [how] if how == "SHUT_WR" => Shutdown::Write,
+            [how] if how == "SHUT_RDWR" => Shutdown::Both,
+            _ => return Err(Unsupported("shutdown takes SHUT_RD, SHUT_WR, SHUT_RDWR".into())),
+        };
+        let Some(name) = self.stream(fd) else { return failed(Errno::NOTCONN) };
+        let shut = machine.context.shutdown(name, how);
+        machine.settle();
+        match shut {
+            Ok(()) => done(0),
+            Err(error) => failed_by(&error),
+        }
+    }
+
+    fn close(&mut self, machine: &mut Machine, fd: i64) -> Answer {
+        let file = self.files.remove(&fd).expect("its descriptor was looked up");
+        match file.socket {
+            Socket::Fresh { .. } => {}
+            Socket::Listener(name) => machine.context.unlisten(name),
+            Socket::Stream(name) if file.resets => machine.context.abort(name),
+            Socket::Stream(name) => machine.context.close(name),
+        }
+        machine.settle();
+        done(0)
+    }
+
+    fn set_option(&mut self, machine: &mut Machine, fd: i64, arguments: &[Argument]) -> Answer {
+        let name = names(arguments.get(2)).first().map(String::as_str).unwrap_or_default();
+        let value = match arguments.get(3) {
+            Some(Argument::List(list)) => list.first().and_then(number),
+            _ => None,
+        };
+        match (name, value) {
+            // What listens may be bound again at once.
+            ("SO_REUSEADDR", Some(_)) => done(0),
+            // Sizes of a context's rings are chosen when it begins; see `ring_bytes` of the run.
+            ("SO_RCVBUF" | "SO_SNDBUF", Some(_))
+                if matches!(self.file(fd).socket, Socket::Fresh { .. }) =>
+            {
+                done(0)
+            }
+            ("TCP_NODELAY", Some(value)) => {
+                match &mut self.file(fd).socket {
+                    Socket::Fresh { is_eager, .. } => *is_eager = value != 0,
+                    Socket::Stream(name) => {
+                        machine.context.set_eager(*name, value != 0);
+                        machine.settle();
+                    }
+                    Socket::Listener(_) => {
+                        return Err(Unsupported(
+                            "TCP_NODELAY is a stream's; listeners pass nothing on".into(),
+                        ));
+                    }
+                }
+                done(0)
+            }
+            ("SO_LINGER", None) => match arguments.get(3) {
+                Some(Argument::Struct(fields)) => {
+                    let field = |wanted: &str| {
+                        let found = fields.iter().find(|(name, _)| name == wanted);
+                        found.and_then(|(_, value)| number(value))
+                    };
+                    match (field("onoff"), field("linger")) {
+                        (Some(1), Some(0)) => self.file(fd).resets = true,
+                        (Some(0), _) => self.file(fd).resets = false,
+                        _ => {
+                            return Err(Unsupported(
+                                "SO_LINGER takes {onoff=1, linger=0} or {onoff=0, linger=0}".into(),
+                            ));
+                        }
+                    }
+                    done(0)
+                }
+                _ => Err(Unsupported("SO_LINGER takes {onoff=1, linger=0}".into())),
+            },
+            _ => Err(Unsupported(format!(
+                "no option `{name}` here; there are SO_REUSEADDR, SO_RCVBUF and SO_SNDBUF before listen and connect, SO_LINGER, \
+                 TCP_NODELAY"
+            ))),
+        }
+    }
+
+    fn get_option(&mut self, machine: &mut Machine, fd: i64, arguments: &[Argument]) -> Answer {
+        let option = names(arguments.get(2)).first().map(String::as_str).unwrap_or_default();
+        let stream = self.stream(fd);
+        let value = match (option, stream) {
+            ("SO_ERROR", Some(name)) => machine.context.socket(name).error.unwrap_or(0).into(),
+            ("SO_ERROR", None) => 0,
+            ("TCP_NODELAY", Some(name)) => machine.context.socket(name).sending.is_eager.into(),
+            _ => {
+                return Err(Unsupported(format!(
+                    "no option `{option}` to be read; there are SO_ERROR, TCP_NODELAY"
+                )));
+            }
+        };
+        filled(0, arguments.get(3).unwrap_or(&Argument::Any), value)
+    }
+
+    fn control(&mut self, fd: i64, arguments: &[Argument]) -> Answer {
+        const READ_WRITE: i64 = 0x2;
+        const NONBLOCK: i64 = 0x800;
+        let file = self.file(fd);
+        match (names(arguments.get(1)), names(arguments.get(2))) {
+            ([get], _) if get == "F_GETFL" => {
+                done(READ_WRITE | if file.is_nonblocking { NONBLOCK } else { 0 })
+            }
+            ([set], flags)
+                if set == "F_SETFL"
+                    && flags.iter().all(|flag| flag == "O_RDWR" || flag == "O_NONBLOCK") =>
+            {
+                file.is_nonblocking = flags.iter().any(|flag| flag == "O_NONBLOCK");
+                done(0)
+            }
+            _ => Err(Unsupported(
+                "fcntl takes F_GETFL, or F_SETFL with O_RDWR and O_NONBLOCK".into(),
+            )),
+        }
+    }
+
+    fn inquire(&mut self, machine: &mut Machine, fd: i64, arguments: &[Argument]) -> Answer {
+        let what = names(arguments.get(1)).first().map(String::as_str).unwrap_or_default();
+        let Some(name) = self.stream(fd) else { return failed(Errno::INVAL) };
+        let socket = machine.context.socket(name);
+        let value = match what {
+            "SIOCINQ" => socket.receiving.available(),
+            "SIOCOUTQ" => socket.sending.unacknowledged(),
+            _ => return Err(Unsupported("ioctl takes SIOCINQ and SIOCOUTQ".into())),
+        };
+        filled(0, arguments.get(2).unwrap_or(&Argument::Any), value as i64)
+    }
+
+    fn poll(&mut self, machine: &mut Machine, arguments: &[Argument]) -> Answer {
+        let Some(Argument::List(list)) = arguments.first() else {
+            return Err(Unsupported(
+                "poll takes [{fd=4, events=POLLIN, revents=POLLIN}], 1, 0".into(),
+            ));
+        };
+        let timeout = arguments.get(2).and_then(number).unwrap_or(0);
+        let mut ready = 0;
+        let mut differs = None;
+        for one in list {
+            let Argument::Struct(fields) = one else {
+                return Err(Unsupported("poll takes {fd=4, events=POLLIN, revents=POLLIN}".into()));
+            };
+            let field = |wanted: &str| {
+                fields.iter().find(|(name, _)| name == wanted).map(|(_, value)| value)
+            };
+            let fd = field("fd").and_then(number).unwrap_or(-1);
+            let events = names(field("events"));
+            if events.iter().any(|event| event != "POLLIN" && event != "POLLOUT") {
+                return Err(Unsupported("poll knows POLLIN and POLLOUT".into()));
+            }
+            let Some(file) = self.files.get(&fd) else { return failed(Errno::BADF) };
+            let context = &mut machine.context;
+            let (is_readable, is_writable) = match file.socket {
+                Socket::Fresh { .. } => (false, false),
+                Socket::Listener(name) => (context.is_acceptable(name), false),
+                Socket::Stream(name) => {
+                    (context.readable(name).is_some(), context.writable(name).is_some())
+                }
+            };
+            let is_ready = |event: &&String| match event.as_str() {
+                "POLLIN" => is_readable,
+                _ => is_writable,
+            };
+            let found: Vec<&str> = events.iter().filter(is_ready).map(String::as_str).collect();
+            ready += i64::from(!found.is_empty());
+            let mut wanted: Vec<&str> = match field("revents") {
+                Some(Argument::Number(0)) => Vec::new(),
+                revents => names(revents).iter().map(String::as_str).collect(),
+            };
+            let mut sorted = found.clone();
+            wanted.sort_unstable();
+            sorted.sort_unstable();
+            if wanted != sorted && differs.is_none() {
+                let text = |names: &[&str]| {
+                    let names = if names.is_empty() { "0".to_owned() } else { names.join("|") };
+                    format!("revents={names}")
+                };
+                differs = Some((text(&wanted), text(&found)));
+            }
+        }
+        if ready == 0 && timeout != 0 {
+            return Ok(Outcome::Waits);
+        }
+        Ok(Outcome::Returned(Returned { value: ready, errno: None, differs }))
+    }
+}
+
+fn bytes(arguments: &[Argument]) -> Result<u64, Unsupported> {
+    match arguments.get(2).and_then(number) {
+        Some(bytes) if (0..=1 << 30).contains(&bytes) => Ok(bytes as u64),
+        _ => Err(Unsupported("the third argument is a number of bytes, 1 GiB at most".into())),
+    }
+}
+
+fn no_flags(flags: Option<&Argument>) -> Result<(), Unsupported> {
+    match flags {
+        None | Some(Argument::Any | Argument::Number(0)) => Ok(()),
+        Some(Argument::Names(names)) if names == &["MSG_NOSIGNAL"] => Ok(()),
+        _ => Err(Unsupported("flags of calls are 0 or MSG_NOSIGNAL".into())),
+    }
+}
+
+/// The port of an address; `None` if that is `...`.
+fn port_of(address: Option<&Argument>) -> Result<Option<u16>, Unsupported> {
+    match address {
+        Some(Argument::Any) => Ok(None),
+        Some(Argument::Struct(fields)) => {
+            let port = fields.iter().find(|(name, _)| name == "sin_port");
+            match port.and_then(|(_, port)| number(port)) {
+                Some(port) if (0..=65_535).contains(&port) => Ok(Some(port as u16)),
+                _ => Err(Unsupported(
+                    "an address is ... or {sa_family=AF_INET, sin_port=htons(80), ...}".into(),
+                )),
+            }
+        }
+        _ => Err(Unsupported(
+            "an address is ... or {sa_family=AF_INET, sin_port=htons(80), ...}".into(),
+        )),
+    }
+}
