@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 use stats_alloc::{Stats, StatsAlloc};
 use wave_agent::{Seat, ThreadFront, serve};
-use wave_front_tcp::{Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
+use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
 use wave_tcp::control::Bounds;
 use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
 
@@ -67,12 +67,13 @@ fn up(
     let failed = |error: &dyn std::fmt::Display| format!("the bench's agent: {error}");
     let door = Door::bind(&args.socket, DoorOptions::default()).map_err(|error| failed(&error))?;
     let inquiries = Inquiries::beside(&args.socket).map_err(|error| failed(&error))?;
+    let captures = Captures::beside(&args.socket, "bench").map_err(|error| failed(&error))?;
     let bounds = Bounds::default();
     let options =
         TcpOptions { ip: args.address, prefix: PREFIX, gateway: None, bounds, seat: Seat::Shared };
     let before = allocator.stats();
     let mut front =
-        TcpFront::new(wire, door, inquiries, &options).map_err(|error| failed(&error))?;
+        TcpFront::new(wire, door, inquiries, captures, &options).map_err(|error| failed(&error))?;
     let table_bytes = live(&allocator.stats()) - live(&before);
     answer("ready")?;
     // Allocates nothing itself, so that what it counts is the agent's.

@@ -117,7 +117,8 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
                     self.schedule.begin(flow);
                     Entry::Timer(flow)
                 }),
-                2 => self.schedule.next_due().map(|(flow, asked)| {
+                // Behind all copies that are done: one acknowledgement tells of them all.
+                2 if !self.copies.has_done() => self.schedule.next_due().map(|(flow, asked)| {
                     self.schedule.begin(flow);
                     Entry::Speak(flow, asked)
                 }),
