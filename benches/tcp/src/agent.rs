@@ -10,6 +10,7 @@ use stats_alloc::{Stats, StatsAlloc};
 use wave_agent::{Seat, ThreadFront, serve};
 use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
 use wave_tcp::control::Bounds;
+use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
 
 use crate::network::enter_network_of;
@@ -37,6 +38,9 @@ pub struct AgentArgs {
     socket: PathBuf,
     #[arg(long)]
     cpu: usize,
+    /// Recover from losses as the thesis does.
+    #[arg(long)]
+    go_back_n: bool,
 }
 
 /// Is up until it is killed.
@@ -64,6 +68,17 @@ fn up(
     wire: impl Wire,
     allocator: &'static StatsAlloc<System>,
 ) -> Result<(), String> {
+    match args.go_back_n {
+        true => up_with::<_, GoBackN>(args, wire, allocator),
+        false => up_with::<_, Sack>(args, wire, allocator),
+    }
+}
+
+fn up_with<W: Wire, R: Recovery>(
+    args: &AgentArgs,
+    wire: W,
+    allocator: &'static StatsAlloc<System>,
+) -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the bench's agent: {error}");
     let door = Door::bind(&args.socket, DoorOptions::default()).map_err(|error| failed(&error))?;
     let inquiries = Inquiries::beside(&args.socket).map_err(|error| failed(&error))?;
@@ -72,8 +87,8 @@ fn up(
     let options =
         TcpOptions { ip: args.address, prefix: PREFIX, gateway: None, bounds, seat: Seat::Shared };
     let before = allocator.stats();
-    let mut front =
-        TcpFront::new(wire, door, inquiries, captures, &options).map_err(|error| failed(&error))?;
+    let mut front = TcpFront::<W, R>::new(wire, door, inquiries, captures, &options)
+        .map_err(|error| failed(&error))?;
     let table_bytes = live(&allocator.stats()) - live(&before);
     answer("ready")?;
     // Allocates nothing itself, so that what it counts is the agent's.

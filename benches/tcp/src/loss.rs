@@ -17,7 +17,10 @@ const NEAR: &str = "wavebench3";
 const FAR: &str = "wavebench4";
 const LINUX: &str = "10.92.0.1";
 const CLIENT: &str = "10.92.0.2";
-const AGENT: &str = "10.92.0.3";
+const SACK: &str = "10.92.0.3";
+const GO_BACK_N: &str = "10.92.0.4";
+/// Who sends, in the order of the servers.
+const SENDERS: [&str; 3] = ["linux", "sack", "gbn"];
 /// Bytes of Linux's buffers, each way: those of an agent's rings.
 const BUFFER_BYTES: u32 = 1 << 20;
 const WARM_UP: Duration = Duration::from_millis(100);
@@ -46,16 +49,21 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
     let words = [&["relay"], &ends[..], &["--network-of", &client, "--cpu", &cpu]].concat();
     let mut relay = Process::start(&words)?;
     network.helpers.push(relay.pid());
-    let socket = network.socket("lossy");
-    let place = socket.to_str().ok_or("the folder for sockets has no name")?;
+    let sockets = [network.socket("sack"), network.socket("gbn")];
+    let [sack, go_back_n] = sockets.each_ref().map(|socket| socket.to_str());
+    let (Some(sack), Some(go_back_n)) = (sack, go_back_n) else {
+        return Err("the folder for sockets has no name".into());
+    };
+    let wire = vec!["--interface", NEAR];
     let servers = [
-        network.start(LINUX, None, place, FAR)?,
-        network.start(AGENT, Some(vec!["--interface", NEAR]), place, FAR)?,
+        network.start(LINUX, None, sack, FAR)?,
+        network.start(SACK, Some(wire.clone()), sack, FAR)?,
+        network.start(GO_BACK_N, Some([wire, vec!["--go-back-n"]].concat()), go_back_n, FAR)?,
     ];
     let mut cases = Map::new();
     let mut headline = Map::new();
     for (name, loss, role, connections, depth) in CASES {
-        let mut rates: [Vec<f64>; 2] = Default::default();
+        let mut rates: [Vec<f64>; 3] = Default::default();
         for seed in 0..seeds {
             for (at, server) in servers.iter().enumerate() {
                 // Connections begin on a whole cable.
@@ -77,20 +85,22 @@ pub fn loss(output: &Output, seeds: u32) -> Result<Value, String> {
                 say!(
                     "loss {name} {}/{seeds} {}: {rate:.0} {}/s, {lost} of {segments} segments lost",
                     seed + 1,
-                    ["linux", "ours"][at],
+                    SENDERS[at],
                     if role == Role::Echo { "requests" } else { "bytes" },
                 );
                 rates[at].push(rate);
             }
         }
-        let [linux, ours] = rates.map(Sample);
-        let ratio = ours.over(&linux);
-        headline.insert(format!("gbn_ratio_{name}"), ratio.interval());
+        let [linux, sack, gbn] = rates.map(Sample);
+        let ratios = [&sack, &gbn].map(|ours| ours.over(&linux));
+        headline.insert(format!("sack_ratio_{name}"), ratios[0].interval());
+        headline.insert(format!("gbn_ratio_{name}"), ratios[1].interval());
         cases.insert(
             name.to_owned(),
             json!({
                 "loss": loss, "connections": connections, "depth": depth,
-                "linux_per_second": linux.json(), "gbn_per_second": ours.json(), "gbn_ratio": ratio.json(),
+                "linux_per_second": linux.json(), "sack_per_second": sack.json(), "gbn_per_second": gbn.json(),
+                "sack_ratio": ratios[0].json(), "gbn_ratio": ratios[1].json(),
             }),
         );
     }

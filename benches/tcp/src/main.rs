@@ -89,8 +89,9 @@ enum Which {
         after_help = "Segments are dropped by a seed, after super-packets were cut. Both stacks have Reno, a least RTO of 200 ms, and buffers of
 1 MiB.
 
-  gbn_ratio_small  requests a second of ours with go-back-N by Linux's: 64 bytes, 8 deep, over 100 flows, at 2% loss
-  gbn_ratio_bulk   bytes a second: 8 streams from the program, at 1% loss
+  sack_ratio_small  requests a second of ours by Linux's: 64 bytes, 8 deep, over 100 flows, at 2% loss
+  sack_ratio_bulk   bytes a second: 8 streams from the program, at 1% loss
+  gbn_ratio_...     the same with go-back-N for ours
 Each with the mean over the seeds and its 95% interval."
     )]
     Loss(LossArgs),

@@ -85,7 +85,7 @@ fn idle_connections_are_opened_and_weighed() {
 #[test]
 fn losses_are_measured_with_an_interval() {
     let Some(value) = run("loss --seeds 2 --chunk-seconds 0.3") else { return };
-    for key in ["gbn_ratio_small", "gbn_ratio_bulk"] {
+    for key in ["sack_ratio_small", "sack_ratio_bulk", "gbn_ratio_small", "gbn_ratio_bulk"] {
         let [low, mean, high] = ["low", "mean", "high"].map(|end| number(&value[key], end));
         assert!(low <= mean && mean <= high && mean > 0.0, "{value}");
     }

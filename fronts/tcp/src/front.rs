@@ -17,7 +17,9 @@ use wave_links::say;
 use wave_tcp::context::{ContextId, Event, Reason};
 use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
+use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
+use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_wires::{CsumPlace, Frame, Offload, RawPart, Sent, Wire};
 
 use crate::captures::{CAPTURES_MAX, Captures};
@@ -121,9 +123,9 @@ pub struct TcpOptions {
     pub seat: Seat,
 }
 
-/// A front that owns an address.
-pub struct TcpFront<W> {
-    stack: Stack<Frame, FlexToe<Frame>>,
+/// A front that owns an address, and recovers from losses by `R`.
+pub struct TcpFront<W, R = Sack> {
+    stack: Stack<Frame, FlexToe<Frame, Inline<Frame, R>>>,
     wire: W,
     door: Door,
     inquiries: Inquiries,
@@ -151,7 +153,7 @@ pub struct TcpFront<W> {
 /// Bytes of headers that a super-packet's payload leaves room for.
 const HEADERS_BYTES: u32 = 40 + 12;
 
-impl<W: Wire> TcpFront<W> {
+impl<W: Wire, R: Recovery> TcpFront<W, R> {
     /// A front over this wire, for the processes that come to this door.
     ///
     /// # Errors
@@ -162,7 +164,7 @@ impl<W: Wire> TcpFront<W> {
         inquiries: Inquiries,
         captures: Captures,
         options: &TcpOptions,
-    ) -> io::Result<TcpFront<W>> {
+    ) -> io::Result<TcpFront<W, R>> {
         let limits = wire.limits();
         let key = rand::random::<(u64, u64)>;
         let secrets = Secrets { sequence: key(), timestamp: key(), port: key(), table: key() };
@@ -463,7 +465,7 @@ impl<W: Wire> TcpFront<W> {
     }
 }
 
-impl<W: Wire> Front for TcpFront<W> {
+impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
     fn poll(&mut self, now: Nanos, _notes: &mut Vec<Note>) -> Progress {
         let mut worked = false;
         // System calls, which a turn under load does without.
@@ -519,7 +521,7 @@ impl<W: Wire> Front for TcpFront<W> {
     }
 }
 
-impl<W: Wire> ThreadFront for TcpFront<W> {
+impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
     fn has_ended(&mut self) -> bool {
         if self.failure.is_none() && self.ends.load(Ordering::Relaxed) {
             self.end(self.looked);

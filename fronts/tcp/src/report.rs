@@ -3,14 +3,15 @@
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
 use wave_tcp::control::{Shown, Stack};
+use wave_tcp::executors::Executor;
 use wave_tcp::flextoe::FlexToe;
 use wave_tcp::packet::Cause;
 
 use crate::captures::Captured;
 
 /// All that a stack has. `pid_of` names a process by its number.
-pub(crate) fn report<F: AsRef<[u8]>>(
-    stack: &Stack<F, FlexToe<F>>,
+pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
+    stack: &Stack<F, FlexToe<F, E>>,
     captured: Captured,
     pid_of: impl Fn(u16) -> Option<i32>,
 ) -> Value {
@@ -65,7 +66,7 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
     row
 }
 
-fn counters<F: AsRef<[u8]>>(stack: &Stack<F, FlexToe<F>>) -> Value {
+fn counters<F: AsRef<[u8]>, E: Executor<F>>(stack: &Stack<F, FlexToe<F, E>>) -> Value {
     let data = stack.data.counters();
     let control = stack.counters();
     let malformed: serde_json::Map<String, Value> = Cause::ALL

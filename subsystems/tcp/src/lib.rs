@@ -22,7 +22,6 @@ extern crate alloc;
 #[cfg(any(feature = "planted", feature = "threads"))]
 extern crate std;
 
-pub mod carousel;
 pub mod congestion;
 pub mod context;
 pub mod control;
@@ -41,7 +40,6 @@ pub mod seq;
 pub mod sequencer;
 pub mod stages;
 pub mod summary;
-pub mod trace;
 pub mod tuples;
 
 use wave_core::subsystem::{Show, Subsystem, SubsystemId};

@@ -175,7 +175,7 @@ fn run(args: &UpArgs, wire: impl Wire, name: &str, about: &str) -> Result<(), Fa
         // It sleeps as soon as there is nothing to do: the other end of the wire may need this very CPU.
         seat: Seat::Shared,
     };
-    let mut front =
+    let mut front: TcpFront<_> =
         TcpFront::new(wire, door, inquiries, captures, &options).map_err(Failure::cannot)?;
     if !args.quiet {
         tell!("Speaking TCP at {ip}, on {name} ({about}); Ctrl-C ends it");

@@ -1,7 +1,5 @@
 //! Reno (RFC 5681), counted in bytes (RFC 3465), with an initial window of ten segments (RFC 6928).
 
-use super::Acknowledgement;
-
 /// The state of one connection's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reno {
@@ -55,10 +53,10 @@ impl Reno {
         self.threshold
     }
 
-    /// Bytes were acknowledged.
-    pub fn on_acknowledged(&mut self, news: &Acknowledgement) {
-        let bytes = news.bytes;
-        if !news.was_full {
+    /// So many bytes were acknowledged. `was_full` says whether the window held sending back: otherwise it does not grow
+    /// (RFC 7661).
+    pub fn on_acknowledged(&mut self, bytes: u32, was_full: bool) {
+        if !was_full {
             return;
         }
         if self.window < self.threshold {
@@ -82,13 +80,6 @@ impl Reno {
         self.counted = 0;
     }
 
-    /// A policy that sees more than losses has chosen a smaller window.
-    pub(super) fn shrink(&mut self, window: u32) {
-        self.window = window.max(2 * self.mss).min(self.window.max(2 * self.mss));
-        self.threshold = self.window;
-        self.counted = 0;
-    }
-
     /// The retransmission timer ran out, with so many bytes outstanding. `again` if it had for the same bytes.
     pub fn on_timeout(&mut self, outstanding: u32, again: bool) {
         if !again {
@@ -103,21 +94,17 @@ impl Reno {
 mod tests {
     use super::*;
 
-    fn news(bytes: u32, was_full: bool) -> Acknowledgement {
-        Acknowledgement { position: 0, bytes, marked: 0, sent: 0, was_full }
-    }
-
     #[test]
     fn it_starts_slowly_up_to_the_threshold_and_then_grows_by_a_segment_a_round() {
         let mut reno = Reno::new(1000);
         assert_eq!(reno.window(), 10_000);
-        reno.on_acknowledged(&news(10_000, true));
+        reno.on_acknowledged(10_000, true);
         assert_eq!(reno.window(), 20_000);
         reno.on_loss(20_000);
         assert_eq!((reno.window(), reno.threshold()), (10_000, 10_000));
-        reno.on_acknowledged(&news(9_999, true));
+        reno.on_acknowledged(9_999, true);
         assert_eq!(reno.window(), 10_000);
-        reno.on_acknowledged(&news(1, true));
+        reno.on_acknowledged(1, true);
         assert_eq!(reno.window(), 11_000);
     }
 
@@ -134,10 +121,10 @@ mod tests {
     fn acknowledgements_in_pieces_grow_the_window_no_faster() {
         let grown = |pieces: u32| {
             let mut reno = Reno::new(1000);
-            (0..pieces).for_each(|_| reno.on_acknowledged(&news(10_000 / pieces, true)));
+            (0..pieces).for_each(|_| reno.on_acknowledged(10_000 / pieces, true));
             reno.on_loss(reno.window());
             let threshold = reno.window();
-            (0..pieces).for_each(|_| reno.on_acknowledged(&news(10_000 / pieces, true)));
+            (0..pieces).for_each(|_| reno.on_acknowledged(10_000 / pieces, true));
             (threshold, reno.window())
         };
         assert_eq!(grown(1), (10_000, 11_000));
@@ -149,7 +136,7 @@ mod tests {
     #[test]
     fn a_window_that_holds_nothing_back_does_not_grow() {
         let mut reno = Reno::new(1000);
-        reno.on_acknowledged(&news(5_000, false));
+        reno.on_acknowledged(5_000, false);
         assert_eq!(reno.window(), 10_000);
     }
 }

@@ -6,7 +6,7 @@ use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
 use super::rtt::{MAX, RoundTrip};
 use super::time_wait::{LASTS, Over};
 use super::{CLOSED_PER_POLL, Output, Stack};
-use crate::congestion::{Acknowledgement, Reno};
+use crate::congestion::Reno;
 use crate::context::{ContextId, Event, Moved, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
 use crate::packet::MacAddress;
@@ -264,11 +264,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         } else if bytes > 0 && !statistics.is_recovering {
             // What went out reached the window, or nearly.
             let was_full = before + u64::from(bytes) / 2 >= u64::from(window) / 2;
-            let sent = statistics.sent;
-            let marked = statistics.marked_bytes;
-            let position = statistics.acknowledged;
-            let news = Acknowledgement { position, bytes, marked, sent, was_full };
-            connection.reno.on_acknowledged(&news);
+            connection.reno.on_acknowledged(bytes, was_full);
         }
         if has_moved {
             connection.round_trip.recovered();
