@@ -9,6 +9,7 @@ mod frames;
 mod handshake;
 mod neighbours;
 mod options;
+mod ports;
 mod reply;
 mod rtt;
 mod secrets;
