@@ -45,18 +45,18 @@ fn transfer<R: Recovery>(adversity: &Adversity, time: Nanos) -> u64 {
 
 #[test]
 fn selective_acknowledgements_are_agreed_on_where_the_data_path_has_them() {
-    let is_selective = |shown: &Shown| shown.established.map(|(_, state)| state.is_selective);
-    let agreed = |machine: &dyn Fn(&mut dyn FnMut(&Shown))| {
-        let mut found = None;
-        machine(&mut |shown| found = found.or(is_selective(shown)));
-        found
-    };
-    let (both, ..) = connected::<Sack>(&Adversity::default());
-    assert_eq!(agreed(&|show| both[0].stack.show(show)), Some(true));
-    assert_eq!(agreed(&|show| both[1].stack.show(show)), Some(true));
-    let (both, ..) = connected::<GoBackN>(&Adversity::default());
-    assert_eq!(agreed(&|show| both[0].stack.show(show)), Some(false));
-    assert_eq!(agreed(&|show| both[1].stack.show(show)), Some(false));
+    fn agreed<R: Recovery>() -> [Option<bool>; 2] {
+        let (both, ..) = connected::<R>(&Adversity::default());
+        both.map(|machine| {
+            let mut found = None;
+            machine.stack.show(&mut |shown: &Shown| {
+                found = found.or(shown.established.map(|(_, state)| state.is_selective));
+            });
+            found
+        })
+    }
+    assert_eq!(agreed::<Sack>(), [Some(true); 2]);
+    assert_eq!(agreed::<GoBackN>(), [Some(false); 2]);
 }
 
 /// RFC 6675, section 5: the window is halved once for each loss, and does not grow until all is acknowledged that was sent by then.
