@@ -1,10 +1,10 @@
-//! The program of `wave bench tcp`: TCP by an agent against Linux's, in one run and in networks of its own.
+//! The program of `wave bench tcp`: TCP by an agent against Linux's, in one run and in its own networks.
 //!
 //! A program serves in one network namespace, a client of Linux's sockets asks in another; the cable between them is a veth pair with
 //! TSO and GRO. The program is the same over Linux's sockets with epoll and over an agent ([`program`]). The namespaces have no
 //! names and vanish with their processes.
 //!
-//! A program of its own, since its allocator counts.
+//! A separate binary, since its allocator counts allocations.
 
 #![forbid(unsafe_code)]
 
@@ -39,21 +39,21 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 #[command(
     name = "wave bench tcp",
     bin_name = "wave bench tcp",
-    after_help = "Program and client are in two network namespaces that the command makes for itself, which takes root. Chunks of all stacks
+    after_help = "Program and client are in two network namespaces that the command creates, which needs root. Chunks of all stacks
 take turns; figures are medians over chunks, ratios are medians of ratios of neighbouring chunks, with p5 and p95 beside
-them. CPU is the machine's busy time, less that of processes that are not the bench's, by program, agent and the rest;
-by_tasks is what the scheduler has charged the bench's own processes and ksoftirqd, which other users of the machine
-disturb less.
+them. CPU is the machine's busy time, less the time of foreign processes, divided into program, agent and the rest.
+by_tasks is the time that the scheduler charged to the bench's own processes and ksoftirqd; other users of the machine
+disturb it less.
 
   linux  the program over Linux's sockets with epoll, on a veth pair with TSO and GRO
-  veth   the program over an agent, on that pair by AF_PACKET
+  veth   the program over an agent, on that pair through AF_PACKET
   tap    the program over an agent, on a TAP device
 
 Examples:
   sudo wave bench tcp echo
   sudo wave bench tcp stream --json | jq .throughput_ratio_vs_linux
 
-Exit codes: 0 it was measured; 3 this machine cannot run it (the message says why)."
+Exit codes: 0 measured; 3 this machine cannot run it (the message says why)."
 )]
 struct Bench {
     #[command(subcommand)]
@@ -64,33 +64,33 @@ struct Bench {
 enum Which {
     /// One stream in each direction: throughput, and CPU time per byte.
     #[command(
-        after_help = "  throughput_ratio_vs_linux  ours by Linux's: in (to the program) and out
-  total_cpu_per_byte_ratio   all CPU time by bytes, ours by Linux's (lower is better)"
+        after_help = "  throughput_ratio_vs_linux  ours to Linux's: in (to the program) and out
+  total_cpu_per_byte_ratio   total CPU time per byte, ours to Linux's (lower is better)"
     )]
     Stream(Output),
     /// Requests of 64 bytes: CPU time and packets per request.
-    #[command(after_help = "At 16x1, 64x1 and 16x16 (connections x requests under way on each):
+    #[command(after_help = "At 16x1, 64x1 and 16x16 (connections x outstanding requests on each):
 
-  app_cpu_ratio_vs_linux     the program's CPU time per request, ours by Linux's (lower is better)
-  total_cpu_ratio_vs_linux   all CPU time per request
+  app_cpu_ratio_vs_linux     the program's CPU time per request, ours to Linux's (lower is better)
+  total_cpu_ratio_vs_linux   total CPU time per request
   packets_per_request        on the cable, both ways, pure acknowledgements included
-  allocations_after_start    of the agent's process, from when the program had joined")]
+  allocations_after_start    of the agent's process, once the program is attached")]
     Echo(Output),
-    /// Many idle connections beside 100 that are active, and an agent without work.
+    /// Many idle connections beside 100 active ones, and an agent without traffic.
     #[command(
-        after_help = "  idle_connections_ratio  requests a second of 100 active connections, with the idle ones by without (1: no difference)
-  bytes_per_connection    table: the agent's tables by the connections that they have room for; touched: what its resident memory
-                          grew by, per idle connection; shared: the same of memory that it shares with the program
+        after_help = "  idle_connections_ratio  requests per second of 100 active connections, with idle ones to without (1: no difference)
+  bytes_per_connection    table: bytes of the agent's tables per connection of their capacity; touched: growth of its resident memory
+                          per idle connection; shared: the same of memory that it shares with the program
   idle_cpu_percent        of one CPU, of an agent with these connections and no traffic; wakeups_per_s beside it"
     )]
     Idle(IdleArgs),
     /// A lossy cable between TAP devices: ours to Linux, against Linux to Linux.
     #[command(
-        after_help = "Segments are dropped by a seed, after super-packets were cut. Both stacks have Reno, a least RTO of 200 ms, and buffers of
-1 MiB.
+        after_help = "A seed decides which segments are dropped, after super-packets are cut. Both stacks have Reno, a minimum RTO of 200 ms,
+and buffers of 1 MiB.
 
-  sack_ratio_small  requests a second of ours by Linux's: 64 bytes, 8 deep, over 100 flows, at 2% loss
-  sack_ratio_bulk   bytes a second: 8 streams from the program, at 1% loss
+  sack_ratio_small  requests per second, ours to Linux's: 64 bytes, 8 deep, over 100 flows, at 2% loss
+  sack_ratio_bulk   bytes per second: 8 streams from the program, at 1% loss
   gbn_ratio_...     the same with go-back-N for ours
 Each with the mean over the seeds and its 95% interval."
     )]
@@ -109,16 +109,16 @@ Each with the mean over the seeds and its 95% interval."
     Relay(relay::RelayArgs),
 }
 
-/// How it is measured.
+/// Chunks to measure, and the form of the output.
 #[derive(Args, Clone, Debug)]
 pub struct Output {
     /// Print one JSON object instead of lines.
     #[arg(long)]
     json: bool,
-    /// How often each is measured; one more warms up.
+    /// Number of chunks per stack, after one for warm-up.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
-    /// How long a chunk lasts.
+    /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     chunk_seconds: Duration,
 }
@@ -127,7 +127,7 @@ pub struct Output {
 struct IdleArgs {
     #[command(flatten)]
     output: Output,
-    /// Idle connections.
+    /// Number of idle connections.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     idle: u32,
 }
@@ -136,7 +136,7 @@ struct IdleArgs {
 struct LossArgs {
     #[command(flatten)]
     output: Output,
-    /// Seeds of losses; each is one chunk of both.
+    /// Number of loss seeds; each is one chunk of both stacks.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=1_000))]
     seeds: u32,
 }

@@ -19,20 +19,20 @@ use super::default_socket;
 
 /// How long an agent may take for its first block and for its last.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time between two looks whether the user has had enough.
+/// Time between two checks for Ctrl-C.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Longest block: a super-packet, and what stands around it.
+/// Longest block: a super-packet with its block header and options.
 const BLOCK_BYTES_MAX: usize = 1 << 17;
 const PACKET: u32 = 6;
 const STATISTICS: u32 = 5;
-/// Where the number of frames that were left out is in a block of statistics.
+/// Offset of the count of lost frames in a statistics block.
 const DROPPED_AT: usize = 24;
 
-/// What, and where to.
+/// Which frames to capture, and the file for them.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Super-packets are shown whole, as the agent sees them; snaplen, ports and hosts select. The agent goes on at its own pace:
-frames that this reader does not take in time are left out, and their number is told at the end.
+    after_help = "Super-packets are recorded whole, as the agent sees them. --host and --port select frames, --snap-bytes truncates them.
+The agent does not wait for a slow reader: frames that find no room are lost, and the number of lost frames is printed at the end.
 
 Examples:
   wave tcp capture --write toe.pcapng                    until Ctrl-C
@@ -48,24 +48,23 @@ pub struct CaptureArgs {
     /// The agent's socket [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]
     socket: Option<PathBuf>,
-    /// The file, in pcapng; - is the standard output.
+    /// Output file, in pcapng; - is standard output.
     #[arg(long, short, value_name = "FILE")]
     write: PathBuf,
-    /// Frames from or to this address alone.
+    /// Capture only frames from or to this address.
     #[arg(long, value_name = "ADDRESS")]
     host: Option<IpAddr>,
-    /// Frames from or to this port alone.
+    /// Capture only frames from or to this port.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Keep so much of each frame [default: all].
+    /// Bytes to keep of each frame [default: all].
     #[arg(long, value_name = "BYTES")]
     snap_bytes: Option<u32>,
-    /// End after so many frames [default: at Ctrl-C].
+    /// Number of frames after which the capture ends [default: until Ctrl-C].
     #[arg(long, value_name = "FRAMES")]
     count: Option<u64>,
 }
 
-/// Captures.
 pub fn capture(args: &CaptureArgs) -> Result<(), Failure> {
     let is_standard = args.write.as_os_str() == "-";
     if is_standard && io::stdout().is_terminal() {
@@ -139,14 +138,14 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|it| it.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// An agent that sends blocks.
+/// The blocks that an agent sends.
 struct Agent {
     stream: UnixStream,
     received: Vec<u8>,
     room: Vec<u8>,
-    /// The block that was given out last.
+    /// The last block returned.
     given: usize,
-    /// When it was told that this is enough.
+    /// When the agent was asked to stop.
     told: Option<Instant>,
     fault: Option<String>,
 }
@@ -177,7 +176,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The next block; `None` at the end. While none is there, what was written before is flushed to `output`.
+    /// The next block; `None` at the end. Flushes `output` while waiting for one.
     fn block(&mut self, ends: &AtomicBool, output: &mut dyn Write) -> io::Result<Option<&[u8]>> {
         self.received.drain(..std::mem::take(&mut self.given));
         loop {

@@ -7,21 +7,21 @@ use wave_experiments::tcp_executors::{self, Found};
 use wave_lab::table;
 use wave_lab::terminal::out;
 
-/// Which seeds.
+/// Seeds to compare, and the form of the output.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Each seed is a history of two TCP stacks over an adversarial wire (as in wave fuzz tcp). Whatever enters a data path there, in
-the order in which its sequencer numbers it, is a log: packets, requests, the scheduler's grants, copies done, timers, commands.
+    after_help = "Each seed is a history of two TCP stacks over an adversarial wire (as in wave fuzz tcp). The entries of
+a data path, in the order of its sequencer, form a log: packets, requests, the scheduler's grants, completed copies, timers, commands.
 Each log is replayed through three executors of the same stages:
 
   inline        all stages on one core, one entry at a time
-  threads       a thread for each stage, pre and post twice, bounded queues between them
-  virtual time  four replicas of each stage, which take times drawn from the seed
+  threads       a thread for the protocol stage, two each for pre and post, bounded queues between them
+  virtual time  four replicas of each stage, with service times drawn from the seed
 
-  flows_equal                every flow has the same segments, copies, notices and final state from all three, byte by byte
-  planted_differs            not so in virtual time without sequencing, in planted_seeds_that_differ seeds
-  streams_agree              histories in which threads, or virtual time, run both ends freely keep the rules of wave fuzz tcp: what is
-                             read is what was written, and connections end
+  flows_equal                every flow has the same segments, copies, notices and final state under all three, byte by byte
+  planted_differs            virtual time without sequencing differs, in planted_seeds_that_differ seeds
+  streams_agree              when threads or virtual time run both ends freely, histories keep the rules of wave fuzz tcp: data read
+                             equals data written, and connections end
   virtual_time_overtaken     entries that left the pre stage after a later one
 
 Examples:
@@ -46,7 +46,6 @@ pub struct ExecutorsArgs {
     quiet: bool,
 }
 
-/// Compares.
 pub fn executors(args: &ExecutorsArgs) -> Result<(), Failure> {
     let found = tcp_executors::run(args.seed, args.seeds, args.quiet || args.json);
     if args.json {

@@ -13,7 +13,6 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use wave_links::say;
 
-/// What about it.
 #[derive(Args, Debug)]
 pub struct TcpArgs {
     #[command(subcommand)]
@@ -22,19 +21,18 @@ pub struct TcpArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Own an address on a TAP device or another interface, and speak TCP there for programs that come to a socket.
+    /// Own an address on a TAP device or another interface, and speak TCP there for programs that attach to a socket.
     Up(up::UpArgs),
-    /// Write the frames that an agent receives and sends to a file, as tcpdump does.
+    /// Capture the frames that an agent receives and sends, as tcpdump does.
     Capture(capture::CaptureArgs),
-    /// Show the connections and counters of an agent that is up.
+    /// Show the connections and counters of a running agent.
     Ss(ss::SsArgs),
     /// Compare the executors of the data path: one core, threads, virtual time.
     Executors(executors::ExecutorsArgs),
-    /// Run scripts about TCP, in virtual time, against the engine that an agent runs.
+    /// Run TCP scripts in virtual time against the agent's engine.
     Script(script::ScriptArgs),
 }
 
-/// Does it.
 pub fn execute(args: &TcpArgs) -> ExitCode {
     let done = match &args.what {
         What::Up(args) => up::up(args),
@@ -52,7 +50,7 @@ pub fn execute(args: &TcpArgs) -> ExitCode {
     }
 }
 
-/// Where the programs of an agent come to, unless it was told.
+/// The default socket for an agent's programs.
 fn default_socket(tap: &str) -> PathBuf {
     PathBuf::from(format!("/run/wave-{tap}.sock"))
 }

@@ -3,12 +3,12 @@
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
-/// An address with the bits of its network's part.
+/// An address with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     /// The address.
     pub ip: Ipv4Addr,
-    /// Bits, 8 to 30.
+    /// Prefix length, 8 to 30.
     pub prefix: u8,
 }
 
@@ -17,7 +17,7 @@ impl Network {
         u32::MAX << (32 - self.prefix)
     }
 
-    /// The network's first host that is not this one: where Linux is, unless it was said.
+    /// The network's first host that is not this one: Linux's address by default.
     pub fn neighbour(self) -> Ipv4Addr {
         let first = (self.ip.to_bits() & self.mask()) + 1;
         Ipv4Addr::from_bits(if self.ip.to_bits() == first { first + 1 } else { first })

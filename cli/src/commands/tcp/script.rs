@@ -13,13 +13,13 @@ use wave_tcp_script::suite::{self, Outcome};
 
 /// A script failed, or a mutant passed.
 const FAILED: u8 = 1;
-/// A file cannot be read, or is no script.
+/// A file cannot be read, or is not a script.
 const BAD: u8 = 2;
 
-/// Which.
+/// Scripts to run, and how.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A script says what a peer sends (<), what is expected of us (>), and what a program calls:
+    after_help = "A script says what a peer sends (<), what the engine must send (>), and what a program calls:
 
     0   socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
     +0  bind(3, ..., ...) = 0
@@ -31,19 +31,19 @@ const BAD: u8 = 2;
     +0  < P. 1:1001(1000) ack 1 win 65535
     +.04 > . 1:1(0) ack 1001
 
-Times are virtual: `0.1` since the begin, `+.1` since the line before, `+0...0.2` for a call that waits, `*` for any. The language is
+Times are virtual: `0.1` since the start, `+.1` since the previous line, `+0...0.2` for a blocking call, `*` for any. The language is
 a subset of packetdrill's; docs/guide/tcp-scripts.md has all of it. Nothing is sent anywhere, and no privileges are needed.
 
 Examples:
   wave tcp script tests/tcp                   all scripts of a folder
-  wave tcp script mine.pkt                    one, with the first line that does not hold
-  wave tcp script tests/tcp --mutants         each expectation flipped: those that still pass are not looked at
+  wave tcp script mine.pkt                    one script; reports the first line that fails
+  wave tcp script tests/tcp --mutants         flips each expectation; a mutant that passes shows one that is not checked
   wave tcp script tests/tcp --json            one object: scripts, failed, failures, mutants, mutants_survived
 
-Exit codes: 0 all passed; 1 a script failed, or a mutant passed; 2 a file cannot be read, or is no script."
+Exit codes: 0 all passed; 1 a script failed, or a mutant passed; 2 a file cannot be read, or is not a script."
 )]
 pub struct ScriptArgs {
-    /// Files, and folders with files that end in .pkt.
+    /// Script files, or folders of .pkt files.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Also run each script with every expectation flipped, one at a time.
@@ -54,7 +54,6 @@ pub struct ScriptArgs {
     json: bool,
 }
 
-/// Runs scripts.
 pub fn script(args: &ScriptArgs) -> ExitCode {
     let files = match suite::scripts(&args.paths) {
         Ok(files) => files,
@@ -128,7 +127,7 @@ fn show(outcomes: &[Outcome], has_mutants: bool) {
     print(format_args!("\n"));
 }
 
-/// Mutants, and those that passed.
+/// Numbers of mutants, and of mutants that passed.
 fn counts(outcomes: &[Outcome]) -> (usize, usize) {
     let mutants = outcomes.iter().map(|outcome| outcome.mutants).sum();
     (mutants, outcomes.iter().map(|outcome| outcome.survivors.len()).sum())

@@ -19,12 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most bytes of an answer: some 16,000 connections take a fifth of it.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// Whose.
+/// The agent to ask, and the form of the output.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  wave tcp ss                          a line for each listener and connection, as ss -ti has them
-  wave tcp ss --counters               with what was counted, by the names of /proc/net/netstat
-  wave tcp ss --json                   all of it
+  wave tcp ss                          a line for each listener and connection, as ss -ti prints them
+  wave tcp ss --counters               with counters, under the names of /proc/net/snmp and netstat
+  wave tcp ss --json                   everything, as one object
 
 Exit codes: 0 all is well; 3 no agent answers.")]
 pub struct SsArgs {
@@ -34,7 +34,7 @@ pub struct SsArgs {
     /// The agent's socket [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]
     socket: Option<PathBuf>,
-    /// Show the counters, too.
+    /// Also show counters.
     #[arg(long)]
     counters: bool,
     /// Print one JSON object.
@@ -42,7 +42,6 @@ pub struct SsArgs {
     json: bool,
 }
 
-/// Shows.
 pub fn ss(args: &SsArgs) -> Result<(), Failure> {
     let door = args.socket.clone().unwrap_or_else(|| default_socket(&args.tap));
     let report = ask(&door)?;
@@ -91,7 +90,7 @@ fn ask(door: &std::path::Path) -> Result<Value, Failure> {
         .map_err(|error| Failure::cannot(format!("the agent's answer makes no sense: {error}")))
 }
 
-/// What `ss -ti` has behind the addresses.
+/// The details that `ss -ti` prints after the addresses.
 fn details(socket: &Value) -> String {
     let keys = [
         ("rtt_us", "rtt"),
@@ -117,7 +116,7 @@ fn details(socket: &Value) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// Counters that are not zero, a line each.
+/// Prints counters other than zero, one per line.
 fn count(counters: &Value, prefix: &str) {
     for (name, value) in counters.as_object().into_iter().flatten() {
         match value {

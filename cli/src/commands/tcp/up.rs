@@ -14,65 +14,66 @@ use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
 use super::default_socket;
 use super::network::Network;
 
-/// Where, and for whom.
+/// The wire, the address and the users that an agent serves.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Makes a TAP device, gives its Linux end an address, and answers at --address: ARP, ping, and TCP for programs that
-come to --socket. Linux's own programs reach it as any host of that network. The device goes with the agent,
-unless it is --persistent. It needs CAP_NET_ADMIN to make one, and nothing where a device is there that this
-user may open (ip tuntap add dev toe0 mode tap vnet_hdr user alice).
+    after_help = "Creates a TAP device, gives its Linux end an address, and answers at --address: ARP, ping, and TCP for programs that
+attach to --socket. Ordinary Linux programs reach it like any host of that network. The device is removed when the
+agent exits, unless --persistent is given. Creating a device needs CAP_NET_ADMIN; using an existing one that this
+user may open needs no privileges (ip tuntap add dev toe0 mode tap vnet_hdr user alice).
 
-With --interface it shares an Ethernet interface that is there with the kernel, and other hosts of that network reach
-it; this machine's own programs do not. Nothing about the interface is changed, but that it takes frames for one more
-Ethernet address. It needs CAP_NET_RAW.
+With --interface the agent shares an existing Ethernet interface with the kernel. Other hosts on that network reach the
+agent; programs on this machine do not. The only change to the interface is one more Ethernet address that it accepts.
+--interface needs CAP_NET_RAW.
 
 Examples:
   wave tcp up --tap toe0 --address 10.77.0.2/24          as root
   wave serve http --toe /run/wave-toe0.sock              in another terminal
-  curl -o /dev/null http://10.77.0.2/1g                  in yet another
+  curl -o /dev/null http://10.77.0.2/1g                  in a third terminal
   wave tcp ss --tap toe0
   wave tcp up --interface veth1 --address 10.78.0.3/24   beside the kernel's own address there
 
-Exit codes: 0 it was ended; 2 bad arguments; 3 the device, the address or the socket cannot be had, or the device has
-gone."
+Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 bad arguments; 3 the device, the address or the socket is not available, or
+the device was deleted."
 )]
 pub struct UpArgs {
     /// The device's name in Linux.
     #[arg(long, value_name = "NAME", default_value = "toe0")]
     tap: String,
-    /// An interface that is there, instead of a TAP device.
+    /// An existing Ethernet interface, instead of a TAP device.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tap", "linux_address", "mtu", "persistent"])]
     interface: Option<String>,
-    /// The agent's address, which no interface of Linux has, with its network's bits.
+    /// The agent's address, which no Linux interface may have, and its prefix length.
     #[arg(long, value_name = "ADDRESS/BITS")]
     address: Network,
-    /// Linux's address at the other end [default: the network's first other one].
+    /// Linux's address at the other end [default: the network's first other address].
     #[arg(long, value_name = "ADDRESS")]
     linux_address: Option<Ipv4Addr>,
-    /// Whom to send what leaves the network [default: nobody].
+    /// Next hop for destinations outside the network [default: none].
     #[arg(long, value_name = "ADDRESS")]
     gateway: Option<Ipv4Addr>,
-    /// Bytes of an IP packet, for a device that is made.
+    /// MTU of a device that this command creates.
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u16,
-    /// Where programs come to [default: /run/wave-NAME.sock].
+    /// Socket that programs attach to [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]
     socket: Option<PathBuf>,
-    /// Users whose programs may come, beside this one and root. They need write permission on the socket, too: chmod or setfacl.
+    /// Users whose programs may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
-    /// The device stays when the agent ends.
+    /// Keep the device when the agent exits.
     #[arg(long)]
     persistent: bool,
     /// Run on this CPU.
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
-    /// Say nothing but errors.
+    /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// Whether an interface of Linux's has the address, so that Linux would answer for it: what is sent to it leaves from it.
+/// Whether a Linux interface has the address, so that Linux would answer for it: a socket connected to it then has
+/// it as its source.
 fn is_linuxs(ip: Ipv4Addr) -> bool {
     let towards = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -91,7 +92,7 @@ fn answers_for_others(interface: &str) -> bool {
     is_set("all") || is_set(interface)
 }
 
-/// Is up until it is ended.
+/// Runs an agent until Ctrl-C or SIGTERM.
 pub fn up(args: &UpArgs) -> Result<(), Failure> {
     let Network { ip, prefix } = args.address;
     if let Some(gateway) = args.gateway.filter(|gateway| !args.address.has_host(*gateway)) {
@@ -105,7 +106,7 @@ pub fn up(args: &UpArgs) -> Result<(), Failure> {
     }
 }
 
-/// Is up on a TAP device.
+/// Runs an agent on a TAP device.
 fn make(args: &UpArgs) -> Result<(), Failure> {
     let Network { ip, prefix } = args.address;
     let linux = args.linux_address.unwrap_or_else(|| args.address.neighbour());
@@ -129,7 +130,7 @@ fn make(args: &UpArgs) -> Result<(), Failure> {
     run(args, tap, &name, &about)
 }
 
-/// Is up on an interface that is there.
+/// Runs an agent on an existing interface.
 fn share(args: &UpArgs, name: &str) -> Result<(), Failure> {
     let ip = args.address.ip;
     refuse_linuxs(ip)?;
