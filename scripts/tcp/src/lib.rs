@@ -4,7 +4,7 @@
 //! (wave-tcp) and the logic of a program's side (wave-posix's context), without a wire, a window or a clock. The guide
 //! (docs/guide/tcp-scripts.md) has the language.
 //!
-//! [`Script::read`] reads, [`run`] runs, and [`mutants`] flips expectations one at a time, to see that each is looked at.
+//! [`Script::read`] reads, [`run()`] runs, and [`mutants()`] flips expectations one at a time, to see that each is looked at.
 //!
 //! Must not know: wires, fronts, the agent's loop.
 

@@ -43,7 +43,7 @@ Exit codes: 0 all is well; 2 bad arguments; 3 no agent answers, or the file cann
 )]
 pub struct CaptureArgs {
     /// The agent's device.
-    #[arg(long, value_name = "NAME", default_value = "toe0")]
+    #[arg(long, visible_alias = "interface", value_name = "NAME", default_value = "toe0")]
     tap: String,
     /// The agent's socket [default: /run/wave-NAME.sock].
     #[arg(long, value_name = "SOCKET")]
