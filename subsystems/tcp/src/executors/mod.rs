@@ -34,7 +34,7 @@ pub trait Executor<F> {
     /// Takes an entry, numbered without gaps from 0. There must be room.
     fn push(&mut self, entry: Stamped<F>);
 
-    /// Lets the next entry out: appends its effects, at most [`EFFECTS_PER_STEP`](crate::datapath::EFFECTS_PER_STEP), and returns what
+    /// Lets the next entry out: appends its effects, at most [`EFFECTS_PER_STEP`], and returns what
     /// became of it. `None` if it is not done; with `waits`, only if nothing is in flight.
     fn pop(&mut self, waits: bool, effects: &mut VecDeque<Effect<F>>) -> Option<Outcome>;
 
