@@ -35,7 +35,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let bytes = packet.frame.as_ref();
         let answer = match parse(bytes, packet.checksum == Checksum::Good) {
             // The data path has counted what is malformed.
-            Err(_) | Ok(Parsed::Other) => Answer::None,
+            Err(_) | Ok(Parsed::Other | Parsed::Icmp6(..)) => Answer::None,
             // Of a virtual network that we are not in.
             Ok(Parsed::Arp(ethernet, _) | Parsed::Icmp(ethernet, ..))
                 if ethernet.vlan.is_some() =>
@@ -50,10 +50,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.on_icmp(now, bytes.len(), &ethernet, &ip, &message)
             }
             Ok(Parsed::Tcp { ethernet, ip, segment }) => {
-                let is_between_us =
-                    ip.destination == self.address.ip && self.address.may_be_peer(ip.source);
-                let source = core::net::SocketAddrV4::new(ip.source, segment.source_port);
-                let own = core::net::SocketAddrV4::new(ip.destination, segment.destination_port);
+                let is_between_us = ip.destination == self.address.ip
+                    && matches!(ip.source, core::net::IpAddr::V4(source) if self.address.may_be_peer(source));
+                let source = core::net::SocketAddr::new(ip.source, segment.source_port);
+                let own = core::net::SocketAddr::new(ip.destination, segment.destination_port);
                 if is_between_us && segment.source_port != 0 {
                     Answer::Segment(ethernet.source, ends(source, own), segment)
                 } else {

@@ -259,7 +259,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     pub(super) fn resolving(&self, hop: Ipv4Addr) -> Option<FlowId> {
         let waits = |tuple: &Tuple, handshake: &Handshake| {
             handshake.stage == Stage::Resolving
-                && self.address.next_hop(*reply::v4(tuple.remote).ip()) == Some(hop)
+                && self.address.next_hop(super::v4(tuple.remote)) == Some(hop)
         };
         let mut all = self.handshakes.iter();
         all.find(|(_, tuple, handshake)| waits(tuple, handshake)).map(|(id, _, _)| id)

@@ -1,12 +1,12 @@
 //! Frames of the control plane's own: handshakes, resets, answers about addresses.
 
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::Ipv4Addr;
 
 use crate::datapath::{Head, PartialChecksum, Payload, Segment, Tuple};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
 use crate::packet::{
-    ArpOperation, ArpPacket, Ecn, Flags, MacAddress, Options, PARTIAL_CHECKSUM, TTL_DEFAULT,
-    TcpHeader, TcpSegment, build_arp, build_tcp,
+    ArpOperation, ArpPacket, Ecn, Flags, MacAddress, Options, TTL_DEFAULT, TcpHeader, TcpSegment,
+    build_arp, build_tcp, partial_checksum,
 };
 use crate::seq::Seq;
 
@@ -33,8 +33,8 @@ pub fn segment<F>(macs: (MacAddress, MacAddress), tuple: &Tuple, bare: &Bare) ->
     let header = TcpHeader {
         source_mac: macs.0,
         destination_mac: macs.1,
-        source: v4(tuple.local),
-        destination: v4(tuple.remote),
+        source: tuple.local,
+        destination: tuple.remote,
         ecn: Ecn::default(),
         ttl: TTL_DEFAULT,
         seq: bare.seq,
@@ -46,7 +46,7 @@ pub fn segment<F>(macs: (MacAddress, MacAddress), tuple: &Tuple, bare: &Bare) ->
     let mut head = Head::zeroed(HEADERS_BYTES_MAX);
     let len = build_tcp(head.bytes_mut(), &header, 0);
     head.truncate(len);
-    frame(head, Some(PARTIAL_CHECKSUM))
+    frame(head, Some(partial_checksum(&tuple.local)))
 }
 
 /// The reset that answers a segment of no connection (RFC 9293, 3.10.7.1).
@@ -75,12 +75,4 @@ pub fn arp<F>(packet: &ArpPacket) -> Segment<F> {
 /// A frame of headers only.
 pub fn frame<F>(head: Head, checksum: Option<PartialChecksum>) -> Segment<F> {
     Segment { ticket: None, head, payload: Payload::None, checksum, segment_bytes: 0 }
-}
-
-/// An end that is known to be of IPv4.
-pub fn v4(address: SocketAddr) -> SocketAddrV4 {
-    match address {
-        SocketAddr::V4(address) => address,
-        SocketAddr::V6(address) => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port()),
-    }
 }
