@@ -1,12 +1,14 @@
 //! Frames of the control plane's own: handshakes, resets, answers about addresses.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv6Addr};
 
+use super::address::Address;
 use crate::datapath::{Head, PartialChecksum, Payload, Segment, Tuple};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
 use crate::packet::{
-    ArpOperation, ArpPacket, Ecn, Flags, MacAddress, Options, TTL_DEFAULT, TcpHeader, TcpSegment,
-    build_arp, build_tcp, partial_checksum,
+    ArpOperation, ArpPacket, DISCOVERY_BYTES, Ecn, Flags, MacAddress, Options, TTL_DEFAULT,
+    TcpHeader, TcpSegment, build_advertisement, build_arp, build_solicitation, build_tcp,
+    partial_checksum,
 };
 use crate::seq::Seq;
 
@@ -59,10 +61,28 @@ pub fn reset(segment: &TcpSegment) -> Bare {
     Bare { seq, ack, flags, window: 0, options: Options::default() }
 }
 
-/// A question for a neighbour's Ethernet address.
-pub fn ask<F>(mac: MacAddress, own: Ipv4Addr, target: Ipv4Addr) -> Segment<F> {
-    let operation = ArpOperation::Request;
-    arp(&ArpPacket { operation, sender_mac: mac, sender: own, target_mac: [0; 6], target })
+/// A question for a neighbour's Ethernet address; `None` without an address of that family.
+pub fn ask<F>(own: &Address, target: IpAddr) -> Option<Segment<F>> {
+    let mac = own.mac;
+    match target {
+        IpAddr::V4(target) => {
+            let operation = ArpOperation::Request;
+            let (sender, target_mac) = (own.ip, [0; 6]);
+            Some(arp(&ArpPacket { operation, sender_mac: mac, sender, target_mac, target }))
+        }
+        IpAddr::V6(target) => {
+            let mut head = Head::zeroed(DISCOVERY_BYTES);
+            build_solicitation(head.bytes_mut(), mac, own.v6?.ip, target);
+            Some(frame(head, None))
+        }
+    }
+}
+
+/// The answer to a neighbour's question for our Ethernet address.
+pub fn advertise<F>(mac: MacAddress, own: Ipv6Addr, asker: (MacAddress, Ipv6Addr)) -> Segment<F> {
+    let mut head = Head::zeroed(DISCOVERY_BYTES);
+    build_advertisement(head.bytes_mut(), mac, own, asker);
+    frame(head, None)
 }
 
 /// A packet of ARP.

@@ -27,9 +27,7 @@ pub use ip::IpView;
 pub use ipv4::{Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, TTL_DEFAULT};
 pub use ipv6::{IPV6_BYTES, Ipv6Header, Ipv6View};
 pub use options::{OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, SCALE_MAX};
-pub use tcp::{
-    Flags, TCP_BYTES, TcpHeader, TcpSegment, build_tcp, partial_checksum, set_diffserv,
-};
+pub use tcp::{Flags, TCP_BYTES, TcpHeader, TcpSegment, build_tcp, partial_checksum, set_diffserv};
 
 /// The reason for dropping a frame. The sender or the wire is to blame for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
