@@ -156,11 +156,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     /// Asks for the Ethernet address of a connection's next hop.
     pub(super) fn ask_for_hop(&mut self, tuple: &Tuple) {
-        if let Some(hop) = self.hop_of(tuple) {
-            if let Some(ask) = reply::ask(&self.address, hop) {
-                self.out.push_back(Output::Send(ask));
-            }
-        }
+        let ask = self.hop_of(tuple).and_then(|hop| reply::ask(&self.address, hop));
+        self.out.extend(ask.map(Output::Send));
     }
 
     /// Takes the address that the next hop has named since, if it has.
