@@ -133,9 +133,13 @@ impl Up {
 }
 
 fn connect(port: u16) -> TcpStream {
+    connect_to(SocketAddr::from((AGENT, port)))
+}
+
+fn connect_to(ends: SocketAddr) -> TcpStream {
     let end = Instant::now() + PATIENCE;
     loop {
-        match TcpStream::connect_timeout(&SocketAddr::from((AGENT, port)), PATIENCE) {
+        match TcpStream::connect_timeout(&ends, PATIENCE) {
             Ok(stream) => {
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -195,6 +199,51 @@ fn linux_fetches_what_a_program_without_a_socket_serves() {
             Some(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "1073741824"),
             None => wave_skip::skip("curl is not installed"),
         }
+    });
+}
+
+/// With IPv6 beside IPv4: Linux fetches, pings, and is called.
+#[test]
+fn linux_reaches_the_ipv6_address_and_is_reached_from_it() {
+    in_a_network(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("toe.sock");
+        let path = socket.display();
+        let homes = "--address 10.77.0.2/24 --address fd77::2/64";
+        let _agent = Running::start(&format!("tcp up --tap wavetoe6 {homes} --socket {path}"));
+        let _http = Running::start(&format!("serve http --toe {path}"));
+        let ours: SocketAddr = "[fd77::2]:80".parse().unwrap();
+        let mut stream = connect_to(ours);
+        let (head, body) = get(&mut stream, "/1");
+        assert!(head.starts_with("HTTP/1.1 200") && body.len() <= 1, "{head}");
+        // The same listener is there over IPv4.
+        let mut other = connect_to(SocketAddr::from((AGENT, 80)));
+        assert!(get(&mut other, "/1").0.starts_with("HTTP/1.1 200"));
+        match curl("http://[fd77::2]/64m") {
+            Some(output) => assert_eq!(String::from_utf8_lossy(&output.stdout), "67108864"),
+            None => wave_skip::skip("curl is not installed"),
+        }
+        match Command::new("ping").args(["-6", "-c", "1", "-W", "10", "fd77::2"]).output() {
+            Ok(output) => assert!(output.status.success(), "{output:?}"),
+            Err(_) => wave_skip::skip("ping is not installed"),
+        }
+        let line = wave(&format!("tcp ss --json --socket {path}")).output().unwrap();
+        let report: Value = serde_json::from_slice(&line.stdout).unwrap();
+        let sockets = report["sockets"].as_array().unwrap();
+        let local = |socket: &Value| socket["local"].as_str().unwrap().to_owned();
+        assert!(sockets.iter().any(|socket| local(socket) == "[fd77::2]:80"), "{report}");
+
+        let listener = std::net::TcpListener::bind("[fd77::1]:9").unwrap();
+        let toe = Toe::connect(&socket).unwrap();
+        let remote = listener.local_addr().unwrap();
+        let mut called = toe.connect_stream(remote, Some(PATIENCE)).unwrap();
+        let (mut answering, peer) = listener.accept().unwrap();
+        assert_eq!(peer.ip(), ours.ip());
+        called.write_all(b"out over IPv6").unwrap();
+        called.flush().unwrap();
+        let mut bytes = [0; 13];
+        answering.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"out over IPv6");
     });
 }
 

@@ -84,8 +84,14 @@ fn up_with<W: Wire, R: Recovery>(
     let inquiries = Inquiries::beside(&args.socket).map_err(|error| failed(&error))?;
     let captures = Captures::beside(&args.socket, "bench").map_err(|error| failed(&error))?;
     let bounds = Bounds::default();
-    let options =
-        TcpOptions { ip: args.address, prefix: PREFIX, gateway: None, bounds, seat: Seat::Shared };
+    let options = TcpOptions {
+        ip: args.address,
+        prefix: PREFIX,
+        gateway: None,
+        v6: None,
+        bounds,
+        seat: Seat::Shared,
+    };
     let before = allocator.stats();
     let mut front = TcpFront::<W, R>::new(wire, door, inquiries, captures, &options)
         .map_err(|error| failed(&error))?;

@@ -1,6 +1,6 @@
 //! One history: two stacks, some connections between them, and a wire that does its worst, all drawn from a seed.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
@@ -10,7 +10,7 @@ use wave_tcp_planted::datapath::Tuple;
 use wave_tcp_planted::flextoe::Settings;
 use wave_wires::{Adversity, Memory};
 
-use super::machine::{By, Ends, Kind, Machine, Runs, inline};
+use super::machine::{By, Ends, Kind, Machine, Runs, host6, inline};
 use super::{Counts, Oracle, Violation};
 
 const PORT: u16 = 80;
@@ -52,6 +52,8 @@ struct Hosts {
 
 struct History {
     both: [Machine; 2],
+    /// The listener's end.
+    server: SocketAddr,
     rng: Pcg32,
     now: Nanos,
     hosts: Hosts,
@@ -138,7 +140,13 @@ impl History {
         });
         let (one, other) = Memory::pair(&adversity);
         let mut both = [Machine::new(kinds[0], one, runs), Machine::new(kinds[1], other, runs)];
-        let now = start(&mut rng, &kinds);
+        // IPv6 has no links that are narrower.
+        let hosts = match seed % 4 == 3 && adversity.mtu >= 1280 {
+            true => [1, 2].map(|side| IpAddr::V6(host6(side))),
+            false => [1, 2].map(|side| IpAddr::V4(Ipv4Addr::new(10, 0, 0, side))),
+        };
+        let ends = [SocketAddr::new(hosts[0], FIRST_PORT), SocketAddr::new(hosts[1], PORT)];
+        let now = start(&mut rng, &kinds, &ends);
         both[1].listen(now, PORT, connections.into());
         let most = [4_000, 30_000, 150_000][rng.random_range(0..3)];
         let pauses = if rng.random_bool(0.4) { chance(&mut rng, 0.1) } else { 0.0 };
@@ -169,7 +177,7 @@ impl History {
                 (from, from + Nanos::from_millis(rng.random_range(100..2_000)))
             })
             .collect();
-        History { both, rng, now, hosts, connects, replays, cuts, steps: 0 }
+        History { both, server: ends[1], rng, now, hosts, connects, replays, cuts, steps: 0 }
     }
 
     fn all(&mut self) -> Result<(), (Oracle, String)> {
@@ -267,7 +275,7 @@ impl History {
     /// Begins connections, replays SYNs, and cuts the wire. Returns when there is something of the kind again.
     fn schedule(&mut self) -> Nanos {
         let now = self.now;
-        let server = SocketAddr::from(([10, 0, 0, 2], PORT));
+        let server = self.server;
         let client = &mut self.both[0];
         self.connects.retain(|(at, port)| {
             if *at <= now {
@@ -381,8 +389,7 @@ fn recoveries(rng: &mut Pcg32) -> [By; 2] {
 
 /// The time at which a history begins: for three seeds of four such that the sequence numbers of a connection's first side, or
 /// its other one, wrap soon.
-fn start(rng: &mut Pcg32, kinds: &[Kind; 2]) -> Nanos {
-    let ends = [([10, 0, 0, 1], FIRST_PORT), ([10, 0, 0, 2], PORT)].map(SocketAddr::from);
+fn start(rng: &mut Pcg32, kinds: &[Kind; 2], ends: &[SocketAddr; 2]) -> Nanos {
     let side = rng.random_range(0..4);
     let before = length(rng, 20_000) as u32;
     if side > 1 {

@@ -1,13 +1,13 @@
 //! A machine in virtual time: a stack, its wire, and a process whose memory is written late and in any order.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
 use wave_tcp_planted::context::{ContextId, Event, Moved, Progress, Reason, Request};
-use wave_tcp_planted::control::{Address, Bounds, Output, Secrets, Stack, State};
+use wave_tcp_planted::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack, State};
 use wave_tcp_planted::datapath::{
     Checksum, Datapath, FlowId, Packet, Payload, Ring, Segment, Ticket, Write,
 };
@@ -142,6 +142,11 @@ fn byte(side: u8, ends: Ends, position: u64) -> u8 {
         as u8
 }
 
+/// A side's IPv6 address.
+pub fn host6(side: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, side.into())
+}
+
 impl Machine {
     pub fn new(kind: Kind, wire: Memory, runs: &dyn Fn(Settings, By) -> Runs) -> Machine {
         let limits = wire.limits();
@@ -150,11 +155,12 @@ impl Machine {
             ip: Ipv4Addr::new(10, 0, 0, kind.side),
             prefix: 24,
             gateway: None,
+            v6: Some(Ipv6Home { ip: host6(kind.side), prefix: 64, gateway: None }),
             mac,
             mtu: limits.mtu,
         };
         let bounds = Bounds { flows: 16, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
-        let super_bytes = limits.gso_bytes.saturating_sub(60);
+        let super_bytes = limits.gso_bytes.saturating_sub(80);
         let settings = Settings { mac, super_bytes, flows: bounds.flows, key: kind.secrets.table };
         let data = FlexToe::over(&settings, runs(settings, kind.by));
         Machine {
@@ -197,7 +203,8 @@ impl Machine {
     }
 
     pub fn listen(&mut self, now: Nanos, port: u16, slots: u32) {
-        let local = SocketAddr::from(([0, 0, 0, 0], port));
+        // Of both families.
+        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         self.ask(now, Request::Listen { listener: 1, local, backlog: 8 });
         for _ in 0..slots {
             let socket = self.new_socket(Socket::default());

@@ -15,7 +15,7 @@ use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_links::say;
 use wave_tcp::context::{ContextId, Event, Reason};
-use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
+use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -117,6 +117,8 @@ pub struct TcpOptions {
     pub prefix: u8,
     /// Whom to send what leaves the network.
     pub gateway: Option<std::net::Ipv4Addr>,
+    /// The IPv6 address that it owns, too.
+    pub v6: Option<Ipv6Home>,
     /// Bounds of the stack.
     pub bounds: Bounds,
     /// How the front's core waits for work.
@@ -151,7 +153,7 @@ pub struct TcpFront<W, R = Sack> {
 }
 
 /// Bytes of headers that a super-packet's payload leaves room for.
-const HEADERS_BYTES: u32 = 40 + 12;
+const HEADERS_BYTES: u32 = 60 + 12;
 
 impl<W: Wire, R: Recovery> TcpFront<W, R> {
     /// A front over this wire, for the processes that come to this door.
@@ -178,6 +180,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             ip: options.ip,
             prefix: options.prefix,
             gateway: options.gateway,
+            v6: options.v6,
             mac: limits.mac,
             mtu: limits.mtu,
         };

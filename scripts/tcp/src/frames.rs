@@ -106,7 +106,7 @@ pub fn frame(
     tcp.extend(segment.urgent.to_be_bytes());
     tcp.extend(options);
     tcp.extend(payload);
-    let pseudo = checksum::pseudo_sum(PEER, OWN, PROTOCOL_TCP, tcp.len() as u32);
+    let pseudo = checksum::pseudo_sum(PEER.into(), OWN.into(), PROTOCOL_TCP, tcp.len() as u32);
     let sum = !checksum::add(pseudo, checksum::sum(&tcp));
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     Ok(datagram(PEER, PROTOCOL_TCP, ecn, &tcp))

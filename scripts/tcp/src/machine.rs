@@ -77,8 +77,14 @@ impl Machine {
         let bounds = Bounds { flows: 64, handshakes: 64, time_wait: 16, listeners: 16, slots: 128 };
         let settings =
             Settings { mac: OWN_MAC, super_bytes: 0, flows: bounds.flows, key: secrets.table };
-        let address =
-            Address { ip: OWN, prefix: 16, gateway: Some(GATEWAY), mac: OWN_MAC, mtu: MTU };
+        let address = Address {
+            ip: OWN,
+            prefix: 16,
+            gateway: Some(GATEWAY),
+            v6: None,
+            mac: OWN_MAC,
+            mtu: MTU,
+        };
         let bytes = CONNECTIONS * ring_bytes.into_iter().map(u64::from).sum::<u64>();
         Machine {
             stack: Stack::new(FlexToe::new(settings), address, bounds, secrets),

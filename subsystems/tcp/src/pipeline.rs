@@ -15,7 +15,7 @@ use crate::context::{ContextId, Moved, Progress};
 use crate::counters::Tally;
 use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Write};
 use crate::flow::state::{Post, Pre, Protocol};
-use crate::packet::{Flags, MacAddress, PARTIAL_CHECKSUM};
+use crate::packet::{Flags, MacAddress, partial_checksum};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, rewind};
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
@@ -492,7 +492,7 @@ pub fn post<F>(
             ticket: data.is_awaited.then_some(Ticket(SEND | u64::from(id.index))),
             head: post::head(mac, pre, &said),
             payload,
-            checksum: Some(PARTIAL_CHECKSUM),
+            checksum: Some(partial_checksum(&pre.tuple.local)),
             segment_bytes: data.segment_bytes,
         }));
     }

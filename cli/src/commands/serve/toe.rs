@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ fn run<S: Session>(
         .map_err(|error| Failure::cannot(format!("{error}; wave tcp up starts an agent")))?;
     let port = args.port.unwrap_or(port);
     let listener = toe
-        .listen(SocketAddr::from(([0, 0, 0, 0], port)), BACKLOG)
+        .listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), BACKLOG)
         .map_err(|error| Failure::cannot(format!("cannot listen at port {port}: {error}")))?;
     listener.set_nonblocking(true);
     let local = listener.local_addr().map_err(Failure::cannot)?;

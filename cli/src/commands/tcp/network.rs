@@ -1,6 +1,6 @@
-//! An address and its network, as `10.77.0.2/24`.
+//! An address and its network, as `10.77.0.2/24` or `fd77::2/64`.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An address with its prefix length.
@@ -47,6 +47,66 @@ impl FromStr for Network {
     }
 }
 
+/// The same of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network6 {
+    /// The address.
+    pub ip: Ipv6Addr,
+    /// Bits, 8 to 126.
+    pub prefix: u8,
+}
+
+impl Network6 {
+    fn mask(self) -> u128 {
+        u128::MAX << (128 - u32::from(self.prefix))
+    }
+
+    /// The network's first host that is not this one: where Linux is. Host 0 is every router (RFC 4291, 2.6.1).
+    pub fn neighbour(self) -> Ipv6Addr {
+        let first = (self.ip.to_bits() & self.mask()) + 1;
+        Ipv6Addr::from_bits(if self.ip.to_bits() == first { first + 1 } else { first })
+    }
+
+    /// Whether an address is of one host of this network.
+    pub fn has_host(self, ip: Ipv6Addr) -> bool {
+        let is_near = (ip.to_bits() ^ self.ip.to_bits()) & self.mask() == 0;
+        is_near && ip.to_bits() & !self.mask() != 0
+    }
+}
+
+impl FromStr for Network6 {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network6, String> {
+        let (ip, prefix) =
+            text.split_once('/').ok_or("write it with its network's bits, as fd77::2/64")?;
+        let ip: Ipv6Addr = ip.parse().map_err(|_| format!("{ip} is no IPv6 address"))?;
+        let prefix = prefix.parse().ok().filter(|bits| (8..=126).contains(bits));
+        let prefix: u8 = prefix.ok_or("an IPv6 network has 8 to 126 bits: fd77::2/64 has 64")?;
+        let network = Network6 { ip, prefix };
+        let is_host = network.has_host(ip) && !ip.is_multicast() && !ip.is_loopback();
+        if !is_host || ip.is_unicast_link_local() || ip.to_ipv4_mapped().is_some() {
+            return Err(format!("{ip} is not the address of one host in that network"));
+        }
+        Ok(network)
+    }
+}
+
+/// An address of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    V4(Network),
+    V6(Network6),
+}
+
+impl FromStr for Home {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Home, String> {
+        if text.contains(':') { text.parse().map(Home::V6) } else { text.parse().map(Home::V4) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +117,16 @@ mod tests {
         assert_eq!(of("10.77.0.2/24"), "10.77.0.1");
         assert_eq!(of("10.77.0.1/24"), "10.77.0.2");
         assert_eq!(of("10.77.3.7/16"), "10.77.0.1");
+    }
+
+    #[test]
+    fn a_colon_tells_the_families_apart() {
+        let Ok(Home::V6(network)) = "fd77::2/64".parse() else { panic!("no IPv6") };
+        assert_eq!(network.neighbour(), "fd77::1".parse::<Ipv6Addr>().unwrap());
+        assert!(matches!("10.77.0.2/24".parse(), Ok(Home::V4(_))));
+        for text in ["fd77::2", "fd77::/64", "fd77::2/127", "fe80::2/64", "ff02::1/16", "::1/64"] {
+            assert!(text.parse::<Home>().is_err(), "{text}");
+        }
     }
 
     #[test]

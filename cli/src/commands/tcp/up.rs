@@ -1,6 +1,6 @@
 //! `wave tcp up`.
 
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,11 +8,11 @@ use wave_agent::{Seat, serve};
 use wave_experiments::run::Failure;
 use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
 use wave_links::{say, tell};
-use wave_tcp::control::Bounds;
+use wave_tcp::control::{Bounds, Ipv6Home};
 use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
 
 use super::default_socket;
-use super::network::Network;
+use super::network::{Home, Network, Network6};
 
 /// The wire, the address and the users that an agent serves.
 #[derive(Args, Debug)]
@@ -31,6 +31,7 @@ Examples:
   wave serve http --toe /run/wave-toe0.sock              in another terminal
   curl -o /dev/null http://10.77.0.2/1g                  in a third terminal
   wave tcp ss --tap toe0
+  wave tcp up --address 10.77.0.2/24 --address fd77::2/64
   wave tcp up --interface veth1 --address 10.78.0.3/24   beside the kernel's own address there
 
 Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 bad arguments; 3 the device, the address or the socket is not available, or
@@ -43,15 +44,15 @@ pub struct UpArgs {
     /// An existing Ethernet interface, instead of a TAP device.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tap", "linux_address", "mtu", "persistent"])]
     interface: Option<String>,
-    /// The agent's address, which no Linux interface may have, and its prefix length.
-    #[arg(long, value_name = "ADDRESS/BITS")]
-    address: Network,
+    /// The agent's IPv4 address, which no Linux interface may have, and its prefix length; given once more, an IPv6 address beside it.
+    #[arg(long, value_name = "ADDRESS/BITS", required = true)]
+    address: Vec<Home>,
     /// Linux's address at the other end [default: the network's first other address].
     #[arg(long, value_name = "ADDRESS")]
     linux_address: Option<Ipv4Addr>,
-    /// Next hop for destinations outside the network [default: none].
+    /// Next hop for destinations outside the network, one for each family [default: none].
     #[arg(long, value_name = "ADDRESS")]
-    gateway: Option<Ipv4Addr>,
+    gateway: Vec<IpAddr>,
     /// MTU of a device that this command creates.
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u16,
@@ -74,13 +75,17 @@ pub struct UpArgs {
 
 /// Whether a Linux interface has the address, so that Linux would answer for it: a socket connected to it then has
 /// it as its source.
-fn is_linuxs(ip: Ipv4Addr) -> bool {
+fn is_linuxs(ip: IpAddr) -> bool {
+    let any = match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
     let towards = || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let socket = UdpSocket::bind((any, 0))?;
         socket.connect((ip, 9))?;
         socket.local_addr()
     };
-    towards().is_ok_and(|from| from.ip() == IpAddr::V4(ip))
+    towards().is_ok_and(|from| from.ip() == ip)
 }
 
 /// Whether the kernel answers ARP for addresses beyond an interface (proxy_arp), and so perhaps for the agent's.
@@ -92,33 +97,87 @@ fn answers_for_others(interface: &str) -> bool {
     is_set("all") || is_set(interface)
 }
 
+/// Addresses and gateways, one of each family at most.
+struct Homes {
+    v4: Network,
+    gateway: Option<Ipv4Addr>,
+    v6: Option<Network6>,
+    gateway6: Option<Ipv6Addr>,
+}
+
+impl Homes {
+    fn of(args: &UpArgs) -> Result<Homes, Failure> {
+        let wrong = |what: String| Failure::Scenario(what);
+        let (mut v4, mut v6) = (None, None);
+        for home in &args.address {
+            let is_second = match home {
+                Home::V4(network) => v4.replace(*network).is_some(),
+                Home::V6(network) => v6.replace(*network).is_some(),
+            };
+            if is_second {
+                return Err(wrong("--address is given twice for one family".to_owned()));
+            }
+        }
+        let v4 = v4.ok_or_else(|| {
+            wrong("an IPv6 address stands beside one of IPv4: --address 10.77.0.2/24".to_owned())
+        })?;
+        let mut homes = Homes { v4, gateway: None, v6, gateway6: None };
+        for gateway in &args.gateway {
+            let (is_host, is_second) = match *gateway {
+                IpAddr::V4(ip) => (v4.has_host(ip), homes.gateway.replace(ip).is_some()),
+                IpAddr::V6(ip) => {
+                    let is_host =
+                        ip.is_unicast_link_local() || v6.is_some_and(|v6| v6.has_host(ip));
+                    (is_host, homes.gateway6.replace(ip).is_some())
+                }
+            };
+            if !is_host {
+                return Err(wrong(format!(
+                    "the gateway {gateway} is no host of the agent's network"
+                )));
+            }
+            if is_second {
+                return Err(wrong("--gateway is given twice for one family".to_owned()));
+            }
+        }
+        Ok(homes)
+    }
+
+    fn v6(&self) -> Option<Ipv6Home> {
+        let gateway = self.gateway6;
+        self.v6.map(|Network6 { ip, prefix }| Ipv6Home { ip, prefix, gateway })
+    }
+}
+
 /// Runs an agent until Ctrl-C or SIGTERM.
 pub fn up(args: &UpArgs) -> Result<(), Failure> {
-    let Network { ip, prefix } = args.address;
-    if let Some(gateway) = args.gateway.filter(|gateway| !args.address.has_host(*gateway)) {
-        return Err(Failure::Scenario(format!(
-            "the gateway {gateway} is no host of {ip}/{prefix}"
-        )));
-    }
+    let homes = Homes::of(args)?;
     match &args.interface {
-        Some(name) => share(args, name),
-        None => make(args),
+        Some(name) => share(args, &homes, name),
+        None => make(args, &homes),
     }
 }
 
 /// Runs an agent on a TAP device.
-fn make(args: &UpArgs) -> Result<(), Failure> {
-    let Network { ip, prefix } = args.address;
-    let linux = args.linux_address.unwrap_or_else(|| args.address.neighbour());
-    if linux == ip || !args.address.has_host(linux) {
+fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
+    let Network { ip, prefix } = homes.v4;
+    let linux = args.linux_address.unwrap_or_else(|| homes.v4.neighbour());
+    if linux == ip || !homes.v4.has_host(linux) {
         return Err(Failure::Scenario(format!("{linux} is not another host of {ip}/{prefix}")));
     }
-    refuse_linuxs(ip)?;
+    refuse_linuxs(ip.into())?;
+    if let Some(v6) = homes.v6 {
+        refuse_linuxs(v6.ip.into())?;
+    }
     let options = TapOptions { persistent: args.persistent, ..TapOptions::new(&args.tap) };
     let mut tap = Tap::open(&options).map_err(Failure::cannot)?;
     let is_ours = tap.is_made() || args.linux_address.is_some();
     if is_ours {
         tap.configure(IpAddr::V4(linux), prefix, args.mtu).map_err(Failure::cannot)?;
+        if let Some(v6) = homes.v6 {
+            let linux = IpAddr::V6(v6.neighbour());
+            tap.configure(linux, v6.prefix, args.mtu).map_err(Failure::cannot)?;
+        }
     }
     let name = tap.name().map_err(Failure::cannot)?;
     let mtu = tap.limits().mtu;
@@ -127,13 +186,17 @@ fn make(args: &UpArgs) -> Result<(), Failure> {
     } else {
         format!("which was there; MTU {mtu}; see ip address show {name}")
     };
-    run(args, tap, &name, &about)
+    run(args, homes, tap, &name, &about)
 }
 
 /// Runs an agent on an existing interface.
-fn share(args: &UpArgs, name: &str) -> Result<(), Failure> {
-    let ip = args.address.ip;
-    refuse_linuxs(ip)?;
+fn share(args: &UpArgs, homes: &Homes, name: &str) -> Result<(), Failure> {
+    let ip = homes.v4.ip;
+    if homes.v6.is_some() {
+        let why = "an interface is shared over IPv4 only: leave the IPv6 address out, or use --tap";
+        return Err(Failure::Scenario(why.to_owned()));
+    }
+    refuse_linuxs(ip.into())?;
     let options = InterfaceOptions::new(name, ip);
     let interface = Interface::open(&options).map_err(Failure::cannot)?;
     if answers_for_others(name) {
@@ -145,10 +208,10 @@ fn share(args: &UpArgs, name: &str) -> Result<(), Failure> {
         )));
     }
     let about = format!("which the kernel uses, too; MTU {}", interface.limits().mtu);
-    run(args, interface, name, &about)
+    run(args, homes, interface, name, &about)
 }
 
-fn refuse_linuxs(ip: Ipv4Addr) -> Result<(), Failure> {
+fn refuse_linuxs(ip: IpAddr) -> Result<(), Failure> {
     if is_linuxs(ip) {
         let why = "is an address of Linux's own: the agent needs one that no interface has";
         return Err(Failure::cannot(format!("{ip} {why}")));
@@ -156,8 +219,14 @@ fn refuse_linuxs(ip: Ipv4Addr) -> Result<(), Failure> {
     Ok(())
 }
 
-fn run(args: &UpArgs, wire: impl Wire, name: &str, about: &str) -> Result<(), Failure> {
-    let Network { ip, prefix } = args.address;
+fn run(
+    args: &UpArgs,
+    homes: &Homes,
+    wire: impl Wire,
+    name: &str,
+    about: &str,
+) -> Result<(), Failure> {
+    let Network { ip, prefix } = homes.v4;
     let socket = args.socket.clone().unwrap_or_else(|| default_socket(name));
     let door = DoorOptions { allowed: args.allow.clone(), ..DoorOptions::default() };
     let door = Door::bind(&socket, door).map_err(Failure::cannot)?;
@@ -171,7 +240,8 @@ fn run(args: &UpArgs, wire: impl Wire, name: &str, about: &str) -> Result<(), Fa
     let options = TcpOptions {
         ip,
         prefix,
-        gateway: args.gateway,
+        gateway: homes.gateway,
+        v6: homes.v6(),
         bounds: Bounds::default(),
         // It sleeps as soon as there is nothing to do: the other end of the wire may need this very CPU.
         seat: Seat::Shared,
@@ -179,7 +249,8 @@ fn run(args: &UpArgs, wire: impl Wire, name: &str, about: &str) -> Result<(), Fa
     let mut front: TcpFront<_> =
         TcpFront::new(wire, door, inquiries, captures, &options).map_err(Failure::cannot)?;
     if !args.quiet {
-        tell!("Speaking TCP at {ip}, on {name} ({about}); Ctrl-C ends it");
+        let beside = homes.v6.map_or_else(String::new, |v6| format!(" and {}", v6.ip));
+        tell!("Speaking TCP at {ip}{beside}, on {name} ({about}); Ctrl-C ends it");
         tell!("Next: wave serve http --toe {}", socket.display());
     }
     serve(&mut front);

@@ -3,19 +3,19 @@
 //! Anybody can send such a message. It counts only if it quotes a number that is on its way, and it never ends a connection that is
 //! established.
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use wave_core::clock::Nanos;
 
+use super::address::headers_bytes;
 use super::{Output, Stack, reply};
 use crate::context::{Event, Reason};
 use crate::datapath::{Datapath, Fin, FlowId, Tuple};
-use crate::packet::{Quoted, Unreachable};
+use crate::packet::ipv6::IPV6_MTU_MIN;
+use crate::packet::{Icmp6, Quoted, Unreachable};
 use crate::seq::{Seq, seq_of};
 use crate::stages::pre::ends;
 
-/// Bytes of IPv4's and TCP's headers, without options.
-const HEADERS_BYTES: u16 = 40;
 /// No router's word makes our packets shorter: the smallest plateau of RFC 1191. Beyond it, a forger could make us send headers only.
 const PATH_MTU_MIN: u16 = 296;
 /// MTUs that are common, for routers that name none (RFC 1191, 7.1).
@@ -34,6 +34,15 @@ fn reason_of(code: u8) -> Reason {
     }
 }
 
+/// The same of ICMPv6 (RFC 4443, 3.1; Linux's icmpv6_err_convert).
+fn reason_of6(code: u8) -> Reason {
+    match code {
+        4 => Reason::Refused,
+        0 => Reason::Unreachable,
+        _ => Reason::NoNeighbour,
+    }
+}
+
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// A router or the peer's host says that a segment did not arrive.
     pub(super) fn on_unreachable(&mut self, now: Nanos, error: &Unreachable) {
@@ -42,6 +51,23 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.too_big(now, &quoted, error.next_hop_mtu);
         } else {
             self.on_soft_error(now, &quoted, reason_of(error.code));
+        }
+    }
+
+    /// The same, of ICMPv6.
+    pub(super) fn on_error6(&mut self, now: Nanos, error: &Icmp6<'_>) {
+        match *error {
+            Icmp6::Unreachable { code, quoted: Some(quoted) } => {
+                self.on_soft_error(now, &quoted, reason_of6(code));
+            }
+            // RFC 8201, 4: no link is narrower.
+            Icmp6::TooBig { mtu, quoted: Some(quoted) } if mtu >= u32::from(IPV6_MTU_MIN) => {
+                self.too_big(now, &quoted, Some(mtu.min(u16::MAX.into()) as u16));
+            }
+            Icmp6::Problem { quoted: Some(quoted) } => {
+                self.on_soft_error(now, &quoted, Reason::NoNeighbour);
+            }
+            _ => {}
         }
     }
 
@@ -82,7 +108,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let tuple = ends(quoted.destination, quoted.source);
         let Some(flow) = self.sender_of(&tuple, quoted.seq) else { return };
         let Some(connection) = self.connection(flow) else { return };
-        let headers = HEADERS_BYTES + connection.option_bytes();
+        let headers = headers_bytes(tuple.remote.ip()) + connection.option_bytes();
         let now_mtu = connection.mss + headers;
         let guess = || PLATEAUS.into_iter().find(|plateau| *plateau < now_mtu);
         let Some(mtu) = mtu.or_else(guess) else { return };
@@ -124,16 +150,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// The next hop of a connection.
-    pub(super) fn hop_of(&self, tuple: &Tuple) -> Option<Ipv4Addr> {
-        self.address.next_hop(*reply::v4(tuple.remote).ip())
+    pub(super) fn hop_of(&self, tuple: &Tuple) -> Option<IpAddr> {
+        self.address.next_hop(tuple.remote.ip())
     }
 
     /// Asks for the Ethernet address of a connection's next hop.
     pub(super) fn ask_for_hop(&mut self, tuple: &Tuple) {
-        if let Some(hop) = self.hop_of(tuple) {
-            let ask = reply::ask(self.address.mac, self.address.ip, hop);
-            self.out.push_back(Output::Send(ask));
-        }
+        let ask = self.hop_of(tuple).and_then(|hop| reply::ask(&self.address, hop));
+        self.out.extend(ask.map(Output::Send));
     }
 
     /// Takes the address that the next hop has named since, if it has.

@@ -21,7 +21,7 @@ use crate::stages::pre::ends;
 use crate::stages::receive::ANSWER_AFTER;
 
 /// What answers a packet that is looked at here.
-enum Answer {
+pub(super) enum Answer {
     None,
     /// A segment came; the packet is still needed if it begins a connection.
     Segment(MacAddress, Tuple, TcpSegment),
@@ -37,11 +37,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             // The data path has counted what is malformed.
             Err(_) | Ok(Parsed::Other) => Answer::None,
             // Of a virtual network that we are not in.
-            Ok(Parsed::Arp(ethernet, _) | Parsed::Icmp(ethernet, ..))
-                if ethernet.vlan.is_some() =>
-            {
-                Answer::None
-            }
+            Ok(
+                Parsed::Arp(ethernet, _) | Parsed::Icmp(ethernet, ..) | Parsed::Icmp6(ethernet, ..),
+            ) if ethernet.vlan.is_some() => Answer::None,
             Ok(Parsed::Arp(_, arp)) => {
                 self.on_arp(now, &arp);
                 Answer::None
@@ -49,11 +47,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Ok(Parsed::Icmp(ethernet, ip, message)) => {
                 self.on_icmp(now, bytes.len(), &ethernet, &ip, &message)
             }
+            Ok(Parsed::Icmp6(ethernet, ip, message)) => {
+                self.on_icmp6(now, bytes.len(), &ethernet, &ip, &message)
+            }
             Ok(Parsed::Tcp { ethernet, ip, segment }) => {
                 let is_between_us =
-                    ip.destination == self.address.ip && self.address.may_be_peer(ip.source);
-                let source = core::net::SocketAddrV4::new(ip.source, segment.source_port);
-                let own = core::net::SocketAddrV4::new(ip.destination, segment.destination_port);
+                    self.address.is_own(ip.destination) && self.address.may_be_peer(ip.source);
+                let source = core::net::SocketAddr::new(ip.source, segment.source_port);
+                let own = core::net::SocketAddr::new(ip.destination, segment.destination_port);
                 if is_between_us && segment.source_port != 0 {
                     Answer::Segment(ethernet.source, ends(source, own), segment)
                 } else {
@@ -86,11 +87,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         // Whoever asks for us will soon be answered (RFC 826: merge).
         let is_for_us = arp.target == own;
-        if self.address.may_be_peer(arp.sender) && arp.sender_mac[0] & 1 == 0 {
-            let is_wanted = is_for_us && self.resolving(arp.sender).is_some();
-            self.neighbours.learn(arp.sender, arp.sender_mac, now, is_wanted || is_for_us);
+        let sender = arp.sender.into();
+        if self.address.may_be_peer(sender) && arp.sender_mac[0] & 1 == 0 {
+            let is_wanted = is_for_us && self.resolving(sender).is_some();
+            self.neighbours.learn(sender, arp.sender_mac, now, is_wanted || is_for_us);
             if is_wanted {
-                self.resolved(now, arp.sender, arp.sender_mac);
+                self.resolved(now, sender, arp.sender_mac);
             }
         }
         if is_for_us && arp.operation == ArpOperation::Request && self.may_answer_arp(now) {
@@ -107,7 +109,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         ip: &Ipv4View,
         message: &Icmp<'_>,
     ) -> Answer {
-        if ip.destination != self.address.ip || !self.address.may_be_peer(ip.source) {
+        if ip.destination != self.address.ip || !self.address.may_be_peer(ip.source.into()) {
             return Answer::None;
         }
         match message {
@@ -191,7 +193,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if flags.contains(Flags::RST) {
             return;
         }
-        if !flags.contains(Flags::ACK) && self.listener_at(tuple.local.port()).is_some() {
+        if !flags.contains(Flags::ACK) && self.listener_at(tuple.local).is_some() {
             // RFC 9293, 3.10.7.2, fourth: what has neither SYN nor acknowledgement is dropped.
             if flags.contains(Flags::SYN) {
                 self.syn(now, *tuple, mac, segment);

@@ -1,6 +1,6 @@
 //! Connections that are not there yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use wave_core::clock::Nanos;
 
@@ -122,7 +122,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         remote: SocketAddr,
         local_port: u16,
     ) -> Result<(), Reason> {
-        let IpAddr::V4(ip) = remote.ip() else { return Err(Reason::Unreachable) };
+        let ip = remote.ip();
         if !self.address.may_be_peer(ip) || remote.port() == 0 {
             return Err(Reason::Unreachable);
         }
@@ -167,7 +167,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.handshake_timer(id, None);
         let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
         let Some(handshake) = self.handshakes.remove(id) else { return };
-        let listener = self.listener_at(tuple.local.port()).filter(|_| handshake.is_passive());
+        let listener = self.listener_at(tuple.local).filter(|_| handshake.is_passive());
         if let Some(at) = listener {
             self.listeners[at].half_open -= 1;
         }
@@ -228,7 +228,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             flags: Flags::SYN,
             window: handshake.own_window(true),
             options: Options {
-                mss: Some(self.address.mss()),
+                mss: Some(self.address.mss(tuple.remote.ip())),
                 // An option that the peer did not name is not named back.
                 scale: (!is_answer || theirs.scale.is_some()).then_some(handshake.scale),
                 timestamps: if is_answer {
@@ -245,7 +245,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// A neighbour is known now: those that waited for it go on.
-    pub(super) fn resolved(&mut self, now: Nanos, hop: Ipv4Addr, mac: MacAddress) {
+    pub(super) fn resolved(&mut self, now: Nanos, hop: IpAddr, mac: MacAddress) {
         while let Some(id) = self.resolving(hop) {
             let Some(handshake) = self.handshakes.get_mut(id) else { return };
             handshake.stage = Stage::Sent;
@@ -256,23 +256,23 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     /// A handshake that waits for this neighbour.
-    pub(super) fn resolving(&self, hop: Ipv4Addr) -> Option<FlowId> {
+    pub(super) fn resolving(&self, hop: IpAddr) -> Option<FlowId> {
         let waits = |tuple: &Tuple, handshake: &Handshake| {
             handshake.stage == Stage::Resolving
-                && self.address.next_hop(*reply::v4(tuple.remote).ip()) == Some(hop)
+                && self.address.next_hop(tuple.remote.ip()) == Some(hop)
         };
         let mut all = self.handshakes.iter();
         all.find(|(_, tuple, handshake)| waits(tuple, handshake)).map(|(id, _, _)| id)
     }
 
-    /// The listener of a port.
-    pub(super) fn listener_at(&self, port: u16) -> Option<usize> {
-        self.listeners.iter().position(|one| one.port == port)
+    /// The listener at an end of ours.
+    pub(super) fn listener_at(&self, own: SocketAddr) -> Option<usize> {
+        self.listeners.iter().position(|one| super::is_at(one.local, own))
     }
 
     /// A SYN for a listener.
     pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
-        let Some(at) = self.listener_at(tuple.local.port()) else { return };
+        let Some(at) = self.listener_at(tuple.local) else { return };
         let Listener { slots, backlog, half_open, .. } = &self.listeners[at];
         let Some(ring_bytes) = slots.front().map(|slot| slot.receive.bytes) else {
             self.counters.overflows += 1;
@@ -450,7 +450,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let (context, socket, receive, send, listener) = match handshake.whom {
             For::Host { context, socket, receive, send } => (context, socket, receive, send, None),
             For::Listener => {
-                let at = self.listener_at(tuple.local.port())?;
+                let at = self.listener_at(tuple.local)?;
                 let listener = &mut self.listeners[at];
                 let Some(Slot { socket, receive, send }) = listener.slots.pop_front() else {
                     // The peer believes that it is connected. What it sends is not acknowledged, and our SYN is sent again, until
@@ -464,7 +464,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let has_scale = handshake.options.scale.is_some();
         let stamps = handshake.options.timestamps.is_some();
         let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
-        let mss = theirs.min(self.address.mss()) - if stamps { TIMESTAMP_BYTES } else { 0 };
+        let mss = theirs.min(self.address.mss(tuple.remote.ip()))
+            - if stamps { TIMESTAMP_BYTES } else { 0 };
         let reno = Reno::new(mss);
         let recent = segment.options.timestamps.or(handshake.options.timestamps);
         let established = Established {

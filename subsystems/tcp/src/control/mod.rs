@@ -3,7 +3,9 @@
 //! A [`Stack`] is a data path with its control plane. It sees a flow by its statistics and changes it by commands
 //! (docs/adr/0055); what its caller sees are frames to be sent, payload to be copied, and events for hosts.
 
+mod address;
 mod connection;
+mod discovery;
 mod errors;
 mod frames;
 mod handshake;
@@ -18,17 +20,17 @@ mod time_wait;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use wave_core::clock::Nanos;
 use wave_core::waiting::Heap;
 
+pub use address::{Address, Ipv6Home};
 pub use secrets::Secrets;
 pub use show::{Shown, State};
 
 use crate::context::{ContextId, Event, Moved, Reason, Request};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
-use crate::packet::MacAddress;
 use crate::tuples::Tuples;
 use connection::Connection;
 use handshake::Handshake;
@@ -43,45 +45,6 @@ const STATISTICS_PER_POLL: usize = 64;
 const ANSWERS_PER_MILLISECOND: u32 = 16;
 /// Connections of a process that has gone, which are closed in one poll.
 const CLOSED_PER_POLL: u32 = 64;
-
-/// Where the agent is.
-#[derive(Clone, Copy, Debug)]
-pub struct Address {
-    /// Its IPv4 address.
-    pub ip: Ipv4Addr,
-    /// Bits of the network's part.
-    pub prefix: u8,
-    /// Whom to send what leaves the network.
-    pub gateway: Option<Ipv4Addr>,
-    /// Its Ethernet address.
-    pub mac: MacAddress,
-    /// Most bytes of an IPv4 packet.
-    pub mtu: u16,
-}
-
-impl Address {
-    /// The neighbour that a packet for `remote` goes to, if there is a way.
-    fn next_hop(&self, remote: Ipv4Addr) -> Option<Ipv4Addr> {
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-        let is_near = (remote.to_bits() ^ self.ip.to_bits()) & mask == 0;
-        if is_near { Some(remote) } else { self.gateway }
-    }
-
-    /// Most bytes of payload in a segment without options.
-    fn mss(&self) -> u16 {
-        self.mtu.saturating_sub(40)
-    }
-
-    /// Whether an address is that of one host that is not us.
-    fn may_be_peer(&self, ip: Ipv4Addr) -> bool {
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-        let is_near = (ip.to_bits() ^ self.ip.to_bits()) & mask == 0;
-        // The network itself, and all of its hosts (RFC 1122, 3.2.1.3).
-        let is_all = is_near && (ip.to_bits() & !mask == 0 || ip.to_bits() | mask == u32::MAX);
-        let is_group = ip.is_multicast() || ip.is_broadcast() || is_all;
-        ip != self.ip && !ip.is_unspecified() && !ip.is_loopback() && !is_group
-    }
-}
 
 /// Bounds of a stack.
 #[derive(Clone, Copy, Debug)]
@@ -128,7 +91,8 @@ struct Slot {
 struct Listener {
     context: ContextId,
     name: u32,
-    port: u16,
+    /// Where: an unspecified address is each of the agent's, of IPv6 those of IPv4, too.
+    local: SocketAddr,
     backlog: u16,
     slots: VecDeque<Slot>,
     /// Handshakes under way.
@@ -434,11 +398,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     fn listen(&mut self, from: ContextId, name: u32, local: SocketAddr, backlog: u16) {
-        let is_ours = match local.ip() {
-            IpAddr::V4(ip) => ip.is_unspecified() || ip == self.address.ip,
-            IpAddr::V6(ip) => ip.is_unspecified(),
+        let is_ours = self.address.all().any(|own| covers(local.ip(), own));
+        let is_taken = |port: u16| {
+            self.address.all().any(|own| {
+                covers(local.ip(), own) && self.listener_at(SocketAddr::new(own, port)).is_some()
+            })
         };
-        let is_taken = |port: u16| self.listeners.iter().any(|other| other.port == port);
         let port = match local.port() {
             0 => secrets::PORTS.clone().rev().find(|port| !is_taken(*port)),
             port => Some(port),
@@ -462,14 +427,23 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.listeners.push(Listener {
             context: from,
             name,
-            port,
+            local: SocketAddr::new(local.ip(), port),
             backlog,
             slots: VecDeque::new(),
             half_open: 0,
             half_open_order: VecDeque::new(),
         });
-        let local = SocketAddr::new(self.address.ip.into(), port);
+        let local = self.told(SocketAddr::new(local.ip(), port));
         self.tell(from, Event::Listening { listener: name, local });
+    }
+
+    /// A listener's end as its host sees it: the agent's address, where only one is meant.
+    fn told(&self, local: SocketAddr) -> SocketAddr {
+        let mut meant = self.address.all().filter(|own| covers(local.ip(), *own));
+        match (meant.next(), meant.next()) {
+            (Some(own), None) => SocketAddr::new(own, local.port()),
+            _ => local,
+        }
     }
 
     fn listener_of(&self, from: ContextId, name: u32) -> Option<usize> {
@@ -498,11 +472,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     }
 
     fn drop_listener(&mut self, at: usize, tells: bool) {
-        let Listener { context, port, slots, .. } = self.listeners.swap_remove(at);
+        let Listener { context, local, slots, .. } = self.listeners.swap_remove(at);
         let waiting: Vec<FlowId> = self
             .handshakes
             .iter()
-            .filter(|(_, tuple, handshake)| handshake.is_passive() && tuple.local.port() == port)
+            .filter(|(_, tuple, handshake)| handshake.is_passive() && is_at(local, tuple.local))
             .map(|(id, _, _)| id)
             .collect();
         for id in waiting {
@@ -514,4 +488,14 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             }
         }
     }
+}
+
+/// Whether a listener at an address takes what comes for the agent's address `own`: an unspecified one of IPv6 means both families.
+fn covers(local: IpAddr, own: IpAddr) -> bool {
+    local == own || (local.is_unspecified() && (local.is_ipv6() || own.is_ipv4()))
+}
+
+/// Whether a listener takes what comes for this end of the agent's.
+fn is_at(listener: SocketAddr, own: SocketAddr) -> bool {
+    listener.port() == own.port() && covers(listener.ip(), own.ip())
 }

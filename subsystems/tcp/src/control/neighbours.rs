@@ -1,7 +1,7 @@
-//! Ethernet addresses of neighbours (RFC 826), learnt from what they say about themselves.
+//! Ethernet addresses of neighbours (RFC 826, RFC 4861), learnt from what they say about themselves.
 
 use alloc::vec::Vec;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use wave_core::clock::Nanos;
 
@@ -18,7 +18,7 @@ pub const ASKS_MAX: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
 struct Neighbour {
-    ip: Ipv4Addr,
+    ip: IpAddr,
     mac: MacAddress,
     heard: Nanos,
 }
@@ -34,13 +34,13 @@ impl Neighbours {
     }
 
     /// Where a neighbour is, if that is known and fresh.
-    pub fn find(&self, ip: Ipv4Addr, now: Nanos) -> Option<MacAddress> {
+    pub fn find(&self, ip: IpAddr, now: Nanos) -> Option<MacAddress> {
         let found = self.0.iter().find(|one| one.ip == ip)?;
         (now.since(found.heard) < FRESH).then_some(found.mac)
     }
 
     /// A neighbour said where it is. One that nobody asked for takes a place only if `is_wanted`.
-    pub fn learn(&mut self, ip: Ipv4Addr, mac: MacAddress, now: Nanos, is_wanted: bool) {
+    pub fn learn(&mut self, ip: IpAddr, mac: MacAddress, now: Nanos, is_wanted: bool) {
         let new = Neighbour { ip, mac, heard: now };
         if let Some(found) = self.0.iter_mut().find(|one| one.ip == ip) {
             *found = new;
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn strangers_take_no_place_and_the_oldest_leaves() {
         let mut table = Neighbours::new();
-        let ip = |last: usize| Ipv4Addr::from(0x0a00_0000 + last as u32);
+        let ip = |last: usize| IpAddr::from((0x0a00_0000 + last as u32).to_be_bytes());
         table.learn(ip(1), [1; 6], Nanos(0), false);
         assert_eq!(table.find(ip(1), Nanos(1)), None);
         for one in 0..=NEIGHBOURS_MAX {

@@ -1,12 +1,14 @@
 //! Frames of the control plane's own: handshakes, resets, answers about addresses.
 
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv6Addr};
 
+use super::address::Address;
 use crate::datapath::{Head, PartialChecksum, Payload, Segment, Tuple};
 use crate::packet::tcp::HEADERS_BYTES_MAX;
 use crate::packet::{
-    ArpOperation, ArpPacket, Ecn, Flags, MacAddress, Options, PARTIAL_CHECKSUM, TTL_DEFAULT,
-    TcpHeader, TcpSegment, build_arp, build_tcp,
+    ArpOperation, ArpPacket, DISCOVERY_BYTES, Ecn, Flags, MacAddress, Options, TTL_DEFAULT,
+    TcpHeader, TcpSegment, build_advertisement, build_arp, build_solicitation, build_tcp,
+    partial_checksum,
 };
 use crate::seq::Seq;
 
@@ -33,8 +35,8 @@ pub fn segment<F>(macs: (MacAddress, MacAddress), tuple: &Tuple, bare: &Bare) ->
     let header = TcpHeader {
         source_mac: macs.0,
         destination_mac: macs.1,
-        source: v4(tuple.local),
-        destination: v4(tuple.remote),
+        source: tuple.local,
+        destination: tuple.remote,
         ecn: Ecn::default(),
         ttl: TTL_DEFAULT,
         seq: bare.seq,
@@ -46,7 +48,7 @@ pub fn segment<F>(macs: (MacAddress, MacAddress), tuple: &Tuple, bare: &Bare) ->
     let mut head = Head::zeroed(HEADERS_BYTES_MAX);
     let len = build_tcp(head.bytes_mut(), &header, 0);
     head.truncate(len);
-    frame(head, Some(PARTIAL_CHECKSUM))
+    frame(head, Some(partial_checksum(&tuple.local)))
 }
 
 /// The reset that answers a segment of no connection (RFC 9293, 3.10.7.1).
@@ -59,10 +61,28 @@ pub fn reset(segment: &TcpSegment) -> Bare {
     Bare { seq, ack, flags, window: 0, options: Options::default() }
 }
 
-/// A question for a neighbour's Ethernet address.
-pub fn ask<F>(mac: MacAddress, own: Ipv4Addr, target: Ipv4Addr) -> Segment<F> {
-    let operation = ArpOperation::Request;
-    arp(&ArpPacket { operation, sender_mac: mac, sender: own, target_mac: [0; 6], target })
+/// A question for a neighbour's Ethernet address; `None` without an address of that family.
+pub fn ask<F>(own: &Address, target: IpAddr) -> Option<Segment<F>> {
+    let mac = own.mac;
+    match target {
+        IpAddr::V4(target) => {
+            let operation = ArpOperation::Request;
+            let (sender, target_mac) = (own.ip, [0; 6]);
+            Some(arp(&ArpPacket { operation, sender_mac: mac, sender, target_mac, target }))
+        }
+        IpAddr::V6(target) => {
+            let mut head = Head::zeroed(DISCOVERY_BYTES);
+            build_solicitation(head.bytes_mut(), mac, own.v6?.ip, target);
+            Some(frame(head, None))
+        }
+    }
+}
+
+/// The answer to a neighbour's question for our Ethernet address.
+pub fn advertise<F>(mac: MacAddress, own: Ipv6Addr, asker: (MacAddress, Ipv6Addr)) -> Segment<F> {
+    let mut head = Head::zeroed(DISCOVERY_BYTES);
+    build_advertisement(head.bytes_mut(), mac, own, asker);
+    frame(head, None)
 }
 
 /// A packet of ARP.
@@ -75,12 +95,4 @@ pub fn arp<F>(packet: &ArpPacket) -> Segment<F> {
 /// A frame of headers only.
 pub fn frame<F>(head: Head, checksum: Option<PartialChecksum>) -> Segment<F> {
     Segment { ticket: None, head, payload: Payload::None, checksum, segment_bytes: 0 }
-}
-
-/// An end that is known to be of IPv4.
-pub fn v4(address: SocketAddr) -> SocketAddrV4 {
-    match address {
-        SocketAddr::V4(address) => address,
-        SocketAddr::V6(address) => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port()),
-    }
 }

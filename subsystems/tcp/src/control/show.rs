@@ -94,7 +94,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             congestion: None,
         };
         for listener in &self.listeners {
-            let local = SocketAddr::new(self.address.ip.into(), listener.port);
+            let local = self.told(listener.local);
             show(&Shown {
                 context: Some(listener.context),
                 queues: (listener.half_open.into(), listener.slots.len() as u64),

@@ -3,7 +3,7 @@
 //! A *sum* here is folded to 16 bits and not complemented; the checksum that goes into a header is its complement. Sums of
 //! parts add up, so bytes that are copied anyway may be summed apart from their headers.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 
 /// The sum over bytes among which is their correct checksum.
 pub const GOOD: u16 = 0xffff;
@@ -38,17 +38,14 @@ pub fn combine(front: u16, front_bytes: usize, back: u16) -> u16 {
     add(front, if front_bytes & 1 == 0 { back } else { back.swap_bytes() })
 }
 
-/// The sum over IPv4's pseudo header (RFC 9293, 3.1), with `bytes` of the protocol's header and payload. The checksum field
-/// of a packet that a wire completes holds it, uncomplemented.
-pub fn pseudo_sum(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, bytes: u32) -> u16 {
-    let addresses = u64::from(source.to_bits()) + u64::from(destination.to_bits());
-    fold(addresses + u64::from(protocol) + u64::from(bytes))
-}
-
-/// The sum over IPv6's pseudo header (RFC 8200, 8.1). See [`pseudo_sum`].
-pub fn pseudo_sum_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, bytes: u32) -> u16 {
-    let addresses = add(sum(&source.octets()), sum(&destination.octets()));
-    fold(u64::from(addresses) + u64::from(protocol) + u64::from(bytes))
+/// The sum over the pseudo header of IPv4 (RFC 9293, 3.1) or IPv6 (RFC 8200, 8.1), with `bytes` of the protocol's header and
+/// payload. The checksum field of a packet that a wire completes holds it, uncomplemented.
+pub fn pseudo_sum(source: IpAddr, destination: IpAddr, protocol: u8, bytes: u32) -> u16 {
+    let part = |address: IpAddr| match address {
+        IpAddr::V4(address) => u64::from(address.to_bits()),
+        IpAddr::V6(address) => u64::from(sum(&address.octets())),
+    };
+    fold(part(source) + part(destination) + u64::from(protocol) + u64::from(bytes))
 }
 
 fn fold_half(sum: u64) -> u64 {
@@ -115,10 +112,10 @@ mod tests {
         let source: [u8; 16] = bytes[..16].try_into().unwrap();
         let destination: [u8; 16] = bytes[16..32].try_into().unwrap();
         let layout = [&bytes[..32], &0x0001_2345_u32.to_be_bytes(), &[0, 0, 0, 6]].concat();
-        assert_eq!(pseudo_sum_v6(source.into(), destination.into(), 6, 0x1_2345), naive(&layout));
+        assert_eq!(pseudo_sum(source.into(), destination.into(), 6, 0x1_2345), naive(&layout));
         let layout = [&bytes[..8], &[0, 6], &0xfedc_u16.to_be_bytes()].concat();
         let (source, destination) = layout[..8].split_at(4);
-        let address = |bytes: &[u8]| Ipv4Addr::from(<[u8; 4]>::try_from(bytes).unwrap());
+        let address = |bytes: &[u8]| IpAddr::from(<[u8; 4]>::try_from(bytes).unwrap());
         assert_eq!(pseudo_sum(address(source), address(destination), 6, 0xfedc), naive(&layout));
     }
 }

@@ -1,6 +1,6 @@
 //! ICMP (RFC 792): echoes, and "destination unreachable" with the next hop's MTU (RFC 1191).
 
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -34,10 +34,10 @@ struct Wire {
 /// The part of a TCP header that every error quotes.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct QuotedWire {
-    source_port: U16,
-    destination_port: U16,
-    seq: U32,
+pub(super) struct QuotedWire {
+    pub source_port: U16,
+    pub destination_port: U16,
+    pub seq: U32,
 }
 
 const _: () = assert!(size_of::<Wire>() == ICMP_BYTES && size_of::<QuotedWire>() == 8);
@@ -101,9 +101,9 @@ impl Unreachable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
     /// The segment's sender, to which the error is addressed.
-    pub source: SocketAddrV4,
+    pub source: SocketAddr,
     /// The segment's receiver.
-    pub destination: SocketAddrV4,
+    pub destination: SocketAddr,
     /// The segment's sequence number.
     pub seq: Seq,
 }
@@ -144,8 +144,8 @@ fn parse_quoted(data: &[u8]) -> Option<Quoted> {
     };
     let (wire, _) = QuotedWire::ref_from_prefix(rest).ok()?;
     Some(Quoted {
-        source: SocketAddrV4::new(source, wire.source_port.get()),
-        destination: SocketAddrV4::new(destination, wire.destination_port.get()),
+        source: SocketAddr::new(source.into(), wire.source_port.get()),
+        destination: SocketAddr::new(destination.into(), wire.destination_port.get()),
         seq: Seq(wire.seq.get()),
     })
 }
@@ -223,8 +223,8 @@ mod tests {
     #[test]
     fn an_error_has_an_mtu_only_if_the_router_names_one() {
         let quoted = Quoted {
-            source: SocketAddrV4::new([10, 0, 0, 1].into(), 80),
-            destination: SocketAddrV4::new([10, 0, 0, 2].into(), 81),
+            source: SocketAddr::from(([10, 0, 0, 1], 80)),
+            destination: SocketAddr::from(([10, 0, 0, 2], 81)),
             seq: Seq(7),
         };
         let expected = Unreachable { code: 4, next_hop_mtu: Some(1280), quoted: Some(quoted) };

@@ -1,11 +1,11 @@
 //! IPv4 headers (RFC 791).
 
 use core::net::Ipv4Addr;
-use core::ops::Range;
 
 use zerocopy::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::ip::IpView;
 use super::{Cause, checksum};
 
 /// Length of a header without options.
@@ -54,7 +54,8 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    const fn from_bits(service: u8) -> Ecn {
+    /// From the low two bits of a service octet.
+    pub(super) const fn from_bits(service: u8) -> Ecn {
         match service & 3 {
             0 => Ecn::NotCapable,
             1 => Ecn::Capable1,
@@ -64,22 +65,8 @@ impl Ecn {
     }
 }
 
-/// A header that was read: of a whole datagram, with a good checksum.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipv4View {
-    /// The sender.
-    pub source: Ipv4Addr,
-    /// The receiver.
-    pub destination: Ipv4Addr,
-    /// The protocol that follows.
-    pub protocol: u8,
-    /// Congestion notification.
-    pub ecn: Ecn,
-    /// Hops that were left.
-    pub ttl: u8,
-    /// The part of the frame that follows: options of IP and padding are not in it.
-    pub payload: Range<usize>,
-}
+/// A header of IPv4 that was read.
+pub type Ipv4View = IpView<Ipv4Addr>;
 
 impl Ipv4View {
     /// # Errors

@@ -1,4 +1,4 @@
-//! Views and builders of headers: Ethernet, ARP, IPv4, ICMP and TCP.
+//! Views and builders of headers: Ethernet, ARP, IPv4 with ICMP, IPv6 with ICMPv6 and neighbour discovery, and TCP.
 //!
 //! [`parse`] reads a frame, from its Ethernet header on, into values that are valid on their own: lengths lie within the frame,
 //! checksums hold, addresses are of single hosts. A frame that fails has one [`Cause`], which is the index of a counter.
@@ -6,26 +6,36 @@
 
 pub mod arp;
 pub mod checksum;
+pub mod discovery;
 pub mod ethernet;
 pub mod icmp;
+pub mod icmp6;
+pub mod ip;
 pub mod ipv4;
+pub mod ipv6;
 pub mod options;
 pub mod tcp;
 
+use core::net::IpAddr;
+
 pub use arp::{ArpOperation, ArpPacket, build_arp};
+pub use discovery::{DISCOVERY_BYTES, Discovery, build_advertisement, build_solicitation};
 pub use ethernet::{BROADCAST, ETHERNET_BYTES, EtherType, EthernetView, MacAddress};
 pub use icmp::{Echo, Icmp, Problem, Quoted, Unreachable, build_echo_reply};
+pub use icmp6::{Icmp6, build_echo6_reply};
+pub use ip::IpView;
 pub use ipv4::{Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, TTL_DEFAULT};
+pub use ipv6::{IPV6_BYTES, Ipv6Header, Ipv6View};
 pub use options::{OPTIONS_BYTES_MAX, Options, SACK_BLOCKS_MAX, SCALE_MAX};
-pub use tcp::{Flags, PARTIAL_CHECKSUM, TCP_BYTES, TcpHeader, TcpSegment, build_tcp, set_diffserv};
+pub use tcp::{Flags, TCP_BYTES, TcpHeader, TcpSegment, build_tcp, partial_checksum, set_diffserv};
 
 /// The reason for dropping a frame. The sender or the wire is to blame for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Cause {
-    /// The frame ends within a header or before the IPv4 datagram does.
+    /// The frame ends within a header or before the IP datagram does.
     #[error("truncated")]
     Truncated,
-    /// EtherType IPv4, but another version in the header.
+    /// Another version in the IP header than the EtherType says.
     #[error("bad IP version")]
     BadIpVersion,
     /// An IPv4 header of less than 20 bytes.
@@ -47,7 +57,19 @@ pub enum Cause {
     /// An ARP packet that is neither a request nor a reply for IPv4 over Ethernet.
     #[error("bad ARP packet")]
     BadArp,
-    /// The ICMP message's checksum is wrong.
+    /// An IPv6 datagram with a routing header.
+    #[error("routing header")]
+    RoutingHeader,
+    /// An extension header of IPv6 that is malformed, out of place, or has an option that must not be skipped; or too many of them.
+    #[error("bad extension header")]
+    BadExtension,
+    /// A message between neighbours that a router has forwarded.
+    #[error("bad hop limit")]
+    BadHopLimit,
+    /// A malformed message of neighbour discovery.
+    #[error("bad neighbour discovery")]
+    BadDiscovery,
+    /// The checksum of an ICMP or ICMPv6 message is wrong.
     #[error("bad ICMP checksum")]
     BadIcmpChecksum,
     /// A TCP header of less than 20 bytes, or one that ends behind the datagram.
@@ -64,7 +86,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of [`Cause::index`].
-    pub const ALL: [Cause; 12] = [
+    pub const ALL: [Cause; 16] = [
         Cause::Truncated,
         Cause::BadIpVersion,
         Cause::BadIpHeaderLength,
@@ -73,6 +95,10 @@ impl Cause {
         Cause::Fragment,
         Cause::WrongAddress,
         Cause::BadArp,
+        Cause::RoutingHeader,
+        Cause::BadExtension,
+        Cause::BadHopLimit,
+        Cause::BadDiscovery,
         Cause::BadIcmpChecksum,
         Cause::BadTcpOffset,
         Cause::BadTcpChecksum,
@@ -92,8 +118,8 @@ pub enum Parsed<'a> {
     Tcp {
         /// The Ethernet header.
         ethernet: EthernetView,
-        /// The IPv4 header.
-        ip: Ipv4View,
+        /// The IP header.
+        ip: IpView<IpAddr>,
         /// The segment.
         segment: TcpSegment,
     },
@@ -101,14 +127,16 @@ pub enum Parsed<'a> {
     Arp(EthernetView, ArpPacket),
     /// An ICMP message.
     Icmp(EthernetView, Ipv4View, Icmp<'a>),
+    /// An ICMPv6 message.
+    Icmp6(EthernetView, Ipv6View, Icmp6<'a>),
     /// Another protocol.
     Other,
 }
 
-/// Reads a frame from its Ethernet header on. Padding behind the IPv4 datagram is ignored.
+/// Reads a frame from its Ethernet header on. Padding behind the IP datagram is ignored.
 ///
 /// With `checksum_is_good` the TCP checksum is not verified: the wire has done so, or the packet never left memory and its
-/// checksum is partial. IPv4's and ICMP's checksums are always verified.
+/// checksum is partial. Those of IPv4, ICMP and ICMPv6 are always verified.
 ///
 /// # Errors
 /// The frame is to be dropped, for this cause.
@@ -124,6 +152,8 @@ pub fn parse(frame: &[u8], checksum_is_good: bool) -> Result<Parsed<'_>, Cause> 
             match ip.protocol {
                 ipv4::PROTOCOL_TCP => {
                     ethernet.check_unicast()?;
+                    ip.check_unicast()?;
+                    let ip = ip.widen();
                     let segment = tcp::parse(frame, &ip, checksum_is_good)?;
                     Ok(Parsed::Tcp { ethernet, ip, segment })
                 }
@@ -135,7 +165,29 @@ pub fn parse(frame: &[u8], checksum_is_good: bool) -> Result<Parsed<'_>, Cause> 
                 _ => Ok(Parsed::Other),
             }
         }
-        EtherType::Ipv6 | EtherType::Other(_) => Ok(Parsed::Other),
+        EtherType::Ipv6 => {
+            let ip = ipv6::parse(frame, ethernet.payload)?;
+            match ip.protocol {
+                ipv4::PROTOCOL_TCP => {
+                    ethernet.check_unicast()?;
+                    ip.check_unicast()?;
+                    let ip = ip.widen();
+                    let segment = tcp::parse(frame, &ip, checksum_is_good)?;
+                    Ok(Parsed::Tcp { ethernet, ip, segment })
+                }
+                ipv6::PROTOCOL_ICMP6 => {
+                    ethernet.check_source()?;
+                    let message = icmp6::parse(frame, &ip)?;
+                    // Neighbours speak to groups, and so do messages that are not read.
+                    if !matches!(message, Icmp6::Discovery(_) | Icmp6::Other { .. }) {
+                        ethernet.check_unicast()?;
+                    }
+                    Ok(Parsed::Icmp6(ethernet, ip, message))
+                }
+                _ => Ok(Parsed::Other),
+            }
+        }
+        EtherType::Other(_) => Ok(Parsed::Other),
     }
 }
 

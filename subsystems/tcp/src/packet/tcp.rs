@@ -1,14 +1,16 @@
 //! TCP headers (RFC 9293, 3.1).
 
 use core::fmt;
-use core::net::SocketAddrV4;
+use core::net::{IpAddr, SocketAddr};
 use core::ops::{BitOr, BitOrAssign, Range};
 
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::ethernet::{self, ETHERNET_BYTES, EtherType, MacAddress};
-use super::ipv4::{self, Ecn, IPV4_BYTES, Ipv4Header, Ipv4View, PROTOCOL_TCP};
+use super::ip::IpView;
+use super::ipv4::{self, Ecn, IPV4_BYTES, Ipv4Header, PROTOCOL_TCP};
+use super::ipv6::{self, IPV6_BYTES, Ipv6Header};
 use super::options::{OPTIONS_BYTES_MAX, Options};
 use super::{Cause, checksum};
 use crate::datapath::PartialChecksum;
@@ -18,10 +20,17 @@ use crate::seq::Seq;
 /// Length of a header without options.
 pub const TCP_BYTES: usize = 20;
 /// Most bytes that [`build_tcp`] writes.
-pub const HEADERS_BYTES_MAX: usize = ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES + OPTIONS_BYTES_MAX;
-/// What a wire completes of a frame whose headers [`build_tcp`] has written.
-pub const PARTIAL_CHECKSUM: PartialChecksum =
-    PartialChecksum { start: (ETHERNET_BYTES + IPV4_BYTES) as u16, offset: 16 };
+pub const HEADERS_BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + TCP_BYTES + OPTIONS_BYTES_MAX;
+
+/// Where TCP's header begins in frames that [`build_tcp`] writes, of this family.
+const fn start(is_ipv6: bool) -> usize {
+    ETHERNET_BYTES + if is_ipv6 { IPV6_BYTES } else { IPV4_BYTES }
+}
+
+/// What a wire completes of a frame whose headers [`build_tcp`] has written for an end of this family.
+pub const fn partial_checksum(end: &SocketAddr) -> PartialChecksum {
+    PartialChecksum { start: start(end.is_ipv6()) as u16, offset: 16 }
+}
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -143,9 +152,12 @@ impl TcpSegment {
 /// Reserved bits and the urgent pointer are ignored.
 ///
 /// # Errors
-/// [`Cause::WrongAddress`], [`Cause::Truncated`], [`Cause::BadTcpOffset`], [`Cause::BadTcpChecksum`].
-pub fn parse(frame: &[u8], ip: &Ipv4View, checksum_is_good: bool) -> Result<TcpSegment, Cause> {
-    ip.check_unicast()?;
+/// [`Cause::Truncated`], [`Cause::BadTcpOffset`], [`Cause::BadTcpChecksum`].
+pub fn parse(
+    frame: &[u8],
+    ip: &IpView<IpAddr>,
+    checksum_is_good: bool,
+) -> Result<TcpSegment, Cause> {
     let bytes = frame.get(ip.payload.clone()).ok_or(Cause::Truncated)?;
     let (wire, _) = Wire::ref_from_prefix(bytes).map_err(|_| Cause::Truncated)?;
     let header_bytes = usize::from(wire.words >> 4) * 4;
@@ -178,9 +190,9 @@ pub struct TcpHeader {
     /// The next hop's Ethernet address.
     pub destination_mac: MacAddress,
     /// The sender.
-    pub source: SocketAddrV4,
-    /// The receiver.
-    pub destination: SocketAddrV4,
+    pub source: SocketAddr,
+    /// The receiver, of the same family.
+    pub destination: SocketAddr,
     /// Congestion notification.
     pub ecn: Ecn,
     /// Hops that it may take.
@@ -198,25 +210,33 @@ pub struct TcpHeader {
 }
 
 /// Writes the headers of a segment with so much payload, which may be more than the wire takes at once. Returns their length.
-/// IPv4's checksum is complete; TCP's field holds the pseudo header's sum, and [`PARTIAL_CHECKSUM`] says how to complete it.
+/// IPv4's checksum is complete; TCP's field holds the pseudo header's sum, and [`partial_checksum`] says how to complete it.
 ///
 /// # Panics
-/// `out` is shorter than the headers ([`HEADERS_BYTES_MAX`] is enough), or the datagram is longer than 65,535 bytes.
+/// `out` is shorter than the headers ([`HEADERS_BYTES_MAX`] is enough), the datagram is longer than its header can say, or the ends
+/// are of two families.
 pub fn build_tcp(out: &mut [u8], header: &TcpHeader, payload_bytes: u32) -> usize {
-    let (front, back) = out.split_at_mut(usize::from(PARTIAL_CHECKSUM.start));
+    let (source, destination) = (header.source.ip(), header.destination.ip());
+    let (front, back) = out.split_at_mut(start(source.is_ipv6()));
     let is_syn = header.flags.contains(Flags::SYN);
     let header_bytes = TCP_BYTES + header.options.build(&mut back[TCP_BYTES..], is_syn);
     let bytes = payload_bytes.saturating_add(header_bytes as u32);
 
-    ethernet::build(front, header.source_mac, header.destination_mac, EtherType::Ipv4);
-    let ip = Ipv4Header {
-        source: *header.source.ip(),
-        destination: *header.destination.ip(),
-        protocol: PROTOCOL_TCP,
-        ecn: header.ecn,
-        ttl: header.ttl,
+    let (protocol, ecn, ttl) = (PROTOCOL_TCP, header.ecn, header.ttl);
+    let network = &mut front[ETHERNET_BYTES..];
+    let kind = match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            ipv4::build(network, &Ipv4Header { source, destination, protocol, ecn, ttl }, bytes);
+            EtherType::Ipv4
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let ip = Ipv6Header { source, destination, protocol, ecn, hop_limit: ttl };
+            ipv6::build(network, &ip, bytes);
+            EtherType::Ipv6
+        }
+        _ => panic!("both ends of a segment are of one family"),
     };
-    ipv4::build(&mut front[ETHERNET_BYTES..], &ip, bytes);
+    ethernet::build(front, header.source_mac, header.destination_mac, kind);
 
     let flags = match header.ack {
         Some(_) => header.flags.with(Flags::ACK),
@@ -230,7 +250,7 @@ pub fn build_tcp(out: &mut [u8], header: &TcpHeader, payload_bytes: u32) -> usiz
         words: (header_bytes as u8 / 4) << 4,
         flags: flags.0,
         window: header.window.into(),
-        checksum: checksum::pseudo_sum(ip.source, ip.destination, PROTOCOL_TCP, bytes).into(),
+        checksum: checksum::pseudo_sum(source, destination, PROTOCOL_TCP, bytes).into(),
         urgent: 0.into(),
     };
     back[..TCP_BYTES].copy_from_slice(wire.as_bytes());
@@ -239,20 +259,25 @@ pub fn build_tcp(out: &mut [u8], header: &TcpHeader, payload_bytes: u32) -> usiz
 
 /// Sets the Differentiated Services of headers that [`build_tcp`] has written.
 pub fn set_diffserv(head: &mut [u8], diffserv: u8) {
-    ipv4::set_diffserv(&mut head[ETHERNET_BYTES..], diffserv);
+    let network = &mut head[ETHERNET_BYTES..];
+    match network[0] >> 4 {
+        6 => ipv6::set_diffserv(network, diffserv),
+        _ => ipv4::set_diffserv(network, diffserv),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
     use super::*;
     use crate::packet::{self, Parsed, TTL_DEFAULT};
-    use core::net::Ipv4Addr;
 
     const HEADER: TcpHeader = TcpHeader {
         source_mac: [2, 0, 0, 0, 0, 1],
         destination_mac: [2, 0, 0, 0, 0, 2],
-        source: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1),
-        destination: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 2),
+        source: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 1),
+        destination: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 2),
         ecn: Ecn::NotCapable,
         ttl: TTL_DEFAULT,
         seq: Seq(1),
@@ -301,12 +326,14 @@ mod tests {
         assert_eq!(cause(|frame| frame[46] = 0x70), Some(Cause::BadTcpOffset));
         assert_eq!(cause(|frame| frame[0] |= 1), Some(Cause::WrongAddress));
         assert_eq!(cause(|frame| frame[6] |= 1), Some(Cause::WrongAddress));
-        let ip = ipv4::parse(&frame(), ETHERNET_BYTES).unwrap();
-        let short = Ipv4View { payload: 34..53, ..ip.clone() };
+        let ip = ipv4::parse(&frame(), ETHERNET_BYTES).unwrap().widen();
+        let short = IpView { payload: 34..53, ..ip.clone() };
         assert_eq!(parse(&frame(), &short, true), Err(Cause::Truncated));
         assert_eq!(parse(&frame()[..50], &ip, true), Err(Cause::Truncated));
-        let group = Ipv4View { destination: Ipv4Addr::BROADCAST, ..ip };
-        assert_eq!(parse(&frame(), &group, true), Err(Cause::WrongAddress));
+        let to_all = SocketAddr::new(IpAddr::V4(Ipv4Addr::BROADCAST), 2);
+        let mut group = [0; 58];
+        build_tcp(&mut group, &TcpHeader { destination: to_all, ..HEADER }, 0);
+        assert_eq!(packet::parse(&group, true), Err(Cause::WrongAddress));
     }
 
     #[test]

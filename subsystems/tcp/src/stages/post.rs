@@ -1,7 +1,5 @@
 //! The post-processing stage: headers of what goes out, and counts, which commute (thesis 4.3.1.3: Ack, Stamp, Stats).
 
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-
 use super::acknowledge::Acknowledged;
 use super::recover::Recovery;
 use super::say::Said;
@@ -31,8 +29,8 @@ pub fn head(mac: MacAddress, pre: &Pre, said: &Said) -> Head {
     let header = TcpHeader {
         source_mac: mac,
         destination_mac: pre.peer_mac,
-        source: v4(pre.tuple.local),
-        destination: v4(pre.tuple.remote),
+        source: pre.tuple.local,
+        destination: pre.tuple.remote,
         ecn: Ecn::default(),
         ttl: pre.hop_limit,
         seq: said.seq,
@@ -74,14 +72,6 @@ pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Pos
     post.marked_bytes = 0;
     post.fast_retransmits = 0;
     read
-}
-
-fn v4(address: SocketAddr) -> SocketAddrV4 {
-    match address {
-        SocketAddr::V4(address) => address,
-        // None is installed: the control plane speaks IPv4.
-        SocketAddr::V6(address) => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port()),
-    }
 }
 
 #[cfg(test)]

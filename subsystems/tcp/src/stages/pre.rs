@@ -1,6 +1,6 @@
 //! The pre-processing stage for a frame that came in: valid, whose, and in short (thesis 4.3.1.3: Val, Id, Sum).
 
-use core::net::{SocketAddr, SocketAddrV4};
+use core::net::SocketAddr;
 use core::ops::Range;
 
 use crate::datapath::Tuple;
@@ -27,8 +27,8 @@ pub enum Examined {
 }
 
 /// Both ends of a segment that came in.
-pub fn ends(source: SocketAddrV4, destination: SocketAddrV4) -> Tuple {
-    Tuple { local: SocketAddr::V4(destination), remote: SocketAddr::V4(source) }
+pub fn ends(source: SocketAddr, destination: SocketAddr) -> Tuple {
+    Tuple { local: destination, remote: source }
 }
 
 /// Looks at a frame.
@@ -47,8 +47,8 @@ pub fn examine(frame: &[u8], checksum_is_good: bool) -> Result<Examined, Cause> 
         return Err(Cause::BadTcpOptions);
     }
     let tuple = ends(
-        SocketAddrV4::new(ip.source, segment.source_port),
-        SocketAddrV4::new(ip.destination, segment.destination_port),
+        SocketAddr::new(ip.source, segment.source_port),
+        SocketAddr::new(ip.destination, segment.destination_port),
     );
     let flags = segment.flags;
     // RFC 9293, 3.10.7.4: without ACK, a segment of an established connection is dropped; the control plane counts it.

@@ -1,11 +1,11 @@
 //! A machine in virtual time: a stack, its wire, and a process that writes and reads.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
 use wave_tcp::context::{ContextId, Event, Moved, Reason, Request};
-use wave_tcp::control::{Address, Bounds, Output, Secrets, Stack};
+use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
@@ -55,13 +55,18 @@ impl<R: Recovery> Machine<R> {
             ip: Ipv4Addr::new(10, 0, 0, last),
             prefix: 24,
             gateway: None,
+            v6: Some(Ipv6Home {
+                ip: Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, last.into()),
+                prefix: 64,
+                gateway: None,
+            }),
             mac,
             mtu: limits.mtu,
         };
         let bounds = Bounds { flows: 64, handshakes: 16, time_wait: 8, listeners: 4, slots: 8 };
         let key = |n: u64| (n, u64::from(last));
         let secrets = Secrets { sequence: key(1), timestamp: key(2), port: key(3), table: key(4) };
-        let super_bytes = limits.gso_bytes.saturating_sub(60);
+        let super_bytes = limits.gso_bytes.saturating_sub(80);
         let settings = Settings { mac, super_bytes, flows: bounds.flows, key: key(5) };
         Machine {
             stack: Stack::new(FlexToe::new(settings), address, bounds, secrets),

@@ -3,6 +3,7 @@
 mod connections;
 mod errors;
 mod failures;
+mod ipv6;
 mod machine;
 mod opening;
 mod options;

@@ -8,8 +8,8 @@ use wave_tcp::context::{Event, Moved, Request, SocketOptions};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Established;
 use wave_tcp::packet::{
-    ArpOperation, ArpPacket, ETHERNET_BYTES, Ecn, Flags, IPV4_BYTES, Options, PARTIAL_CHECKSUM,
-    Parsed, TcpHeader, TcpSegment, build_arp, build_tcp, checksum, parse,
+    ArpOperation, ArpPacket, ETHERNET_BYTES, Ecn, Flags, IPV4_BYTES, Options, Parsed, TcpHeader,
+    TcpSegment, build_arp, build_tcp, checksum, parse, partial_checksum,
 };
 use wave_tcp::seq::Seq;
 use wave_wires::{Adversity, Memory, Offload, RawPart, Wire};
@@ -202,8 +202,8 @@ impl Peer {
         let header = TcpHeader {
             source_mac: self.mac,
             destination_mac: self.machine.wire.limits().mac,
-            source: sends.source,
-            destination: sends.destination,
+            source: sends.source.into(),
+            destination: sends.destination.into(),
             ecn: Ecn::default(),
             ttl: 64,
             seq: sends.seq,
@@ -218,7 +218,7 @@ impl Peer {
         tcp[12] += (sends.options.len() as u8 / 4) << 4;
         tcp[18..20].copy_from_slice(&sends.urgent.to_be_bytes());
         let sum = !checksum::sum(&tcp);
-        let at = usize::from(PARTIAL_CHECKSUM.offset);
+        let at = usize::from(partial_checksum(&header.source).offset);
         tcp[at..at + 2].copy_from_slice(&sum.to_be_bytes());
         tcp[at] ^= u8::from(sends.breaks_checksum);
         let mut ip = [&head[ETHERNET_BYTES..TCP_AT], sends.ip_options].concat();

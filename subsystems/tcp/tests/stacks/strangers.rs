@@ -9,7 +9,7 @@ use wave_tcp::context::{ContextId, Event, Moved, Reason, Request};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Datapath;
 use wave_tcp::packet::{
-    Ecn, Flags, Options, PARTIAL_CHECKSUM, Parsed, TcpHeader, TcpSegment, build_tcp, parse,
+    Ecn, Flags, Options, Parsed, TcpHeader, TcpSegment, build_tcp, parse, partial_checksum,
 };
 use wave_tcp::seq::Seq;
 use wave_wires::{Adversity, CsumPlace, Memory, Offload, RawPart, Wire};
@@ -48,8 +48,8 @@ impl Meeting {
         let header = TcpHeader {
             source_mac: self.wire.limits().mac,
             destination_mac: self.machine.wire.limits().mac,
-            source,
-            destination: OURS,
+            source: source.into(),
+            destination: OURS.into(),
             ecn: Ecn::default(),
             ttl: 64,
             seq,
@@ -60,7 +60,8 @@ impl Meeting {
         };
         let mut head = [0; 120];
         let len = build_tcp(&mut head, &header, data.len() as u32);
-        let place = CsumPlace { start: PARTIAL_CHECKSUM.start, offset: PARTIAL_CHECKSUM.offset };
+        let place = partial_checksum(&header.source);
+        let place = CsumPlace { start: place.start, offset: place.offset };
         let offload = Offload { segment_bytes: 0, checksum: Some(place) };
         let _ = self.wire.send(&head[..len], [RawPart::of(data), RawPart::EMPTY], offload).unwrap();
     }

@@ -1,0 +1,144 @@
+//! The addresses of an agent, and the way to others.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::packet::{IPV4_BYTES, IPV6_BYTES, MacAddress, TCP_BYTES};
+
+/// Where the agent is.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    /// Its IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Bits of the network's part.
+    pub prefix: u8,
+    /// Whom to send what leaves the network.
+    pub gateway: Option<Ipv4Addr>,
+    /// Its IPv6 address, if it has one.
+    pub v6: Option<Ipv6Home>,
+    /// Its Ethernet address.
+    pub mac: MacAddress,
+    /// Most bytes of an IP packet.
+    pub mtu: u16,
+}
+
+/// An IPv6 address in its network. There is no other way to get one: routers' advertisements are not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Home {
+    /// The address.
+    pub ip: Ipv6Addr,
+    /// Bits of the network's part.
+    pub prefix: u8,
+    /// Whom to send what leaves the network.
+    pub gateway: Option<Ipv6Addr>,
+}
+
+/// Bytes of the headers of IP and TCP in a packet to this host, without options.
+pub(super) fn headers_bytes(host: IpAddr) -> u16 {
+    let ip = if host.is_ipv6() { IPV6_BYTES } else { IPV4_BYTES };
+    (ip + TCP_BYTES) as u16
+}
+
+impl Address {
+    /// The agent's address of the family of `remote`.
+    pub(super) fn own(&self, remote: IpAddr) -> Option<IpAddr> {
+        match remote {
+            IpAddr::V4(_) => Some(self.ip.into()),
+            IpAddr::V6(_) => self.v6.map(|home| home.ip.into()),
+        }
+    }
+
+    /// Whether an address is the agent's.
+    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
+        self.own(ip) == Some(ip)
+    }
+
+    /// The agent's addresses.
+    pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
+        [Some(self.ip.into()), self.v6.map(|home| home.ip.into())].into_iter().flatten()
+    }
+
+    /// The neighbour that a packet for `remote` goes to, if there is a way.
+    pub(super) fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
+        match remote {
+            IpAddr::V4(ip) if self.is_near_v4(ip) => Some(remote),
+            IpAddr::V4(_) => self.gateway.map(IpAddr::V4),
+            IpAddr::V6(ip) => {
+                let home = self.v6?;
+                let mask = u128::MAX.checked_shl(128 - u32::from(home.prefix)).unwrap_or(0);
+                let is_near = (ip.to_bits() ^ home.ip.to_bits()) & mask == 0;
+                if is_near || ip.is_unicast_link_local() {
+                    return Some(remote);
+                }
+                home.gateway.map(IpAddr::V6)
+            }
+        }
+    }
+
+    fn mask_v4(&self) -> u32 {
+        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
+    }
+
+    fn is_near_v4(&self, ip: Ipv4Addr) -> bool {
+        (ip.to_bits() ^ self.ip.to_bits()) & self.mask_v4() == 0
+    }
+
+    /// Most bytes of payload in a segment to this host, without options.
+    pub(super) fn mss(&self, remote: IpAddr) -> u16 {
+        self.mtu.saturating_sub(headers_bytes(remote))
+    }
+
+    /// Whether an address is that of one host that is not us.
+    pub(super) fn may_be_peer(&self, ip: IpAddr) -> bool {
+        let is_host = match ip {
+            IpAddr::V4(ip) => {
+                // The network itself, and all of its hosts (RFC 1122, 3.2.1.3).
+                let mask = self.mask_v4();
+                let is_all = ip.to_bits() & !mask == 0 || ip.to_bits() | mask == u32::MAX;
+                !(ip.is_broadcast() || (is_all && self.is_near_v4(ip)))
+            }
+            IpAddr::V6(_) => self.v6.is_some(),
+        };
+        is_host
+            && !self.is_own(ip)
+            && !ip.is_unspecified()
+            && !ip.is_multicast()
+            && !ip.is_loopback()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_family_has_its_way_and_its_size() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let home = Ipv6Home {
+            ip: "fd77::2".parse().unwrap(),
+            prefix: 64,
+            gateway: Some("fd77::9".parse().unwrap()),
+        };
+        let mut address = Address {
+            ip: Ipv4Addr::new(10, 0, 0, 2),
+            prefix: 24,
+            gateway: None,
+            v6: Some(home),
+            mac: [2; 6],
+            mtu: 1500,
+        };
+        assert_eq!(address.next_hop(ip("10.0.0.9")), Some(ip("10.0.0.9")));
+        assert_eq!(address.next_hop(ip("10.0.1.9")), None);
+        assert_eq!(address.next_hop(ip("fd77::8:1")), Some(ip("fd77::8:1")));
+        assert_eq!(address.next_hop(ip("fe80::1")), Some(ip("fe80::1")));
+        assert_eq!(address.next_hop(ip("fd78::1")), Some(ip("fd77::9")));
+        // RFC 9293, 3.7.1: the effective MTU less the fixed headers of IP and TCP.
+        assert_eq!((address.mss(ip("10.0.0.9")), address.mss(ip("fd77::1"))), (1460, 1440));
+        for peer in ["fd77::2", "::", "::1", "ff02::1", "10.0.0.2", "10.0.0.0", "10.0.0.255"] {
+            assert!(!address.may_be_peer(ip(peer)), "{peer}");
+        }
+        assert!(address.may_be_peer(ip("fd77::1")));
+        address.v6 = None;
+        assert_eq!(address.next_hop(ip("fd77::1")), None);
+        assert!(!address.may_be_peer(ip("fd77::1")));
+    }
+}

@@ -1,0 +1,244 @@
+//! ICMPv6 (RFC 4443): echoes, and errors about segments; neighbour discovery is in [`super::discovery`].
+
+use core::net::SocketAddr;
+
+use zerocopy::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::discovery::{self, Discovery};
+use super::ethernet::{self, ETHERNET_BYTES, EtherType, EthernetView};
+use super::icmp::{Echo, Quoted, QuotedWire};
+use super::ipv4::PROTOCOL_TCP;
+use super::ipv6::{self, IPV6_BYTES, Ipv6Header, Ipv6View, PROTOCOL_ICMP6};
+use super::{Cause, Ecn, TTL_DEFAULT, checksum};
+use crate::seq::Seq;
+
+/// Length of a message's fixed part.
+pub const ICMP6_BYTES: usize = 8;
+
+const UNREACHABLE: u8 = 1;
+const TOO_BIG: u8 = 2;
+const TIME_EXCEEDED: u8 = 3;
+const PARAMETER_PROBLEM: u8 = 4;
+const ECHO_REQUEST: u8 = 128;
+const ECHO_REPLY: u8 = 129;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Wire {
+    kind: u8,
+    code: u8,
+    checksum: U16,
+    /// The next hop's MTU, or an echo's identifier and sequence number.
+    rest: U32,
+}
+
+const _: () = assert!(size_of::<Wire>() == ICMP6_BYTES);
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Icmp6<'a> {
+    /// To be answered with the same bytes.
+    EchoRequest(Echo<'a>),
+    /// The answer.
+    EchoReply(Echo<'a>),
+    /// A datagram did not arrive.
+    Unreachable {
+        /// The reason: 4 is a port where nobody listens.
+        code: u8,
+        /// The segment; see [`super::Unreachable::quoted`].
+        quoted: Option<Quoted>,
+    },
+    /// A datagram was too big for a link.
+    TooBig {
+        /// The link's MTU in bytes.
+        mtu: u32,
+        /// The segment.
+        quoted: Option<Quoted>,
+    },
+    /// A datagram's hops were used up, or a router did not understand its header.
+    Problem {
+        /// The segment.
+        quoted: Option<Quoted>,
+    },
+    /// Neighbours that ask for addresses, or tell theirs.
+    Discovery(Discovery),
+    /// Another message.
+    Other {
+        /// Its type.
+        kind: u8,
+        /// Its code.
+        code: u8,
+    },
+}
+
+/// Reads the message in the payload of `ip`, which was read from `frame`. Its addresses may be of groups, or unspecified, if it is of
+/// neighbour discovery or unknown.
+///
+/// # Errors
+/// [`Cause::Truncated`], [`Cause::BadIcmpChecksum`], [`Cause::BadHopLimit`], [`Cause::BadDiscovery`]; [`Cause::WrongAddress`] for
+/// echoes and errors.
+pub fn parse<'a>(frame: &'a [u8], ip: &Ipv6View) -> Result<Icmp6<'a>, Cause> {
+    let bytes = frame.get(ip.payload.clone()).ok_or(Cause::Truncated)?;
+    let (wire, data) = Wire::ref_from_prefix(bytes).map_err(|_| Cause::Truncated)?;
+    let len = bytes.len() as u32;
+    let pseudo = checksum::pseudo_sum(ip.source.into(), ip.destination.into(), PROTOCOL_ICMP6, len);
+    if checksum::add(pseudo, checksum::sum(bytes)) != checksum::GOOD {
+        return Err(Cause::BadIcmpChecksum);
+    }
+    let (kind, code, rest) = (wire.kind, wire.code, wire.rest.get());
+    if let Some(discovery) = discovery::parse(bytes, ip)? {
+        return Ok(Icmp6::Discovery(discovery));
+    }
+    let echo = Echo { identifier: (rest >> 16) as u16, sequence: rest as u16, data };
+    let message = match (kind, code) {
+        (ECHO_REQUEST, 0) => Icmp6::EchoRequest(echo),
+        (ECHO_REPLY, 0) => Icmp6::EchoReply(echo),
+        (UNREACHABLE, code) => Icmp6::Unreachable { code, quoted: parse_quoted(data) },
+        // RFC 4443, 3.2: a receiver ignores the code.
+        (TOO_BIG, _) => Icmp6::TooBig { mtu: rest, quoted: parse_quoted(data) },
+        (TIME_EXCEEDED | PARAMETER_PROBLEM, _) => Icmp6::Problem { quoted: parse_quoted(data) },
+        (kind, code) => return Ok(Icmp6::Other { kind, code }),
+    };
+    ip.check_unicast()?;
+    Ok(message)
+}
+
+fn parse_quoted(data: &[u8]) -> Option<Quoted> {
+    let (source, destination, PROTOCOL_TCP, rest) = ipv6::parse_quoted(data)? else {
+        return None;
+    };
+    let (wire, _) = QuotedWire::ref_from_prefix(rest).ok()?;
+    Some(Quoted {
+        source: SocketAddr::new(source.into(), wire.source_port.get()),
+        destination: SocketAddr::new(destination.into(), wire.destination_port.get()),
+        seq: Seq(wire.seq.get()),
+    })
+}
+
+/// Bytes of the headers of an answer to an echo request.
+pub const ECHO6_HEADERS_BYTES: usize = ETHERNET_BYTES + IPV6_BYTES + ICMP6_BYTES;
+
+/// Writes the headers of the answer to an echo request with these headers. The same data follows them.
+///
+/// # Panics
+/// `out` is shorter than [`ECHO6_HEADERS_BYTES`].
+pub fn build_echo6_reply(out: &mut [u8], ethernet: &EthernetView, ip: &Ipv6View, echo: &Echo<'_>) {
+    ethernet::build(out, ethernet.destination, ethernet.source, EtherType::Ipv6);
+    let header = Ipv6Header {
+        source: ip.destination,
+        destination: ip.source,
+        protocol: PROTOCOL_ICMP6,
+        ecn: Ecn::NotCapable,
+        hop_limit: TTL_DEFAULT,
+    };
+    let message_bytes = (ICMP6_BYTES + echo.data.len()) as u32;
+    ipv6::build(&mut out[ETHERNET_BYTES..], &header, message_bytes);
+    let mut wire = Wire {
+        kind: ECHO_REPLY,
+        code: 0,
+        checksum: 0.into(),
+        rest: (u32::from(echo.identifier) << 16 | u32::from(echo.sequence)).into(),
+    };
+    wire.checksum = checksum(&header, wire.as_bytes(), echo.data).into();
+    let message = &mut out[ETHERNET_BYTES + IPV6_BYTES..];
+    message[..ICMP6_BYTES].copy_from_slice(wire.as_bytes());
+}
+
+/// The checksum of a message in two parts, the first of an even length, in which the field is 0.
+pub(super) fn checksum(header: &Ipv6Header, front: &[u8], back: &[u8]) -> u16 {
+    let (source, destination) = (header.source.into(), header.destination.into());
+    let len = (front.len() + back.len()) as u32;
+    let pseudo = checksum::pseudo_sum(source, destination, PROTOCOL_ICMP6, len);
+    !checksum::add(pseudo, checksum::add(checksum::sum(front), checksum::sum(back)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv6Addr;
+
+    const OURS: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+    const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9);
+    const PEER: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 0x70);
+
+    /// A message of this kind and code from the router, about a segment of ours with the number 7.
+    fn error(kind: u8, code: u8, rest: u32, change: impl FnOnce(&mut [u8])) -> (Vec<u8>, Ipv6View) {
+        let mut message = vec![0; 8 + 40 + 8];
+        let wire = Wire { kind, code, checksum: 0.into(), rest: rest.into() };
+        message[..8].copy_from_slice(wire.as_bytes());
+        let quoted = Ipv6Header {
+            source: OURS,
+            destination: PEER,
+            protocol: PROTOCOL_TCP,
+            ecn: Ecn::NotCapable,
+            hop_limit: 60,
+        };
+        ipv6::build(&mut message[8..], &quoted, 1400);
+        message[48..56].copy_from_slice(&[0, 80, 0, 81, 0, 0, 0, 7]);
+        change(&mut message);
+        let header = Ipv6Header { source: ROUTER, destination: OURS, ..quoted };
+        let sum = checksum(&header, &message, &[]);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let ip = Ipv6View {
+            source: ROUTER,
+            destination: OURS,
+            protocol: PROTOCOL_ICMP6,
+            ecn: Ecn::NotCapable,
+            ttl: 64,
+            payload: 0..message.len(),
+        };
+        (message, ip)
+    }
+
+    fn read(kind: u8, code: u8, rest: u32) -> String {
+        let (message, ip) = error(kind, code, rest, |_| {});
+        format!("{:?}", parse(&message, &ip))
+    }
+
+    #[test]
+    fn errors_quote_the_segment_that_did_not_arrive() {
+        let quoted = Some(Quoted {
+            source: SocketAddr::from((OURS, 80)),
+            destination: SocketAddr::from((PEER, 81)),
+            seq: Seq(7),
+        });
+        let is = |message: Icmp6<'_>| format!("{:?}", Ok::<_, Cause>(message));
+        assert_eq!(read(1, 4, 0), is(Icmp6::Unreachable { code: 4, quoted }));
+        assert_eq!(read(2, 0, 1300), is(Icmp6::TooBig { mtu: 1300, quoted }));
+        assert_eq!(read(2, 9, 70_000), is(Icmp6::TooBig { mtu: 70_000, quoted }));
+        for kind in [3, 4] {
+            assert_eq!(read(kind, 1, 0), is(Icmp6::Problem { quoted }));
+        }
+        assert_eq!(read(5, 1, 0), is(Icmp6::Other { kind: 5, code: 1 }));
+        // Redirects and what routers tell are not listened to.
+        assert_eq!(read(137, 0, 0), is(Icmp6::Other { kind: 137, code: 0 }));
+    }
+
+    #[test]
+    fn only_the_start_of_a_tcp_segment_is_quoted() {
+        // Version, protocol, a fragment.
+        for (at, byte) in [(8, 0x45), (14, 17), (14, 44)] {
+            let (message, ip) = error(1, 0, 0, |message| message[at] = byte);
+            let read = parse(&message, &ip);
+            assert_eq!(read, Ok(Icmp6::Unreachable { code: 0, quoted: None }), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn each_fault_has_its_cause() {
+        let (message, ip) = error(2, 0, 1300, |_| {});
+        let mut flipped = message.clone();
+        flipped[20] ^= 1;
+        assert_eq!(parse(&flipped, &ip), Err(Cause::BadIcmpChecksum));
+        // The pseudo header is summed, too: addresses, and the length.
+        let elsewhere = Ipv6View { destination: PEER, ..ip.clone() };
+        assert_eq!(parse(&message, &elsewhere), Err(Cause::BadIcmpChecksum));
+        let longer = [&message[..], &[0, 0]].concat();
+        let len = longer.len();
+        let view = Ipv6View { payload: 0..len, ..ip.clone() };
+        assert_eq!(parse(&longer, &view), Err(Cause::BadIcmpChecksum));
+        let short = Ipv6View { payload: 0..7, ..ip };
+        assert_eq!(parse(&message, &short), Err(Cause::Truncated));
+    }
+}

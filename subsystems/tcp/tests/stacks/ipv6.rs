@@ -1,0 +1,185 @@
+//! IPv6: connections beside those of IPv4, neighbours, echoes, and routers that take smaller packets.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use wave_core::clock::Nanos;
+use wave_tcp::context::{Event, Reason, Request};
+use wave_tcp::packet::icmp6::ECHO6_HEADERS_BYTES;
+use wave_tcp::packet::{
+    DISCOVERY_BYTES, Discovery, Icmp6, Parsed, build_solicitation, checksum, parse,
+};
+use wave_wires::{Adversity, Memory, Offload, RawPart, Wire};
+
+use crate::machine::{Machine, run};
+
+const MINUTE: Nanos = Nanos::from_millis(60_000);
+const PEER: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 9);
+const OURS: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+
+fn calm() -> Adversity {
+    Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
+}
+
+fn listen(machine: &mut Machine, text: &str) {
+    let local: SocketAddr = text.parse().unwrap();
+    let listener = local.port().into();
+    machine.ask(Nanos(0), Request::Listen { listener, local, backlog: 8 });
+    for _ in 0..2 {
+        machine.slot(Nanos(0), local.port());
+    }
+}
+
+#[test]
+fn a_listener_of_both_families_carries_bytes_over_each() {
+    let (one, other) = Memory::pair(&calm());
+    let mut both: [Machine; 2] = [Machine::new(1, one), Machine::new(2, other)];
+    let mut now = Nanos(0);
+    listen(&mut both[1], "[::]:80");
+    for remote in ["[fd77::2]:80", "10.0.0.2:80"] {
+        let remote: SocketAddr = remote.parse().unwrap();
+        let socket = both[0].connect(now, remote);
+        run(&mut both, &mut now, MINUTE, |both, _| {
+            !both[1].accepted.is_empty() && both[0].sockets[&socket].flow.is_some()
+        });
+        let peer = both[1].accepted.pop_front().unwrap();
+        let accepted = both[1].events.iter().rev().find_map(|event| match event {
+            Event::Accepted { remote, .. } => Some(remote.is_ipv6()),
+            _ => None,
+        });
+        assert_eq!(accepted, Some(remote.is_ipv6()));
+        let bytes: Vec<u8> = (0..10_000_u32).map(|at| (at * 7 / 5) as u8).collect();
+        both[0].write(socket, &bytes);
+        both[0].close(now, socket);
+        run(&mut both, &mut now, MINUTE, |both, _| both[1].sockets[&peer].peer_is_finished);
+        both[1].read(peer, bytes.len());
+        assert!(both[1].sockets[&peer].read == bytes);
+        let mut sizes = Vec::new();
+        both[1].stack.show(&mut |shown| {
+            sizes.extend(shown.established.map(|(_, state)| state.sending.mss));
+        });
+        // 1500 bytes less the headers and 12 bytes of timestamps.
+        assert_eq!(sizes, [if remote.is_ipv6() { 1428 } else { 1448 }]);
+        both[1].close(now, peer);
+        run(&mut both, &mut now, Nanos(3 * MINUTE.0), |both, _| both[1].is_empty());
+    }
+}
+
+#[test]
+fn listeners_of_one_family_leave_the_port_to_the_other() {
+    let (_wire, other) = Memory::pair(&calm());
+    let mut machine: Machine = Machine::new(2, other);
+    for text in ["0.0.0.0:80", "[fd77::2]:80", "[::]:80", "10.0.0.2:80"] {
+        let local = text.parse().unwrap();
+        let listener = machine.events.len() as u32;
+        machine.ask(Nanos(0), Request::Listen { listener, local, backlog: 1 });
+        machine.step(Nanos(0));
+    }
+    let told = machine.events.iter().map(|event| match event {
+        Event::Listening { local, .. } => Ok(local.to_string()),
+        Event::NotListening { reason, .. } => Err(*reason),
+        other => panic!("{other:?}"),
+    });
+    let told: Vec<_> = told.collect();
+    let taken = Err(Reason::AddressInUse);
+    assert_eq!(told, [Ok("10.0.0.2:80".into()), Ok("[fd77::2]:80".into()), taken.clone(), taken]);
+}
+
+/// A stack, and a neighbour whose every frame is written by hand.
+struct Neighbour {
+    machine: Machine,
+    wire: Memory,
+    now: Nanos,
+}
+
+impl Neighbour {
+    fn new() -> Neighbour {
+        let (wire, other) = Memory::pair(&Adversity::default());
+        Neighbour { machine: Machine::new(2, other), wire, now: Nanos::from_millis(1) }
+    }
+
+    fn put(&mut self, frame: &[u8]) {
+        let offload = Offload { segment_bytes: 0, checksum: None };
+        let _ = self.wire.send(frame, [RawPart::EMPTY; 2], offload).unwrap();
+    }
+
+    fn answers(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for _ in 0..5 {
+            self.wire.advance(self.now.0);
+            self.machine.step(self.now);
+            while let Some(frame) = self.wire.receive().unwrap() {
+                frames.push(frame.to_vec());
+            }
+            self.now = self.now + Nanos::from_millis(1);
+        }
+        frames
+    }
+
+    fn ask(&mut self, change: impl FnOnce(&mut [u8])) -> Vec<Vec<u8>> {
+        let mut frame = [0; DISCOVERY_BYTES];
+        build_solicitation(&mut frame, self.wire.limits().mac, PEER, OURS);
+        change(&mut frame);
+        self.put(&frame);
+        self.answers()
+    }
+}
+
+#[test]
+fn a_neighbour_is_told_our_address_and_one_behind_a_router_is_not() {
+    let mut neighbour = Neighbour::new();
+    let mac = neighbour.machine.wire.limits().mac;
+    let [answer] = &neighbour.ask(|_| {})[..] else { panic!("no answer") };
+    let Ok(Parsed::Icmp6(_, ip, Icmp6::Discovery(told))) = parse(answer, false) else {
+        panic!("no advertisement")
+    };
+    assert_eq!((ip.source, ip.destination, ip.ttl), (OURS, PEER, 255));
+    let is = |told: Discovery| matches!(told, Discovery::Advertisement { target: OURS, mac: Some(at), is_solicited: true, .. } if at == mac);
+    assert!(is(told), "{told:?}");
+    assert!(neighbour.ask(|frame| frame[21] = 254).is_empty());
+    assert!(neighbour.ask(|frame| frame[77] ^= 1).is_empty(), "a checksum that is wrong");
+    let malformed: u64 = neighbour.machine.stack.data.counters().malformed.iter().sum();
+    assert_eq!(malformed, 2);
+    // It asked, so that it is known: a connection to it needs no question.
+    neighbour.machine.connect(neighbour.now, SocketAddr::from((PEER, 80)));
+    let [syn] = &neighbour.answers()[..] else { panic!("no SYN") };
+    let Ok(Parsed::Tcp { segment, .. }) = parse(syn, false) else { panic!("no SYN") };
+    assert_eq!(segment.options.mss, Some(1440));
+}
+
+#[test]
+fn a_neighbour_that_is_not_known_is_asked_for_by_its_group() {
+    let mut neighbour = Neighbour::new();
+    neighbour.machine.connect(neighbour.now, SocketAddr::from((PEER, 80)));
+    let [question] = &neighbour.answers()[..] else { panic!("no question") };
+    let Ok(Parsed::Icmp6(ethernet, ip, Icmp6::Discovery(asked))) = parse(question, false) else {
+        panic!("no solicitation")
+    };
+    assert_eq!(ethernet.destination, [0x33, 0x33, 0xff, 0, 0, 9]);
+    assert_eq!(ip.destination, "ff02::1:ff00:9".parse::<Ipv6Addr>().unwrap());
+    assert!(matches!(asked, Discovery::Solicitation { target: PEER, .. }));
+}
+
+#[test]
+fn an_echo_comes_back_and_one_with_a_wrong_checksum_does_not() {
+    let mut neighbour = Neighbour::new();
+    let mut frame = vec![0; ECHO6_HEADERS_BYTES];
+    frame[..6].copy_from_slice(&neighbour.machine.wire.limits().mac);
+    frame[6..12].copy_from_slice(&neighbour.wire.limits().mac);
+    frame[12..22].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 12, 58, 64]);
+    frame[22..38].copy_from_slice(&PEER.octets());
+    frame[38..54].copy_from_slice(&OURS.octets());
+    frame[54..62].copy_from_slice(&[128, 0, 0, 0, 0, 5, 0, 6]);
+    frame.extend_from_slice(b"ping");
+    let pseudo = checksum::pseudo_sum(IpAddr::V6(PEER), IpAddr::V6(OURS), 58, 12);
+    let sum = !checksum::add(pseudo, checksum::sum(&frame[54..]));
+    frame[56..58].copy_from_slice(&sum.to_be_bytes());
+    neighbour.put(&frame);
+    let [answer] = &neighbour.answers()[..] else { panic!("no answer") };
+    let Ok(Parsed::Icmp6(_, ip, Icmp6::EchoReply(echo))) = parse(answer, false) else {
+        panic!("no reply")
+    };
+    assert_eq!((ip.source, ip.destination, echo.data), (OURS, PEER, &b"ping"[..]));
+    frame[57] ^= 1;
+    neighbour.put(&frame);
+    assert!(neighbour.answers().is_empty());
+}
