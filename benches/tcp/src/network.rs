@@ -186,9 +186,6 @@ impl Network {
         let [count, ns, packets] = numbers[..] else {
             return Err(format!("the bench's client: {told}"));
         };
-        if count == 0.0 {
-            return Err("the bench's client got nothing done".into());
-        }
         self.client.expect("over")?;
         let agent = server.agent.as_ref().map(Process::pid);
         let mut ours = self.helpers.clone();
