@@ -158,6 +158,7 @@ impl Agent {
                 io::ErrorKind::PermissionDenied => {
                     "; captures show what programs say: become the agent's user, or root"
                 }
+                io::ErrorKind::WouldBlock => "; is the agent stopped?",
                 _ => "; wave tcp up starts an agent",
             };
             Failure::cannot(format!("no agent answers at {}: {error}{why}", path.display()))

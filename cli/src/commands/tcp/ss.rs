@@ -1,6 +1,6 @@
 //! `wave tcp ss`.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,7 +80,11 @@ fn ask(door: &std::path::Path) -> Result<Value, Failure> {
     let path = path_of(door);
     let failed = |error: std::io::Error| {
         let path = path.display();
-        Failure::cannot(format!("no agent answers at {path}: {error}; wave tcp up starts one"))
+        let why = match error.kind() {
+            ErrorKind::WouldBlock => "it takes no inquiry within 5 s: is the agent stopped?".into(),
+            _ => format!("{error}; wave tcp up starts one"),
+        };
+        Failure::cannot(format!("no agent answers at {path}: {why}"))
     };
     let stream = UnixStream::connect(&path).map_err(failed)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
