@@ -96,16 +96,6 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
         &self.counters
     }
 
-    /// What runs the stages.
-    pub fn executor(&self) -> &E {
-        &self.executor
-    }
-
-    /// What runs the stages.
-    pub fn executor_mut(&mut self) -> &mut E {
-        &mut self.executor
-    }
-
     /// The next entry, of the sources in their turns; those that have nothing are passed over.
     fn next_entry(&mut self, now: Nanos) -> Option<Entry<F>> {
         for _ in 0..SOURCES {

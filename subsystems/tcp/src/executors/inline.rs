@@ -8,7 +8,6 @@ use crate::datapath::{Effect, FlowId, NoRoom, Path, Statistics, Tuple};
 use crate::flextoe::Settings;
 use crate::flow::table::{Flow, Flows};
 use crate::pipeline::{self, Outcome, Stamped};
-use crate::stages::post::statistics;
 use crate::stages::recover::{Recovery, Sack};
 
 /// The executor on one core. An entry runs when it comes out.
@@ -69,9 +68,7 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
     }
 
     fn set_path(&mut self, id: FlowId, path: Path) {
-        if let Some(pre) = self.flows.pre.get_mut(id) {
-            pre.set_path(path);
-        }
+        self.flows.set_path(id, path);
     }
 
     fn get(&self, id: FlowId) -> Option<Flow> {
@@ -87,7 +84,6 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for Inline<F, R> {
     }
 
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
-        let Flows { protocol, post, .. } = &mut self.flows;
-        Some(statistics::<R>(id, protocol.get(id)?, post.get_mut(id)?))
+        self.flows.statistics::<R>(id)
     }
 }

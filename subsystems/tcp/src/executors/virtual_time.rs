@@ -11,7 +11,6 @@ use crate::flow::state::Protocol;
 use crate::flow::table::{Flow, Flows};
 use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
 use crate::reorder::Reorder;
-use crate::stages::post::statistics;
 use crate::stages::recover::{Recovery, Sack};
 
 /// Entries in flight.
@@ -245,9 +244,7 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
     }
 
     fn set_path(&mut self, id: FlowId, path: Path) {
-        if let Some(pre) = self.flows.pre.get_mut(id) {
-            pre.set_path(path);
-        }
+        self.flows.set_path(id, path);
     }
 
     fn get(&self, id: FlowId) -> Option<Flow> {
@@ -263,7 +260,6 @@ impl<F: AsRef<[u8]>, R: Recovery> Executor<F> for VirtualTime<F, R> {
     }
 
     fn statistics(&mut self, id: FlowId) -> Option<Statistics> {
-        let Flows { protocol, post, .. } = &mut self.flows;
-        Some(statistics::<R>(id, protocol.get(id)?, post.get_mut(id)?))
+        self.flows.statistics::<R>(id)
     }
 }

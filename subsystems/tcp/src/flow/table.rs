@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 
 use super::state::{Post, Pre, Protocol};
-use crate::datapath::{FlowId, NoRoom, Tuple};
+use crate::datapath::{FlowId, NoRoom, Path, Statistics, Tuple};
+use crate::stages::post::statistics;
+use crate::stages::recover::Recovery;
 use crate::tuples::Tuples;
 
 /// All parts of one flow.
@@ -94,6 +96,18 @@ impl Flows {
     pub fn get(&self, id: FlowId) -> Option<Flow> {
         let pre = *self.pre.get(id)?;
         Some(Flow { pre, protocol: *self.protocol.get(id)?, post: *self.post.get(id)? })
+    }
+
+    /// Changes what a flow's headers say.
+    pub fn set_path(&mut self, id: FlowId, path: Path) {
+        if let Some(pre) = self.pre.get_mut(id) {
+            pre.set_path(path);
+        }
+    }
+
+    /// Reads what was counted of a flow, and clears it.
+    pub fn statistics<R: Recovery>(&mut self, id: FlowId) -> Option<Statistics> {
+        Some(statistics::<R>(id, self.protocol.get(id)?, self.post.get_mut(id)?))
     }
 
     /// The flow of a connection.
