@@ -346,6 +346,27 @@ fn an_agent_whose_interface_goes_ends_with_a_sentence() {
 }
 
 #[test]
+fn an_address_that_another_host_has_is_refused() {
+    at_a_cable(|_, _agent| {
+        // The agent at the other end has .2, and its kernel has .3.
+        for taken in ["10.77.0.2", "10.77.0.3"] {
+            let line = format!("tcp up --interface wavetoe0 --address {taken}/24 --quiet");
+            let output = wave(&line).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(3), "{said}");
+            assert!(said.contains(&format!("{taken} is taken: on wavetoe0, the host ")), "{said}");
+        }
+        ip("tuntap add dev wavetoe2 mode tap");
+        let output = wave("tcp up --tap wavetoe2 --address 10.78.0.2/24").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(3) && said.contains("sudo ip link set dev wavetoe2 up"),
+            "{said}"
+        );
+    });
+}
+
+#[test]
 fn interfaces_that_cannot_be_had_are_refused_with_what_to_type() {
     in_a_network(|| {
         if Command::new("ip").arg("-V").output().is_err() {

@@ -124,6 +124,21 @@ impl Tap {
         Ok(request.name())
     }
 
+    /// Whether Linux's end is up.
+    ///
+    /// # Errors
+    ///
+    /// The device was deleted.
+    pub fn is_up(&self) -> Result<bool, TapError> {
+        let name = self.name()?;
+        let failed =
+            |source| TapError::System { what: "ask for the state of", name: name.clone(), source };
+        let socket = device::socket().map_err(failed)?;
+        let mut request = Request::named(&name).ok_or_else(|| TapError::Name(name.clone()))?;
+        device::control(socket.as_fd(), libc::SIOCGIFFLAGS, &mut request).map_err(failed)?;
+        Ok(request.flags() & libc::IFF_UP as u16 != 0)
+    }
+
     /// Whether this wire made the device.
     pub fn is_made(&self) -> bool {
         self.is_made

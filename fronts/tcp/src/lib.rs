@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod captures;
+mod claim;
 mod door;
 mod front;
 mod inquiries;
@@ -16,6 +17,7 @@ mod process;
 mod report;
 
 pub use captures::{CaptureRequest, Captures, captures_path};
+pub use claim::holder_of;
 pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};
 pub use front::{TcpFront, TcpOptions};
 pub use inquiries::{Inquiries, path_of};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use wave_agent::{Seat, serve};
 use wave_experiments::run::Failure;
-use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
+use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, holder_of};
 use wave_links::{say, tell};
 use wave_tcp::control::{Bounds, Ipv6Home};
 use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
@@ -180,6 +180,13 @@ fn make(args: &UpArgs, homes: &Homes) -> Result<(), Failure> {
         }
     }
     let name = tap.name().map_err(Failure::cannot)?;
+    if !tap.is_up().map_err(Failure::cannot)? {
+        let how = format!("type `sudo ip link set dev {name} up`");
+        return Err(Failure::cannot(format!("the TAP device {name} is down: {how}")));
+    }
+    if !is_ours {
+        refuse_taken(&mut tap, ip, &name)?;
+    }
     let mtu = tap.limits().mtu;
     let about = if is_ours {
         format!("Linux has {linux}, MTU {mtu}")
@@ -198,7 +205,7 @@ fn share(args: &UpArgs, homes: &Homes, name: &str) -> Result<(), Failure> {
     }
     refuse_linuxs(ip.into())?;
     let options = InterfaceOptions::new(name, ip);
-    let interface = Interface::open(&options).map_err(Failure::cannot)?;
+    let mut interface = Interface::open(&options).map_err(Failure::cannot)?;
     if answers_for_others(name) {
         let how = format!(
             "sudo sysctl -w net.ipv4.conf.all.proxy_arp=0 net.ipv4.conf.{name}.proxy_arp=0"
@@ -207,6 +214,7 @@ fn share(args: &UpArgs, homes: &Homes, name: &str) -> Result<(), Failure> {
             "Linux answers ARP for other hosts on {name}, and so for {ip}: type `{how}`"
         )));
     }
+    refuse_taken(&mut interface, ip, name)?;
     let about = format!("which the kernel uses, too; MTU {}", interface.limits().mtu);
     run(args, homes, interface, name, &about)
 }
@@ -217,6 +225,15 @@ fn refuse_linuxs(ip: IpAddr) -> Result<(), Failure> {
         return Err(Failure::cannot(format!("{ip} {why}")));
     }
     Ok(())
+}
+
+/// Asks the network whether another host has the address.
+fn refuse_taken(wire: &mut impl Wire, ip: Ipv4Addr, name: &str) -> Result<(), Failure> {
+    let holder =
+        holder_of(wire, ip).map_err(|error| Failure::cannot(format!("{name}: {error}")))?;
+    let Some(mac) = holder else { return Ok(()) };
+    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+    Err(Failure::cannot(format!("{ip} is taken: on {name}, the host {mac} answers for it")))
 }
 
 fn run(
