@@ -86,6 +86,7 @@ fn counters<F: AsRef<[u8]>, E: Executor<F>>(stack: &Stack<F, FlexToe<F, E>>) -> 
         "TCPTimeouts": data.timeouts,
         "TCPFastRetrans": data.fast_retransmits,
         "TCPSackRecovery": data.sack_recoveries,
+        "TCPLossProbes": data.tail_probes,
         "TCPWinProbe": data.probes,
         "DelayedACKs": data.delayed_acknowledgements,
         "ListenOverflows": control.overflows,

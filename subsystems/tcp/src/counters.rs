@@ -24,6 +24,8 @@ pub struct Tally {
     /// See [`Counters`].
     pub sack_recoveries: u8,
     /// See [`Counters`].
+    pub tail_probes: u8,
+    /// See [`Counters`].
     pub probes: u8,
     /// See [`Counters`].
     pub delayed_acknowledgements: u8,
@@ -58,6 +60,8 @@ pub struct Counters {
     pub fast_retransmits: u64,
     /// Those of them that selective acknowledgements told of (TCPSackRecovery).
     pub sack_recoveries: u64,
+    /// Probes of a tail that may be lost (TCPLossProbes).
+    pub tail_probes: u64,
     /// Probes of closed windows (TCPWinProbe).
     pub probes: u64,
     /// Acknowledgements that went out late (DelayedACKs).
@@ -86,6 +90,7 @@ impl Counters {
         self.timeouts += u64::from(tally.timeouts);
         self.fast_retransmits += u64::from(tally.fast_retransmits);
         self.sack_recoveries += u64::from(tally.sack_recoveries);
+        self.tail_probes += u64::from(tally.tail_probes);
         self.probes += u64::from(tally.probes);
         self.delayed_acknowledgements += u64::from(tally.delayed_acknowledgements);
         self.in_frozen += u64::from(tally.in_frozen);

@@ -231,6 +231,8 @@ pub enum Command {
     Retransmit,
     /// The time of [`Statistics::overdue_at`] has come: look again whether something was lost.
     LookForLoss,
+    /// The tail of what was sent may be lost: send a segment that makes the peer say what it has (RFC 8985, section 7).
+    ProbeTail,
     /// The peer's window is closed: send one byte beyond it.
     Probe,
     /// Ask whether the peer is there: a segment of nothing, one before the next.
@@ -292,6 +294,8 @@ pub struct Statistics {
     pub is_recovering: bool,
     /// When bytes that others have overtaken count as lost, if no acknowledgement says more until then.
     pub overdue_at: Option<Nanos>,
+    /// If nothing comes for two round trips, [`Command::ProbeTail`] tells whether something was lost.
+    pub wants_tail_probe: bool,
     /// The last sample of the round-trip time, if there was one.
     pub round_trip: Option<Nanos>,
     /// When the peer was heard of last.

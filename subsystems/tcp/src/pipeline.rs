@@ -14,7 +14,7 @@ use wave_core::clock::Nanos;
 use crate::context::{ContextId, Moved, Progress};
 use crate::counters::Tally;
 use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Write};
-use crate::flow::state::{Post, Pre, Protocol};
+use crate::flow::state::{Post, Pre, Protocol, TailProbe};
 use crate::packet::{Flags, MacAddress, partial_checksum};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, rewind};
@@ -62,6 +62,8 @@ pub enum Entry<F> {
     Retransmit(FlowId),
     /// HC: look whether something was lost, as time has passed.
     LookForLoss(FlowId),
+    /// HC: the tail of what was sent may be lost.
+    ProbeTail(FlowId),
     /// Congestion control has heard of a loss that was noticed.
     Heard(FlowId),
     /// Segments have at most so many bytes of payload from now on.
@@ -88,6 +90,7 @@ impl<F> Entry<F> {
             Entry::Timer(flow) => Entry::Timer(*flow),
             Entry::Retransmit(flow) => Entry::Retransmit(*flow),
             Entry::LookForLoss(flow) => Entry::LookForLoss(*flow),
+            Entry::ProbeTail(flow) => Entry::ProbeTail(*flow),
             Entry::Heard(flow) => Entry::Heard(*flow),
             Entry::SetMss(flow, mss) => Entry::SetMss(*flow, *mss),
             Entry::Pace(flow, limits) => Entry::Pace(*flow, *limits),
@@ -162,6 +165,7 @@ enum Work<F> {
     Timer,
     Retransmit,
     LookForLoss,
+    ProbeTail,
     Heard,
     SetMss(u16),
     Pace(Limits),
@@ -210,6 +214,7 @@ pub fn pre<F: AsRef<[u8]>>(
         Entry::Timer(flow) => (flow, Work::Timer),
         Entry::Retransmit(flow) => (flow, Work::Retransmit),
         Entry::LookForLoss(flow) => (flow, Work::LookForLoss),
+        Entry::ProbeTail(flow) => (flow, Work::ProbeTail),
         Entry::Heard(flow) => (flow, Work::Heard),
         Entry::SetMss(flow, mss) => (flow, Work::SetMss(mss)),
         Entry::Pace(flow, limits) => (flow, Work::Pace(limits)),
@@ -325,6 +330,13 @@ pub fn protocol<F, R: Recovery>(
             outcome.may_send = true;
             outcome.has_changed = true;
         }
+        Work::ProbeTail => {
+            if R::wants_tail_probe(flow) {
+                flow.selective.probe = Some(TailProbe::Wanted);
+                outcome.tally.tail_probes = 1;
+                outcome.may_send = true;
+            }
+        }
         Work::Heard => {
             flow.until_heard = None;
             outcome.may_send = true;
@@ -421,15 +433,20 @@ fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome:
 }
 
 fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (Said, Data) {
+    // The end of a super-packet, too, so that whoever merges segments of it into one again hands it on at once.
+    let is_super = sent.bytes > u32::from(flow.mss);
     let flags = Flags::ACK
         | if sent.fin { Flags::FIN } else { Flags::NONE }
-        | if sent.push && sent.bytes > 0 { Flags::PSH } else { Flags::NONE };
+        | if sent.push && sent.bytes > 0 || is_super { Flags::PSH } else { Flags::NONE };
     let said = say(flow, sent.seq, flags, sent.bytes, now);
     outcome.awaited += 1;
     outcome.tally.out_segments += 1;
     outcome.tally.retransmitted += u8::from(sent.is_again);
     outcome.has_changed = true;
-    let segment_bytes = if sent.bytes > u32::from(flow.mss) { flow.mss } else { 0 };
+    let segment_bytes = if is_super { flow.mss } else { 0 };
+    if sent.bytes > 0 && flow.received > 0 {
+        flow.quick = 0;
+    }
     (said, Data { position: sent.position, segment_bytes, is_awaited: true })
 }
 

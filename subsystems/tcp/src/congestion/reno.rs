@@ -73,9 +73,10 @@ impl Reno {
         }
     }
 
-    /// Duplicate acknowledgements told of a loss, with so many bytes outstanding.
+    /// A loss was noticed without a timeout, with so many bytes outstanding. More than the window counts for nothing: what limited
+    /// transmit let go (RFC 5681, 3.2), and what the peer has selectively acknowledged in the recovery before.
     pub fn on_loss(&mut self, outstanding: u32) {
-        self.threshold = (outstanding / 2).max(2 * self.mss);
+        self.threshold = (outstanding.min(self.window) / 2).max(2 * self.mss);
         self.window = self.threshold;
         self.counted = 0;
     }

@@ -19,6 +19,11 @@ const ORPHAN_TIMEOUTS_MAX: u8 = 8;
 /// How long a closed connection waits for the peer's FIN (Linux's tcp_fin_timeout).
 const FIN_WAIT: Nanos = Nanos::from_millis(60_000);
 
+/// The shortest wait for an acknowledgement before the tail is probed.
+const TAIL_PROBE_MIN: Nanos = Nanos::from_millis(10);
+/// How long a peer may hold an acknowledgement of a single segment back (RFC 8985, 7.2: TLP.max_ack_delay).
+const ACKNOWLEDGEMENT_DELAY: Nanos = Nanos::from_millis(200);
+
 /// What the one timer of a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
@@ -27,6 +32,8 @@ pub(super) enum Timer {
     Retransmit,
     /// Something is overtaken, and may be lost.
     Overdue,
+    /// The tail of what was sent may be lost.
+    TailProbe,
     /// The peer's window is closed.
     Probe,
     /// The peer's FIN is awaited.
@@ -205,6 +212,15 @@ impl Connection {
         self.sent = statistics.sent;
     }
 
+    /// How long to wait for an acknowledgement before the tail is probed, where a timeout does not come first (RFC 8985, 7.2).
+    fn tail_probe_after(&self, statistics: &Statistics) -> Option<Nanos> {
+        let smoothed = self.round_trip.smoothed().filter(|_| statistics.wants_tail_probe)?;
+        let is_alone = self.outstanding <= u64::from(self.mss);
+        let delayed = if is_alone { ACKNOWLEDGEMENT_DELAY } else { Nanos(0) };
+        let wait = Nanos((2 * smoothed.0).max(TAIL_PROBE_MIN.0)) + delayed;
+        (wait < self.round_trip.timeout()).then_some(wait)
+    }
+
     fn most_timeouts(&self) -> u8 {
         if self.has_closed() { ORPHAN_TIMEOUTS_MAX } else { TIMEOUTS_MAX }
     }
@@ -297,7 +313,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             connection.unanswered = 0;
             connection.waiting_since = now;
         }
-        let is_waiting = matches!(connection.timer, Timer::Retransmit | Timer::Probe);
+        let is_waiting =
+            matches!(connection.timer, Timer::Retransmit | Timer::TailProbe | Timer::Probe);
         if has_moved || !is_waiting {
             connection.waiting_since = now;
         }
@@ -306,6 +323,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             (Timer::Probe, now + timeout)
         } else if let Some(at) = statistics.overdue_at.filter(|at| *at < now + timeout) {
             (Timer::Overdue, at.max(now))
+        } else if let Some(wait) = connection.tail_probe_after(statistics) {
+            (Timer::TailProbe, now + wait)
         } else if connection.outstanding > 0 {
             (Timer::Retransmit, now + timeout)
         } else if statistics.fin_sent == Fin::Acknowledged && connection.closed_at.is_some() {
@@ -342,6 +361,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
             Timer::Overdue => return self.data.command(now, flow, Command::LookForLoss),
+            Timer::TailProbe => {
+                connection.timed = None;
+                let timeout = connection.round_trip.timeout();
+                let at = connection.not_after_limit(Timer::Retransmit, now + timeout);
+                self.data.command(now, flow, Command::ProbeTail);
+                return self.timer(flow, Timer::Retransmit, Some(at));
+            }
             Timer::KeepAlive => return self.on_keep_alive(now, flow),
             Timer::Idle => {
                 connection.reno.restart();

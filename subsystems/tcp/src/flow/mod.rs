@@ -1,6 +1,7 @@
 //! Connections of a data path: their state, in the parts that stages own.
 
 pub mod intervals;
+pub mod reduction;
 pub mod scoreboard;
 pub mod state;
 pub mod table;

@@ -23,6 +23,16 @@ impl Scoreboard {
         &self.ranges[..usize::from(self.count)]
     }
 
+    /// Bytes that the peer has beyond its acknowledgement.
+    pub fn bytes(&self) -> u64 {
+        self.ranges().iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// Behind all that the peer has beyond its acknowledgement; 0 if there is nothing.
+    pub fn end(&self) -> u64 {
+        self.ranges().last().map_or(0, |range| range.end)
+    }
+
     /// Forgets all of them.
     pub fn clear(&mut self) {
         self.count = 0;

@@ -5,6 +5,7 @@
 use wave_core::clock::Nanos;
 
 use super::intervals::{Interval, Intervals};
+use super::reduction::Reduction;
 use super::scoreboard::Scoreboard;
 use crate::context::ContextId;
 use crate::datapath::{
@@ -106,6 +107,8 @@ pub struct Protocol {
     pub acknowledge_at: Option<Nanos>,
     /// It must go out now.
     pub acknowledge_now: bool,
+    /// So many more full segments are acknowledged at once.
+    pub quick: u8,
     /// When something wrong was answered last (RFC 5961, 7).
     pub answered_at: Option<Nanos>,
     /// Nothing new is begun.
@@ -125,7 +128,7 @@ pub struct Protocol {
     pub is_at_fault: bool,
 }
 
-/// What a sender knows from selective acknowledgements. Positions are in order: acknowledged, `resend`, `lost`, highest.
+/// What a sender knows from selective acknowledgements. Positions are in order: acknowledged, `resend`, `swept`, `lost`, highest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selective {
     /// What the peer has beyond its acknowledgement.
@@ -134,8 +137,16 @@ pub struct Selective {
     pub is_recovering: bool,
     /// All before it that the peer does not have is lost.
     pub lost: u64,
-    /// All before it that was lost is sent again (RFC 6675: HighRxt).
+    /// All before it that was lost is sent again (RFC 6675: HighRxt), as often as it was lost.
     pub resend: u64,
+    /// All before it that was lost is sent again at least once.
+    pub swept: u64,
+    /// From `resend` up to here, what was sent again was lost again.
+    pub again: u64,
+    /// What later data must not overtake.
+    pub mark: Option<Mark>,
+    /// How the window shrinks after the loss.
+    pub reduction: Reduction,
     /// All before it that the peer does not have is overdue since `suspected_at`.
     pub suspect: u64,
     /// See `suspect`.
@@ -146,6 +157,55 @@ pub struct Selective {
     pub timed: Option<(u64, Nanos)>,
     /// The shortest time from sending to acknowledgement.
     pub round_trip_min: Option<Nanos>,
+    /// A probe of the tail.
+    pub probe: Option<TailProbe>,
+}
+
+/// What was sent again, and what was sent by then: if the peer has more than that, it should have the former.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// All before it that was lost had been sent again.
+    pub end: u64,
+    /// All before it had been sent.
+    pub highest: u64,
+    /// When the peer first told of something behind `highest`.
+    pub passed_at: Option<Nanos>,
+}
+
+/// A segment that makes a peer say what it has (RFC 8985, section 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TailProbe {
+    /// It is to be sent.
+    Wanted,
+    /// It was sent.
+    Sent {
+        /// All that was sent then lies before it.
+        end: u64,
+        /// It carried what had been sent before.
+        is_again: bool,
+    },
+}
+
+impl Selective {
+    /// Nothing is known, and all before this is acknowledged.
+    pub fn new(acknowledged: u64) -> Selective {
+        let mut selective = Selective::default();
+        selective.end(acknowledged);
+        selective
+    }
+
+    /// A loss is noticed.
+    pub fn begin(&mut self, acknowledged: u64) {
+        self.is_recovering = true;
+        (self.resend, self.swept, self.again, self.mark) = (acknowledged, acknowledged, 0, None);
+    }
+
+    /// All is recovered.
+    pub fn end(&mut self, acknowledged: u64) {
+        self.begin(acknowledged);
+        self.is_recovering = false;
+        self.lost = acknowledged;
+    }
 }
 
 /// The post-processing stage's: where the host is, and what is counted. Replicas of the stage change it in any order.
@@ -164,6 +224,10 @@ pub struct Post {
     /// A sample of the round trip's time since the last reading.
     pub round_trip: Option<Nanos>,
 }
+
+/// Full segments at the start of a connection that are acknowledged at once, as long as the host answers none: the peer's window is
+/// small, and grows by acknowledgements. Linux acknowledges short ones so, too; here a request and its reply stay two packets.
+const QUICK: u8 = 16;
 
 impl Pre {
     /// What the control plane has found out about the way to the peer.
@@ -186,8 +250,10 @@ impl Protocol {
 
     /// Whether something is to be sent, if the windows admit it.
     pub fn has_more(&self) -> bool {
-        let Selective { is_recovering, resend, lost, .. } = self.selective;
-        self.next < self.end() || (is_recovering && resend < lost)
+        let Selective { is_recovering, resend, swept, again, lost, probe, .. } = self.selective;
+        self.next < self.end()
+            || (is_recovering && (swept < lost || resend < again))
+            || probe == Some(TailProbe::Wanted)
     }
 
     /// Bytes of the stream that are acknowledged.
@@ -265,7 +331,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         duplicates: 0,
         recover: acknowledged,
         is_selective,
-        selective: Selective { lost: acknowledged, resend: acknowledged, ..Selective::default() },
+        selective: Selective::new(acknowledged),
         until_heard: None,
         is_eager,
         window_bytes: limits.window_bytes,
@@ -287,6 +353,8 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         untold_bytes: 0,
         acknowledge_at: None,
         acknowledge_now: false,
+        // A connection from another engine is in the middle.
+        quick: if receiving.received == 0 { QUICK } else { 0 },
         answered_at: None,
         is_frozen: false,
         heard: now,

@@ -82,7 +82,7 @@ pub fn acknowledge<R: Recovery>(
             (took < 3_600_000).then(|| Nanos::from_millis(took.into()))
         });
     }
-    let heard = Heard { summary, is_new: outcome.is_new, is_repeated };
+    let heard = Heard { summary, newly: ahead as u64, is_repeated };
     outcome.is_fast_retransmit = R::on_acknowledgement(flow, &heard, now);
     if was_closed && flow.edge > flow.acknowledged {
         // The byte that probed the window was not taken, most likely.

@@ -64,6 +64,7 @@ pub fn statistics<R: Recovery>(flow: FlowId, protocol: &Protocol, post: &mut Pos
         fast_retransmits: post.fast_retransmits,
         is_recovering: protocol.selective.is_recovering,
         overdue_at: R::overdue_at(protocol),
+        wants_tail_probe: R::wants_tail_probe(protocol),
         round_trip: post.round_trip.take(),
         heard: protocol.heard,
         is_at_fault: protocol.is_at_fault,

@@ -211,8 +211,10 @@ fn place<R: Recovery>(
         outcome.has_news = bytes > 0 || flow.has_fin();
         flow.untold_bytes = flow.untold_bytes.saturating_add(bytes);
         let is_cut = to < behind;
-        let at_once =
-            had_gap || is_cut || flow.has_fin() || flow.untold_bytes >= 2 * u32::from(flow.mss);
+        let is_quick = flow.quick > 0 && bytes >= u32::from(flow.mss);
+        flow.quick -= u8::from(is_quick);
+        let is_second = flow.untold_bytes >= 2 * u32::from(flow.mss);
+        let at_once = had_gap || is_cut || flow.has_fin() || is_second || is_quick;
         outcome.acknowledge = Some(if at_once { When::Now } else { When::Later });
         return;
     }

@@ -4,12 +4,14 @@
 //! | --- | --- | --- |
 //! | intervals out of order | 1 | 4, told to the peer (RFC 2018, 2883) |
 //! | a loss | 3 duplicates | 3 duplicates, 3 ranges or more than 2 segments above, or a quarter of a round trip (RFC 8985) |
-//! | sent again | everything | what the peer does not have |
+//! | a tail that is lost | a timeout | a probe after two round trips tells (RFC 8985, section 7) |
+//! | sent again | everything | what the peer does not have, and once more if later data overtakes that |
+//! | after a loss | the new window at once | in proportion to what arrives (RFC 6937) |
 //! | on its way | sent and not acknowledged | of that, what the peer does not have and is not lost |
 //! | a timeout | everything is sent again | the same, but for what the peer tells of from then on |
 //!
-//! A connection whose peer does not agree to selective acknowledgements recovers by go-back-N in either engine. State is the same
-//! for both, so that a connection moves between engines.
+//! Where a peer does not agree to selective acknowledgements, [`Sack`] counts duplicates: NewReno (RFC 6582). State is the same for
+//! both, so that a connection moves between engines.
 
 use core::fmt::Debug;
 
@@ -19,7 +21,8 @@ use super::acknowledge::rewind;
 use super::transmit::Sent;
 use crate::datapath::INTERVALS_MAX;
 use crate::flow::intervals::Interval;
-use crate::flow::state::{Protocol, Selective};
+use crate::flow::reduction::Reduction;
+use crate::flow::state::{Mark, Protocol, Selective, TailProbe};
 use crate::summary::Summary;
 
 /// Duplicates that mean a loss.
@@ -33,8 +36,8 @@ const REORDERING_MAX: u8 = 4;
 pub struct Heard<'a> {
     /// The segment.
     pub summary: &'a Summary,
-    /// It acknowledges what was not acknowledged.
-    pub is_new: bool,
+    /// Positions that it acknowledges and that were not acknowledged.
+    pub newly: u64,
     /// It says nothing new, as one does that answers a segment out of order.
     pub is_repeated: bool,
 }
@@ -48,8 +51,26 @@ pub struct Span {
     pub to: u64,
     /// Most bytes that congestion control admits.
     pub room: u64,
-    /// It is sent again because it was lost, and others behind it were not.
-    pub is_hole: bool,
+    /// Why it is sent.
+    pub cause: Cause,
+}
+
+/// Why part of the stream is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It is the next of the stream, or of what is sent again from a point on.
+    Next,
+    /// It was lost, and others behind it were not.
+    Hole,
+    /// It makes the peer acknowledge what it has (RFC 8985, section 7). Windows of ours do not count.
+    TailProbe,
+}
+
+impl Span {
+    /// The next of the stream.
+    pub fn next(from: u64, to: u64, room: u64) -> Span {
+        Span { from, to, room, cause: Cause::Next }
+    }
 }
 
 /// A way to recover from losses. Each function works on one connection, and has a bound.
@@ -69,11 +90,14 @@ pub trait Recovery: Copy + Debug + Send + 'static {
     /// What is sent next, if windows admit it.
     fn next(flow: &Protocol) -> Option<Span>;
 
-    /// A segment of data was sent.
-    fn on_sent(flow: &mut Protocol, sent: &Sent, now: Nanos);
+    /// A segment was sent, up to a position behind its last byte and its FIN.
+    fn on_sent(flow: &mut Protocol, sent: &Sent, end: u64, cause: Cause, now: Nanos);
 
     /// When to [`Recovery::look`].
     fn overdue_at(flow: &Protocol) -> Option<Nanos>;
+
+    /// Whether the loss of all that was sent last would go unnoticed until a timeout, and a probe would tell.
+    fn wants_tail_probe(flow: &Protocol) -> bool;
 }
 
 /// One interval; after a loss all that is not acknowledged is sent again.
@@ -89,7 +113,7 @@ impl Recovery for GoBackN {
     const IS_SELECTIVE: bool = false;
 
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, _now: Nanos) -> bool {
-        if heard.is_new {
+        if heard.newly > 0 {
             flow.duplicates = 0;
         } else if heard.is_repeated {
             flow.duplicates = flow.duplicates.saturating_add(1);
@@ -108,14 +132,18 @@ impl Recovery for GoBackN {
 
     fn next(flow: &Protocol) -> Option<Span> {
         let room = (flow.acknowledged + u64::from(flow.window_bytes)).saturating_sub(flow.next);
-        let span = Span { from: flow.next, to: flow.end(), room, is_hole: false };
+        let span = Span::next(flow.next, flow.end(), room);
         (span.from < span.to).then_some(span)
     }
 
-    fn on_sent(_flow: &mut Protocol, _sent: &Sent, _now: Nanos) {}
+    fn on_sent(_flow: &mut Protocol, _sent: &Sent, _end: u64, _cause: Cause, _now: Nanos) {}
 
     fn overdue_at(_flow: &Protocol) -> Option<Nanos> {
         None
+    }
+
+    fn wants_tail_probe(_flow: &Protocol) -> bool {
+        false
     }
 }
 
@@ -125,18 +153,26 @@ impl Recovery for Sack {
 
     fn on_acknowledgement(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
         if !flow.is_selective {
-            return GoBackN::on_acknowledgement(flow, heard, now);
+            return count_duplicates(flow, heard, now);
         }
-        if heard.is_new {
+        if heard.newly > 0 {
+            flow.duplicates = 0;
             advance(flow, now);
         }
-        let is_news = take_blocks(flow, heard.summary);
+        let Blocks { is_news, repeated } = take_blocks(flow, heard.summary);
         // RFC 6675, 2: a duplicate tells of something that came.
-        if is_news && !heard.is_new {
+        if is_news && heard.newly == 0 {
             flow.duplicates = flow.duplicates.saturating_add(1);
         }
+        if (heard.newly > 0 || is_news) && flow.selective.probe == Some(TailProbe::Wanted) {
+            flow.selective.probe = None;
+        }
         suspect(flow, now);
-        Sack::look(flow, now)
+        let has_probe_repaired = judge_probe(flow, heard, repeated);
+        watch_holes(flow, now);
+        let has_lost = Sack::look(flow, now);
+        reduce(flow);
+        has_lost || has_probe_repaired
     }
 
     fn look(flow: &mut Protocol, now: Nanos) -> bool {
@@ -144,45 +180,65 @@ impl Recovery for Sack {
         if !flow.is_selective || is_after_timeout {
             return false;
         }
+        let is_lost_again = find_lost_again(flow, now);
         let Selective { is_recovering, lost, .. } = flow.selective;
-        let Some(found) = find_lost(flow, now).filter(|found| *found > lost) else { return false };
+        let Some(found) = find_lost(flow, now).filter(|found| *found > lost) else {
+            return is_lost_again;
+        };
         flow.selective.lost = found;
         suspect(flow, now);
         if is_recovering {
-            return false;
+            return is_lost_again;
         }
-        flow.selective.is_recovering = true;
-        flow.selective.resend = flow.acknowledged;
-        flow.recover = flow.highest;
-        flow.next = flow.highest;
-        flow.until_heard = Some(1);
+        begin(flow);
         true
     }
 
     fn next(flow: &Protocol) -> Option<Span> {
-        if !flow.is_selective {
-            return GoBackN::next(flow);
+        let Selective { board, is_recovering, lost, resend, again, swept, .. } = &flow.selective;
+        if flow.selective.probe == Some(TailProbe::Wanted) {
+            return probe(flow);
         }
-        let Selective { board, is_recovering, lost, resend, .. } = &flow.selective;
         let in_flight = in_flight(flow);
         let mut room = u64::from(flow.window_bytes).saturating_sub(in_flight);
         if *is_recovering {
+            room = flow.selective.reduction.limit().saturating_sub(in_flight);
             // RFC 6675, section 5 (C): a segment at a time, or more.
             if in_flight > 0 && room < u64::from(flow.mss) {
                 room = 0;
             }
-            let from = board.skip(*resend);
-            if from < *lost {
-                let to = board.next(from).map_or(*lost, |has| has.min(*lost));
-                return Some(Span { from, to, room, is_hole: true });
+            for (from, end) in [(*resend, *again), (*swept.max(resend), *lost)] {
+                let from = board.skip(from);
+                if from < end {
+                    let to = board.next(from).map_or(end, |has| has.min(end));
+                    return Some(Span { from, to, room, cause: Cause::Hole });
+                }
             }
         }
         let from = board.skip(flow.next);
         let to = board.next(from).unwrap_or(flow.end()).min(flow.end());
-        (from < to).then_some(Span { from, to, room, is_hole: false })
+        (from < to).then_some(Span::next(from, to, room))
     }
 
-    fn on_sent(flow: &mut Protocol, sent: &Sent, now: Nanos) {
+    fn on_sent(flow: &mut Protocol, sent: &Sent, end: u64, cause: Cause, now: Nanos) {
+        let selective = &mut flow.selective;
+        selective.reduction.on_sent(sent.bytes);
+        match cause {
+            Cause::Next => {}
+            Cause::Hole => {
+                selective.resend = end;
+                if end >= selective.again {
+                    selective.swept = selective.swept.max(end);
+                    selective.resend = selective.swept;
+                }
+                let (swept, highest) = (selective.swept, flow.highest);
+                selective.mark.get_or_insert(Mark { end: swept, highest, passed_at: None });
+            }
+            Cause::TailProbe => {
+                selective.probe =
+                    Some(TailProbe::Sent { end: flow.highest, is_again: sent.is_again });
+            }
+        }
         // Karn's rule: of what was sent twice nothing is learnt.
         if sent.is_again {
             flow.selective.timed = None;
@@ -192,10 +248,26 @@ impl Recovery for Sack {
     }
 
     fn overdue_at(flow: &Protocol) -> Option<Nanos> {
-        let Selective { suspect, lost, suspected_at, .. } = flow.selective;
+        let Selective { suspect, lost, suspected_at, mark, .. } = flow.selective;
         let is_after_timeout = flow.acknowledged < flow.recover && !flow.selective.is_recovering;
-        let is_suspected = flow.is_selective && suspect > lost && !is_after_timeout;
-        reordering_window(flow).filter(|_| is_suspected).map(|window| suspected_at + window)
+        if !flow.is_selective || is_after_timeout {
+            return None;
+        }
+        let since =
+            [(suspect > lost).then_some(suspected_at), mark.and_then(|mark| mark.passed_at)];
+        let since = since.into_iter().flatten().min()?;
+        reordering_window(flow).map(|window| since + window)
+    }
+
+    fn wants_tail_probe(flow: &Protocol) -> bool {
+        let Selective { is_recovering, probe, board, .. } = &flow.selective;
+        flow.is_selective
+            && flow.outstanding() > 0
+            && flow.next == flow.highest
+            && flow.acknowledged >= flow.recover
+            && !is_recovering
+            && probe.is_none()
+            && board.ranges().is_empty()
     }
 }
 
@@ -203,13 +275,58 @@ impl Recovery for Sack {
 pub fn forget(flow: &mut Protocol) {
     let Selective { reordering, round_trip_min, .. } = flow.selective;
     let at = flow.acknowledged;
-    flow.selective =
-        Selective { lost: at, resend: at, reordering, round_trip_min, ..Selective::default() };
+    flow.selective = Selective { reordering, round_trip_min, ..Selective::new(at) };
+}
+
+/// NewReno (RFC 6582), for a peer without selective acknowledgements: a duplicate tells that a segment has arrived, but not which.
+fn count_duplicates(flow: &mut Protocol, heard: &Heard<'_>, now: Nanos) -> bool {
+    let mss = u64::from(flow.mss);
+    if heard.newly > 0 {
+        // All but the segment that was sent again had been told of by duplicates.
+        let told = heard.newly.saturating_sub(mss) / mss;
+        let left = u64::from(flow.duplicates).saturating_sub(told);
+        flow.duplicates = if flow.selective.is_recovering { left as u8 } else { 0 };
+        advance(flow, now);
+        if flow.selective.is_recovering {
+            // It acknowledges a part: what it expects is lost, too.
+            flow.selective.lost = (flow.acknowledged + mss).min(flow.highest);
+        } else {
+            flow.duplicates = 0;
+        }
+    } else if heard.is_repeated {
+        flow.duplicates = flow.duplicates.saturating_add(1);
+        let is_loss = flow.duplicates == DUPLICATES && flow.acknowledged >= flow.recover;
+        if is_loss && !flow.selective.is_recovering {
+            flow.selective.lost = (flow.acknowledged + mss).min(flow.highest);
+            begin(flow);
+            return true;
+        }
+    }
+    reduce(flow);
+    false
+}
+
+/// A loss is noticed, and recovery begins.
+fn begin(flow: &mut Protocol) {
+    flow.selective.begin(flow.acknowledged);
+    flow.recover = flow.highest;
+    flow.next = flow.highest;
+    flow.until_heard = Some(1);
+    let (has, in_flight) = (delivered(flow), in_flight(flow));
+    flow.selective.reduction = Reduction::new(has, flow.highest, in_flight, flow.mss);
+}
+
+/// Counts what has arrived, and what that lets go.
+fn reduce(flow: &mut Protocol) {
+    if flow.selective.is_recovering {
+        let (has, in_flight) = (delivered(flow), in_flight(flow));
+        let Protocol { window_bytes, mss, .. } = *flow;
+        flow.selective.reduction.on_acknowledgement(has, in_flight, window_bytes, mss);
+    }
 }
 
 /// The stream is acknowledged up to [`Protocol::acknowledged`].
 fn advance(flow: &mut Protocol, now: Nanos) {
-    flow.duplicates = 0;
     let selective = &mut flow.selective;
     let is_after_timeout = selective.lost < flow.recover && !selective.is_recovering;
     let overtaken = selective.board.ranges().last().map_or(0, |range| range.start);
@@ -219,12 +336,11 @@ fn advance(flow: &mut Protocol, now: Nanos) {
         selective.reordering = selective.reordering.max(1);
     }
     selective.board.acknowledge(flow.acknowledged);
-    selective.lost = selective.lost.max(flow.acknowledged);
-    selective.resend = selective.resend.max(flow.acknowledged);
+    for position in [&mut selective.lost, &mut selective.resend, &mut selective.swept] {
+        *position = (*position).max(flow.acknowledged);
+    }
     if flow.acknowledged >= flow.recover && selective.is_recovering {
-        selective.is_recovering = false;
-        selective.lost = flow.acknowledged;
-        selective.resend = flow.acknowledged;
+        selective.end(flow.acknowledged);
     }
     if let Some((position, at)) = selective.timed
         && position <= flow.acknowledged
@@ -236,11 +352,18 @@ fn advance(flow: &mut Protocol, now: Nanos) {
     }
 }
 
-/// Takes the blocks that a peer can honestly have sent: of what was sent, and behind the byte that it expects. Returns whether one of
-/// them is news.
-fn take_blocks(flow: &mut Protocol, summary: &Summary) -> bool {
+/// What blocks told.
+struct Blocks {
+    /// The peer has something that it was not known to have.
+    is_news: bool,
+    /// Bytes that came twice were these (RFC 2883), the last ones if there are more.
+    repeated: Option<Interval>,
+}
+
+/// Takes the blocks that a peer can honestly have sent: of what was sent, and behind the byte that it expects.
+fn take_blocks(flow: &mut Protocol, summary: &Summary) -> Blocks {
     let near = (flow.acknowledged, summary.ack);
-    let mut is_news = false;
+    let mut blocks = Blocks { is_news: false, repeated: None };
     for (first, behind) in summary.sack {
         let start = first.position(near.0, near.1);
         let end = behind.position(near.0, near.1);
@@ -248,13 +371,84 @@ fn take_blocks(flow: &mut Protocol, summary: &Summary) -> bool {
             continue;
         };
         if end <= flow.acknowledged {
-            // It came twice, so that it had only been late (RFC 2883; RFC 8985, 6.2).
-            flow.selective.reordering = (flow.selective.reordering + 1).min(REORDERING_MAX);
+            blocks.repeated = Some(Interval { start, end });
+            // It came twice, so that it had only been late (RFC 8985, 6.2), unless we probed with it.
+            let is_probe = |probe| matches!(probe, TailProbe::Sent { end: at, .. } if at == end);
+            if !flow.selective.probe.is_some_and(is_probe) {
+                flow.selective.reordering = (flow.selective.reordering + 1).min(REORDERING_MAX);
+            }
         } else if start > flow.acknowledged && end <= flow.highest {
-            is_news |= flow.selective.board.insert(Interval { start, end });
+            blocks.is_news |= flow.selective.board.insert(Interval { start, end });
         }
     }
-    is_news
+    blocks
+}
+
+/// Whether a probe that sent old bytes repaired a loss, which nothing else would tell of (RFC 8985, 7.4).
+fn judge_probe(flow: &mut Protocol, heard: &Heard<'_>, repeated: Option<Interval>) -> bool {
+    let Some(TailProbe::Sent { end, is_again }) = flow.selective.probe else { return false };
+    if flow.acknowledged < end {
+        return false;
+    }
+    let is_behind = flow.acknowledged > end;
+    let came_twice = heard.is_repeated || repeated.is_some_and(|bytes| bytes.end == end);
+    if is_again && !is_behind && !came_twice {
+        // The next acknowledgement tells.
+        return false;
+    }
+    flow.selective.probe = None;
+    let is_repair = is_again && is_behind && !came_twice && !flow.selective.is_recovering;
+    if is_repair {
+        flow.until_heard = Some(1);
+    }
+    is_repair
+}
+
+/// What a probe sends: the next segment if the peer admits one, else the last one again. Windows of ours do not hold it back.
+fn probe(flow: &Protocol) -> Option<Span> {
+    let mss = u64::from(flow.mss);
+    let next = flow.end().min(flow.next + mss);
+    let (from, to) = if flow.next < flow.end() && next <= flow.edge {
+        (flow.next, next)
+    } else {
+        let last = flow.highest.min(flow.written).saturating_sub(mss);
+        (flow.acknowledged.max(last), flow.highest)
+    };
+    (from < to).then_some(Span { from, to, room: mss + 1, cause: Cause::TailProbe })
+}
+
+/// Remembers when data overtakes what was sent again.
+fn watch_holes(flow: &mut Protocol, now: Nanos) {
+    let Protocol { selective, acknowledged, highest, .. } = flow;
+    let Some(mark) = &mut selective.mark else { return };
+    if selective.board.missing(*acknowledged, mark.end) == 0 {
+        // What was sent again since then waits for what is sent from here on.
+        let end = selective.swept;
+        let has_more = selective.board.missing(*acknowledged, end) > 0;
+        selective.mark = has_more.then_some(Mark { end, highest: *highest, passed_at: None });
+    } else if selective.board.end() > mark.highest {
+        mark.passed_at.get_or_insert(now);
+    }
+}
+
+/// What was sent again is lost once more: data that was sent later has come.
+fn find_lost_again(flow: &mut Protocol, now: Nanos) -> bool {
+    let Some(Mark { end, highest, passed_at }) = flow.selective.mark else { return false };
+    let Selective { board, reordering, .. } = &flow.selective;
+    let window = reordering_window(flow);
+    let is_overdue = passed_at.zip(window).is_some_and(|(at, window)| now >= at + window);
+    let later_bytes = (board.end().saturating_sub(highest)) - board.missing(highest, board.end());
+    // Where bytes come late without being lost, only time tells.
+    let is_enough = (*reordering == 0 || window.is_none()) && later_bytes > 2 * u64::from(flow.mss);
+    if !is_overdue && !is_enough {
+        return false;
+    }
+    let selective = &mut flow.selective;
+    selective.mark = None;
+    selective.again = end;
+    selective.resend = flow.acknowledged;
+    flow.until_heard = Some(1);
+    true
 }
 
 /// Remembers since when bytes are overtaken.
@@ -288,10 +482,29 @@ fn find_lost(flow: &Protocol, now: Nanos) -> Option<u64> {
     [by_time, by_count, board.lost(flow.mss)].into_iter().flatten().max()
 }
 
+/// How much the peer is known to have.
+fn delivered(flow: &Protocol) -> u64 {
+    flow.acknowledged + flow.selective.board.bytes() + told_by_duplicates(flow)
+}
+
+/// Bytes of which a peer without selective acknowledgements has told (RFC 6582: the window is inflated by as many).
+fn told_by_duplicates(flow: &Protocol) -> u64 {
+    // After a timeout they answer what came twice.
+    let is_after_timeout = flow.acknowledged < flow.recover && !flow.selective.is_recovering;
+    if flow.is_selective || is_after_timeout {
+        0
+    } else {
+        u64::from(flow.duplicates) * u64::from(flow.mss)
+    }
+}
+
 /// RFC 6675's pipe: what is sent, and neither had by the peer nor lost, and what is sent again.
 fn in_flight(flow: &Protocol) -> u64 {
-    let Selective { board, lost, resend, .. } = &flow.selective;
-    board.missing(flow.acknowledged, *resend) + board.missing((*lost).max(*resend), flow.next)
+    let Selective { board, lost, resend, again, swept, .. } = &flow.selective;
+    let sent = board.missing(flow.acknowledged, *resend)
+        + board.missing((*again).max(*resend), *swept)
+        + board.missing((*lost).max(*swept), flow.next);
+    sent.saturating_sub(told_by_duplicates(flow))
 }
 
 #[cfg(test)]
@@ -430,6 +643,102 @@ mod tests {
         assert!(Sack::look(&mut flow, ms(162)));
     }
 
+    fn ask_for_probe(flow: &mut Protocol) {
+        assert!(Sack::wants_tail_probe(flow));
+        flow.selective.probe = Some(TailProbe::Wanted);
+    }
+
+    /// RFC 8985, section 7: three of three are lost, and no acknowledgement tells of it.
+    #[test]
+    fn a_probe_tells_of_a_lost_tail() {
+        let mut flow = flow(1_000);
+        send(&mut flow, ms(0));
+        hear(&mut flow, 1_000, &[], ms(40));
+        flow.written = 4_000;
+        send(&mut flow, ms(100));
+        ask_for_probe(&mut flow);
+        assert_eq!(send(&mut flow, ms(180)), [(3_000, 4_000)]);
+        assert!(!Sack::wants_tail_probe(&flow), "one at a time");
+        assert!(!hear(&mut flow, 1_000, &[(3_000, 4_000)], ms(220)).is_fast_retransmit);
+        assert_eq!(Sack::overdue_at(&flow), Some(ms(230)));
+        assert!(Sack::look(&mut flow, ms(230)));
+        flow.until_heard = None;
+        assert_eq!(send(&mut flow, ms(230)), [(1_000, 2_000)]);
+        hear(&mut flow, 2_000, &[(3_000, 4_000)], ms(270));
+        assert_eq!(send(&mut flow, ms(270)), [(2_000, 3_000)]);
+    }
+
+    #[test]
+    fn a_probe_is_the_next_segment_where_the_peer_admits_one() {
+        let mut flow = flow(10_000);
+        (flow.window_bytes, flow.edge) = (3_000, 4_000);
+        send(&mut flow, ms(0));
+        ask_for_probe(&mut flow);
+        assert_eq!(send(&mut flow, ms(20)), [(3_000, 4_000)]);
+        hear(&mut flow, 4_000, &[], ms(30));
+        assert_eq!(flow.selective.probe, None);
+        // Here the window of the peer is full, and the stream ends.
+        (flow.written, flow.is_finished, flow.edge) = (5_500, true, 5_501);
+        send(&mut flow, ms(40));
+        ask_for_probe(&mut flow);
+        assert_eq!(send(&mut flow, ms(60)), [(4_500, 5_500)]);
+        assert_eq!(flow.next, 5_501, "the FIN goes with it");
+    }
+
+    /// RFC 8985, 7.4.2.
+    #[test]
+    fn a_probe_that_repaired_a_loss_counts_as_one_and_a_needless_one_does_not() {
+        for (blocks, is_loss) in [(&[][..], true), (&[(2_000, 3_000)][..], false)] {
+            let mut flow = flow(3_000);
+            send(&mut flow, ms(0));
+            hear(&mut flow, 2_000, &[], ms(10));
+            ask_for_probe(&mut flow);
+            assert_eq!(send(&mut flow, ms(30)), [(2_000, 3_000)]);
+            assert!(!hear(&mut flow, 3_000, &[], ms(40)).is_fast_retransmit);
+            assert!(!hear(&mut flow, 3_000, blocks, ms(41)).is_fast_retransmit);
+            flow.written = 4_000;
+            send(&mut flow, ms(50));
+            assert_eq!(hear(&mut flow, 4_000, &[], ms(60)).is_fast_retransmit, is_loss);
+            assert_eq!((flow.selective.probe, flow.selective.reordering), (None, 0));
+        }
+    }
+
+    /// What is asked for while an acknowledgement comes in.
+    #[test]
+    fn a_probe_of_which_nothing_is_left_holds_nothing_up() {
+        let mut flow = flow(1_000);
+        send(&mut flow, ms(0));
+        ask_for_probe(&mut flow);
+        hear(&mut flow, 1_000, &[], ms(10));
+        flow.written = 2_000;
+        assert_eq!(send(&mut flow, ms(20)), [(1_000, 2_000)]);
+    }
+
+    /// Of 20 segments the first and the sixth are lost, and so is what is sent again for the first.
+    #[test]
+    fn what_is_lost_again_is_sent_a_third_time_without_a_timeout() {
+        let mut flow = flow(40_000);
+        flow.window_bytes = 20_000;
+        send(&mut flow, ms(0));
+        assert!(hear(&mut flow, 0, &[(1_000, 5_000)], ms(10)).is_fast_retransmit);
+        flow.until_heard = None;
+        assert_eq!(send(&mut flow, ms(10))[0], (0, 1_000));
+        hear(&mut flow, 0, &[(6_000, 20_000), (1_000, 5_000)], ms(12));
+        let sent = send(&mut flow, ms(12));
+        assert_eq!((sent[0], flow.highest), ((5_000, 6_000), 34_000), "{sent:?}");
+        // The second one comes, and what was new: at first too little to tell.
+        assert!(
+            !hear(&mut flow, 0, &[(20_000, 22_000), (1_000, 20_000)], ms(20)).is_fast_retransmit
+        );
+        assert!(send(&mut flow, ms(20)).iter().all(|(from, _)| *from >= 34_000));
+        let later = hear(&mut flow, 0, &[(1_000, 30_000)], ms(21));
+        assert!(later.is_fast_retransmit, "the loss of what is sent again is a second one");
+        assert_eq!(send(&mut flow, ms(21)), [(0, 1_000)]);
+        let all = flow.highest;
+        hear(&mut flow, all, &[], ms(30));
+        assert!(!flow.selective.is_recovering);
+    }
+
     /// RFC 2018, section 8.
     #[test]
     fn after_a_timeout_nothing_is_believed_that_the_peer_told_before() {
@@ -507,7 +816,9 @@ mod tests {
                             let end = sent.position + u64::from(sent.bytes);
                             prop_assert!(sent.position >= flow.acknowledged && end <= flow.edge && end <= flow.written);
                             prop_assert_eq!(flow.selective.board.missing(sent.position, end), u64::from(sent.bytes));
-                            prop_assert!(in_flight(&flow) <= flow.window_bytes.into());
+                            let Selective { is_recovering, reduction, .. } = flow.selective;
+                            let most = if is_recovering { reduction.limit() } else { flow.window_bytes.into() };
+                            prop_assert!(in_flight(&flow) <= most);
                             prop_assert_eq!(sent.is_again, sent.position < before.highest || end <= before.highest);
                         }
                     }
@@ -534,9 +845,9 @@ mod tests {
                     Step::TimeOut => rewind(&mut flow),
                     Step::HeardOf => flow.until_heard = None,
                 }
-                let Selective { board, lost, resend, .. } = &flow.selective;
+                let Selective { board, lost, resend, swept, .. } = &flow.selective;
                 prop_assert!(flow.acknowledged <= flow.next && flow.next <= flow.highest);
-                prop_assert!(flow.acknowledged <= *resend && *resend <= flow.highest);
+                prop_assert!(flow.acknowledged <= *resend && resend <= swept && *swept <= flow.highest);
                 prop_assert!(flow.acknowledged <= *lost && *lost <= flow.highest);
                 prop_assert!(board.ranges().iter().all(|one| one.start > flow.acknowledged && one.end <= flow.highest));
             }

@@ -2,7 +2,7 @@
 
 use wave_core::clock::Nanos;
 
-use super::recover::{Recovery, Span};
+use super::recover::{Cause, Recovery, Span};
 use crate::flow::state::Protocol;
 use crate::seq::{Seq, seq_of};
 
@@ -28,11 +28,11 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
     if flow.is_frozen {
         return None;
     }
-    let Span { from, to, room, is_hole } = R::next(flow)?;
-    let bytes_max = match flow.until_heard {
-        None => bytes_max,
-        Some(0) => return None,
-        Some(_) => flow.mss.into(),
+    let Span { from, to, room, cause } = R::next(flow)?;
+    let bytes_max = match (flow.until_heard, cause) {
+        (None, Cause::Next | Cause::Hole) => bytes_max,
+        (Some(0), _) => return None,
+        _ => flow.mss.into(),
     };
     let open = flow.edge.saturating_sub(from).min(room);
     let left = to.min(flow.written).saturating_sub(from);
@@ -43,26 +43,26 @@ pub fn transmit<R: Recovery>(flow: &mut Protocol, bytes_max: u32, now: Nanos) ->
         bytes -= bytes % mss;
     }
     let reaches_end = from + bytes >= flow.written;
-    // The FIN takes a number of the peer's window, too (RFC 9293, 3.4).
-    let fin = to > flow.written && reaches_end && open > bytes;
+    // The FIN takes a number of the peer's window (RFC 9293, 3.4), and none of ours, as there is nothing of it to congest.
+    let fin = to > flow.written && reaches_end && flow.edge.saturating_sub(from) > bytes;
     if bytes == 0 && !fin {
         return None;
     }
-    if !fin && bytes < mss && !may_be_small(flow, from, bytes, reaches_end) {
+    let is_probe = cause == Cause::TailProbe;
+    if !fin && bytes < mss && !is_probe && !may_be_small(flow, from, bytes, reaches_end) {
         return None;
     }
     let end = from + bytes + u64::from(fin);
     let is_again = from < flow.highest;
-    match is_hole {
-        true => flow.selective.resend = end,
-        false => flow.next = end,
+    if cause != Cause::Hole {
+        flow.next = end;
     }
     flow.highest = flow.highest.max(end);
     flow.until_heard = flow.until_heard.map(|left| left - 1);
     let seq = seq_of(flow.send_base, from);
     let bytes = bytes as u32;
     let sent = Sent { seq, position: from, bytes, fin, push: reaches_end, is_again };
-    R::on_sent(flow, &sent, now);
+    R::on_sent(flow, &sent, end, cause, now);
     Some(sent)
 }
 
