@@ -416,17 +416,18 @@ impl State {
         }
     }
 
-    /// Makes the bell readable or not. `is_edge`: an entry was linked just now.
+    /// Makes the bell readable or not. `is_edge`: a change concerned an entry, ready or not; whoever waits for edges of the set gets
+    /// one.
     fn sync(&mut self, is_edge: bool) {
         if self.watchers == 0 && !self.is_rung {
             return;
         }
         let is_ready = self.watchers > 0 && self.is_ready();
         let Some(bell) = &self.bell else { return };
-        if is_ready && (is_edge || !self.is_rung) {
+        if is_edge || (is_ready && !self.is_rung) {
             bell.ring();
         }
-        if !is_ready && self.is_rung {
+        if !is_ready && (is_edge || self.is_rung) {
             bell.drain();
         }
         self.is_rung = is_ready;

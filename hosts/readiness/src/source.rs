@@ -34,10 +34,10 @@ impl Source {
 
     /// Says that the socket is ready for `bits` from now on, and wakes as the kernel's sockets wake.
     ///
-    /// `edge` is what an edge-triggered set reports again even if it was ready before: `IN | RDNORM` when data comes, `OUT | WRNORM`
-    /// when room comes, `ERR` with an error, [`Source::ANY`] when the connection's state changes. An edge with `HUP` wakes all sets
-    /// that have the source with `EPOLLEXCLUSIVE`, another edge those up to the first with a sleeping thread. With an empty edge
-    /// nothing wakes: the readiness fell.
+    /// `edge` is what an edge-triggered set reports again even if it was ready before: [`Source::DATA`] each time that data comes,
+    /// [`Source::ROOM`] when room comes after a write found too little, `ERR` with an error that is to be fetched, [`Source::ANY`]
+    /// when the connection's state changes. An edge with `HUP` wakes all sets that have the source with `EPOLLEXCLUSIVE`, another
+    /// edge those up to the first with a sleeping thread. With an empty edge nothing wakes: the readiness fell.
     ///
     /// Calls about one source are serialized by the caller, in the order of the changes.
     pub fn changed(&self, bits: EventFlags, edge: EventFlags) {
@@ -52,7 +52,15 @@ impl Source {
         }
     }
 
-    /// The edge of a change that concerns everyone: the connection is there, shut down, or reset.
+    /// The edge of new data, or of a connection to be accepted (`sock_def_readable`).
+    pub const DATA: EventFlags =
+        EventFlags::IN.union(EventFlags::PRI).union(EventFlags::RDNORM).union(EventFlags::RDBAND);
+
+    /// The edge of new room (`sk_stream_write_space`).
+    pub const ROOM: EventFlags =
+        EventFlags::OUT.union(EventFlags::WRNORM).union(EventFlags::WRBAND);
+
+    /// The edge of a change that concerns everyone: connected, shut down, reset (`sock_def_wakeup`).
     pub const ANY: EventFlags = EventFlags::from_bits_retain(0xffff);
 
     pub(crate) fn file(&self) -> &Arc<File> {

@@ -170,6 +170,24 @@ fn a_change_in_a_set_in_a_set_ends_a_sleep() {
     assert_eq!(wait(&inner, &Alone), Ok(1));
 }
 
+/// Found by seed 65 of the differential test `mixed`. The outer set has reported the inner one, which stays ready by a descriptor of
+/// the kernel's; an edge that concerns an entry of the inner set is one of the set, whether that entry is ready or not.
+#[test]
+fn an_edge_that_makes_no_source_ready_is_an_edge_of_its_set() {
+    let (source, fd, inner, outer) = (Source::new(NONE), ring(), set(), set());
+    write_to(&fd);
+    inner.add(Target::Kernel(fd.as_fd()), event(IN, 1)).unwrap();
+    inner.add(Target::Source(FD, &source), event(EventFlags::RDHUP, 2)).unwrap();
+    let edges = event(IN | EventFlags::ET, 7);
+    outer.add(Target::Set(inner.as_fd(), &inner), edges).unwrap();
+    let reported = || outer.wait(&Alone, &mut [event(NONE, 0)], Some(Duration::ZERO));
+    assert_eq!([reported(), reported()], [Ok(1), Ok(0)]);
+    source.changed(NONE, Source::DATA);
+    assert_eq!(reported(), Ok(0), "it concerns no entry");
+    source.changed(NONE, Source::ANY);
+    assert_eq!([reported(), reported()], [Ok(1), Ok(0)]);
+}
+
 #[test]
 fn a_timeout_ends_a_sleep_to_the_nanosecond_and_beyond_all_clocks() {
     let (source, set) = (Source::new(NONE), set());

@@ -99,13 +99,13 @@ impl Program {
                 let bytes = bytes * 2;
                 format!("read({fd}, {bytes}) = {:?}", self.world.read(which, bytes))
             }
-            80..87 => {
+            80..86 => {
                 let how = [Shutdown::Read, Shutdown::Write, Shutdown::Both];
                 let how = how[self.rng.random_range(0..3)];
                 self.world.shutdown(which, how);
                 format!("shutdown({fd}, {how:?})")
             }
-            87..94 => {
+            86..95 => {
                 self.world.duplicate(which);
                 let last = self.world.descriptors.last().expect("it was made");
                 format!("dup({fd}) = {}", number(last))
@@ -143,8 +143,8 @@ impl Program {
             (EventFlags::RDNORM, 10),
             (EventFlags::WRBAND, 10),
             (EventFlags::ET, 45),
-            (EventFlags::ONESHOT, 25),
-            (EventFlags::EXCLUSIVE, 10),
+            (EventFlags::ONESHOT, 15),
+            (EventFlags::EXCLUSIVE, 7),
         ];
         let mut interest = EventFlags::empty();
         for (flag, percent) in one {
@@ -157,7 +157,7 @@ impl Program {
         let set = self.rng.random_range(0..self.sets.len());
         let sockets = self.world.descriptors.len();
         let named = match self.rng.random_range(0..10) {
-            0..2 if self.sets.len() > 2 => Named::Set(self.rng.random_range(0..self.sets.len())),
+            0..2 if self.sets.len() > 1 => Named::Set(self.rng.random_range(0..self.sets.len())),
             0..5 if !self.kernels.is_empty() => {
                 Named::Kernel(self.rng.random_range(0..self.kernels.len()))
             }
@@ -169,6 +169,25 @@ impl Program {
             5..8 => Control::Modify,
             _ => Control::Delete,
         };
+        self.apply(control, set, named);
+    }
+
+    /// Adds most of what there is to each set.
+    fn populate(&mut self) {
+        for set in 0..self.sets.len() {
+            let sockets = (0..self.world.descriptors.len()).map(Named::Socket);
+            let kernels = (0..self.kernels.len()).map(Named::Kernel);
+            let later_sets = (set + 1..self.sets.len()).map(Named::Set);
+            for named in sockets.chain(kernels).chain(later_sets) {
+                let percent = if let Named::Set(_) = named { 30 } else { 60 };
+                if self.rng.random_range(0..100) < percent {
+                    self.apply(Control::Add, set, named);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, control: Control, set: usize, named: Named) {
         self.next_data += 1;
         let (flags, data) = (self.interest(), EventData::new_u64(self.next_data));
         let event = Event { flags, data };
@@ -266,7 +285,8 @@ fn ordered(seed: u64) {
     let _replay = Replay(seed, "-p wave-readiness --test differential ordered");
     let sets = 1 + (seed % 2) as usize;
     let mut program = Program::new(seed, 200, sets, false);
-    for _ in 0..program.rng.random_range(10..60) {
+    program.populate();
+    for _ in 0..program.rng.random_range(10..80) {
         match program.rng.random_range(0..10) {
             0..3 => program.control(),
             3..6 => program.wait(),
@@ -279,6 +299,7 @@ fn ordered(seed: u64) {
 fn mixed(seed: u64) {
     let _replay = Replay(seed, "-p wave-readiness --test differential mixed");
     let mut program = Program::new(seed, 400, 1 + (seed % 7) as usize, true);
+    program.populate();
     for _ in 0..program.rng.random_range(10..60) {
         match program.rng.random_range(0..20) {
             0..7 => program.control(),

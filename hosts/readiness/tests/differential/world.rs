@@ -13,11 +13,6 @@ use rustix::net::{
 use wave_readiness::{Epoll, EventFlags, Source, Timespec};
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// `sock_def_readable`.
-const DATA: EventFlags =
-    EventFlags::IN.union(EventFlags::PRI).union(EventFlags::RDNORM).union(EventFlags::RDBAND);
-/// `unix_write_space`.
-const ROOM: EventFlags = EventFlags::OUT.union(EventFlags::WRNORM).union(EventFlags::WRBAND);
 const NONE: EventFlags = EventFlags::empty();
 
 /// What the kernel's poll says of a descriptor.
@@ -82,7 +77,7 @@ impl World {
         self.tell(socket, NONE);
         if let Ok(sent) = sent {
             self.sockets[peer].incoming.push_back(sent);
-            self.tell(peer, DATA);
+            self.tell(peer, Source::DATA);
         }
         sent
     }
@@ -105,7 +100,7 @@ impl World {
         }
         // The kernel wakes a writer once a whole write was read and there is room.
         let has_room = self.bits_of(peer).is_some_and(|bits| bits.contains(EventFlags::OUT));
-        self.tell(peer, if is_freed && has_room { ROOM } else { NONE });
+        self.tell(peer, if is_freed && has_room { Source::ROOM } else { NONE });
         got
     }
 
