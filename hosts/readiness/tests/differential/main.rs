@@ -40,6 +40,10 @@ struct Program {
     kernels: Vec<OwnedFd>,
     /// The pipe's other end.
     pipe: Option<OwnedFd>,
+    /// What sets in sets may be asked for: edges or oneshot, see [`Program::agree`].
+    set_flag: EventFlags,
+    /// Data of sets in sets.
+    set_data: BTreeSet<u64>,
     next_data: u64,
     log: Vec<String>,
 }
@@ -79,6 +83,8 @@ impl Program {
             sets: (0..sets).map(|_| Sets::new(lowest)).collect(),
             kernels,
             pipe,
+            set_flag: if seed % 2 == 0 { EventFlags::ET } else { EventFlags::ONESHOT },
+            set_data: BTreeSet::new(),
             next_data: 0,
             log: Vec::new(),
             rng,
@@ -157,7 +163,9 @@ impl Program {
         let set = self.rng.random_range(0..self.sets.len());
         let sockets = self.world.descriptors.len();
         let named = match self.rng.random_range(0..10) {
-            0..2 if self.sets.len() > 1 => Named::Set(self.rng.random_range(0..self.sets.len())),
+            0..2 if !self.kernels.is_empty() => {
+                Named::Set(self.rng.random_range(0..self.sets.len()))
+            }
             0..5 if !self.kernels.is_empty() => {
                 Named::Kernel(self.rng.random_range(0..self.kernels.len()))
             }
@@ -178,7 +186,9 @@ impl Program {
             let sockets = (0..self.world.descriptors.len()).map(Named::Socket);
             let kernels = (0..self.kernels.len()).map(Named::Kernel);
             let later_sets = (set + 1..self.sets.len()).map(Named::Set);
-            for named in sockets.chain(kernels).chain(later_sets) {
+            let later_sets = later_sets.filter(|_| !self.kernels.is_empty());
+            let all: Vec<_> = sockets.chain(kernels).chain(later_sets).collect();
+            for named in all {
                 let percent = if let Named::Set(_) = named { 30 } else { 60 };
                 if self.rng.random_range(0..100) < percent {
                     self.apply(Control::Add, set, named);
@@ -189,7 +199,12 @@ impl Program {
 
     fn apply(&mut self, control: Control, set: usize, named: Named) {
         self.next_data += 1;
-        let (flags, data) = (self.interest(), EventData::new_u64(self.next_data));
+        let (mut flags, data) = (self.interest(), EventData::new_u64(self.next_data));
+        if let Named::Set(_) = named {
+            let both = EventFlags::ET | EventFlags::ONESHOT;
+            flags.remove(both.difference(self.set_flag));
+            self.set_data.insert(self.next_data);
+        }
         let event = Event { flags, data };
 
         let theirs = &self.sets[set].theirs;
@@ -253,6 +268,15 @@ impl Program {
             got.extend(self.our_events(set, room));
         }
         self.log.push(format!("set {set}: wait {rounds} times for {room} = {want:?}"));
+        self.agree(want, got);
+    }
+
+    /// The kernel tells who waits for edges of a set nothing where an entry that is linked, but is not ready, becomes ready by
+    /// being modified. Ours has an edge then.
+    fn agree(&self, want: BTreeSet<(u32, u64)>, mut got: BTreeSet<(u32, u64)>) {
+        if self.set_flag == EventFlags::ET {
+            got.retain(|event| want.contains(event) || !self.set_data.contains(&event.1));
+        }
         self.compare(want, got);
     }
 

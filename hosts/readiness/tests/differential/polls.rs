@@ -135,6 +135,7 @@ impl Program {
 fn polled(seed: u64) {
     let _replay = Replay(seed, "-p wave-readiness --test differential poll");
     let mut program = Program::new(seed, 700, 2, true);
+    program.set_flag = EventFlags::ONESHOT;
     program.populate();
     for _ in 0..program.rng.random_range(10..40) {
         match program.rng.random_range(0..20) {
