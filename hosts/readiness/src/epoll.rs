@@ -67,7 +67,7 @@ struct Bell {
     data: u64,
 }
 
-/// When the kernel was asked last.
+/// When the kernel was asked last, and how many calls have not asked it since.
 #[derive(Debug)]
 struct Turn {
     calls: u32,
@@ -148,7 +148,7 @@ impl Epoll {
     /// the timeout.
     ///
     /// Sources come first, in the order in which they became ready. The kernel is asked if none is ready, and else with each 16th
-    /// call or after 50 us, and first then.
+    /// call or after 50 us, but not in two calls in a row, and first then.
     ///
     /// # Errors
     /// `EINVAL` if `events` is empty; `EINTR`.
@@ -162,16 +162,16 @@ impl Epoll {
             return Err(Errno::INVAL);
         }
         waiter.look();
-        let mut count = if self.is_kernels_turn() { self.ask(events)? } else { 0 };
+        let is_asked = self.is_kernels_turn();
+        let mut count = if is_asked { self.ask(events)? } else { 0 };
         count += self.list.collect(&mut events[count..]);
-        if count > 0 {
-            return Ok(count);
+        let is_last = timeout == Some(Duration::ZERO);
+        if count == 0 && is_last && !is_asked && self.has_kernel() {
+            count = self.ask(events)?;
+            // For an edge since.
+            count += self.list.collect(&mut events[count..]);
         }
-        if timeout == Some(Duration::ZERO) {
-            if self.has_kernel() {
-                count = self.ask(events)?;
-                count += self.list.collect(&mut events[count..]);
-            }
+        if count > 0 || is_last {
             return Ok(count);
         }
         let deadline = Deadline::after(timeout);
@@ -203,19 +203,15 @@ impl Epoll {
     /// # Errors
     /// No descriptor or no memory: eventfd(2), epoll_ctl(2).
     pub fn watch(&self) -> Result<(), Errno> {
-        let waker = match self.bell.get() {
-            Some(bell) => Arc::clone(&bell.waker),
-            None => {
-                let waker = Arc::new(Waker::new()?);
-                let bell = Bell { waker, data: RandomState::new().build_hasher().finish() };
-                let (waker, data) = (Arc::clone(&bell.waker), EventData::new_u64(bell.data));
-                if self.bell.set(bell).is_ok() {
-                    epoll::add(&self.kernel, &*waker, data, EventFlags::IN)?;
-                }
-                waker
-            }
-        };
-        self.list.watch(&waker);
+        if self.bell.get().is_none() {
+            let waker = Arc::new(Waker::new()?);
+            let data = RandomState::new().build_hasher().finish();
+            epoll::add(&self.kernel, &*waker, EventData::new_u64(data), EventFlags::IN)?;
+            // If another thread was first, this one's eventfd is closed, and leaves the set.
+            let _ = self.bell.set(Bell { waker, data });
+        }
+        let bell = self.bell.get().expect("it was set");
+        self.list.watch(&bell.waker);
         Ok(())
     }
 
@@ -241,7 +237,8 @@ impl Epoll {
         }
         let mut turn = self.turn.lock().expect("nothing panics with the lock");
         turn.calls += 1;
-        turn.calls >= CALLS_MAX || turn.asked.elapsed() >= UNASKED_MAX
+        // Never twice in a row: the kernel's events could leave no room for others.
+        turn.calls > 1 && (turn.calls >= CALLS_MAX || turn.asked.elapsed() >= UNASKED_MAX)
     }
 
     /// What is ready in the kernel's set.

@@ -121,6 +121,33 @@ fn news_of_an_agent_ends_a_sleep_whether_it_rings_or_not() {
     }
 }
 
+/// A context whose agent says something without a ring, as one that dies does.
+struct Silent<'a>(&'a Source, Cell<usize>);
+
+impl Waiter for Silent<'_> {
+    fn look(&self) {
+        self.1.set(self.1.get() + 1);
+        // Later than the looks before the first sleep.
+        if self.1.get() == 5 {
+            self.0.changed(IN, IN);
+        }
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        Some(Duration::from_millis(1))
+    }
+}
+
+#[test]
+fn a_thread_looks_again_after_its_patience() {
+    let (source, set) = (Source::new(NONE), set());
+    let target = Target::Source(FD, &source);
+    set.add(target, event(IN, 7)).unwrap();
+    assert_eq!(wait(&set, &Silent(&source, Cell::new(0))), Ok(7));
+    source.changed(NONE, NONE);
+    assert_eq!(poll(&Silent(&source, Cell::new(0)), &mut [polled(target, IN)], None), Ok(1));
+}
+
 /// `end` ends a sleep of another thread, in `set` and in a poll of it.
 fn ends_a_sleep(set: &Epoll, end: impl Fn(), again: impl Fn()) {
     thread::scope(|scope| {
@@ -295,6 +322,22 @@ fn ready_sources_do_not_starve_the_kernels_descriptors() {
         assert!(seen.contains(&7) && seen.contains(&1), "{room}: {seen:?}");
         drain(&fd);
     }
+}
+
+#[test]
+fn the_kernels_descriptors_do_not_starve_ready_sources_of_a_slow_program() {
+    let (source, fd, set) = (Source::new(IN), ring(), set());
+    write_to(&fd);
+    set.add(Target::Source(FD, &source), event(IN, 1)).unwrap();
+    set.add(Target::Kernel(fd.as_fd()), event(IN, 7)).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(wait(&set, &Alone).unwrap());
+        // The time after which it is the kernel's turn.
+        let start = std::time::Instant::now();
+        while start.elapsed() < Duration::from_micros(50) {}
+    }
+    assert!(seen.contains(&7) && seen.contains(&1), "{seen:?}");
 }
 
 /// Threads that share a set, and arm again what they took: each unit of work is done once, and none is left.

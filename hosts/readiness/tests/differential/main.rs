@@ -83,7 +83,7 @@ impl Program {
             sets: (0..sets).map(|_| Sets::new(lowest)).collect(),
             kernels,
             pipe,
-            set_flag: if seed % 2 == 0 { EventFlags::ET } else { EventFlags::ONESHOT },
+            set_flag: if seed.is_multiple_of(2) { EventFlags::ET } else { EventFlags::ONESHOT },
             set_data: BTreeSet::new(),
             next_data: 0,
             log: Vec::new(),
