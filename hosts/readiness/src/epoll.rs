@@ -86,7 +86,7 @@ impl Epoll {
         }
     }
 
-    /// `EPOLL_CTL_ADD`.
+    /// `EPOLL_CTL_ADD`. A set that is added is watched until it is deleted again, even if this set is closed before.
     ///
     /// # Errors
     /// `EEXIST`; `EINVAL` for an exclusive interest with flags that epoll_ctl(2) does not allow; for descriptors of the kernel's

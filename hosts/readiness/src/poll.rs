@@ -62,6 +62,9 @@ pub fn wait(
         if is_last || quiet.is_some() {
             quiet.iter().for_each(Quiet::forget);
             let (places, mut fds) = kernels(entries, None);
+            if ours > 0 && fds.is_empty() {
+                return Ok(ours);
+            }
             let polled = waiter.poll(&mut fds, Some(&AT_ONCE));
             let found = fds.iter().map(PollFd::revents);
             let count = ours + note(entries, &places, found);
