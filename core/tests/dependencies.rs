@@ -27,6 +27,8 @@ fn may_use(from: &str, to: &str) -> bool {
     match (from, to) {
         // The same host, for programs in C.
         ("hosts/c", "hosts/user") => return true,
+        // Readiness is the kernel's matter, and nothing of Wave's.
+        ("hosts/readiness", _) => return false,
         // No real host.
         ("lab", "hosts/sim") => return true,
         // What all hosts share.

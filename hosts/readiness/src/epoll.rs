@@ -1,0 +1,268 @@
+//! Sets.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+
+use crate::list::List;
+use crate::source::Source;
+use crate::waiter::{Deadline, Waiter, sleep};
+use crate::waker::Waker;
+
+/// Calls of [`Epoll::wait`] that may pass without a look at the kernel's descriptors.
+const CALLS_MAX: u32 = 16;
+/// Time that may pass without one.
+const UNASKED_MAX: Duration = Duration::from_micros(50);
+pub(crate) const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Reported whether asked for or not.
+const ALWAYS: EventFlags = EventFlags::ERR.union(EventFlags::HUP);
+/// All that an exclusive interest may have.
+const EXCLUSIVE_OK: EventFlags = EventFlags::IN
+    .union(EventFlags::OUT)
+    .union(ALWAYS)
+    .union(EventFlags::WAKEUP)
+    .union(EventFlags::ET)
+    .union(EventFlags::EXCLUSIVE);
+
+/// What a descriptor of a program stands for.
+#[derive(Clone, Copy, Debug)]
+pub enum Target<'a> {
+    /// A descriptor of the kernel's, also one that is not open.
+    Kernel(BorrowedFd<'a>),
+    /// A set: its descriptor, of which it may have several.
+    Set(BorrowedFd<'a>, &'a Epoll),
+    /// A socket of this process, by its descriptor.
+    Source(RawFd, &'a Source),
+}
+
+/// A set of descriptors, of which some are the kernel's and some are sockets of this process: epoll(7).
+///
+/// The kernel's epoll stays the object: its own descriptors and other sets are registered in it under the program's data, so that
+/// nesting, its errors and its limits are the kernel's. A set that others watch has a *bell* registered, an eventfd that is
+/// readable while sources are ready.
+///
+/// Any thread may change a set while others wait for it.
+#[derive(Debug)]
+pub struct Epoll {
+    kernel: OwnedFd,
+    list: Arc<List>,
+    bell: OnceLock<Bell>,
+    /// Whether anything but the bell may be in the kernel's set.
+    has_kernel: AtomicBool,
+    turn: Mutex<Turn>,
+}
+
+#[derive(Debug)]
+struct Bell {
+    waker: Arc<Waker>,
+    /// Its data in the kernel's set: random, so that a program has the same for one of its own with a chance of 2^-64.
+    data: u64,
+}
+
+/// When the kernel was asked last, and how many calls have not asked it since.
+#[derive(Debug)]
+struct Turn {
+    calls: u32,
+    asked: Instant,
+}
+
+impl Epoll {
+    /// A set over the kernel's epoll `kernel`, which may be a duplicate of the program's descriptor.
+    pub fn new(kernel: OwnedFd) -> Epoll {
+        Epoll {
+            kernel,
+            list: Arc::new(List::new()),
+            bell: OnceLock::new(),
+            has_kernel: AtomicBool::new(false),
+            turn: Mutex::new(Turn { calls: 0, asked: Instant::now() }),
+        }
+    }
+
+    /// `EPOLL_CTL_ADD`. A set that is added is watched until it is deleted again, even if this set is closed before.
+    ///
+    /// # Errors
+    /// `EEXIST`; `EINVAL` for an exclusive interest with flags that epoll_ctl(2) does not allow; for descriptors of the kernel's
+    /// and sets, all of epoll_ctl(2)'s.
+    pub fn add(&self, target: Target<'_>, event: Event) -> Result<(), Errno> {
+        let Event { flags, data, .. } = event;
+        match target {
+            Target::Source(fd, source) => {
+                let is_exclusive = flags.contains(EventFlags::EXCLUSIVE);
+                if is_exclusive && !EXCLUSIVE_OK.contains(flags) {
+                    return Err(Errno::INVAL);
+                }
+                List::add(&self.list, fd, source.file(), flags.union(ALWAYS), data.u64())
+            }
+            Target::Kernel(fd) => self.add_kernel(fd, event),
+            Target::Set(fd, set) => {
+                set.watch()?;
+                let added = self.add_kernel(fd, event);
+                if added.is_err() {
+                    set.unwatch();
+                }
+                added
+            }
+        }
+    }
+
+    /// `EPOLL_CTL_MOD`: also arms a disarmed `EPOLLONESHOT` again, and reports once more what is ready.
+    ///
+    /// # Errors
+    /// `ENOENT`; `EINVAL` if the old interest or the new one is exclusive; as [`Epoll::add`].
+    pub fn modify(&self, target: Target<'_>, event: Event) -> Result<(), Errno> {
+        let Event { flags, data, .. } = event;
+        match target {
+            Target::Source(..) if flags.contains(EventFlags::EXCLUSIVE) => Err(Errno::INVAL),
+            Target::Source(fd, source) => {
+                self.list.modify(fd, source.file(), flags.union(ALWAYS), data.u64())
+            }
+            Target::Kernel(fd) | Target::Set(fd, _) => epoll::modify(&self.kernel, fd, data, flags),
+        }
+    }
+
+    /// `EPOLL_CTL_DEL`.
+    ///
+    /// # Errors
+    /// `ENOENT`; as [`Epoll::add`].
+    pub fn delete(&self, target: Target<'_>) -> Result<(), Errno> {
+        match target {
+            Target::Source(fd, source) => self.list.delete(fd, source.file()),
+            Target::Kernel(fd) => epoll::delete(&self.kernel, fd),
+            Target::Set(fd, set) => {
+                epoll::delete(&self.kernel, fd)?;
+                set.unwatch();
+                Ok(())
+            }
+        }
+    }
+
+    /// epoll_wait(2) and its kin: waits until something is ready, for ever without a `timeout`. Returns the number of events, 0 after
+    /// the timeout.
+    ///
+    /// Sources come first, in the order in which they became ready. The kernel is asked if none is ready, and else with each 16th
+    /// call or after 50 us, but not in two calls in a row, and first then.
+    ///
+    /// # Errors
+    /// `EINVAL` if `events` is empty; `EINTR`.
+    pub fn wait(
+        &self,
+        waiter: &dyn Waiter,
+        events: &mut [Event],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        if events.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        waiter.look();
+        let is_asked = self.is_kernels_turn();
+        let mut count = if is_asked { self.ask(events)? } else { 0 };
+        count += self.list.collect(&mut events[count..]);
+        let is_last = timeout == Some(Duration::ZERO);
+        if count == 0 && is_last && !is_asked && self.has_kernel() {
+            count = self.ask(events)?;
+            // For an edge since.
+            count += self.list.collect(&mut events[count..]);
+        }
+        if count > 0 || is_last {
+            return Ok(count);
+        }
+        let deadline = Deadline::after(timeout);
+        loop {
+            let longest = deadline.left();
+            let kernel = PollFd::new(&self.kernel, PollFlags::IN);
+            let slept = sleep(waiter, &self.list, &[kernel], longest);
+            waiter.look();
+            let mut count = 0;
+            if !slept.found[0].is_empty() {
+                self.has_kernel.store(true, Ordering::Relaxed);
+                count = self.ask(events)?;
+            }
+            count += self.list.collect(&mut events[count..]);
+            // What is ready counts more than a signal, as in the kernel.
+            if count > 0 {
+                return Ok(count);
+            }
+            slept.result?;
+            if longest.is_some_and(|longest| longest.is_zero()) {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Makes the kernel's epoll readable while sources are ready, until [`Epoll::unwatch`], for those that poll it in the kernel.
+    /// [`Target::Set`] does that for sets and polls. Calls nest.
+    ///
+    /// # Errors
+    /// No descriptor or no memory: eventfd(2), epoll_ctl(2).
+    pub fn watch(&self) -> Result<(), Errno> {
+        if self.bell.get().is_none() {
+            let waker = Arc::new(Waker::new()?);
+            let data = RandomState::new().build_hasher().finish();
+            epoll::add(&self.kernel, &*waker, EventData::new_u64(data), EventFlags::IN)?;
+            // If another thread was first, this one's eventfd is closed, and leaves the set.
+            let _ = self.bell.set(Bell { waker, data });
+        }
+        let bell = self.bell.get().expect("it was set");
+        self.list.watch(&bell.waker);
+        Ok(())
+    }
+
+    /// Ends one [`Epoll::watch`].
+    pub fn unwatch(&self) {
+        self.list.unwatch();
+    }
+
+    fn add_kernel(&self, fd: BorrowedFd<'_>, event: Event) -> Result<(), Errno> {
+        let Event { flags, data, .. } = event;
+        // First, so that no wait looks past it once it is there.
+        self.has_kernel.store(true, Ordering::Relaxed);
+        epoll::add(&self.kernel, fd, data, flags)
+    }
+
+    fn has_kernel(&self) -> bool {
+        self.has_kernel.load(Ordering::Relaxed)
+    }
+
+    fn is_kernels_turn(&self) -> bool {
+        if !self.has_kernel() {
+            return false;
+        }
+        let mut turn = self.turn.lock().expect("nothing panics with the lock");
+        turn.calls += 1;
+        // Never twice in a row: the kernel's events could leave no room for others.
+        turn.calls > 1 && (turn.calls >= CALLS_MAX || turn.asked.elapsed() >= UNASKED_MAX)
+    }
+
+    /// What is ready in the kernel's set.
+    fn ask(&self, events: &mut [Event]) -> Result<usize, Errno> {
+        let count = epoll::wait(&self.kernel, &mut *events, Some(&AT_ONCE))?;
+        *self.turn.lock().expect("nothing panics with the lock") =
+            Turn { calls: 0, asked: Instant::now() };
+        let Some(bell) = self.bell.get() else { return Ok(count) };
+        let is_bell = |event: &Event| event.data.u64() == bell.data;
+        let Some(at) = events[..count].iter().position(is_bell) else { return Ok(count) };
+        events.copy_within(at + 1..count, at);
+        // Sources are ready, or were a moment ago.
+        Ok(count - 1)
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.kernel.as_fd()
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        self.list.clear();
+    }
+}

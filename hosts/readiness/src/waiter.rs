@@ -1,0 +1,138 @@
+//! How a thread waits.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+
+use crate::list::List;
+use crate::waker::Waker;
+
+/// Sleep of a thread for which there is no descriptor to wake it.
+const UNWOKEN_SLEEP: Duration = Duration::from_millis(1);
+
+/// A call's way to wait: the contexts whose news its thread takes, and the kernel's call that it sleeps in.
+///
+/// A sleep is [`park`](Waiter::park), [`look`](Waiter::look), [`poll`](Waiter::poll) with the bell, [`unpark`](Waiter::unpark).
+/// The defaults are for a thread without contexts, whose sources other threads change.
+pub trait Waiter {
+    /// Takes what agents have said, and tells the sources of it by [`Source::changed`](crate::Source::changed).
+    fn look(&self) {}
+
+    /// Announces to agents that this thread is about to sleep: what they say after this makes the bell readable.
+    fn park(&self) {}
+
+    /// Says that it is awake, and forgets the bell's rings.
+    fn unpark(&self) {}
+
+    /// Readable as soon as agents have said something, while parked. `None` for no contexts, and once the agents are dead: a
+    /// descriptor that is always readable would keep the thread from sleeping.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The longest sleep before it looks again, for an agent that may die without a ring.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    /// poll(2); `ppoll` for a call with a signal mask, which sets it here and nowhere else, as the kernel's own waits do.
+    ///
+    /// # Errors
+    /// poll(2)'s. `EINTR` ends the call.
+    fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
+        poll(fds, timeout)
+    }
+}
+
+/// No contexts, no signal mask.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone;
+
+impl Waiter for Alone {}
+
+/// When a call has to return.
+#[derive(Clone, Copy, Debug)]
+pub enum Deadline {
+    Never,
+    At(Instant),
+}
+
+impl Deadline {
+    /// A timeout beyond the clock's range is for ever.
+    pub fn after(timeout: Option<Duration>) -> Deadline {
+        let at = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        at.map_or(Deadline::Never, Deadline::At)
+    }
+
+    /// How long from now; `None` for ever.
+    pub fn left(self) -> Option<Duration> {
+        match self {
+            Deadline::Never => None,
+            Deadline::At(at) => Some(at.saturating_duration_since(Instant::now())),
+        }
+    }
+}
+
+/// How a sleep ended.
+#[derive(Debug)]
+pub struct Slept {
+    /// What the kernel found of each descriptor; nothing if it was not asked.
+    pub found: Vec<PollFlags>,
+    /// [`Waiter::poll`]'s.
+    pub result: Result<usize, Errno>,
+}
+
+/// Sleeps until `list` has something, one of `fds` is ready, or there is something to look at; at most for `longest`. The caller
+/// looks at all of them afterwards, however it ended.
+pub fn sleep(
+    waiter: &dyn Waiter,
+    list: &List,
+    fds: &[PollFd<'_>],
+    longest: Option<Duration>,
+) -> Slept {
+    let waker = Waker::take().ok();
+    waiter.park();
+    // What came before the agents could see that is there now.
+    waiter.look();
+    let slept = match &waker {
+        Some(waker) if !list.sleep(waker) => {
+            Slept { found: vec![PollFlags::empty(); fds.len()], result: Ok(0) }
+        }
+        Some(waker) => {
+            let slept = wait(waiter, fds, Some(waker), longest);
+            list.awake(waker);
+            slept
+        }
+        None => {
+            let most = longest.map_or(UNWOKEN_SLEEP, |longest| longest.min(UNWOKEN_SLEEP));
+            wait(waiter, fds, None, Some(most))
+        }
+    };
+    waiter.unpark();
+    if let Some(waker) = waker {
+        Waker::give_back(waker);
+    }
+    slept
+}
+
+fn wait(
+    waiter: &dyn Waiter,
+    fds: &[PollFd<'_>],
+    waker: Option<&Waker>,
+    longest: Option<Duration>,
+) -> Slept {
+    let bell = waiter.bell();
+    let ours = bell.into_iter().chain(waker.map(Waker::as_fd));
+    let ours = ours.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let mut all: Vec<PollFd<'_>> = fds.iter().cloned().chain(ours).collect();
+    let longest = match (longest, waiter.patience()) {
+        (Some(longest), Some(patience)) => Some(longest.min(patience)),
+        (longest, patience) => longest.or(patience),
+    };
+    let timeout = longest.and_then(|longest| Timespec::try_from(longest).ok());
+    let result = waiter.poll(&mut all, timeout.as_ref());
+    // The kernel writes nothing before it fails.
+    Slept { found: all[..fds.len()].iter().map(PollFd::revents).collect(), result }
+}
