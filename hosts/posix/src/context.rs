@@ -408,7 +408,8 @@ impl<Q: Queues> Context<Q> {
         let socket = self.socket(name);
         let receiving = &socket.receiving;
         match (receiving.available(), socket.error) {
-            _ if receiving.is_shut || receiving.is_at_end() => Some(Ok(0)),
+            // What came before a shutdown may still be read, as on Linux.
+            (0, _) if receiving.is_shut || receiving.is_at_end() => Some(Ok(0)),
             (0, Some(errno)) => Some(Err(io::Error::from_raw_os_error(errno))),
             (0, None) => None,
             (available, _) => Some(Ok(available)),

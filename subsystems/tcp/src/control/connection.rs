@@ -209,7 +209,6 @@ impl Connection {
             }
             None => {}
         }
-        self.sent = statistics.sent;
     }
 
     /// How long to wait for an acknowledgement before the tail is probed, where a timeout does not come first (RFC 8985, 7.2).
@@ -259,7 +258,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if let Some(took) = statistics.round_trip {
             connection.round_trip.sample(took);
         }
+        let has_sent = statistics.sent > connection.sent || statistics.fin_sent != connection.fin;
         connection.time(now, statistics);
+        connection.sent = statistics.sent;
         let has_moved = statistics.acknowledged > connection.acknowledged
             || (statistics.fin_sent == Fin::Acknowledged && connection.fin != Fin::Acknowledged);
         let bytes = (statistics.acknowledged - connection.acknowledged) as u32;
@@ -300,11 +301,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.timer(flow, Timer::None, None);
         }
         self.widen(now, flow);
-        self.arm(now, statistics, has_moved);
+        self.arm(now, statistics, has_moved, has_sent);
     }
 
     /// Chooses what is waited for.
-    fn arm(&mut self, now: Nanos, statistics: &Statistics, has_moved: bool) {
+    fn arm(&mut self, now: Nanos, statistics: &Statistics, has_moved: bool, has_sent: bool) {
         let flow = statistics.flow;
         let Some(connection) = self.connection(flow) else { return };
         if connection.timer == Timer::Probe && !statistics.is_blocked {
@@ -335,8 +336,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.timer(flow, Timer::None, None);
         };
         let at = connection.not_after_limit(timer, at);
-        // A timer that runs goes on, unless what it waits for has come.
-        if connection.timer != timer || has_moved {
+        // A timer that runs goes on, unless what it waits for has come. The tail begins anew with each segment (RFC 8985, 7.2).
+        let is_longer = timer == Timer::TailProbe && has_sent;
+        if connection.timer != timer || has_moved || is_longer {
             self.timer(flow, timer, Some(at));
         }
     }
