@@ -276,6 +276,7 @@ fn count(log: &Log, kinds: &mut Kinds) -> u64 {
             Entry::Timer(_) => &mut kinds.timers,
             Entry::Retransmit(_)
             | Entry::LookForLoss(_)
+            | Entry::ProbeTail(_)
             | Entry::Heard(_)
             | Entry::SetMss(..)
             | Entry::Pace(..)
