@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_cross_in_an_extent() {
+    fn readings_cross_in_an_extent() {
         let words = [[1, 3], [0, 0], [u64::MAX, u64::MAX]];
         let batches = 1 | 1 << 5 | 1 << 63;
         let reading = Reading {

@@ -121,7 +121,7 @@ fn what_is_mapped_anew_has_no_past() {
 }
 
 #[test]
-fn reports_of_another_life_say_nothing() {
+fn readings_of_another_life_say_nothing() {
     let mut policy = policy("threshold", 1);
     policy.on_message(at(0), &told(2, ALL, ALL, 0));
     let reading = |generation, sequence| Reading {
