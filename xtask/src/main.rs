@@ -4,6 +4,7 @@
 //! `cargo xtask figures`: the benches' figures of this machine, as a table.
 //! `cargo xtask site`: the documentation as a site.
 //! `cargo xtask vm`: commands and tests in a virtual machine whose kernel has sched_ext.
+//! `cargo xtask words BASE`: facts that comments and documents lost since a commit.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod documents;
 mod figures;
 mod test;
 mod vm;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Some((name, rest)) if name == "figures" => figures::main(rest),
         Some((name, rest)) if name == "site" => documents::site::main(rest),
         Some((name, rest)) if name == "vm" => vm::main(rest),
+        Some((name, rest)) if name == "words" => words::main(rest),
         _ => {
             eprintln!("usage: cargo xtask tidy");
             eprintln!("{}", test::USAGE);
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
             eprintln!("{}", figures::USAGE);
             eprintln!("{}", documents::site::USAGE);
             eprintln!("{}", vm::USAGE);
+            eprintln!("{}", words::USAGE);
             ExitCode::from(2)
         }
     }
