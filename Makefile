@@ -2,7 +2,7 @@
 
 WAVE = target/release/wave
 
-.PHONY: help demo test lint fit rows fuzz bench soak site build setup
+.PHONY: help demo test lint fit rows fuzz bench soak site release build setup
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make fuzz    2000 faulty histories of the real code, simulated and checked"
 	@echo "make bench   the benches: ratios against named peers, in this run"
 	@echo "make site    the documentation as a site: target/site/html"
+	@echo "make release the binary archive of this version: target/release-archives"
 	@echo "make soak    long runs: the ladder, many crashes, many seeds, fuzzing"
 
 setup:
@@ -74,6 +75,9 @@ bench: setup
 
 site:
 	cargo xtask site
+
+release: setup
+	cargo xtask release
 
 # Exit code 4: other processes disturbed a run, and it says so. The next runs start all the same.
 soak: build

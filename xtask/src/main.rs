@@ -3,6 +3,7 @@
 //! `cargo xtask bench compare`: whether this tree is slower than a commit.
 //! `cargo xtask figures`: the benches' figures of this machine, as a table.
 //! `cargo xtask site`: the documentation as a site.
+//! `cargo xtask release`: the binary archive of a version.
 //! `cargo xtask vm`: commands and tests in a virtual machine whose kernel has sched_ext.
 //! `cargo xtask words BASE`: facts that comments and documents lost since a commit.
 
@@ -13,6 +14,7 @@ mod cargo;
 mod conformance;
 mod documents;
 mod figures;
+mod release;
 mod test;
 mod vm;
 mod words;
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Some((name, [])) if name == "test" => test::run(),
         Some((name, rest)) if name == "bench" => bench::main(rest),
         Some((name, rest)) if name == "figures" => figures::main(rest),
+        Some((name, rest)) if name == "release" => release::main(rest),
         Some((name, rest)) if name == "site" => documents::site::main(rest),
         Some((name, rest)) if name == "vm" => vm::main(rest),
         Some((name, rest)) if name == "words" => words::main(rest),
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
             eprintln!("{}", bench::USAGE);
             eprintln!("{}", figures::USAGE);
             eprintln!("{}", documents::site::USAGE);
+            eprintln!("{}", release::USAGE);
             eprintln!("{}", vm::USAGE);
             eprintln!("{}", words::USAGE);
             ExitCode::from(2)
