@@ -2,7 +2,8 @@
 //!
 //! An edit of words must not lose a fact. Facts that a program can see are SAFETY arguments, numbers with their units, memory
 //! orderings and citations. Each one that lines of comments or documents lost, and that no such added line has, is listed with its
-//! line; a reader approves it, or puts it back.
+//! line; a reader approves it, or puts it back. One that only another file has now has moved, or is another fact that looks the same: it
+//! is listed apart.
 
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
@@ -54,9 +55,14 @@ pub fn main(arguments: &[String]) -> ExitCode {
     };
     match changed_since(base) {
         Ok(diff) => {
-            let lost = lost(&diff);
-            lost.iter().for_each(|lost| println!("{lost}"));
-            println!("words: {} lines lost a fact", lost.len());
+            let Lost { gone, elsewhere } = lost(&diff);
+            elsewhere.iter().for_each(|line| println!("elsewhere: {line}"));
+            gone.iter().for_each(|line| println!("{line}"));
+            println!(
+                "words: {} lines lost a fact, {} only have it in another file",
+                gone.len(),
+                elsewhere.len()
+            );
             ExitCode::SUCCESS
         }
         Err(why) => {
@@ -86,10 +92,19 @@ struct Removed<'a> {
     facts: Vec<String>,
 }
 
-/// The removed lines with facts that no added line has, as text.
-fn lost(diff: &str) -> Vec<String> {
+/// Removed lines with their missing facts, as text.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lost {
+    /// No added line has the fact.
+    gone: Vec<String>,
+    /// Only added lines of other files have it.
+    elsewhere: Vec<String>,
+}
+
+fn lost(diff: &str) -> Lost {
     let mut removed = Vec::new();
-    let mut added: BTreeMap<String, usize> = BTreeMap::new();
+    // How many added lines of a file have a fact.
+    let mut added: BTreeMap<(String, &str), usize> = BTreeMap::new();
     let (mut old, mut new, mut line) = ("", "", 0);
     let mut in_safety = false;
     for text in diff.lines() {
@@ -115,25 +130,37 @@ fn lost(diff: &str) -> Vec<String> {
             && let Some(words) = words_of(new, text)
         {
             for fact in facts(words).into_iter().chain([format!("SAFETY {}", plain(words))]) {
-                *added.entry(fact).or_default() += 1;
+                *added.entry((fact, new)).or_default() += 1;
             }
         }
     }
-    let mut found = Vec::new();
+    for Removed { file, facts, .. } in &mut removed {
+        facts.retain(|fact| !taken(added.get_mut(&(fact.clone(), *file))));
+    }
+    let mut lost = Lost::default();
     for Removed { file, line, text, facts } in removed {
-        let mut missing: Vec<String> = Vec::new();
+        let (mut gone, mut elsewhere) = (Vec::new(), Vec::new());
         for fact in facts {
-            match added.get_mut(&fact) {
-                Some(left) if *left > 0 => *left -= 1,
-                _ if fact.starts_with("SAFETY ") => missing.push("SAFETY".into()),
-                _ => missing.push(fact),
+            let mut others =
+                added.range_mut((fact.clone(), "")..).take_while(|((other, _), _)| *other == fact);
+            let is_elsewhere = others.any(|(_, left)| taken(Some(left)));
+            let shown = if fact.starts_with("SAFETY ") { "SAFETY".to_owned() } else { fact };
+            if is_elsewhere { elsewhere.push(shown) } else { gone.push(shown) }
+        }
+        for (facts, list) in [(gone, &mut lost.gone), (elsewhere, &mut lost.elsewhere)] {
+            if !facts.is_empty() {
+                list.push(format!("{file}:{line}: {}\n    {}", facts.join(", "), text.trim()));
             }
         }
-        if !missing.is_empty() {
-            found.push(format!("{file}:{line}: {}\n    {}", missing.join(", "), text.trim()));
-        }
     }
-    found
+    lost
+}
+
+/// Takes one of a count, if there is one.
+fn taken(count: Option<&mut usize>) -> bool {
+    let Some(count) = count.filter(|count| **count > 0) else { return false };
+    *count -= 1;
+    true
 }
 
 /// The words of a line: of a document all of it, of code its comment.
@@ -209,19 +236,22 @@ mod tests {
 
     #[test]
     fn a_fact_that_moves_or_is_told_anew_is_kept() {
+        let told = diff("a.rs", &["    /// Waits 10 us."], &["/// It waits for 10 us."]);
+        assert_eq!(lost(&told), Lost::default());
         let moved = diff("a.rs", &["    /// Waits 10 us.", "let x = 5;"], &[])
             + &diff("b.md", &[], &["It waits for 10 us."]);
-        assert_eq!(lost(&moved), Vec::<String>::new());
+        assert_eq!(lost(&moved).gone, Vec::<String>::new());
+        assert_eq!(lost(&moved).elsewhere, ["a.rs:7: 10 us\n    /// Waits 10 us."]);
         // Code is no comment, and a number that stood twice has to be told twice.
         let halved = diff("a.rs", &["// 5 ms", "// 5 ms"], &["// 5 ms", "let y = 5;"]);
-        assert_eq!(lost(&halved), ["a.rs:8: 5 ms\n    // 5 ms"]);
+        assert_eq!(lost(&halved).gone, ["a.rs:8: 5 ms\n    // 5 ms"]);
     }
 
     #[test]
     fn every_line_of_a_safety_argument_is_kept_or_listed() {
         let argument = ["// SAFETY: the file is", "// sealed.", "unsafe { x() }"];
-        assert_eq!(lost(&diff("a.rs", &argument, &argument)), Vec::<String>::new());
+        assert_eq!(lost(&diff("a.rs", &argument, &argument)), Lost::default());
         let shortened = lost(&diff("a.rs", &argument, &["// SAFETY: the file is"]));
-        assert_eq!(shortened, ["a.rs:8: SAFETY\n    // sealed."]);
+        assert_eq!(shortened.gone, ["a.rs:8: SAFETY\n    // sealed."]);
     }
 }
