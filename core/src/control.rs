@@ -19,7 +19,7 @@ use crate::snapshot::{self, CoreRecord, Record};
 /// What the agent has written about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentState {
-    /// Nothing yet.
+    /// No agent has announced itself in the window.
     Absent,
     /// It is there and speaks our version.
     Ready,
@@ -30,7 +30,7 @@ pub enum AgentState {
 /// What the agent asks of the control context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// It wants a snapshot.
+    /// The agent asks for a snapshot.
     pub resync: bool,
     /// It wrote what no agent of ours writes.
     pub fault: bool,

@@ -18,7 +18,7 @@ pub const NOTE_REQUEST: u16 = 0x8000;
 pub struct Request {
     /// The thread that is to serve it.
     pub thread: Subject,
-    /// The request's class.
+    /// Class of the request.
     pub class: u8,
     /// How long it may wait, where the request itself says so.
     pub slo: Option<Nanos>,

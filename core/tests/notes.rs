@@ -22,7 +22,7 @@ const ENTRIES: u32 = 8;
 enum Operation {
     /// A request for a thread comes, and its note is sent.
     Request(u32),
-    /// The front's turn.
+    /// A turn of the front.
     Front,
     /// The scheduler's turn: it takes notes, and the threads that they name serve all that waits for them.
     Scheduler,

@@ -38,7 +38,7 @@ pub struct Server {
     next: u16,
 }
 
-/// A connected peer.
+/// A connected peer, with its doorbells.
 #[derive(Debug)]
 struct Seat {
     stream: UnixStream,
@@ -125,7 +125,7 @@ fn say(stream: &UnixStream, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Resu
     ancillary::send(stream.as_fd(), &number.to_le_bytes(), fd.as_slice())
 }
 
-/// One peer's end.
+/// The end of one peer.
 #[derive(Debug)]
 pub struct Peer {
     stream: UnixStream,
@@ -165,7 +165,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// This peer's number.
+    /// Number of this peer in the device.
     pub fn id(&self) -> u16 {
         self.id
     }
