@@ -89,7 +89,7 @@ fn command(program: &Path) -> Command {
 struct Running(Option<Child>);
 
 impl Running {
-    /// After SIGTERM.
+    /// Sends SIGTERM and waits for the end.
     fn end(mut self) -> Output {
         let child = self.0.take().unwrap();
         let killed = Command::new("kill").arg(child.id().to_string()).status();

@@ -52,7 +52,7 @@ impl<C: Candidate> Candidates<C> {
         }
     }
 
-    /// All of them.
+    /// The candidates, in the order of their arrival.
     pub fn iter(&self) -> impl Iterator<Item = &C> {
         self.waiting.iter().map(|(candidate, _)| candidate)
     }

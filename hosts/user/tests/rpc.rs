@@ -113,7 +113,6 @@ impl Agent {
         self.dispatch.begin(now, arrival)
     }
 
-    /// A call with one message.
     fn call(&mut self, method: u16, message: &[u8]) -> Subject {
         let message = Some(Bytes::copy_from_slice(message));
         self.begin(Arrival { method, message, end: true, ..Arrival::default() }).unwrap()

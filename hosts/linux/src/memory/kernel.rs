@@ -26,7 +26,7 @@ const SWAP_ROOM: u64 = 2 * STRIP_BYTES;
 /// A program, and how much of its memory is of which kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Its process.
+    /// Process id.
     pub pid: i32,
     /// Bytes mapped that can be managed.
     pub movable: u64,

@@ -32,7 +32,6 @@ pub struct Counts {
     pub recorder: u64,
 }
 
-/// Kinds of events.
 pub const SEEN: u8 = 1;
 pub const MADE: u8 = 2;
 pub const WAKING: u8 = 3;
@@ -52,7 +51,7 @@ pub const DEAD: u8 = 3;
 )]
 #[repr(C)]
 pub struct Who {
-    /// Its id.
+    /// Id of the thread.
     pub pid: u32,
     /// A part of the time at which it was made.
     pub born: u32,

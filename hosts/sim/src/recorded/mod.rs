@@ -35,10 +35,10 @@ const CORES_PER_WAKER: u16 = 8;
 /// How far the world goes between two looks whether all is done. Tests look everywhere.
 const LOOK: Nanos = if cfg!(test) { Nanos(499) } else { Nanos::from_millis(10) };
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// When everything ran.
+    /// Times at which threads ran.
     pub schedule: Schedule,
     /// Threads that did not come to their end.
     pub unfinished: u64,
@@ -135,7 +135,7 @@ struct State {
     finished: usize,
 }
 
-/// The application.
+/// An application that replays recorded threads.
 #[derive(Debug)]
 pub struct Recorded {
     workload: Rc<Workload>,
@@ -148,7 +148,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// To be replayed once.
+    /// An application that replays the workload once.
     pub fn new(workload: Rc<Workload>) -> Rc<Recorded> {
         let mut points = vec![Vec::new(); workload.threads.len()];
         for (thread, recorded) in workload.threads.iter().enumerate() {

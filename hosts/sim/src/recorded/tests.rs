@@ -11,7 +11,6 @@ fn run(at_ns: u64, cpu_ns: u64, waker: Option<(u32, u64)>) -> Run {
     Run { at_ns, waited_ns: Some(0), cpu_ns, preemptions: 0, waker }
 }
 
-/// A workload of threads that do this.
 fn workload(threads: Vec<Vec<Run>>) -> Rc<Workload> {
     let thread = |(at, runs): (usize, Vec<Run>)| Thread {
         pid: 100 + at as u32,
@@ -38,7 +37,6 @@ fn workload(threads: Vec<Vec<Run>>) -> Rc<Workload> {
     Rc::new(Workload { header, threads })
 }
 
-/// Replays it to its end.
 fn replayed(workload: &Rc<Workload>, cores: u16, policy: &str) -> Replayed {
     let replayed = replay(&setup(workload, cores, policy), workload).unwrap();
     assert_eq!(replayed.unfinished, 0, "{policy}");

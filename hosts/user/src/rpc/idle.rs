@@ -17,7 +17,7 @@ const PROBE: u32 = 16;
 /// A worker's idle periods.
 #[derive(Debug)]
 pub(super) struct Idle {
-    /// How long it looks.
+    /// Longest time to look for work before sleeping.
     spin: Nanos,
     /// When this period began, and whether it looks.
     period: Option<(Nanos, bool)>,
@@ -38,7 +38,6 @@ impl Idle {
         !looks || now.since(since) >= self.spin
     }
 
-    /// Something came.
     #[inline]
     pub(super) fn work_came(&mut self, now: Nanos) {
         let Some((since, looked)) = self.period.take() else { return };

@@ -184,7 +184,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes replies travel.
+    /// Publishes replies that were pushed.
     pub fn publish(&mut self) {
         self.unpublished = 0;
         let Some(Link { port, stub, incarnation }) = &mut self.link else { return };
