@@ -28,7 +28,6 @@ impl Default for Bits {
     }
 }
 
-/// One strip.
 #[derive(Clone, Debug)]
 struct Slot {
     place: Option<Place>,
@@ -218,7 +217,7 @@ impl Table {
         self.places.is_empty()
     }
 
-    /// As a snapshot has it.
+    /// Records of all strips, as a snapshot has them.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.slots.iter().enumerate().map(|(id, slot)| Record {
             subject: Subject { id: id as u32, generation: slot.generation },

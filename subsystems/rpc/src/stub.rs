@@ -72,7 +72,6 @@ struct Open {
     yields: bool,
     /// What comes for it is kept in a queue of its own.
     is_apart: bool,
-    /// It is in `delivered`.
     is_delivered: bool,
 }
 

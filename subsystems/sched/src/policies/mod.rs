@@ -30,7 +30,7 @@ use wave_core::policy::Policy;
 pub use wave_core::settings::PolicyError;
 use wave_core::settings::{Known, Policies, Settings, known, names};
 
-/// The shipped policies.
+/// Policies for scheduling that Wave ships.
 pub static SHIPPED: Policies<dyn Policy + Send> = Policies(&[
     (
         Known {

@@ -35,7 +35,7 @@ pub static SETTINGS: [Setting; 3] = [
     Timer::SETTING,
 ];
 
-/// The policy.
+/// A queue per class, preempted at the end of slices.
 pub type MultiQueue = Preemptive<QueuePerClass>;
 
 impl MultiQueue {
@@ -45,7 +45,7 @@ impl MultiQueue {
         Preemptive::with(config, QueuePerClass { slice, slo, queues })
     }
 
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn from_settings(config: &Config, settings: &Settings<'_>) -> MultiQueue {
         let slice = Slice::from_settings(settings, "slice_us");
         MultiQueue::new(config, slice, settings.micros_per_class("slo_us"))

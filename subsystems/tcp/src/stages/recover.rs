@@ -31,7 +31,7 @@ const REORDERING_MAX: u8 = 4;
 /// What an acknowledgement said.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard<'a> {
-    /// The segment.
+    /// Summary of the segment.
     pub summary: &'a Summary,
     /// It acknowledges what was not acknowledged.
     pub is_new: bool,
@@ -42,7 +42,7 @@ pub struct Heard<'a> {
 /// Part of the stream that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First position.
+    /// First position to send again.
     pub from: u64,
     /// The position behind the last.
     pub to: u64,
