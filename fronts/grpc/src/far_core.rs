@@ -19,7 +19,6 @@ struct Open {
     here: Subject,
 }
 
-/// A connection core.
 #[derive(Debug)]
 pub struct FarCore {
     queues: FarEnd,
@@ -126,7 +125,6 @@ impl FarCore {
         self.queues.told.send(Told::Event(event));
     }
 
-    /// Tells of a host.
     pub fn tell(&mut self, told: Told) {
         if matches!(told, Told::Gone) {
             self.calls.clear();

@@ -26,10 +26,10 @@ pub struct BadBase64;
 /// Metadata of a reply that is not passed on: the host is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
-    /// It makes no sense.
+    /// The metadata is malformed.
     #[error(transparent)]
     Metadata(#[from] BadMetadata),
-    /// It is too much.
+    /// The metadata is too large.
     #[error("peer's fault: metadata of more than {REPLY_BYTES_MAX} bytes")]
     TooLarge,
 }

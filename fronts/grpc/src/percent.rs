@@ -25,7 +25,7 @@ mod tests {
 
     use super::*;
 
-    /// As a client decodes.
+    /// Decodes as a client would.
     fn decode(encoded: &[u8]) -> Vec<u8> {
         let mut rest = encoded;
         let mut bytes = Vec::new();

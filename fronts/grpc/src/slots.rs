@@ -48,7 +48,7 @@ impl Ready {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes that back.
+    /// Takes PARKED back.
     pub fn unpark(&self) {
         self.is_parked.store(false, Ordering::Relaxed);
     }
@@ -68,7 +68,6 @@ impl Ready {
         self.ring();
     }
 
-    /// Whether that was asked.
     pub fn is_to_end(&self) -> bool {
         self.is_to_end.load(Ordering::Acquire)
     }
@@ -129,7 +128,6 @@ struct Slot<T> {
     own: Arc<SlotWaker>,
 }
 
-/// The table.
 #[derive(Debug)]
 pub struct Slots<T> {
     slots: Vec<Slot<T>>,
@@ -164,7 +162,6 @@ impl<T> Slots<T> {
         }
     }
 
-    /// One, and its waker.
     pub fn get(&mut self, at: u32) -> Option<(&mut T, &Waker)> {
         let slot = self.slots.get_mut(at as usize)?;
         Some((slot.value.as_deref_mut()?, &slot.waker))
@@ -177,7 +174,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Those in use.
+    /// Indices of the slots in use.
     pub fn used(&self) -> Vec<u32> {
         (0u32..)
             .zip(&self.slots)
@@ -186,7 +183,6 @@ impl<T> Slots<T> {
             .collect()
     }
 
-    /// How many.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
