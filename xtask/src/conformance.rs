@@ -32,7 +32,7 @@ struct Rule {
     reason: Option<String>,
 }
 
-/// One name, or several.
+/// One name or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Names {

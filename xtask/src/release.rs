@@ -46,7 +46,6 @@ pub fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// A file of the archive.
 struct Part {
     place: PathBuf,
     about: &'static str,

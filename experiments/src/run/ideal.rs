@@ -10,7 +10,7 @@ use super::point::Terms;
 /// A p99 latency in nanoseconds under each oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ideal {
-    /// Processor sharing.
+    /// p99 under processor sharing.
     pub shared_ns: u64,
     /// Slices of the length that was asked about, if any was.
     pub sliced_ns: Option<u64>,

@@ -88,7 +88,6 @@ impl Watch {
 
 /// A try of a load by a row of a comparison.
 pub trait Try {
-    /// What was measured.
     fn point(&self) -> &Point;
     /// Why it is not a measurement, if other processes disturbed it.
     fn disturbance(&self) -> Option<&str>;
@@ -109,7 +108,7 @@ pub struct Rule {
     pub pause: Duration,
 }
 
-/// What a try says.
+/// Worth of one try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     /// Nothing: other processes disturbed it.
@@ -118,7 +117,6 @@ enum Worth {
     Invalid,
     /// The load was not served within the limits.
     Saturated,
-    /// It was.
     Sustained,
 }
 

@@ -22,9 +22,8 @@ pub struct Udp {
     pub name: String,
     /// One paragraph for the reader of the results; may be empty.
     pub description: String,
-    /// Work of each request.
+    /// Work of each request, in microseconds.
     pub work_us: f64,
-    /// Sockets of the load.
     pub sockets: u32,
     /// Requests under way on each socket.
     pub under_way: u32,
@@ -34,7 +33,6 @@ pub struct Udp {
     pub rounds: u32,
     /// Numbers of outstanding requests per worker, in ascending order.
     pub outstanding: Vec<u32>,
-    /// Workers of the host.
     pub workers: u32,
     /// The link between host and agent.
     pub link: Link,
@@ -77,7 +75,6 @@ struct RawHost {
     link: Option<Spanned<String>>,
 }
 
-/// Reads and checks it.
 pub fn parse(path: &Path, text: &str) -> Result<Udp, ScenarioError> {
     let raw: Raw = file::parse(path, text)?;
     let source = Source { path, text, policies: policies::NAMES };

@@ -133,7 +133,6 @@ fn run(plan: &Plan, out: &Path, shard: Shard, runner: &dyn PointRunner) -> Ran {
     run_shard(&plan.jobs, shard, &store, runner, 2, true).unwrap()
 }
 
-/// The results in `out`.
 fn results(out: &Path) -> Vec<Vec<u8>> {
     RESULT_FILES.iter().map(|file| fs::read(out.join(file)).expect("a result")).collect()
 }

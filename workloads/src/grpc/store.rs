@@ -35,7 +35,6 @@ pub enum Refusal {
     /// The client's: it asks for too much.
     #[error("a call may work for {SPIN_MAX:?}, not for {0} ns")]
     Work(u64),
-    /// Ours.
     #[error(transparent)]
     Database(#[from] rocksdb::Error),
     /// Ours: the log of writes.
@@ -73,7 +72,6 @@ pub struct Worked {
 }
 
 impl Worked {
-    /// Since `before`.
     pub fn since(self, before: Worked) -> Worked {
         Worked { calls: self.calls - before.calls, ns: self.ns - before.ns }
     }
@@ -147,7 +145,6 @@ impl Store {
         }
     }
 
-    /// Sets a value.
     pub fn put(&self, request: &PutRequest) -> Result<PutReply, Refusal> {
         let key = number(&request.key)?;
         if let Some(file) = &self.writes {
@@ -241,7 +238,7 @@ pub fn spin(work: &Work, preempt_point: impl FnMut() -> bool) -> Result<Served, 
     Ok(service::spin(work.ns, preempt_point))
 }
 
-/// The same bytes again.
+/// Replies with the request's bytes.
 pub fn echo(payload: Payload) -> Payload {
     payload
 }

@@ -21,7 +21,6 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A tree of these files.
     pub fn of(files: &[PathBuf]) -> Tree {
         let ancestors =
             |file: &PathBuf| file.ancestors().skip(1).map(Path::to_path_buf).collect::<Vec<_>>();
@@ -48,7 +47,6 @@ impl Tree {
         self.files.iter().chain(&self.folders).any(|file| file.ends_with(path))
     }
 
-    /// The Markdown files.
     pub fn pages(&self) -> impl Iterator<Item = &PathBuf> {
         self.files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "md"))
     }

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// A link or an image.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Link {
     /// Where it leads, as written.
@@ -26,7 +25,6 @@ pub struct References {
     pub code: Vec<(String, usize)>,
 }
 
-/// Reads a file's text.
 pub fn references(text: &str) -> References {
     let mut found = References::default();
     let mut heading: Option<String> = None;

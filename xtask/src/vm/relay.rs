@@ -5,7 +5,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
 
-/// What came in.
 pub enum Event {
     /// Some of the command's standard output.
     Out(Vec<u8>),

@@ -31,31 +31,24 @@ const STACK_BYTES: usize = 256 << 10;
 /// What one `wave run --host linux` tells.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Its process.
+    /// Process id of the command.
     pub pid: u32,
-    /// Each of its enclaves.
     pub enclaves: Vec<Enclave>,
 }
 
-/// One enclave, now.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Enclave {
-    /// What it has counted.
     #[serde(flatten)]
     pub report: Report,
-    /// Who is in it.
     pub threads: Vec<Thread>,
 }
 
-/// One thread, now.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Thread {
     /// Its process; None once it has gone.
     #[serde(default)]
     pub pid: Option<i32>,
-    /// Its id.
     pub tid: i32,
-    /// Its name.
     #[serde(default)]
     pub name: Option<String>,
     /// `new`, `waits`, `runs` or `blocked`.
