@@ -110,7 +110,6 @@ impl Target {
         target
     }
 
-    /// The next that it says.
     fn next(&mut self) -> Option<String> {
         let mut lines = self.1.by_ref().lines().map_while(Result::ok);
         lines.find_map(|line| Some(line.split_once("answer: ")?.1.to_owned()))

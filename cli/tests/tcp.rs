@@ -73,7 +73,6 @@ impl Running {
         self.0.wait().unwrap();
     }
 
-    /// Waits for its end.
     fn ended(&mut self) -> (Option<i32>, String) {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -95,7 +94,6 @@ impl Drop for Running {
     }
 }
 
-/// An agent that is up.
 struct Up {
     folder: TempDir,
     agent: Option<Running>,

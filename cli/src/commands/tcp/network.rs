@@ -6,7 +6,6 @@ use std::str::FromStr;
 /// An address with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The address.
     pub ip: Ipv4Addr,
     /// Prefix length, 8 to 30.
     pub prefix: u8,
@@ -47,12 +46,11 @@ impl FromStr for Network {
     }
 }
 
-/// The same of IPv6.
+/// Address and network of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network6 {
-    /// The address.
     pub ip: Ipv6Addr,
-    /// Bits, 8 to 126.
+    /// Length of the prefix, 8 to 126 bits.
     pub prefix: u8,
 }
 
