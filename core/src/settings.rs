@@ -441,7 +441,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_not_given_has_its_default() {
+    fn missing_settings_have_their_defaults() {
         let settings = Settings::parse("slo_us=1/2/3", &ALLOWED).unwrap();
         assert_eq!(settings.number("slice_us"), 30);
         assert_eq!(settings.span("quantum_ms"), (5, 10));
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_nonsense_is_told_what_is_allowed() {
+    fn a_bad_setting_is_refused_with_the_allowed_values() {
         for (text, expected) in [
             (
                 "slice=3",

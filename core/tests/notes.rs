@@ -168,7 +168,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_waits_is_heard_of(
+    fn every_waiting_request_is_noted(
         name in prop::sample::select(SHAPES.to_vec()),
         seed in any::<u64>(),
         operations in prop::collection::vec(operation(), 0..200),

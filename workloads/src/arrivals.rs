@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_generated_is_refused() {
+    fn impossible_rates_are_refused() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(matches!(Arrivals::new(rate, 1), Err(Error::Rate(_))));
         }

@@ -29,7 +29,7 @@ mod tests {
     use super::map_touch_unmap;
 
     #[test]
-    fn it_takes_some_time_and_what_is_no_size_is_refused() {
+    fn mapping_takes_time_and_a_size_of_zero_is_refused() {
         assert!(map_touch_unmap(1 << 16).unwrap() > 0);
         assert!(map_touch_unmap(0).is_err());
     }

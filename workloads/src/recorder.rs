@@ -456,7 +456,7 @@ mod tests {
     proptest! {
         // The oracle keeps every latency and sorts.
         #[test]
-        fn what_is_recorded_is_what_happened(
+        fn recorded_latencies_match_the_requests(
             ends in prop::collection::vec((0u8..2, 0usize..6, 0u64..12_000, 0u64..5_000_000), 0..400),
         ) {
             let recorder = Recorder::new(&Mix::get_and_range(), 3);

@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_found_by_gets_and_scans() {
+    fn put_keys_are_found_by_gets_and_scans() {
         let mut database = Database::open_in_order(None).unwrap();
         database.fill(10, 8, |_, _| {}).unwrap();
         database.put(3, b"three").unwrap();

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_process_spends_is_its_own() {
+    fn own_cpu_time_is_not_counted_as_foreign() {
         let before = Snapshot::take().unwrap();
         let start = Instant::now();
         while start.elapsed().as_millis() < 200 {

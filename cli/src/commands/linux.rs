@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn lines_beyond_the_terminal_are_counted() {
         assert_eq!(shortened("a\nb", 2), "a\nb");
         assert_eq!(shortened("a\nb\nc\nd", 3), "a\nb\n... 2 more lines");
     }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_examples_say_is_understood() {
+    fn example_command_lines_parse() {
         for line in [
             "wave run scenarios/ladder.toml --json",
             "wave run x.toml --out /tmp/results --quiet",
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn refusals_name_the_missing_or_wrong_argument() {
         assert!(refusal("wave run").contains("SCENARIO.toml"));
         assert!(refusal("wave run x.toml --workload y").contains("--workload"));
         assert!(refusal("wave run x.toml --resume --record /logs").contains("--record"));

@@ -231,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_is_done_once_and_in_order() {
+    fn ids_are_reproduced_once_and_in_the_papers_order() {
         assert_eq!(ids("table3 fig4a table2 table3").unwrap(), ["table2", "table3", "fig4a"]);
         assert_eq!(ids("upi all").unwrap().len(), IDS.len());
     }
 
     #[test]
-    fn what_is_unknown_is_named_beside_all_that_is_known() {
+    fn an_unknown_id_is_refused_with_all_known_ids() {
         let failure = ids("table3 fig6").unwrap_err();
         assert_eq!(failure.exit_code(), 2);
         let message = failure.to_string();

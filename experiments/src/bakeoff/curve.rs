@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beaten_by_another_setting_is_no_part_of_a_curve() {
+    fn a_curve_has_only_settings_that_no_other_beats() {
         let found =
             frontier(&spots(&[(10.0, 5.0), (1.0, 2.0), (20.0, 4.0), (1.0, 1.0), (9.0, 5.0)]));
         assert_eq!(found, spots(&[(1.0, 2.0), (9.0, 5.0)]));

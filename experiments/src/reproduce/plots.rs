@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_points_are_there_is_a_plot_or_none() {
+    fn odd_points_give_a_plot_or_none() {
         let odd =
             [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e300, -5.0, 0.0, 1e-12, 7.0, 1e300];
         for log_x in [false, true] {

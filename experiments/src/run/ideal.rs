@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_in_the_warm_up_is_served_and_not_counted() {
+    fn requests_of_the_warm_up_are_served_and_not_counted() {
         let whole = terms(Mix::get_and_range());
         let mut none = whole.clone();
         none.settings.duration = Duration::ZERO;

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_resumed_is_refused_with_both_named() {
+    fn a_resume_of_another_run_is_refused_with_both_named() {
         let folder = tempfile::tempdir().unwrap();
         let open = |identity| Journal::open(folder.path(), identity, true);
         let refused = |identity| {

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_filled_in() {
+    fn missing_fields_have_defaults() {
         let memory = parse(Path::new("m.toml"), GOOD).unwrap();
         assert_eq!(memory.workload.cache_bytes, 1 << 30);
         assert_eq!((memory.swap_bytes, memory.swap_on), ((1 << 30) + (1 << 28), None));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
+    fn a_bad_field_is_refused_with_its_line_and_the_allowed_values() {
         assert_eq!(
             message("seconds = 60", "seconds = 0"),
             "m.toml:6: `run.seconds` is 0, expected 1 to 86400"

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_filled_in() {
+    fn missing_fields_have_defaults() {
         let rpc = parse(Path::new("r.toml"), GOOD).unwrap();
         assert_eq!((rpc.workload.get_us, rpc.workload.range_us), (20.0, defaults::RANGE_US));
         assert_eq!((rpc.compare_at, rpc.get_p99_us), (100.0, 300));
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
+    fn a_bad_field_is_refused_with_its_line_and_the_allowed_values() {
         for (from, to, expected) in [
             ("seconds = 2", "seconds = 0", "r.toml:6: `run.seconds` is 0, expected 0.1 to 3600"),
             (

@@ -123,13 +123,13 @@ mod tests {
     const TEXT: &str = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1, 3]\n";
 
     #[test]
-    fn what_is_not_written_has_a_default() {
+    fn missing_fields_have_defaults() {
         let udp = parse(Path::new("x.toml"), TEXT).unwrap();
         assert_eq!((udp.outstanding, udp.rounds, udp.link), (vec![1, 3], 9, Link::Shm));
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_its_line() {
+    fn a_bad_field_is_refused_with_its_line() {
         for (from, to, expected) in [
             ("[1, 3]", "[3, 1]", "x.toml:4: `run.outstanding` has 1 out of order"),
             ("[1, 3]", "[]", "x.toml:4: `run.outstanding` expects 1 to 64 values"),

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_prefix_claims_is_not_reserved() {
+    fn the_length_in_a_prefix_reserves_no_memory() {
         let mut assembler = Assembler::new(u32::MAX);
         assembler.push(Bytes::from_static(&[0, 255, 255, 255, 255, 1]));
         assert_eq!(assembler.next(), Ok(None));

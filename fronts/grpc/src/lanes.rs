@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_rung_for_and_who_is_awake_is_not() {
+    fn only_a_sleeping_receiver_is_rung() {
         let ready = Arc::new(Ready::default());
         let (mut out, _inward) = lane(Arc::clone(&ready));
         out.send(grant(0));

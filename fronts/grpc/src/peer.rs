@@ -158,7 +158,7 @@ mod tests {
     use crate::shared::Totals;
 
     #[test]
-    fn who_resets_nearly_all_calls_floods() {
+    fn a_client_that_resets_nearly_all_calls_floods() {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let admission = Arc::new(Admission::new(1, Arc::new(Totals::new(0))));
         let admitted = admission.admit(address.ip(), 0, Nanos(0)).admitted.unwrap();

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_announced_itself_comes_in_and_the_others_wait() {
+    fn announced_candidates_attach_and_others_wait() {
         let mut candidates = waiting(&[
             ('a', AgentState::Absent, false),
             ('b', AgentState::Ready, false),

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_cannot_join_is_told_why() {
+    fn a_process_that_cannot_join_is_refused_with_the_reason() {
         let check = |pid| check(&Group::Process(pid)).unwrap_err().to_string();
         assert!(check(i32::MAX).starts_with("there is no process 2147483647"));
         assert!(check(std::process::id() as i32).contains("is this process"));

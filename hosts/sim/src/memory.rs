@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cold_leaves_over_the_link_and_nothing_else_does() {
+    fn only_cold_memory_is_paged_out_over_the_link() {
         for policy in ["sol:shortest_ms=600", "threshold"] {
             let report = run(&setup(policy), EPOCH, 5).unwrap();
             assert_eq!((report.fault, report.agent_error.as_deref()), (None, None), "{policy}");

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_forgotten_and_its_number_does_not_come_again() {
+    fn a_peer_that_leaves_is_forgotten_and_its_number_is_not_reused() {
         let (_folder, path) = server(1);
         let mut first = Peer::connect(&path).unwrap();
         let mut before = first.id();

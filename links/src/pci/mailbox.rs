@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_late_does_not_take_back_another_ones_request() {
+    fn an_agent_that_leaves_late_takes_back_only_its_own_request() {
         let (host, agent) = ends();
         agent.request(1, 0);
         agent.request(2, 0);

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paged_out_comes_back_when_it_is_touched() {
+    fn paged_out_memory_comes_back_when_it_is_touched() {
         let pattern = Pattern::HotSet { first: 0, pages: 32, per_second: 1e6 };
         let mut space = Space::new(1, pattern, 1);
         let strip = Subject { id: 0, generation: 1 };

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cleared_together_is_reported_together() {
+    fn batches_cleared_together_are_reported_together() {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, 0b1111)]));
         told(&mut table, 9);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grpc_does_not_allow_is_refused() {
+    fn pairs_that_grpc_does_not_allow_are_refused() {
         let mut bytes = Vec::new();
         for key in ["", "A", "grpc-timeout", ":path", "a b"] {
             assert_eq!(push(&mut bytes, key, b""), Err(BadPair::Key), "{key}");

@@ -316,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_workload_reads_back() {
         let text = workload().to_text();
         assert!(text.contains("[0,null,700,0]") && text.contains("[300,40,50,2,0,300]"), "{text}");
         assert_eq!(Workload::parse(&text), Ok(workload()));
     }
 
     #[test]
-    fn what_is_no_workload_is_refused_and_said_why() {
+    fn a_malformed_workload_is_refused_with_the_reason() {
         let refused = |text: &str| Workload::parse(text).unwrap_err().to_string();
         let good = workload().to_text();
         assert!(refused("").starts_with("not a recorded workload"));

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_got_and_what_was_not_is_not_found() {
+    fn put_values_are_found_and_missing_keys_are_not() {
         let store = store(100, 64);
         assert!(is_value_of(7, &get(&store, 7).unwrap()));
         assert_eq!(get(&store, 100).unwrap_err().code(), 5);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_not_ask_for_is_its_own_fault() {
+    fn invalid_requests_are_the_clients_fault() {
         let store = store(1, 8);
         let short = store.get(&GetRequest { slo_us: 0, key: Bytes::from_static(b"one") }, || false);
         assert_eq!(short.unwrap_err().code(), 3);

@@ -266,7 +266,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_was_not_measured_says_why() {
+    fn a_figure_that_was_not_measured_has_its_reason() {
         let wide = switch(&yields(|at| (100.0, 95.0 + at as f64), 20));
         assert!(wide[0].note.starts_with("the interval is 8."), "{}", wide[0].note);
         assert_eq!(Whole::of(&wide), Whole::NotMeasured);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hosts_address_is_refused() {
+    fn addresses_that_no_host_can_have_are_refused() {
         for text in
             ["10.77.0.2", "10.77.0.2/31", "10.77.0.0/24", "10.77.0.255/24", "127.0.0.1/8", "x/24"]
         {

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_and_who_was_killed_leaves_nothing() {
+    fn status_lists_live_runs_and_passes_over_sockets_of_killed_ones() {
         let folder = own_folder();
         let path = |name: &str| folder.path().join(name);
         assert!(runs_in(&path("none")).unwrap().is_empty());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_reads_keeps_nobody_waiting_for_ever() {
+    fn a_client_that_never_reads_delays_nobody_for_ever() {
         let folder = own_folder();
         let path = folder.path().join("linux-3.sock");
         // More than the kernel holds for somebody.

@@ -590,7 +590,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_compared_is_what_came_after_the_warm_up() {
+    fn only_seconds_after_the_warm_up_are_compared() {
         let result = result(vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)]);
         let json: serde_json::Value = serde_json::to_value(&result).unwrap();
         let near = |name: &str, expected: f64| {
@@ -615,7 +615,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_wrong_fails_and_what_was_not_served_is_said() {
+    fn wrong_values_fail_and_unserved_gets_are_reported() {
         let mut with = ran(Some("sol"), 24, 256);
         (with.wrong, with.lost_agents) = (Some(3), 1);
         with.seconds.iter_mut().for_each(|second| second.gets = Some(900));

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rests_goes_and_what_is_young_stays() {
+    fn untouched_pages_are_paged_out_and_young_ones_stay() {
         let mut seen = Bits { young: [0; 64], present: [0; 64], huge: 0 };
         (seen.present[0], seen.young[0]) = (0b1011_0110, 0b10_0000);
         (seen.present[1], seen.young[1]) = (u64::MAX, 1 << 63);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_none() {
+    fn malformed_events_decode_to_none() {
         assert_eq!(Event::decode(&bytes(9, 0, b"")), None);
         assert_eq!(Event::decode(&bytes(5, 9, b"")), None);
         assert_eq!(Event::decode(&bytes(5, 0, b"")[..31]), None);

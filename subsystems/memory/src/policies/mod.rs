@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_what_is_done() {
+    fn settings_take_effect() {
         for (text, deadline_ms) in [
             ("sol", 300),
             ("sol:shortest_ms=600,hot_share=0.3,sampling=exact,seed=7", 600),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_something_else_is_told_what_there_is() {
+    fn an_unknown_policy_is_refused_with_the_shipped_ones() {
         assert_eq!(error("lru"), "there is no policy `lru`; shipped policies: sol, threshold");
         assert_eq!(
             error("threshold:idle_ms=5"),

@@ -274,14 +274,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(weights in prop::collection::vec(0f64..1e6, 4)) {
+        fn mixes_round_trip_through_text(weights in prop::collection::vec(0f64..1e6, 4)) {
             let by_kind = ByKind(Kind::ALL.into_iter().zip(weights).collect());
             prop_assert_eq!(by_kind.to_string().parse(), Ok(by_kind));
         }
     }
 
     #[test]
-    fn what_cannot_be_meant_is_named() {
+    fn mistakes_in_a_mix_are_named() {
         let error = |text: &str| text.parse::<ByKind>().unwrap_err().to_string();
         for (text, named) in [
             ("", "NAME=NUMBER"),
