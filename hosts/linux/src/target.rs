@@ -25,7 +25,7 @@ pub enum TargetError {
     #[error("{0} is a kernel thread; these stay the kernel's")]
     KernelThread(i32),
     /// A thread, not a process.
-    #[error("{thread} is a thread of process {process}: name that, all its threads come along")]
+    #[error("{thread} is a thread of process {process}: name the process, with all its threads")]
     Thread { thread: i32, process: i32 },
     /// Who decides cannot wait for a decision.
     #[error("{0} is this process, which cannot be under the agent that it looks after")]
@@ -47,7 +47,7 @@ pub enum TargetError {
         error: io::Error,
     },
     /// The kernel does not tell.
-    #[error("looking into process {pid}: {what}")]
+    #[error("cannot read process {pid}: {what}")]
     Unreadable { pid: i32, what: String },
 }
 

@@ -122,7 +122,7 @@ pub enum StartError {
     )]
     Pin { core: usize, cpu: usize, error: std::io::Error },
     /// A list of CPUs of another length than there are cores.
-    #[error("{cores} host cores want as many CPUs, or none; {cpus} were given")]
+    #[error("{cores} host cores need one CPU each, or none is named; {cpus} were given")]
     Cpus { cores: u16, cpus: usize },
     /// A stack that a signal frame would fill.
     #[error("stacks of {0} bytes are too small: at least 65536")]

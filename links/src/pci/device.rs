@@ -34,7 +34,7 @@ pub enum Access {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DeviceError {
-    #[error("there is no PCI device {0}; `lspci -D` lists those that are")]
+    #[error("there is no PCI device {0}; `lspci -D` lists the devices")]
     NotThere(String),
     /// Another driver has the device.
     #[error(

@@ -16,7 +16,7 @@ pub enum InterfaceError {
     )]
     Name(String),
     /// No interface has this name.
-    #[error("there is no interface {name}: `ip link` shows those that there are")]
+    #[error("there is no interface {name}: `ip link` lists the interfaces")]
     Missing { name: String },
     /// It carries no Ethernet frames, or is the loopback interface.
     #[error(

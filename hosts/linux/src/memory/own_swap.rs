@@ -64,7 +64,7 @@ done
 pub enum SwapError {
     /// Another process of Wave's has some.
     #[error(
-        "another wave has set up swap, or takes it down ({LOCK} is locked): one at a time; use the swap that \
+        "another `wave` has swap of its own, or removes it ({LOCK} is locked): one at a time; use the swap that \
          there is, or wait for the other to end"
     )]
     Taken,

@@ -34,7 +34,7 @@ pub enum LoadError {
     )]
     NoSchedExt,
     #[error(
-        "this kernel does not tell its types (/sys/kernel/btf/vmlinux is missing), without which no scheduler is \
+        "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing), without which no scheduler is \
          loaded: it takes one that was built with CONFIG_DEBUG_INFO_BTF"
     )]
     NoBtf,

@@ -115,7 +115,7 @@ pub enum ServeError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     /// A list of CPUs of another length than there are workers.
-    #[error("{workers} workers want as many CPUs, or none; {cpus} were given")]
+    #[error("{workers} workers need one CPU each, or none is named; {cpus} were given")]
     Cpus { workers: u16, cpus: usize },
     /// A worker could not be pinned.
     #[error(

@@ -90,7 +90,7 @@ pub enum ParseError {
     Part(String),
     #[error("there is no `{0}`: expected get, put, range or echo")]
     Kind(String),
-    #[error("`{0}` stands there twice")]
+    #[error("`{0}` occurs twice")]
     Twice(Kind),
 }
 
