@@ -18,7 +18,7 @@ use wave_lab::progress::Progress;
 /// One of `count` parts of a sweep: the points whose number leaves `index` when divided by `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
-    /// Index of the shard, below `count`.
+    /// Index of the shard, from 0, below `count`.
     pub index: usize,
     /// Number of shards, at least 1.
     pub count: usize,
