@@ -230,7 +230,7 @@ impl Wanted {
     }
 }
 
-/// Connects to whoever listens at `socket`, and opens the window that it offers.
+/// Connects to the host that listens at `socket`, and opens the window that it offers.
 pub(crate) fn open(
     socket: &Path,
     wanted: Wanted,

@@ -1,4 +1,4 @@
-//! What the agent's program says to whoever starts it in a way that cannot go well.
+//! Messages of the agent's program for command lines that cannot work.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -54,7 +54,7 @@ impl Revoked {
     /// From the window's word on its incarnation ([`Layout::incarnation`]); nothing of a live one.
     ///
     /// # Errors
-    /// The word means nothing: the host, or whoever else can write there, is at fault.
+    /// The word means nothing: the host, or another writer of its memory, is at fault.
     pub const fn from_word(word: u64) -> Result<Option<Revoked>, BadIncarnation> {
         match word {
             INCARNATION_LIVE => Ok(None),

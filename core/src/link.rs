@@ -11,7 +11,7 @@
 //!
 //! * [`Window::load`] is an acquire load, [`Window::store`] a release store.
 //! * [`Window::write_line`] stores its words so that none of them becomes visible *after* the last
-//!   one: whoever loads the last word with [`Window::load`] and then reads the line sees the rest.
+//!   one: a reader that loads the last word with [`Window::load`] and then reads the line sees the rest.
 //!   Under a write-combining mapping this holds only for a full line of eight words
 //!   (a partly filled buffer may be evicted in any order).
 //! * Stores need not become visible before [`Window::publish`], but a write-through or

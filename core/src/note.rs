@@ -9,7 +9,7 @@ use crate::clock::Nanos;
 use crate::message::Subject;
 use crate::policy::Note;
 
-/// [`Note::kind`] of a [`Request`]. Kinds below it are whoever's shares the agent.
+/// [`Note::kind`] of a [`Request`]. Kinds below it are free for policies that share an agent.
 pub const NOTE_REQUEST: u16 = 0x8000;
 
 /// A request waits for a thread: front to scheduler (Wave 7.3.2). The thread finds it where the front left it

@@ -24,11 +24,11 @@ pub enum Progress {
 /// A word between two policies, or a front and a policy (an RPC's class and core, say).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What it means; whoever shares the agent agrees on it.
+    /// Meaning of the note, agreed on by the policies and fronts that share the agent.
     pub kind: u16,
     /// Subject that the note is about.
     pub subject: Subject,
-    /// Two arguments; the receiver's subsystem defines them.
+    /// Two arguments, whose meaning depends on the kind.
     pub words: [u64; 2],
 }
 

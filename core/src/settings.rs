@@ -175,7 +175,7 @@ fn share(text: &str) -> Option<f32> {
     (share > 0.0 && share < 1.0).then_some(share)
 }
 
-/// Settings that make no sense: whoever wrote them is at fault.
+/// Settings that make no sense: their author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SettingError {
@@ -385,7 +385,7 @@ pub const fn names<const COUNT: usize>(known: &[Known; COUNT]) -> [&'static str;
     names
 }
 
-/// Whoever asked for a policy by this text is at fault.
+/// A policy's text that makes no sense: its author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PolicyError {

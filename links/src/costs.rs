@@ -53,7 +53,7 @@ pub struct Costs {
     pub kick_flight: Cost,
     /// Occupies the core that was kicked.
     pub kick_receive: Cost,
-    /// Occupies whoever starts a copy; also the agent's price of storing a line into host memory.
+    /// Occupies the context that starts a copy; also the agent's price of storing a line into host memory.
     pub dma_submit: Cost,
     /// Flight of a copy of no size.
     pub dma_flight: Cost,

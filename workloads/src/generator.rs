@@ -44,7 +44,7 @@ pub trait Server {
 /// How many requests that are due are submitted without a break.
 pub const BURST_MAX: u64 = 64;
 
-/// Whom the generator shares its CPU with.
+/// Processes that share the generator's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seat {
     /// Nobody: the generator spins on a CPU of its own.
@@ -59,7 +59,7 @@ pub struct Settings {
     pub duration: Duration,
     /// How long the load lasts before that.
     pub warm_up: Duration,
-    /// Whom the CPU is shared with.
+    /// Processes that share the CPU.
     pub seat: Seat,
     /// The load point is invalid if the p99 of the generator's own lag exceeds this.
     pub lag_p99_limit_ns: u64,

@@ -1,4 +1,4 @@
-//! Maps, touches and unmaps memory: whoever holds this process's address space for long is noticed here.
+//! Maps, touches and unmaps memory: it notices if this process's address space is locked for long.
 
 use std::io;
 

@@ -409,7 +409,7 @@ impl Recorder {
     }
 }
 
-/// Counts stay true whoever panicked while holding them: each update is one addition.
+/// Counts stay true if a thread panics while it holds them: each update is one addition.
 fn lock(slot: &Slot) -> MutexGuard<'_, Tally> {
     slot.0.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -47,7 +47,7 @@ pub struct Served {
     pub stalled_ns: u64,
     /// Whether the machine stalled in one of these steps: its thread kept the CPU, as far as the kernel
     /// knows, so that a hypervisor or an interrupt took the time. A step in which the kernel gave the CPU
-    /// to another thread is no stall, whoever schedules: where Linux does, that is what is measured.
+    /// to another thread is no stall, whatever schedules: where Linux does, that is what is measured.
     pub machine_stalled: bool,
 }
 

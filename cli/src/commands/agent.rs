@@ -33,7 +33,7 @@ pub struct AgentCommand {
     agent: Fronts,
 }
 
-/// Options of the front for gRPC, which one for datagrams does not have. TLS above all: whoever asks for it must get it.
+/// Options of the front for gRPC, which a front for datagrams must refuse: a user who asks for TLS must get it.
 const OF_GRPC: [&str; 12] = [
     "connection_cpus",
     "notes",

@@ -133,7 +133,7 @@ fn name(thread: &mut Thread) {
     thread.pid = field("Tgid:").and_then(|pid| pid.trim().parse().ok());
 }
 
-/// The sched_ext scheduler that is loaded, whoever's.
+/// The sched_ext scheduler that is loaded, Wave's or another.
 fn scheduler() -> Option<String> {
     let name = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok()?;
     Some(name.trim().to_owned())

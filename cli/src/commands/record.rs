@@ -13,7 +13,7 @@ use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 use wave_report::number::{micros, short};
 
-/// Whom to record, and where to.
+/// Threads to record, and the file.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("whom").required(true).args(["pid", "all", "command"]),

@@ -26,7 +26,7 @@ pub const NOTES: SubsystemId = SubsystemId::new(4);
 
 /// Entries of the queue by default.
 const ENTRIES: u32 = 1024;
-// Whoever is behind has room for a note about each worker once three quarters were taken.
+// A sender that is behind has room for a note about each worker once three quarters were taken.
 const _: () = assert!(CORES_MAX as u32 <= ENTRIES / 4 * 3);
 
 /// What both sides agree on, given how decisions travel on their link ([`Config::coherent`], [`Config::pcie`]).

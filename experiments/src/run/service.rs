@@ -181,7 +181,7 @@ impl Work {
     }
 
     /// A request's body: serves it and records its end, on the core or thread that `slot` tells then,
-    /// whoever schedules it. Where the machine stalled meanwhile, latencies are set aside.
+    /// whichever scheduler runs it. Where the machine stalled meanwhile, latencies are set aside.
     #[inline]
     pub fn serve(&self, request: &Request, clock: Clock, slot: impl FnOnce() -> usize) {
         self.runs.count(request.id);

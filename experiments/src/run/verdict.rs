@@ -1,5 +1,5 @@
 //! What a try of a load is worth, how often the load is tried, and which of the tries counts: one rule for every row
-//! of a comparison, whoever schedules in it (docs/adr/0033).
+//! of a comparison, whatever schedules in it (docs/adr/0033).
 
 use std::time::Duration;
 

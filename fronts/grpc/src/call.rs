@@ -267,7 +267,7 @@ impl Call {
         Ok(false)
     }
 
-    /// Whether whoever answers the call has room for more.
+    /// Whether the host or the front's service that answers the call has room for more.
     fn keeps_up(&self) -> bool {
         match self.route {
             Route::Host(_) => !self.untaken.is_full(),

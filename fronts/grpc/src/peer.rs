@@ -1,4 +1,4 @@
-//! What is known of a connection by its calls, and by whoever ends them all.
+//! State of a connection that its calls share, and the front's end needs.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 pub struct Ready {
     woken: Mutex<Woken>,
     is_to_end: AtomicBool,
-    /// Whoever it belongs to sleeps, or is about to.
+    /// Whether the owner sleeps, or is about to.
     is_parked: AtomicBool,
 }
 
@@ -42,7 +42,7 @@ impl Ready {
         }
     }
 
-    /// Says that whoever it belongs to is about to sleep. It looks at its queues once more after this.
+    /// Records that the owner is about to sleep. It looks at its queues once more after this.
     pub fn prepare_park(&self) {
         self.is_parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -53,7 +53,8 @@ impl Ready {
         self.is_parked.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes who sleeps, or is about to; who is awake looks at its queues anyway. For whoever has just put something there.
+    /// Wakes an owner that sleeps, or is about to; an owner that is awake looks at its queues anyway. To be called after putting
+    /// something into them.
     pub fn ring_if_parked(&self) {
         // Either this load sees the sleeper's word, or the sleeper's last look sees what was put there before.
         fence(Ordering::SeqCst);
@@ -62,7 +63,7 @@ impl Ready {
         }
     }
 
-    /// Asks whoever it belongs to to end.
+    /// Asks the owner to end.
     pub fn end(&self) {
         self.is_to_end.store(true, Ordering::Release);
         self.ring();
@@ -82,7 +83,7 @@ impl Ready {
         self.with(|woken| woken.rung)
     }
 
-    /// Says whom to wake. Returns whether there is no need to sleep.
+    /// Sets the waker of the owner. Returns whether there is no need to sleep.
     pub fn sleep(&self, waker: &Waker) -> bool {
         self.with(|woken| {
             woken.sleeper = Some(waker.clone());

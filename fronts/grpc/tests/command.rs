@@ -1,4 +1,4 @@
-//! What an agent with a front says to whoever starts it in a way that cannot go well.
+//! Messages of an agent with a front for command lines that cannot work.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;

@@ -62,7 +62,7 @@ impl<C: Candidate> Candidates<C> {
         self.waiting.push((candidate, now));
     }
 
-    /// Lets those in who have connected: `make` gives each a window, and `join` makes a candidate of both. Whoever is refused is told
+    /// Admits agents that have connected: `make` gives each a window, and `join` makes a candidate of both. A refused agent is told
     /// why.
     pub fn accept<M, E: std::fmt::Display>(
         &mut self,

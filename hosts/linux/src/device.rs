@@ -172,7 +172,7 @@ impl Nic {
         Ok(Nic { device, end, bells, seen, far, memory: bar, windows, pins, answered: 0 })
     }
 
-    /// Greets whoever is behind the device. From here on somebody must answer soon.
+    /// Greets the agent behind the device, which must answer soon from here on.
     pub(crate) fn greet(&self) {
         self.end.greet(Greeting {
             version: PROTOCOL_VERSION,

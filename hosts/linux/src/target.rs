@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::process::{self, Lifetime, Stat};
 
-/// Whom an agent looks after.
+/// The processes that an agent manages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Group {
     /// A process and its children.

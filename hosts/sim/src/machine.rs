@@ -135,7 +135,7 @@ pub struct SharedCpu {
     pub yield_alone: Figure,
     /// The generator's work between two looks at the clock, beside giving the CPU away.
     pub generator_look: Figure,
-    /// What waking a sleeping agent occupies whoever does it, instead of the link's `kick_send`.
+    /// Occupies the context that wakes a sleeping agent, instead of the link's `kick_send`.
     pub ring_agent: Figure,
     /// From having the CPU until an agent that slept looks again.
     pub wake_agent: Figure,

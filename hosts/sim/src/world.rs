@@ -330,7 +330,7 @@ impl World {
         self.0.hash.get()
     }
 
-    /// Ends every task, which breaks the circle of those who hold the world. For whoever made it.
+    /// Ends every task, which breaks the cycle of references to the world. To be called by its maker.
     pub fn end(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         drop(tasks);

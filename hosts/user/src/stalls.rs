@@ -248,7 +248,7 @@ fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Frames {
     Frames { addresses, count: told as usize - 1 }
 }
 
-/// What was found, for whoever asks.
+/// Stalls that were found.
 #[derive(Default)]
 pub(crate) struct Stalls {
     found: Mutex<Vec<Stall>>,

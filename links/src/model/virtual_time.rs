@@ -3,7 +3,7 @@
 //!
 //! A context is a [`Task`]: ordinary code on a stack of its own. Whatever the model charges it moves
 //! the clock; where that would pass the *horizon*, the time of the next event of anybody else, the
-//! task pauses, and whoever drives the tasks resumes it when its time has come. So every load and
+//! task pauses, and the driver of the tasks resumes it when its time has come. So every load and
 //! store of every context happens in one global order of time, production code runs unchanged
 //! above it, and a context can be stopped for ever or for a while between any two accesses.
 //!
@@ -143,7 +143,7 @@ impl VirtualTime {
         *self.shared.observer.borrow_mut() = Some(observer);
     }
 
-    /// Sets the clock. For whoever drives the tasks.
+    /// Sets the clock. For the driver of the tasks.
     pub fn set_now(&self, now: Nanos) {
         self.shared.now.set(now.0);
     }
@@ -205,7 +205,7 @@ impl Timebase for VirtualTime {
         if end.0 <= self.shared.now.get() {
             return;
         }
-        // Whoever is due at the same time was scheduled earlier, and goes first.
+        // An event due at the same time was scheduled earlier, and goes first.
         if end.0 >= self.shared.horizon.get() && self.pause(Pause::Busy(end)) {
             return;
         }

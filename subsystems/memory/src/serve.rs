@@ -305,7 +305,7 @@ impl Server {
         }
     }
 
-    /// The control context: for whoever lets agents attach.
+    /// The control context, for the code that lets agents attach.
     pub fn control(&self) -> &HostControl {
         &self.control
     }

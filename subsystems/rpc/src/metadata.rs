@@ -73,7 +73,7 @@ impl<'a> Metadata<'a> {
     /// Checks encoded metadata.
     ///
     /// # Errors
-    /// The first thing that is wrong: whoever wrote it does not keep the protocol.
+    /// The first mistake: its writer does not keep the protocol.
     pub fn new(bytes: &'a [u8]) -> Result<Metadata<'a>, BadMetadata> {
         let bad = |at, what| BadMetadata { bytes: bytes.len(), at, what };
         let mut rest = bytes;

@@ -1,6 +1,6 @@
 //! A worker's side on the host: requests in, replies out.
 //!
-//! [`Stub`] is sans I/O: whoever drives it owns the port, waits, and rings. It keeps no message but those that came while a handler
+//! [`Stub`] is sans I/O: its driver owns the port, waits, and rings. It keeps no message but those that came while a handler
 //! was busy with another call, and of these as many as the agent may have on their way to it.
 //!
 //! # Calls that wait for their clients

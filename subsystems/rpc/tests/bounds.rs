@@ -1,4 +1,4 @@
-//! What is bounded, by what, and what is refused to whom.
+//! Bounds on calls, and refusals beyond them.
 
 #[path = "../../../core/tests/common/mod.rs"]
 mod common;

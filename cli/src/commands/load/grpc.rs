@@ -14,7 +14,7 @@ use wave_workloads::grpc::load::{
 
 use super::{lag, latencies, length, measured, rate, seconds, shown, under_way};
 
-/// Whom to call, how often, and what.
+/// Server, rate and kinds of calls.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("loop").required(true).args(["rate", "closed"]),

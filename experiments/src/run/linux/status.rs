@@ -66,7 +66,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whoever connects is told what `tell` says.
+    /// Sends the result of `tell` to each client that connects.
     pub fn start(tell: impl Fn() -> Run + Send + 'static) -> io::Result<Server> {
         let path = Path::new(FOLDER).join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
         Server::at(path, tell)

@@ -62,9 +62,9 @@ pub struct Who {
 #[repr(C)]
 pub struct Plain {
     pub time_ns: u64,
-    /// Whom it is about; for SWITCH who left, or none.
+    /// Thread that the event is about; for SWITCH the one that left, or none.
     pub who: Who,
-    /// WAKING, MADE: by whom. SWITCH: who came, or none.
+    /// WAKING, MADE: the thread that did it. SWITCH: the thread that came, or none.
     pub other: Who,
     pub cpu: u16,
     pub kind: u8,

@@ -326,7 +326,7 @@ impl Enclave {
 
     /// Starts a command whose threads are under the enclave's agent from its first instruction on.
     pub fn spawn(&self, command: Command) -> io::Result<Child> {
-        // Whom it starts is of the enclave that it is said to be of itself.
+        // Children inherit this thread's enclave.
         // SAFETY: takes nothing and touches no memory.
         let here = unsafe { libc::gettid() };
         self.mechanism.assign(here)?;

@@ -35,7 +35,7 @@ pub struct Found {
     pub objective: f64,
 }
 
-/// A piece of the search, for whoever shows progress.
+/// A piece of the search, to show progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A round begins.

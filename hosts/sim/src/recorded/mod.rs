@@ -4,7 +4,7 @@
 //! in between. What woke it then wakes it now:
 //!
 //! - a recorded thread: as soon as that one has used as much CPU time as it had when it did so. If a
-//!   policy is late with the waker, it is late with whom it wakes; if it is early, it is early.
+//!   policy is late with the waker, it is late with the threads that it wakes; if it is early, it is early.
 //! - anything else (time, a device, a thread that was not recorded): at the recorded time, or at once
 //!   where the thread blocks only later.
 
@@ -126,7 +126,7 @@ struct State {
     threads: Vec<Progress>,
     /// Runs whose waker has come before the thread blocked.
     released: BTreeSet<(u32, usize)>,
-    /// By waking context: whom to wake when.
+    /// Threads to wake and when, by waking context.
     due: Vec<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
     /// Counts what was due, so that equal times keep their order.
     number: u64,
@@ -139,7 +139,7 @@ struct State {
 #[derive(Debug)]
 pub struct Recorded {
     workload: Rc<Workload>,
-    /// Whom each thread wakes, in order.
+    /// Threads that each thread wakes, in order.
     points: Vec<Vec<Point>>,
     state: RefCell<State>,
     tasks: RefCell<Vec<TaskId>>,

@@ -82,7 +82,7 @@ pub trait Steering: Send {
     /// A worker is done with a call that was handed to it.
     fn ended(&mut self, _now: Nanos, _worker: u16, _request: &Request, _took: Nanos) {}
 
-    /// The next call to hand over, and to whom. It waits no longer then.
+    /// The next call to hand over, and its worker. It waits no longer then.
     fn next(&mut self, now: Nanos, workers: Workers<'_>) -> Option<(u32, u16)>;
 }
 

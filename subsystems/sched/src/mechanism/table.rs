@@ -206,7 +206,7 @@ impl<T> Table<T> {
         self.slots[id as usize].class.load(Ordering::Relaxed)
     }
 
-    /// Gives a blocked thread another class, which its next message tells. To be called by whoever wakes it.
+    /// Gives a blocked thread another class, which its next message tells. To be called by its waker.
     pub fn set_class(&self, id: u32, class: u16) {
         self.slots[id as usize].class.store(class, Ordering::Relaxed);
     }

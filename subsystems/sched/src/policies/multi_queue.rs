@@ -4,7 +4,7 @@
 //!
 //! Source: Wave 7.3.2 (a run queue per SLO class, a slice of 30 us), after the multi-queue policy of
 //! Shinjuku (NSDI 2019), which picks a queue by the same ratio. A thread's class comes with its
-//! messages: whoever spawned it chose it. One that awaits requests has the class of each: a front's note tells it, or
+//! messages: its spawner chose it. One that awaits requests has the class of each: a front's note tells it, or
 //! an SLO, to which belongs the queue with the longest objective that meets it. No class starves: a head's ratio
 //! grows for as long as it waits.
 

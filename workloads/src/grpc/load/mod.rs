@@ -68,7 +68,7 @@ pub enum Error {
     Runtime(io::Error),
 }
 
-/// Whom to call, over what.
+/// Server and connections.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Host and port of the server.
@@ -167,7 +167,7 @@ impl Generator {
     /// Calls `rate` times a second, for the warm-up and then the time that counts. Answers are waited for until
     /// `drain` after the last call.
     ///
-    /// Uses its CPU all the time, and yields it to whoever shares it.
+    /// Uses its CPU all the time, and yields it to processes that share it.
     pub fn open(
         &mut self,
         rate: f64,

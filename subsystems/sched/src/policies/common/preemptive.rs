@@ -432,7 +432,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
                 State::Runnable => self.enter(now, id, Cause::Found),
                 State::Running => {
                     self.enter(now, id, Cause::Runs);
-                    // Whoever decided it may have given it no slice.
+                    // The agent that decided it may have given it no slice.
                     self.begin(now, record.core, id, false);
                 }
                 State::Blocked | State::Free => {}
