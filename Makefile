@@ -2,7 +2,7 @@
 
 WAVE = target/release/wave
 
-.PHONY: help demo test lint fit rows fuzz bench soak build setup
+.PHONY: help demo test lint fit rows fuzz bench soak site release build setup
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,8 @@ help:
 	@echo "make rows    the cheap rows of wave reproduce, compared with docs/reproduced.csv"
 	@echo "make fuzz    2000 faulty histories of the real code, simulated and checked"
 	@echo "make bench   the benches: ratios against named peers, in this run"
+	@echo "make site    the documentation as a site: target/site/html"
+	@echo "make release the binary archive of this version: target/release-archives"
 	@echo "make soak    long runs: the ladder, many crashes, many seeds, fuzzing"
 
 setup:
@@ -70,6 +72,12 @@ bench: setup
 	$(WAVE) bench hostile
 	@if [ "$$(id -u)" = 0 ]; then for what in stream echo idle loss; do $(WAVE) bench tcp $$what || exit; done; \
 		else echo "bench: wave bench tcp needs root, and is left out"; fi
+
+site:
+	cargo xtask site
+
+release: setup
+	cargo xtask release
 
 # Exit code 4: other processes disturbed a run, and it says so. The next runs start all the same.
 soak: build

@@ -24,6 +24,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 /// Why an agent could not attach.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum AttachError {
     /// No host there, no permission, refused, another version.
     #[error(transparent)]
@@ -43,55 +44,34 @@ pub enum AttachError {
          thread that waits for the agent; allow it: `ulimit -l unlimited`, or as root"
     )]
     Resident(#[source] std::io::Error),
-    /// A doorbell is none.
     #[error("peer's fault: doorbell {vector}: {error}")]
-    Doorbell {
-        /// Which.
-        vector: usize,
-        /// What is wrong with it.
-        error: std::io::Error,
-    },
+    Doorbell { vector: usize, error: std::io::Error },
     /// Somebody else's socket.
     #[error("{who} listens at this socket: it is one for {option}")]
-    Other {
-        /// Whose.
-        who: &'static str,
-        /// Of `wave agent`.
-        option: &'static str,
-    },
+    Other { who: &'static str, option: &'static str },
     /// Offer and window contradict each other.
     #[error("peer's fault: the offer says {offer}, its window's header {header}")]
-    Subsystem {
-        /// What the offer says.
-        offer: SubsystemId,
-        /// What the window's header says.
-        header: SubsystemId,
-    },
-    /// Through a device.
+    Subsystem { offer: SubsystemId, header: SubsystemId },
+    /// The device cannot be opened, or its mailbox is wrong.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Too few or too many.
+    /// The offer has too few or too many doorbells.
     #[error("peer's fault: {have} doorbells came, the layout has {need}")]
-    Doorbells {
-        /// How many came.
-        have: usize,
-        /// How many there must be.
-        need: usize,
-    },
+    Doorbells { have: usize, need: usize },
 }
 
 /// A window that an agent may work in.
 #[derive(Debug)]
 pub struct Attached {
-    /// Where everything lies.
+    /// Places of queues, words and pools in the window.
     pub layout: Layout,
-    /// The agent's context.
+    /// The agent's access to the window.
     pub port: AnyPort,
     /// The host's vectors: a bell per core, then the control context's.
     pub host_bells: Vec<HostBell>,
     /// The agent's own vector.
     pub own_bell: OwnBell,
-    /// What the link is called.
+    /// Name of the link, for messages.
     pub link: String,
     /// Tells each side that the other is gone.
     pub connection: HostLine,
@@ -120,7 +100,7 @@ impl Doorbell for HostBell {
 pub enum OwnBell {
     /// By a host of this machine.
     Socket(SocketBell),
-    /// By a device.
+    /// An event descriptor, which the device's interrupt signals.
     Event(EventFd),
 }
 
@@ -145,9 +125,9 @@ impl Waiter for OwnBell {
 /// How an agent is tied to its host.
 #[derive(Debug)]
 pub enum HostLine {
-    /// By a socket.
+    /// The host's socket: its end is the host's end.
     Socket(Connection),
-    /// By a device's memory.
+    /// The mailbox in a device's memory.
     Device(Box<DeviceLine>),
 }
 
@@ -222,7 +202,7 @@ pub(crate) enum Wanted {
     Policy,
     /// Calls of RPCs that a front steers.
     Rpc,
-    /// Notes of a front.
+    /// Notes of a front's, for a scheduler.
     Notes,
 }
 
@@ -236,7 +216,6 @@ impl Wanted {
         }
     }
 
-    /// Whether this is what is offered.
     pub(crate) fn check(self, offered: SubsystemId) -> Result<(), AttachError> {
         let offered = Wanted::of(offered);
         if offered == self {
@@ -251,7 +230,7 @@ impl Wanted {
     }
 }
 
-/// Connects to whoever listens at `socket`, and opens the window that it offers.
+/// Connects to the host that listens at `socket`, and opens the window that it offers.
 pub(crate) fn open(
     socket: &Path,
     wanted: Wanted,

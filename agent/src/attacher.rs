@@ -31,7 +31,7 @@ pub struct Attacher<T> {
 }
 
 impl<T: Send + 'static> Attacher<T> {
-    /// Begins to look for the host that listens at `socket`. `ring` wakes whoever takes it.
+    /// Begins to look for the host that listens at `socket`. `ring` wakes the thread that takes it.
     ///
     /// # Errors
     /// What is there can never be a host's socket.

@@ -24,38 +24,37 @@ use crate::run::{Exit, Seat, run_with, serve};
 #[derive(Args, Clone, Debug)]
 #[command(group = ArgGroup::new("scheduler").args(["attach", "device"]))]
 pub struct AgentArgs {
-    /// The host's socket. If another agent is attached there, this one replaces it without
-    /// stopping the workload.
+    /// Socket of the host. An agent that is attached there is replaced without stopping the workload.
     #[arg(long, value_name = "SOCKET")]
     pub attach: Option<PathBuf>,
-    /// Attach through a device instead: the folder with its other side, as `cargo xtask vm run
-    /// --nic FOLDER` makes it. Waits until there is a host, and replaces another agent there.
+    /// Attach through a device instead: the folder with its other side, as `cargo xtask vm run --nic FOLDER` makes
+    /// it. Waits for a host, and replaces another agent there.
     #[arg(long, value_name = "FOLDER", conflicts_with = "attach")]
     pub device: Option<PathBuf>,
-    /// The policy to run.
+    /// Policy to run, with its settings.
     #[arg(long, value_name = "NAME", default_value = "fifo", requires = "scheduler")]
     pub policy: String,
     /// Run on this CPU only.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Give the CPU away between looks: for an agent that shares its CPU.
+    /// Yield the CPU between polls: for an agent that shares its CPU.
     #[arg(long)]
     pub share_cpu: bool,
-    /// Write a log of what the agent hears and decides. The commands `replay` and `trace` read it: those of `wave` for policies
+    /// Write a log of the agent's inputs and decisions. The commands `replay` and `trace` read it: those of `wave` for policies
     /// that Wave ships, those of a laboratory (wave_lab::main_with) for policies of your own. Takes some of the agent's time.
     #[arg(long, value_name = "FILE", requires = "scheduler")]
     pub record: Option<PathBuf>,
     /// What the log's header says about where it comes from.
     #[arg(long, hide = true, requires = "record", value_name = "TEXT")]
     pub record_about: Option<String>,
-    /// Say nothing but errors.
+    /// Print only errors.
     #[arg(long, short)]
     pub quiet: bool,
-    /// Take notes from the front in another agent that offers them at this socket: the policy hears of each request that is
-    /// handed to a thread.
+    /// Take notes from the front of another agent, at this socket: they tell the policy of each request that is handed to
+    /// a thread.
     #[arg(long, value_name = "SOCKET", requires = "scheduler")]
     pub notes_from: Option<PathBuf>,
-    /// List the policies, with their settings, and end.
+    /// List the policies with their settings, and exit.
     #[arg(long)]
     pub policies: bool,
     /// End with the process that started this one.

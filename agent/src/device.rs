@@ -28,41 +28,29 @@ const OWN_VECTOR: usize = 0;
 
 /// Why an agent could not attach through a device.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DeviceError {
     /// Nobody serves a device there.
     #[error("no device has its other side in {}; first: cargo xtask vm run --nic {}", .0.display(), .0.display())]
     NotThere(PathBuf),
     /// The device's server, or the guest's memory.
     #[error("{doing} {}: {error}", path.display())]
-    File {
-        /// What was being done.
-        doing: &'static str,
-        /// With which file.
-        path: PathBuf,
-        /// What is wrong.
-        error: io::Error,
-    },
-    /// The device's memory.
+    File { doing: &'static str, path: PathBuf, error: io::Error },
+    /// The device's memory cannot be mapped.
     #[error("mapping the device's memory: {0}")]
     Map(io::Error),
-    /// Another version.
+    /// Host and agent speak different versions of the protocol.
     #[error("the host behind the device speaks version {theirs}, this agent {ours}")]
-    Version {
-        /// This agent's.
-        ours: u32,
-        /// The host's.
-        theirs: u32,
-    },
+    Version { ours: u32, theirs: u32 },
     /// The host did not want us, and says why.
     #[error("the host refused: {0}")]
     Refused(String),
-    /// It did not answer.
     #[error("the host did not answer; another agent may have asked at the same time")]
     NoAnswer,
-    /// It went away.
+    /// The device or its host went away.
     #[error("the host went away")]
     Gone,
-    /// The answer is none.
+    /// The mailbox's answer makes no sense.
     #[error("peer's fault: {0}")]
     Nonsense(&'static str),
 }

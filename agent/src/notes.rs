@@ -22,7 +22,7 @@ use crate::front::ThreadFront;
 /// How often it is looked whether the front has gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
-/// One life of the link.
+/// One life of the link to a front.
 struct Line {
     notes: NoteReceiver<AnyPort>,
     bell: SocketBell,
@@ -74,7 +74,7 @@ impl NotesFrom {
         self.attacher.begin();
     }
 
-    /// Forgets rings.
+    /// Consumes pending rings without acting on them.
     fn drain(&self) {
         self.found.wait(Some(Duration::ZERO));
         if let Some(line) = &self.line {

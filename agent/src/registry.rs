@@ -51,7 +51,7 @@ impl Registry {
         self
     }
 
-    /// Every subsystem.
+    /// Descriptors of the registered subsystems.
     pub fn subsystems(&self) -> &[&'static Subsystem] {
         &self.subsystems
     }

@@ -23,7 +23,7 @@ const REST: Nanos = Nanos::from_millis(1);
 /// Whether the agent has its CPU for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Seat {
-    /// It spins.
+    /// The agent spins, as it has a CPU of its own.
     #[default]
     Own,
     /// It gives the CPU away between looks.
@@ -37,12 +37,12 @@ impl Seat {
     }
 }
 
-/// Why an agent left.
+/// The reason for which an agent left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The host revoked its window.
     Revoked(Revoked),
-    /// The host has gone.
+    /// The host has ended without a word.
     HostGone,
     /// The front was told to end, and has.
     FrontEnded,
@@ -104,19 +104,18 @@ trait Duty {
     fn rest(&mut self, _idle: Nanos) {}
     /// Whether it may sleep. If the next turn finds nothing, it does.
     fn prepare_park(&mut self) -> bool;
-    /// Takes that back.
+    /// Takes PARKED back from the word.
     fn unpark(&mut self);
     /// Sleeps until something happens, or for so long.
     fn wait(&mut self, timeout: Duration);
 }
 
-/// What a turn came to.
 enum Turn {
     /// Something was done: the next one at once.
     Progress,
     /// Nothing more to do until something happens or `until` comes; `worked`: this turn did something.
     Idle { until: Option<Nanos>, worked: bool },
-    /// There are no more.
+    /// The agent is to leave.
     Over(Exit),
 }
 

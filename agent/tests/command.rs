@@ -1,4 +1,4 @@
-//! What the agent's program says to whoever starts it in a way that cannot go well.
+//! Messages of the agent's program for command lines that cannot work.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -27,7 +27,7 @@ fn place(folder: &TempDir, name: &str) -> String {
 }
 
 #[test]
-fn whoever_names_no_host_is_told_what_to_write() {
+fn a_command_without_a_host_is_refused_with_the_options() {
     let text = refusal(2, &[]);
     for option in ["--attach SOCKET", "--device FOLDER"] {
         assert!(text.contains(option), "{text}");
@@ -46,7 +46,7 @@ fn a_host_of_threads_refuses_a_policy_of_memory() {
 }
 
 #[test]
-fn what_is_no_socket_is_not_waited_for() {
+fn a_file_that_is_no_socket_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = place(&folder, "file");
     std::fs::write(&file, "").unwrap();

@@ -158,7 +158,6 @@ impl Served {
     }
 }
 
-/// Emulated cores.
 struct EmulatedCores {
     port: ShmPort,
     cores: Vec<HostCore>,
@@ -290,7 +289,7 @@ struct Worker {
     response: Slot,
 }
 
-/// The peer.
+/// The peer: a loop over slots, as in Shinjuku.
 struct SlotLoop {
     workers: Arc<Vec<Worker>>,
     dispatcher: Served,
@@ -348,7 +347,6 @@ impl SlotLoop {
     }
 }
 
-/// Runs the bench.
 pub fn agent() -> Result<serde_json::Value, String> {
     let [host, other] = two_cpus()?;
     pin(host)?;

@@ -93,7 +93,7 @@ Examples:
   wave bench sim --json | jq '.ratio_vs_nexosim, .world_events_per_second'"
     )]
     Sim(Output),
-    /// An iteration of SOL over 100 GiB, against the same written plainly with rand_distr.
+    /// An iteration of SOL over 100 GiB, against a plain loop with rand_distr.
     #[command(
         after_help = "Every one of 409,600 batches of 256 KiB is due. Medians over rounds in which all take turns.
 
@@ -167,11 +167,11 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct KernelArgs {
     #[command(flatten)]
     output: Output,
-    /// How often each is measured; one more warms up.
+    /// Number of chunks that are measured of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
-    /// How long a thread may wait for a decision beside an idle core before the agent is turned out, and
-    /// nothing is measured, in milliseconds [default: 20].
+    /// Milliseconds that a thread may wait for a decision beside an idle core before the agent is turned
+    /// out and nothing is measured [default: 20].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     patience: Option<u64>,
 }
@@ -197,7 +197,7 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct PayloadArgs {
     #[command(flatten)]
     output: Output,
-    /// How often each is measured; one more warms up.
+    /// Number of chunks that are measured of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
 }
@@ -254,13 +254,13 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct RpcArgs {
     #[command(flatten)]
     output: Output,
-    /// How often each is measured; one more warms up.
+    /// Number of chunks that are measured of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
-    /// How long a chunk lasts.
+    /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
     chunk_seconds: f64,
-    /// Calls a second where servers are compared at the same rate.
+    /// Calls per second where servers are compared at the same rate.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
 }
@@ -288,10 +288,10 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct UdpArgs {
     #[command(flatten)]
     output: Output,
-    /// How often each is measured; one more warms up.
+    /// Number of chunks that are measured of each; one more warms up.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
-    /// How long a chunk lasts.
+    /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
     chunk_seconds: f64,
     /// Datagrams per second in bursts.
@@ -324,13 +324,13 @@ Exit codes: 0 it was measured; 3 this machine cannot run it (the message says wh
 struct HostileArgs {
     #[command(flatten)]
     output: Output,
-    /// How often each is measured.
+    /// Number of chunks that are measured of each.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     chunks: u32,
-    /// How long a chunk lasts.
+    /// Length of a chunk.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = chunk_seconds)]
     chunk_seconds: f64,
-    /// Calls a second.
+    /// Calls per second of the good client.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: u32,
 }

@@ -56,7 +56,6 @@ impl Class {
     }
 }
 
-/// A messenger's workers.
 struct Team {
     epoch: Instant,
     workers: Vec<Worker>,
@@ -71,7 +70,7 @@ struct Worker {
     woken_ns: AtomicU64,
 }
 
-/// In microseconds.
+/// Latencies in microseconds.
 #[derive(Debug, Default)]
 struct Samples {
     wakeups: Vec<f64>,
@@ -144,7 +143,7 @@ impl RunDelay {
         }
     }
 
-    /// Nanoseconds, and runs.
+    /// CPU time in nanoseconds, and number of runs.
     fn read(&self) -> Option<(u64, u64)> {
         let mut bytes = [0; 128];
         let count = self.0.read_at(&mut bytes, 0).ok()?;

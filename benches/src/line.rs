@@ -22,7 +22,6 @@ const CHUNKS: usize = 15;
 #[repr(align(128))]
 struct Line([AtomicU64; 8]);
 
-/// What is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
     Bare,

@@ -262,7 +262,6 @@ impl Rig {
 /// One size over one link: the cost of each chunk, in entries and in extents.
 type Row = [Vec<Cost>; 2];
 
-/// Runs the bench.
 pub fn payload(chunks: u32, quiet: bool) -> Result<Value, String> {
     let [host, agent] = two_cpus()?;
     pin(agent)?;

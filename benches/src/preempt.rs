@@ -121,7 +121,6 @@ fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
     (values[low], values[high])
 }
 
-/// Runs the bench.
 pub fn preempt() -> Result<serde_json::Value, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let [host, other] = two_cpus()?;

@@ -79,9 +79,7 @@ impl Ours {
 /// What the other side of a chunk does.
 #[derive(Clone, Copy)]
 enum Chunk {
-    /// Send back what comes.
     Echo(usize),
-    /// Take what comes.
     Take(usize),
 }
 
@@ -243,7 +241,6 @@ impl Rtrb {
     }
 }
 
-/// Runs the bench.
 pub fn queue() -> Result<serde_json::Value, String> {
     let [host, other] = two_cpus()?;
     pin(host)?;

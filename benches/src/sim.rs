@@ -33,7 +33,6 @@ use wave_experiments::measure::{Chunks, pin};
 
 /// Of a station's capacity.
 const LOAD: f64 = 0.9;
-/// Mean service time.
 const SERVICE_NS: f64 = 1_000_000.0;
 const SEED: u64 = 1;
 const CHUNKS: usize = 15;
@@ -304,7 +303,6 @@ fn ladder_cost() -> Result<[f64; 2], String> {
     Ok([took_ns / outcome.until.0 as f64, outcome.resumed as f64 * 1e9 / took_ns])
 }
 
-/// Runs the bench.
 pub fn sim() -> Result<serde_json::Value, String> {
     let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
     pin(cpus[0])?;

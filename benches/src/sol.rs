@@ -101,7 +101,6 @@ fn worst_distance(sampling: Sampling) -> (f64, u32, u32) {
         .fold((0.0, 0, 0), |worst, found| if found.0 > worst.0 { found } else { worst })
 }
 
-/// Runs the bench.
 pub fn sol(quiet: bool) -> Result<serde_json::Value, String> {
     let progress = Progress::new(3, quiet);
     progress.begin("iterations over 100 GiB");

@@ -69,7 +69,6 @@ fn handoffs(cpu: usize) -> Result<f64, String> {
     Ok(longest.as_nanos() as f64 / (2.0 * f64::from(HANDOFFS)))
 }
 
-/// Runs the bench.
 pub fn switch() -> Result<serde_json::Value, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let [host, other] = two_cpus()?;

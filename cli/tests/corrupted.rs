@@ -14,7 +14,7 @@ use wave_core::queue::Tag;
 use wave_links::socket::{Connection, Listener, Offer};
 use wave_links::{AnyPort, EventFd, LinkSpec, Memory};
 
-/// Of no frame.
+/// A tag that no frame has.
 const NONSENSE: Tag = Tag { kind: 0x7777, flags: 0 };
 
 /// A process whose lines are read; ended with the test.

@@ -110,7 +110,6 @@ impl Target {
         target
     }
 
-    /// The next that it says.
     fn next(&mut self) -> Option<String> {
         let mut lines = self.1.by_ref().lines().map_while(Result::ok);
         lines.find_map(|line| Some(line.split_once("answer: ")?.1.to_owned()))
@@ -164,7 +163,7 @@ fn target_process() {
 }
 
 #[test]
-fn what_is_cold_leaves_and_the_reason_is_told() {
+fn cold_memory_is_paged_out_and_explained() {
     let Some(_swap) = swap(1 << 30) else { return };
     let target = Target::start(160);
     let pid = target.0.id();
@@ -315,7 +314,7 @@ fn a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_is_said_and_changes_nothing() {
+fn impossible_orders_are_refused_and_change_nothing() {
     if !rustix::process::geteuid().is_root() {
         skip("only root gets as far");
         return;

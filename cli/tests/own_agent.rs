@@ -74,7 +74,7 @@ fn a_program_that_cannot_be_executed_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_an_agent_is_refused_before_anything_runs() {
+fn a_program_that_is_no_agent_is_refused_before_anything_runs() {
     let not_one = "#!/bin/sh\nexit 0\n";
     for (script, policy, more, why) in [
         (not_one, "fifo", &[][..], "it lists no policies"),

@@ -68,7 +68,7 @@ fn the_cores_own_timers_preempt_both_kinds() {
 }
 
 #[test]
-fn what_kernel_level_threads_were_decided_replays() {
+fn decisions_about_kernel_level_threads_replay() {
     let directory = TempDir::new().unwrap();
     let file = chaos(directory.path(), |text| text);
     let logs = directory.path().join("logs");
@@ -95,7 +95,7 @@ fn what_kernel_level_threads_were_decided_replays() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn contradictory_scenarios_are_refused() {
     let directory = TempDir::new().unwrap();
     type Change = fn(String) -> String;
     let cases: [(Change, &[&str], &str); 5] = [

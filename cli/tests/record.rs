@@ -94,7 +94,7 @@ fn a_table_has_a_row_for_linux_and_one_per_policy_and_says_what_is_missing() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
+fn contradictory_arguments_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("good"), WORKLOAD).unwrap();
     std::fs::write(directory.path().join("bad"), "{}\n").unwrap();

@@ -69,12 +69,12 @@ fn the_interop_tests_of_another_implementation_pass() {
 }
 
 #[test]
-fn they_pass_over_the_smallest_queues() {
+fn interop_tests_pass_over_the_smallest_queues() {
     passes("smallest", 2, "");
 }
 
 #[test]
-fn they_pass_where_connections_have_a_core_of_their_own() {
+fn interop_tests_pass_with_a_connection_core() {
     let cpu = wave_links::cpus::allowed().unwrap()[0];
     passes("split", 1024, &format!("--connection-cpus {cpu}"));
 }

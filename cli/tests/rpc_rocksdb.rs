@@ -131,7 +131,7 @@ fn replays(directory: &Path, log: &str) {
 }
 
 #[test]
-fn what_it_does_not_take_is_refused() {
+fn options_that_the_kind_does_not_take_are_refused() {
     let directory = TempDir::new().unwrap();
     let file = small(directory.path());
     let output = run(directory.path(), &[file.to_str().unwrap(), "--live"]);

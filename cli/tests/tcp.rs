@@ -73,7 +73,6 @@ impl Running {
         self.0.wait().unwrap();
     }
 
-    /// Waits for its end.
     fn ended(&mut self) -> (Option<i32>, String) {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -95,7 +94,6 @@ impl Drop for Running {
     }
 }
 
-/// An agent that is up.
 struct Up {
     folder: TempDir,
     agent: Option<Running>,
@@ -586,7 +584,7 @@ fn a_capture_has_the_frames_of_a_port_and_is_for_the_agents_user_alone() {
 
 /// Found by a reader: what a program that exits had left in its queue was dropped, and its peers read an end without bytes.
 #[test]
-fn what_a_program_wrote_before_it_exits_arrives() {
+fn bytes_written_before_a_program_exits_arrive() {
     in_a_network(|| {
         let up = Up::new();
         let agent = Pid::from_child(&up.agent.as_ref().unwrap().0);
@@ -609,7 +607,7 @@ fn what_a_program_wrote_before_it_exits_arrives() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said_with_what_to_do() {
+fn refusals_name_the_unavailable_resource_and_a_remedy() {
     in_a_network(|| {
         let up = Up::new();
         let refusal = |line: &str| {

@@ -40,7 +40,7 @@ pub const DECISIONS_PER_STEP: usize = 64;
 /// How long the agent waits for a snapshot before it asks again.
 pub const RESYNC_PATIENCE: Nanos = Nanos::from_millis(5);
 
-/// What a step came to.
+/// Result of a step of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Something was done: step again at once.
@@ -53,6 +53,7 @@ pub enum Step {
 
 /// The host wrote what no host of ours writes. The agent leaves: its host falls back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum AgentError {
     /// The host's word on this incarnation.
     #[error(transparent)]
@@ -63,7 +64,6 @@ pub enum AgentError {
     /// An entry's parts do not fit.
     #[error(transparent)]
     BadEntry(#[from] BadEntry),
-    /// A snapshot is none.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// Bulk data means nothing.
@@ -71,12 +71,7 @@ pub enum AgentError {
     Bulk(#[from] BadBulk),
     /// A queue's credit is a lie.
     #[error("core {core}: {error}")]
-    Decisions {
-        /// Whose queue.
-        core: u16,
-        /// What was wrong.
-        error: PushError,
-    },
+    Decisions { core: u16, error: PushError },
 }
 
 /// The agent's own I/O, polled by its loop: sockets, timers, packets. `()` is none.
@@ -218,7 +213,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         }
     }
 
-    /// Its front.
+    /// The front, to be polled or asked.
     pub fn front_mut(&mut self) -> &mut F {
         &mut self.front
     }
@@ -232,7 +227,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         self.bells[self.layout.control_vector()].ring();
     }
 
-    /// The pure part.
+    /// The part of the agent that has no link: order, cores and policy.
     pub fn brain(&self) -> &Brain<P, R> {
         &self.brain
     }
@@ -307,7 +302,7 @@ impl<P: Policy, R: Recorder, L: Port, B: Doorbell, F: Front> Agent<P, R, L, B, F
         true
     }
 
-    /// Takes the word back.
+    /// Takes PARKED back from the agent's word.
     pub fn unpark(&mut self) {
         ParkWord::of_agent(&self.layout).unpark(&self.port);
         self.front.unpark();

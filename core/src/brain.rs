@@ -16,20 +16,20 @@ use crate::snapshot::Snapshot;
 pub enum Input {
     /// An entry came in the queue of `context`.
     Entry {
-        /// Which queue.
+        /// Number of the context whose queue had it.
         context: u16,
-        /// What it said.
+        /// The entry that was popped.
         entry: Upstream,
     },
-    /// A snapshot came.
+    /// A snapshot of the host's state arrived.
     Snapshot(Snapshot),
-    /// Bulk data came.
+    /// Bulk data arrived in an extent.
     Bulk(Vec<u64>),
-    /// A note came.
+    /// A note of a front's arrived.
     Note(Note),
     /// The policy was asked for at most `budget` decisions.
     Decide {
-        /// At most how many.
+        /// Most decisions that there is room for.
         budget: usize,
         /// How many earlier ones still waited for room: they count against other limits of a step.
         held: usize,
@@ -64,7 +64,6 @@ pub trait Recorder {
     fn flush(&mut self) {}
 }
 
-/// Records nothing.
 impl Recorder for () {
     const ON: bool = false;
     fn record(&mut self, _now: Nanos, _input: &Input) {}
@@ -110,7 +109,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         }
     }
 
-    /// The policy.
+    /// The policy that decides.
     pub fn policy(&self) -> &P {
         &self.policy
     }
@@ -120,7 +119,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         &self.cores
     }
 
-    /// The recorder.
+    /// The recorder of inputs and outputs.
     pub fn recorder(&self) -> &R {
         &self.recorder
     }
@@ -189,7 +188,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         }
     }
 
-    /// Takes bulk data.
+    /// Delivers bulk data to the policy.
     pub fn on_bulk(&mut self, now: Nanos, words: &[u64]) -> Result<(), BadBulk> {
         if R::ON {
             self.hear(now, &Input::Bulk(words.to_vec()));
@@ -197,7 +196,7 @@ impl<P: Policy, R: Recorder> Brain<P, R> {
         self.policy.on_bulk(now, words)
     }
 
-    /// Takes a note.
+    /// Delivers a note to the policy.
     pub fn on_note(&mut self, now: Nanos, note: &Note) {
         if R::ON {
             self.hear(now, &Input::Note(*note));

@@ -19,7 +19,7 @@ use crate::snapshot::{self, CoreRecord, Record};
 /// What the agent has written about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentState {
-    /// Nothing yet.
+    /// No agent has announced itself in the window.
     Absent,
     /// It is there and speaks our version.
     Ready,
@@ -30,7 +30,7 @@ pub enum AgentState {
 /// What the agent asks of the control context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// It wants a snapshot.
+    /// The agent asks for a snapshot.
     pub resync: bool,
     /// It wrote what no agent of ours writes.
     pub fault: bool,
@@ -54,7 +54,7 @@ impl Revoked {
     /// From the window's word on its incarnation ([`Layout::incarnation`]); nothing of a live one.
     ///
     /// # Errors
-    /// The word means nothing: the host, or whoever else can write there, is at fault.
+    /// The word means nothing: the host, or another writer of its memory, is at fault.
     pub const fn from_word(word: u64) -> Result<Option<Revoked>, BadIncarnation> {
         match word {
             INCARNATION_LIVE => Ok(None),

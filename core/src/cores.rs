@@ -104,12 +104,12 @@ impl Cores {
         cores
     }
 
-    /// How many there are.
+    /// Number of cores of the enclave.
     pub fn len(&self) -> u16 {
         self.cores.len() as u16
     }
 
-    /// Whether there are none.
+    /// Whether the enclave has no cores.
     pub fn is_empty(&self) -> bool {
         self.cores.is_empty()
     }

@@ -141,7 +141,7 @@ impl DmaConsumer {
         self.ring.has(port.window(self.near), index)
     }
 
-    /// Entries popped so far.
+    /// Number of entries popped since the beginning.
     pub fn consumed(&self) -> u64 {
         self.ring.consumed()
     }

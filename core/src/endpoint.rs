@@ -124,7 +124,7 @@ impl Receiver {
         }
     }
 
-    /// Entries popped so far.
+    /// Number of entries popped since the beginning.
     pub fn consumed(&self) -> u64 {
         match self {
             Receiver::Mmio(ring, _) => ring.consumed(),

@@ -37,7 +37,7 @@ impl Pool {
         Pool { place, lent: alloc::vec![false; count], generations: alloc::vec![0; count] }
     }
 
-    /// Where it lies.
+    /// Place of the pool in the window.
     pub fn place(&self) -> &PoolPlace {
         &self.place
     }
@@ -69,12 +69,12 @@ impl Pool {
         (Subject { id: extent, generation: *generation }, ticket)
     }
 
-    /// Whether some are lent.
+    /// Whether extents of the pool are lent at the moment.
     pub fn lends(&self) -> bool {
         self.lent.contains(&true)
     }
 
-    /// Takes an extent back.
+    /// Takes back an extent that the peer returned.
     pub fn returned(&mut self, extent: Subject) -> Result<(), NotLent> {
         let at = extent.id as usize;
         match self.lent.get_mut(at) {
@@ -104,7 +104,7 @@ impl Borrowed {
         Borrowed { place, generations: alloc::vec![0; count], owed: VecDeque::with_capacity(count) }
     }
 
-    /// Where it lies.
+    /// Place of the pool in the window.
     pub fn place(&self) -> &PoolPlace {
         &self.place
     }

@@ -60,7 +60,7 @@ impl Signals {
     const BAD_CREDIT: u8 = 4;
     const BAD_ENTRY: u8 = 8;
 
-    /// Nothing to do.
+    /// Whether there is nothing to report.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -76,7 +76,7 @@ impl Signals {
     pub const fn fault(self) -> bool {
         self.0 & (Self::BAD_CREDIT | Self::BAD_ENTRY) != 0
     }
-    /// What was seen of that.
+    /// The fault in words, as the host saw it.
     pub const fn seen(self) -> &'static str {
         match self.0 & Self::BAD_ENTRY != 0 {
             true => "one of its decisions is not a valid entry",
@@ -158,10 +158,10 @@ impl Context {
     }
 }
 
-/// What a core does next.
+/// The next step of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<Work> {
-    /// Carry this out.
+    /// Carry this decision out.
     Run(Work),
     /// Nothing yet: look again soon.
     Spin,

@@ -58,20 +58,20 @@ impl QueuePlace {
 /// A pool of extents, which one side fills and the other reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPlace {
-    /// Who fills them.
+    /// Side that fills the extents.
     pub producer: Side,
     /// First line in the consumer's memory.
     pub target: u32,
     /// First line of the staging copy in the producer's memory.
     pub staging: u32,
-    /// How many extents.
+    /// Number of extents in the pool.
     pub extents: u32,
-    /// Lines in each.
+    /// Number of lines in each extent.
     pub lines: u32,
 }
 
 impl PoolPlace {
-    /// A pool of no extents.
+    /// A pool that does not exist.
     pub const NONE: PoolPlace =
         PoolPlace { producer: Side::Host, target: 0, staging: 0, extents: 0, lines: 0 };
 
@@ -93,9 +93,9 @@ impl PoolPlace {
 pub struct Layout {
     /// What it was computed from.
     pub config: Config,
-    /// Lines of NIC memory.
+    /// Number of lines in NIC memory.
     pub nic_lines: u32,
-    /// Lines of host memory.
+    /// Number of lines in host memory.
     pub host_lines: u32,
     /// NIC memory: written by the host before attach (see [`write_header`]).
     pub header: u32,
@@ -115,7 +115,7 @@ pub struct Layout {
     pub decisions: Vec<QueuePlace>,
     /// Agent to the host's control context.
     pub control: QueuePlace,
-    /// Snapshots.
+    /// The pool of snapshots.
     pub snapshots: PoolPlace,
     /// The pools that [`Config::pools`] asks for, by their index there: one of the window's, or one per core.
     pub pools: [Vec<PoolPlace>; POOLS_MAX],
@@ -135,7 +135,6 @@ pub const INCARNATION_FAULT: u64 = 5;
 pub const AGENT_READY: u64 = 1 << 32;
 
 const HEADER_LINES: u32 = 4;
-/// Lines in a page.
 const PAGE_LINES: u32 = 64;
 const SNAPSHOT_EXTENTS: u32 = 2;
 const CONTROL_ENTRIES: u32 = 64;
@@ -152,7 +151,7 @@ impl Bump {
 }
 
 impl Layout {
-    /// Lays out `config`.
+    /// Lays out a window for `config`, or says which field makes no sense.
     pub fn new(config: Config) -> Result<Layout, ConfigError> {
         config.check()?;
         let mut bumps = [Bump::default(), Bump::default()];
@@ -298,28 +297,19 @@ fn queues(
 
 /// Why a header is not one that this side can work with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum HeaderError {
-    /// Not a header at all.
+    /// The first word is not that of a header.
     #[error("peer's fault: the window does not begin with a Wave header")]
     Magic,
     /// Another protocol version.
     #[error(
         "the host speaks protocol version {host}, the agent {agent}: use builds of one version"
     )]
-    Version {
-        /// The host's version.
-        host: u32,
-        /// The agent's.
-        agent: u32,
-    },
+    Version { host: u32, agent: u32 },
     /// A field whose number means nothing.
     #[error("peer's fault: word {word} of the header is {value:#x}, which means nothing")]
-    Field {
-        /// Which word.
-        word: usize,
-        /// What it is.
-        value: u64,
-    },
+    Field { word: usize, value: u64 },
     /// Fields that mean something but cannot be laid out.
     #[error("peer's fault: {0}")]
     Config(#[from] ConfigError),
@@ -328,7 +318,6 @@ pub enum HeaderError {
     Truncated {
         /// Lines that the header's configuration needs.
         need: (u32, u32),
-        /// Lines that there are.
         have: (u32, u32),
     },
 }

@@ -11,7 +11,7 @@
 //!
 //! * [`Window::load`] is an acquire load, [`Window::store`] a release store.
 //! * [`Window::write_line`] stores its words so that none of them becomes visible *after* the last
-//!   one: whoever loads the last word with [`Window::load`] and then reads the line sees the rest.
+//!   one: a reader that loads the last word with [`Window::load`] and then reads the line sees the rest.
 //!   Under a write-combining mapping this holds only for a full line of eight words
 //!   (a partly filled buffer may be evicted in any order).
 //! * Stores need not become visible before [`Window::publish`], but a write-through or
@@ -22,9 +22,9 @@
 //!   posts its writes, only a load *from the peer's memory* after the fence proves that they have
 //!   arrived (see [`crate::host`] on parking).
 
-/// Words in a line.
+/// Number of 64-bit words in a line.
 pub const LINE_WORDS: usize = 8;
-/// Bytes in a line.
+/// Number of bytes in a line.
 pub const LINE_BYTES: usize = 64;
 
 /// Where a region or a queue lives.
@@ -127,15 +127,15 @@ pub trait Window {
 /// A run of lines in one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The region.
+    /// Region of memory in which the span lies.
     pub home: Home,
-    /// The first line.
+    /// Index of the first line.
     pub line: u32,
-    /// How many lines.
+    /// Number of lines.
     pub lines: u32,
 }
 
-/// A copy under way.
+/// A copy under way, as its queue numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
@@ -150,15 +150,15 @@ pub trait Dma {
 
 /// One context's whole access to a link: its two views and its copy engine.
 pub trait Port {
-    /// The views.
+    /// Access to the window's lines.
     type Window: Window;
-    /// The copy engine.
+    /// The engine that copies between the two regions.
     type Dma: Dma;
 
     /// The view of a region that only this context uses.
     fn window(&self, home: Home) -> &Self::Window;
 
-    /// The copy engine.
+    /// The engine that copies between the two regions.
     fn dma(&self) -> &Self::Dma;
 }
 

@@ -43,7 +43,7 @@ impl Subject {
         (self.generation as u64) << 32 | self.id as u64
     }
 
-    /// From one word.
+    /// Reads id and generation from one word.
     pub const fn from_word(word: u64) -> Subject {
         Subject { id: word as u32, generation: (word >> 32) as u32 }
     }
@@ -55,7 +55,7 @@ impl Subject {
 pub struct Sequence(pub u32);
 
 impl Sequence {
-    /// The one after this.
+    /// The following number, wrapping around.
     pub const fn next(self) -> Sequence {
         Sequence(self.0.wrapping_add(1))
     }
@@ -71,13 +71,13 @@ impl Sequence {
 pub struct Message {
     /// What happened, named by the subsystem.
     pub kind: u16,
-    /// To whom.
+    /// Subject that the message is about.
     pub subject: Subject,
     /// The version of the subject's state that this message made.
     pub sequence: Sequence,
-    /// One small argument.
+    /// One small argument; its meaning depends on the kind.
     pub argument: u32,
-    /// More arguments.
+    /// Further arguments; their meaning depends on the kind.
     pub payload: [u64; 3],
 }
 
@@ -104,7 +104,7 @@ impl Message {
 /// switch (in this order of time), which share a line and a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upstream {
-    /// What happened.
+    /// The message, if the entry carries one.
     pub message: Option<Message>,
     /// What became of a decision.
     pub outcome: Option<Outcome>,
@@ -116,11 +116,11 @@ pub struct Upstream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: an entry of kind {kind:#x} with flags {flags:#x} cannot have {words} words")]
 pub struct BadEntry {
-    /// Its kind.
+    /// Kind of the entry.
     pub kind: u16,
-    /// Its flags.
+    /// Flags of the entry.
     pub flags: u8,
-    /// How many words it has.
+    /// Number of payload words.
     pub words: u8,
 }
 
@@ -167,12 +167,12 @@ impl TxnId {
         TxnId(number & Self::MASK)
     }
 
-    /// The number.
+    /// The number, below 2^24.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The one after this.
+    /// The following number, wrapping around.
     pub const fn next(self) -> TxnId {
         TxnId::new(self.0 + 1)
     }
@@ -189,20 +189,20 @@ impl TxnId {
 pub struct Decision {
     /// What to do, named by the subsystem.
     pub kind: u16,
-    /// With whom.
+    /// Subject that the decision is about.
     pub subject: Subject,
     /// The version of the subject's state that the agent had seen. The host refuses a stale one.
     pub sequence: Sequence,
     /// Its number in its queue.
     pub txn: TxnId,
-    /// [`FLAG_ATOMIC`].
+    /// [`FLAG_ATOMIC`], or 0.
     pub flags: u8,
     /// One argument, for the mechanism.
     pub argument: u64,
 }
 
 impl Decision {
-    /// Entry tag and payload.
+    /// The decision as the tag and payload of an entry.
     pub const fn encode(&self) -> (Tag, [u64; 3]) {
         let second = (self.txn.number() as u64) << 32 | self.sequence.0 as u64;
         let tag = Tag { kind: self.kind, flags: self.flags };

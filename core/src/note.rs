@@ -9,7 +9,7 @@ use crate::clock::Nanos;
 use crate::message::Subject;
 use crate::policy::Note;
 
-/// [`Note::kind`] of a [`Request`]. Kinds below it are whoever's shares the agent.
+/// [`Note::kind`] of a [`Request`]. Kinds below it are free for policies that share an agent.
 pub const NOTE_REQUEST: u16 = 0x8000;
 
 /// A request waits for a thread: front to scheduler (Wave 7.3.2). The thread finds it where the front left it
@@ -18,7 +18,7 @@ pub const NOTE_REQUEST: u16 = 0x8000;
 pub struct Request {
     /// The thread that is to serve it.
     pub thread: Subject,
-    /// The request's class.
+    /// Class of the request.
     pub class: u8,
     /// How long it may wait, where the request itself says so.
     pub slo: Option<Nanos>,

@@ -21,7 +21,7 @@ pub const GAP_MAX: Nanos = Nanos::from_millis(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap;
 
-/// Per-subject order.
+/// Delivers messages of each subject in the order of their sequences.
 #[derive(Debug)]
 pub struct Order {
     /// The sequence that each id's next message must have.

@@ -13,10 +13,10 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// Every code.
+            /// All codes, in the order of their numbers.
             pub const ALL: &[Code] = &[$(Code::$name),*];
 
-            /// The code of a number, if there is one.
+            /// The code with this number; `None` for a number that no code has.
             pub const fn from_number(number: u8) -> Option<Code> {
                 match number { $($number => Some(Code::$name),)* _ => None }
             }
@@ -75,7 +75,7 @@ codes! {
 pub struct Outcome {
     /// Which decision of the core's queue.
     pub txn: TxnId,
-    /// What became of it.
+    /// Code of the outcome.
     pub code: Code,
     /// The core's count of switches. Of a [`Code::Complete`] it names the run that a preemption
     /// would end.
@@ -106,7 +106,7 @@ impl Outcome {
 pub struct Counts([u64; Code::ALL.len() + 1]);
 
 impl Counts {
-    /// Counts one.
+    /// Counts one outcome.
     #[inline]
     pub fn add(&mut self, code: Code) {
         self.0[code as usize] += 1;
@@ -117,7 +117,7 @@ impl Counts {
         self.0[code as usize]
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Counts) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;

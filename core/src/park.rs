@@ -34,7 +34,7 @@ impl ParkWord {
         ParkWord { home: Home::Nic, line: layout.core_status + u32::from(core) }
     }
 
-    /// The word of the agent.
+    /// The word on which the agent parks.
     pub fn of_agent(layout: &Layout) -> ParkWord {
         ParkWord { home: Home::Host, line: layout.agent_parked }
     }

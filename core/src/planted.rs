@@ -44,7 +44,7 @@ pub enum Planted {
 }
 
 impl Planted {
-    /// All of them.
+    /// All faults that can be planted.
     pub const ALL: [Planted; 17] = [
         Planted::MissingFence,
         Planted::MissingFlush,
@@ -76,7 +76,7 @@ pub fn plant(fault: Option<Planted>) {
     NOW.store(number, core::sync::atomic::Ordering::SeqCst);
 }
 
-/// Whether this fault is planted.
+/// Whether `fault` is the planted one.
 #[inline(always)]
 pub fn is_planted(fault: Planted) -> bool {
     #[cfg(feature = "planted")]

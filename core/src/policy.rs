@@ -24,11 +24,11 @@ pub enum Progress {
 /// A word between two policies, or a front and a policy (an RPC's class and core, say).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What it means; whoever shares the agent agrees on it.
+    /// Meaning of the note, agreed on by the policies and fronts that share the agent.
     pub kind: u16,
-    /// Whom it is about.
+    /// Subject that the note is about.
     pub subject: Subject,
-    /// Arguments.
+    /// Two arguments, whose meaning depends on the kind.
     pub words: [u64; 2],
 }
 
@@ -36,11 +36,11 @@ pub struct Note {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: bulk data of {words} words, at word {at}: {what}")]
 pub struct BadBulk {
-    /// How many words came.
+    /// Number of words that arrived.
     pub words: usize,
-    /// Where.
+    /// Index of the word that is wrong.
     pub at: usize,
-    /// What is wrong there.
+    /// The fault, in words.
     pub what: &'static str,
 }
 
@@ -116,7 +116,7 @@ impl<P: Policy + ?Sized> Policy for alloc::boxed::Box<P> {
 pub struct Choice {
     /// What to do, named by the subsystem.
     pub kind: u16,
-    /// With whom.
+    /// Subject that the decision is about.
     pub subject: Subject,
     /// The subject's sequence, as of its last message.
     pub sequence: Sequence,
@@ -127,7 +127,7 @@ pub struct Choice {
 /// The end of one run that a policy asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemption {
-    /// Which core.
+    /// Core whose run is to end.
     pub core: u16,
     /// Which of its runs: a late preemption names an old one, and is ignored.
     pub run: u32,
@@ -138,7 +138,7 @@ pub struct Preemption {
 pub struct Decisions {
     /// Decisions, each for a core, in order.
     pub staged: Vec<(u16, Decision)>,
-    /// Runs to end.
+    /// Runs to end before their time.
     pub preemptions: Vec<Preemption>,
     /// Notes to fronts and other policies.
     pub notes: Vec<Note>,
@@ -154,7 +154,7 @@ impl Decisions {
         }
     }
 
-    /// Empties it.
+    /// Removes everything that was staged.
     pub fn clear(&mut self) {
         self.staged.clear();
         self.preemptions.clear();

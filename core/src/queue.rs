@@ -32,7 +32,7 @@ pub const LAP_WORD: usize = LINE_WORDS - 1;
 /// Where a queue lies in its region, as both sides compute it from the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
-    /// Line of entry 0.
+    /// Index of the line of entry 0.
     pub first: u32,
     /// How many entries: a power of two, at least [`Ring::ENTRIES_MIN`].
     pub entries: u32,
@@ -71,10 +71,10 @@ pub struct Tag {
     pub flags: u8,
 }
 
-/// One popped entry.
+/// An entry that was popped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is.
+    /// Kind, flags and number of words.
     pub tag: Tag,
     words: [u64; PAYLOAD_WORDS],
     len: u8,
@@ -102,6 +102,7 @@ pub struct Full;
 
 /// Why an entry could not be pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PushError {
     /// The consumer has not caught up; try again later, or drop and resynchronise.
     #[error(transparent)]
@@ -109,7 +110,6 @@ pub enum PushError {
     /// The consumer published an index that cannot be: the peer is at fault.
     #[error("peer's fault: it consumed {credit} entries of {produced}")]
     BadCredit {
-        /// What it published.
         credit: u64,
         /// How many entries there have been.
         produced: u64,
@@ -120,13 +120,13 @@ pub enum PushError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: entry {index} names {words} payload words, at most 7 fit")]
 pub struct Malformed {
-    /// Which entry.
+    /// Number of the entry, from the queue's beginning.
     pub index: u64,
-    /// What it claimed.
+    /// Number of words that its tag claims.
     pub words: u8,
 }
 
-/// The writing end.
+/// The writing end of a queue.
 #[derive(Debug)]
 pub struct Producer {
     ring: Ring,
@@ -142,12 +142,12 @@ impl Producer {
         Producer { ring, cached: mapping == Mapping::WriteThrough, produced: 0, credit: 0 }
     }
 
-    /// Where the queue lies.
+    /// Place and size of the ring.
     pub fn ring(&self) -> Ring {
         self.ring
     }
 
-    /// Entries pushed so far.
+    /// Number of entries pushed since the beginning.
     pub fn produced(&self) -> u64 {
         self.produced
     }
@@ -213,7 +213,7 @@ impl Producer {
     }
 }
 
-/// The reading end.
+/// The reading end of a queue.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Ring,
@@ -234,12 +234,12 @@ impl Consumer {
         Consumer { ring, cached, word_by_word, fresh: false, consumed: 0, credited: 0 }
     }
 
-    /// Where the queue lies.
+    /// Place and size of the ring.
     pub fn ring(&self) -> Ring {
         self.ring
     }
 
-    /// Entries popped so far.
+    /// Number of entries popped since the beginning.
     pub fn consumed(&self) -> u64 {
         self.consumed
     }

@@ -9,14 +9,14 @@ use crate::log::{Record, What};
 use crate::message::Decision;
 use crate::policy::{Decisions, Note, Policy, Preemption};
 
-/// What a policy did.
+/// An output of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// It chose this for a core.
     Decided(u16, Decision),
     /// It asked for the end of a run.
     Preempted(Preemption),
-    /// It sent a note.
+    /// A note was sent.
     Noted(Note),
 }
 
@@ -56,7 +56,7 @@ pub struct Difference {
     /// The record of the log, counted from 1: the output that differs, or the `decide` that led to
     /// one output more.
     pub record: u64,
-    /// The agent's time.
+    /// The agent's time at the input.
     pub now: Nanos,
     /// What the log has; nothing where the replay did one thing more.
     pub expected: Option<Output>,
@@ -67,19 +67,19 @@ pub struct Difference {
 /// How recording and replay compare. Outputs are compared one by one within each `decide`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Records of the log.
+    /// Number of records in the log.
     pub records: u64,
-    /// Decisions in the log.
+    /// Number of decisions in the log.
     pub decisions: u64,
     /// Preemptions in the log.
     pub preemptions: u64,
-    /// Notes in the log.
+    /// Number of notes in the log.
     pub notes: u64,
     /// Outputs that are the same in every field.
     pub identical: u64,
     /// Outputs that differ, but come to the same ([`Output::is_like`]).
     pub alike: u64,
-    /// Outputs that differ.
+    /// Number of outputs that differ.
     pub different: u64,
     /// Outputs that only the log has.
     pub missing: u64,

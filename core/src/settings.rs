@@ -13,7 +13,7 @@ use crate::layout::Config;
 /// Number of classes that a policy tells apart. A higher class counts as the last of them.
 pub const CLASSES_MAX: usize = 16;
 
-/// Something for each class.
+/// A value for each class of subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerClass<T>([T; CLASSES_MAX]);
 
@@ -25,7 +25,7 @@ impl<T: Copy> PerClass<T> {
         PerClass(core::array::from_fn(|class| values[class.min(values.len() - 1)]))
     }
 
-    /// The value of a class.
+    /// The value for this class; classes beyond the last share the last one's.
     #[inline]
     pub fn of(&self, class: u16) -> T {
         self.0[class_index(class)]
@@ -71,7 +71,7 @@ impl Setting {
         words: &[],
     };
 
-    /// One number.
+    /// A setting that is a number within a range.
     pub const fn number(
         key: &'static str,
         default: &'static str,
@@ -91,7 +91,7 @@ impl Setting {
         Setting { numbers: CLASSES_MAX, ..Setting::number(key, default, range, help) }
     }
 
-    /// A span.
+    /// A setting that is a span of time.
     pub const fn span(
         key: &'static str,
         default: &'static str,
@@ -101,7 +101,7 @@ impl Setting {
         Setting { is_span: true, ..Setting::number(key, default, range, help) }
     }
 
-    /// A share.
+    /// A setting that is a share, from 0 to 1.
     pub const fn share(key: &'static str, default: &'static str, help: &'static str) -> Setting {
         Setting { key, help, default, is_share: true, ..Setting::ANY }
     }
@@ -175,61 +175,28 @@ fn share(text: &str) -> Option<f32> {
     (share > 0.0 && share < 1.0).then_some(share)
 }
 
-/// Settings that make no sense: whoever wrote them is at fault.
+/// Settings that make no sense: their author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SettingError {
     /// The policy has no such setting.
     #[error("it has no setting `{key}`; it takes {}", List(allowed))]
-    Unknown {
-        /// What was asked for.
-        key: String,
-        /// What there is.
-        allowed: &'static [Setting],
-    },
-    /// Not `KEY=VALUE`.
+    Unknown { key: String, allowed: &'static [Setting] },
+    /// The text has no `KEY=VALUE`.
     #[error("`{text}` is no setting: write KEY=VALUE, several with commas between them")]
-    NoValue {
-        /// What was written.
-        text: String,
-    },
+    NoValue { text: String },
     /// The same setting again.
     #[error("`{}` is set twice", setting.key)]
-    Twice {
-        /// Which.
-        setting: &'static Setting,
-    },
+    Twice { setting: &'static Setting },
     /// Not a value that is allowed.
     #[error("`{value}` is no value for `{}`: write {setting}", setting.key)]
-    Value {
-        /// Which setting.
-        setting: &'static Setting,
-        /// What was written.
-        value: String,
-    },
+    Value { setting: &'static Setting, value: String },
     /// More of something than this host has.
     #[error("`{key}` is {number}, and there are {most} {of}")]
-    Beyond {
-        /// Which setting.
-        key: &'static str,
-        /// Its value.
-        number: u64,
-        /// How many there are.
-        most: u64,
-        /// Of what.
-        of: &'static str,
-    },
+    Beyond { key: &'static str, number: u64, most: u64, of: &'static str },
     /// Two settings that contradict each other.
     #[error("`{low}` is {least}, and may not be more than `{high}`, which is {most}")]
-    Order {
-        /// The one that may not be more.
-        low: &'static str,
-        /// Its value.
-        least: u64,
-        /// Than this one.
-        high: &'static str,
-        /// Its value.
-        most: u64,
-    },
+    Order { low: &'static str, least: u64, high: &'static str, most: u64 },
 }
 
 struct List<'a>(&'a [Setting]);
@@ -271,7 +238,7 @@ impl<'a> Settings<'a> {
         Ok(Settings { text, allowed })
     }
 
-    /// No settings: every default.
+    /// Settings that all have their defaults.
     pub fn defaults(allowed: &'static [Setting]) -> Settings<'static> {
         Settings { text: "", allowed }
     }
@@ -303,7 +270,7 @@ impl<'a> Settings<'a> {
         (least, numbers.next().unwrap_or(least))
     }
 
-    /// One number.
+    /// The value of a setting that is a number.
     pub fn number(&self, key: &str) -> u64 {
         self.span(key).0
     }
@@ -326,7 +293,7 @@ impl<'a> Settings<'a> {
         Err(SettingError::Order { low, least, high, most })
     }
 
-    /// A share.
+    /// The value of a setting that is a share.
     pub fn share(&self, key: &str) -> f32 {
         share(self.value(key).1).expect(CHECKED)
     }
@@ -360,10 +327,10 @@ fn checked(text: &str) -> u64 {
 
 const CHECKED: &str = "settings are checked when they are parsed";
 
-/// A policy of a list.
+/// A policy of a list, and how it is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// Its name.
+    /// Name of the policy, as users write it.
     pub name: &'static str,
     /// What it does, in a line, for help texts.
     pub about: &'static str,
@@ -418,25 +385,16 @@ pub const fn names<const COUNT: usize>(known: &[Known; COUNT]) -> [&'static str;
     names
 }
 
-/// Whoever asked for a policy by this text is at fault.
+/// A policy's text that makes no sense: its author is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PolicyError {
     /// No policy of this name is shipped.
     #[error("there is no policy `{name}`; shipped policies: {}", .shipped.join(", "))]
-    Unknown {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        shipped: Vec<&'static str>,
-    },
+    Unknown { name: String, shipped: Vec<&'static str> },
     /// The policy's settings make no sense.
     #[error("policy `{policy}`: {error}")]
-    Setting {
-        /// Which policy.
-        policy: &'static str,
-        /// What is wrong with them.
-        error: SettingError,
-    },
+    Setting { policy: &'static str, error: SettingError },
 }
 
 impl<T: ?Sized> Policies<T> {
@@ -483,7 +441,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_not_given_has_its_default() {
+    fn missing_settings_have_their_defaults() {
         let settings = Settings::parse("slo_us=1/2/3", &ALLOWED).unwrap();
         assert_eq!(settings.number("slice_us"), 30);
         assert_eq!(settings.span("quantum_ms"), (5, 10));
@@ -505,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_nonsense_is_told_what_is_allowed() {
+    fn a_bad_setting_is_refused_with_the_allowed_values() {
         for (text, expected) in [
             (
                 "slice=3",

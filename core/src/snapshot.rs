@@ -20,14 +20,14 @@ pub enum State {
     Free = 0,
     /// It waits for a decision.
     Runnable = 1,
-    /// It is on a core.
+    /// The subject is on a core.
     Running = 2,
     /// It waits for something else.
     Blocked = 3,
 }
 
 impl State {
-    /// The state with this number.
+    /// The state with this number; `None` for a number that no state has.
     pub const fn from_number(number: u8) -> Option<State> {
         match number {
             0 => Some(State::Free),
@@ -42,11 +42,11 @@ impl State {
 /// One id of the host's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Who.
+    /// Subject of the record.
     pub subject: Subject,
     /// The version of its state.
     pub sequence: Sequence,
-    /// What it is doing.
+    /// State of the subject.
     pub state: State,
     /// The core that it runs on, if it runs; otherwise nothing.
     pub core: u16,
@@ -54,10 +54,10 @@ pub struct Record {
     pub class: u16,
 }
 
-/// One core.
+/// Record of one core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreRecord {
-    /// Its count of switches.
+    /// The core's run number.
     pub run: u32,
     /// The last decision whose outcome it has told.
     pub txn: TxnId,
@@ -80,7 +80,7 @@ impl CoreRecord {
 pub struct Snapshot {
     /// Every id that was ever used.
     pub records: Vec<Record>,
-    /// Every core.
+    /// Records of all cores, by their numbers.
     pub cores: Vec<CoreRecord>,
 }
 
@@ -95,18 +95,14 @@ pub fn lines(config: &Config) -> u32 {
 
 /// An extent that carries no snapshot: the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SnapshotError {
-    /// No such extent.
+    /// The snapshot names an extent that does not exist.
     #[error("peer's fault: extent {0} is not in the pool")]
     Extent(u32),
     /// More than fits, or than there can be.
     #[error("peer's fault: a snapshot of {records} subjects and {cores} cores")]
-    Counts {
-        /// Claimed subjects.
-        records: u64,
-        /// Claimed cores.
-        cores: u64,
-    },
+    Counts { records: u64, cores: u64 },
     /// A record that means nothing.
     #[error("peer's fault: record {0} of the snapshot means nothing")]
     Record(u32),

@@ -27,12 +27,12 @@ impl SubsystemId {
     /// The first number for subsystems outside this project.
     pub const OUTSIDE: u16 = 0x8000;
 
-    /// The subsystem of this number.
+    /// The identity with this number.
     pub const fn new(number: u16) -> SubsystemId {
         SubsystemId(number)
     }
 
-    /// Its number.
+    /// The number, as windows, offers and logs carry it.
     pub const fn number(self) -> u16 {
         self.0
     }
@@ -47,7 +47,7 @@ impl fmt::Display for SubsystemId {
 /// Everything that the rest of Wave knows of a subsystem. Its crate exports one.
 #[derive(Clone, Copy, Debug)]
 pub struct Subsystem {
-    /// Its identity.
+    /// Identity, as windows, offers and logs carry it.
     pub id: SubsystemId,
     /// Its name, as in `wave policies`.
     pub name: &'static str,
@@ -77,7 +77,7 @@ pub struct Show {
     pub subject: &'static str,
     /// Shows a message; `None` for a kind that the subsystem does not have.
     pub message: fn(&Message) -> Option<ShownMessage>,
-    /// Shows a decision.
+    /// Describes a decision in the subsystem's terms.
     pub decision: fn(&Decision) -> Shown,
     /// Whether a decision that is carried out occupies its core until a message ends the run. Its argument is then the
     /// time in nanoseconds after which the core itself ends it, or zero.
@@ -109,7 +109,7 @@ pub struct Shown {
 /// A message in words, and what it does to its subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownMessage {
-    /// The words.
+    /// The event or decision in words.
     pub shown: Shown,
     /// Whether its subject waits for a decision from now on; `None` where nothing waits.
     pub waits: Option<bool>,
@@ -120,7 +120,7 @@ pub struct ShownMessage {
 /// A run that a message ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedRun {
-    /// On which core.
+    /// Core that the decision is for.
     pub core: u16,
     /// Whether it was preempted.
     pub is_forced: bool,

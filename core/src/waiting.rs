@@ -41,7 +41,7 @@ impl Queues {
         self.len
     }
 
-    /// Whether none waits.
+    /// Whether no id waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -90,7 +90,7 @@ impl Queues {
         self.len -= 1;
     }
 
-    /// Empties all.
+    /// Removes every id.
     pub fn clear(&mut self) {
         self.nodes.fill(ALONE);
         self.ends.fill(EMPTY);
@@ -123,7 +123,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// For ids below `ids`.
+    /// An empty heap for ids below `ids`.
     pub fn new(ids: u32) -> Heap {
         Heap {
             entries: Vec::with_capacity(ids as usize),
@@ -132,12 +132,12 @@ impl Heap {
         }
     }
 
-    /// How many ids it holds.
+    /// Number of ids in the heap.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds none.
+    /// Whether the heap is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -147,7 +147,7 @@ impl Heap {
         self.entries.first().map(|entry| (entry.key, entry.id))
     }
 
-    /// Every id, in no order.
+    /// Every id in the heap, in no particular order.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.entries.iter().map(|entry| entry.id)
     }
@@ -160,7 +160,7 @@ impl Heap {
         self.rise(self.entries.len() - 1);
     }
 
-    /// Takes out an id, if it is there.
+    /// Removes an id, if it waits.
     pub fn remove(&mut self, id: u32) {
         let at = core::mem::replace(&mut self.at[id as usize], NONE) as usize;
         if at >= self.entries.len() {
@@ -173,7 +173,7 @@ impl Heap {
         }
     }
 
-    /// Empties it.
+    /// Removes every id.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.at.fill(NONE);

@@ -12,7 +12,7 @@ use crate::message::{Sequence, Subject};
 /// Subjects watched at a time.
 pub const WATCHED_MAX: usize = 64;
 
-/// Watches one enclave.
+/// Looks for runnable threads of an enclave that nobody decides about.
 #[derive(Debug)]
 pub struct Watchdog {
     patience: Nanos,

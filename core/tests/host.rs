@@ -267,7 +267,7 @@ fn a_preemption_names_one_run() {
 }
 
 #[test]
-fn what_finds_no_room_is_said_to_be_lost() {
+fn a_message_that_finds_no_room_is_reported_as_lost() {
     for name in common::SHAPES {
         let mut desk = Desk::new(name);
         for sequence in 0..4 {

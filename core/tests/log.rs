@@ -139,7 +139,7 @@ fn records() -> impl Strategy<Value = Vec<Record>> {
 
 proptest! {
     #[test]
-    fn what_was_written_is_read(records in records()) {
+    fn a_written_log_reads_back(records in records()) {
         let bytes = written(&records);
         let mut reader = LogReader::new(&bytes).unwrap();
         prop_assert_eq!(reader.header(), &header());
@@ -150,7 +150,7 @@ proptest! {
 
     /// An agent can be killed at any byte.
     #[test]
-    fn what_was_written_before_the_end_is_read(records in records(), cut in any::<prop::sample::Index>()) {
+    fn a_log_that_is_cut_off_reads_up_to_its_last_whole_record(records in records(), cut in any::<prop::sample::Index>()) {
         let bytes = written(&records);
         let bytes = &bytes[..cut.index(bytes.len())];
         match LogReader::new(bytes) {
@@ -231,7 +231,7 @@ fn damage_is_named_by_its_byte() {
 }
 
 #[test]
-fn what_is_no_log_is_told_from_a_damaged_one() {
+fn a_file_of_another_kind_is_told_from_a_damaged_log() {
     let error = |bytes: &[u8]| LogReader::new(bytes).unwrap_err();
     assert_eq!(error(b"[variant]\nname = 1"), LogError::Magic);
     assert_eq!(error(b"WAVE"), LogError::NoHeader { at: 4 });

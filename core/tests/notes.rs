@@ -22,7 +22,7 @@ const ENTRIES: u32 = 8;
 enum Operation {
     /// A request for a thread comes, and its note is sent.
     Request(u32),
-    /// The front's turn.
+    /// A turn of the front.
     Front,
     /// The scheduler's turn: it takes notes, and the threads that they name serve all that waits for them.
     Scheduler,
@@ -168,7 +168,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_waits_is_heard_of(
+    fn every_waiting_request_is_noted(
         name in prop::sample::select(SHAPES.to_vec()),
         seed in any::<u64>(),
         operations in prop::collection::vec(operation(), 0..200),

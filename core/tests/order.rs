@@ -211,7 +211,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_held_back_is_bounded() {
+fn held_back_messages_are_bounded() {
     let mut order = Order::new(1);
     for ahead in 0..HELD_MAX as u32 {
         order.accept(Nanos(0), message(0, ahead + 2), |_| panic!("out of order")).unwrap();

@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_goes_in_comes_out(
+    fn every_pushed_entry_is_popped_in_order(
         name in prop::sample::select(SHAPES.to_vec()),
         up in any::<bool>(),
         size in 0u32..4,

@@ -63,11 +63,9 @@ pub enum Oracle {
 /// A rule that a history breaks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Violation {
-    /// The history.
+    /// Seed of the history.
     pub seed: u64,
-    /// The rule.
     pub oracle: Oracle,
-    /// What happened.
     pub what: String,
 }
 
@@ -99,9 +97,7 @@ impl Counts {
 /// Which histories are run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Number of histories.
     pub seeds: u64,
-    /// The first one's seed.
     pub seed: u64,
     /// A fault in all of them.
     pub planted: Option<Planted>,
@@ -112,31 +108,27 @@ pub struct Plan {
 /// Whether a planted fault was caught.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Caught {
-    /// The fault.
     pub name: &'static str,
     /// The first seed that caught it, or the last that did not.
     pub seed: u64,
     /// Whether a rule was broken.
     pub caught: bool,
-    /// The rule.
+    /// Rule that caught it.
     pub oracle: Option<Oracle>,
 }
 
 /// What came of all histories.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
-    /// Number of histories.
     pub seeds: u64,
     /// Histories that broke a rule.
     pub violations: u64,
-    /// What happened in them.
     #[serde(flatten)]
     pub counts: Counts,
     /// A hash of every frame, copy and end.
     pub trace_hash: String,
     /// The first violations, by seed.
     pub failures: Vec<Violation>,
-    /// The planted faults.
     pub planted: Vec<Caught>,
 }
 

@@ -46,11 +46,9 @@ pub struct Plan {
     pub datagrams: u64,
     /// Datagrams per second.
     pub per_second: f64,
-    /// Seed of the datagrams.
     pub seed: u64,
 }
 
-/// Results of a flood.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
     /// Rounds of all kinds of chunks.
@@ -61,7 +59,6 @@ pub struct Found {
     pub crashes: u64,
     /// Largest growth of the agent's resident memory.
     pub rss_growth_bytes: u64,
-    /// Bound on that growth.
     pub rss_growth_bytes_max: u64,
     /// Requests of the good client.
     pub good_sent: u64,

@@ -75,7 +75,6 @@ impl Process {
         }
     }
 
-    /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         self.wait_for_end(Duration::ZERO).is_some()
     }
@@ -124,7 +123,6 @@ impl Dialogue {
         Ok(Dialogue { process, told, says: BufReader::new(says) })
     }
 
-    /// The process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

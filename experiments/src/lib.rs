@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 // Only the project's own programs use it, and its documentation is built with private items.
 #![allow(rustdoc::private_intra_doc_links)]
+#![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 
 pub mod bakeoff;
 pub mod cpu_time;

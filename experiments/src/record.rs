@@ -30,10 +30,8 @@ const RUNS_MAX: usize = 4_000_000;
 /// How long a command that has been told to end may take to do so.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whom to record.
 #[derive(Debug)]
 pub enum Whom {
-    /// The whole machine.
     All,
     /// A process and its children.
     Process(u32),
@@ -65,11 +63,8 @@ impl Whom {
     }
 }
 
-/// What a recording came to.
 pub struct Recording {
-    /// What was written.
     pub workload: Workload,
-    /// Why it ended.
     pub ended: &'static str,
     /// The command's, if it ended by itself.
     pub exit_code: Option<u8>,

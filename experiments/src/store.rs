@@ -9,7 +9,6 @@ use wave_workloads::udp::Stalls;
 
 /// The field of every request that says within how many microseconds its reply is wanted.
 const SLO_FIELD: u16 = 1;
-/// The store's methods.
 const PATHS: [&str; 3] =
     ["/wave.kv.v1.Store/Get", "/wave.kv.v1.Store/Put", "/wave.kv.v1.Store/Range"];
 

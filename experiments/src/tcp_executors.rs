@@ -37,13 +37,11 @@ const FAILURES_MAX: usize = 20;
 /// Entries of logs, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kinds {
-    /// Frames that came in.
     pub packets: u64,
     /// What hosts did to their streams.
     pub requests: u64,
     /// Turns that the scheduler gave: to send, or to acknowledge and notify.
     pub grants: u64,
-    /// Copies that were done.
     pub completions: u64,
     /// Delayed acknowledgements that may be due.
     pub timers: u64,
@@ -56,17 +54,13 @@ pub struct Kinds {
 pub struct Found {
     /// Number of seeds, each with a log of either end.
     pub seeds: u64,
-    /// Flows in the logs.
     pub flows: u64,
-    /// Entries in the logs.
     pub entries: u64,
-    /// The same, by kind.
     pub entries_by_kind: Kinds,
     /// Every flow puts out the same bytes through all executors.
     pub flows_equal: bool,
     /// Seeds with a flow that puts out something else with no sequencer, in virtual time.
     pub planted_seeds_that_differ: u64,
-    /// There is one.
     pub planted_differs: bool,
     /// Histories in which threads run both ends, and others in virtual time.
     pub free_runs: u64,
@@ -74,24 +68,18 @@ pub struct Found {
     pub streams_agree: bool,
     /// What came out of the executor on one core.
     pub inline: Counts,
-    /// What came out of threads.
     pub threads: Counts,
-    /// What came out of virtual time.
     pub virtual_time: Counts,
     /// Entries that were overtaken in a stage of virtual time.
     pub virtual_time_overtaken: u64,
-    /// The first differences.
     pub failures: Vec<Failed>,
 }
 
 /// A seed that shows a difference.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failed {
-    /// Which.
     pub seed: u64,
-    /// The executor.
     pub executor: &'static str,
-    /// What happened.
     pub what: String,
 }
 
@@ -166,7 +154,6 @@ impl Found {
     }
 }
 
-/// Does all with one seed.
 fn compare(seed: u64) -> Found {
     let mut found = Found { seeds: 1, ..Found::default() };
     let mut is_other_without_sequencer = false;

@@ -3,7 +3,7 @@
 use wave_experiments::memory::overhead::Before;
 
 #[test]
-fn what_was_allocated_since_counts() {
+fn memory_allocated_since_then_counts() {
     let before = Before::now();
     let more = std::hint::black_box(vec![1_u8; 64 << 20]);
     let grown = before.grown(&[]);

@@ -298,7 +298,6 @@ fn failure(args: &FuzzArgs, overrides: &Overrides, seed: u64, report: &Report) -
     }))
 }
 
-/// What a rule says.
 fn says(rule: &str) -> &'static str {
     RULES.iter().find(|(name, _)| *name == rule).map_or("", |(_, says)| says)
 }

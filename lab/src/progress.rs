@@ -88,7 +88,7 @@ impl Progress {
         }
     }
 
-    /// Ends a step.
+    /// Counts a step as done.
     pub fn end(&self) {
         self.ended.fetch_add(1, Ordering::Relaxed);
         if let Shown::Bar(bar) = &self.shown {

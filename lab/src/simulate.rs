@@ -119,7 +119,7 @@ struct Point {
 struct OfClass {
     name: String,
     done: u64,
-    /// p50, p99 and p99.9.
+    /// p50, p99 and p99.9, in microseconds.
     latencies_us: [Option<f64>; 3],
 }
 

@@ -12,7 +12,7 @@ use rustix::net::{
 /// The most descriptors that the kernel passes in one message (`SCM_MAX_FD`).
 const FDS_MAX: usize = 253;
 
-/// Room for as many.
+/// A buffer for ancillary data with [`FDS_MAX`] descriptors.
 type Control = [MaybeUninit<u8>; rustix::cmsg_space!(ScmRights(FDS_MAX))];
 const CONTROL: Control = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
 

@@ -14,7 +14,7 @@ use crate::model::{
 };
 use crate::shm::{ShmDma, ShmPort, ShmWindow};
 
-/// Which link.
+/// A link by its kind and costs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LinkSpec {
     /// Coherent memory that both processes map.
@@ -194,9 +194,9 @@ impl Port for AnyPort {
 /// A context's view of a region over whichever link.
 #[derive(Debug)]
 pub enum AnyWindow {
-    /// Of coherent memory.
+    /// A window of coherent memory.
     Shm(ShmWindow),
-    /// Over a modelled link.
+    /// A window over a modelled link.
     Model(ModelWindow<RealTime>),
 }
 
@@ -259,9 +259,9 @@ impl Window for AnyWindow {
 /// A context's copy engine on whichever link.
 #[derive(Debug)]
 pub enum AnyDma {
-    /// In coherent memory.
+    /// The engine of coherent memory.
     Shm(ShmDma),
-    /// On a modelled link.
+    /// The engine of a modelled link.
     Model(ModelDma<RealTime>),
 }
 

@@ -49,11 +49,11 @@ pub struct Costs {
     pub agent_access_uncached: Cost,
     /// Occupies the ringer of a doorbell.
     pub kick_send: Cost,
-    /// Flight of a kick.
+    /// Time that a kick takes on its way.
     pub kick_flight: Cost,
     /// Occupies the core that was kicked.
     pub kick_receive: Cost,
-    /// Occupies whoever starts a copy; also the agent's price of storing a line into host memory.
+    /// Occupies the context that starts a copy; also the agent's price of storing a line into host memory.
     pub dma_submit: Cost,
     /// Flight of a copy of no size.
     pub dma_flight: Cost,
@@ -63,14 +63,14 @@ pub struct Costs {
     pub line_transfer: Cost,
 }
 
-/// One figure.
+/// A cost in nanoseconds, and its source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Nanoseconds, at least 0 and at most a second.
     #[serde(serialize_with = "as_short_number")]
     pub ns: f64,
-    /// Where it comes from.
+    /// Source of the figure.
     pub source: Source,
 }
 
@@ -94,13 +94,13 @@ pub struct Source {
 /// How far a figure can be believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceKind {
-    /// A paper prints it.
+    /// A paper prints the figure.
     Paper,
     /// It makes a model reproduce what a paper prints.
     Fitted,
     /// Nobody measured it; the note says why it is plausible.
     Assumed,
-    /// We measured it.
+    /// The figure was measured.
     Measured,
 }
 
@@ -152,22 +152,18 @@ impl TryFrom<String> for Source {
 
 /// What is wrong with a cost file: its author's fault.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CostsError {
     /// Not TOML, or not the fields that costs have.
     #[error("not a cost file: {0}")]
     Syntax(#[from] toml::de::Error),
     /// A figure outside 0 to one second.
     #[error("{field} = {ns} ns: a cost lies between 0 and {NS_MAX} ns")]
-    Range {
-        /// Which cost.
-        field: &'static str,
-        /// The figure.
-        ns: f64,
-    },
+    Range { field: &'static str, ns: f64 },
 }
 
 impl Costs {
-    /// Reads a cost file.
+    /// Reads and checks the text of a cost file.
     pub fn parse(text: &str) -> Result<Costs, CostsError> {
         let costs: Costs = toml::from_str(text)?;
         for (field, cost) in costs.all() {
@@ -185,7 +181,7 @@ impl Costs {
         Some(Costs::parse(text).expect("built-in cost files are tested"))
     }
 
-    /// The text of its file.
+    /// The text of the file of a built-in link.
     pub fn builtin_text(name: &str) -> Option<&'static str> {
         BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }

@@ -77,7 +77,7 @@ pub fn pin_thread(thread: libc::pid_t, cpus: &[usize]) -> io::Result<()> {
 pub enum Distance {
     /// They share their last-level cache.
     Near,
-    /// They share none.
+    /// The two CPUs share no cache.
     Far,
     /// Two hardware threads of one core; or the system does not tell, or tells it of a virtual machine, whose CPUs may move.
     Other,

@@ -174,7 +174,7 @@ impl SocketBell {
         SocketBell::pair_of(libc::SOCK_DGRAM)
     }
 
-    /// As [`SocketBell::pair`], but whoever polls the waiting end is also woken when the last ringing end is closed
+    /// As [`SocketBell::pair`], but a poll of the waiting end also wakes up when the last ringing end is closed
     /// (`POLLHUP`), as when the peer dies.
     pub fn pair_that_hangs_up() -> io::Result<[SocketBell; 2]> {
         SocketBell::pair_of(libc::SOCK_SEQPACKET)

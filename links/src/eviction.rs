@@ -28,7 +28,7 @@ enum Phase {
     Keep,
 }
 
-/// One window's choice.
+/// Whether consumers of a window evict the lines that they have read.
 #[derive(Clone, Debug)]
 pub(crate) struct Eviction {
     possible: bool,

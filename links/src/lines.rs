@@ -1,4 +1,4 @@
-//! Lines for whoever reads a process's output, from a process that must go on whether anybody does.
+//! Lines on a process's output, which must go on whether anybody reads them or not.
 //!
 //! `eprintln!` panics where nobody reads any more, and waits where a pipe is full. These lines are dropped there: a line goes out
 //! only if it fits at once, and the next one that does says how many were lost. The descriptor is shared with other processes,

@@ -35,35 +35,28 @@ pub struct Memory {
 
 /// Why a file that was handed over could not be used as a link's memory.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum MapError {
     /// The peer's fault: the file is not as large as the peer said.
     #[error("the peer's memory file has {found} bytes, its offer says {expected}")]
     WrongSize {
         /// Bytes that the offered lines need.
         expected: u64,
-        /// Bytes of the file.
+        /// Length of the file in bytes.
         found: u64,
     },
     /// The peer's fault: it could shrink the file under us.
     #[error("the peer's memory file is not sealed against shrinking (seals {seals:#x})")]
-    Unsealed {
-        /// What `F_GET_SEALS` said.
-        seals: i32,
-    },
+    Unsealed { seals: i32 },
     /// The peer's fault: this is not a memfd of ordinary pages.
     #[error("the peer's file descriptor is not an ordinary memfd")]
     NotMemfd,
     /// Our caller's fault: there are no lines to map.
     #[error("a link's memory needs at least one line")]
     Empty,
-    /// This system's fault.
+    /// A system call failed.
     #[error("cannot {what} a link's memory: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
 }
 
 impl MapError {
@@ -208,10 +201,10 @@ impl Memory {
     }
 }
 
-/// One page of a file.
+/// One page of a file, to be mapped as a part of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
-    /// The file.
+    /// File of the page.
     pub file: BorrowedFd<'a>,
     /// Where it begins in the file, in bytes: a multiple of [`PAGE_BYTES`].
     pub offset: u64,
@@ -310,12 +303,10 @@ impl SharedMap {
         Ok(map)
     }
 
-    /// Where it begins.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base.cast()
     }
 
-    /// All whole words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, `bytes` long, readable and writable for as long as
         // `self` lives (rules 2 and 3), and any bit pattern is a valid AtomicU64.

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_within_the_memory_is_refused_whole() {
+    fn accesses_beyond_the_memory_are_refused_whole() {
         let (payload, _fd) = Payload::create("test", 4096).unwrap();
         for (at, bytes) in [(4090, 7), (4097, 0), (u64::MAX, 1), (u64::MAX - 3, 8)] {
             let refused = OutOfBounds { at, bytes, memory_bytes: 4096 };

@@ -15,35 +15,24 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Uid, geteuid, test_kill_process};
 
-/// Root's.
+/// Directory of root's sockets.
 pub const ROOTS_RUNTIME_DIR: &str = "/run/wave";
 /// What the mode of a folder of our own must not allow: anything, to anybody else.
 const OTHERS: u32 = 0o077;
 
 /// Why a place is not used.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PlaceError {
     /// It may be under the control of another user.
     #[error(
         "{} {why}: Wave keeps its files only in a folder that belongs to this user and that nobody else can enter (mode 0700)",
         path.display()
     )]
-    NotOurs {
-        /// The folder.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// The system refuses it.
+    NotOurs { path: PathBuf, why: &'static str },
+    /// A system call failed.
     #[error("cannot {what} {}: {source}", path.display())]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// With which folder.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// The folder for this user's sockets: `/run/wave` for root, `$XDG_RUNTIME_DIR/wave` for others, and where that cannot be had

@@ -40,25 +40,14 @@ const HEADER_BYTES: usize = 40;
 
 /// What can go wrong between a host's and an agent's socket.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SocketError {
     /// This system's fault, or the caller's path.
     #[error("cannot {what} {}: {source}", path.display())]
-    Path {
-        /// What was tried.
-        what: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// This system's fault.
+    Path { what: &'static str, path: PathBuf, source: io::Error },
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, source: io::Error },
     /// The caller's fault: the path does not fit into a socket address.
     #[error("{} is too long for a socket's path", .0.display())]
     PathTooLong(PathBuf),
@@ -70,19 +59,13 @@ pub enum SocketError {
     NotASocket(PathBuf),
     /// A socket of another user's lies there, and is left alone.
     #[error("{} is a socket of user {uid}'s, and is not replaced", path.display())]
-    AnotherUsers {
-        /// Where it lies.
-        path: PathBuf,
-        /// Whose it is.
-        uid: u32,
-    },
+    AnotherUsers { path: PathBuf, uid: u32 },
     /// The caller's fault: the folder is missing. None is made, so that a mistyped path leaves nothing behind.
     #[error("the folder of {} is not there: make it, or name a socket in another one", .0.display())]
     NoFolder(PathBuf),
     /// The peer's fault: it runs as a user that was not allowed.
     #[error("process {pid} runs as user {uid}, who may not use this link")]
     Stranger {
-        /// Its effective user.
         uid: u32,
         /// Its process, as the kernel knew it when it connected.
         pid: i32,
@@ -92,12 +75,7 @@ pub enum SocketError {
     Refused(String),
     /// The two sides were built for different versions.
     #[error("the host offers version {theirs}, this agent needs {ours}")]
-    Version {
-        /// This side's.
-        ours: u32,
-        /// The offer's.
-        theirs: u32,
-    },
+    Version { ours: u32, theirs: u32 },
     /// The peer's fault: this is not an offer.
     #[error("the peer's answer is not an offer: {0}")]
     Malformed(&'static str),
@@ -106,7 +84,7 @@ pub enum SocketError {
         "an offer has at most {DOORBELLS_MAX} doorbells, {FILES_MAX} files and {TEXT_BYTES_MAX} bytes of text"
     )]
     TooLarge,
-    /// No answer in time.
+    /// The peer did not answer in time.
     #[error("the host did not answer in time")]
     Timeout,
     /// The peer closed the connection.
@@ -141,7 +119,7 @@ pub struct ReceivedOffer {
     pub subsystem: SubsystemId,
     /// Lines of the NIC, host and extra regions.
     pub lines: [u32; 3],
-    /// The window's file.
+    /// The memory file of the window.
     pub memory: OwnedFd,
     /// The doorbells, by vector.
     pub doorbells: Vec<OwnedFd>,
@@ -217,7 +195,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -8,9 +8,7 @@ use super::number::{micros, short};
 pub struct Table {
     /// Names of the columns. The first is the variant.
     pub head: Vec<String>,
-    /// A row per variant.
     pub rows: Vec<Vec<String>>,
-    /// What the columns mean.
     pub notes: Vec<String>,
 }
 

@@ -35,7 +35,6 @@ pub fn document(title: &str, body: &Markup) -> String {
     page.into_string()
 }
 
-/// The whole page.
 pub fn page(result: &RunResult, plots: &Plots) -> String {
     let body = html! {
         p.lead { (result.description) }

@@ -4,6 +4,7 @@
 //! crate computes no result: what it shows is in the [`model`], and it knows nothing of how that came about.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 
 mod compared;
 mod histograms;

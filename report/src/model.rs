@@ -11,7 +11,6 @@ pub const DISTURBED: &str = "disturbed";
 /// The least part of the offered requests that must be served up to saturation.
 pub const SATURATION_SERVED: f64 = 0.99;
 
-/// One run of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// The scenario's name; names the output directory.
@@ -28,7 +27,6 @@ pub struct RunResult {
     pub limit_us: u32,
     /// Version of the program.
     pub version: String,
-    /// Where it ran.
     pub machine: Machine,
     /// Which core did what, in words.
     pub seating: String,
@@ -49,11 +47,10 @@ pub struct Machine {
     pub cpus: u32,
     /// As the CPU calls itself.
     pub model: String,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
 }
 
-/// What one variant did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VariantResult {
     /// The variant's name, unique in its scenario.
@@ -64,9 +61,7 @@ pub struct VariantResult {
     pub link: String,
     /// As in the scenario; empty without an agent.
     pub policy: String,
-    /// Worker cores.
     pub workers: u32,
-    /// A point per load.
     pub points: Vec<Point>,
     /// Highest load with at least 99% served and a p99 within [`RunResult::limit_us`]; none if no load was.
     pub saturation_per_second: Option<f64>,
@@ -119,21 +114,20 @@ pub struct Preemptions {
     pub longest_stall: Option<String>,
 }
 
-/// Times.
+/// Percentiles of times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spread {
     /// Half are at most so long.
     pub p50_ns: u64,
-    /// 99% are.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// All are.
     pub max_ns: u64,
 }
 
 /// A preemption that was deferred.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstDeferral {
-    /// For how long at most.
+    /// Longest deferral of a preemption.
     pub deferred_ns: u64,
     /// The class of the thread.
     pub class: u16,
@@ -144,7 +138,6 @@ pub struct WorstDeferral {
 /// A variant under the load that all are compared at.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// The load.
     pub offered_per_second: f64,
     /// The headline class's p99: of the median run. None if no run was valid.
     pub p99_ns: Option<u64>,
@@ -206,16 +199,14 @@ pub struct Point {
     pub generator: Generator,
     /// How many decisions had which outcome.
     pub outcomes: Vec<(String, u64)>,
-    /// What the cores did.
     pub cpu: Cpu,
 }
 
 /// Latency of one class of requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClassLatency {
-    /// Name of the class.
     pub name: String,
-    /// In short.
+    /// Percentiles of the class.
     pub latency: Latency,
     /// In full: a serialized HdrHistogram of nanoseconds (V2, deflated or not), as base64.
     pub histogram_base64: Option<String>,
@@ -226,34 +217,28 @@ pub struct ClassLatency {
 pub struct Latency {
     /// Requests counted; 0 makes all else meaningless.
     pub count: u64,
-    /// Shortest.
     pub min_ns: u64,
-    /// Median.
     pub p50_ns: u64,
-    /// Exceeded by one in 10.
+    /// 90th percentile.
     pub p90_ns: u64,
     /// Exceeded by one in 100.
     pub p99_ns: u64,
     /// Exceeded by one in 1000.
     pub p999_ns: u64,
-    /// Longest.
     pub max_ns: u64,
-    /// Mean.
     pub mean_ns: f64,
 }
 
 /// Whether the generator kept up: how much later than due it sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generator {
-    /// Median.
+    /// Median of the generator's lag.
     pub lag_p50_ns: u64,
     /// Exceeded by one in 100.
     pub lag_p99_ns: u64,
-    /// Longest.
     pub lag_max_ns: u64,
     /// Whether the point may be believed.
     pub valid: bool,
-    /// Why not.
     pub why_invalid: Option<String>,
 }
 
@@ -264,7 +249,6 @@ pub struct Cpu {
     pub host_useful_percent: f64,
     /// Host cores, looking for decisions.
     pub host_poll_percent: f64,
-    /// The agent.
     pub agent_percent: f64,
 }
 

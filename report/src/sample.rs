@@ -32,7 +32,7 @@ pub fn load() -> RunResult {
     result
 }
 
-/// Six rungs.
+/// A ladder of six rungs.
 pub fn ladder() -> RunResult {
     let rungs = [
         ("shared memory", 74_000.0),

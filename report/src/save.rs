@@ -8,34 +8,18 @@ use std::path::{Path, PathBuf};
 /// Why results could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The system refused.
     #[error("{}: cannot be written: {source}", file.display())]
-    Write {
-        /// The file or directory.
-        file: PathBuf,
-        /// What the system answered.
-        source: io::Error,
-    },
+    Write { file: PathBuf, source: io::Error },
     /// The path of the folder is a file.
     #[error("{}: is a file, expected a folder for results: give another one with --out", file.display())]
-    NoFolder {
-        /// The file.
-        file: PathBuf,
-    },
+    NoFolder { file: PathBuf },
     /// Results of a run on another host are there.
     #[error(
         "{}: holds the results of a run on host `{there}`, which a run on host `{host}` does not replace: give another \
          folder with --out",
         file.display()
     )]
-    OtherHost {
-        /// The file.
-        file: PathBuf,
-        /// Whose results are there.
-        there: String,
-        /// Whose were to be.
-        host: String,
-    },
+    OtherHost { file: PathBuf, there: String, host: String },
     /// A row could not be put as CSV.
     #[error("points.csv: {0}")]
     Csv(#[from] csv::Error),
@@ -44,12 +28,7 @@ pub enum ReportError {
     Json(#[from] serde_json::Error),
     /// A plot could not be drawn.
     #[error("{file}: cannot be drawn: {why}")]
-    Draw {
-        /// The plot.
-        file: &'static str,
-        /// What the library answered.
-        why: String,
-    },
+    Draw { file: &'static str, why: String },
 }
 
 impl From<ReportError> for wave_lab::Failure {
@@ -81,7 +60,6 @@ impl Directory {
         Ok(Self(path))
     }
 
-    /// Where it is.
     pub fn into_path(self) -> PathBuf {
         self.0
     }

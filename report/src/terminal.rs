@@ -221,7 +221,7 @@ fn wrapped(text: &str) -> String {
     lines
 }
 
-/// What saturation means.
+/// The sentence that defines saturation.
 pub fn definition(result: &RunResult) -> String {
     format!(
         "the highest offered load with at least 99% served and a GET p99 of at most {} us.",

@@ -80,7 +80,7 @@ fn a_histogram_survives_being_written() {
 }
 
 #[test]
-fn whatever_a_run_says_is_escaped_in_the_page() {
+fn text_of_a_run_is_escaped_in_the_page() {
     let attack = "<script>alert('x')</script>&\"";
     let mut result = sample::ladder();
     for text in [
@@ -368,7 +368,7 @@ fn a_saturation_at_the_highest_load_that_was_offered_is_said_to_be_a_lower_bound
 }
 
 #[test]
-fn what_a_saturation_is_the_best_of_is_printed_with_it() {
+fn a_saturation_is_printed_with_its_number_of_tries() {
     let mut result = sample::load();
     let variant = &mut result.variants[0];
     variant.saturation_per_second = Some(55_000.0);

@@ -65,7 +65,7 @@ impl Filter {
 pub struct CaptureOptions {
     /// The wire's name in the capture.
     pub name: String,
-    /// Selects the frames.
+    /// Frames to capture.
     pub filter: Filter,
     /// Most bytes kept of a frame.
     pub snap_bytes: u32,
@@ -112,7 +112,7 @@ impl Recorder {
         Ok(Recorder { writer, filter: options.filter, clock, outgoing })
     }
 
-    /// Records a frame that came in.
+    /// Records a received frame.
     pub fn received(&mut self, frame: &Frame) {
         if self.writer.ended().is_none() && self.filter.matches(frame) {
             let time_ns = (self.clock)();
@@ -147,7 +147,7 @@ impl Recorder {
         self.writer.ended()
     }
 
-    /// Frames in the capture.
+    /// Number of frames in the capture.
     pub fn frames(&self) -> u64 {
         self.writer.frames()
     }
@@ -188,12 +188,12 @@ impl<W: Wire> Capture<W> {
         self.recorder.ended()
     }
 
-    /// Frames in the capture.
+    /// Number of frames in the capture.
     pub fn frames(&self) -> u64 {
         self.recorder.frames()
     }
 
-    /// The wrapped wire.
+    /// The wire that is captured.
     pub fn wire(&mut self) -> &mut W {
         &mut self.wire
     }

@@ -37,10 +37,10 @@ const UNICAST: u16 = 3;
 /// Bytes of frames that may wait in the kernel, each way, if the kernel allows: some hundred super-packets.
 const BUFFER_BYTES: c_int = 16 << 20;
 
-/// The interface to open.
+/// The interface to open, and how.
 #[derive(Clone, Debug)]
 pub struct InterfaceOptions {
-    /// Its name in Linux.
+    /// Name of the interface in Linux.
     pub name: String,
     /// Our address. Frames for other addresses stay in the kernel.
     pub address: Ipv4Addr,
@@ -49,7 +49,7 @@ pub struct InterfaceOptions {
 }
 
 impl InterfaceOptions {
-    /// 256 frames.
+    /// Options with 256 frames.
     pub fn new(name: impl Into<String>, address: Ipv4Addr) -> InterfaceOptions {
         InterfaceOptions { name: name.into(), address, frames: 256 }
     }

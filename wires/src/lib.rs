@@ -120,7 +120,7 @@ pub struct CsumPlace {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The wire has it.
+    /// The wire has taken the frame.
     Taken,
     /// There is no room now; nothing was sent. Try again later: no readiness tells when.
     Full,
@@ -131,21 +131,20 @@ pub enum Sent {
 /// Frames and their bytes, Ethernet headers included. A super-packet counts as one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames.
     pub bytes: u64,
 }
 
 impl Traffic {
-    /// One more frame.
     pub(crate) fn count(&mut self, bytes: usize) {
         self.frames += 1;
         self.bytes += bytes as u64;
     }
 }
 
-/// Drops by cause.
+/// Dropped frames by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Looks for a frame that found every buffer in use.
@@ -158,13 +157,13 @@ pub struct Dropped {
     pub down: u64,
 }
 
-/// Counters of a wire.
+/// Counters of a wire since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames that [`Wire::receive`] returned.
     pub received: Traffic,
     /// Packets that [`Wire::send`] took.
     pub sent: Traffic,
-    /// Drops, by cause.
+    /// Dropped frames by cause.
     pub dropped: Dropped,
 }

@@ -49,7 +49,7 @@ pub struct Adversity {
     pub delay_ns: RangeInclusive<u64>,
     /// Rate of the bottleneck in bits per second. 0: no bottleneck.
     pub rate_bits: u64,
-    /// As [`Limits::mtu`].
+    /// MTU in bytes, as [`Limits::mtu`].
     pub mtu: u16,
     /// As [`Limits::gso_bytes`].
     pub gso_bytes: u32,
@@ -87,19 +87,19 @@ impl Default for Adversity {
 pub struct Fates {
     /// Segments that were sent.
     pub segments: u64,
-    /// Lost by chance.
+    /// Frames lost by chance.
     pub lost: u64,
     /// Lost because `segments_max` others were under way.
     pub overflowed: u64,
-    /// Delivered twice.
+    /// Frames delivered twice.
     pub duplicated: u64,
     /// Delayed so that others may overtake.
     pub reordered: u64,
-    /// With flipped bits.
+    /// Frames delivered with flipped bits.
     pub corrupted: u64,
-    /// Cut short.
+    /// Frames cut short.
     pub truncated: u64,
-    /// Marked with CE.
+    /// Frames marked with CE.
     pub marked: u64,
 }
 

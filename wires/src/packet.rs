@@ -22,16 +22,16 @@ const CWR: u8 = 0x80;
 /// A packet that does not fit its wire, or its own [`Offload`]. The caller's fault; [`crate::Wire::send`] returns it
 /// inside of an `InvalidInput`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum PacketError {
     /// No whole Ethernet header.
     #[error("a packet's head has at least {ETHERNET_BYTES} bytes, not {0}")]
     Short(usize),
-    /// Too long for the wire.
+    /// The packet is too long for the wire.
     #[error("an IP packet of {bytes} bytes is longer than the {most} that this wire takes")]
     Long {
         /// Bytes of the IP packet, or of the longest segment that a super-packet is cut into.
         bytes: usize,
-        /// The wire's limit.
         most: usize,
     },
     /// The checksum that is to be completed does not lie in the head.
@@ -90,7 +90,6 @@ pub(crate) struct Packet<'a> {
     head: &'a [u8],
     payload: [RawPart<'a>; 2],
     checksum: Option<CsumPlace>,
-    /// Bytes of payload.
     payload_bytes: usize,
     /// Payload bytes of a segment, if the packet is segmented.
     cut: Option<usize>,

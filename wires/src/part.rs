@@ -42,7 +42,7 @@ impl<'a> RawPart<'a> {
         RawPart { vector, bytes: PhantomData }
     }
 
-    /// Bytes of the part.
+    /// Number of bytes.
     pub fn len(self) -> usize {
         self.vector.iov_len
     }

@@ -33,7 +33,7 @@ pub const MTU_MIN_V6: u16 = 1280;
 const LITTLE_ENDIAN: i32 = cfg!(target_endian = "little") as i32;
 const CLONE_DEVICE: &str = "/dev/net/tun";
 
-/// The device to open.
+/// The TAP device to open, and how.
 #[derive(Clone, Debug)]
 pub struct TapOptions {
     /// The interface's name in Linux, of 1 to [`NAME_BYTES_MAX`] bytes. A `%d` stands for the first free number. An

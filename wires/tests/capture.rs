@@ -26,7 +26,6 @@ impl Write for Shared {
     }
 }
 
-/// A captured frame.
 #[derive(Debug, PartialEq, Eq)]
 struct Captured {
     time: Duration,

@@ -131,7 +131,6 @@ fn deliveries(adversity: &Adversity) -> (Vec<(u64, Vec<u8>)>, Fates) {
     (receive_all(&mut theirs), ours.fates())
 }
 
-/// All faults at once.
 fn hostile(seed: u64) -> Adversity {
     Adversity {
         seed,

@@ -35,7 +35,6 @@ pub struct Arrival {
     pub at_ns: u64,
     /// What kind of request it is.
     pub class: Class,
-    /// The key it asks for.
     pub key: u64,
 }
 
@@ -69,7 +68,6 @@ impl Load {
         Load { arrivals: Arrivals { evenly: true, ..self.arrivals }, ..self }
     }
 
-    /// The rate asked for.
     pub fn rate_per_second(&self) -> f64 {
         self.arrivals.rate_per_second()
     }
@@ -114,7 +112,6 @@ impl Arrivals {
         })
     }
 
-    /// The rate asked for.
     pub fn rate_per_second(&self) -> f64 {
         1e9 / self.mean_gap_ns
     }
@@ -305,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_generated_is_refused() {
+    fn impossible_rates_are_refused() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(matches!(Arrivals::new(rate, 1), Err(Error::Rate(_))));
         }

@@ -17,20 +17,10 @@ pub enum Error {
          <command>",
         ranges(.allowed), ranges(.allowed)
     )]
-    NotAllowed {
-        /// The CPU asked for.
-        cpu: usize,
-        /// The CPUs that can be had.
-        allowed: Vec<usize>,
-    },
+    NotAllowed { cpu: usize, allowed: Vec<usize> },
     /// The kernel refused for another reason.
     #[error("the kernel refused to {doing}: {error}")]
-    Kernel {
-        /// What was being done.
-        doing: &'static str,
-        /// The kernel's reason.
-        error: io::Error,
-    },
+    Kernel { doing: &'static str, error: io::Error },
 }
 
 /// Nanoseconds on the machine's monotonic clock, the same for every thread and process on it.

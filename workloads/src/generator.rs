@@ -16,7 +16,6 @@ pub struct Request {
     pub class: Class,
     /// When it was due, on [`monotonic_ns`]'s clock. Latency counts from here.
     pub intended_ns: u64,
-    /// The key it asks for.
     pub key: u64,
 }
 
@@ -45,23 +44,22 @@ pub trait Server {
 /// How many requests that are due are submitted without a break.
 pub const BURST_MAX: u64 = 64;
 
-/// Whom the generator shares its CPU with.
+/// Processes that share the generator's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seat {
-    /// Nobody: it spins.
+    /// Nobody: the generator spins on a CPU of its own.
     Own,
     /// An agent, or whatever else has to run there: it yields between looks at the clock.
     Shared,
 }
 
-/// How to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// How long the part of the load lasts that is measured.
     pub duration: Duration,
     /// How long the load lasts before that.
     pub warm_up: Duration,
-    /// Whom the CPU is shared with.
+    /// Processes that share the CPU.
     pub seat: Seat,
     /// The load point is invalid if the p99 of the generator's own lag exceeds this.
     pub lag_p99_limit_ns: u64,
@@ -93,20 +91,10 @@ impl Settings {
 pub enum Invalid {
     /// It submitted too many requests late.
     #[error("the generator lagged: p99 {}, limit {}", Span(*p99_ns), Span(*limit_ns))]
-    Lagged {
-        /// The lag's p99.
-        p99_ns: u64,
-        /// What is allowed.
-        limit_ns: u64,
-    },
+    Lagged { p99_ns: u64, limit_ns: u64 },
     /// It was behind when the load ended.
     #[error("the generator was behind at the end: {}, limit {}", Span(*lag_ns), Span(*limit_ns))]
-    BehindAtEnd {
-        /// How late the last request was.
-        lag_ns: u64,
-        /// What is allowed.
-        limit_ns: u64,
-    },
+    BehindAtEnd { lag_ns: u64, limit_ns: u64 },
     /// It fell so far behind that it gave up before the load ended.
     #[error("the generator gave up {} behind", Span(*lag_ns))]
     GaveUp {
@@ -140,7 +128,6 @@ pub const STALL_NS: u64 = 200_000;
 /// What the generator did in a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// The rate asked for.
     pub offered_per_second: f64,
     /// When the load started, was measured from, and ended.
     pub window: Window,

@@ -13,6 +13,7 @@
 //! ```
 
 #![deny(unsafe_op_in_unsafe_fn)]
+#![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 
 pub mod arrivals;
 pub mod cpu;

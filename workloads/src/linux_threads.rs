@@ -37,14 +37,7 @@ pub enum Error {
     Cpu(#[from] cpu::Error),
     /// Linux gave no more threads.
     #[error("thread {index} of {threads} could not be started: {error}; try fewer threads")]
-    Thread {
-        /// Which one.
-        index: usize,
-        /// How many were asked for.
-        threads: usize,
-        /// The reason.
-        error: io::Error,
-    },
+    Thread { index: usize, threads: usize, error: io::Error },
 }
 
 /// How large a pool is and where it runs.
@@ -196,7 +189,6 @@ struct Shared {
 #[derive(Default)]
 #[repr(align(128))]
 struct PoolSeat {
-    /// The futex.
     word: AtomicU32,
     /// Set before REQUEST is, taken before it is cleared: never contended.
     request: Mutex<Option<Request>>,
@@ -206,7 +198,7 @@ struct PoolSeat {
 }
 
 impl Shared {
-    /// One thread's life.
+    /// Serves requests until the pool ends.
     fn serve(&self, index: usize, handler: &impl Fn(&Request, usize)) {
         let seat = &self.seats[index];
         while let Some(request) = self.next_request(index) {

@@ -1,4 +1,4 @@
-//! Maps, touches and unmaps memory: whoever holds this process's address space for long is noticed here.
+//! Maps, touches and unmaps memory: it notices if this process's address space is locked for long.
 
 use std::io;
 
@@ -29,7 +29,7 @@ mod tests {
     use super::map_touch_unmap;
 
     #[test]
-    fn it_takes_some_time_and_what_is_no_size_is_refused() {
+    fn mapping_takes_time_and_a_size_of_zero_is_refused() {
         assert!(map_touch_unmap(1 << 16).unwrap() > 0);
         assert!(map_touch_unmap(0).is_err());
     }

@@ -23,7 +23,6 @@ pub struct Point {
     pub refused: u64,
     /// For how long the load was measured.
     pub duration_s: f64,
-    /// Latencies by class.
     pub classes: Vec<ClassLatency>,
     /// What the generator said of itself.
     pub generator: GeneratorLag,
@@ -53,7 +52,6 @@ pub struct GeneratorLag {
     pub lag_max_ns: u64,
     /// Whether the load was what it claims to be.
     pub valid: bool,
-    /// If not, why not.
     pub why_invalid: Option<String>,
 }
 
@@ -161,9 +159,8 @@ impl Default for Limits {
 /// What a point says about the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It served the load.
+    /// The load was served.
     Sustained,
-    /// It did not.
     Saturated,
     /// Nothing: the generator did not offer the load.
     Invalid,
@@ -228,7 +225,6 @@ pub struct SearchResult {
     pub end: SearchEnd,
 }
 
-/// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchEnd {

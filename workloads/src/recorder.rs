@@ -28,7 +28,6 @@ const DIGITS: u8 = 3;
 pub struct Latency {
     /// How many were recorded.
     pub count: u64,
-    /// The shortest.
     pub min_ns: u64,
     /// Half were at most this long.
     pub p50_ns: u64,
@@ -38,9 +37,7 @@ pub struct Latency {
     pub p99_ns: u64,
     /// 99.9% were at most this long.
     pub p999_ns: u64,
-    /// The longest.
     pub max_ns: u64,
-    /// The mean.
     pub mean_ns: f64,
 }
 
@@ -79,10 +76,8 @@ pub fn encode(histogram: &Histogram<u64>) -> String {
 /// Why a text is not a histogram.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// It is not base64.
     #[error("the histogram is not base64: {0}")]
     Base64(#[from] base64::DecodeError),
-    /// It is not HdrHistogram's format.
     #[error("the histogram is not in HdrHistogram's V2 format: {0}")]
     Format(#[from] hdrhistogram::serialization::DeserializeError),
 }
@@ -99,9 +94,9 @@ pub fn decode(text: &str) -> Result<Histogram<u64>, DecodeError> {
 pub struct Window {
     /// The load starts. What was intended earlier belongs to a previous load.
     pub start_ns: u64,
-    /// The warm-up ends.
+    /// End of the warm-up.
     pub from_ns: u64,
-    /// The load ends.
+    /// End of the load.
     pub to_ns: u64,
 }
 
@@ -172,7 +167,6 @@ pub struct Recorded {
     /// Those of `done` whose latencies are not in the histograms, because the machine had stalled
     /// ([`Recorder::stalled`]).
     pub set_aside: u64,
-    /// How often it stalled.
     pub stalls: u64,
     /// Requests that were accepted and had not ended when this was collected.
     pub outstanding: u64,
@@ -415,7 +409,7 @@ impl Recorder {
     }
 }
 
-/// Counts stay true whoever panicked while holding them: each update is one addition.
+/// Counts stay true if a thread panics while it holds them: each update is one addition.
 fn lock(slot: &Slot) -> MutexGuard<'_, Tally> {
     slot.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -462,7 +456,7 @@ mod tests {
     proptest! {
         // The oracle keeps every latency and sorts.
         #[test]
-        fn what_is_recorded_is_what_happened(
+        fn recorded_latencies_match_the_requests(
             ends in prop::collection::vec((0u8..2, 0usize..6, 0u64..12_000, 0u64..5_000_000), 0..400),
         ) {
             let recorder = Recorder::new(&Mix::get_and_range(), 3);

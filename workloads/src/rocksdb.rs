@@ -22,19 +22,13 @@ use self::terminate::Directory;
 pub enum Error {
     /// RocksDB reported a failure.
     #[error("RocksDB could not {doing}: {text}")]
-    RocksDb {
-        /// What was asked of it.
-        doing: &'static str,
-        /// RocksDB's own words.
-        text: String,
-    },
+    RocksDb { doing: &'static str, text: String },
     /// It holds a part of the database only.
     #[error(
         "a block cache of {cache_bytes} bytes does not hold the database: {held_bytes} bytes are in it, and keys and \
          values are {data_bytes}: make it larger"
     )]
     CacheTooSmall {
-        /// Its size.
         cache_bytes: u64,
         /// What is in it once every block was read.
         held_bytes: u64,
@@ -46,16 +40,7 @@ pub enum Error {
         "{keys} keys with values of {value_bytes} bytes take some {needed_mib} MiB of memory, and {available_mib} MiB \
          are available: fewer keys or smaller values"
     )]
-    TooLarge {
-        /// Keys that were to be written.
-        keys: u64,
-        /// Bytes of a value.
-        value_bytes: usize,
-        /// What keys and values come to.
-        needed_mib: u64,
-        /// What the system has left.
-        available_mib: u64,
-    },
+    TooLarge { keys: u64, value_bytes: usize, needed_mib: u64, available_mib: u64 },
     /// There was no directory to put the database in.
     #[error("no directory for the database could be made: {0}")]
     Directory(#[from] io::Error),
@@ -456,7 +441,6 @@ impl Drop for Pinned {
     }
 }
 
-/// A scan under way.
 struct Scan(NonNull<ffi::Iterator>);
 
 impl Scan {
@@ -694,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_found_by_gets_and_scans() {
+    fn put_keys_are_found_by_gets_and_scans() {
         let mut database = Database::open_in_order(None).unwrap();
         database.fill(10, 8, |_, _| {}).unwrap();
         database.put(3, b"three").unwrap();

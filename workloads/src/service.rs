@@ -24,7 +24,6 @@ pub enum Error {
          of {service_ns} ns: choose a longer one"
     )]
     TooShort {
-        /// The service time asked for.
         service_ns: u64,
         /// Half of the bare GETs were at most this long.
         bare_p50_ns: u64,
@@ -32,7 +31,6 @@ pub enum Error {
     /// The database has not been filled.
     #[error("the database is empty: there is no GET to calibrate with")]
     Empty,
-    /// The database failed.
     #[error(transparent)]
     Database(#[from] rocksdb::Error),
 }
@@ -42,7 +40,6 @@ pub enum Error {
 pub struct Served {
     /// Whether the key was there.
     pub found: bool,
-    /// Keys that were read.
     pub keys: u64,
     /// How long it worked: time elsewhere, between preempt points, does not count, nor do stalls.
     pub worked_ns: u64,
@@ -50,7 +47,7 @@ pub struct Served {
     pub stalled_ns: u64,
     /// Whether the machine stalled in one of these steps: its thread kept the CPU, as far as the kernel
     /// knows, so that a hypervisor or an interrupt took the time. A step in which the kernel gave the CPU
-    /// to another thread is no stall, whoever schedules: where Linux does, that is what is measured.
+    /// to another thread is no stall, whatever schedules: where Linux does, that is what is measured.
     pub machine_stalled: bool,
 }
 
@@ -139,7 +136,7 @@ impl Calibrated {
         Ok(Checked { right, read_ns, end_ns: now_ns })
     }
 
-    /// How long a call takes.
+    /// Calibrated length of a call.
     pub fn service_time(&self) -> Duration {
         Duration::from_nanos(self.service_ns)
     }
@@ -149,7 +146,6 @@ impl Calibrated {
         &self.bare
     }
 
-    /// The database.
     pub fn database(&self) -> &Database {
         &self.database
     }

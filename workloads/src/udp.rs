@@ -38,41 +38,26 @@ const UNDER_WAY_MAX: usize = 1000;
 /// Most datagrams received from a socket at a time.
 const TAKEN_MAX: usize = 64;
 
-/// Why a load cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The target is not an address.
     #[error("`{target}` is not an address such as 127.0.0.1:50052: {error}")]
-    Target {
-        /// The target as given.
-        target: String,
-        /// Error of the resolver.
-        error: io::Error,
-    },
-    /// The load is invalid.
+    Target { target: String, error: io::Error },
     #[error(transparent)]
     Load(#[from] arrivals::Error),
     /// The front does not answer.
     #[error("no answer from {0}: does `wave agent --rpc SOCKET --udp {0}` run there?")]
     Silent(String),
-    /// A socket failed.
     #[error("a socket to {target}: {error}")]
-    Socket {
-        /// The target as given.
-        target: String,
-        /// Error of the system.
-        error: io::Error,
-    },
+    Socket { target: String, error: io::Error },
 }
 
-/// Settings of a load.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Host and port.
+    /// Host and port of the server.
     pub target: String,
     /// Number of sockets; each is a sender to the front.
     pub sockets: usize,
-    /// Kinds of requests.
     pub mix: UdpMix,
     /// Number of keys that GETs draw from.
     pub keys: u64,
@@ -104,11 +89,9 @@ pub struct Ends {
     pub lost: u64,
     /// Replies with status OK and a wrong message.
     pub wrong: u64,
-    /// Datagrams sent again.
     pub retries: u64,
 }
 
-/// Result of a load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Rates, latencies by kind, and lag. `done` counts status OK.
@@ -256,7 +239,6 @@ impl Generator {
     }
 }
 
-/// A running load.
 struct Run<'a> {
     client: &'a mut Client,
     recorder: &'a Recorder,

@@ -1,6 +1,7 @@
 //! Files of docs/conformance: the rules of a document, each with tests that exist, or with a reason.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -10,8 +11,6 @@ const FOLDER: &str = "docs/conformance";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
-    /// Its name.
-    #[allow(dead_code)]
     document: String,
     /// Numbers go from 1 to this.
     rules: u32,
@@ -33,7 +32,7 @@ struct Rule {
     reason: Option<String>,
 }
 
-/// One name, or several.
+/// One name or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Names {
@@ -64,6 +63,30 @@ pub fn complaints(path: &Path, text: &str) -> Vec<String> {
     let read = |file: &str| std::fs::read_to_string(file).ok();
     let about = |what: String| format!("{}: {what}", path.display());
     holes(text, &read).into_iter().map(about).collect()
+}
+
+/// The list as a page of Markdown.
+pub fn page(text: &str) -> Result<String, String> {
+    let Document { document, rules, must, .. } =
+        toml::from_str(text).map_err(|error| error.to_string())?;
+    let has_test = |rule: &&Rule| rule.reason.is_none();
+    let tested = must.iter().filter(has_test).count();
+    let mut page = format!(
+        "# {document}: its rules and their tests\n\n\
+         {tested} of {rules} rules have a test that fails when the rule is broken; the others have a reason.\n\n\
+         | number | clause | rule | tests and scripts, or the reason why there is none |\n| --- | --- | --- | --- |\n"
+    );
+    for Rule { number, clause, rule, test, script, reason } in must {
+        let names = test.all().iter().chain(script.all()).map(|name| format!("`{name}`"));
+        let held = reason.unwrap_or_else(|| names.collect::<Vec<_>>().join(", "));
+        let _ = writeln!(
+            page,
+            "| {number} | {clause} | {} | {} |",
+            rule.replace('|', "\\|"),
+            held.replace('|', "\\|")
+        );
+    }
+    Ok(page)
 }
 
 /// Holes in a document's list. `read` gives a file's text, if there is one.
@@ -145,6 +168,20 @@ mod tests {
             _ => None,
         };
         holes(&text, &read)
+    }
+
+    #[test]
+    fn a_page_has_each_rule_with_its_tests_or_its_reason() {
+        let rules = "[[must]]\nnumber = 1\nclause = \"3.1\"\nrule = \"A | B\"\ntest = [\"a.rs::b\", \"a.rs::c\"]\n\
+                     [[must]]\nnumber = 2\nclause = \"4\"\nrule = \"C\"\nreason = \"because\"\n";
+        let page = page(&format!("document = \"D\"\nrules = 2\ntested = 1\n{rules}")).unwrap();
+        assert!(page.contains("1 of 2 rules have a test"), "{page}");
+        assert!(
+            page.ends_with(
+                "| 1 | 3.1 | A \\| B | `a.rs::b`, `a.rs::c` |\n| 2 | 4 | C | because |\n"
+            ),
+            "{page}"
+        );
     }
 
     const ONE: &str = "number = 1\ntest = \"a.rs::real\"";

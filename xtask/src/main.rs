@@ -2,16 +2,22 @@
 //! `cargo xtask test`: every test.
 //! `cargo xtask bench compare`: whether this tree is slower than a commit.
 //! `cargo xtask figures`: the benches' figures of this machine, as a table.
+//! `cargo xtask site`: the documentation as a site.
+//! `cargo xtask release`: the binary archive of a version.
 //! `cargo xtask vm`: commands and tests in a virtual machine whose kernel has sched_ext.
+//! `cargo xtask words BASE`: facts that comments and documents lost since a commit.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 mod cargo;
 mod conformance;
+mod documents;
 mod figures;
+mod release;
 mod test;
 mod vm;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -39,23 +45,33 @@ fn main() -> ExitCode {
         Some((name, [])) if name == "test" => test::run(),
         Some((name, rest)) if name == "bench" => bench::main(rest),
         Some((name, rest)) if name == "figures" => figures::main(rest),
+        Some((name, rest)) if name == "release" => release::main(rest),
+        Some((name, rest)) if name == "site" => documents::site::main(rest),
         Some((name, rest)) if name == "vm" => vm::main(rest),
+        Some((name, rest)) if name == "words" => words::main(rest),
         _ => {
             eprintln!("usage: cargo xtask tidy");
             eprintln!("{}", test::USAGE);
             eprintln!("{}", bench::USAGE);
             eprintln!("{}", figures::USAGE);
+            eprintln!("{}", documents::site::USAGE);
+            eprintln!("{}", release::USAGE);
             eprintln!("{}", vm::USAGE);
+            eprintln!("{}", words::USAGE);
             ExitCode::from(2)
         }
     }
 }
 
 fn tidy() -> ExitCode {
-    let complaints: Vec<String> = match tracked_files() {
-        Ok(files) => files.iter().flat_map(|file| complaints(file)).collect(),
-        Err(error) => vec![error],
-    };
+    let mut complaints: Vec<String> = Vec::new();
+    match tracked_files() {
+        Ok(files) => {
+            complaints.extend(files.iter().flat_map(|file| self::complaints(file)));
+            complaints.extend(documents::complaints(&files));
+        }
+        Err(error) => complaints.push(error),
+    }
     for complaint in &complaints {
         eprintln!("tidy: {complaint}");
     }

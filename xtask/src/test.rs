@@ -9,7 +9,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::cargo::{cargo, workspace};
 use crate::vm;
 
-/// What to type.
 pub const USAGE: &str = "usage: cargo xtask test                  run every test: the workspace's, the guide's \
                          crate's and the virtual machine's";
 

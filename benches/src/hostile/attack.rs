@@ -11,7 +11,6 @@ const CONNECTIONS: usize = 1000;
 /// Streams of one that has many on a single connection: as many as servers let clients have.
 const STREAMS: u32 = 100;
 
-/// What an attacker does.
 #[derive(Clone, Copy, Debug)]
 pub enum Attack {
     /// Opens connections and makes no call.

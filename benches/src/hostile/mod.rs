@@ -84,7 +84,6 @@ impl Server {
         Generator::connect(&target, &calls, SEED).map_err(|error| error.to_string())
     }
 
-    /// One chunk.
     fn measure(&self, attack: Option<Attack>, plan: &Plan, row: &mut Row) -> Result<(), String> {
         let attackers = attack.map(|attack| attack.begin(&self.address)).transpose();
         let _attackers = attackers.map_err(|error| format!("an attacker: {error}"))?;
@@ -105,7 +104,6 @@ impl Server {
     }
 }
 
-/// Runs the bench.
 pub fn hostile(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?.len();
     let [server, load] = wave_experiments::measure::two_cpus()?;

@@ -34,12 +34,9 @@ const WARM_UP: u32 = 1;
 const SEED: u64 = 1;
 const HANDLER_ROUNDS: usize = 200_000;
 
-/// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Chunks of each.
     pub chunks: u32,
-    /// How long each lasts.
     pub chunk: Duration,
     /// Calls per second in open loops.
     pub rate: f64,
@@ -88,7 +85,6 @@ const POLLING: usize = 2;
 const WAITING: usize = 5;
 const AS_SHIPPED: usize = 6;
 
-/// Which rows there are.
 #[derive(Clone, Copy)]
 enum Name {
     TonicOpen,
@@ -267,7 +263,6 @@ fn handler_ns() -> f64 {
     })
 }
 
-/// Runs the bench.
 pub fn rpc(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
     let kinds = servers(&cpus)?;

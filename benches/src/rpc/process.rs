@@ -17,7 +17,6 @@ use wave_experiments::launch::{self, Dialogue};
 use wave_experiments::{cpu_time, store};
 use wave_lab::terminal::out;
 
-/// Who has which CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Seats {
     pub host: usize,
@@ -27,7 +26,6 @@ pub struct Seats {
     pub load: usize,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// tonic, on the host's core.
@@ -56,12 +54,10 @@ pub enum Waits {
     Asleep,
 }
 
-/// CPU time so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Used {
     /// Of the host's serving thread, looking for work included.
     pub host_ns: u64,
-    /// Of the agent.
     pub agent_ns: u64,
     /// Of its core for connections in that, if it has one.
     pub connections_ns: u64,
@@ -213,11 +209,9 @@ fn free_udp_address() -> std::io::Result<String> {
     Ok(UdpSocket::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
-/// A process of a bench.
 pub struct Process(Dialogue);
 
 impl Process {
-    /// Runs `wave` with these words.
     pub fn wave(words: &[&str]) -> Result<Process, String> {
         Process::start(launch::wave(words))
     }

@@ -10,7 +10,7 @@ use super::process::Measured;
 use super::{AS_SHIPPED, POLLING, Part, PerCall, Plan, Row, Shape, TONIC, WAITING};
 use wave_experiments::measure::Chunks;
 
-/// Calls a second.
+/// Call rates, in calls a second.
 const RATES: [u32; 3] = [1_000, 10_000, 50_000];
 const SERVERS: [(&str, usize); 4] =
     [("tonic", TONIC), ("polling", POLLING), ("waiting", WAITING), ("as_shipped", AS_SHIPPED)];
@@ -25,7 +25,6 @@ impl Waiting {
         RATES.into_iter().map(rows).collect::<Result<_, String>>().map(Waiting)
     }
 
-    /// Measures a chunk of each.
     pub fn chunks(
         &mut self,
         servers: &mut [Measured],
@@ -41,7 +40,6 @@ impl Waiting {
         Ok(())
     }
 
-    /// Adds what was found.
     pub fn report(&self, report: &mut Value) {
         let (host, p50, p99): (Part, Part, Part) =
             (|chunk| chunk.host, |chunk| chunk.p50, |chunk| chunk.p99);

@@ -43,7 +43,6 @@ const GRPC_CLOSED: usize = 4;
 const FRONT_8X1: usize = 5;
 const GRPC_8X1: usize = 6;
 
-/// Runs the bench.
 pub fn udp(plan: &Plan, quiet: bool) -> Result<Value, String> {
     let cpus = cpu::allowed_cpus().map_err(|error| error.to_string())?;
     let [server, generator, ..] = cpus[..] else {

@@ -13,7 +13,6 @@ use crate::network::{ethtool, ip, own_network, packets};
 use crate::process::answer;
 use crate::program::{Role, raise_descriptors};
 
-/// Bytes of a request.
 pub const REQUEST_BYTES: usize = 64;
 /// How long a connection may take, or a load without any answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,7 +20,6 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Reads or writes of a stream before the next connection's turn.
 const TURNS: usize = 16;
 
-/// What the client does.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// What the program does on these connections.

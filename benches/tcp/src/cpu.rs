@@ -19,7 +19,7 @@ pub struct Snapshot {
 /// CPU time in between, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// Of the program.
+    /// Nanoseconds of the program.
     pub app: f64,
     /// Of the agent; 0 if there is none.
     pub agent: f64,
@@ -55,7 +55,6 @@ impl Snapshot {
         Spent { app: of(app), agent: agent.map_or(0.0, of), total: busy - others, by_tasks, others }
     }
 
-    /// Seconds until a later one.
     pub fn seconds_until(&self, later: &Snapshot) -> f64 {
         later.at.duration_since(self.at).as_secs_f64()
     }
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_process_spends_is_its_own() {
+    fn own_cpu_time_is_not_counted_as_foreign() {
         let before = Snapshot::take().unwrap();
         let start = Instant::now();
         while start.elapsed().as_millis() < 200 {

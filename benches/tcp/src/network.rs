@@ -23,7 +23,6 @@ const AGENT: &str = "10.90.0.3";
 const TAP_CLIENT: &str = "10.91.0.2";
 const TAP_AGENT: &str = "10.91.0.3";
 
-/// What serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stack {
     /// Linux's sockets, on the cable.
@@ -55,20 +54,17 @@ pub struct Server {
     interface: &'static str,
 }
 
-/// A chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk {
-    /// Requests or bytes.
+    /// Requests, or bytes of a stream.
     pub count: f64,
-    /// By the client's clock.
+    /// Length of the chunk by the client's clock.
     pub seconds: f64,
-    /// CPU time.
     pub spent: Spent,
     /// Packets on the cable, both ways, as the client's end counts them.
     pub packets: f64,
 }
 
-/// Both networks.
 pub struct Network {
     pub client: Process,
     folder: TempDir,
@@ -96,7 +92,6 @@ impl Network {
         Ok(Network { client, folder, cpus, helpers: Vec::new() })
     }
 
-    /// Lays the cable.
     pub fn with_cable(mut self) -> Result<Network, String> {
         let pid = self.client.pid();
         ip(&format!("link add {NEAR} type veth peer name {FAR} netns {pid}"))?;
@@ -160,7 +155,6 @@ impl Network {
         self.folder.path().join(name)
     }
 
-    /// Measures one chunk of load.
     pub fn measure(&mut self, server: &Server, load: &Load) -> Result<Chunk, String> {
         self.measure_between(server, load, || Ok(()))
     }

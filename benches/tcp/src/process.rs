@@ -55,7 +55,7 @@ impl Process {
         }
     }
 
-    /// Asks for numbers.
+    /// Sends a line, and reads the numbers of the answer.
     pub fn ask(&mut self, line: &str) -> Result<Vec<u64>, String> {
         self.tell(line)?;
         let heard = self.hear()?;

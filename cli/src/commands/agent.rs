@@ -15,16 +15,16 @@ use wave_udp::UdpArgs;
   wave agent --attach /tmp/my.sock
   wave agent --attach /tmp/my.sock --policy fifo --cpu 2
   wave agent replace --attach /tmp/my.sock     upgrade without stopping the workload
-  wave agent replace --rpc /tmp/kv.sock --listen 127.0.0.1:50052   its clients come to another address
+  wave agent replace --rpc /tmp/kv.sock --listen 127.0.0.1:50052   its clients reconnect to another address
   wave agent --device /dev/shm/nic             as a NIC, for cargo xtask vm run --nic /dev/shm/nic
   wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       gRPC for the host that serves there
   wave agent --rpc /tmp/kv.sock --listen 0.0.0.0:50051 --cpu 1 --connection-cpus 2-4      with cores for connections
   wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052          requests in datagrams for that host
 
 The host prints its socket's path; hosts/user/examples/hello.rs is such a host.
-Exit codes: 0 the host ended or another agent took over, or SIGTERM ended one for RPCs; 2 bad arguments; 3 it could
-not attach, pin or listen, or TLS cannot be made of the files; 4 the host wrote nonsense; 5 the host turned the agent
-out, which decided too late or wrote nonsense."
+Exit codes: 0 the host ended, another agent took over, or SIGTERM ended an agent for RPCs; 2 bad arguments; 3 it could
+not attach, pin or listen, or the TLS files are bad; 4 the host wrote nonsense; 5 the host turned the agent out, which
+decided too late or wrote nonsense."
 )]
 pub struct AgentCommand {
     #[command(subcommand)]
@@ -33,7 +33,7 @@ pub struct AgentCommand {
     agent: Fronts,
 }
 
-/// Options of the front for gRPC, which one for datagrams does not have. TLS above all: whoever asks for it must get it.
+/// Options of the front for gRPC, which a front for datagrams must refuse: a user who asks for TLS must get it.
 const OF_GRPC: [&str; 12] = [
     "connection_cpus",
     "notes",
@@ -62,15 +62,14 @@ struct Fronts {
 
 #[derive(Debug, Subcommand)]
 enum Replace {
-    /// Start an agent that takes over from the one that is attached.
+    /// Start an agent that replaces the attached one.
     ///
-    /// The workload goes on meanwhile: the new agent gets a window of its own and a snapshot of
-    /// all threads, and only then does the old one lose its window, sees that, and leaves. A host
-    /// does not tell an agent whether there was one before, so where none was attached this is the
-    /// same as `wave agent`.
+    /// The workload continues meanwhile: the new agent gets a window of its own and a snapshot of
+    /// all threads. Only then does the old one lose its window, and leave. If no agent is attached,
+    /// this is the same as `wave agent`.
     ///
-    /// With --rpc the host turns to the new agent, and the old one tells its clients to go, and
-    /// leaves. Until then it listens, so --listen has to name another address than the old one's.
+    /// With --rpc the host turns to the new agent; the old one tells its clients to reconnect, and
+    /// leaves. It listens until then, so --listen must name another address than the old one's.
     Replace(Fronts),
 }
 

@@ -7,16 +7,16 @@ use wave_linux::sched::{Access, DeviceOptions};
 /// A PCI device in place of an agent of this machine.
 #[derive(Args, Debug)]
 pub struct DeviceArgs {
-    /// Have no agent here: one attaches from the other side of this PCI device, where its policy is
-    /// chosen, too. Threads wait 30 s for it; then the host schedules by itself until it comes.
+    /// Start no agent: one attaches from the other side of this PCI device, and chooses its policy
+    /// there. Threads wait 30 s for it; then the host schedules by itself until it attaches.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["scenario", "workload", "policies", "record"])]
     device: Option<String>,
-    /// Where the queues of decisions are: in the host's memory, written by the device; or in the
-    /// device's, read by the host's cores.
+    /// Home of the queues of decisions: the host's memory, written by the device; or the device's
+    /// memory, read by the host's cores.
     #[arg(long, value_enum, value_name = "HOME", default_value_t = Decisions::Host, requires = "device")]
     decisions: Decisions,
-    /// How the device is reached: by VFIO with interrupts, or by its files in sysfs, where a thread
-    /// must look all the time.
+    /// Access to the device: by VFIO with interrupts, or by its files in sysfs, where a thread must
+    /// poll.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Way::Vfio, requires = "device")]
     device_by: Way,
 }

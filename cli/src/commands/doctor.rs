@@ -32,14 +32,14 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// What a check is for.
+/// Purpose of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Nothing runs without it.
     Everything,
     /// `wave run` needs it.
     Scenarios,
-    /// Better with it.
+    /// Figures are better with it.
     Better,
     /// `wave record` needs it.
     Recordings,
@@ -84,7 +84,6 @@ struct Check {
     remedy: &'static str,
 }
 
-/// Checks everything.
 pub fn execute(args: &DoctorArgs) -> ExitCode {
     let checks = checks();
     let missing = |need| checks.iter().any(|check| check.need == need && check.found.is_err());

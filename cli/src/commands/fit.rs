@@ -29,20 +29,20 @@ no fitted value, and is the same on every machine.
 It takes about a minute of CPU time.
 
 One value of the machine shinjuku-offload (Mind the Gap's prototype) is fitted to one row of its Figure 3, by
-hosts/sim/data/fit-offload.toml. hosts/sim/data/open-offload.toml keeps the least and the most that meet the row.
+hosts/sim/data/fit-offload.toml. hosts/sim/data/open-offload.toml keeps the smallest and the largest value that meet the row.
 
 A residual is the simulated figure less the printed one, or less the middle of the printed range, in units of the
 printed rounding, or of half of the range: between -1 and 1 it is within.
 
 Examples:
   wave fit                      values with their ranges, and rows with their residuals
-  wave fit --check              whether the committed files have these values
+  wave fit --check              compare the committed files with these values
   wave fit --write              write them into the files, then build again
   wave fit --json | jq '.rows[] | [.id, .fitted, .residual]'
   wave fit --intervals          write hosts/sim/data/intervals.toml anew, then build again
 
 --intervals searches other parameter sets that meet every fitted row within its rounding, simulates the rows of Figure 4
-and of the UPI section under each, and keeps the least and the most of each row: what the fit leaves open. That takes
+and of the UPI section under each, and keeps the smallest and the largest value of each row: what the fit leaves open. That takes
 about a minute of CPU time for each set. Finished sets are kept in DIR; an interrupted run resumes with the same command.
 
 Exit codes: 0 done, and with --check every file has the fit's values; 1 with --check: a file differs, and each difference
@@ -58,27 +58,26 @@ pub struct FitArgs {
     /// Find the interval of each row that follows from the fit, and write the file.
     #[arg(long, conflicts_with_all = ["write", "check", "json"])]
     intervals: bool,
-    /// Parameter sets for --intervals, beside the fit's own.
+    /// Number of parameter sets for --intervals, beside the fit's own.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     sets: u16,
-    /// Folder of finished sets.
+    /// Directory for finished sets.
     #[arg(long, value_name = "DIR", default_value = "out/fit")]
     out: PathBuf,
-    /// Simulations to run at once, for --intervals [default: as many as there are CPUs].
+    /// Number of simulations to run at the same time, for --intervals [default: one per CPU].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
-    /// The repository [default: this folder; outside a repository, --check compares the files of the build].
+    /// Folder of the repository [default: this folder; outside a repository, --check compares the files of the build].
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// Fits, and says what came out.
 pub fn execute(args: &FitArgs) -> ExitCode {
     match perform(args) {
         Ok(()) => ExitCode::SUCCESS,

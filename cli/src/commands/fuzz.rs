@@ -128,7 +128,6 @@ struct UdpArgs {
     quiet: bool,
 }
 
-/// Fuzzes.
 pub fn execute(command: &FuzzCommand) -> ExitCode {
     let done = match &command.what {
         None => return wave_lab::fuzz::execute(&Registry::shipped(), &command.histories),

@@ -31,19 +31,19 @@ enum What {
   wave link measure --out here.toml       then, in a scenario: link = \"model:here.toml\"
   wave link measure --pci /sys/bus/pci/devices/0000:03:00.0/resource2 --offset 4096
 
-A PCI BAR is opened as root; a file that is none is refused. Even a read of a device's registers can
-have effects: name an offset that is memory.")]
+Root is needed to open a PCI BAR; any other file is refused. Even a read of a device's registers can have
+effects: name an offset in the device's memory.")]
 struct MeasureArgs {
-    /// Write a cost file, whose figures have the source `measured`.
+    /// Write the figures as a cost file, with the source `measured`.
     #[arg(long, value_name = "FILE.toml")]
     out: Option<PathBuf>,
-    /// Measure a PCI BAR, named by its resource file in sysfs, instead of shared memory.
+    /// Measure a PCI BAR instead of shared memory, named by its resource file in sysfs.
     #[arg(long, value_name = "BAR", requires = "offset")]
     pci: Option<PathBuf>,
-    /// The 64-byte line of the BAR that may be read: its offset in bytes.
+    /// Offset in bytes of a 64-byte line of the BAR that may be read.
     #[arg(long, value_name = "N", requires = "pci")]
     offset: Option<u64>,
-    /// A line of the BAR that may be written as well; without it nothing is written.
+    /// Offset in bytes of a line of the BAR that may be written; without it nothing is written.
     #[arg(long, value_name = "N", requires = "pci")]
     write_offset: Option<u64>,
     /// Print one JSON object instead of a table.
@@ -65,7 +65,6 @@ fn paper_ns(row: &str) -> Option<f64> {
     PAPER_NS.iter().find(|(name, _)| *name == row).map(|(_, ns)| *ns)
 }
 
-/// Measures.
 pub fn execute(args: &LinkArgs) -> ExitCode {
     let What::Measure(args) = &args.what;
     match perform(args) {

@@ -30,35 +30,34 @@ pub struct LinuxArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Every thread under Wave, what became of decisions, and whether an agent is there.
+    /// Show threads, outcomes of decisions, and the attached agent.
     Status(StatusArgs),
 }
 
 /// How to show it.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Of each `wave run --host linux` of this machine: who decides (the agent's policy and process), each
-core's switches by the agent and by the host, outcomes by their codes, and each thread: its process,
-its state (runs, waits for a decision, blocked; new: the agent was not told yet) and the CPU that it
-runs on. Threads that may not run on every core stay with the host, and are not shown.
+    after_help = "For each `wave run --host linux` of this machine: the agent's policy and process, each core's
+switches by the agent and by the host, outcomes by code, and each thread with its process, its state
+(runs, waits for a decision, blocked; new: the agent was not told yet) and its CPU. Threads that may
+not run on every core stay with the host, and are not shown.
 
 Examples:
   sudo wave linux status
   sudo wave linux status --live              again each second, until Ctrl-C
   sudo wave linux status --json | jq '.runs[].enclaves[].agents_lost'
 
-Exit codes: 0 it is shown; 1 nothing runs under Wave; 3 it may not be asked (it takes root)."
+Exit codes: 0 shown; 1 nothing runs under Wave; 3 root is needed."
 )]
 struct StatusArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Again each second, until Ctrl-C.
+    /// Show it again each second, until Ctrl-C.
     #[arg(long, conflicts_with = "json")]
     live: bool,
 }
 
-/// Shows it.
 pub fn execute(args: &LinuxArgs) -> ExitCode {
     let What::Status(args) = &args.what;
     match show(args) {
@@ -104,7 +103,7 @@ fn live() -> Result<ExitCode, Failure> {
     }
 }
 
-/// What fits.
+/// As many lines as fit into `height`.
 fn shortened(text: &str, height: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     if lines.len() <= height {
@@ -134,7 +133,7 @@ fn name(thread: &mut Thread) {
     thread.pid = field("Tgid:").and_then(|pid| pid.trim().parse().ok());
 }
 
-/// The sched_ext scheduler that is loaded, whoever's.
+/// The sched_ext scheduler that is loaded, Wave's or another.
 fn scheduler() -> Option<String> {
     let name = std::fs::read_to_string("/sys/kernel/sched_ext/root/ops").ok()?;
     Some(name.trim().to_owned())
@@ -196,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn lines_beyond_the_terminal_are_counted() {
         assert_eq!(shortened("a\nb", 2), "a\nb");
         assert_eq!(shortened("a\nb\nc\nd", 3), "a\nb\n... 2 more lines");
     }

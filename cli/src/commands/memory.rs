@@ -30,9 +30,9 @@ pub struct MemoryArgs {
 enum What {
     /// Page out what running programs do not use, as an agent decides.
     Run(RunArgs),
-    /// Say why a range is hot or cold, from the log of a run.
+    /// Explain from a run's log why a range is hot or cold.
     Explain(ExplainArgs),
-    /// Write the report of a bake-off from the object that it printed, in a virtual machine, say; or medians of several.
+    /// Write the report of a bake-off from its JSON, or print medians of several bake-offs.
     Draw(DrawArgs),
 }
 
@@ -41,15 +41,15 @@ enum What {
 #[command(
     group = ArgGroup::new("whose").required(true).multiple(true).args(["pid", "cgroup", "command"]),
     after_help = "Reads and clears the accessed bits of the programs' pages, sends them to an agent in another process,
-and pages out what it finds cold, through the kernel's own advice (process_madvise). Private,
-anonymous memory only; what is shared, locked or a file's is left alone, and said so. Programs need
-no change; huge pages are kept whole. What is paged out comes back when it is touched, also after this
-command has ended or was killed.
+and pages out what the agent finds cold, by process_madvise(2). Only private, anonymous memory is
+managed; shared, locked and file memory is left alone, and its size shown. Programs need no change;
+huge pages are kept whole. Pages come back when they are touched, also after this command has ended or
+was killed.
 
-Page-outs are held back while more than --refaults of the resident pages come back in a minute, or
-while tasks wait for memory (--pressure). --dry-run scans and decides, and pages nothing out.
+Nothing is paged out while more than --refaults of the resident pages come back in a minute, or
+while tasks wait for memory (--pressure).
 
-Swap is needed. --zram SIZE adds compressed memory as swap for the run, and takes it down at the end,
+Swap is needed. --zram SIZE adds compressed memory as swap for the run, and removes it at the end,
 which brings everything back; `swapon` of a file or partition serves as well.
 
 Examples:
@@ -60,51 +60,50 @@ Examples:
 
 Policies: sol, threshold; each takes settings as in `sol:shortest_ms=600`.
 
-Exit codes: that of a command that ended by itself; else 0; 2 bad arguments, no such process, or
-nothing of it can be paged out; 3 this machine or user cannot (the message says what to type)."
+Exit codes: the command's, if it ended by itself; else 0 done; 2 bad arguments, no such process, or
+none of its memory can be paged out; 3 this machine or user cannot (the message says what to type)."
 )]
 struct RunArgs {
-    /// Processes and their children.
+    /// Manage these processes and their children.
     #[arg(long, value_name = "PID", num_args = 1.., value_parser = clap::value_parser!(i32).range(1..))]
     pid: Vec<i32>,
-    /// The processes of a cgroup and of those below it, also those that come later; may be repeated.
+    /// Manage the processes of a cgroup and of the cgroups below it, later ones included; may be repeated.
     #[arg(long, value_name = "FOLDER")]
     cgroup: Vec<PathBuf>,
-    /// A command, which is started for it, and its children.
+    /// Command to start and to manage, with its children.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
-    /// Who decides.
+    /// Policy that decides, with its settings.
     #[arg(long, value_name = "NAME", default_value = "sol")]
     policy: String,
-    /// The link: shm, or a file as `wave link measure` writes it.
+    /// Link to the agent: shm, or a cost file as `wave link measure` writes it.
     #[arg(long, value_name = "NAME", default_value = "shm", value_parser = link)]
     link: LinkSpec,
-    /// Have no agent here: one attaches from the other side of this PCI device, where its policy is chosen, too.
+    /// Start no agent: one attaches from the other side of this PCI device, and chooses its policy there.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["policy", "link", "record"])]
     device: Option<String>,
-    /// How the device is reached: by VFIO with interrupts, or by its files in sysfs, where a thread must look
-    /// all the time.
+    /// Access to the device: by VFIO with interrupts, or by its files in sysfs, where a thread must poll.
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Way::Vfio, requires = "device")]
     device_by: Way,
-    /// Hold back above so many refaults in a minute, in percent of the resident pages.
+    /// Page nothing out above this rate of refaults, in percent of the resident pages per minute.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.2, value_parser = percent)]
     refaults: f64,
-    /// Hold back above this share of time in which tasks wait for memory, in percent (PSI, some).
+    /// Page nothing out above this share of time in which tasks wait for memory, in percent (PSI, some).
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
     pressure: f64,
     /// Scan and decide, but page nothing out.
     #[arg(long)]
     dry_run: bool,
-    /// How to read accessed bits [default: the first that works here].
+    /// Method of reading accessed bits [default: the first that works on this machine].
     #[arg(long, value_name = "NAME", value_parser = backend)]
     backend: Option<Backend>,
-    /// Add so much compressed memory as swap, for the run.
+    /// Add this much compressed memory as swap, for the run.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     zram: Option<u64>,
-    /// For how long [default: until the programs end, or Ctrl-C].
+    /// Duration in seconds [default: until the programs end, or Ctrl-C].
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<Duration>,
-    /// Room in the table: the most memory that all programs map.
+    /// Most memory that all programs together may map.
     #[arg(long, value_name = "SIZE", default_value = "256GiB", value_parser = size::parse)]
     most: u64,
     /// Write a log of what the agent heard and decided, for `wave memory explain` and `wave replay`.
@@ -116,35 +115,33 @@ struct RunArgs {
     /// Print one JSON object; what the command prints goes to standard error.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
 
 /// Which range, and when.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Replays the log, so that what is told is what the policy knew at that moment.
+#[command(after_help = "Replays the log: the answer is what the policy knew at that moment.
 
 Examples:
   sudo wave memory run --pid 1234 --record x.wavelog --seconds 120
-  wave memory explain x.wavelog                          all that is managed, in ranges alike
-  wave memory explain x.wavelog --address 0x7f12a4000000 one batch: history, probabilities
+  wave memory explain x.wavelog                          all managed memory, in similar ranges
+  wave memory explain x.wavelog --address 0x7f12a4000000 one batch: history and probabilities
   wave memory explain x.wavelog --at 60 --svg heat.svg   as of 60 s; heat over time and address
 
-Exit codes: 0 it is told; 1 nothing is known of that range; 2 a bad log."
-)]
+Exit codes: 0 explained; 1 nothing is known of that range; 2 a bad log.")]
 struct ExplainArgs {
-    /// What `--record` wrote.
+    /// Log that `--record` wrote.
     #[arg(value_name = "LOG")]
     log: PathBuf,
-    /// Of this process.
+    /// Explain only this process.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// The batch that this address is in.
+    /// Explain only the batch with this address.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     address: Option<u64>,
-    /// As of so many seconds after the log's start [default: its end].
+    /// Time in seconds from the log's start [default: its end].
     #[arg(long, value_name = "SECONDS")]
     at: Option<f64>,
     /// Draw how hot each batch was, over time and address.
@@ -164,15 +161,15 @@ struct ExplainArgs {
   wave memory draw first.json second.json third.json --json
 
 Of several files, which may have different programs, it prints the median, the smallest and the largest
-ratio of each program over all runs of it, and writes no report.")]
+ratio of each program over its runs, and writes no report.")]
 struct DrawArgs {
-    /// What `wave run scenarios/memory-bakeoff.toml --json` printed; once for each run.
+    /// Output of `wave run scenarios/memory-bakeoff.toml --json`, a file for each run.
     #[arg(value_name = "FILE", required = true)]
     results: Vec<PathBuf>,
     /// Print the medians as one JSON object.
     #[arg(long)]
     json: bool,
-    /// A directory named after the scenario is made in it.
+    /// Directory for the report; it gets a subdirectory named after the scenario.
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
 }
@@ -210,7 +207,6 @@ fn backend(text: &str) -> Result<Backend, String> {
     })
 }
 
-/// Does it.
 pub fn execute(args: &MemoryArgs) -> ExitCode {
     let done = match &args.what {
         What::Run(args) => manage(args),

@@ -17,7 +17,7 @@ const SHARDS_SHOWN: usize = 20;
 #[derive(Args, Debug)]
 #[command(
     after_help = "Writes DIR/results.csv (a row for each combination), DIR/results.json (with whole
-latency distributions) and DIR/report.html. They are the same to the byte however the points were
+latency distributions) and DIR/report.html. They are identical to the byte however the points were
 divided into shards.
 
 Example:
@@ -27,7 +27,7 @@ Exit codes: 0 written; 1 points are missing (the commands that make them are pri
 no sweep; 3 DIR cannot be read or written."
 )]
 pub struct MergeArgs {
-    /// The directory that `wave sweep --out` was given.
+    /// Directory of the sweep, as given to `wave sweep --out`.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Print one JSON object instead of text.
@@ -35,7 +35,6 @@ pub struct MergeArgs {
     json: bool,
 }
 
-/// Merges.
 pub fn execute(args: &MergeArgs) -> ExitCode {
     match merge(&args.directory) {
         Ok(Ok(merged)) => {

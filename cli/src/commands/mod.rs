@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 use wave_agent::Registry;
 use wave_lab::{policies, replay, trace};
 
-/// Schedules threads, pages memory out and steers gRPC calls by an agent elsewhere, over the queues of the Wave paper.
+/// Schedules threads, pages out memory, steers RPCs and speaks TCP by an agent in another process, over the queues of the Wave paper.
 #[derive(Debug, Parser)]
 #[command(
     name = "wave",
@@ -33,11 +33,11 @@ use wave_lab::{policies, replay, trace};
     after_help = "Examples:
   wave doctor                              what this machine can run, and why not
   wave run scenarios/rocksdb-fifo.toml     the demonstration, under a minute
-  wave agent --attach /tmp/my.sock         an agent by hand, for a host that listens there
+  wave agent --attach /tmp/my.sock         an agent for the host that listens there
   wave memory run --pid 1234 --zram 1GiB   page out what a running program does not use
   wave serve kv --offload /tmp/kv.sock     gRPC without sockets; docs/guide/rpc.md
 
-Exit codes: 0 all is well; 1 a check of the run failed; 2 bad arguments or a bad scenario;
+Exit codes: 0 success; 1 a check of the run failed; 2 bad arguments or a bad scenario;
 3 this machine cannot run it (the message says what to type)."
 )]
 pub struct Wave {
@@ -51,23 +51,23 @@ enum Command {
     Run(run::RunArgs),
     /// Simulate every combination of a scenario's values, or one shard of them.
     Sweep(sweep::SweepArgs),
-    /// Write the results of a sweep whose points are all there.
+    /// Write the results of a finished sweep.
     Merge(merge::MergeArgs),
-    /// Simulate what the Wave paper measured, beside what it prints.
+    /// Simulate the papers' experiments, and compare the figures with the printed ones.
     Reproduce(reproduce::ReproduceArgs),
     /// Fit the model of the paper's machine to what the paper prints.
     Fit(fit::FitArgs),
-    /// Compare what the simulator predicts with native runs that it was not fitted to.
+    /// Compare the simulator's predictions with native runs that it was not fitted to.
     Validate(validate::ValidateArgs),
-    /// Record what threads do under Linux, as a workload that every policy can schedule.
+    /// Record what threads do under Linux, as a workload for any policy.
     Record(record::RecordArgs),
-    /// Show what runs under Wave on the real kernel.
+    /// Show the threads that Wave schedules on the real kernel.
     Linux(linux::LinuxArgs),
     /// Page out what running programs do not use.
     Memory(memory::MemoryArgs),
     /// Serve RocksDB or the interop service by gRPC, or bytes over an agent's TCP.
     Serve(serve::ServeArgs),
-    /// Speak TCP at an address of its own, for programs that have no socket of the kernel's.
+    /// Speak TCP at an address of the agent's, for programs without kernel sockets.
     Tcp(tcp::TcpArgs),
     /// Put a load on a server.
     Load(load::LoadArgs),
@@ -75,17 +75,17 @@ enum Command {
     Agent(Box<agent::AgentCommand>),
     /// List every policy, with its settings.
     Policies(policies::PoliciesArgs),
-    /// Feed an agent's log to a policy again, expecting the same decisions.
+    /// Feed an agent's log to a policy again, and compare the decisions.
     Replay(replay::ReplayArgs),
-    /// Write an agent's log as a trace that Perfetto opens.
+    /// Convert an agent's log into a trace for Perfetto.
     Trace(trace::TraceArgs),
     /// Run seeded histories of the real code under faults, and check them.
     Fuzz(fuzz::FuzzCommand),
     /// Tell what this machine can run, and why not.
     Doctor(doctor::DoctorArgs),
-    /// Measure what this machine's links cost.
+    /// Measure the costs of this machine's links.
     Link(link::LinkArgs),
-    /// Measure queues, agent, switches, preemption and policies against their peers.
+    /// Run the benches: queues, agent, switches and others against named peers.
     Bench(bench::BenchArgs),
     /// RocksDB's process of a memory scenario.
     #[command(hide = true)]
@@ -99,7 +99,6 @@ enum Command {
 }
 
 impl Wave {
-    /// Does what was asked for.
     pub fn execute(self) -> ExitCode {
         match self.command {
             Command::Run(args) => run::execute(&args),
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_examples_say_is_understood() {
+    fn example_command_lines_parse() {
         for line in [
             "wave run scenarios/ladder.toml --json",
             "wave run x.toml --out /tmp/results --quiet",
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn refusals_name_the_missing_or_wrong_argument() {
         assert!(refusal("wave run").contains("SCENARIO.toml"));
         assert!(refusal("wave run x.toml --workload y").contains("--workload"));
         assert!(refusal("wave run x.toml --resume --record /logs").contains("--record"));

@@ -13,46 +13,46 @@ use wave_lab::Failure;
 use wave_lab::terminal::{note, out};
 use wave_report::number::{micros, short};
 
-/// Whom to record, and where to.
+/// Threads to record, and the file.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("whom").required(true).args(["pid", "all", "command"]),
-    after_help = "Records when threads were woken and by whom, how long they waited for a CPU, how long they ran
-and when they blocked: from the kernel's own tracepoints, by BPF, on any Linux from 5.18 on with
-BTF. No patched kernel, no sched_ext. Needs root, or CAP_BPF and CAP_PERFMON.
+    after_help = "Records when threads were woken and by which thread, how long they waited for a CPU, how long they
+ran and when they blocked, by BPF at the kernel's tracepoints. Needs Linux 5.18 or later with BTF,
+and root, or CAP_BPF and CAP_PERFMON. No patched kernel, no sched_ext.
 
 Examples:
-  sudo wave record --out make.workload -- make -j4        a command, its whole life
+  sudo wave record --out make.workload -- make -j4        a command from start to end
   sudo wave record --pid 1234 --seconds 5 --out web.workload
   sudo wave record --all --seconds 2 --out all.workload
-  wave run --host sim --workload make.workload            what FIFO, Shinjuku and VM make of it
+  wave run --host sim --workload make.workload            under FIFO, Shinjuku and VM
 
-Ctrl-C ends a recording and writes it; a command that goes on is ended with it. The recorder's own
+Ctrl-C ends a recording and writes it; a command that still runs is ended as well. The recorder's own
 process is left out. Events that find no room are counted in the file. docs/guide/record.md
 
-Exit codes: that of a command that ended by itself (128 and more for a signal); else 0 recorded; 2 bad
+Exit codes: the command's, if it ended by itself (128 and more for a signal); else 0 recorded; 2 bad
 arguments, no such process or command; 3 the kernel does not allow it, or FILE cannot be written."
 )]
 pub struct RecordArgs {
-    /// A process and its children.
+    /// Record a process and its children.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
-    /// The whole machine.
+    /// Record the whole machine.
     #[arg(long)]
     all: bool,
-    /// A command, which is started for it, and its children.
+    /// Command to start and to record, with its children.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
-    /// For how long [default: until the process or command ends, or Ctrl-C].
+    /// Duration in seconds [default: until the process or command ends, or Ctrl-C].
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Where the workload goes.
+    /// File to write the workload to.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Print one JSON object instead of text; what the command prints goes to standard error.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -62,7 +62,6 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "expected seconds, 0.001 to 86400".to_owned())
 }
 
-/// Records.
 pub fn execute(args: &RecordArgs) -> ExitCode {
     let whom = match (args.pid, args.all) {
         (Some(pid), _) => Whom::Process(pid),

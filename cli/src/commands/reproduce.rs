@@ -11,23 +11,22 @@ use wave_lab::Failure;
 use wave_lab::table;
 use wave_lab::terminal::{note, out};
 
-/// Everything.
 const ALL: &str = "all";
 
 /// What to reproduce, and where results go.
 #[derive(Args, Debug)]
 #[command(after_help = help())]
 pub struct ReproduceArgs {
-    /// Tables, figures or sections of the paper (see below), or `all`.
+    /// Tables, figures or sections of the papers, by the IDs below.
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
-    /// Seeds: rows with random arrivals are simulated under each, and their medians are shown.
+    /// Number of seeds under which rows with random arrivals are simulated; medians are shown.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
-    /// Where the report goes. What is finished is kept there, too, in parts/.
+    /// Directory for the report. Finished parts are kept there, in parts/.
     #[arg(long, value_name = "DIR", default_value = "out/reproduce")]
     out: PathBuf,
-    /// Simulations to run at once [default: as many as there are CPUs].
+    /// Number of simulations to run at the same time [default: one per CPU].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Compare simulated rows with the rows.csv of an earlier run, and name those that moved.
@@ -36,7 +35,7 @@ pub struct ReproduceArgs {
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -46,17 +45,17 @@ fn help() -> String {
         "IDs:
 {}  {ALL:<11} all of these
 
-Everything is simulated in virtual time, under the seeds 1 to N: this machine's speed changes how long it
-takes, not what comes out. Only how long an iteration of `sol` takes is measured. Writes DIR/report.html (one file: tables, plots, and what we think of
-each difference), DIR/rows.csv, DIR/reproduce.json and DIR/figures/ID.svg. An
-interrupted run resumes with the same command.
+Everything is simulated in virtual time, under the seeds 1 to N: the results do not depend on this machine's speed.
+Only the length of an iteration of `sol` is measured. Writes DIR/report.html (one file: tables, plots, and an
+explanation of each difference), DIR/rows.csv, DIR/reproduce.json and DIR/figures/ID.svg. An interrupted run resumes
+with the same command.
 
 Each figure of ours is fitted (`wave fit` chose parameters to come near the printed one), predicted (it
-follows from parameters fitted to others), compatible (it does, too, but its interval is wider than half of the
-effect, or unknown), measured, extrapolated (from measured ones, by a rule that
-was not tested), by construction (what was modelled contains it), or assumed (it went in as it is). A
+follows from parameters fitted to others), compatible (as predicted, but with an interval wider than half of the
+effect, or unknown), measured, extrapolated (from measured ones, by an untested rule), by construction (the model
+contains it), or assumed (an input). A
 difference is in percent of the printed figure, in percentage points where percent are printed, and `within`
-if the paper prints a range that ours is in. `interval` is the least and the most that a row comes to under
+if the paper prints a range that contains ours. `interval` is the smallest and the largest value of a row under
 parameter sets that meet every fitted row (`wave fit --intervals`; for Mind the Gap, under the ends of its one fitted
 value), or under the stated uncertainty of the inputs of Figures 5 and 6b; `inside` says whether the printed figure is
 within. `above 0` is a paper's word that one system does better than the other. `spread` is the least and the most under any seed,
@@ -80,7 +79,7 @@ be written.",
     )
 }
 
-/// A line per id.
+/// The list of rows, a line each.
 fn list() -> String {
     IDS.iter().map(|(id, what)| format!("  {id:<11} {what}\n")).collect()
 }
@@ -232,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_is_done_once_and_in_order() {
+    fn ids_are_reproduced_once_and_in_the_papers_order() {
         assert_eq!(ids("table3 fig4a table2 table3").unwrap(), ["table2", "table3", "fig4a"]);
         assert_eq!(ids("upi all").unwrap().len(), IDS.len());
     }
 
     #[test]
-    fn what_is_unknown_is_named_beside_all_that_is_known() {
+    fn an_unknown_id_is_refused_with_all_known_ids() {
         let failure = ids("table3 fig6").unwrap_err();
         assert_eq!(failure.exit_code(), 2);
         let message = failure.to_string();

@@ -46,63 +46,62 @@ use wave_lab::terminal::{note, out};
   wave run --agent target/release/my-policy --host linux --policy two-class -- make
   wave run --host linux --device 0000:00:01.0 -- ./server
 
-Results are in out/NAME/, of simulated runs in out/NAME.sim/. Each point is kept there as soon as it is
-finished; an interrupted run resumes with the same command and --resume.
+Results are in out/NAME/, those of simulated runs in out/NAME.sim/. Each finished point is kept there; an
+interrupted run resumes with the same command and --resume.
 
-A workload is what `wave record` wrote; a table compares policies with what Linux did.
+A workload is a recording of `wave record`; a table compares policies with Linux.
 
-On the real kernel (root, Linux 6.13 or later with sched_ext) the threads of a command, of a process
-or of a cgroup, and those of all their children, or all of the machine, are scheduled by an agent in
-another process.
-A file names several enclaves with CPUs and an agent of their own. `wave linux status` shows them.
-Ctrl-C and SIGTERM end it: a command gets them, and the exit code is the command's; threads that ran
-before go back to the class and the nice value that they had.
+On the real kernel (root, Linux 6.13 or later with sched_ext) an agent in another process schedules
+the threads of a command, a process or a cgroup with all their children, or of the whole machine.
+A file describes several enclaves, each with its CPUs and agent. `wave linux status` shows them.
+Ctrl-C and SIGTERM end the run: a command gets the signal, and its exit code is this command's.
+Threads that ran before get back their class and nice value.
 
-Exit codes: 0 all is well; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
+Exit codes: 0 success; 1 a check failed (requests lost, say); 2 a bad scenario; 3 this
 machine cannot run it (the message says what to type); 4 no result: other processes disturbed the run
 so that a saturation, or every point, is not a measurement (the table and --json say which; run it
 again on a quiet machine, or with --host sim; crash and chaos scenarios are judged by
 their checks alone, and never exit with 4); 130 or 143 after Ctrl-C or SIGTERM."
 )]
 pub struct RunArgs {
-    /// The experiment: a TOML file as in scenarios/; for `--host linux`, enclaves as in scenarios/kernel/.
+    /// Scenario of the experiment, as in scenarios/; for `--host linux`, enclaves as in scenarios/kernel/.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: Option<PathBuf>,
-    /// Instead of a scenario: threads that `wave record` recorded. Needs `--host sim`.
+    /// Replay this recording of `wave record` instead of a scenario. Needs `--host sim`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "live"])]
     workload: Option<PathBuf>,
-    /// Who schedules the workload, with settings after a colon; again for each [default: fifo,
-    /// shinjuku, vm]. Of a command there is one [default: fifo; with --all shinjuku:slice_us=1000].
+    /// Policy for a workload, with settings after a colon; may be repeated [default: fifo, shinjuku,
+    /// vm]. A command has a single one [default: fifo; with --all shinjuku:slice_us=1000].
     #[arg(long = "policy", value_name = "NAME", conflicts_with = "scenario")]
     policies: Vec<String>,
-    /// A program of your own that is started for every agent, instead of `wave agent`: its `main` is wave_agent::main_with. Not
+    /// Program of your own to start for every agent instead of `wave agent`: its `main` is wave_agent::main_with. Not
     /// with --host sim.
     #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["workload", "device"], value_parser = program)]
     agent: Option<PathBuf>,
-    /// Cores for the workload [default: as many as it was recorded on].
+    /// Number of cores for the workload [default: as many as it was recorded on].
     #[arg(long, value_name = "N", requires = "workload", conflicts_with_all = ["scenario", "command", "pid", "cgroup", "all"], value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
     cores: Option<u16>,
-    /// A command whose threads are scheduled. Needs `--host linux`.
+    /// Command to start and to schedule, with its children. Needs `--host linux`.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "live")]
     command: Vec<String>,
-    /// Instead of a command: a process that runs already, all its threads and children. Until it ends,
+    /// Schedule a running process instead of a command, with all its threads and children, until it ends,
     /// or Ctrl-C. Needs `--host linux`.
     #[arg(long, value_name = "PID", conflicts_with = "live", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Instead of a command: every process of a cgroup (v2) and of those below it, and those that come
-    /// later. Until Ctrl-C. Needs `--host linux`.
+    /// Schedule every process of a cgroup (v2) and of the cgroups below it, later ones included, until
+    /// Ctrl-C. Needs `--host linux`.
     #[arg(long, value_name = "FOLDER", conflicts_with = "live")]
     cgroup: Option<PathBuf>,
-    /// Instead of a command: every thread of the machine, but for kernel threads and Wave's own, until
-    /// Ctrl-C. Needs `--host linux`.
+    /// Schedule every thread of the machine except kernel threads and Wave's own, until Ctrl-C. Needs
+    /// `--host linux`.
     #[arg(long, conflicts_with = "live")]
     all: bool,
-    /// The CPUs that the command's threads run on, such as 0-3,8 [default: all that are online but the
-    /// last, which is the agent's].
+    /// CPUs for the command's threads, such as 0-3,8 [default: all online CPUs but the last, which is the
+    /// agent's].
     #[arg(long, value_name = "LIST", conflicts_with_all = ["scenario", "workload"], value_parser = Cpus::parse)]
     cpus: Option<Cpus>,
-    /// How long a thread of the command may wait for a decision beside an idle core before the agent is
-    /// turned out, in milliseconds [default: 20].
+    /// Milliseconds that a thread may wait for a decision beside an idle core before the agent is turned
+    /// out [default: 20].
     #[arg(long, value_name = "MS", conflicts_with_all = ["scenario", "workload"], value_parser = clap::value_parser!(u64).range(1..=60_000))]
     patience: Option<u64>,
     #[command(flatten)]
@@ -110,22 +109,22 @@ pub struct RunArgs {
     /// What enforces decisions.
     #[arg(long, value_enum, default_value_t = HostName::User)]
     host: HostName,
-    /// Directory for results. Each scenario has a directory in it, whose name ends in .sim for simulated
-    /// runs [default: out].
+    /// Directory for results. Each scenario gets a subdirectory, whose name ends in .sim for simulated runs
+    /// [default: out].
     #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "pid", "cgroup", "all"])]
     out: Option<PathBuf>,
-    /// Resume an interrupted run: points that it finished are not run again. The scenario and the program
-    /// must be the same.
+    /// Resume an interrupted run: finished points are not run again. The scenario and the program must be
+    /// the same.
     #[arg(long, requires = "scenario", conflicts_with_all = ["record", "workload", "command", "pid", "cgroup", "all"])]
     resume: bool,
-    /// Have every agent write a log into this directory, for `wave replay` and `wave trace`: a file
-    /// per agent, named after its variant (for simulated RPCs: and its load). Some 50 bytes a request.
+    /// Write a log of every agent into this directory, for `wave replay` and `wave trace`: a file per
+    /// agent, named after its variant (and its load, for simulated RPCs). Some 50 bytes per request.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
     /// Watch cores, queues, outcomes and latency on the terminal while it runs.
@@ -171,7 +170,6 @@ enum HostName {
     Linux,
 }
 
-/// Runs it.
 pub fn execute(args: &RunArgs) -> ExitCode {
     match perform(args) {
         Ok(code) => code,

@@ -34,13 +34,13 @@ pub struct ServeArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// RocksDB, in memory, by gRPC.
+    /// Serve RocksDB in memory by gRPC.
     Kv(KvArgs),
-    /// The services that gRPC's implementations test each other with.
+    /// Serve gRPC's interoperability tests.
     Interop(InteropArgs),
-    /// Bytes by HTTP/1.1, over an agent's TCP.
+    /// Serve bytes by HTTP/1.1 over an agent's TCP.
     Http(toe::ToeArgs),
-    /// What comes, over an agent's TCP.
+    /// Echo bytes over an agent's TCP.
     Echo(toe::ToeArgs),
 }
 
@@ -52,16 +52,16 @@ SIGTERM: point any implementation's interop client at the agent.
 
 Examples:
   wave serve interop --offload /tmp/interop.sock
-  wave serve interop --offload /tmp/interop.sock --workers 4 --ring 2     the smallest queues there are
+  wave serve interop --offload /tmp/interop.sock --workers 4 --ring 2     the smallest queues
   wave agent --rpc /tmp/interop.sock --listen 127.0.0.1:50051             in another terminal
 
-Exit codes: 0 it was ended; 2 bad arguments; 3 the socket cannot be had."
+Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 bad arguments; 3 the socket is not available."
 )]
 struct InteropArgs {
-    /// Serve what an agent hands over, that attaches to this socket.
+    /// Serve requests from the agent attached to this socket.
     #[arg(long, value_name = "SOCKET")]
     offload: PathBuf,
-    /// Workers: calls that are served at once.
+    /// Number of workers, each of which serves one call at a time.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=240))]
     workers: u16,
     /// Entries of 56 bytes in each queue: a power of two.
@@ -76,32 +76,31 @@ struct InteropArgs {
     after_help = "Serves workloads/proto/kv.proto (Get, Put, Range) and echo.proto, until Ctrl-C or SIGTERM. The store is
 filled with keys 0 to --keys, eight bytes each, big-endian. It is gone when the server ends.
 
---offload has an agent's front terminate TCP, HTTP/2 and gRPC, and hand requests over in queues: start it beside
-this, or before. --cpus then are the workers'.
+With --offload an agent's front terminates TCP, HTTP/2 and gRPC, and hands over requests in queues. Start the agent
+before or after this command. --cpus are the workers' CPUs then.
 
---on-host has the host's own cores do everything: tonic, one single-threaded runtime on each of --cpus. That is
-what an offloaded server is compared with. Connections are dealt out by the kernel (SO_REUSEPORT), so have
-several for each core.
+With --on-host the host's own cores do everything: tonic, a single-threaded runtime on each of --cpus, to compare an
+offloaded server with. The kernel distributes connections (SO_REUSEPORT), so open several for each core.
 
 Examples:
   wave serve kv --on-host --listen 127.0.0.1:50051
   wave serve kv --on-host --listen 0.0.0.0:50051 --cpus 0-3 --keys 1000000
   wave serve kv --offload /tmp/kv.sock --cpus 0-1
-  wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       in another terminal, for the one above
-  wave load grpc --target 127.0.0.1:50051 --rate 10000         in yet another
-  wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052          for it instead, with requests in datagrams
+  wave agent --rpc /tmp/kv.sock --listen 127.0.0.1:50051       in another terminal
+  wave load grpc --target 127.0.0.1:50051 --rate 10000         in a third terminal
+  wave agent --rpc /tmp/kv.sock --udp 127.0.0.1:50052          instead, for requests in datagrams
   wave load udp --target 127.0.0.1:50052 --rate 10000
 
-Exit codes: 0 it was ended; 2 bad arguments; 3 the address, the socket, a CPU or the database cannot be had."
+Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 bad arguments; 3 the address, the socket, a CPU or the database is not available."
 )]
 struct KvArgs {
     /// Serve from the host's own cores.
     #[arg(long)]
     on_host: bool,
-    /// Serve what an agent hands over, that attaches to this socket.
+    /// Serve requests from the agent attached to this socket.
     #[arg(long, value_name = "SOCKET")]
     offload: Option<PathBuf>,
-    /// Where to listen; port 0 is any free one.
+    /// Address to listen on; port 0 is any free one.
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -110,22 +109,22 @@ struct KvArgs {
         conflicts_with = "offload"
     )]
     listen: SocketAddr,
-    /// The CPUs that serve, a thread on each, such as 0-3,8 [default: one thread, anywhere].
+    /// CPUs to serve from, a thread on each, such as 0-3,8 [default: one thread on any CPU].
     #[arg(long, value_name = "LIST", value_parser = Cpus::parse)]
     cpus: Option<Cpus>,
-    /// Keys in the store.
+    /// Number of keys in the store.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     keys: u64,
-    /// Bytes of each value.
+    /// Size of each value, in bytes.
     #[arg(long, value_name = "N", default_value_t = 64)]
     value_bytes: usize,
-    /// Write the key of each PUT that is executed to the end of this file, a line each.
+    /// Append the key of each executed PUT to this file, a line each.
     #[arg(long, value_name = "FILE")]
     log_writes: Option<PathBuf>,
-    /// Print one JSON object once it listens, instead of a line.
+    /// Print one JSON object instead of a line once the server listens.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -139,7 +138,6 @@ impl Cpus {
     }
 }
 
-/// Serves.
 pub fn execute(args: &ServeArgs) -> ExitCode {
     let done = match &args.what {
         What::Kv(args) => kv(args),

@@ -17,41 +17,40 @@ use wave_lab::terminal::{note, out};
 #[command(after_help = "The scenario's table [sweep] lists values for fields of the file:
   [sweep]
   \"host.cores\" = [16, 32, 64]
-  \"variant.prestage\" = [0, 2]                 # of every [[variant]]
-  \"variant[over PCIe].prefetch\" = [true, false]  # of the one with this name
+  \"variant.prestage\" = [0, 2]                 # in every [[variant]]
+  \"variant[over PCIe].prefetch\" = [true, false]  # in the variant of this name
 Every combination, with every variant and every load, is a point. Each is simulated, and written to
-DIR/points/ under the hash of all that it depends on. Points that are there are kept: a killed
-sweep resumes with the same command.
+DIR/points/ under the hash of its inputs. Finished points are kept: a killed sweep resumes with the
+same command.
 
 Examples:
   wave sweep scenarios/cores.toml --out out/cores
   wave sweep scenarios/cores.toml --out /shared/cores --shard 3/16
   wave merge out/cores
 
-Exit codes: 0 all of the shard's points are there; 1 some could not be run; 2 a bad scenario, or
+Exit codes: 0 all points of the shard are done; 1 some could not be run; 2 a bad scenario, or
 DIR holds another sweep; 3 DIR cannot be written.")]
 pub struct SweepArgs {
-    /// The experiment: a TOML file, with or without a table `[sweep]`.
+    /// Scenario to simulate, with or without a table `[sweep]`.
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
-    /// Where points go: one directory for all shards of a sweep, and for nothing else.
+    /// Directory for points: one for all shards of a sweep, and for nothing else.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Run the points whose number, from 0, leaves I when divided by N.
+    /// Run only the points whose number modulo N is I; numbers count from 0.
     #[arg(long, value_name = "I/N", default_value_t = Shard::WHOLE)]
     shard: Shard,
-    /// Points to run at once [default: as many as there are CPUs].
+    /// Number of points to run at the same time [default: one per CPU].
     #[arg(long, short, value_name = "J", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// Runs it.
 pub fn execute(args: &SweepArgs) -> ExitCode {
     match perform(args) {
         Ok(code) => code,

@@ -26,35 +26,34 @@ const GOALS: [f64; 2] = [0.05, 0.15];
 
 Micro-benchmarks make a profile of this machine, DIR/machine.toml and DIR/link.toml. With it the
 simulator predicts saturation and latency of native runs that nothing was fitted to: GETs under FIFO,
-and beside RANGEs under Shinjuku. Others should not use the machine meanwhile.
+and beside RANGEs under Shinjuku. No other process should use the machine meanwhile.
 
-Exit codes: 0 done, whatever the errors; 1 the run cannot be trusted (it says why), or --check and an
-error too large; 3 this machine cannot run it.")]
+Exit codes: 0 done, whatever the errors; 1 the run cannot be trusted (it says why), or with --check an
+error is too large; 3 this machine cannot run it.")]
 pub struct ValidateArgs {
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Where the machine's profile, its memory as a link, and the results go.
+    /// Directory for the machine's profile, its link's cost file, and the results.
     #[arg(long, value_name = "DIR", default_value = "out/validate")]
     out: PathBuf,
-    /// Fewer points.
+    /// Measure fewer points.
     #[arg(long)]
     quick: bool,
-    /// Of the points only those whose names contain this, as `Shinjuku` does.
+    /// Run only points whose names contain this, such as `Shinjuku`.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Fail if a saturation is off by more than 5%, or a p99 by more than 15%.
     #[arg(long)]
     check: bool,
-    /// How many seconds to wait, in all, for other processes to leave the machine alone.
+    /// Seconds to wait, in all, for a quiet machine.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
 
-/// Validates.
 pub fn execute(args: &ValidateArgs) -> ExitCode {
     match perform(args) {
         Ok(code) => code,

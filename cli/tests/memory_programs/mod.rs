@@ -131,7 +131,7 @@ fn postgresql() -> Option<std::path::PathBuf> {
     folders.filter(|folder| folder.join("initdb").exists()).max()
 }
 
-/// It refuses to be root.
+/// PostgreSQL refuses to run as root.
 fn as_postgres(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);

@@ -13,7 +13,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(10);
 /// Longest wait between two tries.
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// A request.
+/// A request to send.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call<'a> {
     /// Method number: its position in the server's registration order.
@@ -24,7 +24,7 @@ pub struct Call<'a> {
     pub idempotent: bool,
     /// Expected time of work; 0 if unknown.
     pub work: Duration,
-    /// Request message.
+    /// Message of the request, at most [`MESSAGE_MAX`](crate::wire::MESSAGE_MAX) bytes.
     pub message: &'a [u8],
 }
 
@@ -41,11 +41,11 @@ pub struct Reply {
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CallError {
     /// The request was not executed.
     #[error("refused, and not executed: {}{text}", .status.name())]
     Refused {
-        /// Cause of the refusal.
         status: Status,
         /// Error text with a leading colon; may be empty.
         text: String,
@@ -59,7 +59,7 @@ pub enum CallError {
     /// The message does not fit a datagram.
     #[error("a message of {0} bytes does not fit a datagram: at most {MESSAGE_MAX}")]
     TooLong(usize),
-    /// The socket failed.
+    /// A system call on the socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

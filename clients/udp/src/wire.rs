@@ -21,11 +21,11 @@
 pub const HEADER_BYTES: usize = 36;
 /// Longest datagram: the most that UDP over IPv4 carries.
 pub const DATAGRAM_MAX: usize = 65_507;
-/// Longest message.
+/// Longest message in bytes: what a datagram has beside its header.
 pub const MESSAGE_MAX: usize = DATAGRAM_MAX - HEADER_BYTES;
 /// First two bytes of every datagram of this format.
 pub const MAGIC: u16 = 0x7657;
-/// Version of the format.
+/// Version of the format, in each header.
 pub const VERSION: u8 = 1;
 /// Flag: executing the request twice is harmless.
 pub const IDEMPOTENT: u8 = 0x01;
@@ -92,9 +92,9 @@ pub struct Header {
     pub flags: u8,
     /// Class of the request, for steering and scheduling.
     pub class: u8,
-    /// [`Status`] of a reply.
+    /// [`Status`] of a reply; of a request 0.
     pub status: u8,
-    /// Method number.
+    /// Number of the method.
     pub method: u16,
     /// Id of the request at its client.
     pub id: u64,
@@ -109,19 +109,19 @@ pub struct Header {
 /// Why bytes are not a datagram of this format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDatagram {
-    /// Shorter than a header.
+    /// The datagram is shorter than a header.
     #[error("shorter than a header of 36 bytes")]
     Short,
-    /// Of another format.
+    /// The datagram begins with other bytes than [`MAGIC`].
     #[error("not of this format")]
     Magic,
-    /// Of an unknown version.
+    /// The datagram is of another version of the format.
     #[error("of version {0}, not 1")]
     Version(u8),
 }
 
 impl Header {
-    /// Encodes the header.
+    /// The header as the first bytes of a datagram.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..2].copy_from_slice(&MAGIC.to_le_bytes());

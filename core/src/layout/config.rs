@@ -18,9 +18,9 @@ pub struct QueueConfig {
     pub transport: Transport,
     /// Where an MMIO queue lives. A DMA queue lives with its consumer.
     pub home: Home,
-    /// How the host maps it.
+    /// Mapping of the ring at the host.
     pub host: Mapping,
-    /// How the agent maps it.
+    /// Mapping of the ring at the agent.
     pub agent: Mapping,
     /// Entries in each queue: a power of two.
     pub entries: u32,
@@ -35,7 +35,7 @@ pub const POOLS_MAX: usize = 4;
 pub enum PoolScope {
     /// One, whose extents the control context sends: see [`crate::control::HostControl::send_bulk`].
     Window = 0,
-    /// One for each core.
+    /// One pool for each core.
     Core = 1,
 }
 
@@ -48,7 +48,7 @@ pub struct PoolConfig {
     pub scope: PoolScope,
     /// Extents in each pool; 0 is no pool.
     pub extents: u8,
-    /// Lines in each extent.
+    /// Number of lines in each extent.
     pub lines: u16,
     /// Whether the control context waits for each copy ([`Transport::DmaSync`]), or goes on and looks later. Extents of
     /// cores are never waited for.
@@ -58,7 +58,7 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// No pool.
+    /// A pool that does not exist.
     pub const NONE: PoolConfig = PoolConfig {
         producer: Side::Host,
         scope: PoolScope::Window,
@@ -73,7 +73,7 @@ impl PoolConfig {
         matches!((self.scope, self.producer), (PoolScope::Window, Side::Host)) && self.extents > 0
     }
 
-    /// Words in an extent.
+    /// Number of words in an extent.
     pub const fn words(&self) -> usize {
         self.lines as usize * LINE_WORDS
     }
@@ -215,7 +215,7 @@ impl Config {
         })
     }
 
-    /// Checks every field.
+    /// Checks every field against its bounds.
     pub fn check(&self) -> Result<(), ConfigError> {
         let within = |field, value: u64, min: u64, max: u64| {
             if (min..=max).contains(&value) {
@@ -278,13 +278,12 @@ pub const CORE_EXTENTS_MAX: u8 = 16;
 
 /// A configuration that cannot be laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ConfigError {
     /// A number is too small or too large.
     #[error("{field} is {value}, allowed is {min} to {max}")]
     OutOfRange {
-        /// Which.
         field: &'static str,
-        /// What it is.
         value: u64,
         /// Smallest allowed.
         min: u64,
@@ -293,26 +292,16 @@ pub enum ConfigError {
     },
     /// A mapping that holds stores back, for the side that reads.
     #[error("{field} are read by the {side}, which cannot map them write-combining")]
-    WriteCombiningReader {
-        /// Which queues.
-        field: &'static str,
-        /// Who reads them.
-        side: &'static str,
-    },
+    WriteCombiningReader { field: &'static str, side: &'static str },
     /// A pool whose extents nobody copies.
     #[error("a pool's extents are copied: its transport must be dma-sync or dma-async")]
     PoolTransport,
     /// More pools of the window than the control context serves.
     #[error("at most one pool may belong to the window, and the host must fill it")]
     WindowPools,
-    /// A ring's size.
+    /// The size of a ring is no power of two.
     #[error("{field} have queues of {value} entries, which is no power of two")]
-    NotPowerOfTwo {
-        /// Which queues.
-        field: &'static str,
-        /// What was asked for.
-        value: u32,
-    },
+    NotPowerOfTwo { field: &'static str, value: u32 },
 }
 
 fn decode_transport(number: u8) -> Option<Transport> {

@@ -44,23 +44,23 @@ use crate::policy::{Note, Preemption};
 pub use read::LogReader;
 pub use write::{BUFFER_BYTES, LogWriter};
 
-/// First bytes of a log.
+/// The bytes with which a log begins.
 pub const MAGIC: [u8; 8] = *b"WAVElog\n";
-/// Version of the format.
+/// Version of the log's format. A reader refuses others.
 pub const VERSION: u32 = 4;
 /// Bytes of a text in a header, at most; a longer one is cut.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
 const TAG_KIND: u8 = 0x0f;
 const TAG_SAME_TIME: u8 = 0x10;
-/// Flags of an entry.
+/// A flag of an entry, as are the next two.
 const TAG_MESSAGE: u8 = 0x20;
 const TAG_OUTCOME: u8 = 0x40;
 const TAG_ASKS: u8 = 0x80;
-/// Flag of a decide.
+/// A flag of a decide.
 const TAG_HELD: u8 = 0x20;
 
-/// Kinds of records.
+/// Kinds of records, as numbers in the file.
 mod kind {
     pub const ENTRY: u8 = 1;
     pub const SNAPSHOT: u8 = 2;
@@ -73,7 +73,7 @@ mod kind {
     pub const BULK: u8 = 9;
 }
 
-/// What a log is about.
+/// The header of a log: configuration, policy and origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The enclave's configuration, from which the policy was made.
@@ -84,42 +84,42 @@ pub struct Header {
     pub about: String,
 }
 
-/// One record.
+/// A record of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The agent's time.
+    /// The agent's time at the record.
     pub now: Nanos,
-    /// What was recorded.
+    /// The recorded input or output.
     pub what: What,
 }
 
-/// What a record says.
+/// Contents of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Something that the policy's state depends on.
     Input(Input),
     /// It decided. Belongs, like preemptions and notes, to the [`Input::Decide`] before it.
     Decided {
-        /// For which core.
+        /// Core that the decision is for.
         core: u16,
-        /// What.
+        /// The decision.
         decision: Decision,
     },
     /// It asked for the end of a run.
     Preempted(Preemption),
-    /// It sent a note.
+    /// The agent sent a note.
     Noted(Note),
     /// The agent rang a core's doorbell.
     Kicked {
-        /// Whose.
+        /// Core that was rung.
         core: u16,
     },
 }
 
-/// How a log ends.
+/// The way in which a log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// After a whole record.
+    /// At the end of a whole record.
     Whole,
     /// In the middle of a record, which is lost: the agent was killed while it wrote.
     Truncated {
@@ -130,30 +130,20 @@ pub enum Ended {
 
 /// A file that is no log, or a damaged one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum LogError {
-    /// It begins otherwise.
+    /// The bytes do not begin with [`MAGIC`].
     #[error("not a log of an agent: it does not begin with `WAVElog`")]
     Magic,
     /// Another version of the format.
     #[error("the log's version is {found}, this program reads {VERSION}")]
-    Version {
-        /// Which.
-        found: u64,
-    },
+    Version { found: u64 },
     /// It ends before its first record: the agent was killed at once.
     #[error("the log ends within its header, at byte {at}")]
-    NoHeader {
-        /// Its length.
-        at: usize,
-    },
+    NoHeader { at: usize },
     /// A field of the header means nothing.
     #[error("the log is damaged: byte {at}, in its header: {what}")]
-    Header {
-        /// Where the field begins.
-        at: usize,
-        /// What is wrong.
-        what: &'static str,
-    },
+    Header { at: usize, what: &'static str },
     /// A configuration that no agent runs with.
     #[error("the log is damaged: its header's configuration: {0}")]
     Config(#[from] ConfigError),
@@ -164,7 +154,6 @@ pub enum LogError {
         record: u64,
         /// The byte at which the field begins.
         at: usize,
-        /// What is wrong.
         what: &'static str,
     },
 }

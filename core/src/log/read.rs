@@ -31,7 +31,7 @@ pub struct LogReader<'a> {
 }
 
 impl<'a> LogReader<'a> {
-    /// Reads the header.
+    /// Reads and checks the header.
     pub fn new(bytes: &'a [u8]) -> Result<LogReader<'a>, LogError> {
         let known = bytes.len().min(MAGIC.len());
         if bytes[..known] != MAGIC[..known] {
@@ -43,7 +43,7 @@ impl<'a> LogReader<'a> {
         Ok(LogReader { cursor, header, last: Nanos(0), records: 0, over: false, ended: None })
     }
 
-    /// What the log is about.
+    /// The header of the log.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -89,7 +89,7 @@ impl Iterator for LogReader<'_> {
     }
 }
 
-/// Why decoding stops.
+/// Reason to stop decoding.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
     End,

@@ -17,7 +17,6 @@ use crate::snapshot::Snapshot;
 pub const BUFFER_BYTES: usize = 64 * 1024;
 /// What is put between two looks at the buffer fits in this: at most a dozen numbers.
 const PIECE_BYTES_MAX: usize = 256;
-/// So many numbers do.
 const PIECE_NUMBERS: usize = 16;
 
 /// Records into a log: gathers up to [`BUFFER_BYTES`] and gives them to `sink`, a piece after the

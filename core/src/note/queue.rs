@@ -26,7 +26,7 @@ pub const NOTES: SubsystemId = SubsystemId::new(4);
 
 /// Entries of the queue by default.
 const ENTRIES: u32 = 1024;
-// Whoever is behind has room for a note about each worker once three quarters were taken.
+// A sender that is behind has room for a note about each worker once three quarters were taken.
 const _: () = assert!(CORES_MAX as u32 <= ENTRIES / 4 * 3);
 
 /// What both sides agree on, given how decisions travel on their link ([`Config::coherent`], [`Config::pcie`]).
@@ -40,23 +40,16 @@ pub fn config(link: Config) -> Config {
 
 /// The peer is at fault: the link is to be given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum NoteError {
-    /// An entry that is none.
+    /// The entry is malformed.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// An entry that is no note.
     #[error(
         "peer's fault: an entry of kind {kind:#x} with flags {flags:#x} and {words} words is no note: those have kinds from \
          {NOTE_REQUEST:#x}, no flags, 3 words"
     )]
-    NoNote {
-        /// Its kind.
-        kind: u16,
-        /// Its flags.
-        flags: u8,
-        /// How many words it has.
-        words: usize,
-    },
+    NoNote { kind: u16, flags: u8, words: usize },
     /// A credit that cannot be.
     #[error(transparent)]
     Credit(PushError),
@@ -83,7 +76,7 @@ fn queue(layout: &Layout) -> &QueuePlace {
     &layout.decisions[0]
 }
 
-/// The front's end.
+/// The end of the queue that a front writes.
 #[derive(Debug)]
 pub struct NoteSender<L: Port, B: Doorbell> {
     port: L,
@@ -171,7 +164,7 @@ impl<L: Port, B: Doorbell> NoteSender<L, B> {
     }
 }
 
-/// The policy's end.
+/// The end of the queue that a scheduler reads.
 #[derive(Debug)]
 pub struct NoteReceiver<L: Port> {
     port: L,
@@ -219,7 +212,7 @@ impl<L: Port> NoteReceiver<L> {
         self.queue.prefetch(&self.port);
     }
 
-    /// Takes the word back.
+    /// Takes PARKED back from the receiver's word.
     pub fn unpark(&mut self) {
         self.park.unpark(&self.port);
     }

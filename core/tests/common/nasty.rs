@@ -393,7 +393,7 @@ impl Link {
     }
 }
 
-/// One context's access.
+/// One context's access to the window.
 #[derive(Debug)]
 pub struct NastyPort {
     nic: View,

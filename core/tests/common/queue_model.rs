@@ -36,7 +36,6 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Any byte is an operation.
     pub fn from_byte(byte: u8) -> Operation {
         match byte % 16 {
             0..=3 => Operation::Push((byte / 16) % (PAYLOAD_WORDS as u8 + 1)),
@@ -68,7 +67,7 @@ pub struct Model {
     place: QueuePlace,
     sender: Sender,
     receiver: Receiver,
-    /// Takes nothing.
+    /// A receiver that takes nothing, and only looks.
     watcher: Receiver,
     source: NastyPort,
     sink: NastyPort,

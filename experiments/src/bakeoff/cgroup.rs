@@ -53,7 +53,7 @@ fn remove_leftovers() {
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// A new one.
+    /// Makes a control group below the root, of a name that nobody else has.
     pub fn make() -> Result<Cgroup, Failure> {
         let folder = Path::new(ROOT).join(format!("{PREFIX}{}", std::process::id()));
         std::fs::create_dir(&folder)
@@ -61,7 +61,6 @@ impl Cgroup {
         Ok(Cgroup(folder))
     }
 
-    /// Where it is.
     pub fn folder(&self) -> &Path {
         &self.0
     }

@@ -19,9 +19,9 @@ pub struct Ratio {
     /// The geometric mean over the refaults that are compared; 0 where the first tool saves nothing at one of them. None
     /// where the others save nothing.
     pub ratio: Option<f64>,
-    /// The smallest there.
+    /// Smallest of the ratios at the points where both curves have one.
     pub least: Option<f64>,
-    /// The largest.
+    /// Largest of them.
     pub most: Option<f64>,
     /// Whether the first tool's curve and another's have a range of refaults in common. If not, nearest ends are compared.
     pub overlap: bool,
@@ -112,7 +112,7 @@ fn over(ours: f64, theirs: f64) -> Option<f64> {
     (theirs > 0.0).then(|| ours.max(0.0) / theirs)
 }
 
-/// Another tool's.
+/// The curve of a rival, to interpolate in.
 struct Curve {
     name: String,
     curve: Vec<Spot>,
@@ -153,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beaten_by_another_setting_is_no_part_of_a_curve() {
+    fn a_curve_has_only_settings_that_no_other_beats() {
         let found =
             frontier(&spots(&[(10.0, 5.0), (1.0, 2.0), (20.0, 4.0), (1.0, 1.0), (9.0, 5.0)]));
         assert_eq!(found, spots(&[(1.0, 2.0), (9.0, 5.0)]));
     }
 
-    /// With one other tool.
+    /// The ratio of net savings at equal refaults, against one rival.
     fn versus(ours: &[Spot], theirs: &[Spot]) -> Option<Ratio> {
         compare(ours, &[("theirs", theirs.to_vec())])
     }

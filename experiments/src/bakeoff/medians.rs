@@ -12,11 +12,9 @@ use super::report::{ProgramResult, Results};
 pub struct Median {
     /// The median of the runs that have one; of two in the middle, their mean.
     pub ratio: Option<f64>,
-    /// The smallest.
     pub least: Option<f64>,
-    /// The largest.
     pub most: Option<f64>,
-    /// Runs of the program.
+    /// Number of results that the median is of.
     pub runs: usize,
     /// How many of them have a ratio.
     pub compared: usize,
@@ -24,7 +22,6 @@ pub struct Median {
     pub overlap: bool,
 }
 
-/// Medians by program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Medians {
     /// SOL's net savings over the best rival's at equal refaults.
@@ -92,7 +89,6 @@ impl Medians {
         }
     }
 
-    /// For a terminal.
     pub fn text(&self) -> String {
         let head = ["program", "judges", "sol / best rival", "sol as shipped / best rival"];
         let mut table = wave_lab::table(&head);

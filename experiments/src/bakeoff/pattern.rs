@@ -32,7 +32,7 @@ const BURST_ACCESSES: f64 = 0.5;
 const WALK_NODES: usize = 16;
 const WALK_DEVIATION: f64 = 0.05;
 
-/// Which pages are used.
+/// Which pages the program uses, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
@@ -59,7 +59,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// In a sentence.
+    /// The pattern as a sentence of the report.
     pub fn describe(self) -> &'static str {
         match self {
             Pattern::HotSet => {
@@ -155,7 +155,6 @@ impl Memory {
         }
     }
 
-    /// The page to use next.
     fn page(&mut self, time: Duration) -> usize {
         let part = self.pages / PARTS;
         let phases = time.as_secs_f64() / self.phase.as_secs_f64();

@@ -1,4 +1,4 @@
-//! Who runs where: the program and whoever pages it out share a CPU, and who only decides or asks is on another.
+//! CPUs of a bake-off: the program and the tool that pages it out share one; processes that only decide or ask have another.
 //!
 //! Paging out has to tell every CPU that the program runs on, by an interrupt for each page that is written. In an emulated
 //! machine that takes milliseconds, more than all else together, and as long as its CPUs have to wait for real ones: the
@@ -13,7 +13,7 @@ use wave_lab::Failure;
 /// Two CPUs; the same one where there is one.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// The program's, and that of whoever pages it out.
+    /// CPU of the program and of the tool that pages it out.
     pub shared: usize,
     /// For who decides or asks.
     pub aside: usize,

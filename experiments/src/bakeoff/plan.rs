@@ -11,16 +11,15 @@ use crate::memory::swap::SwapOn;
 use wave_lab::Failure;
 use wave_report::slug;
 
-/// `kind` of such a file.
+/// `kind` of a scenario of this sort.
 pub const KIND: &str = "memory-bakeoff";
 
-/// A checked file.
+/// A checked scenario.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// Names the output directory.
     pub name: String,
-    /// [`KIND`].
     pub kind: String,
     /// One paragraph for the reader; may be empty.
     #[serde(default)]
@@ -29,7 +28,7 @@ pub struct Plan {
     pub seed: u64,
     /// From when a tool begins until its figures count.
     pub warmup_seconds: f64,
-    /// For how long they do.
+    /// Seconds of measuring, after the warm-up.
     pub seconds: f64,
     /// The same times of settings that are `slow`: of every tool alike.
     pub slow: Slow,
@@ -38,13 +37,11 @@ pub struct Plan {
     /// Where it is: everything is run with each of these.
     #[serde(default = "Plan::swap_on")]
     pub swap_on: Vec<SwapOn>,
-    /// Whose memory.
+    /// Programs whose memory is managed.
     pub program: Vec<Program>,
     /// Policies of ours, with their settings.
     pub wave: Vec<Ours>,
-    /// DAMON's settings.
     pub damon: Vec<Damon>,
-    /// MGLRU's settings.
     pub mglru: Vec<Mglru>,
     /// Settings of reclaim by `memory.reclaim`.
     pub reclaim: Vec<Reclaim>,
@@ -64,9 +61,8 @@ pub struct Slow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// As printed.
+    /// Name in tables.
     pub name: String,
-    /// Which pages it uses.
     pub pattern: Pattern,
     /// Whether it judges: no setting of ours was chosen in sight of its results.
     #[serde(default)]

@@ -33,11 +33,11 @@ const PYTHON_DICT: &str = include_str!("python_dict.py");
 /// What a process of ours is to do.
 #[derive(Debug, Deserialize, Serialize)]
 enum Order {
-    /// Use memory.
+    /// Use memory by a pattern.
     Use { cgroup: PathBuf, pattern: Pattern, bytes: u64, rate: f64, seed: u64, phase: Duration },
     /// Become another program; what it prints is the number of its accesses, or nothing of interest.
     Become { cgroup: PathBuf, words: Vec<String>, name: String, tells: bool },
-    /// Ask redis.
+    /// Send requests to a redis.
     Ask { port: u16, bytes: u64, rate: f64, seed: u64 },
 }
 
@@ -131,7 +131,6 @@ fn start(order: &Order) -> Result<Process, Failure> {
     Process::start(&mut command).map_err(Failure::cannot)
 }
 
-/// Where Python is.
 pub fn python_program() -> Option<&'static str> {
     let places = ["/usr/bin/python3", "/usr/local/bin/python3"];
     places.into_iter().find(|path| Path::new(path).exists())

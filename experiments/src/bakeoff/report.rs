@@ -27,15 +27,14 @@ pub const KEPT_UP: f64 = 0.95;
 /// One setting of one tool, on one program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Point {
-    /// Whose curve.
+    /// Tool that drew the curve.
     pub tool: String,
-    /// What was set.
+    /// The tool's setting, as text.
     pub setting: String,
     /// Whether that is SOL as it ships.
     pub shipped: bool,
     /// What the tool has come to, where it tunes itself.
     pub tuned: Option<String>,
-    /// How long it settled.
     pub warmup_seconds: f64,
     /// For how long it was measured.
     pub seconds: f64,
@@ -53,7 +52,6 @@ pub struct Point {
     pub net_saved_bytes: f64,
     /// Pages read back from swap.
     pub refaults_per_second: f64,
-    /// Pages written to it.
     pub pages_out_per_second: f64,
     /// Faults that waited for swap or a file.
     pub major_faults_per_second: f64,
@@ -65,14 +63,11 @@ pub struct Point {
     pub core_share: f64,
 }
 
-/// All on one program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProgramResult {
-    /// As in the file.
     pub name: String,
-    /// Where swap was.
     pub swap_on: SwapOn,
-    /// Whether it judges.
+    /// Whether the program is a judge: fixed before the first run.
     pub judge: bool,
     /// How it uses its memory.
     pub pattern: String,
@@ -86,22 +81,17 @@ pub struct ProgramResult {
     pub shipped_vs_best_rival: Option<Ratio>,
 }
 
-/// A whole bake-off.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Results {
     /// The file's name for it.
     pub scenario: String,
-    /// What for.
     pub description: String,
-    /// When.
     pub started: String,
     /// Which version of this program.
     pub version: String,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// CPUs that it had.
     pub cpus: usize,
-    /// The whole file.
     pub plan: Plan,
     /// For each program, SOL's net savings over the best rival's at equal refaults.
     pub sol_vs_best_rival: BTreeMap<String, Option<Ratio>>,
@@ -109,9 +99,7 @@ pub struct Results {
     pub shipped_vs_best_rival: BTreeMap<String, Option<Ratio>>,
     /// How the ratios are made.
     pub comparison: String,
-    /// What was measured.
     pub programs: Vec<ProgramResult>,
-    /// How it was.
     pub facts: Vec<(String, String)>,
 }
 
@@ -279,7 +267,6 @@ impl Results {
         }
     }
 
-    /// For a terminal.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for program in &self.programs {

@@ -30,7 +30,6 @@ pub enum Host {
 }
 
 impl Host {
-    /// The name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -42,9 +41,7 @@ impl Host {
 /// How an experiment is to be run.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Where it runs.
     pub host: Host,
-    /// Show no progress.
     pub quiet: bool,
     /// Whether cores, queues and outcomes are shown on the terminal while it runs.
     pub live: bool,
@@ -86,7 +83,6 @@ fn without_live(kind: &str, name: &str, wanted: &Wanted<'_>) -> Result<(), Failu
 
 /// What an experiment found.
 pub trait Report {
-    /// Tables for a terminal.
     fn text(&self) -> String;
 
     /// As one object on one line.

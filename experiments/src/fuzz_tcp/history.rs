@@ -52,7 +52,6 @@ struct Hosts {
 
 struct History {
     both: [Machine; 2],
-    /// The listener's end.
     server: SocketAddr,
     rng: Pcg32,
     now: Nanos,
@@ -61,7 +60,7 @@ struct History {
     connects: Vec<(Nanos, u16)>,
     /// When an old SYN comes again.
     replays: Vec<Nanos>,
-    /// When nothing arrives.
+    /// Spans of virtual time in which the network delivers nothing.
     cuts: Vec<(Nanos, Nanos)>,
     steps: u64,
 }

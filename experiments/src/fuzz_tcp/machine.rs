@@ -87,7 +87,6 @@ pub struct Kind {
     pub copy_max: Nanos,
 }
 
-/// A machine.
 pub struct Machine {
     pub stack: Stack<Frame, FlexToe<Frame, Runs>>,
     pub wire: Memory,

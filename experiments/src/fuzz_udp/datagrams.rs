@@ -17,11 +17,9 @@ const SHORT_BYTES: usize = 200;
 /// Number of datagrams by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sent {
-    /// Valid requests.
     pub valid: u64,
     /// Valid requests changed in one to four places.
     pub mutated: u64,
-    /// Random bytes.
     pub random: u64,
     /// Datagrams of any kind that the kernel did not take.
     pub refused_by_the_kernel: u64,

@@ -37,12 +37,10 @@ impl Feed {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The experiment's name.
     pub fn title(&self, title: &str) {
         self.change(|watched| watched.title = title.to_owned());
     }
 
-    /// What is being done.
     pub fn step(&self, step: &str) {
         self.change(|watched| watched.step = step.to_owned());
     }

@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 use wave_user::{EnclaveStats, Mode};
 use wave_workloads::recorder::{Latency, Recorded};
 
-/// One moment.
+/// State of the live view at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     title: String,
@@ -19,7 +19,7 @@ pub struct View {
     /// Name, in all, per second.
     outcomes: Vec<(String, u64, f64)>,
     classes: Vec<(String, Latency)>,
-    /// Sent, done, under way.
+    /// Requests sent, done and under way.
     requests: Option<(u64, u64, u64)>,
 }
 
@@ -93,7 +93,6 @@ fn switches(stats: &EnclaveStats) -> u64 {
     stats.cores.iter().map(|core| core.switches).sum()
 }
 
-/// Draws it.
 pub fn draw(frame: &mut Frame<'_>, view: &View) {
     let enclaves = view.stats.len().max(1) as u16;
     let cores = view.cores.len().max(1) as u16;

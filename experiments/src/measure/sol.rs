@@ -22,7 +22,6 @@ use super::{Chunks, pin, two_cpus};
 
 /// 100 GiB in strips of 16 MiB.
 pub const STRIPS: u32 = 6_400;
-/// The batches of all strips.
 pub const BATCHES: usize = STRIPS as usize * STRIP_BATCHES as usize;
 /// Turns that are measured.
 pub const ROUNDS: usize = 31;
@@ -145,11 +144,8 @@ fn on_two_cores(halves: &mut [Agent], cpus: [usize; 2]) -> Result<Duration, Stri
 
 /// Milliseconds of iterations.
 pub struct Iterations {
-    /// With fast draws.
     pub fast: Chunks,
-    /// With exact draws.
     pub exact: Chunks,
-    /// Of the peer.
     pub peer: Chunks,
     /// With fast draws, the strips divided between two threads.
     pub fast_on_two: Chunks,

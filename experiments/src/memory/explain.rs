@@ -19,7 +19,6 @@ use super::size::show;
 use wave_lab::Failure;
 use wave_report::plot::style::DrawError;
 
-/// Bytes of a batch.
 pub const BATCH_BYTES: u64 = STRIP_BYTES / STRIP_BATCHES as u64;
 /// Ranges in the table on a terminal.
 const ROWS_MAX: usize = 40;
@@ -28,12 +27,12 @@ const HISTORY_MAX: usize = 200;
 /// Warmth within a tenth is alike.
 const STEPS: f32 = 10.0;
 
-/// What to tell.
+/// Which part of a log to explain.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// Of which process.
+    /// Only of this process.
     pub pid: Option<u32>,
-    /// Of which batch.
+    /// Only of the batch with this address.
     pub address: Option<u64>,
     /// As of when, in seconds.
     pub at: Option<f64>,
@@ -59,14 +58,13 @@ struct Range {
     weight: f32,
 }
 
-/// What there is to tell.
 #[derive(Debug)]
 pub struct Told {
     policy: String,
     seconds: f64,
     ranges: Vec<Range>,
     batch: Option<(Place, Explanation)>,
-    /// A batch was asked for.
+    /// Whether a single batch was asked for.
     of_one: bool,
     events: Vec<Event>,
     heat: Heat,
@@ -304,7 +302,6 @@ impl Told {
         self.heat.draw()
     }
 
-    /// For a terminal.
     pub fn text(&self) -> String {
         let mut text = format!("As of {:.1} s, policy {}:\n", self.seconds, self.policy);
         if let Some((place, told)) = &self.batch {
@@ -370,7 +367,6 @@ impl Told {
         text
     }
 
-    /// For machines.
     pub fn json(&self) -> Value {
         let ranges: Vec<Value> = self
             .ranges

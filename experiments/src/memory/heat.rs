@@ -24,17 +24,13 @@ const AWAY: RGBColor = RGBColor(0xC6, 0xDB, 0xEF);
 /// What a scan saw of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// When.
     pub seconds: f64,
-    /// Which strip.
     pub place: Place,
-    /// Which batch of it.
     pub lane: u32,
     /// Pages that were touched.
     pub touched: u32,
-    /// Pages that were there.
+    /// Present pages of the batch.
     pub present: u32,
-    /// Pages that it can have.
     pub pages: u32,
     /// Since when, in microseconds; 0 where that is not known.
     pub interval_us: u32,
@@ -45,7 +41,6 @@ pub struct Look {
 pub struct Heat(Vec<Look>);
 
 impl Heat {
-    /// One look more.
     pub fn push(&mut self, look: Look) {
         self.0.push(look);
     }

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_tells_is_read_right() {
+    fn the_kernels_figures_are_parsed() {
         let rollup = "1000-2000 ---p 0 00:00 0 [rollup]\nPss:  90 kB\nPss_Anon:   10 kB\n\
                       Pss_File:  70 kB\nPss_Shmem:   2 kB\n";
         assert_eq!(parse_rollup(rollup), Some(12 << 10));

@@ -20,11 +20,10 @@ const PAGE_BYTES: u64 = 4096;
 /// How things were at one moment.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Sample {
-    /// Since the start.
+    /// Seconds since the start.
     pub seconds: f64,
     /// In the fast tier, all programs.
     pub resident_bytes: u64,
-    /// In swap.
     pub swapped_bytes: u64,
     /// Memory that host and agent take themselves; none where that is not modelled.
     pub tool_bytes: Option<u64>,
@@ -109,26 +108,21 @@ pub fn held_by_guard(held: Held) -> &'static str {
     }
 }
 
-/// A whole run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Who decided.
+    /// The policy, as text.
     pub policy: String,
-    /// Over which link.
     pub link: String,
     /// How access bits were read.
     pub backend: &'static str,
-    /// Nothing was paged out.
     pub dry_run: bool,
     /// Of the programs: what was left alone, in words.
     pub left_alone: Vec<String>,
-    /// Bytes that can be managed.
     pub managed_bytes: u64,
-    /// Each second.
     pub samples: Vec<Sample>,
     /// 1 - resident at the end / at the start.
     pub resident_reduction: f64,
-    /// At the end.
+    /// Bytes in swap less what compressed swap, host and agent take, at the end.
     pub net_saved_bytes: i64,
     /// CPU time of host and agent, as a share of one core, over the second half of the run.
     pub daemon_core_share: f64,

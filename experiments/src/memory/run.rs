@@ -35,42 +35,35 @@ const LINES_MAX: usize = 3;
 /// A new agent follows one that was lost after this long.
 const REST: Duration = Duration::from_millis(500);
 
-/// What to do.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Whose memory.
     pub groups: Vec<Group>,
     /// A command to start, whose memory it is.
     pub command: Vec<String>,
-    /// Who decides.
     pub policy: String,
     /// How long it may scan nothing at all.
     pub longest_period: Nanos,
-    /// Over which link.
     pub link: LinkSpec,
     /// Agents come from behind this device, and none is started here.
     pub device: Option<DeviceOptions>,
-    /// When to hold back.
+    /// Limits beyond which nothing is paged out.
     pub limits: Limits,
-    /// Nothing is paged out.
     pub dry_run: bool,
     /// How to read access bits.
     pub backend: Option<Backend>,
     /// Compressed swap to add for the run, in bytes.
     pub zram: Option<u64>,
-    /// For at most so long.
+    /// When to end by itself.
     pub time: Option<Duration>,
     /// At most so many strips of 16 MiB.
     pub strips: u32,
     /// Where the agent writes its log.
     pub record: Option<PathBuf>,
-    /// No progress.
     pub quiet: bool,
     /// The command's output goes to our standard error.
     pub json: bool,
 }
 
-/// Runs it.
 pub fn run(wanted: &Wanted) -> Result<Report, Failure> {
     let end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -176,7 +169,7 @@ fn start_agent(wanted: &Wanted, enclave: &Enclave, number: u32) -> Result<AgentP
     agent::start(&wanted.policy, enclave.socket(), log.as_deref())
 }
 
-/// A command of ours.
+/// A command that this run has started.
 struct Started(Child);
 
 impl Started {

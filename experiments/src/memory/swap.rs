@@ -3,11 +3,9 @@
 use serde::{Deserialize, Serialize};
 use wave_linux::memory::{Swap, SwapError};
 
-/// Where swap is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwapOn {
-    /// Compressed memory.
     Zram,
     /// A file, in a folder that only root can enter.
     File,

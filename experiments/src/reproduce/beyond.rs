@@ -20,7 +20,6 @@ const ENCLAVE: u16 = 16;
 const FLIGHTS_NS: [u32; 7] = [50, 100, 200, 375, 1000, 2500, 5000];
 const SLICES_US: [u32; 6] = [5, 10, 20, 30, 50, 100];
 
-/// The jobs.
 pub fn jobs() -> Vec<Job> {
     let mut jobs = Vec::new();
     let mut search = |name: String, setup: Setup, low: f64| {
@@ -126,7 +125,6 @@ fn tail(setup: &Setup) -> Done {
     Done::of([("p99_us", p99_us), ("served", point.served())])
 }
 
-/// The figures.
 pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
     let value = |job: &str, name: &str| done.get(job)?.value(name);
     let kilo = |job: String| Some(value(&job, "saturation")? / 1e3);

@@ -16,7 +16,7 @@ use super::vms;
 pub struct Curve {
     /// What the legend calls it.
     pub name: String,
-    /// x and y.
+    /// Pairs of x and y.
     pub points: Vec<[f64; 2]>,
     /// The lowest and the highest that y may be, for each point; empty where that is not said.
     pub band: Vec<[f64; 2]>,
@@ -34,14 +34,12 @@ impl Curve {
     }
 }
 
-/// One plot.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     /// Its name: also its file's.
     pub id: String,
     /// The group that it belongs to.
     pub group: String,
-    /// Its title.
     pub title: String,
     /// What x is, with its unit.
     pub x: String,
@@ -53,7 +51,6 @@ pub struct Figure {
     pub y_max: Option<f64>,
     /// What it shows, in a sentence or two.
     pub text: String,
-    /// The curves.
     pub curves: Vec<Curve>,
 }
 

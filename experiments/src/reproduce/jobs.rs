@@ -19,7 +19,6 @@ use super::{beyond, mind_the_gap, placements, sol, vms};
 use wave_lab::Failure;
 use wave_lab::progress::Progress;
 
-/// What a job found.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     /// Single figures, by name.
@@ -40,15 +39,12 @@ impl Done {
     }
 }
 
-/// One piece of work.
 pub struct Job {
-    /// Its name.
     pub name: String,
     /// The seed of its arrivals; 1 where nothing is random.
     pub seed: u64,
     /// Whether it measures this machine: then nothing runs beside it, and what it found is not kept.
     pub alone: bool,
-    /// What it does.
     pub work: Box<dyn Fn() -> Done + Send + Sync>,
 }
 
@@ -60,7 +56,7 @@ impl Job {
         Job { name: name.into(), seed: 1, alone: false, work: Box::new(work) }
     }
 
-    /// One that measures.
+    /// A job that measures natively, so that nothing may run beside it.
     pub(super) fn alone(
         name: impl Into<String>,
         work: impl Fn() -> Done + Send + Sync + 'static,
@@ -77,15 +73,11 @@ impl Job {
     }
 }
 
-/// A job's result.
 pub struct Found {
-    /// The job's name.
     pub name: String,
-    /// The job's seed.
     pub seed: u64,
     /// Whether an earlier run of this build found it, so that this run did not repeat it.
     pub resumed: bool,
-    /// The result itself.
     pub done: Done,
 }
 
@@ -225,7 +217,6 @@ fn switches(setup: &Setup) -> Done {
     Done { values: values.collect(), points: Vec::new() }
 }
 
-/// One point of a setup.
 pub(super) fn probe(setup: &Setup, load: &Load) -> Point {
     let outcome = experiment::serve(setup, load).expect("the paper's setups can be laid out");
     crate::run::sim::point(load, &outcome)

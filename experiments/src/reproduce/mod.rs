@@ -58,17 +58,14 @@ pub const IDS: [(&str, &str); 17] = [
 /// Everything that a run of `wave reproduce` found.
 #[derive(Debug, Serialize)]
 pub struct Reproduction {
-    /// The program's version.
     pub version: String,
     /// Rows with random arrivals are medians over the seeds from 1 to this.
     pub seeds: u64,
-    /// How many parts there are.
     pub parts: usize,
     /// Parts that an earlier run of the same build found, and this one did not repeat.
     pub resumed: Vec<String>,
     /// A row per printed figure.
     pub rows: Vec<Row>,
-    /// The curves.
     pub figures: Vec<Figure>,
 }
 
@@ -140,7 +137,6 @@ mod tests {
         }
     }
 
-    /// A figure with these curves.
     pub fn curves(id: &str, curves: Vec<Curve>) -> Figure {
         Figure {
             id: id.to_owned(),

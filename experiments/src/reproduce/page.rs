@@ -57,11 +57,9 @@ pub fn save(reproduction: &Reproduction, out: &Path) -> Result<PathBuf, Failure>
     Ok(out.join("report.html"))
 }
 
-/// A plot, drawn.
 struct Plot<'a> {
     id: &'a str,
     group: &'a str,
-    /// What it shows.
     text: &'a str,
     svg: String,
 }

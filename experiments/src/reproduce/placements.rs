@@ -236,7 +236,6 @@ pub fn why(id: &str) -> Option<&'static str> {
     })
 }
 
-/// A figure of the groups.
 pub fn figure(group: &str, done: &BTreeMap<&str, &Done>) -> Figure {
     let job = |id: &str| done.get(format!("{group}-{id}").as_str()).copied();
     let mut curves = Vec::new();

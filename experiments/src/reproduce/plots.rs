@@ -86,14 +86,13 @@ pub fn figure(figure: &Figure) -> Result<Option<String>, DrawError> {
     .map(Some)
 }
 
-/// The legend's corner.
 const LEGEND: (i32, i32) = (76, HEIGHT as i32 + 10);
 /// A dashed line: pixels drawn, pixels left out.
 const DASH: (i32, i32) = (6, 4);
 
 /// What a curve looks like, in the axes' units: x is its logarithm where the axis is one of these.
 enum Shape {
-    /// Ours.
+    /// A curve of ours.
     Line {
         dots: Vec<(f64, f64)>,
         /// Where the line leaves the plot at the top.
@@ -101,7 +100,7 @@ enum Shape {
         /// x, and how low and how high y may be.
         band: Vec<(f64, f64, f64)>,
     },
-    /// The paper's points.
+    /// Points that the paper prints.
     Printed { dots: Vec<(f64, f64)> },
     /// Loads that the paper prints, without what happens there.
     Loads {
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_points_are_there_is_a_plot_or_none() {
+    fn odd_points_give_a_plot_or_none() {
         let odd =
             [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e300, -5.0, 0.0, 1e-12, 7.0, 1e300];
         for log_x in [false, true] {

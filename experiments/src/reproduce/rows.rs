@@ -40,7 +40,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
     pub const ALL: [Kind; 7] = [
         Kind::Fitted,
         Kind::Predicted,
@@ -51,7 +50,6 @@ impl Kind {
         Kind::Assumed,
     ];
 
-    /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Fitted => "fitted",
@@ -68,17 +66,13 @@ impl Kind {
 /// One printed figure, and ours.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Its name.
     pub id: String,
-    /// The table or figure.
     pub group: String,
-    /// What it says.
     pub text: String,
-    /// Its unit.
     pub unit: String,
     /// The printed figure; the nearer end of a printed range, of which one end may be infinite.
     pub paper: f64,
-    /// The printed range.
+    /// Lowest and highest value that the paper's rounding allows.
     pub paper_range: [f64; 2],
     /// Ours, the median over the seeds; none where nothing here corresponds to it.
     pub ours: Option<f64>,
@@ -89,7 +83,7 @@ pub struct Row {
     pub rel_diff: Option<f64>,
     /// ours - paper, zero within the printed range, in the row's unit.
     pub diff: Option<f64>,
-    /// What ours is.
+    /// How ours came about.
     pub kind: Kind,
     /// The least and the most that ours may be, by what the fit and other inputs leave open; none where that was not
     /// determined.

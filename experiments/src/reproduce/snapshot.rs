@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back_and_has_not_moved() {
+    fn a_written_snapshot_reads_back_and_has_not_moved() {
         let rows = sample();
         let snapshot = Snapshot::parse(&csv(&rows).unwrap()).unwrap();
         assert_eq!(snapshot.0["fig4a-sample"], [4.0, 3.0, 5.0]);

@@ -24,13 +24,13 @@ use super::figures::{Curve, Figure};
 use super::jobs::{Done, Job};
 use crate::measure;
 
-/// As in 7.4.1.
+/// SOL with the shortest period of Wave 7.4.1.
 const SOL: &str = "sol:shortest_ms=600";
 /// The policies, and what curves are called.
 const POLICIES: [(&str, &str); 2] = [(SOL, "SOL"), ("threshold", "static threshold")];
 /// What the paper leaves in DRAM, of what was there: GiB (7.4.2).
 pub(crate) const HOT_SHARE: f64 = 21.3 / 102.0;
-/// After how many epochs.
+/// Epoch for which the paper prints savings.
 const PRINTED_EPOCH: f64 = 3.0;
 /// Touches of a hot page in a second, and of a busy one.
 pub(crate) const HOT_PER_SECOND: f64 = 0.5;
@@ -60,7 +60,7 @@ struct Case {
     epochs: u32,
 }
 
-/// 100 GiB and 1 TiB.
+/// Address spaces of 100 GiB and 1 TiB.
 const CASES: [Case; 3] = [
     Case { name: "moving", strips: 6_400, moves: true, busy: false, epochs: 8 },
     Case { name: "busy", strips: 6_400, moves: false, busy: true, epochs: 5 },
@@ -199,7 +199,7 @@ fn batches_per_level(policy: &dyn Tiering, case: &Case) -> [u64; LEVELS_MAX] {
     levels
 }
 
-/// SOL's, as in 7.4.1.
+/// Scan periods as in Wave 7.4.1.
 fn schedule() -> Schedule {
     let settings = SOL.split_once(':').map_or("", |(_, settings)| settings);
     let settings = wave_core::settings::Settings::parse(settings, &SETTINGS);
@@ -257,7 +257,6 @@ pub fn ours(id: &str, done: &BTreeMap<&str, &Done>) -> Option<f64> {
     }
 }
 
-/// The figures.
 pub fn figures(done: &BTreeMap<&str, &Done>) -> Vec<Figure> {
     let [moving, busy, terabyte] = CASES;
     let of = |case: &Case, policy: &str| done.get(case.job(policy).as_str()).copied();
@@ -418,7 +417,7 @@ fn iterations(done: &BTreeMap<&str, &Done>) -> Figure {
 mod tests {
     use super::*;
 
-    /// The cases, small.
+    /// A case scaled down, for tests.
     fn small(at: usize) -> Case {
         Case { strips: 8, ..CASES[at] }
     }

@@ -50,7 +50,7 @@ pub fn printed(row: &Row) -> String {
     }
 }
 
-/// Ours, with its unit.
+/// Our figure with its unit.
 pub fn ours(row: &Row) -> String {
     row.ours.map_or_else(|| "-".to_owned(), |ours| format!("{} {}", axis_number(ours), row.unit))
 }

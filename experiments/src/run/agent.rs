@@ -115,7 +115,6 @@ impl AgentProcess {
         Ok(())
     }
 
-    /// Its process's number.
     pub fn pid(&self) -> Pid {
         self.process.pid()
     }
@@ -125,7 +124,6 @@ impl AgentProcess {
         Ok(kill_process(self.pid(), signal)?)
     }
 
-    /// Whether it has left.
     pub fn has_left(&mut self) -> bool {
         self.process.has_ended()
     }

@@ -23,7 +23,6 @@ use super::{Failure, Found, Ground, keep_house, variant_result};
 use crate::scenario::{Agent, Chaos, Variant};
 use wave_report::model::VariantResult;
 
-/// Most keys of one scan.
 const KEYS_PER_SCAN: u64 = 2_000;
 /// Allocations that a thread holds at a time.
 const BLOCKS: usize = 64;
@@ -121,7 +120,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// One thread's life.
+    /// Runs one thread: scans, checks and allocations until the end.
     fn work(&self, seed: u64) {
         let mut random = Pcg64::seed_from_u64(seed);
         let database = self.service.database();
@@ -171,7 +170,6 @@ impl Shared {
     }
 }
 
-/// What came of it.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Tally {
     preempted: Preempted,

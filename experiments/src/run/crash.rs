@@ -151,7 +151,6 @@ impl Server for Counting<'_> {
     }
 }
 
-/// What one kill came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Kill {
     /// From the signal until the host decided by itself.

@@ -10,7 +10,7 @@ use super::point::Terms;
 /// A p99 latency in nanoseconds under each oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ideal {
-    /// Processor sharing.
+    /// p99 under processor sharing.
     pub shared_ns: u64,
     /// Slices of the length that was asked about, if any was.
     pub sliced_ns: Option<u64>,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_in_the_warm_up_is_served_and_not_counted() {
+    fn requests_of_the_warm_up_are_served_and_not_counted() {
         let whole = terms(Mix::get_and_range());
         let mut none = whole.clone();
         none.settings.duration = Duration::ZERO;

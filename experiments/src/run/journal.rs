@@ -34,11 +34,9 @@ const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     format: u32,
-    /// The scenario's name.
     scenario: String,
     /// Hash of the scenario and of the files that it names.
     digest: String,
-    /// `user` or `sim`.
     host: String,
     /// Version and hash of the program.
     build: String,
@@ -94,14 +92,12 @@ struct Line {
     found: Value,
 }
 
-/// The points of one run.
 #[derive(Debug)]
 pub struct Journal {
     to: Option<To>,
     started: String,
     /// Points of the run that this one resumes.
     before: HashMap<String, Value>,
-    /// Points in the file.
     points: AtomicU64,
     /// Steps of the run that have ended, of so many.
     steps: OnceLock<(Arc<AtomicU64>, u64)>,
@@ -362,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_resumed_is_refused_with_both_named() {
+    fn a_resume_of_another_run_is_refused_with_both_named() {
         let folder = tempfile::tempdir().unwrap();
         let open = |identity| Journal::open(folder.path(), identity, true);
         let refused = |identity| {

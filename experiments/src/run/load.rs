@@ -13,7 +13,6 @@ use crate::scenario::{Agent, Load, Placement, Run, Scenario, Scheduler, Variant}
 
 /// A variant to run, and by how much its loads are higher than the scenario's.
 pub(super) struct Row {
-    /// The variant.
     pub variant: Variant,
     /// Its loads, as multiples of the scenario's.
     pub factor: f64,

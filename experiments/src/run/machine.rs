@@ -34,7 +34,7 @@ pub fn machine(cpus: usize) -> Machine {
     Machine { cpus: cpus as u32, model: cpu_model(), kernel: kernel() }
 }
 
-/// The kernel's release.
+/// Release of the kernel.
 pub fn kernel() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
@@ -49,7 +49,7 @@ pub fn cpu_model() -> String {
     named.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Now, RFC 3339, in UTC.
+/// The time now, as RFC 3339 in UTC.
 pub fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc3339(since.as_secs())

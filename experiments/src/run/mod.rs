@@ -65,7 +65,6 @@ pub fn exit_code(status: ExitStatus) -> u8 {
 /// A run that came to its end.
 #[derive(Debug)]
 pub struct Finished {
-    /// What was measured.
     pub result: RunResult,
     /// Checks that failed, in words; empty where all is well.
     pub failed: Vec<String>,
@@ -88,7 +87,6 @@ struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// A step begins.
     fn begin(&self, what: &str) {
         self.progress.begin(what);
         self.feed.step(what);
@@ -99,7 +97,6 @@ impl Ground<'_> {
         self.recording.as_ref().map(|recording| recording.logs(of))
     }
 
-    /// It is done.
     fn end(&self) {
         self.progress.end();
     }

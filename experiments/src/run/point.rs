@@ -24,13 +24,10 @@ const SETTLE: Duration = Duration::from_millis(3);
 /// What a point is run with.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// Classes of requests.
     pub mix: Mix,
-    /// Keys in the database.
     pub keys: u64,
     /// Of every random stream.
     pub seed: u64,
-    /// How to generate.
     pub settings: Settings,
 }
 
@@ -44,7 +41,6 @@ impl Terms {
         Terms { mix, keys: workload.keys, seed: run.seed, settings }
     }
 
-    /// The load at `per_second`.
     pub fn load(&self, per_second: f64) -> Load {
         let load = Load::new(per_second, self.mix.clone(), self.keys, self.seed);
         load.expect("the scenario was checked: rates above 0, at least a key")
@@ -56,7 +52,6 @@ impl Terms {
 pub struct Outcome {
     /// As the workload sees it.
     pub measured: measured::Point,
-    /// As the report has it.
     pub report: Point,
     /// Nanoseconds per request, part by part; empty where Linux decides.
     pub account: Vec<(String, f64)>,

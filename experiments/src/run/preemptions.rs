@@ -101,7 +101,6 @@ impl Preempted {
         self.count() + self.counts.ended_first + self.counts.stalls == 0
     }
 
-    /// For the report.
     pub fn report(&self) -> Preemptions {
         let spread = |times: &Times| {
             let [p50_ns, p99_ns] = [0.5, 0.99].map(|share| times.within(share).0);

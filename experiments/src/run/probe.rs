@@ -70,7 +70,6 @@ impl Native {
         Ok(Native { cpus, service: Arc::new(service), base })
     }
 
-    /// Who sits where.
     pub fn seating(&self) -> Seating {
         seating::seat(&self.cpus, 1, 1)
     }
@@ -221,7 +220,7 @@ fn with_others(mut scenario: Scenario, name: &str, share: f64) -> Scenario {
     scenario
 }
 
-/// A system that is up.
+/// A system that is up, and the means to load it.
 pub struct Bench<'a> {
     session: Session<'a>,
     seat: Seat,

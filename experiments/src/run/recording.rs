@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Failure;
 use wave_report::slug;
 
-/// The logs of one run.
 #[derive(Debug)]
 pub struct Recording {
     directory: PathBuf,
@@ -23,12 +22,10 @@ pub struct Logs {
     of: String,
 }
 
-/// The log of one agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// Where it goes.
     pub path: PathBuf,
-    /// What its header says.
+    /// Text in the log's header.
     pub about: String,
 }
 

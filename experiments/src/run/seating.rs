@@ -15,9 +15,7 @@
 pub struct Seating {
     /// The CPU of each host core.
     pub workers: Vec<usize>,
-    /// The CPU of each agent.
     pub agents: Vec<usize>,
-    /// The generator's CPU.
     pub generator: usize,
     /// Host cores share CPUs, with each other or with the rest.
     pub workers_yield: bool,

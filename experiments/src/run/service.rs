@@ -63,7 +63,6 @@ impl Service {
         }
     }
 
-    /// The database.
     pub fn database(&self) -> &Database {
         self.calibrated.database()
     }
@@ -141,16 +140,14 @@ struct RangeCounters {
     requests: AtomicU64,
     keys: AtomicU64,
     worked_ns: AtomicU64,
-    /// Of all requests.
+    /// Nanoseconds that requests of all classes were stalled.
     stalled_ns: AtomicU64,
 }
 
-/// What RANGEs have read.
+/// Work of RANGE queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
-    /// Those that have ended.
     pub requests: u64,
-    /// Keys that they read.
     pub keys: u64,
     /// Time that they took, but for where they were preempted.
     pub worked_ns: u64,
@@ -159,7 +156,6 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// Since `before`.
     pub fn since(self, before: Ranges) -> Ranges {
         Ranges {
             requests: self.requests - before.requests,
@@ -185,7 +181,7 @@ impl Work {
     }
 
     /// A request's body: serves it and records its end, on the core or thread that `slot` tells then,
-    /// whoever schedules it. Where the machine stalled meanwhile, latencies are set aside.
+    /// whichever scheduler runs it. Where the machine stalled meanwhile, latencies are set aside.
     #[inline]
     pub fn serve(&self, request: &Request, clock: Clock, slot: impl FnOnce() -> usize) {
         self.runs.count(request.id);
@@ -288,9 +284,9 @@ impl Default for Runs {
 /// How often requests ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Ran {
-    /// At least once.
+    /// Requests that ran at least once.
     pub done: u64,
-    /// More than once.
+    /// Requests that ran more than once.
     pub doubled: u64,
 }
 

@@ -99,7 +99,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Runs one point.
     pub fn point(&mut self, per_second: f64) -> Result<(), Failure> {
         self.tries(per_second, 1)
     }

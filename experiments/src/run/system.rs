@@ -26,7 +26,6 @@ use crate::scenario::{
 /// An enclave, and the agent that decides for it.
 #[derive(Debug)]
 pub struct Hosted {
-    /// The enclave.
     pub enclave: Arc<Enclave>,
     /// Its agent; none while it is dead.
     pub agent: Option<AgentProcess>,
@@ -178,7 +177,7 @@ pub(super) fn socket() -> Result<PathBuf, Failure> {
     places::socket("run").map_err(Failure::cannot)
 }
 
-/// What it is made of.
+/// The link's specification, with its cost file read.
 pub(super) fn link(link: &Link) -> Result<LinkSpec, Failure> {
     let builtin = |name| LinkSpec::builtin(name).expect("these are built in");
     match link {
@@ -242,7 +241,6 @@ pub struct EnclaveServer {
     pub first_core: usize,
     /// Requests submitted, refused ones included.
     pub submitted: u64,
-    /// Of these, refused.
     pub refused: u64,
 }
 
@@ -269,9 +267,7 @@ impl Server for EnclaveServer {
 
 /// Whichever system a variant describes.
 pub enum System {
-    /// Linux schedules.
     Linux(Pool),
-    /// An agent schedules.
     Enclave(Box<Hosted>, EnclaveServer),
 }
 
@@ -279,7 +275,7 @@ pub enum System {
 #[derive(Debug)]
 pub struct Sample {
     at_ns: u64,
-    /// Of every host core.
+    /// Counters of every host core.
     cores: Vec<CoreStats>,
     /// CPU time of all agents, if each could be looked at.
     agents: Option<Duration>,
@@ -317,7 +313,7 @@ impl System {
         }
     }
 
-    /// The counters now.
+    /// Reads the counters.
     pub fn sample(&self) -> Sample {
         match self {
             System::Linux(_) => Sample::of(&[] as &[&Hosted]),
@@ -354,23 +350,21 @@ impl Server for System {
 /// What happened between two samples.
 #[derive(Clone, Debug, Default)]
 pub struct Delta {
-    /// Time of all cores.
+    /// Time of all host cores, in nanoseconds.
     pub cores_ns: f64,
-    /// For how long.
+    /// Length of the interval, in nanoseconds.
     pub wall_ns: f64,
     /// In threads, switching included.
     pub busy_ns: f64,
-    /// Asleep.
+    /// Time that cores slept, in nanoseconds.
     pub parked_ns: f64,
     /// Looking for decisions, less what the link charged meanwhile.
     pub polling_ns: f64,
     /// Runs that were preempted.
     pub preempted: u64,
-    /// Outcomes by name.
     pub outcomes: Vec<(String, u64)>,
     /// What a modelled link charged the cores, by kind.
     pub charges: Vec<(&'static str, f64)>,
-    /// CPU time of the agent.
     pub agent_ns: f64,
     /// Whether there was an agent to look at.
     pub has_agent: bool,

@@ -21,7 +21,6 @@ use crate::scenario::Udp;
 use crate::{cpu_time, store};
 use wave_lab::progress::Progress;
 
-/// One measurement.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Measured {
     per_second: f64,

@@ -1,5 +1,5 @@
 //! What a try of a load is worth, how often the load is tried, and which of the tries counts: one rule for every row
-//! of a comparison, whoever schedules in it (docs/adr/0033).
+//! of a comparison, whatever schedules in it (docs/adr/0033).
 
 use std::time::Duration;
 
@@ -88,7 +88,6 @@ impl Watch {
 
 /// A try of a load by a row of a comparison.
 pub trait Try {
-    /// What was measured.
     fn point(&self) -> &Point;
     /// Why it is not a measurement, if other processes disturbed it.
     fn disturbance(&self) -> Option<&str>;
@@ -109,7 +108,7 @@ pub struct Rule {
     pub pause: Duration,
 }
 
-/// What a try says.
+/// Worth of one try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     /// Nothing: other processes disturbed it.
@@ -118,7 +117,6 @@ enum Worth {
     Invalid,
     /// The load was not served within the limits.
     Saturated,
-    /// It was.
     Sustained,
 }
 

@@ -60,7 +60,6 @@ impl Source<'_> {
         Err(self.refuse(value.span(), message))
     }
 
-    /// A scenario's name.
     pub(super) fn name(&self, written: &Spanned<String>) -> Result<String, ScenarioError> {
         let name = written.get_ref();
         if (1..=NAME_MAX).contains(&name.len()) && slug(name) == *name {
@@ -126,7 +125,7 @@ impl Source<'_> {
         Ok(checked)
     }
 
-    /// Requests a second.
+    /// A rate in requests a second.
     pub(super) fn rate(&self, field: &str, value: &Spanned<f64>) -> Result<f64, ScenarioError> {
         self.positive(field, value)?;
         self.within(field, Some(value), RATE_MIN, RATE_MIN..=RATE_MAX)
@@ -164,7 +163,6 @@ impl Source<'_> {
 const NAME_MAX: usize = 100;
 /// Digits of a value that are shown.
 const DIGITS_MAX: usize = 24;
-/// Loads of a scenario.
 const LOADS_MAX: usize = 1_000;
 /// Requests a second: more than any generator here makes, or any paper reports.
 const RATE_MAX: f64 = 1e8;
@@ -180,7 +178,6 @@ const SECONDS_MIN: f64 = 0.001;
 const CRASHES_SECONDS_MAX: f64 = 86_400.0;
 /// Time between two kills: an agent that is stopped is noticed by the watchdog after 20 ms, and the next one starts.
 const EVERY_MS_MIN: u64 = 1;
-/// Weights of classes.
 const WEIGHT_MAX: f64 = 1e9;
 
 /// Fills in defaults and checks `raw`.

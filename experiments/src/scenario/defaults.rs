@@ -40,7 +40,6 @@ pub const LINK: Link = Link::Shm;
 pub const KILLS: u32 = 20;
 /// `crash.every_ms`: between two kills; twenty times the scheduling watchdog's period.
 pub const EVERY_MS: u64 = 400;
-/// `chaos.threads`.
 pub const CHAOS_THREADS: u32 = 8;
 /// `enclaves.count`.
 pub const ENCLAVES: u32 = 2;

@@ -7,16 +7,10 @@ use std::path::{Path, PathBuf};
 pub enum ScenarioError {
     /// The file could not be read.
     #[error("{}: cannot be read: {source}", file.display())]
-    Read {
-        /// The scenario.
-        file: PathBuf,
-        /// What the system answered.
-        source: std::io::Error,
-    },
+    Read { file: PathBuf, source: std::io::Error },
     /// It is no TOML, or a field is unknown, missing or of the wrong type.
     #[error("{}:{line}: {message}", file.display())]
     Form {
-        /// The scenario.
         file: PathBuf,
         /// Line, from 1.
         line: usize,
@@ -26,7 +20,6 @@ pub enum ScenarioError {
     /// Every field has the right form, but what they say cannot be run or would not mean anything.
     #[error("{}:{line}: {message}", file.display())]
     Meaning {
-        /// The scenario.
         file: PathBuf,
         /// Line, from 1.
         line: usize,

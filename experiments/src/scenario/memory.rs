@@ -38,11 +38,8 @@ pub struct Memory {
 /// RocksDB with its blocks in a cache, and GETs at a fixed rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CachedWorkload {
-    /// Keys in the database.
     pub keys: u64,
-    /// Size of a value.
     pub value_bytes: u32,
-    /// Size of a block.
     pub block_bytes: u32,
     /// Size of the cache, which must hold all blocks.
     pub cache_bytes: u64,
@@ -56,16 +53,16 @@ pub struct CachedWorkload {
     pub hot_gets: f64,
     /// How often memory is mapped, touched and unmapped, to see who is kept from it.
     pub map_every_us: u64,
-    /// How much of it.
+    /// Bytes that the probe maps each time.
     pub map_bytes: u32,
-    /// Of arrivals and keys.
+    /// Seed of arrivals and keys.
     pub seed: u64,
 }
 
-/// A run of the process.
+/// One managed run of the process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Managed {
-    /// As printed.
+    /// Name in results.
     pub name: String,
     /// Who decides on its memory; none: nobody.
     pub policy: Option<String>,
@@ -128,7 +125,6 @@ struct RawVariant {
     refaults_percent: Option<Spanned<f64>>,
 }
 
-/// Reads and checks it.
 pub fn parse(path: &Path, text: &str) -> Result<Memory, ScenarioError> {
     let raw: Raw = file::parse(path, text)?;
     let source = Source { path, text, policies: policies::NAMES };
@@ -274,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_filled_in() {
+    fn missing_fields_have_defaults() {
         let memory = parse(Path::new("m.toml"), GOOD).unwrap();
         assert_eq!(memory.workload.cache_bytes, 1 << 30);
         assert_eq!((memory.swap_bytes, memory.swap_on), ((1 << 30) + (1 << 28), None));
@@ -289,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
+    fn a_bad_field_is_refused_with_its_line_and_the_allowed_values() {
         assert_eq!(
             message("seconds = 60", "seconds = 0"),
             "m.toml:6: `run.seconds` is 0, expected 1 to 86400"

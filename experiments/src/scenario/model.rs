@@ -29,7 +29,6 @@ pub struct Scenario {
 pub enum Machine {
     /// A machine that comes with the simulator: one of its names.
     Builtin(String),
-    /// As this file says.
     File(PathBuf),
 }
 
@@ -52,15 +51,12 @@ pub enum Kind {
 /// What the requests ask for. RocksDB answers them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Workload {
-    /// Keys in the database.
     pub keys: u64,
-    /// Size of a value.
     pub value_bytes: u32,
     /// At least one; weights need not add up to one.
     pub classes: Vec<Class>,
 }
 
-/// A kind of request.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Class {
     /// Name of the operation, as `GET`.
@@ -77,7 +73,7 @@ pub struct Class {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// One key.
+    /// A GET of one key.
     #[default]
     Get,
     /// Keys in order, for as long as the service takes.
@@ -93,7 +89,6 @@ pub struct Run {
     pub warmup_seconds: f64,
     /// Of every random stream.
     pub seed: u64,
-    /// The loads to offer.
     pub load: Load,
     /// Besides [`Load::Each`], so many loads of each variant's own: each is halfway between the highest
     /// load that it served and the next one that was tried. Only with [`Kind::Load`].
@@ -131,9 +126,8 @@ pub enum Load {
 /// A row, or a curve, of the results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Variant {
-    /// As printed.
+    /// Name in results.
     pub name: String,
-    /// The host's side.
     pub host: Host,
     /// Who decides which thread runs.
     pub scheduler: Scheduler,
@@ -169,7 +163,6 @@ pub enum Threads {
 pub enum Scheduler {
     /// The kernel's own scheduler, with plain threads.
     Linux,
-    /// An agent.
     Agent(Agent),
 }
 
@@ -195,7 +188,6 @@ pub struct Agent {
     pub prefetch: bool,
 }
 
-/// Where an agent runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Placement {
@@ -234,7 +226,7 @@ pub struct Queue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
-    /// By loads and stores.
+    /// Loads and stores.
     Mmio,
     /// Copied; the producer waits for completion.
     DmaSync,
@@ -246,9 +238,7 @@ pub enum Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Home {
-    /// The NIC's.
     Nic,
-    /// The host's.
     Host,
 }
 
@@ -269,9 +259,9 @@ pub enum Mapping {
 /// How often the agent is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Crash {
-    /// At least 1.
+    /// Agents to end; at least 1.
     pub kills: u32,
-    /// Between two kills.
+    /// Milliseconds between two ends.
     pub every_ms: u64,
 }
 

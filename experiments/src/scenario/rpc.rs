@@ -26,7 +26,7 @@ pub struct Rpc {
     pub seconds: f64,
     /// The first part of that, which is not counted.
     pub warmup_seconds: f64,
-    /// Of arrivals and keys.
+    /// Seed of arrivals and keys.
     pub seed: u64,
     /// The loads to offer, rising.
     pub loads_per_second: Vec<f64>,
@@ -36,20 +36,16 @@ pub struct Rpc {
     pub refine: u32,
     /// Within which a GET's p99 is up to saturation.
     pub get_p99_us: u32,
-    /// Cores of the host.
     pub cores: u32,
     /// Workers that are threads.
     pub threads: u32,
-    /// What is compared.
     pub variants: Vec<Stack>,
 }
 
 /// GETs and RANGEs by gRPC.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RpcWorkload {
-    /// Keys in the database.
     pub keys: u64,
-    /// Size of a value.
     pub value_bytes: u32,
     /// What a GET takes, calibrated.
     pub get_us: f64,
@@ -61,7 +57,7 @@ pub struct RpcWorkload {
     pub range_pairs: u32,
     /// Within how many microseconds a GET wants its reply: what its request says.
     pub get_slo_us: u32,
-    /// The same of a RANGE.
+    /// SLO of a RANGE, in microseconds.
     pub range_slo_us: u32,
     /// The clients' TCP connections.
     pub connections: u32,
@@ -84,7 +80,7 @@ pub enum RpcPlacement {
 }
 
 impl RpcPlacement {
-    /// As in a scenario.
+    /// Name in scenarios.
     pub fn name(self) -> &'static str {
         match self {
             RpcPlacement::OffloadAll => "offload-all",
@@ -100,7 +96,6 @@ impl RpcPlacement {
         !matches!(self, RpcPlacement::Sidecar | RpcPlacement::Tonic)
     }
 
-    /// Agents that it has.
     pub fn agents(self) -> usize {
         match self {
             RpcPlacement::Tonic => 0,
@@ -115,12 +110,11 @@ impl RpcPlacement {
     }
 }
 
-/// A way to serve.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stack {
-    /// As printed.
+    /// Name in results.
     pub name: String,
-    /// Where its parts are.
+    /// Places of front and scheduler.
     pub placement: RpcPlacement,
     /// Who schedules; empty where nobody does.
     pub policy: String,
@@ -188,7 +182,6 @@ struct RawVariant {
     link: Option<Spanned<String>>,
 }
 
-/// Reads and checks it.
 pub fn parse(path: &Path, text: &str) -> Result<Rpc, ScenarioError> {
     let raw: Raw = file::parse(path, text)?;
     let source = Source { path, text, policies: policies::NAMES };
@@ -406,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_filled_in() {
+    fn missing_fields_have_defaults() {
         let rpc = parse(Path::new("r.toml"), GOOD).unwrap();
         assert_eq!((rpc.workload.get_us, rpc.workload.range_us), (20.0, defaults::RANGE_US));
         assert_eq!((rpc.compare_at, rpc.get_p99_us), (100.0, 300));
@@ -416,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
+    fn a_bad_field_is_refused_with_its_line_and_the_allowed_values() {
         for (from, to, expected) in [
             ("seconds = 2", "seconds = 0", "r.toml:6: `run.seconds` is 0, expected 0.1 to 3600"),
             (

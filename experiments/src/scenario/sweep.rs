@@ -165,7 +165,6 @@ fn blame(
     ScenarioError::meaning(source.path, axes[first].line, message)
 }
 
-/// What `[sweep]` says.
 fn axes(written: &Value, source: check::Source<'_>) -> Result<Vec<SweepAxis>, ScenarioError> {
     let spans = DeTable::parse(source.text).expect("this text was parsed before");
     let mut keys = spans.get_ref().iter().filter(|(key, _)| key.get_ref() == "sweep");

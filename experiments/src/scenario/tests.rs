@@ -72,7 +72,7 @@ fn the_demonstration_takes_less_than_a_minute() {
 }
 
 #[test]
-fn what_is_left_out_is_filled_in() {
+fn missing_fields_have_defaults() {
     let scenario = parse_text(GOOD).unwrap();
     assert_eq!(
         scenario.workload.classes,

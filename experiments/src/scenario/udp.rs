@@ -22,9 +22,8 @@ pub struct Udp {
     pub name: String,
     /// One paragraph for the reader of the results; may be empty.
     pub description: String,
-    /// Work of each request.
+    /// Work of each request, in microseconds.
     pub work_us: f64,
-    /// Sockets of the load.
     pub sockets: u32,
     /// Requests under way on each socket.
     pub under_way: u32,
@@ -34,7 +33,6 @@ pub struct Udp {
     pub rounds: u32,
     /// Numbers of outstanding requests per worker, in ascending order.
     pub outstanding: Vec<u32>,
-    /// Workers of the host.
     pub workers: u32,
     /// The link between host and agent.
     pub link: Link,
@@ -77,7 +75,6 @@ struct RawHost {
     link: Option<Spanned<String>>,
 }
 
-/// Reads and checks it.
 pub fn parse(path: &Path, text: &str) -> Result<Udp, ScenarioError> {
     let raw: Raw = file::parse(path, text)?;
     let source = Source { path, text, policies: policies::NAMES };
@@ -126,13 +123,13 @@ mod tests {
     const TEXT: &str = "name = \"x\"\nkind = \"udp\"\n[run]\noutstanding = [1, 3]\n";
 
     #[test]
-    fn what_is_not_written_has_a_default() {
+    fn missing_fields_have_defaults() {
         let udp = parse(Path::new("x.toml"), TEXT).unwrap();
         assert_eq!((udp.outstanding, udp.rounds, udp.link), (vec![1, 3], 9, Link::Shm));
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_its_line() {
+    fn a_bad_field_is_refused_with_its_line() {
         for (from, to, expected) in [
             ("[1, 3]", "[3, 1]", "x.toml:4: `run.outstanding` has 1 out of order"),
             ("[1, 3]", "[]", "x.toml:4: `run.outstanding` expects 1 to 64 values"),

@@ -30,7 +30,6 @@ pub struct UdpPreemption {
     pub long_us: f64,
     /// Share of the long ones.
     pub long_percent: f64,
-    /// Sockets of the load.
     pub sockets: u32,
     /// Length of a point, warm-up included.
     pub seconds: f64,
@@ -48,7 +47,6 @@ pub struct UdpPreemption {
     pub load: f64,
     /// Measurements of each system under that load, in turns.
     pub rounds: u32,
-    /// Cores of the host.
     pub cores: u32,
     /// Threads that serve requests.
     pub threads: u32,
@@ -106,7 +104,6 @@ struct RawHost {
     link: Option<Spanned<String>>,
 }
 
-/// Reads and checks it.
 pub fn parse(path: &Path, text: &str) -> Result<UdpPreemption, ScenarioError> {
     let raw: Raw = file::parse(path, text)?;
     let source = Source { path, text, policies: policies::NAMES };

@@ -17,14 +17,11 @@ use wave_report::sweep as report;
 /// The names of the files that [`merge`] writes.
 pub const FILES: [&str; 3] = ["results.json", "results.csv", "report.html"];
 
-/// Results were written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Merged {
-    /// The scenario's name.
     pub scenario: String,
     /// Of the program that ran the points.
     pub version: String,
-    /// How many points there are.
     pub points: usize,
     /// How many rows the results have: a point that several combinations share is in each.
     pub rows: usize,
@@ -33,9 +30,7 @@ pub struct Merged {
 /// The store is not complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// The scenario's name.
     pub scenario: String,
-    /// How many points there are to be.
     pub points: usize,
     /// Ids of those that are not there.
     pub missing: Vec<String>,

@@ -14,7 +14,7 @@ use wave_lab::Failure;
 /// Of the files in a store; another one is refused.
 const FORMAT: u32 = 1;
 
-/// A sweep, ready to run.
+/// A checked sweep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// What a store says of it.
@@ -29,23 +29,18 @@ pub struct Plan {
 pub struct Manifest {
     /// Version of the files' form.
     pub format: u32,
-    /// The scenario's name.
     pub scenario: String,
-    /// Its description.
     pub description: String,
     /// Of the program that runs the points.
     pub version: String,
-    /// What is varied.
     pub axes: Vec<Axis>,
     /// Ids of the points, each once, in the order in which shards count them.
     pub points: Vec<String>,
     /// Every combination of values, variant and load, in that order.
     pub rows: Vec<Row>,
-    /// The scenario file.
     pub text: String,
 }
 
-/// What is varied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
@@ -60,11 +55,9 @@ pub struct Axis {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Id of its point.
     pub point: String,
     /// Which of each axis' values, from 0.
     pub at: Vec<usize>,
-    /// Name of the variant.
     pub variant: String,
     /// `linux`, `onhost` or `offload`.
     pub placement: String,
@@ -72,7 +65,6 @@ pub struct Row {
     pub link: String,
     /// As in the scenario; empty without an agent.
     pub policy: String,
-    /// Worker cores.
     pub workers: u32,
     /// Of every random stream.
     pub seed: u64,
@@ -80,7 +72,6 @@ pub struct Row {
     pub load_per_second: Option<f64>,
 }
 
-/// A point to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     /// Hash of all that it depends on, in 16 hexadecimal digits.
@@ -167,7 +158,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// As a file holds it.
+    /// The scenario as text of TOML.
     pub fn to_text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("string keys only, so it has a form");
         text + "\n"
@@ -308,7 +299,6 @@ fn idle_axis(path: &Path, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A value of TOML as one of JSON.
 fn json(value: &toml::Value) -> Value {
     serde_json::to_value(value).unwrap_or_else(|_| Value::String(value.to_string()))
 }

@@ -18,14 +18,13 @@ use wave_lab::progress::Progress;
 /// One of `count` parts of a sweep: the points whose number leaves `index` when divided by `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
-    /// From 0; below `count`.
+    /// Index of the shard, from 0, below `count`.
     pub index: usize,
-    /// At least 1.
+    /// Number of shards, at least 1.
     pub count: usize,
 }
 
 impl Shard {
-    /// All of it.
     pub const WHOLE: Shard = Shard { index: 0, count: 1 };
 
     /// Whether the point of that number, from 0, is this shard's.

@@ -27,28 +27,22 @@ const MANIFEST: &str = "sweep.json";
 const POINTS: &str = "points";
 const SHARDS: &str = "shards";
 
-/// A sweep's directory.
 #[derive(Debug, Clone)]
 pub struct Store {
     root: PathBuf,
 }
 
-/// A point's file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stored {
-    /// The point's id.
     pub id: String,
-    /// What was found.
     pub measured: Measured,
     /// Hash of `measured`: a file that was cut or changed is seen.
     digest: String,
 }
 
-/// What a point found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measured {
-    /// Under one load.
     Point(Point),
     /// The saturation, and the points tried.
     Search(SearchResult),
@@ -143,7 +137,6 @@ impl Store {
         self.replace(&format!("{POINTS}/{}.json", stored.id), &bytes)
     }
 
-    /// Where the point `id` is.
     pub fn point_file(&self, id: &str) -> PathBuf {
         self.root.join(POINTS).join(format!("{id}.json"))
     }

@@ -133,7 +133,6 @@ fn run(plan: &Plan, out: &Path, shard: Shard, runner: &dyn PointRunner) -> Ran {
     run_shard(&plan.jobs, shard, &store, runner, 2, true).unwrap()
 }
 
-/// The results in `out`.
 fn results(out: &Path) -> Vec<Vec<u8>> {
     RESULT_FILES.iter().map(|file| fs::read(out.join(file)).expect("a result")).collect()
 }
@@ -196,7 +195,7 @@ fn a_file_of_costs_counts_by_what_is_in_it() {
 }
 
 #[test]
-fn what_makes_no_difference_or_cannot_be_swept_is_refused() {
+fn axes_without_effect_are_refused() {
     let refused = |text: &str| {
         let failure = plan_of(text).expect_err("this is to be refused");
         assert_eq!(failure.exit_code(), 2);
@@ -230,7 +229,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_no_shard_is_refused() {
+fn a_malformed_shard_is_refused() {
     for text in ["", "1", "4/4", "0/0", "-1/2", "a/b", "1/2/3"] {
         assert!(text.parse::<Shard>().is_err(), "{text}");
     }
@@ -316,7 +315,7 @@ fn shards_that_are_killed_and_run_again_give_the_same_bytes_as_one_process() {
 }
 
 #[test]
-fn what_is_there_is_kept_and_what_is_damaged_is_run_again() {
+fn finished_points_are_kept_and_damaged_ones_run_again() {
     let (plan, out) = (plan(), directory());
     let out = out.path();
     assert_eq!(run(&plan, out, Shard::WHOLE, &Formula::default()).ran, POINTS);
@@ -437,7 +436,7 @@ fn another_sweep_in_the_same_directory_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn what_is_no_sweep_cannot_be_merged() {
+fn a_directory_without_a_sweep_is_not_merged() {
     let out = directory();
     let refused = |what: &str| {
         let failure = merge(out.path()).expect_err("this is to be refused");

@@ -14,17 +14,14 @@ use wave_wires::Frame;
 
 use crate::fuzz_tcp::machine::{By, Runs, inline};
 
-/// A frame of a log.
 pub type Bytes = Arc<[u8]>;
 
 /// What a data path does with its executor.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A flow comes.
     Install(Box<Flow>),
     /// What its headers say changes.
     SetPath(FlowId, Path),
-    /// It leaves.
     Remove(FlowId),
     /// An entry that the sequencer has stamped.
     Entry(Stamped<Bytes>),
@@ -33,7 +30,7 @@ pub enum Event {
 /// What one data path did, from its start.
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// The data path's.
+    /// Settings of the data path that wrote the log.
     pub settings: Settings,
     /// How it recovers from losses.
     pub by: By,

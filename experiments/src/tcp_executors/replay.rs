@@ -20,11 +20,9 @@ pub const NOBODY: FlowId = FlowId { index: u32::MAX, generation: 0 };
 pub struct Counts {
     /// Entries that went through.
     pub entries: u64,
-    /// Segments sent.
     pub segments: u64,
     /// Copies to hosts' rings.
     pub writes: u64,
-    /// Notices to hosts.
     pub notices: u64,
     /// Packets for the control plane.
     pub control: u64,
@@ -51,7 +49,6 @@ pub struct Replayed {
     pub flows: BTreeMap<FlowId, Vec<u8>>,
     /// What the data path counted.
     pub counters: Counters,
-    /// What came out.
     pub counts: Counts,
 }
 
@@ -76,7 +73,6 @@ impl Replayed {
     }
 }
 
-/// Replays a log.
 pub fn replay<E: Executor<Bytes>>(log: &Log, executor: &mut E) -> Replayed {
     let mut replayed = Replayed {
         flows: BTreeMap::new(),

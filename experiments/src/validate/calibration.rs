@@ -54,7 +54,7 @@ pub struct Measured {
     pub yield_alone_ns: f64,
     /// From before an agent's step that ends a run until its thread has left at a safe point.
     pub preemption_ns: f64,
-    /// Submitting a request.
+    /// Time to submit a request, in nanoseconds.
     pub submit_ns: f64,
     /// A request's share of a host core that has always work, with two decisions staged.
     pub cycle_ns: f64,
@@ -192,7 +192,6 @@ pub fn quantiles(point: &Point) -> [f64; 2] {
     point.latency("GET").map_or([f64::NAN; 2], |get| [get.p50_ns as f64, get.p99_ns as f64])
 }
 
-/// The middle one.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

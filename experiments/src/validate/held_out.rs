@@ -45,16 +45,14 @@ pub enum Question {
     Latency(f64),
 }
 
-/// One held-out point.
+/// A point that nothing was fitted to.
 #[derive(Clone, Debug)]
 pub struct HeldOut {
-    /// What results call it.
+    /// Name in results.
     pub name: String,
     /// Everything about it but the load.
     pub scenario: Scenario,
-    /// The system.
     pub variant: Variant,
-    /// What is asked.
     pub question: Question,
     /// Which system it belongs to: an index that those with the same have in common.
     pub system: usize,
@@ -277,7 +275,7 @@ impl HeldOut {
     }
 }
 
-/// Where a search looks.
+/// Lowest and highest load of a search around a prediction.
 fn range(around: f64) -> (f64, f64) {
     (RANGE.0 * around, RANGE.1 * around)
 }

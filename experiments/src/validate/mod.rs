@@ -42,10 +42,10 @@ const LOOK: Duration = Duration::from_millis(250);
 /// CPUs that others may use when something is measured: a tick or two.
 const NEIGHBOURS_MAX: f64 = 0.09;
 
-/// How thoroughly.
+/// Effort of a validation.
 #[derive(Clone, Debug)]
 pub struct Effort {
-    /// Fewer points.
+    /// Measure fewer points.
     pub quick: bool,
     /// Of these only the points whose names contain this.
     pub only: String,
@@ -71,7 +71,6 @@ impl Effort {
 /// A state of the machine, and the machine that was made of it.
 #[derive(Debug)]
 pub struct State {
-    /// What was measured.
     pub measured: Measured,
     /// In which the simulator finds that.
     pub model: Model,
@@ -82,9 +81,7 @@ pub struct State {
 /// One held-out point's answers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
-    /// Which.
     pub name: String,
-    /// The policy's name.
     pub policy: String,
     /// The load, or the measured saturation.
     pub load_per_second: f64,
@@ -100,18 +97,15 @@ pub struct Compared {
     pub disturbed: bool,
     /// Of the saturation, or of the p99: predicted over measured, less 1.
     pub rel_error: f64,
-    /// Of the median latency.
+    /// Relative error of the median latency.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_rel_error: Option<f64>,
-    /// Whether it is about saturation.
     #[serde(skip)]
     pub is_saturation: bool,
 }
 
-/// What came out.
 #[derive(Debug)]
 pub struct Validation {
-    /// Per point.
     pub points: Vec<Compared>,
     /// The machine's states, the first one first.
     pub states: Vec<State>,
@@ -140,7 +134,7 @@ struct Runner {
     native: Native,
     subjects: Subjects,
     effort: Effort,
-    /// What is left of it.
+    /// Time that is left for repeats.
     patience: Cell<Duration>,
     /// A calibration was, at every try.
     disturbed: Cell<bool>,
@@ -321,7 +315,6 @@ fn compare(point: &HeldOut, answers: &[(Answer, Answer, bool)]) -> Compared {
     }
 }
 
-/// The native runs' load.
 fn load(scenario: &Scenario, per_second: f64) -> Result<Load, Failure> {
     let classes = &scenario.workload.classes;
     let classes: Vec<(&str, f64)> =

@@ -14,7 +14,7 @@ use crate::run::sim::{Simulated, point};
 use crate::scenario::{Link, Scenario, Variant};
 use wave_lab::Failure;
 
-/// This machine.
+/// Calibrated model of this machine.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// What its own work costs.

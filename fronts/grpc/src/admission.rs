@@ -76,14 +76,14 @@ enum Doing {
     Opening(Nanos),
     /// It has no call, since then.
     Idle(Nanos),
-    /// It has calls.
+    /// The connection has calls.
     Busy,
 }
 
 /// A connection: written by the core that serves it, read by the one that accepts.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its name on all cores.
+    /// Number of the connection, on all cores.
     pub id: u64,
     /// What the calls of its address hold.
     pub account: Arc<Account>,
@@ -94,12 +94,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// It has no call now.
+    /// The connection has no call any more.
     pub fn set_idle(&self, now: Nanos) {
         self.doing.store(now.0 << 2 | 1, Ordering::Relaxed);
     }
 
-    /// It has calls now.
+    /// The connection has a call.
     pub fn set_busy(&self) {
         self.doing.store(2, Ordering::Relaxed);
     }
@@ -132,9 +132,8 @@ impl Connection {
 /// Asks a core to end one of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leave {
-    /// The core.
     pub core: usize,
-    /// Its connection.
+    /// Number of the connection.
     pub id: u64,
     /// At once if it has no call; otherwise the client is told.
     pub at_once: bool,
@@ -320,7 +319,7 @@ impl Lists {
 /// The decision about a new connection.
 #[derive(Debug, Default)]
 pub struct Admitting {
-    /// Connections to close.
+    /// Connections to be closed.
     pub leaves: Vec<Leave>,
     /// The new connection, if it is admitted.
     pub admitted: Option<Admitted>,
@@ -329,7 +328,6 @@ pub struct Admitting {
 /// A connection that is on the list until this is dropped.
 #[derive(Debug)]
 pub struct Admitted {
-    /// The connection.
     pub connection: Arc<Connection>,
     address: Address,
     admission: Arc<Admission>,
@@ -370,7 +368,7 @@ mod tests {
             admitted.expect("room")
         }
 
-        /// Idle ones.
+        /// Up to `count` idle connections of an address.
         fn idle(&self, address: u8, count: usize, now: Nanos) -> Vec<Admitted> {
             let open = |_| self.open(address, now);
             let all: Vec<_> = (0..count).map(open).collect();

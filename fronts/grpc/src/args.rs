@@ -12,51 +12,52 @@ use wave_links::{LinkSpec, cpus};
 use crate::front::RpcOptions;
 use crate::limits::Limits;
 
-/// What an agent is told of RPCs.
+/// Arguments for RPCs.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "RPCs")]
 pub struct RpcArgs {
-    /// Take requests for the host that serves RPCs at this socket: by gRPC (--listen). The agent listens also while there is none, and attaches as
-    /// soon as there is. Beside --attach or --device one agent does both, and its scheduler hears of each request.
+    /// Take requests by gRPC (--listen) for the host that serves RPCs at this socket. The agent listens also while there is no
+    /// host, and attaches as soon as one starts. Beside --attach or --device one agent does both, and its scheduler is told of
+    /// each request.
     #[arg(long, value_name = "SOCKET", requires = "clients", conflicts_with = "notes_from")]
     pub rpc: Option<PathBuf>,
-    /// Where clients connect; may be given several times.
+    /// Address for clients to connect to; may be repeated.
     #[arg(long, value_name = "ADDRESS:PORT", group = "clients", requires = "rpc", value_parser = listen_address)]
     pub listen: Vec<SocketAddr>,
-    /// Which worker gets which call: rss, round-robin, jbsq, multi-queue or darc, with settings as in `jbsq:k=1`.
+    /// Policy that chooses the worker of a call: rss, round-robin, jbsq, multi-queue or darc, with settings as in `jbsq:k=1`.
     #[arg(long, value_name = "NAME", default_value = "jbsq", requires = "rpc")]
     pub steer: String,
-    /// Have these CPUs, as in 2-3, serve the connections (TCP, TLS, HTTP/2, gRPC), a thread on each: the agent's own core, which
-    /// --cpu names, then only steers. Without it, one core does both.
+    /// Serve the connections (TCP, TLS, HTTP/2, gRPC) on these CPUs, as in 2-3, with a thread on each. The agent's own core,
+    /// which --cpu names, then only steers; otherwise it does both.
     #[arg(long, value_name = "LIST", requires = "listen", value_parser = Cpus::parse)]
     pub connection_cpus: Option<Cpus>,
-    /// Offer notes at this socket: a scheduler in another agent (`--notes-from`) then hears of each request that is handed to a thread.
-    /// Not beside --attach or --device, where the scheduler is in this agent.
+    /// Offer notes at this socket, which tell a scheduler in another agent (`--notes-from`) of each request that is handed to a
+    /// thread. Not beside --attach or --device, where the scheduler is in this agent.
     #[arg(long, value_name = "SOCKET")]
     pub notes: Option<PathBuf>,
-    /// What lies between this agent and that scheduler: shm, or a modelled link by name or cost file, which charges for it.
+    /// Link to that scheduler: shm, or a modelled link by its name or cost file.
     #[arg(long, value_name = "LINK", default_value = "shm", requires = "notes", value_parser = link)]
     pub notes_link: LinkSpec,
-    /// A certificate in PEM: clients speak TLS.
+    /// Certificate in PEM; clients must speak TLS then.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// The certificate's private key in PEM.
+    /// Private key of the certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// The largest message, in KiB, before and after compression; beyond: RESOURCE_EXHAUSTED.
+    /// Largest message in KiB, before and after compression; a larger one gets RESOURCE_EXHAUSTED.
     #[arg(long, value_name = "KIB", default_value_t = 4096, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub message_kib: u32,
-    /// The largest request headers, in KiB; beyond: HTTP status 431.
+    /// Largest request headers in KiB; larger ones get HTTP status 431.
     #[arg(long, value_name = "KIB", default_value_t = 16, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=1024))]
     pub header_kib: u32,
-    /// Connections at once. No address has more than it leaves to others; if there is no room, the connection that has been
+    /// Most connections at once. No address has more than it leaves to others; without room, the connection that has been
     /// without a call for longest gets a GOAWAY.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub connections: u32,
-    /// Calls at once on a connection; clients hold others back.
+    /// Most calls at once on a connection; clients hold others back.
     #[arg(long, value_name = "N", default_value_t = 128, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
     pub streams: u32,
@@ -65,22 +66,22 @@ pub struct RpcArgs {
     #[arg(long, value_name = "MIB", default_value_t = 256, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=1 << 20))]
     pub held_mib: u32,
-    /// After so many seconds without a new call a client is pinged, and dropped if it does not answer.
+    /// Seconds without a new call after which a client is pinged, and dropped if it does not answer.
     #[arg(long, value_name = "S", default_value_t = 60, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=86_400))]
     pub keepalive_s: u32,
-    /// After so many seconds without a call a connection is told to go (GOAWAY).
+    /// Seconds without a call after which a connection is closed (GOAWAY).
     #[arg(long, value_name = "S", default_value_t = 300, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(1..=604_800))]
     pub idle_s: u32,
-    /// How long open calls may go on after SIGTERM.
+    /// Seconds that open calls may continue after SIGTERM.
     #[arg(long, value_name = "S", default_value_t = 10, requires = "listen",
         value_parser = RangedU64ValueParser::<u32>::new().range(0..=3600))]
     pub drain_s: u32,
 }
 
 impl RpcArgs {
-    /// What a front is made of, if there is to be one.
+    /// Options of the front; `None` without a host.
     pub fn options(&self, seat: Seat, quiet: bool) -> Option<RpcOptions> {
         let seconds = |count: u32| Duration::from_secs(count.into());
         Some(RpcOptions {
@@ -105,10 +106,10 @@ impl RpcArgs {
     }
 }
 
-/// Where to listen, as a command line has it.
+/// An address to listen on, from the command line.
 ///
 /// # Errors
-/// It is something else, as a name is.
+/// The text is no address and port.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "write an address, not a name, and a port, such as 127.0.0.1:50051, 0.0.0.0:50051 or [::1]:50051".to_owned()

@@ -41,16 +41,14 @@ pub enum Route {
     Check,
     /// The front: `Health.Watch`. What was asked for, once it is known, and what was told last.
     Watch(Option<String>, Option<Health>),
-    /// The front: reflection.
+    /// Reflection, by the front itself.
     Reflection,
 }
 
 /// What becomes of a call's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on.
     Open,
-    /// It has ended.
     Ended,
     /// Its client has ended it.
     Gone,
@@ -58,9 +56,9 @@ pub enum Fate {
 
 /// Why a call ends before its time.
 enum Stop {
-    /// Its client has gone.
+    /// The client has gone.
     Gone,
-    /// It cannot be served.
+    /// The call cannot be served.
     Refused(Status),
 }
 
@@ -77,15 +75,13 @@ fn refused<T>(code: Code, text: impl Into<String>) -> Result<T, Stop> {
 /// How far a call's replies have got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
-    /// All that there was.
     All,
     /// The client has no room.
     Blocked,
-    /// The trailers too.
+    /// The trailers as well.
     End,
 }
 
-/// Replies on their way.
 #[derive(Default)]
 struct Out {
     gzip: bool,
@@ -99,11 +95,10 @@ struct Out {
 
 struct Reply {
     frame: Frame,
-    /// As the host sent it.
+    /// Bytes as the host sent them.
     bytes: u32,
 }
 
-/// A call.
 pub struct Call {
     stream: Stream,
     peer: Rc<Peer>,
@@ -272,7 +267,7 @@ impl Call {
         Ok(false)
     }
 
-    /// Whether whoever answers the call has room for more.
+    /// Whether the host or the front's service that answers the call has room for more.
     fn keeps_up(&self) -> bool {
         match self.route {
             Route::Host(_) => !self.untaken.is_full(),

@@ -9,9 +9,9 @@ const FIELDS_MAX: usize = 64;
 /// What a request's metadata asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// `x-wave-class`.
+    /// Value of `x-wave-class`.
     pub class: Option<u8>,
-    /// `x-wave-slo-us`.
+    /// Value of `x-wave-slo-us`.
     pub slo_us: Option<u32>,
 }
 

@@ -39,9 +39,9 @@ pub struct Place {
 /// What the core that accepts asks of another one.
 #[derive(Debug)]
 pub enum Errand {
-    /// Serves a connection.
+    /// Serve a connection.
     Serve(Newcomer),
-    /// Ends one.
+    /// End a connection.
     Leave(Leave),
 }
 
@@ -90,13 +90,13 @@ impl Place {
 /// What serves the connections of a core.
 #[derive(Clone)]
 pub struct Door {
-    /// Its calls.
+    /// Calls of this core.
     pub engine: Rc<RefCell<Engine>>,
     /// All connections of the front.
     pub admission: Arc<Admission>,
     /// Rung when a connection has gone.
     pub ready: Arc<Ready>,
-    /// Clients speak TLS.
+    /// TLS, if clients speak it.
     pub tls: Option<TlsAcceptor>,
 }
 
@@ -163,7 +163,7 @@ pub async fn take(mut errands: Receiver<Errand>, door: Door) {
 }
 
 impl Door {
-    /// Has connections go.
+    /// Ends connections.
     fn end(&self, leaves: impl IntoIterator<Item = Leave>, places: &[Place]) {
         for leave in leaves {
             self.engine.borrow_mut().shared.counts.displaced += 1;

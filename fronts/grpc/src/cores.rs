@@ -35,7 +35,6 @@ pub struct CoreThread {
 pub struct Left {
     /// Calls that were not ended.
     pub calls: usize,
-    /// How many came to what.
     pub counts: FrontCounts,
 }
 
@@ -43,22 +42,20 @@ pub struct Left {
 enum Entrance {
     /// It accepts them, for all cores.
     Accepts(Vec<TcpListener>, Vec<Place>),
-    /// From the one that does.
     Takes(Receiver<Errand>),
 }
 
-/// What all cores have.
+/// State that all cores share.
 #[derive(Clone)]
 pub struct Common {
     /// What the front is made of.
     pub options: RpcOptions,
     /// Where the agent's clock began.
     pub start: Instant,
-    /// What all calls hold.
+    /// Memory that calls hold.
     pub totals: Arc<Totals>,
-    /// All connections.
     pub admission: Arc<Admission>,
-    /// Clients speak TLS.
+    /// TLS, if clients speak it.
     pub tls: Option<TlsAcceptor>,
 }
 
@@ -165,7 +162,7 @@ impl Drop for CoreThread {
     }
 }
 
-/// On its own thread.
+/// Starts a core on a thread of its own.
 fn make(
     common: Common,
     far: Far,

@@ -33,11 +33,9 @@ use crate::slots::{Ready, Slots};
 /// Calls whose time is up that one step ends, at most.
 const EXPIRED_PER_STEP: usize = 64;
 
-/// All calls.
 pub struct Engine {
-    /// What they share.
+    /// State that all calls share.
     pub shared: Shared,
-    /// Connections at once.
     pub peers: Vec<Rc<Peer>>,
     calls: Slots<Call>,
     ready: Arc<Ready>,
@@ -91,12 +89,12 @@ impl Engine {
         }
     }
 
-    /// Calls at once.
+    /// Number of open calls.
     pub fn open(&self) -> usize {
         self.calls.len()
     }
 
-    /// A request has come.
+    /// Takes a request.
     pub fn accept(&mut self, parts: &Parts, mut stream: Stream, peer: &Rc<Peer>) {
         self.shared.counts.calls += 1;
         peer.begin();
@@ -381,7 +379,6 @@ impl Engine {
         self.settle(slot, fate);
     }
 
-    /// Keeps the books.
     fn settle(&mut self, slot: u32, fate: Fate) {
         let Some((call, _)) = self.calls.get(slot) else { return };
         let shared = &mut self.shared;

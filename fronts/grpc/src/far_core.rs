@@ -19,7 +19,6 @@ struct Open {
     here: Subject,
 }
 
-/// A connection core.
 #[derive(Debug)]
 pub struct FarCore {
     queues: FarEnd,
@@ -126,7 +125,6 @@ impl FarCore {
         self.queues.told.send(Told::Event(event));
     }
 
-    /// Tells of a host.
     pub fn tell(&mut self, told: Told) {
         if matches!(told, Told::Gone) {
             self.calls.clear();
@@ -302,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_a_call_that_has_ended_meets_no_other() {
+    fn a_request_about_an_ended_call_meets_no_other_call() {
         let mut pair = Pair::new(1 << 20);
         pair.tell(READY);
         pair.hears();

@@ -15,26 +15,22 @@ const RESERVED_MAX: usize = 64 * 1024;
 /// A client's message, as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its flag says so.
+    /// The flag of the prefix.
     pub compressed: bool,
-    /// Without its prefix.
+    /// The message without its prefix.
     pub bytes: Bytes,
 }
 
 /// A prefix that no message has: the client is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum BadPrefix {
     /// Its flag is neither 0 nor 1.
     #[error("a message's flag is {0}, and must be 0 or 1")]
     Flag(u8),
     /// Its length is above the limit.
     #[error("a message has {length} bytes, allowed are {max}")]
-    TooLarge {
-        /// What it says.
-        length: u32,
-        /// The limit.
-        max: u32,
-    },
+    TooLarge { length: u32, max: u32 },
 }
 
 /// Makes messages of pieces.
@@ -115,7 +111,6 @@ impl Assembler {
         self.in_prefix == 0 && self.piece.is_empty()
     }
 
-    /// Bytes that it holds.
     pub fn held(&self) -> usize {
         self.begun.len() + self.piece.len()
     }
@@ -241,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_prefix_claims_is_not_reserved() {
+    fn the_length_in_a_prefix_reserves_no_memory() {
         let mut assembler = Assembler::new(u32::MAX);
         assembler.push(Bytes::from_static(&[0, 255, 255, 255, 255, 1]));
         assert_eq!(assembler.next(), Ok(None));

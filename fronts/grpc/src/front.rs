@@ -49,13 +49,13 @@ const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 pub struct RpcOptions {
     /// The socket of the host that serves RPCs.
     pub host: PathBuf,
-    /// Where clients connect.
+    /// Addresses on which clients connect.
     pub listen: Vec<SocketAddr>,
     /// The steering policy, as text ([`steer`]).
     pub steer: String,
     /// Certificate and key: with them, clients speak TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Limits.
+    /// Limits on connections, calls and messages.
     pub limits: Limits,
     /// CPUs that do nothing but serve connections, a thread on each; without any, the front's own core does.
     pub connection_cpus: Vec<usize>,
@@ -65,32 +65,25 @@ pub struct RpcOptions {
     pub quiet: bool,
 }
 
-/// Why there is no front.
+/// Why a front cannot start.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum FrontError {
-    /// The steering policy.
+    /// The steering policy cannot be made.
     #[error(transparent)]
     Steer(#[from] PolicyError),
-    /// TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Where the host is to be.
     #[error(transparent)]
     Host(#[from] SocketError),
-    /// The runtime.
     #[error("cannot make a runtime: {0}")]
     Runtime(#[source] io::Error),
     /// A connection core's CPU.
     #[error("{0}")]
     Cpu(String),
-    /// An address.
+    /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}{}", what_to_do(error))]
-    Listen {
-        /// Which.
-        address: SocketAddr,
-        /// What is wrong with it.
-        error: io::Error,
-    },
+    Listen { address: SocketAddr, error: io::Error },
 }
 
 fn what_to_do(error: &io::Error) -> &'static str {
@@ -102,12 +95,12 @@ fn what_to_do(error: &io::Error) -> &'static str {
     }
 }
 
-/// Ends a front.
+/// A handle that ends a front.
 #[derive(Clone, Debug)]
 pub struct Ender(Arc<Ready>);
 
 impl Ender {
-    /// Asks it to end.
+    /// Asks the front to end.
     pub fn end(&self) {
         self.0.end();
     }
@@ -262,7 +255,7 @@ impl RpcFront {
         self.tasks.spawn_local(in_turns(task));
     }
 
-    /// Where clients connect.
+    /// Addresses on which the front listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -374,7 +367,7 @@ impl RpcFront {
         (engine.open() + far, engine.shared.totals.held())
     }
 
-    /// The host's socket.
+    /// Path of the host's socket.
     pub fn host(&self) -> &Path {
         &self.options.host
     }

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_followed_is_corrupt() {
+    fn truncated_or_trailing_bytes_are_corrupt() {
         let whole = compress(b"a message");
         for end in 0..whole.len() {
             assert_eq!(decompress(&whole[..end], 100), Err(BadGzip::Corrupt), "cut off at {end}");

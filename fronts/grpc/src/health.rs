@@ -20,7 +20,7 @@ pub struct Request {
 /// `HealthCheckResponse`.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Response {
-    /// A [`Health`].
+    /// A [`Health`] as its number.
     #[prost(int32, tag = "1")]
     pub status: i32,
 }
@@ -29,7 +29,7 @@ pub struct Response {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Health {
-    /// A host is there.
+    /// A host is attached.
     Serving = 1,
     /// None is, or the front is about to end.
     NotServing = 2,
@@ -38,7 +38,6 @@ pub enum Health {
 }
 
 impl Health {
-    /// Of a service, or of all.
     pub fn of(service: &str, methods: Option<&Methods>, is_serving: bool) -> Health {
         let is_known = service.is_empty()
             || service == NAME
@@ -50,7 +49,6 @@ impl Health {
         }
     }
 
-    /// As a message.
     pub fn message(self) -> Bytes {
         Response { status: self as i32 }.encode_to_vec().into()
     }
@@ -64,7 +62,7 @@ pub fn service(message: &[u8]) -> Result<String, Status> {
     Ok(request.service)
 }
 
-/// The answer of `Check`.
+/// The reply to a `Check`.
 pub fn check(message: &[u8], methods: Option<&Methods>, is_serving: bool) -> Result<Bytes, Status> {
     let name = service(message)?;
     match Health::of(&name, methods, is_serving) {

@@ -17,13 +17,10 @@ use crate::slots::Ready;
 /// Whose a call of the dispatcher's is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A slot's of this core.
     Slot(u32),
     /// A connection core's, which calls it so.
     Core {
-        /// Which.
         core: usize,
-        /// What it calls it.
         call: Subject,
     },
 }
@@ -32,7 +29,7 @@ pub enum Owner {
 pub struct Own {
     /// The agent's side of its window.
     pub dispatch: Dispatch<AnyPort, HostBell>,
-    /// By the ids of calls.
+    /// Owners of calls, by the calls' ids.
     owners: Vec<Owner>,
 }
 
@@ -75,7 +72,6 @@ pub struct Far {
 pub struct FarEnd {
     /// What the connection core asks.
     pub asked: In<Asked>,
-    /// What it is told.
     pub told: Out<Told>,
 }
 
@@ -213,7 +209,6 @@ impl Host {
         }
     }
 
-    /// One round of it.
     pub fn step(&mut self, now: Nanos, events: &mut Vec<Event>) -> Result<Step, DispatchError> {
         match self {
             Host::Own(own) => own.dispatch.step(now, events),
@@ -259,7 +254,7 @@ impl Host {
         }
     }
 
-    /// Takes that back.
+    /// Takes PARKED back.
     pub fn unpark(&mut self) {
         if let Host::Own(own) = self {
             own.dispatch.unpark();

@@ -88,7 +88,7 @@ pub async fn serve<T>(
 /// Looks whether the client is there, and what for: every so often, and again a while after it was asked.
 struct Keeper {
     pings: PingPong,
-    /// At the last look.
+    /// Whether it had been asked at the last look.
     was_asked: bool,
     awaits_answer: bool,
     /// Calls so far, at the last look.

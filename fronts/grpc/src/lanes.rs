@@ -30,20 +30,17 @@ pub enum Asked {
     Begin {
         /// Which of the hosts that were attached.
         host: u32,
-        /// Which call.
         call: Subject,
         /// All that the dispatcher wants to know.
         arrival: Arrival,
     },
     /// The client has sent a message.
     Message {
-        /// Which call.
         call: Subject,
-        /// Not compressed.
+        /// The message, not compressed.
         message: bytes::Bytes,
-        /// It is the last.
+        /// Whether it is the last.
         end: bool,
-        /// It came compressed.
         compressed: bool,
     },
     /// The client sends nothing more.
@@ -72,7 +69,6 @@ pub enum Told {
 
 /// What has bytes of messages.
 pub trait Weigh {
-    /// How many.
     fn bytes(&self) -> usize;
 }
 
@@ -167,17 +163,15 @@ impl<T: Weigh> Out<T> {
     }
 }
 
-/// Where a queue is read.
+/// The reading end of a lane.
 #[derive(Debug)]
 pub struct In<T> {
     ring: Consumer<T>,
-    /// Bytes so far.
     got: usize,
     taken: Arc<AtomicUsize>,
 }
 
 impl<T: Weigh> In<T> {
-    /// The next one.
     pub fn take(&mut self) -> Option<T> {
         let piece = self.ring.pop().ok()?;
         let bytes = piece.bytes();
@@ -188,7 +182,6 @@ impl<T: Weigh> In<T> {
         Some(piece)
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
@@ -295,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_rung_for_and_who_is_awake_is_not() {
+    fn only_a_sleeping_receiver_is_rung() {
         let ready = Arc::new(Ready::default());
         let (mut out, _inward) = lane(Arc::clone(&ready));
         out.send(grant(0));

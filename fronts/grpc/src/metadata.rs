@@ -26,10 +26,10 @@ pub struct BadBase64;
 /// Metadata of a reply that is not passed on: the host is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
-    /// It makes no sense.
+    /// The metadata is malformed.
     #[error(transparent)]
     Metadata(#[from] BadMetadata),
-    /// It is too much.
+    /// The metadata is too large.
     #[error("peer's fault: metadata of more than {REPLY_BYTES_MAX} bytes")]
     TooLarge,
 }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_http_allows_is_left_out() {
+    fn metadata_that_only_http_allows_is_left_out() {
         let pairs: [(&str, &[u8]); 4] =
             [("k!", b"1"), ("k", b"\xff"), ("k", b"a\tb"), ("grpc-x", b"")];
         assert_eq!(added(&pairs), Ok(vec![]));
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_out_comes_in(
+        fn metadata_round_trips(
             pairs in proptest::collection::vec(
                 ("[a-z0-9_.-]{1,9}(-bin)?", proptest::collection::vec(0x20u8..0x7f, 0..40)), 0..10),
         ) {

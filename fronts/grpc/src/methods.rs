@@ -16,7 +16,7 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// Of a checked service.
+    /// Methods of a checked service.
     pub fn new(service: Service) -> Methods {
         let paths = service.methods.iter().zip(0..);
         let by_path = paths.map(|(method, at)| (method.path.clone(), at)).collect();
@@ -30,7 +30,7 @@ impl Methods {
         }
     }
 
-    /// The index of a path.
+    /// The index of a method by its path.
     pub fn find(&self, path: &str) -> Option<u16> {
         self.by_path.get(path).copied()
     }
@@ -45,7 +45,7 @@ impl Methods {
         &self.services
     }
 
-    /// What reflection shows.
+    /// Descriptors that reflection shows.
     pub fn files(&self) -> &Files {
         &self.files
     }

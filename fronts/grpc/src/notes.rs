@@ -1,4 +1,4 @@
-//! Notes to a scheduler in another agent: a window of notes is offered to whoever connects, and the last one has them.
+//! Notes to a scheduler in another agent: a window of notes is offered to each agent that connects; the last one gets the notes.
 
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What is known of a connection by its calls, and by whoever ends them all.
+//! State of a connection that its calls share, and the front's end needs.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,13 +12,11 @@ use wave_rpc::status::Status;
 use crate::admission::{Address, Connection};
 use crate::limits::RESETS_MAX;
 
-/// A connection.
 #[derive(Debug)]
 pub struct Peer {
     hash: u64,
     address_hash: u64,
     connection: Arc<Connection>,
-    /// Calls so far.
     opened: Cell<u64>,
     /// Calls that came to an end, or were reset after a while.
     ended: Cell<u64>,
@@ -32,7 +30,6 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// From this address.
     pub fn new(address: SocketAddr, connection: Arc<Connection>) -> Peer {
         Peer {
             hash: hash(address),
@@ -58,7 +55,7 @@ impl Peer {
         self.address_hash
     }
 
-    /// Its name on all cores.
+    /// Number of the connection, on all cores.
     pub fn id(&self) -> u64 {
         self.connection.id
     }
@@ -68,7 +65,7 @@ impl Peer {
         self.connection.set_idle(now);
     }
 
-    /// A call has come.
+    /// Counts a call that began.
     pub fn begin(&self) {
         if self.is_idle() {
             self.connection.set_busy();
@@ -85,7 +82,7 @@ impl Peer {
         }
     }
 
-    /// Calls so far.
+    /// Number of calls so far.
     pub fn opened(&self) -> u64 {
         self.opened.get()
     }
@@ -140,7 +137,6 @@ impl Peer {
         }
     }
 
-    /// Whom to wake.
     pub fn set_waker(&self, waker: &Waker) {
         let mut own = self.waker.borrow_mut();
         if !own.as_ref().is_some_and(|own| own.will_wake(waker)) {
@@ -162,7 +158,7 @@ mod tests {
     use crate::shared::Totals;
 
     #[test]
-    fn who_resets_nearly_all_calls_floods() {
+    fn a_client_that_resets_nearly_all_calls_floods() {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let admission = Arc::new(Admission::new(1, Arc::new(Totals::new(0))));
         let admitted = admission.admit(address.ip(), 0, Nanos(0)).admitted.unwrap();

@@ -25,7 +25,7 @@ mod tests {
 
     use super::*;
 
-    /// As a client decodes.
+    /// Decodes as a client would.
     fn decode(encoded: &[u8]) -> Vec<u8> {
         let mut rest = encoded;
         let mut bytes = Vec::new();
@@ -60,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(text in "\\PC{0,100}|[\\x00-\\x7f]{0,100}") {
+        fn percent_encoding_round_trips(text in "\\PC{0,100}|[\\x00-\\x7f]{0,100}") {
             prop_assert_eq!(decode(encode(&text).as_bytes()), text.as_bytes());
         }
     }

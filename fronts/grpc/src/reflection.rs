@@ -22,10 +22,9 @@ const DEPTH_MAX: usize = 32;
 /// `ServerReflectionRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    /// Comes back as it is.
+    /// Returned as it came.
     #[prost(string, tag = "1")]
     pub host: String,
-    /// What is asked.
     #[prost(oneof = "Question", tags = "3, 4, 5, 6, 7")]
     pub question: Option<Question>,
 }
@@ -64,13 +63,11 @@ pub struct Extension {
 /// `ServerReflectionResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Response {
-    /// The request's.
+    /// The host of the request.
     #[prost(string, tag = "1")]
     pub valid_host: String,
-    /// What was asked.
     #[prost(message, optional, tag = "2")]
     pub original_request: Option<Request>,
-    /// The answer.
     #[prost(oneof = "Answer", tags = "4, 5, 6, 7")]
     pub answer: Option<Answer>,
 }
@@ -78,13 +75,11 @@ pub struct Response {
 /// What a [`Response`] answers.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Answer {
-    /// Files.
     #[prost(message, tag = "4")]
     Files(FilesAnswer),
-    /// Numbers of extensions.
+    /// Numbers of a type's extensions.
     #[prost(message, tag = "5")]
     Numbers(NumbersAnswer),
-    /// Services.
     #[prost(message, tag = "6")]
     Services(ServicesAnswer),
     /// There is no such thing.
@@ -103,10 +98,9 @@ pub struct FilesAnswer {
 /// `ExtensionNumberResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct NumbersAnswer {
-    /// Of which type.
+    /// Full name of the extended type.
     #[prost(string, tag = "1")]
     pub of: String,
-    /// Which.
     #[prost(int32, repeated, tag = "2")]
     pub numbers: Vec<i32>,
 }
@@ -114,7 +108,6 @@ pub struct NumbersAnswer {
 /// `ListServiceResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ServicesAnswer {
-    /// Which.
     #[prost(message, repeated, tag = "1")]
     pub services: Vec<ServiceName>,
 }
@@ -122,7 +115,7 @@ pub struct ServicesAnswer {
 /// `ServiceResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ServiceName {
-    /// With its package.
+    /// Name of the service with its package.
     #[prost(string, tag = "1")]
     pub name: String,
 }
@@ -130,10 +123,10 @@ pub struct ServiceName {
 /// `ErrorResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ErrorAnswer {
-    /// A status code.
+    /// Code of a status.
     #[prost(int32, tag = "1")]
     pub code: i32,
-    /// For humans.
+    /// Message for people.
     #[prost(string, tag = "2")]
     pub text: String,
 }

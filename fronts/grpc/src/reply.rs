@@ -48,7 +48,6 @@ impl Templates {
         self.ok.clone()
     }
 
-    /// A status's trailers.
     pub fn trailers(&self, status: &Status, metadata: &[u8]) -> HeaderMap {
         let mut trailers = HeaderMap::with_capacity(2);
         write_status(&mut trailers, status);
@@ -86,7 +85,6 @@ fn write_status(headers: &mut HeaderMap, status: &Status) {
     }
 }
 
-/// A response with these headers.
 pub fn response(headers: HeaderMap) -> Response<()> {
     let mut response = Response::new(());
     *response.headers_mut() = headers;
@@ -102,7 +100,6 @@ pub fn not_grpc(code: StatusCode) -> Response<()> {
     response
 }
 
-/// And what it says.
 pub const NOT_GRPC: &str = "gRPC is spoken here: POST, and content-type application/grpc\n";
 
 #[cfg(test)]

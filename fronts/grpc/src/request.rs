@@ -17,9 +17,9 @@ pub struct Request {
     pub timeout: Option<Nanos>,
     /// Its messages may be compressed.
     pub gzip: bool,
-    /// Its replies may be.
+    /// Whether the client takes compressed replies.
     pub accepts_gzip: bool,
-    /// Class and SLO.
+    /// Class and SLO that the request asks for.
     pub asked: Asked,
     /// For the handler, encoded.
     pub metadata: Bytes,
@@ -28,9 +28,9 @@ pub struct Request {
 /// A request that is answered at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is none of gRPC's.
+    /// The request is not gRPC.
     Http(StatusCode),
-    /// Its headers are wrong.
+    /// A header of gRPC's is wrong.
     Grpc(Status),
     /// Its messages are compressed by something else.
     Encoding(Status),

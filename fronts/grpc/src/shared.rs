@@ -24,7 +24,7 @@ pub struct FrontCounts {
     pub turned_away: u64,
     /// Connections that got a GOAWAY to make room for others.
     pub displaced: u64,
-    /// Requests that came.
+    /// Number of requests.
     pub calls: u64,
     /// Calls that were answered to their end.
     pub ended: u64,
@@ -33,7 +33,7 @@ pub struct FrontCounts {
 }
 
 impl FrontCounts {
-    /// Both.
+    /// The sums of both counts.
     pub fn plus(self, other: FrontCounts) -> FrontCounts {
         FrontCounts {
             connections: self.connections + other.connections,
@@ -59,7 +59,6 @@ impl Totals {
         Totals { held: AtomicUsize::new(0), held_max }
     }
 
-    /// Bytes that calls hold.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
@@ -97,17 +96,15 @@ pub struct Shared {
     pub host: Option<Host>,
     /// What it serves, or what the last one did.
     pub methods: Option<Rc<Methods>>,
-    /// The limits.
     pub limits: Limits,
-    /// Parts of replies.
+    /// Prepared parts of replies.
     pub templates: Templates,
-    /// What calls hold.
+    /// Memory that calls hold.
     pub totals: Arc<Totals>,
     /// When calls that the host does not have end by themselves, and their slots.
     pub deadlines: BTreeSet<(Nanos, u32)>,
     /// The front is about to end.
     pub is_draining: bool,
-    /// What came to what.
     pub counts: FrontCounts,
     /// The time of the last step.
     pub stepped: Nanos,
@@ -131,7 +128,6 @@ impl Shared {
         }
     }
 
-    /// The time.
     pub fn now(&self) -> Nanos {
         Nanos(self.start.elapsed().as_nanos() as u64)
     }

@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 pub struct Ready {
     woken: Mutex<Woken>,
     is_to_end: AtomicBool,
-    /// Whoever it belongs to sleeps, or is about to.
+    /// Whether the owner sleeps, or is about to.
     is_parked: AtomicBool,
 }
 
@@ -42,18 +42,19 @@ impl Ready {
         }
     }
 
-    /// Says that whoever it belongs to is about to sleep. It looks at its queues once more after this.
+    /// Records that the owner is about to sleep. It looks at its queues once more after this.
     pub fn prepare_park(&self) {
         self.is_parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Takes that back.
+    /// Takes PARKED back.
     pub fn unpark(&self) {
         self.is_parked.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes who sleeps, or is about to; who is awake looks at its queues anyway. For whoever has just put something there.
+    /// Wakes an owner that sleeps, or is about to; an owner that is awake looks at its queues anyway. To be called after putting
+    /// something into them.
     pub fn ring_if_parked(&self) {
         // Either this load sees the sleeper's word, or the sleeper's last look sees what was put there before.
         fence(Ordering::SeqCst);
@@ -62,13 +63,12 @@ impl Ready {
         }
     }
 
-    /// Asks whoever it belongs to to end.
+    /// Asks the owner to end.
     pub fn end(&self) {
         self.is_to_end.store(true, Ordering::Release);
         self.ring();
     }
 
-    /// Whether that was asked.
     pub fn is_to_end(&self) -> bool {
         self.is_to_end.load(Ordering::Acquire)
     }
@@ -83,7 +83,7 @@ impl Ready {
         self.with(|woken| woken.rung)
     }
 
-    /// Says whom to wake. Returns whether there is no need to sleep.
+    /// Sets the waker of the owner. Returns whether there is no need to sleep.
     pub fn sleep(&self, waker: &Waker) -> bool {
         self.with(|woken| {
             woken.sleeper = Some(waker.clone());
@@ -129,7 +129,6 @@ struct Slot<T> {
     own: Arc<SlotWaker>,
 }
 
-/// The table.
 #[derive(Debug)]
 pub struct Slots<T> {
     slots: Vec<Slot<T>>,
@@ -164,7 +163,6 @@ impl<T> Slots<T> {
         }
     }
 
-    /// One, and its waker.
     pub fn get(&mut self, at: u32) -> Option<(&mut T, &Waker)> {
         let slot = self.slots.get_mut(at as usize)?;
         Some((slot.value.as_deref_mut()?, &slot.waker))
@@ -177,7 +175,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Those in use.
+    /// Indices of the slots in use.
     pub fn used(&self) -> Vec<u32> {
         (0u32..)
             .zip(&self.slots)
@@ -186,7 +184,6 @@ impl<T> Slots<T> {
             .collect()
     }
 
-    /// How many.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -20,7 +20,7 @@ pub struct Spare {
     admission: Arc<Admission>,
     looked: Nanos,
     released: Nanos,
-    /// At the last look.
+    /// Load of the admission at the last look.
     load: usize,
     /// The most since memory was returned.
     height: usize,
@@ -32,7 +32,6 @@ impl Spare {
         Spare { admission, looked: Nanos(0), released: Nanos(0), load: 0, height: 0 }
     }
 
-    /// Looks now and then.
     pub fn look(&mut self, now: Nanos) {
         if now.since(self.looked) < LOOK_EVERY {
             return;

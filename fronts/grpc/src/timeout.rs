@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_timeout_is_refused() {
+    fn a_malformed_timeout_is_refused() {
         for text in ["", "S", "1", "1s", "123456789n", "-1S", "+1S", " 1S", "1 S", "1.5S", "1SS"] {
             assert_eq!(parse(text.as_bytes()), Err(BadTimeout), "{text}");
         }

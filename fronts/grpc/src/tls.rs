@@ -11,18 +11,11 @@ use tokio_rustls::rustls::{self, ServerConfig};
 
 /// Files that TLS cannot be made of.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TlsError {
-    /// One of them.
     #[error("{}: {error}; it must hold {what} in PEM", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What is to be in it.
-        what: &'static str,
-        /// What is wrong.
-        error: pem::Error,
-    },
-    /// Both.
+    File { path: PathBuf, what: &'static str, error: pem::Error },
+    /// Certificate and key do not belong together.
     #[error("the certificate and the key cannot be used: {0}")]
     Pair(#[from] rustls::Error),
 }

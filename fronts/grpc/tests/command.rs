@@ -1,4 +1,4 @@
-//! What an agent with a front says to whoever starts it in a way that cannot go well.
+//! Messages of an agent with a front for command lines that cannot work.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -28,7 +28,7 @@ fn place(folder: &TempDir, name: &str) -> String {
 }
 
 #[test]
-fn whoever_names_no_host_or_mixes_two_ways_up_is_told_what_to_write() {
+fn a_command_without_a_host_or_with_mixed_options_is_refused_with_the_options() {
     let text = refusal(2, &[]);
     for option in ["--attach SOCKET", "--device FOLDER", "--rpc SOCKET --listen ADDRESS:PORT"] {
         assert!(text.contains(option), "{text}");
@@ -62,7 +62,7 @@ fn settings_that_the_host_found_cannot_have_end_the_front() {
 }
 
 #[test]
-fn what_is_no_socket_is_not_waited_for() {
+fn a_file_that_is_no_socket_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = place(&folder, "file");
     std::fs::write(&file, "").unwrap();

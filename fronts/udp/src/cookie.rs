@@ -9,7 +9,6 @@ use siphasher::sip::SipHasher24;
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// A random key.
     pub fn random() -> Key {
         Key(rand::random())
     }

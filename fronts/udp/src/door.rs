@@ -10,10 +10,10 @@ use crate::cookie::Key;
 use crate::counts::{Counts, Fate as Counted};
 use crate::senders::{Ended, Fate, SenderId, Senders, Unknown};
 
-/// Verdict on a datagram.
+/// The door's verdict on a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// Drop it.
+    /// Drop the datagram without an answer.
     Drop,
     /// Send this reply without a worker.
     Answer(Header, Bytes),
@@ -149,7 +149,7 @@ impl Door {
 pub struct Refusal(pub Status, pub &'static str);
 
 impl Refusal {
-    /// No host is attached.
+    /// Refusal of a request while no host is attached.
     pub const HOST: Refusal = Refusal(Status::UNAVAILABLE, "no host is attached");
     /// The host has no such method, or it streams.
     pub const METHOD: Refusal =

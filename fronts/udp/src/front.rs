@@ -42,7 +42,7 @@ const SAY_EVERY: Nanos = Nanos::from_millis(10_000);
 /// Interval between attempts to send while replies wait for the kernel.
 const ROOM_EVERY: Nanos = Nanos::from_millis(1);
 
-/// Options of a front.
+/// Options of a front for datagrams.
 #[derive(Clone, Debug)]
 pub struct UdpOptions {
     /// Path of the host's socket.
@@ -55,12 +55,13 @@ pub struct UdpOptions {
     pub steer: String,
     /// How the front's core waits for work.
     pub seat: Seat,
-    /// Print errors only.
+    /// Print only errors.
     pub quiet: bool,
 }
 
 /// Why a front cannot start.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum FrontError {
     /// The steering policy is invalid.
     #[error(transparent)]
@@ -70,12 +71,7 @@ pub enum FrontError {
     Host(#[from] SocketError),
     /// The address cannot be bound.
     #[error("cannot take datagrams at {address}: {error}")]
-    Bind {
-        /// Address and port.
-        address: SocketAddr,
-        /// Error of the system.
-        error: io::Error,
-    },
+    Bind { address: SocketAddr, error: io::Error },
     /// A descriptor or signal handler cannot be set up.
     #[error("cannot wait for work: {0}")]
     System(#[from] io::Error),
@@ -108,7 +104,6 @@ struct Open {
     received: Option<Instant>,
 }
 
-/// An attached host.
 struct Host {
     dispatch: Dispatch<AnyPort, HostBell>,
     line: HostLine,

@@ -45,7 +45,7 @@ pub enum Fate {
     Forgotten,
 }
 
-/// The end of a request.
+/// Result of a request, kept for retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Whether it was refused, so no worker received it.
@@ -268,7 +268,6 @@ impl Senders {
         sender.map_or([0, 0], |sender| [sender.open, self.hosts[sender.host as usize].open])
     }
 
-    /// Fate of a request.
     pub fn fate(&self, id: SenderId, request: u64) -> Fate {
         let Some(sender) = self.get(id.at).filter(|it| it.incarnation == id.incarnation) else {
             return Fate::Forgotten;

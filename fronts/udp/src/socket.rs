@@ -62,10 +62,8 @@ pub struct Socket {
     unsent: u64,
 }
 
-/// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Took {
-    /// No datagram was there.
     Nothing,
     /// A full batch; there may be more.
     Some,
@@ -73,11 +71,10 @@ pub enum Took {
     All,
 }
 
-/// A received datagram.
 pub enum Datagram<'a> {
     /// Complete, with its sender.
     Whole(SocketAddr, &'a [u8]),
-    /// Too long, and cut off.
+    /// The datagram was too long, and was cut off.
     Cut,
 }
 

@@ -13,13 +13,22 @@ use wave_udp_client::wire::{HEADER_BYTES, Header, IDEMPOTENT, REFUSED, REPLY, St
 #[derive(Clone, Debug)]
 enum Op {
     /// A client sends a new request.
-    Send { client: usize, idempotent: bool, leap: u64 },
+    Send {
+        client: usize,
+        idempotent: bool,
+        leap: u64,
+    },
     /// A sent datagram arrives, maybe again.
-    Arrive { at: prop::sample::Index },
+    Arrive {
+        at: prop::sample::Index,
+    },
     /// A sent reply reaches its client, maybe again.
-    Reply { at: prop::sample::Index },
-    /// An open request ends.
-    Finish { at: prop::sample::Index },
+    Reply {
+        at: prop::sample::Index,
+    },
+    Finish {
+        at: prop::sample::Index,
+    },
     /// Sets whether the host is full.
     Full(bool),
     /// The host is lost, with all open requests.
@@ -27,7 +36,9 @@ enum Op {
     /// A new agent with a new key replaces the agent.
     ReplaceAgent,
     /// A program ends, and another program gets its port.
-    ReplaceProgram { client: usize },
+    ReplaceProgram {
+        client: usize,
+    },
     /// Time passes, and thousands of other senders come.
     Crowd,
 }
@@ -84,7 +95,6 @@ struct World {
     programs: u64,
     /// All datagrams sent: address, program, header.
     sent: Vec<(SocketAddr, u64, Header)>,
-    /// All replies sent.
     replies: Vec<(SocketAddr, Header)>,
     open: Vec<(SenderId, u64, SocketAddr, Header)>,
     begun: HashSet<(u64, u64)>,

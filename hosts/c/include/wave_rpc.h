@@ -45,7 +45,7 @@ uint32_t wave_rpc_version(void);
 #define WAVE_RPC_OK 0             /* it was done; or: no, nothing */
 #define WAVE_RPC_YES 1            /* yes; something came */
 #define WAVE_RPC_BAD_HANDLE (-1)  /* the handle is null, or of another kind */
-#define WAVE_RPC_BAD_ARGUMENT (-2) /* an argument cannot be */
+#define WAVE_RPC_BAD_ARGUMENT (-2) /* an argument has a value that the function does not take */
 #define WAVE_RPC_NOT_OPEN (-3)    /* the call is over: ended, or gone with its agent */
 #define WAVE_RPC_BLOCKED (-4)     /* the client has not read enough of earlier replies: poll, and try again later */
 #define WAVE_RPC_TOO_LATE (-5)    /* metadata comes once, and before the first reply */

@@ -8,13 +8,13 @@ use wave_user::rpc::{SendError, ServeError};
 
 /// It went well; nothing came; no.
 pub const WAVE_RPC_OK: i32 = 0;
-/// Something came; yes.
+/// Yes; or an event was returned.
 pub const WAVE_RPC_YES: i32 = 1;
 /// Not a handle of this kind.
 pub const WAVE_RPC_BAD_HANDLE: i32 = -1;
-/// An argument cannot be.
+/// An argument has a value that the function does not take.
 pub const WAVE_RPC_BAD_ARGUMENT: i32 = -2;
-/// The call is not open.
+/// The call is over: ended, or gone with its agent.
 pub const WAVE_RPC_NOT_OPEN: i32 = -3;
 /// The client has not read enough.
 pub const WAVE_RPC_BLOCKED: i32 = -4;
@@ -81,7 +81,7 @@ thread_local! {
     static TEXT: RefCell<CString> = RefCell::default();
 }
 
-/// The number for C.
+/// The result as a number for C.
 pub(crate) fn answer(what: impl FnOnce() -> Result<i32, Failure>) -> i32 {
     let failure = match catch_unwind(AssertUnwindSafe(what)) {
         Ok(Ok(number)) => return number,

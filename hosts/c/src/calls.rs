@@ -3,7 +3,6 @@
 use wave_core::clock::Nanos;
 use wave_core::message::Subject;
 
-/// A call that is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
     /// What the worker calls it.
@@ -18,7 +17,7 @@ struct Slot {
     open: Option<Open>,
 }
 
-/// All of a worker's.
+/// The open calls of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     /// By the call's id, which is below the configuration's number of calls.
@@ -26,7 +25,6 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// A call begins.
     pub(crate) fn begin(&mut self, open: Open) -> u64 {
         let id = open.subject.id as usize;
         if id >= self.slots.len() {
@@ -52,7 +50,6 @@ impl Calls {
         Some(number(open.subject.id, slot.generation))
     }
 
-    /// It is over.
     pub(crate) fn end(&mut self, call: u64) {
         if self.find(call).is_some() {
             self.slots[call as u32 as usize].open = None;

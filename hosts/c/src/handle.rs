@@ -11,7 +11,7 @@ use crate::answer::{Failure, WAVE_RPC_BAD_HANDLE, WAVE_RPC_BUSY, WAVE_RPC_STOPPE
 pub trait Kind {
     /// The first word of its handles, and of no other kind's.
     const WORD: u64;
-    /// What messages call it.
+    /// Name of the type in messages.
     const NAME: &'static str;
 }
 
@@ -30,7 +30,6 @@ unsafe impl<T: Send> Sync for Shell<T> {}
 static ALL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 impl<T: Kind + Send + 'static> Shell<T> {
-    /// A new handle.
     pub(crate) fn new(inner: T) -> *mut Shell<T> {
         let shell = Shell {
             word: AtomicU64::new(T::WORD),

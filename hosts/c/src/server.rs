@@ -17,19 +17,19 @@ pub const WAVE_RPC_CLIENT_STREAMS: u32 = 1;
 /// [`wave_rpc_method::streams`]: the server does.
 pub const WAVE_RPC_SERVER_STREAMS: u32 = 2;
 
-/// A method.
+/// A method that a server offers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct wave_rpc_method {
-    /// Its path.
+    /// Path of the method, as `/package.Service/Method`.
     pub path: *const c_char,
-    /// Who streams.
+    /// Which sides stream: `WAVE_RPC_CLIENT_STREAMS`, `WAVE_RPC_SERVER_STREAMS`, both or 0.
     pub streams: u32,
-    /// Its latency.
+    /// SLO of a call in microseconds.
     pub slo_us: u32,
     /// Where a request says its latency.
     pub slo_field: u16,
-    /// The class of its requests.
+    /// Class of requests that ask for none.
     pub request_class: u8,
     /// The highest that one may ask for.
     pub request_class_max: u8,
@@ -38,48 +38,48 @@ pub struct wave_rpc_method {
 /// [`wave_rpc_options::flags`]: workers share their CPUs.
 pub const WAVE_RPC_SHARE_CPU: u32 = 1;
 
-/// How a server is made.
+/// Options of a server.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct wave_rpc_options {
-    /// Of this structure.
+    /// Size of this structure in bytes, as the caller's header has it.
     pub size: usize,
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub socket: *const c_char,
-    /// What is served.
+    /// The served methods.
     pub methods: *const wave_rpc_method,
-    /// How many.
+    /// Number of methods.
     pub methods_count: usize,
     /// Users whose agents may attach.
     pub allowed_uids: *const u32,
-    /// How many.
+    /// Number of user ids.
     pub allowed_uids_count: usize,
-    /// For reflection.
+    /// Encoded file descriptors, for reflection.
     pub descriptors: *const u8,
-    /// How many bytes.
+    /// Length of the descriptors in bytes.
     pub descriptors_bytes: usize,
-    /// Workers.
+    /// Number of workers.
     pub workers: u16,
     /// Zero.
     pub reserved: u16,
-    /// Calls at once.
+    /// Calls open at once.
     pub calls: u32,
-    /// Entries of each queue.
+    /// Entries of each queue, a power of two.
     pub ring_entries: u32,
     /// How long a worker looks for work before it sleeps, if most calls before came within that time.
     pub spin_us: u32,
-    /// Flags.
+    /// Flags of the options.
     pub flags: u32,
 }
 
-/// A server.
+/// State of a server behind its handle.
 pub struct ServerState {
     server: Server,
     is_stopped: Arc<AtomicBool>,
     workers: Vec<usize>,
 }
 
-/// A server's handle.
+/// Handle of a server.
 pub type wave_rpc_server = Shell<ServerState>;
 
 impl Kind for ServerState {

@@ -6,17 +6,17 @@ use wave_user::rpc::push_pair;
 
 use crate::answer::Failure;
 
-/// A pair of metadata.
+/// A key of metadata with its value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct wave_rpc_pair {
     /// Ends with a zero byte where C gives it; of so many bytes where C gets it.
     pub key: *const c_char,
-    /// How many.
+    /// Length of the key in bytes.
     pub key_bytes: usize,
-    /// Any bytes.
+    /// The value: any bytes.
     pub value: *const c_void,
-    /// How many.
+    /// Length of the value in bytes.
     pub value_bytes: usize,
 }
 

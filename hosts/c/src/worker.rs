@@ -34,18 +34,18 @@ pub const WAVE_RPC_END: u32 = 2;
 /// [`wave_rpc_event::flags`]: it came compressed. Of replies: compress it.
 pub const WAVE_RPC_COMPRESSED: u32 = 4;
 
-/// No deadline.
+/// Value of `remaining_ns` where there is no deadline.
 pub const WAVE_RPC_FOREVER: u64 = u64::MAX;
 
-/// What came.
+/// An event of a worker.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct wave_rpc_event {
-    /// What it is.
+    /// Kind of the event.
     pub kind: u32,
-    /// Flags.
+    /// Flags of the event.
     pub flags: u32,
-    /// Which call.
+    /// Number of the call.
     pub call: u64,
     /// The index of its method.
     pub method: u16,
@@ -53,17 +53,17 @@ pub struct wave_rpc_event {
     pub request_class: u8,
     /// Zero.
     pub reserved: u8,
-    /// Why nobody waits.
+    /// Of a call that nobody waits for any more: gRPC's code of its end.
     pub code: i32,
     /// How long the client waits.
     pub remaining_ns: u64,
-    /// The message.
+    /// The message, until the next poll.
     pub message: *const u8,
-    /// How many bytes.
+    /// Length of the message in bytes.
     pub message_bytes: usize,
-    /// Metadata, encoded.
+    /// Encoded metadata.
     pub metadata: *const u8,
-    /// How many bytes.
+    /// Length of the metadata in bytes.
     pub metadata_bytes: usize,
 }
 
@@ -76,12 +76,12 @@ enum Came {
     Cancel { call: Subject, why: Code },
 }
 
-/// A worker.
+/// State of a worker behind its handle.
 pub struct WorkerState {
     worker: Worker,
     is_stopped: Arc<AtomicBool>,
     calls: Calls,
-    /// Of the last event.
+    /// Message of the last event.
     message: Vec<u8>,
     metadata: Vec<u8>,
     /// Calls whose agent is gone, and the worker's user was not told.
@@ -91,7 +91,7 @@ pub struct WorkerState {
     epoch: u64,
 }
 
-/// A worker's handle.
+/// Handle of a worker.
 pub type wave_rpc_worker = Shell<WorkerState>;
 
 impl Kind for WorkerState {

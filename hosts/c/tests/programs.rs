@@ -89,7 +89,7 @@ fn command(program: &Path) -> Command {
 struct Running(Option<Child>);
 
 impl Running {
-    /// After SIGTERM.
+    /// Sends SIGTERM and waits for the end.
     fn end(mut self) -> Output {
         let child = self.0.take().unwrap();
         let killed = Command::new("kill").arg(child.id().to_string()).status();
@@ -250,7 +250,7 @@ fn the_example_is_called_with_the_shared_library() {
 }
 
 #[test]
-fn what_is_wrong_is_answered() {
+fn misuse_of_the_library_returns_errors() {
     for library in LIBRARIES {
         let folder = tempfile::tempdir().unwrap();
         let Some(program) = compile("tests/misuse.c", library, folder.path()) else { return };

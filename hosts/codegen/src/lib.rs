@@ -28,18 +28,14 @@ use prost_build::{Method, Service, ServiceGenerator};
 
 /// Why no code could be made.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum CodegenError {
-    /// The `.proto` files.
+    /// The `.proto` files do not compile.
     #[error(transparent)]
     Proto(#[from] protox::Error),
-    /// Reading or writing.
+    /// A file cannot be read or written.
     #[error("{}: {error}", path.display())]
-    File {
-        /// What was read or written.
-        path: PathBuf,
-        /// What the system said.
-        error: std::io::Error,
-    },
+    File { path: PathBuf, error: std::io::Error },
     /// No `build.rs` runs this.
     #[error("OUT_DIR is not set: this is to be called by a build.rs")]
     NoOutDir,
@@ -129,7 +125,7 @@ fn write_service(service: &Service, out: &mut String) -> std::fmt::Result {
     writeln!(out, "    methods\n}}\n")
 }
 
-/// Where the stub is.
+/// Path of the runtime's module in generated code.
 const RPC: &str = "::wave_user::rpc";
 
 fn arguments(method: &Method) -> String {

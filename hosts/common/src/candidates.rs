@@ -52,7 +52,7 @@ impl<C: Candidate> Candidates<C> {
         }
     }
 
-    /// All of them.
+    /// The candidates, in the order of their arrival.
     pub fn iter(&self) -> impl Iterator<Item = &C> {
         self.waiting.iter().map(|(candidate, _)| candidate)
     }
@@ -62,7 +62,7 @@ impl<C: Candidate> Candidates<C> {
         self.waiting.push((candidate, now));
     }
 
-    /// Lets those in who have connected: `make` gives each a window, and `join` makes a candidate of both. Whoever is refused is told
+    /// Admits agents that have connected: `make` gives each a window, and `join` makes a candidate of both. A refused agent is told
     /// why.
     pub fn accept<M, E: std::fmt::Display>(
         &mut self,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_announced_itself_comes_in_and_the_others_wait() {
+    fn announced_candidates_attach_and_others_wait() {
         let mut candidates = waiting(&[
             ('a', AgentState::Absent, false),
             ('b', AgentState::Ready, false),

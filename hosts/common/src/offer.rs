@@ -31,7 +31,7 @@ pub struct Offered {
     pub port: AnyPort,
     /// What the agent rings: a bell per core, then the control context's.
     pub bells: Vec<EventFd>,
-    /// What rings the agent.
+    /// The doorbell that rings the agent.
     pub agent_bell: SocketBell,
 }
 

@@ -24,7 +24,7 @@ pub struct Core {
 
 /// A host that schedules threads, as its supervisor sees it.
 pub trait SupervisedHost {
-    /// Every core.
+    /// State of every core.
     fn cores(&self) -> Vec<Core>;
 
     /// Every thread that an agent has to know.
@@ -40,13 +40,13 @@ pub trait SupervisedHost {
     fn take_lost(&self) -> bool;
 }
 
-/// What a look came to.
+/// Result of a look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Look {
     /// The agent asked for a snapshot.
     pub asked: bool,
-    /// A snapshot was sent.
+    /// Whether a snapshot was sent.
     pub has_sent: bool,
     /// The agent is to be rung.
     pub ring: bool,

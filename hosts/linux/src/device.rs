@@ -31,7 +31,6 @@ use crate::window::Window;
 
 /// Windows that are kept: more only while more are in use.
 const WINDOWS_KEPT: usize = 4;
-/// The BAR that is memory.
 const MEMORY_BAR: u32 = 2;
 /// How long an agent may take to leave, once the host has ended.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -43,7 +42,7 @@ const PINS: &str = "/sys/fs/bpf/wave-device";
 pub struct DeviceOptions {
     /// Where it is on the bus: `0000:00:01.0`.
     pub address: String,
-    /// How it is reached.
+    /// Access to the device: VFIO or sysfs.
     pub access: Access,
     /// Where the queues of decisions are at home: in host memory the agent writes them across the link, in
     /// NIC memory the host's cores read them across it.
@@ -97,7 +96,6 @@ impl Lease {
         &self.made.window
     }
 
-    /// Rings the agent.
     pub(crate) fn ring(&self) {
         self.device.write(REGISTER_DOORBELL, self.number);
     }
@@ -174,7 +172,7 @@ impl Nic {
         Ok(Nic { device, end, bells, seen, far, memory: bar, windows, pins, answered: 0 })
     }
 
-    /// Greets whoever is behind the device. From here on somebody must answer soon.
+    /// Greets the agent behind the device, which must answer soon from here on.
     pub(crate) fn greet(&self) {
         self.end.greet(Greeting {
             version: PROTOCOL_VERSION,

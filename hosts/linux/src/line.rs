@@ -12,7 +12,7 @@ use crate::device::{Lease, Nic};
 pub(crate) enum Line {
     /// A process of this machine.
     Socket(Connection, SocketBell),
-    /// Behind the device.
+    /// An agent behind the device.
     Device(Lease),
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn process_of(tid: i32) -> Option<i32> {
     line.trim().parse().ok()
 }
 
-/// Every process.
+/// The ids of all processes.
 pub(crate) fn processes() -> impl Iterator<Item = i32> {
     numbers("/proc".to_owned())
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::process::{self, Lifetime, Stat};
 
-/// Whom an agent looks after.
+/// The processes that an agent manages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Group {
     /// A process and its children.
@@ -17,25 +17,20 @@ pub enum Group {
 
 /// Why it cannot be looked after.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TargetError {
-    /// Nobody has this id.
+    /// No process has this id.
     #[error("there is no process {0}: `ps -e` lists those that run")]
     NoProcess(i32),
-    /// It is one of the kernel's own.
     #[error("{0} is a kernel thread; these stay the kernel's")]
     KernelThread(i32),
     /// A thread, not a process.
-    #[error("{thread} is a thread of process {process}: name that, all its threads come along")]
-    Thread {
-        /// What was named.
-        thread: i32,
-        /// Its process.
-        process: i32,
-    },
+    #[error("{thread} is a thread of process {process}: name the process, with all its threads")]
+    Thread { thread: i32, process: i32 },
     /// Who decides cannot wait for a decision.
     #[error("{0} is this process, which cannot be under the agent that it looks after")]
     Ourselves(i32),
-    /// It ended meanwhile.
+    /// The process ended meanwhile.
     #[error("process {0} has ended")]
     Ended(i32),
     /// Another user's, or this process lacks what it takes.
@@ -43,28 +38,17 @@ pub enum TargetError {
         "process {pid} may not be looked into or advised ({error}): run this as root, or give the binary \
          CAP_SYS_PTRACE and CAP_SYS_NICE"
     )]
-    NotPermitted {
-        /// Which.
-        pid: i32,
-        /// What the kernel said.
-        error: io::Error,
-    },
+    NotPermitted { pid: i32, error: io::Error },
     /// No folder of the kernel's.
     #[error("{}: not a cgroup (v2): {error}; they are folders below /sys/fs/cgroup", path.display())]
     NoCgroup {
-        /// What was named.
         path: PathBuf,
         /// What the kernel said to its list of processes.
         error: io::Error,
     },
     /// The kernel does not tell.
-    #[error("looking into process {pid}: {what}")]
-    Unreadable {
-        /// Which.
-        pid: i32,
-        /// What was said.
-        what: String,
-    },
+    #[error("cannot read process {pid}: {what}")]
+    Unreadable { pid: i32, what: String },
 }
 
 /// Whether there is such a group, and an agent may look after it. Changes nothing.
@@ -143,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_cannot_join_is_told_why() {
+    fn a_process_that_cannot_join_is_refused_with_the_reason() {
         let check = |pid| check(&Group::Process(pid)).unwrap_err().to_string();
         assert!(check(i32::MAX).starts_with("there is no process 2147483647"));
         assert!(check(std::process::id() as i32).contains("is this process"));

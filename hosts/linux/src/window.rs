@@ -14,15 +14,11 @@ const BPF_F_INNER_MAP: u32 = 1 << 12;
 
 /// Why a window could not be made.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum WindowError {
-    /// libbpf, or the kernel.
+    /// A call to libbpf failed.
     #[error("{doing}: {error}")]
-    Bpf {
-        /// What was being done.
-        doing: &'static str,
-        /// What was said.
-        error: libbpf_rs::Error,
-    },
+    Bpf { doing: &'static str, error: libbpf_rs::Error },
     /// Its memory could not be mapped.
     #[error("mapping a window: {0}")]
     Map(#[from] MapError),

@@ -28,9 +28,9 @@ use crate::world::{Cause, SimBell, TaskId, World};
 /// The agent of an enclave.
 #[derive(Clone, Debug)]
 pub struct AgentSetup {
-    /// Its policy.
+    /// Policy with its settings, as text.
     pub policy: PolicyText,
-    /// Its CPU's clock.
+    /// Clock rate of the agent's CPU, in GHz.
     pub ghz: f64,
     /// Whether it sleeps when there is nothing to do; otherwise it always polls (Wave 4.1).
     pub parks: bool,
@@ -60,7 +60,7 @@ impl PolicyText {
         PolicyText { text: text.into(), from: Maker::Subsystem(make) }
     }
 
-    /// A policy of this list.
+    /// A policy of this list, instead of a shipped one.
     pub fn own(list: &'static Policies<dyn Policy + Send>, text: impl Into<String>) -> PolicyText {
         PolicyText { text: text.into(), from: Maker::Own(list) }
     }
@@ -247,7 +247,7 @@ struct Told {
 /// How far the agent's clock is from the host's. Neither is ever compared with the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Skew {
-    /// Nanoseconds ahead.
+    /// Nanoseconds by which the agent is ahead.
     pub ahead: u64,
     /// Parts per million faster.
     pub ppm: u64,
@@ -369,7 +369,7 @@ fn has_message(entry: &[u64; LINE_WORDS]) -> bool {
     (entry[LAP_WORD] >> 16) as u16 != KIND_NONE
 }
 
-/// An agent's whole life.
+/// The life of an agent, from attaching to its end.
 fn run(
     enclave: &Rc<Enclave>,
     incarnation: &Incarnation,

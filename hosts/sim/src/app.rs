@@ -21,7 +21,7 @@ pub enum After {
     /// It gives way, and has nothing to do before a front has told the agent of a request for it. Then, or
     /// before, it looks for so long.
     Await(Nanos),
-    /// It ends.
+    /// The thread ends.
     Exit,
 }
 
@@ -30,7 +30,7 @@ pub enum After {
 pub struct Pace(pub f64);
 
 impl Pace {
-    /// The nominal speed.
+    /// The machine's nominal speed.
     pub const NOMINAL: Pace = Pace(1.0);
 
     /// How long so much work takes.

@@ -18,7 +18,7 @@ pub struct Step {
     pub ghz: f64,
     /// How far that may be off, as a fraction.
     pub uncertainty: f64,
-    /// Where it comes from.
+    /// Source of the table.
     pub source: Source,
 }
 
@@ -45,7 +45,7 @@ impl Turbo {
         step.unwrap_or_else(|| self.steps.last().expect("never empty"))
     }
 
-    /// The steps.
+    /// Steps of the table, by the number of active cores.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -54,9 +54,9 @@ impl Turbo {
 /// Timer ticks: each takes `cost` of every core that runs something, idle cores only wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticks {
-    /// How often.
+    /// Time between two ticks.
     pub period: Nanos,
-    /// What each takes.
+    /// Time that a tick takes.
     pub cost: Nanos,
 }
 

@@ -22,7 +22,7 @@ impl Closed {
         Rc::new(Closed { threads, work, runs: Cell::new(0) })
     }
 
-    /// Runs that have ended.
+    /// Number of runs that have ended.
     pub fn runs(&self) -> u64 {
         self.runs.get()
     }

@@ -40,7 +40,6 @@ struct Core {
 /// What a core does with a decision that is committed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    /// It runs a thread.
     Thread(Run),
     /// It is occupied for so long, by a modelled host.
     Time(Nanos),

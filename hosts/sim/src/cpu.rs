@@ -46,7 +46,7 @@ impl Cpu {
         }
     }
 
-    /// The running task gives the CPU to whoever has waited longest, and waits for its own turn.
+    /// The running task gives the CPU to the task that has waited longest, and waits for its own turn.
     pub fn give_way(&self, task: TaskId) {
         if self.pass_on() {
             self.waiting.borrow_mut().push_back(task);

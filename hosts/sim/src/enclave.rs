@@ -43,11 +43,11 @@ pub type SimPort = ModelPort<VirtualTime>;
 pub struct Setup {
     /// Cores, queues, prestaging: what host and agent agree on.
     pub config: Config,
-    /// What the link costs.
+    /// Costs of the link.
     pub costs: Costs,
     /// What the machine's own work costs.
     pub machine: Machine,
-    /// The agent.
+    /// Setup of the agent.
     pub agent: AgentSetup,
     /// Whether a core prefetches its next decision at the start of a switch.
     pub prefetch: bool,
@@ -90,7 +90,7 @@ pub enum HostEvent {
     Changed(Event),
     /// Something happened to a subject of a modelled host.
     Told {
-        /// What its message says.
+        /// The message.
         message: Message,
         /// The core whose run it ends, if it does.
         core: Option<u16>,
@@ -99,34 +99,34 @@ pub enum HostEvent {
     },
     /// A thread, or a subject, got onto a core: by this decision, or by the fallback.
     Started {
-        /// Where.
+        /// Core that runs it.
         core: u16,
-        /// Which.
+        /// Thread or subject that runs.
         thread: Subject,
-        /// Its version.
+        /// Sequence that the decision named.
         sequence: Sequence,
-        /// Why.
+        /// Decision that started it; `None`: the fallback.
         decision: Option<Decision>,
     },
     /// A decision was refused.
     Refused {
-        /// By which core.
+        /// Core that refused it.
         core: u16,
-        /// Which.
+        /// The refused decision.
         decision: Decision,
-        /// Why.
+        /// Code of the refusal.
         code: Code,
         /// It changed something all the same, which breaks the contract of a modelled host.
         has_changed: bool,
     },
     /// A core has nothing to run.
     Idle {
-        /// Which.
+        /// The core.
         core: u16,
     },
     /// A core has adopted the current agent's window, or none.
     Adopted {
-        /// Which.
+        /// The core.
         core: u16,
     },
     /// An agent has taken over.
@@ -137,7 +137,7 @@ pub enum HostEvent {
     Lost {
         /// The watchdog found that work had waited.
         barked: bool,
-        /// It wrote nonsense.
+        /// Whether the agent wrote nonsense.
         fault: bool,
     },
 }
@@ -194,7 +194,7 @@ pub struct Counters {
     pub switch_ns: Vec<u32>,
     /// Nanoseconds that an agent took from beginning to decide until a kick was sent.
     pub open_ns: Vec<u32>,
-    /// Answers to decisions.
+    /// Outcomes by code.
     pub outcomes: Counts,
     /// Agents attached, agents lost, watchdog's barks, agents' faults, snapshots, overflows.
     pub attached: u64,
@@ -204,13 +204,13 @@ pub struct Counters {
     pub barks: u64,
     /// Of these, for what they wrote.
     pub faults: u64,
-    /// Snapshots sent.
+    /// Number of snapshots sent.
     pub snapshots: u64,
     /// Messages that found no room.
     pub overflows: u64,
     /// What agents decided, and their kicks.
     pub decided: u64,
-    /// Kicks sent.
+    /// Number of kicks sent.
     pub kicked: u64,
     /// Nanoseconds that agents were busy.
     pub agent_busy: Nanos,
@@ -218,7 +218,7 @@ pub struct Counters {
     pub agent_errors: Vec<String>,
 }
 
-/// One enclave.
+/// A modelled enclave: table, cores, control task and agent.
 pub struct Enclave {
     pub(crate) world: World,
     pub(crate) setup: Setup,
@@ -358,7 +358,7 @@ impl Enclave {
         self.keeps_times.set(true);
     }
 
-    /// Who decides now.
+    /// Decider of the moment: the agent or the fallback.
     pub fn mode(&self) -> Mode {
         self.fallback.mode()
     }
@@ -368,12 +368,12 @@ impl Enclave {
         &self.world
     }
 
-    /// What it was made of.
+    /// The setup of the enclave.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// The threads.
+    /// The table of threads.
     pub fn table(&self) -> &Table {
         &self.table
     }
@@ -424,7 +424,7 @@ impl Enclave {
         self.nudge_core(core);
     }
 
-    /// Whether a core is online.
+    /// Whether the core is online.
     pub fn is_online(&self, core: u16) -> bool {
         self.cores[usize::from(core)].online.get()
     }

@@ -19,13 +19,13 @@ pub(crate) const GRACE: Nanos = Nanos::from_millis(20);
 /// What a run of requests came to.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The requests.
+    /// Measures of the requests.
     pub served: Served,
     /// The host and its agent.
     pub counters: Counters,
     /// Where the cores' time went, until the last request arrived.
     pub usage: Usage,
-    /// When the run ended.
+    /// End of the run, in virtual time.
     pub until: Nanos,
     /// Bytes that crossed the link, headers included; none over a coherent one.
     pub carried: Carried,

@@ -19,9 +19,9 @@ const BUILTIN: &[(&str, &str)] = &[
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// The figure.
+    /// The figure, in the unit of its field.
     pub value: f64,
-    /// Where it comes from.
+    /// Source of the figure.
     pub source: Source,
 }
 
@@ -36,7 +36,7 @@ impl Figure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// What results call it.
+    /// Name in results.
     pub name: String,
     /// One sentence on what is modelled.
     pub description: String,
@@ -135,7 +135,7 @@ pub struct SharedCpu {
     pub yield_alone: Figure,
     /// The generator's work between two looks at the clock, beside giving the CPU away.
     pub generator_look: Figure,
-    /// What waking a sleeping agent occupies whoever does it, instead of the link's `kick_send`.
+    /// Occupies the context that wakes a sleeping agent, instead of the link's `kick_send`.
     pub ring_agent: Figure,
     /// From having the CPU until an agent that slept looks again.
     pub wake_agent: Figure,
@@ -158,22 +158,18 @@ impl SharedCpu {
 
 /// What is wrong with a machine file: its author's fault.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum MachineError {
     /// Not TOML, or not the figures that a machine has.
     #[error("not a machine file: {0}")]
     Syntax(#[from] toml::de::Error),
     /// A figure that is negative or absurd.
     #[error("{field} = {value}: a figure lies between 0 and 1e9")]
-    Range {
-        /// Which.
-        field: &'static str,
-        /// The figure.
-        value: f64,
-    },
+    Range { field: &'static str, value: f64 },
 }
 
 impl Machine {
-    /// Reads a machine file.
+    /// Reads and checks the text of a machine file.
     pub fn parse(text: &str) -> Result<Machine, MachineError> {
         let machine: Machine = toml::from_str(text)?;
         for (field, figure) in machine.all() {
@@ -192,7 +188,7 @@ impl Machine {
         Some(Machine::parse(text).expect("built-in machine files are tested"))
     }
 
-    /// The text of its file.
+    /// The text of the file of a built-in machine.
     pub fn builtin_text(name: &str) -> Option<&'static str> {
         BUILTIN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
     }

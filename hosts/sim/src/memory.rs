@@ -33,17 +33,17 @@ use wave_memory::wire::{Place, STRIP_BYTES};
 use crate::agent::Sink;
 use crate::world::{Cause, SimBell, TaskId, World};
 
-/// The one process.
+/// Id of the only process.
 const SPACE: u32 = 1;
 /// How often the host tells its guard how much is resident.
 const FIGURES: Nanos = Nanos::from_millis(500);
 
-/// What is run.
+/// Setup of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Host and agent agree on it: strips, queues and extents.
     pub config: Config,
-    /// The link.
+    /// Costs of the link.
     pub costs: Costs,
     /// What host and agent take for their own work.
     pub work: Work,
@@ -113,7 +113,7 @@ pub enum SetupError {
     /// The configuration makes no layout.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The policy.
+    /// The policy cannot be made.
     #[error(transparent)]
     Policy(#[from] PolicyError),
 }
@@ -122,7 +122,7 @@ pub enum SetupError {
 /// period before. To sample changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// Virtual time of the sample.
     pub at: Nanos,
     /// Pages in the fast tier.
     pub resident_pages: u64,
@@ -142,12 +142,12 @@ pub struct Sample {
     pub agent_busy: Nanos,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// How things stood, at the beginning and after each interval.
     pub samples: Vec<Sample>,
-    /// Outcomes by code.
+    /// Number of outcomes, by code.
     pub outcomes: Vec<(Code, u64)>,
     /// Decisions that the agent made.
     pub decided: u64,
@@ -326,7 +326,6 @@ impl Shared {
             .expect("a layout's mappings suit any link")
     }
 
-    /// The host's whole life.
     fn host(&self) {
         let [Some(task), _] = self.tasks.get() else { return };
         let (world, work) = (&self.world, &self.setup.work);
@@ -530,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cold_leaves_over_the_link_and_nothing_else_does() {
+    fn only_cold_memory_is_paged_out_over_the_link() {
         for policy in ["sol:shortest_ms=600", "threshold"] {
             let report = run(&setup(policy), EPOCH, 5).unwrap();
             assert_eq!((report.fault, report.agent_error.as_deref()), (None, None), "{policy}");

@@ -205,7 +205,7 @@ pub struct Outcome {
     pub busy: Nanos,
     /// The host and its agents, warm-up included.
     pub counters: Counters,
-    /// When the run ended.
+    /// End of the run, in virtual time.
     pub until: Nanos,
     /// Equal for equal histories.
     pub trace_hash: u64,

@@ -20,19 +20,19 @@ const PRINTED: &str = include_str!("../data/paper.toml");
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Printed {
-    /// Its name here.
+    /// Id of the row.
     pub id: String,
     /// The table or figure that it belongs to.
     pub group: String,
-    /// What it says.
+    /// Description of the row.
     pub text: String,
-    /// Its unit.
+    /// Unit of the figure.
     pub unit: String,
     /// The figure, or the lower end of a range.
     pub low: f64,
     /// The figure, or the upper end of a range.
     pub high: f64,
-    /// Where it stands.
+    /// Place in the paper: table, figure or section.
     #[serde(rename = "where")]
     pub place: String,
 }
@@ -49,7 +49,7 @@ pub fn printed() -> Vec<Printed> {
 /// The optimisations of Wave 5.3 and 5.4, each on top of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
-    /// Everything uncached.
+    /// All mappings uncached.
     Baseline,
     /// The agent maps its own memory write-back (5.3.1).
     NicWriteBack,
@@ -239,11 +239,11 @@ pub fn over_upi(workers: u16, ghz: f64, policy: &str) -> Setup {
 /// Where the RPC stack and the scheduler are (7.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Both on the host.
+    /// Stack and scheduler on the host.
     OnHostAll,
     /// The RPC stack on the NIC, the scheduler on a core of the host.
     OnHostScheduler,
-    /// Both on the NIC.
+    /// Stack and scheduler on the NIC.
     OffloadAll,
 }
 
@@ -252,7 +252,7 @@ impl Placement {
     pub const ALL: [Placement; 3] =
         [Placement::OnHostAll, Placement::OnHostScheduler, Placement::OffloadAll];
 
-    /// The paper's name.
+    /// Name in the paper.
     pub fn name(self) -> &'static str {
         match self {
             Placement::OnHostAll => "OnHost-All",
@@ -306,7 +306,7 @@ pub fn overhead(setup: &Setup) -> Nanos {
     setup.machine.request_overhead.nanos() + Nanos((more * f64::from(switch)).round() as u64)
 }
 
-/// GETs of 10 us (7.2.2).
+/// Load of 10 us GETs (Wave 7.2.2).
 pub fn gets(per_second: f64, overhead: Nanos) -> Load {
     let get =
         Class { name: "GET".into(), weight: 1.0, service: Service::Fixed(Nanos::from_micros(10)) };

@@ -48,7 +48,7 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// An empty queue.
+    /// A queue without events.
     pub fn new() -> EventQueue<E> {
         EventQueue { heap: Vec::new(), taken: false, cancelled: HashSet::new(), number: 0 }
     }
@@ -76,7 +76,7 @@ impl<E> EventQueue<E> {
 }
 
 impl<E: Copy> EventQueue<E> {
-    /// Adds an event.
+    /// Adds an event; the ticket cancels it.
     #[inline]
     pub fn push(&mut self, at: Nanos, event: E) -> Ticket {
         let number = self.number;
@@ -90,7 +90,7 @@ impl<E: Copy> EventQueue<E> {
         Ticket(number)
     }
 
-    /// The next event.
+    /// Removes and returns the next event.
     #[inline]
     pub fn pop(&mut self) -> Option<(Nanos, E)> {
         loop {

@@ -18,13 +18,13 @@ use crate::world::Cause;
 /// How long a request keeps its core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
-    /// Always so long.
+    /// A constant time.
     Fixed(Nanos),
     /// Exponentially distributed, with this mean.
     Exponential(Nanos),
     /// Evenly distributed around a mean, by at most this share of it.
     Uniform {
-        /// The mean.
+        /// Mean of the distribution.
         mean: Nanos,
         /// The largest deviation, as a share of the mean.
         spread: f64,
@@ -32,7 +32,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The mean.
+    /// Mean of the distribution.
     pub fn mean(&self) -> Nanos {
         match *self {
             Service::Fixed(mean) | Service::Exponential(mean) | Service::Uniform { mean, .. } => {
@@ -41,7 +41,7 @@ impl Service {
         }
     }
 
-    /// One request's time.
+    /// Draws one request's time.
     pub fn draw(&self, random: &mut impl Rng) -> Nanos {
         match *self {
             Service::Fixed(time) => time,
@@ -57,10 +57,10 @@ impl Service {
     }
 }
 
-/// One class of requests.
+/// A class of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// What results call it.
+    /// Name in results.
     pub name: String,
     /// Its share, relative to the other classes' weights.
     pub weight: f64,
@@ -68,7 +68,7 @@ pub struct Class {
     pub service: Service,
 }
 
-/// Who serves requests.
+/// Threads that serve requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// A new thread each, as the runtime does; refused where every id is taken.
@@ -77,14 +77,14 @@ pub enum Threads {
     Pool(u32),
 }
 
-/// An open loop.
+/// An open-loop load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
     /// Requests a second, at the times of a Poisson process.
     pub per_second: f64,
     /// The classes. At least one.
     pub classes: Vec<Class>,
-    /// Who serves them.
+    /// Threads that serve the requests.
     pub threads: Threads,
     /// What each request costs its core beside its service.
     pub overhead: Nanos,
@@ -111,9 +111,9 @@ impl Load {
 /// A request of a load that is given one by one, instead of by its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When it is due.
+    /// Time at which the request is due.
     pub at: Nanos,
-    /// Its class: an index.
+    /// Index of its class.
     pub class: u16,
 }
 
@@ -164,7 +164,7 @@ struct State {
     served: Served,
 }
 
-/// The application.
+/// An application that serves requests.
 pub struct Requests {
     load: Load,
     /// The arrivals, where they are not drawn.
@@ -293,7 +293,7 @@ impl Requests {
 
 /// The requests that are still to come of one generator.
 pub(crate) enum Upcoming<'a> {
-    /// Of a Poisson process.
+    /// Arrivals of a Poisson process.
     Drawn {
         gaps: Exp<f64>,
         next: f64,
@@ -322,7 +322,7 @@ impl<'a> Upcoming<'a> {
         Upcoming::Drawn { gaps, next, classes: &load.classes, total }
     }
 
-    /// When the next is due.
+    /// Time at which the next request is due.
     pub(crate) fn at(&self) -> Nanos {
         match self {
             Upcoming::Drawn { next, .. } => Nanos(*next as u64),

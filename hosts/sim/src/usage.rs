@@ -13,13 +13,13 @@ pub struct Usage {
     pub busy: Nanos,
     /// Cores slept: the sum over all cores.
     pub parked: Nanos,
-    /// Agents were busy.
+    /// Time for which agents were busy.
     pub agent: Nanos,
-    /// Runs that began.
+    /// Number of runs that began.
     pub switches: u64,
     /// What the link charged the cores.
     pub charges: Charges,
-    /// Answers to decisions.
+    /// Outcomes by code.
     pub outcomes: Counts,
 }
 
@@ -61,7 +61,7 @@ impl CoreUsage {
         *self.link.borrow_mut() = (charges, outcomes.clone());
     }
 
-    /// The link is given up.
+    /// Adds the link's counts to those of past links: the core has given it up.
     pub(crate) fn unlink(&self) {
         let (charges, outcomes) = std::mem::take(&mut *self.link.borrow_mut());
         let mut past = self.past.borrow_mut();

@@ -30,7 +30,7 @@ impl Cause {
     /// A store to its preemption word has become visible.
     pub const WORD: Cause = Cause(16);
 
-    /// Either.
+    /// Both causes together.
     pub const fn or(self, other: Cause) -> Cause {
         Cause(self.0 | other.0)
     }
@@ -59,7 +59,7 @@ enum Phase {
 #[derive(Debug, Default)]
 struct State {
     phase: Phase,
-    /// What wakes it.
+    /// Causes that wake the task.
     mask: u8,
     /// What came while it was busy.
     pending: u8,
@@ -128,12 +128,12 @@ impl World {
         World(inner)
     }
 
-    /// The time.
+    /// Virtual time.
     pub fn now(&self) -> Nanos {
         self.0.time.now()
     }
 
-    /// The clock.
+    /// The clock of this world.
     pub fn time(&self) -> &VirtualTime {
         &self.0.time
     }
@@ -330,7 +330,7 @@ impl World {
         self.0.hash.get()
     }
 
-    /// Ends every task, which breaks the circle of those who hold the world. For whoever made it.
+    /// Ends every task, which breaks the cycle of references to the world. To be called by its maker.
     pub fn end(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         drop(tasks);
@@ -344,7 +344,7 @@ pub enum Delivery {
     OnTime,
     /// It takes so much longer.
     Late(Nanos),
-    /// It never comes.
+    /// The ring never arrives.
     Lost,
 }
 
@@ -385,7 +385,7 @@ impl SimBell {
         }))
     }
 
-    /// Whom it wakes.
+    /// Task that a ring wakes.
     pub fn set_target(&self, task: TaskId) {
         self.0.target.set(Some(task));
     }

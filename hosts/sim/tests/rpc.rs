@@ -131,7 +131,7 @@ fn a_request_that_is_left_ahead_needs_no_decision() {
 }
 
 #[test]
-fn who_reads_headers_across_the_link_pays_for_each_request() {
+fn an_agent_that_reads_headers_across_the_link_pays_for_each_request() {
     let busy = |placement, slo| {
         let policy = if slo { "multi-queue" } else { "shinjuku" };
         let setup = paper::rpc(placement, 4, policy, slo);

@@ -127,7 +127,7 @@ fn a_run_is_ended_when_its_slice_is_over_whether_or_not_anybody_waits() {
 }
 
 #[test]
-fn whoever_comes_first_ends_a_run_and_the_other_ends_none() {
+fn agent_and_core_timer_end_a_run_once() {
     let runs_by = |after_us| runs(2, Nanos::from_micros(after_us));
     let (by_agent, _) = runs_by(10);
     assert!(by_agent.len() > 200, "{}", by_agent.len());

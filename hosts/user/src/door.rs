@@ -27,7 +27,7 @@ pub(crate) struct Incarnation {
     pub(crate) layout: Layout,
     memory: Arc<Memory>,
     link: LinkSpec,
-    /// A bell per core.
+    /// Doorbell of each core.
     pub(crate) core_bells: Vec<AnyBell>,
     pub(crate) control_bell: AnyBell,
     pub(crate) agent_bell: SocketBell,
@@ -131,7 +131,6 @@ pub(crate) fn wait_for_any<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeou
     unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
 }
 
-/// Waits for agents.
 pub(crate) struct Door {
     name: String,
     listener: Listener,
@@ -155,7 +154,6 @@ impl Door {
         Door { name, listener, link, layout, bell: Box::new(bell), candidates }
     }
 
-    /// Where it is.
     pub(crate) fn socket(&self) -> &Path {
         self.listener.path()
     }

@@ -27,7 +27,7 @@ use crate::table::Thread;
 /// How an enclave is made. Start from [`Options::new`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub socket: PathBuf,
     /// Users besides our own and root whose agents may attach.
     pub allowed_uids: Vec<u32>,
@@ -89,7 +89,7 @@ impl Options {
         self
     }
 
-    /// With queues made so.
+    /// Sets homes, transports and sizes of the queues.
     pub fn queues(mut self, messages: QueueConfig, decisions: QueueConfig) -> Options {
         self.config.messages = messages;
         self.config.decisions = decisions;
@@ -105,53 +105,31 @@ impl Options {
 
 /// Why an enclave could not be started.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StartError {
     /// The configuration makes no layout.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The kernel gave no memory, eventfd or thread.
     #[error("{doing}: {error}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// What the kernel said.
-        error: std::io::Error,
-    },
+    System { doing: &'static str, error: std::io::Error },
     /// A host core could not be pinned.
     #[error(
         "host core {core} cannot be pinned to CPU {cpu}: {error}; \
          `taskset -pc $$` shows which CPUs this process may use"
     )]
-    Pin {
-        /// Which core.
-        core: usize,
-        /// Which CPU.
-        cpu: usize,
-        /// What the kernel said.
-        error: std::io::Error,
-    },
+    Pin { core: usize, cpu: usize, error: std::io::Error },
     /// A list of CPUs of another length than there are cores.
-    #[error("{cores} host cores want as many CPUs, or none; {cpus} were given")]
-    Cpus {
-        /// Host cores.
-        cores: u16,
-        /// CPUs given.
-        cpus: usize,
-    },
+    #[error("{cores} host cores need one CPU each, or none is named; {cpus} were given")]
+    Cpus { cores: u16, cpus: usize },
     /// A stack that a signal frame would fill.
     #[error("stacks of {0} bytes are too small: at least 65536")]
     Stack(usize),
     /// The signal that is to interrupt threads.
     #[error("signal {signal} cannot interrupt threads: {error}; choose another (Options::signal)")]
-    Signal {
-        /// Which.
-        signal: libc::c_int,
-        /// What is wrong with it.
-        error: std::io::Error,
-    },
+    Signal { signal: libc::c_int, error: std::io::Error },
 }
 
 /// What a thread is scheduled as.
@@ -187,11 +165,11 @@ impl From<u16> for Attributes {
 
 /// Why a thread could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SpawnError {
     /// As many threads as configured are alive.
     #[error("enclave `{enclave}` has {max} threads alive, as many as it was configured for")]
     Full {
-        /// Which enclave.
         enclave: String,
         /// Its configured number of threads.
         max: u32,
@@ -202,7 +180,6 @@ pub enum SpawnError {
          Options::kernel_threads (0 unless set)"
     )]
     FullOfKernel {
-        /// Which enclave.
         enclave: String,
         /// Its configured number of kernel-level threads.
         max: usize,
@@ -295,7 +272,7 @@ impl Enclave {
         Ok(enclave)
     }
 
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -340,7 +317,7 @@ impl Enclave {
         Box::new(move || Waker { shared: Arc::clone(&shared), thread }.unpark())
     }
 
-    /// The counters.
+    /// Reads the counters.
     pub fn stats(&self) -> EnclaveStats {
         self.shared.stats()
     }
@@ -358,7 +335,7 @@ impl Enclave {
         cores.filter_map(|(core, shared)| Some((core as u16, shared.worst.read()?))).collect()
     }
 
-    /// Who decides now.
+    /// Decider of the moment: the agent or the fallback.
     pub fn mode(&self) -> Mode {
         self.shared.mode()
     }
@@ -504,7 +481,6 @@ impl Waker {
         })
     }
 
-    /// Ends a wait.
     pub(crate) fn wake(self) {
         let _inside = Inside::enter();
         if let Some(event) = self.shared.table.wake(self.thread.0) {

@@ -33,12 +33,12 @@ use crate::core_loop::Core;
 use crate::shared::{Shared, lock};
 use crate::{futex, region};
 
-/// Gates.
+/// States of a gate.
 const CLOSED: u32 = 0;
 const OPEN: u32 = 1;
 const QUIT: u32 = 2;
 
-/// No CPU yet.
+/// The thread was on no CPU yet.
 const NOWHERE: usize = usize::MAX;
 /// As pthreads have by default: foreign code expects no less. Untouched, it is address space only.
 const STACK_BYTES: usize = 8 << 20;
@@ -135,7 +135,7 @@ impl Klt {
         futex::wake(&self.gate);
     }
 
-    /// Why the core is back.
+    /// Reason for which the thread returned to its core.
     pub(crate) fn reason(&self) -> Leave {
         Leave::from_number(self.reason.load(Ordering::Relaxed))
     }
@@ -201,7 +201,6 @@ impl Klt {
         }
     }
 
-    /// The signal came.
     fn on_signal(&self) {
         if self.inside.load(Ordering::Relaxed) > 0 {
             if !self.pending.load(Ordering::Relaxed) {
@@ -296,7 +295,7 @@ impl Timer {
         }
     }
 
-    /// Zero stops it.
+    /// Sets the timer; zero stops it.
     fn set(&self, after: Nanos) {
         let value = libc::timespec {
             tv_sec: (after.0 / 1_000_000_000) as libc::time_t,
@@ -329,7 +328,6 @@ impl Klts {
         Klts { all: (0..count).map(|_| Klt::new()).collect(), free }
     }
 
-    /// Starts their pthreads.
     pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Vec<Pthread<()>>> {
         let mut pthreads = Vec::new();
         let (started, is_started) = std::sync::mpsc::channel();

@@ -27,7 +27,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a core shares.
+/// State that a core shares with other threads.
 #[repr(align(128))]
 pub(crate) struct CoreShared {
     /// run << 32 | asks << 24 | txn, as of the core's last switch.
@@ -101,7 +101,7 @@ pub(crate) struct Outside {
     pub(crate) link: Option<(AnyPort, Context, Arc<Incarnation>)>,
 }
 
-/// One enclave.
+/// State that all threads of an enclave share.
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) config: Config,

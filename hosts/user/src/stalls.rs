@@ -51,13 +51,13 @@ pub enum StallCause {
 /// A run that did not end when it was asked to, or cannot go on.
 #[derive(Clone, Debug)]
 pub struct Stall {
-    /// Which core.
+    /// Core on which the thread runs.
     pub core: u16,
-    /// Whose run.
+    /// The thread that ran.
     pub thread: Thread,
-    /// The thread's class.
+    /// Class of the thread.
     pub class: u16,
-    /// Why.
+    /// Cause of the stall.
     pub cause: StallCause,
     /// How long it has been known to last.
     pub lasted: Nanos,
@@ -103,7 +103,7 @@ impl fmt::Display for Stall {
 /// The preemption of a core that was deferred for longest.
 #[derive(Clone, Debug)]
 pub struct WorstDeferral {
-    /// For how long at most.
+    /// Longest deferral.
     pub deferred: Nanos,
     /// The class of the thread.
     pub class: u16,
@@ -132,7 +132,7 @@ impl Worst {
     }
 }
 
-/// Addresses of a stack.
+/// Return addresses of a stack.
 #[derive(Clone, Copy)]
 struct Frames {
     addresses: [usize; FRAMES_MAX],
@@ -146,7 +146,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// With the caller's.
+    /// Fills in the caller's stack.
     fn fill(&mut self) {
         self.count = 0;
         // SAFETY: what is asked to be synchronised by the caller is the platform's debugging library,
@@ -248,7 +248,7 @@ fn stack_of(thread: libc::pid_t, signal: libc::c_int) -> Frames {
     Frames { addresses, count: told as usize - 1 }
 }
 
-/// What was found, for whoever asks.
+/// Stalls that were found.
 #[derive(Default)]
 pub(crate) struct Stalls {
     found: Mutex<Vec<Stall>>,
@@ -274,7 +274,7 @@ struct Seen {
     reported: Option<usize>,
 }
 
-/// The thread that looks.
+/// The thread that looks for stalls.
 pub(crate) struct Detector {
     shared: Arc<Shared>,
     bell: Arc<EventFd>,
@@ -306,7 +306,7 @@ impl Detector {
         }
     }
 
-    /// To the current window.
+    /// Changes to the current window.
     fn turn(&mut self) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         if self.epoch != epoch {

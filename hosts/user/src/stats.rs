@@ -15,7 +15,7 @@ pub use wave_sched::mechanism::fallback::Mode;
 /// One core's counters since the enclave's start.
 #[derive(Clone, Debug, Default)]
 pub struct CoreStats {
-    /// Switches to a thread.
+    /// Number of switches to a thread.
     pub switches: u64,
     /// Of these, chosen by the fallback.
     pub fallback_switches: u64,
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Times {
 }
 
 impl Times {
-    /// How many there are.
+    /// Number of times in the histogram.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
@@ -177,9 +177,9 @@ pub const PUBLISH_EVERY: u64 = 1024;
 /// An enclave's counters since its start.
 #[derive(Clone, Debug)]
 pub struct EnclaveStats {
-    /// Each core's.
+    /// Counters of each core.
     pub cores: Vec<CoreStats>,
-    /// Who decides now.
+    /// Decider of the moment: the agent or the fallback.
     pub mode: Mode,
     /// Agents that have been attached, one after the other.
     pub agents: u64,
@@ -189,7 +189,7 @@ pub struct EnclaveStats {
     pub barks: u64,
     /// Of the lost agents, those that wrote nonsense.
     pub faults: u64,
-    /// Snapshots sent.
+    /// Number of snapshots sent.
     pub snapshots: u64,
     /// Messages that found their queue full (each led to a snapshot).
     pub overflows: u64,

@@ -43,7 +43,7 @@ unsafe impl<T: Send> Send for Mutex<T> {}
 pub struct MutexGuard<'a, T>(&'a Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// An unlocked mutex.
+    /// An unlocked mutex with this value.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex {
             locked: AtomicBool::new(false),

@@ -35,7 +35,7 @@ pub(crate) struct Slot {
     preempted: AtomicU8,
     /// The signal came when it could not be preempted.
     is_interrupted: AtomicBool,
-    /// These belong to whoever has the thread, see [`table::Table`].
+    /// These belong to the owner of the thread, see [`table::Table`].
     entry: UnsafeCell<Option<InlineFn>>,
     fiber: UnsafeCell<Option<Fiber>>,
     yielder: Cell<*const FiberYielder>,

@@ -19,7 +19,6 @@ impl Timers {
         self.0.push(Reverse((deadline, thread.0.id, thread.0.generation)));
     }
 
-    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.0.peek().map(|Reverse((deadline, ..))| *deadline)
     }

@@ -161,7 +161,7 @@ fn malloc_survives_preemption_anywhere() {
 }
 
 #[test]
-fn they_block_as_user_level_threads_do() {
+fn kernel_level_threads_block_as_user_level_ones_do() {
     let enclave = start_with("klt-block", 8, 2);
     let agent = shipped(&enclave, SHINJUKU);
     let shared = Arc::new((Mutex::new(0u64), Condvar::new()));
@@ -397,7 +397,7 @@ fn over_a_modelled_link_too() {
 }
 
 #[test]
-fn what_keeps_a_core_is_named() {
+fn the_function_that_keeps_a_core_is_named() {
     #[inline(never)]
     fn never_passes_a_safe_point(done: &AtomicBool) {
         while !done.load(Ordering::SeqCst) {
@@ -425,7 +425,7 @@ fn what_keeps_a_core_is_named() {
 }
 
 #[test]
-fn who_waits_for_a_lock_of_a_thread_without_a_core_is_named() {
+fn a_thread_that_waits_for_a_lock_of_a_preempted_one_is_named() {
     struct Lock(std::cell::UnsafeCell<libc::pthread_mutex_t>);
     // SAFETY: a pthread_mutex_t is for several threads.
     unsafe impl Sync for Lock {}

@@ -49,7 +49,7 @@ impl Requests {
         });
     }
 
-    /// A worker's thread.
+    /// Serves requests as a worker's thread.
     fn serve(&self, at: usize) {
         let thread = current().unwrap().subject();
         self.workers.lock().unwrap().push((at, thread));

@@ -1,4 +1,4 @@
-//! Preemption at safe points: threads that never block share cores all the same, whoever decides
+//! Preemption at safe points: threads that never block share cores all the same, whatever decides
 //! when, and whatever becomes of the agent meanwhile.
 
 mod common;

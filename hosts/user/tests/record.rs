@@ -150,7 +150,7 @@ fn a_recorded_run_with_preemptions_replays_identically() {
 }
 
 #[test]
-fn what_a_killed_agent_had_recorded_replays_identically() {
+fn the_log_of_a_killed_agent_replays_identically() {
     let log = Scratch::new("killed");
     let enclave = start("record-killed", |options| options.config.cores = 1);
     let mut agent = Command::new(std::env::current_exe().unwrap())

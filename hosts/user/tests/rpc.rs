@@ -113,7 +113,6 @@ impl Agent {
         self.dispatch.begin(now, arrival)
     }
 
-    /// A call with one message.
     fn call(&mut self, method: u16, message: &[u8]) -> Subject {
         let message = Some(Bytes::copy_from_slice(message));
         self.begin(Arrival { method, message, end: true, ..Arrival::default() }).unwrap()
@@ -178,7 +177,7 @@ fn calls_of_all_kinds_are_served_over_rings_of_any_size_and_every_link() {
 }
 
 #[test]
-fn what_nobody_waits_for_ends_and_what_expired_is_never_begun() {
+fn cancelled_calls_end_and_expired_ones_never_begin() {
     let begun = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&begun);
     let wait = move |call: &mut Call<'_>, _: &[u8]| {

@@ -1,4 +1,4 @@
-//! Threads behave as threads, whoever decides: the host's fallback, or an agent over each link.
+//! Threads behave as threads, whatever decides: the host's fallback, or an agent over each link.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,7 +15,6 @@ use wave_core::clock::Nanos;
 pub enum Track {
     /// A host core, or another context of the host.
     Context(u16),
-    /// The policy.
     Policy,
 }
 
@@ -35,7 +34,7 @@ struct Event<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     cat: &'a str,
     ph: char,
-    /// Microseconds.
+    /// Timestamp in microseconds.
     ts: f64,
     pid: u32,
     tid: u32,
@@ -48,7 +47,6 @@ struct Event<'a> {
     args: Value,
 }
 
-/// Writes a trace.
 pub struct Writer<W: Write> {
     out: W,
     events: u64,
@@ -76,7 +74,6 @@ impl<W: Write> Writer<W> {
         self.put('M', "thread_sort_index", "", Nanos(0), track, None, index)
     }
 
-    /// A run begins.
     pub fn begin(&mut self, now: Nanos, track: Track, name: &str, args: Value) -> io::Result<()> {
         self.put('B', name, "run", now, track, None, args)
     }
@@ -111,7 +108,6 @@ impl<W: Write> Writer<W> {
         self.put(phase, name, "decision", now, Track::Policy, Some(id), args)
     }
 
-    /// A number changed.
     pub fn counter(&mut self, now: Nanos, name: &str, value: u64) -> io::Result<()> {
         self.put('C', name, "", now, Track::Policy, None, json!({ "count": value }))
     }
@@ -144,7 +140,6 @@ impl<W: Write> Writer<W> {
         Ok(serde_json::to_writer(&mut self.out, &event)?)
     }
 
-    /// Ends the trace.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(b"\n]}\n")?;
         self.out.flush()?;

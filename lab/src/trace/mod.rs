@@ -32,13 +32,12 @@ const UNANSWERED_MAX: usize = 1 << 16;
 /// The part of a log that is shown, in the agent's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its beginning.
+    /// Beginning of the span.
     pub from: Nanos,
-    /// Its end, inclusive.
+    /// End of the span, inclusive.
     pub until: Nanos,
 }
 
-/// What a core runs.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     /// `None` if the log does not have the decision.

@@ -163,7 +163,7 @@ fn slices(events: &[Value]) -> BTreeMap<u64, Vec<(f64, f64, String)>> {
 }
 
 #[test]
-fn who_ran_where_does_not_overlap() {
+fn runs_on_a_core_do_not_overlap() {
     let events = trace(&log(200), ALL);
     let slices = slices(&events);
     assert_eq!(slices.len(), usize::from(CORES));

@@ -25,9 +25,9 @@ use rows::Lines;
 /// How long a measurement takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Chunks per row.
+    /// Number of chunks per row.
     pub chunks: usize,
-    /// Operations per chunk.
+    /// Number of operations per chunk.
     pub operations: usize,
 }
 
@@ -42,9 +42,9 @@ impl Default for Effort {
 pub struct Spread {
     /// 5th percentile of the chunks.
     pub p5_ns: f64,
-    /// Their median.
+    /// Median over chunks, in nanoseconds.
     pub median_ns: f64,
-    /// 95th percentile.
+    /// 95th percentile over chunks, in nanoseconds.
     pub p95_ns: f64,
 }
 
@@ -67,13 +67,13 @@ pub struct Measured {
     pub subject: String,
     /// Whether the memory is coherent (not a device's).
     pub coherent: bool,
-    /// Loading a word.
+    /// Time to load a word.
     pub word_read: Option<Spread>,
-    /// Storing a word.
+    /// Time to store a word.
     pub word_write: Option<Spread>,
     /// Loading a line that was flushed.
     pub line_read: Option<Spread>,
-    /// Flushing a line.
+    /// Time to flush a line.
     pub flush: Option<Spread>,
     /// Loading a line that was flushed, and prefetched in good time.
     pub prefetched_read: Option<Spread>,

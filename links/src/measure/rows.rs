@@ -65,7 +65,7 @@ pub(super) fn one_thread(measured: &mut Measured, lines: Lines<'_>, effort: Effo
     }
 }
 
-/// Rows that store.
+/// Measures the rows that store.
 pub(super) fn writes(measured: &mut Measured, lines: Lines<'_>, effort: Effort) {
     assert!(lines.may_write);
     let (mut words, mut whole) = (vec![], vec![]);

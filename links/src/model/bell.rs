@@ -38,7 +38,7 @@ pub struct ModelDoorbell<T> {
 /// What one end of a doorbell was charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KickCharges {
-    /// Rings.
+    /// Rings that were sent, and their costs.
     pub sent: Tally,
     /// Rings received. Waiting is not charged.
     pub received: Tally,
@@ -70,7 +70,7 @@ impl<T: Timebase> ModelDoorbell<T> {
         })
     }
 
-    /// The event descriptor.
+    /// The descriptor that a ring signals.
     pub fn event_fd(&self) -> &EventFd {
         &self.bell
     }

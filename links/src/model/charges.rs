@@ -5,7 +5,7 @@ use std::ops::{Add, AddAssign};
 /// How often something was charged, and how much in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How often.
+    /// Number of charged accesses.
     pub count: u64,
     /// Nanoseconds of the model's time that the context was busy with it.
     pub ns: u64,
@@ -42,11 +42,11 @@ pub struct Charges {
     pub line_transfers: Tally,
     /// Loads of a prefetched line that had not arrived, or left a residue.
     pub prefetch_waits: Tally,
-    /// Copies started.
+    /// Copies that were started.
     pub copies: Tally,
     /// Stores to a word whose last store had not arrived yet.
     pub stalls: Tally,
-    /// Prefetches issued.
+    /// Number of prefetches.
     pub prefetches: u64,
     /// Loads of a prefetched line that had arrived: the latency was hidden.
     pub prefetch_hits: u64,

@@ -47,7 +47,7 @@ impl Carried {
         request + Carried::one_way(other, packets * COMPLETION_BYTES + bytes)
     }
 
-    /// Both ways together.
+    /// Bytes in both directions.
     pub fn total(self) -> u64 {
         self.to_nic + self.to_host
     }

@@ -7,6 +7,7 @@ use crate::costs::Costs;
 
 /// Why a modelled link cannot be set up so. The configuration's fault.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ModelError {
     /// The window's extra region is too small.
     #[error("the window's extra region is too small for a modelled link")]
@@ -14,12 +15,7 @@ pub enum ModelError {
     /// A page type for lines that do not exist.
     #[error("page type for lines {}..{} of a {:?} region that has {lines}",
         span.line, u64::from(span.line) + u64::from(span.lines), span.home)]
-    Outside {
-        /// The lines named.
-        span: Span,
-        /// The lines there are.
-        lines: u32,
-    },
+    Outside { span: Span, lines: u32 },
     /// Nothing would keep the caches of such lines coherent.
     #[error("line {} of far memory cannot be mapped write-back over a link that is not coherent",
         .0.line)]
@@ -32,11 +28,11 @@ pub enum ModelError {
 /// How a context reaches a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Near, cached.
+    /// Near memory, cached.
     Near,
-    /// Near, mapped uncached.
+    /// Near memory, mapped uncached.
     NearUncached,
-    /// Far, mapped uncached.
+    /// Far memory, mapped uncached.
     Uncached,
     /// Far, mapped write-combining.
     Combining,
@@ -44,7 +40,7 @@ pub(super) enum Access {
     Through,
     /// Far, through the agent's copy engine.
     Engine,
-    /// Over a coherent link.
+    /// Memory of either side over a coherent link.
     Coherent,
 }
 

@@ -502,7 +502,7 @@ fn a_peer_that_lies_about_time_holds_nobody_up() {
 }
 
 #[test]
-fn what_the_memory_cannot_hold_is_refused() {
+fn spans_beyond_the_memory_are_refused() {
     let link = Link::new("mount-evans");
     let refusal = |span, mapping| {
         let (memory, time) = (link.memory.clone(), link.time.clone());

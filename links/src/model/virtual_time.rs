@@ -3,7 +3,7 @@
 //!
 //! A context is a [`Task`]: ordinary code on a stack of its own. Whatever the model charges it moves
 //! the clock; where that would pass the *horizon*, the time of the next event of anybody else, the
-//! task pauses, and whoever drives the tasks resumes it when its time has come. So every load and
+//! task pauses, and the driver of the tasks resumes it when its time has come. So every load and
 //! store of every context happens in one global order of time, production code runs unchanged
 //! above it, and a context can be stopped for ever or for a while between any two accesses.
 //!
@@ -24,14 +24,14 @@ use super::time::Timebase;
 /// What a context that looks and finds a copy under way is charged for the look.
 const LOOK: Nanos = Nanos(20);
 
-/// Why a task gave way.
+/// The reason for which a task gave way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// It is busy until then.
+    /// The task is busy until this time.
     Busy(Nanos),
     /// It waits, until somebody wakes it or until then.
     Waiting(Option<Nanos>),
-    /// It has ended.
+    /// The task has ended.
     Ended,
 }
 
@@ -40,19 +40,19 @@ type TaskYielder = Yielder<(), Pause>;
 /// One store to a line of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Which window.
+    /// Number of the window.
     pub window: u32,
-    /// Where the line is.
+    /// Region of the line.
     pub home: Home,
-    /// Which line.
+    /// Index of the line.
     pub line: u32,
-    /// Which words of it.
+    /// Stored words of the line, a bit each.
     pub mask: u8,
     /// When it becomes visible.
     pub visible: Nanos,
 }
 
-/// Sees stores.
+/// A function that sees each store as it arrives.
 pub type Observer = dyn Fn(Stored);
 
 /// A CPU that takes what is stored or copied to some lines, one after the other, before it can be seen: a stage of a
@@ -115,7 +115,7 @@ impl Default for VirtualTime {
 }
 
 impl VirtualTime {
-    /// A world at time zero.
+    /// A clock at time zero.
     pub fn new() -> VirtualTime {
         let shared = Shared {
             now: Cell::new(0),
@@ -143,7 +143,7 @@ impl VirtualTime {
         *self.shared.observer.borrow_mut() = Some(observer);
     }
 
-    /// Sets the clock. For whoever drives the tasks.
+    /// Sets the clock. For the driver of the tasks.
     pub fn set_now(&self, now: Nanos) {
         self.shared.now.set(now.0);
     }
@@ -205,7 +205,7 @@ impl Timebase for VirtualTime {
         if end.0 <= self.shared.now.get() {
             return;
         }
-        // Whoever is due at the same time was scheduled earlier, and goes first.
+        // An event due at the same time was scheduled earlier, and goes first.
         if end.0 >= self.shared.horizon.get() && self.pause(Pause::Busy(end)) {
             return;
         }

@@ -32,62 +32,32 @@ pub enum Access {
 
 /// Why a device cannot be had.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DeviceError {
-    /// There is none.
-    #[error("there is no PCI device {0}; `lspci -D` lists those that are")]
+    #[error("there is no PCI device {0}; `lspci -D` lists the devices")]
     NotThere(String),
-    /// It is in use.
+    /// Another driver has the device.
     #[error(
         "PCI device {address} is driven by `{driver}`; if nothing needs that, free it: \
          echo {address} > /sys/bus/pci/devices/{address}/driver/unbind"
     )]
-    Taken {
-        /// Which.
-        address: String,
-        /// Its driver.
-        driver: String,
-    },
-    /// No IOMMU.
+    Taken { address: String, driver: String },
     #[error(
         "PCI device {0} is behind no IOMMU, so that it could reach all memory: switch it on in the \
          firmware and the kernel (intel_iommu=on)"
     )]
     NoIommu(String),
-    /// No VFIO.
     #[error("the kernel's VFIO driver is not there: modprobe vfio-pci")]
     NoVfio,
-    /// VFIO failed.
+    /// A call to VFIO failed.
     #[error("{doing} PCI device {address} through VFIO: {error}")]
-    Vfio {
-        /// What was being done.
-        doing: &'static str,
-        /// Which.
-        address: String,
-        /// What was said.
-        error: VfioError,
-    },
+    Vfio { doing: &'static str, address: String, error: VfioError },
     /// It has less than is needed.
     #[error("PCI device {address} has {have} {what}, {need} are needed")]
-    TooSmall {
-        /// Which.
-        address: String,
-        /// Of what.
-        what: &'static str,
-        /// How many it has.
-        have: u64,
-        /// How many it takes.
-        need: u64,
-    },
-    /// The system failed.
+    TooSmall { address: String, what: &'static str, have: u64, need: u64 },
+    /// A system call failed.
     #[error("{doing} PCI device {address}: {error}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// Which.
-        address: String,
-        /// What the kernel said.
-        error: io::Error,
-    },
+    System { doing: &'static str, address: String, error: io::Error },
 }
 
 /// A device that this process drives.
@@ -158,7 +128,7 @@ impl Device {
         &self.address
     }
 
-    /// The memory of a BAR, all of it.
+    /// Maps the whole memory of a BAR.
     pub fn bar(&self, index: u32) -> Result<Memory, DeviceError> {
         let mapped = match &self.inner {
             Inner::Vfio { device, .. } => {

@@ -38,7 +38,7 @@ pub struct Server {
     next: u16,
 }
 
-/// A connected peer.
+/// A connected peer, with its doorbells.
 #[derive(Debug)]
 struct Seat {
     stream: UnixStream,
@@ -125,7 +125,7 @@ fn say(stream: &UnixStream, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Resu
     ancillary::send(stream.as_fd(), &number.to_le_bytes(), fd.as_slice())
 }
 
-/// One peer's end.
+/// The end of one peer.
 #[derive(Debug)]
 pub struct Peer {
     stream: UnixStream,
@@ -165,7 +165,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// This peer's number.
+    /// Number of this peer in the device.
     pub fn id(&self) -> u16 {
         self.id
     }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_forgotten_and_its_number_does_not_come_again() {
+    fn a_peer_that_leaves_is_forgotten_and_its_number_is_not_reused() {
         let (_folder, path) = server(1);
         let mut first = Peer::connect(&path).unwrap();
         let mut before = first.id();

@@ -45,7 +45,7 @@ pub struct Offer {
     pub nic_lines: u32,
     /// Lines of the host's region.
     pub host_lines: u32,
-    /// The pages, in order.
+    /// Places of the window's pages, in order.
     pub pages: Vec<Place>,
 }
 
@@ -77,7 +77,7 @@ fn list_word(at: usize) -> (u32, usize) {
     (LIST + (at / LINE_WORDS) as u32, at % LINE_WORDS)
 }
 
-/// The host's end.
+/// The mailbox's end of the host.
 #[derive(Debug)]
 pub struct HostEnd<W> {
     window: W,
@@ -113,7 +113,7 @@ impl<W: Window> HostEnd<W> {
         (request, self.window.load(AGENT, 1) as u32)
     }
 
-    /// Answers with a window.
+    /// Answers a request with a window.
     pub fn offer(&self, request: u64, offer: &Offer) {
         for (at, place) in offer.pages.iter().enumerate() {
             let (line, word) = list_word(at);
@@ -169,7 +169,7 @@ impl<W: Window> HostEnd<W> {
     }
 }
 
-/// The agent's end.
+/// The mailbox's end of the agent.
 #[derive(Clone, Debug)]
 pub struct AgentEnd<W> {
     window: W,
@@ -181,7 +181,7 @@ pub struct AgentEnd<W> {
 pub enum NoOffer {
     /// Nothing was answered yet.
     NotYet,
-    /// The host's own words.
+    /// The host refused, with its reason.
     Refused(String),
     /// The answer makes no sense.
     Nonsense,
@@ -213,7 +213,7 @@ impl<W: Window> AgentEnd<W> {
         self.window.publish();
     }
 
-    /// The answer to a request.
+    /// The host's answer to a request.
     pub fn answer(&self, request: u64) -> Result<Offer, NoOffer> {
         if self.window.load(ANSWER, 0) != request {
             return Err(NoOffer::NotYet);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_late_does_not_take_back_another_ones_request() {
+    fn an_agent_that_leaves_late_takes_back_only_its_own_request() {
         let (host, agent) = ends();
         agent.request(1, 0);
         agent.request(2, 0);

@@ -26,7 +26,6 @@ pub struct Plots {
 /// Latency at each percentile, of each variant at one load.
 #[derive(Debug)]
 pub struct Percentiles {
-    /// The plot.
     pub svg: String,
     /// Which load that is, in words.
     pub load: String,

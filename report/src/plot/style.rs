@@ -7,7 +7,6 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Where plots are drawn.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Why a plot could not be drawn.
@@ -16,13 +15,11 @@ pub type DrawError = DrawingAreaErrorKind<std::io::Error>;
 /// Width of a plot, in pixels.
 pub const WIDTH: u32 = 880;
 
-/// Background.
 pub const PAPER: RGBColor = RGBColor(0xFF, 0xFF, 0xFE);
 /// Text and outlines.
 pub const INK: RGBColor = RGBColor(0x1F, 0x23, 0x28);
 /// Text that comes second.
 pub const MUTED: RGBColor = RGBColor(0x5B, 0x63, 0x6E);
-/// Grid lines.
 pub const GRID: RGBColor = RGBColor(0xE4, 0xE7, 0xEB);
 
 const SERIES: [RGBColor; 8] = [
@@ -103,13 +100,10 @@ pub fn marker(
 /// What stands before an entry of a legend.
 #[derive(Debug, Clone, Copy)]
 pub enum Key {
-    /// A line with a marker.
     Curve,
-    /// A square.
     Patch,
 }
 
-/// Height of a legend of `entries`.
 pub fn legend_height(entries: usize) -> u32 {
     (entries.div_ceil(2) as u32) * LEGEND_ROW as u32 + 20
 }

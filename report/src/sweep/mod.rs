@@ -11,24 +11,19 @@ pub use table::csv;
 
 use wave_workloads::point::{ClassLatency, Point, SearchResult};
 
-/// What a sweep found.
 #[derive(Debug, Clone)]
 pub struct Sheet<'a> {
-    /// The scenario's name.
     pub scenario: &'a str,
-    /// Its description.
     pub description: &'a str,
     /// Of the program that ran the points.
     pub version: &'a str,
     /// How many points were run; rows may share one.
     pub points: usize,
-    /// What was varied.
     pub axes: Vec<Axis>,
     /// Every combination of values, variant and load.
     pub rows: Vec<Row<'a>>,
 }
 
-/// What was varied.
 #[derive(Debug, Clone)]
 pub struct Axis {
     /// Path into the scenario file.
@@ -40,11 +35,9 @@ pub struct Axis {
 /// One combination of values, variant and load, and what came of it.
 #[derive(Debug, Clone)]
 pub struct Row<'a> {
-    /// The point's id.
     pub id: &'a str,
     /// Which of each axis' values, from 0.
     pub at: &'a [usize],
-    /// Name of the variant.
     pub variant: &'a str,
     /// `linux`, `onhost` or `offload`.
     pub placement: &'a str,
@@ -52,13 +45,11 @@ pub struct Row<'a> {
     pub link: &'a str,
     /// Empty without an agent.
     pub policy: &'a str,
-    /// Worker cores.
     pub workers: u32,
     /// Of every random stream.
     pub seed: u64,
     /// None where the saturation was searched for.
     pub load_per_second: Option<f64>,
-    /// The search, if there was one.
     pub search: Option<&'a SearchResult>,
     /// The point; of a search, the one at saturation, if it found any.
     pub point: Option<&'a Point>,

@@ -62,7 +62,7 @@ fn metrics(class: &str) -> [Metric; 6] {
 /// What a plot has below it: an axis of the sweep, or the load.
 struct Below {
     name: String,
-    /// As labels.
+    /// Values of an axis as labels.
     values: Vec<String>,
     /// For each row, which of the values; none where the row is at none of them.
     at: Vec<Option<usize>>,

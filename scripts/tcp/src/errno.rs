@@ -20,12 +20,10 @@ const NAMES: &[(&str, i32)] = &[
     ("EINPROGRESS", 115),
 ];
 
-/// The name of a number.
 pub fn name(number: i32) -> &'static str {
     NAMES.iter().find(|(_, other)| *other == number).map_or("EIO", |(name, _)| name)
 }
 
-/// The number of a name.
 pub fn number(name: &str) -> Option<i32> {
     NAMES.iter().find(|(other, _)| *other == name).map(|(_, number)| *number)
 }

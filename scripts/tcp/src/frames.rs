@@ -146,13 +146,11 @@ pub fn unreachable(code: u8, mtu: u16, ports: Ports, seq: u32, bytes: u32) -> Ve
 /// A segment that was sent.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Its ports.
     pub ports: Ports,
-    /// Its bits of ECN.
+    /// Bits of ECN in the IP header.
     pub ecn: Ecn,
     /// What it says, with the numbers of the wire.
     pub segment: Segment,
-    /// Its payload.
     pub payload: Vec<u8>,
 }
 

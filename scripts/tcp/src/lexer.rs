@@ -2,20 +2,19 @@
 
 use crate::BadScript;
 
-/// What a token is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Digits, with a point between or before them.
     Number(String),
-    /// A name.
+    /// A word: a name or keyword.
     Word(String),
     /// Between quotation marks.
     Text(String),
     /// Between backquotes: for a shell.
     Shell(String),
-    /// `%{ ... }%`: Python.
+    /// A block of Python, `%{ ... }%`.
     Code,
-    /// `--tolerance_usecs`.
+    /// An option, as `--tolerance_usecs`.
     Option(String),
     /// `...`.
     Ellipsis,
@@ -23,14 +22,12 @@ pub enum Kind {
     Mark(char),
 }
 
-/// A token and its place.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// What it is.
     pub kind: Kind,
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// From 1, in characters.
+    /// Column in characters, from 1.
     pub column: usize,
 }
 

@@ -9,6 +9,7 @@
 //! Must not know: wires, fronts, the agent's loop.
 
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "a part of the programs, not a library for users")]
 
 mod errno;
 mod frames;
@@ -43,9 +44,9 @@ impl Script {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}")]
 pub struct BadScript {
-    /// From 1.
+    /// Line, from 1.
     pub line: usize,
-    /// From 1.
+    /// Column, from 1.
     pub column: usize,
     /// What is wrong, and what may stand there.
     pub what: String,
@@ -55,11 +56,9 @@ pub struct BadScript {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: expected {expected}; found {actual}")]
 pub struct Failure {
-    /// Its line.
     pub line: usize,
     /// In packetdrill's notation.
     pub expected: String,
-    /// What happened instead.
     pub actual: String,
 }
 

@@ -15,9 +15,9 @@ use wave_tcp::packet::{MacAddress, Parsed, build_arp, checksum, parse};
 pub const OWN: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 /// The peer's. It is behind the gateway.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// Our Ethernet address.
+/// Ethernet address of the stack under test.
 pub const OWN_MAC: MacAddress = [2, 0, 0, 0, 0, 1];
-/// The gateway's.
+/// Ethernet address of the gateway.
 pub const PEER_MAC: MacAddress = [2, 0, 0, 0, 0, 2];
 /// The next hop to the peer.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 255, 254);
@@ -61,7 +61,6 @@ pub struct Machine {
     stack: Stack<Vec<u8>, FlexToe<Vec<u8>>>,
     /// The program's side, once it has a connection or a listener.
     pub context: Context<Lanes>,
-    /// Payload memory.
     pub memory: Vec<u8>,
     now: Nanos,
     next: Option<Nanos>,
@@ -96,7 +95,6 @@ impl Machine {
         }
     }
 
-    /// The time.
     pub fn now(&self) -> Nanos {
         self.now
     }
@@ -117,7 +115,6 @@ impl Machine {
         }
     }
 
-    /// A frame comes in.
     pub fn receive(&mut self, frame: Vec<u8>) {
         self.stack.receive(Packet { frame, checksum: Checksum::Unknown, segment_bytes: 0 });
         self.settle();

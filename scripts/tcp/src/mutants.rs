@@ -10,13 +10,11 @@ use crate::script::{Action, Argument, Body, Call, Event, Packet, Script, TcpOpti
 pub struct Mutant {
     /// The line of the expectation.
     pub line: usize,
-    /// What is flipped.
+    /// The flipped expectation, in words.
     pub what: String,
-    /// The script.
     pub script: Script,
 }
 
-/// All mutants of a script.
 pub fn mutants(script: &Script) -> Vec<Mutant> {
     let mut all = Vec::new();
     for at in 0..script.events.len() {

@@ -72,7 +72,7 @@ impl Call {
     }
 }
 
-/// What a call returned.
+/// A call's result in packetdrill's notation.
 pub fn returned(name: &str, result: Option<i64>, errno: Option<&str>) -> String {
     let result = result.map_or("...".to_owned(), |result| result.to_string());
     match errno {

@@ -10,7 +10,7 @@ use crate::script::{
 };
 use crate::shell;
 
-/// packetdrill's own.
+/// Default tolerance of packetdrill.
 const TOLERANCE: Nanos = Nanos::from_micros(4_000);
 /// Most bytes of a segment: what one IPv4 packet holds.
 const BYTES_MAX: u32 = 65_495;
@@ -326,7 +326,7 @@ impl Parser {
         Ok(flags)
     }
 
-    /// `1:1001(1000)`.
+    /// A range of sequence numbers with its length, `1:1001(1000)`.
     fn range(&mut self) -> Result<(u32, u32), BadScript> {
         let seq = self.seq("sequence numbers, such as `1:1001(1000)`")?;
         self.must(':')?;

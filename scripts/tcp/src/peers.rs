@@ -17,13 +17,12 @@ struct Peer {
     remote: u16,
     /// Our first number on the wire.
     own: Option<u32>,
-    /// The peer's.
+    /// First sequence number of the peer.
     theirs: Option<u32>,
     /// The peer has begun anew.
     is_renewed: bool,
 }
 
-/// All of them.
 #[derive(Debug, Default)]
 pub struct Peers {
     all: Vec<Peer>,
@@ -37,7 +36,6 @@ pub struct Peers {
 pub struct UnknownEcho(pub u32);
 
 impl Peers {
-    /// The program connects.
     pub fn connects(&mut self, remote: u16) {
         self.current = Some(self.all.len());
         self.all.push(Peer { local: None, remote, own: None, theirs: None, is_renewed: false });

@@ -39,23 +39,18 @@ enum Socket {
 /// A call that has returned.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Returned {
-    /// Its value.
     pub value: i64,
-    /// Its errno's name.
+    /// Name of its errno.
     pub errno: Option<&'static str>,
     /// What an argument was expected to be after the call, and is.
     pub differs: Option<(String, String)>,
 }
 
-/// What became of a call.
 pub enum Outcome {
-    /// It has returned.
     Returned(Returned),
-    /// It waits.
     Waits,
 }
 
-/// A program.
 #[derive(Debug, Default)]
 pub struct Process {
     files: BTreeMap<i64, File>,

@@ -80,7 +80,6 @@ struct Run {
     machine: Machine,
     process: Process,
     peers: Peers,
-    /// A call that waits.
     pending: Option<Pending>,
     tolerance: Nanos,
     last_line: usize,
@@ -89,7 +88,7 @@ struct Run {
 struct Pending {
     call: Call,
     line: usize,
-    /// When it must return.
+    /// Time by which it must return.
     until: Nanos,
 }
 
@@ -136,7 +135,6 @@ impl Run {
         }
     }
 
-    /// Lets time pass.
     fn advance(&mut self, to: Nanos) -> Result<(), RunError> {
         while self.machine.step_to(to) {
             self.try_again()?;

@@ -25,7 +25,6 @@ pub struct Event {
     pub action: Action,
 }
 
-/// The time of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// `*`: whenever it comes.
@@ -34,9 +33,9 @@ pub enum When {
     Absolute(Nanos),
     /// `+0.1`: since the event before.
     Relative(Nanos),
-    /// `0.1~0.2`.
+    /// Between two times from the start, `0.1~0.2`.
     AbsoluteRange(Nanos, Nanos),
-    /// `+0.1~+0.2`.
+    /// Between two times from the last event, `+0.1~+0.2`.
     RelativeRange(Nanos, Nanos),
 }
 
@@ -49,25 +48,21 @@ pub enum Action {
     Out(Packet),
     /// A call of the program's, and what it returns.
     Call(Call),
-    /// A sleep: time passes.
+    /// A sleep.
     Sleep,
 }
 
-/// A packet.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Ports of its source and destination, where they are named.
     pub ports: Option<(u16, u16)>,
     /// The bits of ECN in its IP header, where they are named.
     pub ecn: Option<Ecn>,
-    /// What it carries.
     pub body: Body,
 }
 
-/// What a packet carries.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// A segment.
     Tcp(Segment),
     /// A message that something does not arrive.
     Icmp(Unreachable),
@@ -76,17 +71,13 @@ pub enum Body {
 /// A segment. Numbers of ours begin at 0 with our SYN; the peer's are its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Control bits.
     pub flags: Flags,
-    /// First sequence number.
     pub seq: u32,
-    /// Bytes of payload.
     pub bytes: u32,
-    /// What is acknowledged.
+    /// Acknowledgement number.
     pub ack: Option<u32>,
     /// The window field; not compared where there is none.
     pub window: Option<u16>,
-    /// The urgent pointer.
     pub urgent: u16,
     /// Options in their order; `None` is `<...>`, and not compared.
     pub options: Option<Vec<TcpOption>>,
@@ -101,9 +92,7 @@ pub enum TcpOption {
     SackOk,
     /// `TS val 1 ecr 2`.
     Timestamps(u32, u32),
-    /// `nop`.
     Nop,
-    /// `eol`.
     Eol,
     /// `wscale 7`.
     Scale(u8),
@@ -116,43 +105,36 @@ pub enum TcpOption {
 /// A message of ICMP about a segment of ours.
 #[derive(Clone, Debug)]
 pub struct Unreachable {
-    /// The code of RFC 792.
+    /// Code of RFC 792.
     pub code: u8,
     /// The next hop's MTU (RFC 1191).
     pub mtu: u16,
     /// The first sequence number of the segment that it quotes, and its bytes of payload.
     pub seq: u32,
-    /// See `seq`.
     pub bytes: u32,
 }
 
-/// A call.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Its name.
     pub name: String,
-    /// Its arguments.
     pub arguments: Vec<Argument>,
     /// Time from its begin's base to its end, if it waits: `+0...0.2`.
     pub until: Option<Nanos>,
     /// What it returns; `None` is `...`.
     pub result: Option<i64>,
-    /// The name of its errno.
+    /// Name of the expected errno.
     pub errno: Option<String>,
 }
 
-/// An argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Argument {
-    /// `...`.
+    /// Any value, `...`.
     Any,
-    /// A number.
     Number(i64),
     /// A name, or several: `O_RDWR|O_NONBLOCK`.
     Names(Vec<String>),
-    /// A text.
     Text(String),
-    /// `[1]`.
+    /// A list, as `[1]`.
     List(Vec<Argument>),
     /// `{events=POLLIN, fd=4}`.
     Struct(Vec<(String, Argument)>),

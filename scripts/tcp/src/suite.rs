@@ -13,9 +13,7 @@ const DEPTH_MAX: usize = 16;
 /// What became of one script.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its file.
     pub path: PathBuf,
-    /// Whether it passed.
     pub result: Result<(), RunError>,
     /// Mutants that were run: none of a script that does not pass.
     pub mutants: usize,

@@ -68,7 +68,7 @@ fn calls_and_options_that_are_not_there_are_refused_by_name() {
 }
 
 #[test]
-fn what_does_not_hold_is_shown_as_it_is_written() {
+fn a_failed_expectation_is_shown_as_written() {
     let text =
         format!("{LISTEN}+0 < S 0:0(0) win 1000 <mss 700>\n+.1 > S. 0:0(0) ack 2 <mss 1460>\n");
     let Err(RunError::Failed(failure)) = result(&text) else { panic!("it passes") };
@@ -95,7 +95,7 @@ fn a_call_that_waits_must_end_in_time() {
 }
 
 #[test]
-fn what_a_script_does_not_compare_survives_a_mutant() {
+fn an_expectation_that_is_not_compared_survives_its_mutant() {
     // The window is not named, so that no mutant of it exists; the time is any, so that none of that does.
     let text = "0 < S 0:0(0) win 1000\n* > R. 0:0(0) ack 1 <...>\n";
     let script = Script::read(text).unwrap();

@@ -17,7 +17,7 @@ use rand_pcg::Pcg64Mcg;
 /// Nothing fast is further than this from the exact distribution, by [`ks_distance`].
 pub const KS_MAX: f64 = 0.015;
 
-/// How to draw.
+/// Method of drawing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sampling {
     /// Two Gamma variates by rejection: the reference.
@@ -113,7 +113,6 @@ impl Normals {
         Normals(normals)
     }
 
-    /// Some of them.
     #[inline]
     fn draw(&self, rng: &mut Pcg64Mcg) -> [f32; CHUNK] {
         let mut normals = [0.0; CHUNK];

@@ -31,7 +31,7 @@ impl Default for Limits {
 pub enum Held {
     /// Too many pages come back.
     Refaults,
-    /// Tasks wait for memory.
+    /// Tasks waited for memory for too long.
     Pressure,
 }
 
@@ -47,7 +47,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// With these limits.
+    /// A guard with these limits.
     pub fn new(limits: Limits) -> Guard {
         let (resident_pages, pressure_percent) = (0, 0.0);
         Guard { limits, buckets: [0; BUCKETS], newest: 0, resident_pages, pressure_percent }
@@ -58,7 +58,7 @@ impl Guard {
         (self.resident_pages, self.pressure_percent) = (resident_pages, pressure_percent);
     }
 
-    /// Pages came back.
+    /// Counts pages that came back.
     pub fn refaulted(&mut self, now: Nanos, pages: u64) {
         self.turn(now);
         self.buckets[(self.newest % BUCKETS as u64) as usize] += pages;

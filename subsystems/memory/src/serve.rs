@@ -51,7 +51,7 @@ pub fn config(strips: u32) -> Config {
 
 /// What holds the pages: a kernel, or a model.
 pub trait Tiers {
-    /// The host's clock.
+    /// Time of the host.
     fn now(&self) -> Nanos;
 
     /// Reads the access bits of a strip. `None` where its program has gone, or is another.
@@ -98,7 +98,7 @@ pub struct Totals {
     pub unclearable: u64,
 }
 
-/// What a step came to.
+/// Result of a step of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Step again at once.
@@ -110,7 +110,7 @@ pub enum Step {
 /// What an agent did that it may not, or did not do that it must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It wrote nonsense.
+    /// The agent wrote nonsense.
     Nonsense,
     /// It let strips wait for longer than the configuration's patience.
     Late,
@@ -119,11 +119,11 @@ pub enum Fault {
 /// State that outlives an agent.
 #[derive(Debug)]
 pub struct State {
-    /// The strips.
+    /// The strips, as the host knows them.
     pub table: Table,
-    /// The limit on refaults.
+    /// The limit on refaults and pressure.
     pub guard: Guard,
-    /// What has happened.
+    /// Counts of what was carried out.
     pub totals: Totals,
     /// Nothing is paged out: it is only counted what would be.
     pub dry_run: bool,
@@ -305,7 +305,7 @@ impl Server {
         }
     }
 
-    /// The control context: for whoever lets agents attach.
+    /// The control context, for the code that lets agents attach.
     pub fn control(&self) -> &HostControl {
         &self.control
     }
@@ -315,7 +315,7 @@ impl Server {
         self.core.record()
     }
 
-    /// Outcomes by code.
+    /// Number of outcomes, by code.
     pub fn counts(&self) -> &Counts {
         self.core.counts()
     }

@@ -20,16 +20,16 @@ use crate::wire::{self, Action, BATCH_PAGES, Reading, STRIP_BATCHES};
 /// Who touches which page, how often.
 #[derive(Clone, Debug)]
 pub enum Pattern {
-    /// Every page alike.
+    /// Every page with the same probability.
     Uniform {
         /// Touches of a page in a second.
         per_second: f64,
     },
     /// A range of pages, and nothing else.
     HotSet {
-        /// First page.
+        /// Index of the first page.
         first: u64,
-        /// How many.
+        /// Number of pages.
         pages: u64,
         /// Touches of a page in a second.
         per_second: f64,
@@ -43,16 +43,16 @@ pub enum Pattern {
     },
     /// Page *n* gets its share 1 / (*n* + 1)^`exponent` of all touches.
     Zipf {
-        /// How skewed.
+        /// Exponent of the distribution: 0 is uniform.
         exponent: f64,
         /// Touches of page 0 in a second.
         first_per_second: f64,
     },
     /// One page after the other, round and round.
     Sweep {
-        /// Pages in a round.
+        /// Number of pages in a round.
         pages: u64,
-        /// Pages in a second.
+        /// Pages touched per second.
         per_second: f64,
     },
     /// One batch in so many, page after page, round and round.
@@ -61,17 +61,17 @@ pub enum Pattern {
         stride: i64,
         /// Batches of which it goes through one in so many.
         batches: u64,
-        /// Pages in a second.
+        /// Pages touched per second.
         per_second: f64,
     },
     /// One pattern until a moment, then another.
     Change {
-        /// When.
+        /// Time of the change.
         at: Nanos,
         /// The one before and the one after.
         patterns: [alloc::boxed::Box<Pattern>; 2],
     },
-    /// Several at once.
+    /// Several patterns at once.
     Sum(Vec<Pattern>),
 }
 
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_paged_out_comes_back_when_it_is_touched() {
+    fn paged_out_memory_comes_back_when_it_is_touched() {
         let pattern = Pattern::HotSet { first: 0, pages: 32, per_second: 1e6 };
         let mut space = Space::new(1, pattern, 1);
         let strip = Subject { id: 0, generation: 1 };

@@ -28,7 +28,6 @@ impl Default for Bits {
     }
 }
 
-/// One strip.
 #[derive(Clone, Debug)]
 struct Slot {
     place: Option<Place>,
@@ -218,7 +217,7 @@ impl Table {
         self.places.is_empty()
     }
 
-    /// As a snapshot has it.
+    /// Records of all strips, as a snapshot has them.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.slots.iter().enumerate().map(|(id, slot)| Record {
             subject: Subject { id: id as u32, generation: slot.generation },
@@ -480,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cleared_together_is_reported_together() {
+    fn batches_cleared_together_are_reported_together() {
         let mut table = Table::new(1);
         table.update(SPACE, &mapped(&[(0, 0b1111)]));
         told(&mut table, 9);

@@ -21,9 +21,9 @@ use alloc::vec::Vec;
 use wave_core::message::{Message, Sequence, Subject};
 use wave_core::policy::{BadBulk, Choice};
 
-/// Pages in a batch.
+/// Number of pages in a batch.
 pub const BATCH_PAGES: u32 = 64;
-/// Batches in a strip.
+/// Number of batches in a strip.
 pub const STRIP_BATCHES: u32 = 64;
 /// Batches that one huge page maps.
 pub const UNIT_BATCHES: u32 = 8;
@@ -75,7 +75,7 @@ pub struct Place {
 /// What is mapped in a strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strip {
-    /// Which.
+    /// Subject of the strip.
     pub strip: Subject,
     /// The version of what is mapped.
     pub sequence: Sequence,
@@ -85,12 +85,12 @@ pub struct Strip {
     pub void: u64,
     /// Units of eight batches that are one huge page.
     pub huge: u8,
-    /// Where it is.
+    /// Place of the strip: address space and address.
     pub place: Place,
 }
 
 impl Strip {
-    /// As a message.
+    /// The strip as a message.
     pub const fn to_message(&self) -> Message {
         Message {
             kind: MESSAGE_STRIP,
@@ -149,13 +149,13 @@ pub const fn whole(units: u8) -> u64 {
 /// Access bits of batches of one strip that were cleared together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading<'a> {
-    /// Which strip.
+    /// Strip that the reading is of.
     pub strip: Subject,
     /// The version of its mappings that was read.
     pub sequence: Sequence,
     /// Since when the bits count, in microseconds; 0 if that is not known.
     pub interval_us: u32,
-    /// Which batches.
+    /// Batches that the reading has, a bit each.
     pub batches: u64,
     /// Young and present pages of each, lowest batch first.
     pub words: &'a [[u64; 2]],
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_cross_in_an_extent() {
+    fn readings_cross_in_an_extent() {
         let words = [[1, 3], [0, 0], [u64::MAX, u64::MAX]];
         let batches = 1 | 1 << 5 | 1 << 63;
         let reading = Reading {

@@ -74,7 +74,7 @@ fn a_stride_over_paged_out_memory_has_fewer_refaults() {
 }
 
 #[test]
-fn what_has_no_stride_is_left_as_it_is() {
+fn access_without_a_stride_is_left_alone() {
     let zipf = |first_per_second| Pattern::Zipf { exponent: 0.99, first_per_second };
     let hot = |first| Pattern::HotSet { first, pages: PAGES / 5 / 64 * 64, per_second: 0.5 };
     let change = Pattern::Change { at: SETTLED, patterns: [hot(0), hot(PAGES / 2)].map(Box::new) };

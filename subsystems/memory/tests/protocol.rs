@@ -77,7 +77,7 @@ fn page_out(sequence: u32, batches: u64) -> Choice {
 }
 
 #[test]
-fn what_the_host_refuses_is_tried_again_or_left_alone() {
+fn refused_page_outs_are_tried_again_or_left_alone() {
     for (code, again) in [
         (Code::TargetStale, true),
         (Code::CpuUnavailable, true),
@@ -96,7 +96,7 @@ fn what_the_host_refuses_is_tried_again_or_left_alone() {
 }
 
 #[test]
-fn what_is_mapped_anew_has_no_past() {
+fn remapped_batches_have_no_past() {
     let (mut policy, now, moves) = cold_strip(0, ALL);
     answer(&mut *policy, now, &moves[0], Code::Complete);
     assert!(policy.explain(0, 3).unwrap().slow);
@@ -121,7 +121,7 @@ fn what_is_mapped_anew_has_no_past() {
 }
 
 #[test]
-fn reports_of_another_life_say_nothing() {
+fn readings_of_another_life_say_nothing() {
     let mut policy = policy("threshold", 1);
     policy.on_message(at(0), &told(2, ALL, ALL, 0));
     let reading = |generation, sequence| Reading {
@@ -180,7 +180,7 @@ fn huge_pages_are_kept_whole() {
 }
 
 #[test]
-fn what_is_left_over_goes_out_again() {
+fn batches_brought_back_by_others_are_paged_out_again() {
     let mut world =
         World::new(policy("sol", 1), Space::new(1, Pattern::Uniform { per_second: 0.0 }, 1));
     world.run(at(100));

@@ -313,21 +313,21 @@ impl Parts<'_> {
     }
 }
 
-/// A whole frame.
+/// A frame that arrived whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Its head.
+    /// Head of the frame.
     pub head: Head,
-    /// Its first part.
+    /// First part of the payload.
     pub first: &'a [u8],
-    /// Its second part.
+    /// Second part of the payload.
     pub second: &'a [u8],
 }
 
 /// What a peer wrote is no frame: it is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadFrame {
-    /// An entry is none.
+    /// An entry is malformed.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// An entry has another size.
@@ -336,10 +336,10 @@ pub enum BadFrame {
     /// More bytes without a head, or a head among bytes.
     #[error("peer's fault: an entry of kind {0} came out of turn")]
     Turn(u16),
-    /// Too long.
+    /// A frame announces more bytes than are allowed.
     #[error("peer's fault: a frame of {0} bytes")]
     Long(u64),
-    /// An extent.
+    /// The frame names an extent that it may not.
     #[error(transparent)]
     Extent(#[from] BadExtent),
 }
@@ -348,19 +348,19 @@ pub enum BadFrame {
 #[derive(Debug)]
 pub struct Inbox {
     receiver: Receiver,
-    /// The frame under way.
+    /// Head of the frame under way.
     head: Option<Head>,
     bytes: Vec<u8>,
     took: bool,
 }
 
 impl Inbox {
-    /// Over a queue.
+    /// Receives frames from a queue.
     pub fn new(receiver: Receiver) -> Inbox {
         Inbox { receiver, head: None, bytes: Vec::new(), took: false }
     }
 
-    /// Entries taken so far.
+    /// Number of entries taken so far.
     pub fn consumed(&self) -> u64 {
         self.receiver.consumed()
     }

@@ -31,7 +31,7 @@ const REQUESTS: usize = 1;
 pub struct PayloadConfig {
     /// Extents for each worker, in each direction; 0 where all goes through the queues.
     pub extents: u8,
-    /// Lines in each.
+    /// Number of lines in each extent.
     pub lines: u16,
     /// Bytes that still go through the queue: what is longer goes in extents.
     pub inline_max: u32,
@@ -58,7 +58,7 @@ impl PayloadConfig {
 /// The pools of one worker, as one side has them.
 #[derive(Debug)]
 pub struct Extents {
-    /// What this side fills.
+    /// The pool that this side fills.
     pool: Pool,
     /// What of it the other side was not told of, the oldest first: how many bytes, and the copy.
     copying: VecDeque<(Subject, u32, Ticket)>,
@@ -69,6 +69,7 @@ pub struct Extents {
 
 /// An extent that is not as the peer says: it is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum BadExtent {
     /// It was returned, and was not lent.
     #[error(transparent)]
@@ -78,16 +79,11 @@ pub enum BadExtent {
     NotItsOwn(#[from] NotItsOwn),
     /// It carries nothing, more than it can, or more than its frame has.
     #[error("peer's fault: an extent of {bytes} bytes, where at most {most} come")]
-    Length {
-        /// What it is said to carry.
-        bytes: u64,
-        /// What it could.
-        most: u64,
-    },
+    Length { bytes: u64, most: u64 },
 }
 
 impl Extents {
-    /// Of a worker, for `side`.
+    /// The pools of a worker, as `side` uses them.
     pub fn new(layout: &Layout, worker: u16, side: Side) -> Extents {
         let (fills, reads) = match side {
             Side::Host => (REPLIES, REQUESTS),

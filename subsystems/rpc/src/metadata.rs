@@ -13,23 +13,23 @@ pub const DETAILS: &str = "grpc-status-details-bin";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("peer's fault: metadata of {bytes} bytes, at byte {at}: {what}")]
 pub struct BadMetadata {
-    /// How many bytes came.
+    /// Number of bytes that arrived.
     pub bytes: usize,
-    /// Where.
+    /// Index of the byte that is wrong.
     pub at: usize,
-    /// What is wrong there.
+    /// The fault, in words.
     pub what: &'static str,
 }
 
 /// A pair that cannot be sent: the caller is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPair {
-    /// Its key.
+    /// A key that metadata may not have.
     #[error(
         "a key of metadata has lower-case letters, digits, `_`, `-` and `.`, and does not begin with `grpc-`"
     )]
     Key,
-    /// Its value.
+    /// A value that metadata may not have.
     #[error("the value of a key without `-bin` is ASCII, 0x20 to 0x7e")]
     Value,
     /// One of the two has more than 65,535 bytes.
@@ -65,7 +65,7 @@ const fn is_of_key(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'.')
 }
 
-/// Checked metadata.
+/// Metadata whose encoding was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata<'a>(&'a [u8]);
 
@@ -73,7 +73,7 @@ impl<'a> Metadata<'a> {
     /// Checks encoded metadata.
     ///
     /// # Errors
-    /// The first thing that is wrong: whoever wrote it does not keep the protocol.
+    /// The first mistake: its writer does not keep the protocol.
     pub fn new(bytes: &'a [u8]) -> Result<Metadata<'a>, BadMetadata> {
         let bad = |at, what| BadMetadata { bytes: bytes.len(), at, what };
         let mut rest = bytes;
@@ -89,7 +89,7 @@ impl<'a> Metadata<'a> {
         Ok(Metadata(bytes))
     }
 
-    /// The pairs, in order.
+    /// Pairs of key and value, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let mut rest = self.0;
         core::iter::from_fn(move || {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grpc_does_not_allow_is_refused() {
+    fn pairs_that_grpc_does_not_allow_are_refused() {
         let mut bytes = Vec::new();
         for key in ["", "A", "grpc-timeout", ":path", "a b"] {
             assert_eq!(push(&mut bytes, key, b""), Err(BadPair::Key), "{key}");

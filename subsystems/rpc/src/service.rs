@@ -14,14 +14,14 @@ pub const METHODS_MAX: usize = 1024;
 /// Bytes of a whole service.
 pub const BYTES_MAX: usize = 4 << 20;
 
-/// One method.
+/// A method of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Method {
     /// `/package.Service/Method`.
     pub path: String,
     /// The client sends any number of messages.
     pub client_streams: bool,
-    /// The host does.
+    /// Whether the server sends a stream.
     pub server_streams: bool,
     /// The class of its requests, unless they say otherwise.
     pub class: u8,

@@ -26,7 +26,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Every code, by number.
+    /// Every code, in the order of its number.
     pub const ALL: [Code; 17] = [
         Code::Ok,
         Code::Cancelled,
@@ -60,14 +60,14 @@ impl Code {
 /// How a call ended, but for its trailers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The code.
+    /// Code of the status.
     pub code: Code,
     /// For humans. UTF-8; the front percent-encodes it.
     pub message: alloc::string::String,
 }
 
 impl Status {
-    /// A status with a message.
+    /// A status with a message for people.
     pub fn new(code: Code, message: impl Into<alloc::string::String>) -> Status {
         Status { code, message: message.into() }
     }

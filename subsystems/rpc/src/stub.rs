@@ -1,6 +1,6 @@
 //! A worker's side on the host: requests in, replies out.
 //!
-//! [`Stub`] is sans I/O: whoever drives it owns the port, waits, and rings. It keeps no message but those that came while a handler
+//! [`Stub`] is sans I/O: its driver owns the port, waits, and rings. It keeps no message but those that came while a handler
 //! was busy with another call, and of these as many as the agent may have on their way to it.
 //!
 //! # Calls that wait for their clients
@@ -72,7 +72,6 @@ struct Open {
     yields: bool,
     /// What comes for it is kept in a queue of its own.
     is_apart: bool,
-    /// It is in `delivered`.
     is_delivered: bool,
 }
 

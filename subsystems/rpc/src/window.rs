@@ -7,12 +7,12 @@ use crate::wire::{WINDOW_BYTES, WINDOW_MESSAGES};
 pub struct Load {
     /// Bytes of all of them together.
     pub bytes: u32,
-    /// How many.
+    /// Number of messages.
     pub messages: u32,
 }
 
 impl Load {
-    /// One message.
+    /// One message of this many bytes.
     pub const fn of(message: u32) -> Load {
         Load { bytes: message, messages: 1 }
     }
@@ -27,7 +27,7 @@ impl Load {
         self.bytes >= WINDOW_BYTES / 2 || self.messages >= WINDOW_MESSAGES / 2
     }
 
-    /// With more.
+    /// Both loads together.
     pub const fn plus(self, more: Load) -> Load {
         Load {
             bytes: self.bytes.saturating_add(more.bytes),
@@ -51,7 +51,7 @@ impl Load {
         }
     }
 
-    /// As an argument.
+    /// The load as the word of an argument.
     pub const fn to_word(self) -> u64 {
         (self.messages as u64) << 32 | self.bytes as u64
     }

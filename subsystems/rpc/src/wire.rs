@@ -82,14 +82,14 @@ pub const HAS_MESSAGE: u8 = 2;
 /// that. What crosses the link is never compressed.
 pub const COMPRESSED: u8 = 4;
 
-/// The flags of a message.
+/// Flags of a message's head.
 pub const fn message_flags(end: bool, compressed: bool) -> u8 {
     (if end { END } else { 0 }) | (if compressed { COMPRESSED } else { 0 })
 }
 
-/// Bytes in a head.
+/// Number of bytes in a head.
 pub const HEAD_BYTES: usize = 32;
-/// Bytes in a data entry.
+/// Payload bytes in a data entry.
 pub const DATA_BYTES: usize = PAYLOAD_WORDS * 8;
 /// Bytes of messages that a call may have on their way, in each direction, before some are taken. The message that
 /// reaches it may pass it.
@@ -102,18 +102,18 @@ pub const WINDOW_MESSAGES: u32 = 1024;
 pub struct Head {
     /// One of this module's kinds.
     pub kind: u16,
-    /// This module's flags.
+    /// Flags of this module.
     pub flags: u8,
-    /// Which call.
+    /// The call that the frame belongs to.
     pub call: Subject,
     /// Bytes of the first part, and of the second.
     pub lengths: [u32; 2],
-    /// By kind.
+    /// Argument; the kind says which.
     pub argument: u64,
 }
 
 impl Head {
-    /// A head without bytes.
+    /// A head of a frame without bytes.
     pub const fn new(kind: u16, call: Subject) -> Head {
         Head { kind, flags: 0, call, lengths: [0; 2], argument: 0 }
     }
@@ -154,14 +154,14 @@ impl Head {
     }
 }
 
-/// Bytes to words.
+/// Packs bytes into words, little-endian.
 pub fn to_words(bytes: &[u8], words: &mut [u64]) {
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*bytes);
     }
 }
 
-/// Words to bytes.
+/// Unpacks words into bytes, little-endian.
 pub fn from_words(words: &[u64], bytes: &mut [u8]) {
     for (word, bytes) in words.iter().zip(bytes.as_chunks_mut::<8>().0) {
         *bytes = word.to_le_bytes();

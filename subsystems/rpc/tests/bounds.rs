@@ -1,4 +1,4 @@
-//! What is bounded, by what, and what is refused to whom.
+//! Bounds on calls, and refusals beyond them.
 
 #[path = "../../../core/tests/common/mod.rs"]
 mod common;
@@ -200,7 +200,7 @@ fn a_handler_gets_its_message_whatever_other_clients_send() {
 }
 
 #[test]
-fn what_was_given_up_is_not_begun() {
+fn a_cancelled_call_in_a_queue_is_not_begun() {
     let mut met = Met::new();
     // Both are in the queue when one is cancelled. The worker looks at that first.
     let calls = [(); 2].map(|()| met.dispatch.begin(NOW, Arrival::default()).unwrap());

@@ -89,7 +89,7 @@ fn both_ways_at_once_with_queues_of_two_entries_and_one_extent() {
 }
 
 #[test]
-fn what_a_peer_says_of_extents_is_checked() {
+fn a_peers_entries_about_extents_are_checked() {
     let payloads = PayloadConfig { extents: 2, lines: 2, inline_max: 100 };
     let layout = layout("coherent", payloads);
     let word = |id, generation| Subject { id, generation }.to_word();

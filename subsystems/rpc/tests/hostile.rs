@@ -146,7 +146,6 @@ impl Liar {
     }
 }
 
-/// An extent that there may be.
 fn extent(rng: &mut Pcg32) -> Subject {
     Subject { id: rng.random_range(0..5), generation: rng.random_range(0..4) }
 }

@@ -296,7 +296,7 @@ const REGRESSIONS: [(u64, PayloadConfig, &str); 3] = [
 ];
 
 #[test]
-fn what_was_found_once_stays_found() {
+fn regressions_stay_fixed() {
     for (seed, payloads, what) in REGRESSIONS {
         println!("{what}");
         run(seed, payloads);

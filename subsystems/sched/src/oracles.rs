@@ -35,7 +35,7 @@ pub trait Oracle {
     /// How many jobs there are, served or waiting.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Whether there are no jobs.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -271,7 +271,6 @@ pub struct RoundRobin {
     arrivals: u64,
 }
 
-/// A job on a server.
 #[derive(Clone, Debug)]
 struct Slice {
     /// When its quantum is over.

@@ -35,7 +35,7 @@ use crate::policies::common::{self, Cause, Discipline, Preemptive, Runs};
 /// In which order threads run. It has no clock, no I/O and no randomness of its own: the same calls give the same picks, so that a
 /// log replays.
 pub trait Scheduler {
-    /// The policy's name, for whoever debugs it.
+    /// The policy's name, for debugging.
     fn name(&self) -> &'static str {
         core::any::type_name::<Self>()
     }

@@ -46,16 +46,16 @@ pub enum Kind {
     Yield = 4,
     /// It was made to leave its core, and is runnable.
     Preempt = 5,
-    /// It ended.
+    /// The thread ended.
     Dead = 6,
-    /// It left the enclave.
+    /// The thread left the enclave.
     Departed = 7,
     /// It left its core by itself, and is runnable, but has nothing to do before a request's note.
     Awaits = 8,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Kind; 8] = [
         Kind::New,
         Kind::Wakeup,
@@ -67,7 +67,7 @@ impl Kind {
         Kind::Awaits,
     ];
 
-    /// The kind with this number.
+    /// The kind with this number; `None` for a number that no kind has.
     pub fn from_number(number: u16) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u16 == number)
     }
@@ -78,12 +78,12 @@ impl Kind {
     }
 }
 
-/// A message, understood.
+/// A decoded message of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Kind of the event.
     pub kind: Kind,
-    /// To which thread.
+    /// Thread that the event is about.
     pub thread: Subject,
     /// The version of its state.
     pub sequence: Sequence,
@@ -96,7 +96,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// As a message.
+    /// The event as a message.
     pub const fn to_message(&self) -> Message {
         Message {
             kind: self.kind as u16,

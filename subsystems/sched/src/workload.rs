@@ -21,7 +21,7 @@ pub struct Header {
     pub wave_workload: u32,
     /// The machine, as its processor calls itself.
     pub machine: String,
-    /// Its kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
     /// CPUs that it had online.
     pub cpus: u32,
@@ -37,7 +37,7 @@ pub struct Header {
     pub unfollowed_threads: u64,
     /// Transitions that had to be guessed, as an event before them was missing.
     pub repaired: u64,
-    /// Threads, a line each.
+    /// Number of threads, a line each.
     pub threads: u32,
 }
 
@@ -45,15 +45,15 @@ pub struct Header {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Thread {
-    /// Its id in the kernel.
+    /// Id of the thread in the kernel.
     pub pid: u32,
-    /// Its process's id.
+    /// Id of its process.
     pub process: u32,
     /// What it was last called.
     pub name: String,
     /// How its last run ended.
     pub end: End,
-    /// When that was.
+    /// Time of the thread's end, in nanoseconds.
     pub ended_ns: u64,
     /// What it did, one run after the other; between two it was blocked. Not empty.
     pub runs: Vec<Run>,
@@ -74,7 +74,7 @@ pub enum End {
     Blocked,
     /// The thread ended.
     Exited,
-    /// The recording ended.
+    /// The recording ended before the thread.
     Cut,
 }
 
@@ -135,17 +135,18 @@ impl TryFrom<Vec<Option<u64>>> for Run {
     }
 }
 
-/// A whole recording.
+/// A recording of threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// What is known of it.
+    /// Header of the recording.
     pub header: Header,
-    /// Its threads.
+    /// Threads with their runs.
     pub threads: Vec<Thread>,
 }
 
 /// What is wrong with a file: its author's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum WorkloadError {
     /// The first line is not a header.
     #[error("not a recorded workload: {0}")]
@@ -156,19 +157,13 @@ pub enum WorkloadError {
     /// A line that is no thread.
     #[error("line {line}: {error}")]
     Line {
-        /// Which, from 1.
+        /// Line of the file, from 1.
         line: usize,
-        /// Why not.
         error: String,
     },
     /// The file ends too early, or goes on too long.
     #[error("{found} threads instead of {expected}: the file is cut off, or two were joined")]
-    Threads {
-        /// What the header says.
-        expected: u32,
-        /// Lines after it.
-        found: usize,
-    },
+    Threads { expected: u32, found: usize },
 }
 
 /// The fields of a header that every version has.
@@ -228,7 +223,7 @@ impl Workload {
         Ok(Workload { header, threads })
     }
 
-    /// The whole file.
+    /// The recording as the text of a file.
     pub fn to_text(&self) -> String {
         let mut text = self.header.to_line();
         text.push('\n');
@@ -239,7 +234,7 @@ impl Workload {
         text
     }
 
-    /// Runs of all threads.
+    /// The runs of all threads.
     pub fn runs(&self) -> impl Iterator<Item = &Run> + '_ {
         self.threads.iter().flat_map(|thread| &thread.runs)
     }
@@ -321,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn a_written_workload_reads_back() {
         let text = workload().to_text();
         assert!(text.contains("[0,null,700,0]") && text.contains("[300,40,50,2,0,300]"), "{text}");
         assert_eq!(Workload::parse(&text), Ok(workload()));
     }
 
     #[test]
-    fn what_is_no_workload_is_refused_and_said_why() {
+    fn a_malformed_workload_is_refused_with_the_reason() {
         let refused = |text: &str| Workload::parse(text).unwrap_err().to_string();
         let good = workload().to_text();
         assert!(refused("").starts_with("not a recorded workload"));

@@ -127,7 +127,7 @@ fn with_slices_short_requests_do_not_wait_behind_long_ones() {
 
 /// The core's own timer against the agent's preemptions, where neither costs anything.
 #[test]
-fn whoever_ends_slices_short_requests_wait_as_long() {
+fn short_requests_wait_as_long_whichever_side_ends_slices() {
     for prestage in [0, 1] {
         for policy in ["shinjuku", "multi-queue", "round-robin:quantum_us=30"] {
             let jobs = mix(5, 4, 0.7, 10_000);

@@ -90,7 +90,7 @@ fn no_request_is_forgotten() {
 
 /// One that awaits is not run for nothing, which a policy that knows no notes would do.
 #[test]
-fn who_awaits_is_left_alone() {
+fn a_thread_that_awaits_requests_is_left_alone() {
     for policy in NAMES.iter().chain(&BUSY) {
         let config = Config { subjects: 2, ..Config::coherent(1) };
         let mut brain = Brain::new(&config, policies::by_name(policy, &config).unwrap(), ());

@@ -329,7 +329,7 @@ const REGRESSIONS: [(u64, &str); 2] = [
 ];
 
 #[test]
-fn what_was_found_once_stays_found() {
+fn regressions_stay_fixed() {
     for (seed, what) in REGRESSIONS {
         println!("{what}");
         run(seed, false);

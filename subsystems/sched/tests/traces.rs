@@ -54,7 +54,7 @@ fn decisions_are_as_committed() {
 }
 
 #[test]
-fn what_was_recorded_replays_to_the_same_decisions() {
+fn recorded_histories_replay_to_the_same_decisions() {
     for policy in NAMES {
         for trace in histories(policy) {
             trace.check_replay();

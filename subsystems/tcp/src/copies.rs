@@ -17,7 +17,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Room for so many.
+    /// Room for `copies_max` copies.
     pub fn new(copies_max: usize) -> Copies {
         Copies { under_way: VecDeque::with_capacity(copies_max), copies_max, first: 0 }
     }

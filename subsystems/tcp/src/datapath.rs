@@ -83,14 +83,14 @@ impl Ring {
 /// Whether somebody vouches for a packet's TCP checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// It must be verified.
+    /// The checksum must be verified.
     #[default]
     Unknown,
     /// The wire has verified it, or the packet never left memory.
     Good,
 }
 
-/// A frame that came in.
+/// A frame that came in, with its memory.
 #[derive(Clone, Debug)]
 pub struct Packet<F> {
     /// Its bytes, from the Ethernet header.
@@ -104,7 +104,7 @@ pub struct Packet<F> {
 /// What is offered to [`Datapath::submit`], which takes from the front.
 #[derive(Debug)]
 pub struct Batch<'a, F> {
-    /// Frames.
+    /// Frames that wait for the pre stage.
     pub packets: &'a mut VecDeque<Packet<F>>,
     /// What hosts did to their streams, and which context says so.
     pub requests: &'a mut VecDeque<(ContextId, Moved)>,
@@ -132,7 +132,7 @@ impl Head {
         self.len = self.len.min(len as u8);
     }
 
-    /// The headers.
+    /// The headers' bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -161,31 +161,31 @@ pub struct PartialChecksum {
 /// What follows a segment's headers.
 #[derive(Clone, Debug)]
 pub enum Payload<F> {
-    /// Nothing.
+    /// No payload.
     None,
     /// Bytes of a stream, in a host's payload memory.
     Ring {
-        /// Whose memory.
+        /// Index of the process whose memory it is.
         process: u16,
-        /// Which ring.
+        /// Ring in the process's memory.
         ring: Ring,
         /// From which position of the stream on.
         position: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u32,
     },
     /// Bytes of a frame that came in (an echo).
     Frame(F, Range<usize>),
 }
 
-/// A frame to be sent.
+/// A segment to be sent.
 #[derive(Clone, Debug)]
 pub struct Segment<F> {
     /// To be completed once the wire has the bytes; `None` if nobody waits for that.
     pub ticket: Option<Ticket>,
-    /// Its headers.
+    /// Headers of the segment.
     pub head: Head,
-    /// What follows them.
+    /// Payload behind the headers.
     pub payload: Payload<F>,
     /// What the wire completes.
     pub checksum: Option<PartialChecksum>,
@@ -198,26 +198,26 @@ pub struct Segment<F> {
 pub struct Write<F> {
     /// To be completed once a host that hears of the bytes would read them.
     pub ticket: Ticket,
-    /// Whose memory.
+    /// Index of the process whose memory it is.
     pub process: u16,
-    /// Which ring.
+    /// Ring in the process's memory.
     pub ring: Ring,
     /// Position in the stream of the first byte.
     pub position: u64,
-    /// The frame.
+    /// Frame that has the bytes.
     pub frame: F,
-    /// Which of its bytes.
+    /// Range of the frame's bytes.
     pub bytes: Range<usize>,
 }
 
 /// What a data path wants done.
 #[derive(Clone, Debug)]
 pub enum Effect<F> {
-    /// Send this.
+    /// Send this segment.
     Send(Segment<F>),
-    /// Copy this.
+    /// Copy received bytes to a ring.
     Write(Write<F>),
-    /// Tell this context.
+    /// Tell this context of progress.
     Notify(ContextId, Progress),
     /// Not of an established connection, or more than data and acknowledgements: the control plane's. The flow is named
     /// where the packet belongs to one.
@@ -268,7 +268,7 @@ pub struct Path {
 /// What the control plane reads of a flow. Counts begin anew with each reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
-    /// Whose.
+    /// The flow.
     pub flow: FlowId,
     /// Bytes that the peer has acknowledged, as a position.
     pub acknowledged: u64,
@@ -280,7 +280,7 @@ pub struct Statistics {
     pub received: u64,
     /// The peer admits nothing beyond what is sent, and there is more.
     pub is_blocked: bool,
-    /// Where our FIN is.
+    /// State of our FIN.
     pub fin_sent: Fin,
     /// The peer's FIN came, and all before it.
     pub fin_received: bool,
@@ -304,7 +304,7 @@ pub struct Statistics {
     pub is_at_fault: bool,
 }
 
-/// Where our FIN is.
+/// State of our FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fin {
     /// The host has more to say.
@@ -312,25 +312,25 @@ pub enum Fin {
     No,
     /// The host has asked for it.
     Wanted,
-    /// It was sent.
+    /// It was sent, and not acknowledged.
     Sent,
-    /// The peer has it.
+    /// The peer has acknowledged it.
     Acknowledged,
 }
 
 /// Both ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
-    /// Ours.
+    /// Address and port of this end.
     pub local: SocketAddr,
-    /// The peer's.
+    /// Address and port of the peer.
     pub remote: SocketAddr,
 }
 
 /// One direction: what we send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sending {
-    /// The host's ring.
+    /// Ring from which the host's bytes are sent.
     pub ring: Ring,
     /// Sequence number of position 0.
     pub base: Seq,
@@ -353,11 +353,11 @@ pub struct Sending {
 /// The other direction: what we receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receiving {
-    /// The host's ring.
+    /// Ring into which bytes are received.
     pub ring: Ring,
     /// Sequence number of position 0.
     pub base: Seq,
-    /// All before it came.
+    /// Position up to which every byte has come.
     pub received: u64,
     /// All before it was read by the host.
     pub read: u64,
@@ -371,7 +371,7 @@ pub struct Receiving {
     pub scale: u8,
 }
 
-/// Timestamps (RFC 7323).
+/// Timestamps of a connection (RFC 7323).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
     /// The peer's value to be echoed.
@@ -383,17 +383,17 @@ pub struct Timestamps {
 /// An established connection with nothing on its way, in no data path's own terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Established {
-    /// Its ends.
+    /// Both ends of the connection.
     pub tuple: Tuple,
     /// The next hop's Ethernet address.
     pub peer_mac: [u8; 6],
-    /// Who hears of it.
+    /// Context that hears of its progress.
     pub context: ContextId,
-    /// Its name to that host.
+    /// Number of the socket at that context.
     pub socket: u32,
-    /// What we send.
+    /// State of what this end sends.
     pub sending: Sending,
-    /// What we receive.
+    /// State of what this end receives.
     pub receiving: Receiving,
     /// If both sides use them.
     pub timestamps: Option<Timestamps>,

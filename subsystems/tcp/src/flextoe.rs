@@ -28,23 +28,23 @@ use crate::stages::recover::Recovery;
 
 /// Packets and requests that wait, each.
 const WAITING_MAX: usize = 256;
-/// Copies under way.
+/// Most copies under way.
 const WRITES_MAX: usize = 1024;
 
 /// What a data path must know of the wire and of itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Our Ethernet address.
+    /// Ethernet address of the agent.
     pub mac: [u8; 6],
     /// Most bytes of payload in one super-packet that the wire cuts; 0 if it cuts none.
     pub super_bytes: u32,
-    /// Connections at once.
+    /// Most connections at once.
     pub flows: u32,
     /// Keys the table of connections.
     pub key: (u64, u64),
 }
 
-/// The data path.
+/// The data path after FlexTOE, over an executor.
 #[derive(Debug)]
 pub struct FlexToe<F, E = Inline<F>> {
     executor: E,
@@ -91,7 +91,7 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
         }
     }
 
-    /// What was counted.
+    /// Counters of the data path.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -39,14 +39,14 @@ pub mod asked {
     pub const KEEP_ALIVE: u8 = 2;
     /// What is expected, whether that is news or not.
     pub const CHALLENGE: u8 = 4;
-    /// A reset.
+    /// A reset by the host.
     pub const ABORT: u8 = 8;
 }
 
 /// What enters a data path.
 #[derive(Clone, Debug)]
 pub enum Entry<F> {
-    /// RX: a frame came in.
+    /// RX: a frame that came in.
     Packet(Packet<F>),
     /// HC: a host's streams moved.
     Request(ContextId, Moved),
@@ -70,7 +70,7 @@ pub enum Entry<F> {
     SetMss(FlowId, u16),
     /// What congestion control allows.
     Pace(FlowId, Limits),
-    /// Nothing new is begun.
+    /// Begin nothing new on this flow.
     Freeze(FlowId),
 }
 
@@ -102,11 +102,11 @@ impl<F> Entry<F> {
 /// An entry as the sequencer has let it in.
 #[derive(Clone, Debug)]
 pub struct Stamped<F> {
-    /// Its number.
+    /// Number that the sequencer gave it.
     pub number: u64,
     /// When it came in: the time that all stages go by.
     pub now: Nanos,
-    /// What it is.
+    /// The entry.
     pub entry: Entry<F>,
 }
 
@@ -122,7 +122,7 @@ pub struct Copied {
 /// What became of an entry, for the scheduler and the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The flow, if there is one.
+    /// Flow of the entry, if it has one.
     pub flow: Option<FlowId>,
     /// What follows the copy that the entry asks for.
     pub copying: Option<Copied>,
@@ -130,7 +130,7 @@ pub struct Outcome {
     pub may_send: bool,
     /// It has something to say that is no data.
     pub must_speak: bool,
-    /// It is to be reset.
+    /// Whether the connection is to be reset.
     pub must_reset: bool,
     /// Its statistics have changed.
     pub has_changed: bool,
@@ -142,14 +142,14 @@ pub struct Outcome {
     pub awaited: u8,
     /// Look at its delayed acknowledgement at this time.
     pub look_at: Option<Nanos>,
-    /// What is counted.
+    /// Counts of the entry.
     pub tally: Tally,
 }
 
 /// An entry between the pre and the protocol stage: a summary instead of the packet's headers.
 #[derive(Clone, Debug)]
 pub struct Routed<F> {
-    /// Whose.
+    /// The flow.
     pub flow: FlowId,
     now: Nanos,
     work: Work<F>,
@@ -175,7 +175,7 @@ enum Work<F> {
 /// An entry between the protocol and the post stage.
 #[derive(Debug)]
 pub struct Decided<F> {
-    /// Whose.
+    /// The flow.
     pub flow: FlowId,
     said: [Option<(Said, Data)>; SAID_MAX],
     write: Option<(F, u64, Range<usize>)>,
@@ -185,7 +185,7 @@ pub struct Decided<F> {
     outcome: Outcome,
 }
 
-/// A segment's payload.
+/// Payload of a segment.
 #[derive(Clone, Copy, Debug)]
 struct Data {
     position: u64,

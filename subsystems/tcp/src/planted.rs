@@ -26,7 +26,7 @@ pub enum Planted {
 }
 
 impl Planted {
-    /// All of them.
+    /// All faults that can be planted.
     pub const ALL: [Planted; 8] = [
         Planted::NoSequencer,
         Planted::NoChecksum,
@@ -52,7 +52,7 @@ impl Planted {
         }
     }
 
-    /// The one of this name.
+    /// The fault with this name.
     pub fn by_name(name: &str) -> Option<Planted> {
         Planted::ALL.into_iter().find(|fault| fault.name() == name)
     }
@@ -69,7 +69,7 @@ pub fn plant(fault: Option<Planted>) {
     NOW.set(fault);
 }
 
-/// Whether this fault is planted.
+/// Whether `fault` is the planted one.
 #[inline(always)]
 pub fn is_planted(fault: Planted) -> bool {
     #[cfg(feature = "planted")]

@@ -15,12 +15,10 @@ pub enum OutOfPlace {
     TooFar(u64),
 }
 
-/// A place of the buffer.
 #[derive(Clone, Debug)]
 enum Place<T> {
-    /// It has not come.
     Missing,
-    /// Nothing will come.
+    /// Nothing will come here.
     Skipped,
     /// It waits for those before it.
     Here(T),

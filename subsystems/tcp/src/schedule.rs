@@ -19,7 +19,6 @@ struct Known {
     /// Copies and transmissions under way, and turns and requests that the stages have not ended.
     under_way: u32,
     is_frozen: bool,
-    /// It is in `later`.
     is_later: bool,
 }
 
@@ -38,7 +37,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Of no flows.
+    /// A schedule with room for `flows` flows.
     pub fn new(flows: u32) -> Schedule {
         Schedule {
             due: Queues::new(1, flows),
@@ -49,7 +48,7 @@ impl Schedule {
         }
     }
 
-    /// A flow is new.
+    /// Adds a flow.
     pub fn install(&mut self, id: FlowId) {
         // An entry in `later` of the flow that had the index before is this flow's now.
         let known = &mut self.known[id.index as usize];
@@ -59,7 +58,7 @@ impl Schedule {
         push(&mut self.changed, id.index);
     }
 
-    /// A flow has left.
+    /// Removes a flow.
     pub fn remove(&mut self, id: FlowId) {
         for queue in [&mut self.due, &mut self.ready, &mut self.changed] {
             queue.remove(id.index);
@@ -150,7 +149,7 @@ impl Schedule {
         }
     }
 
-    /// It is over.
+    /// Something that [`Schedule::begin`] counted is over.
     pub fn end(&mut self, id: FlowId) {
         if let Some(known) = self.known_mut(id) {
             known.under_way = known.under_way.saturating_sub(1);

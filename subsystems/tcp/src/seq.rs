@@ -7,12 +7,12 @@ use core::fmt;
 pub struct Seq(pub u32);
 
 impl Seq {
-    /// So many bytes later.
+    /// The number `bytes` later, modulo 2^32.
     pub const fn plus(self, bytes: u32) -> Seq {
         Seq(self.0.wrapping_add(bytes))
     }
 
-    /// So many bytes before.
+    /// The number `bytes` before, modulo 2^32.
     pub const fn minus(self, bytes: u32) -> Seq {
         Seq(self.0.wrapping_sub(bytes))
     }

@@ -6,13 +6,13 @@ use crate::seq::Seq;
 /// What a segment of an established connection says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Its first byte.
+    /// Sequence number of the first byte.
     pub seq: Seq,
-    /// What it acknowledges.
+    /// Acknowledgement number.
     pub ack: Seq,
     /// The window field, not scaled.
     pub window: u16,
-    /// Bytes of payload.
+    /// Number of payload bytes.
     pub bytes: u32,
     /// The stream ends behind the payload.
     pub fin: bool,

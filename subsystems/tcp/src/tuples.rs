@@ -106,17 +106,17 @@ impl<T: Copy> Tuples<T> {
         })
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many there may be.
+    /// Most entries that there may be.
     pub fn capacity(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -141,7 +141,7 @@ impl<T: Copy> Tuples<T> {
         Ok(self.name(index))
     }
 
-    /// Takes an entry out.
+    /// Removes and returns an entry.
     pub fn remove(&mut self, id: FlowId) -> Option<T> {
         self.get(id)?;
         let tuple = *self.tuple_of(id.index)?;

@@ -8,66 +8,40 @@ use crate::{MTU_MIN, NAME_BYTES_MAX};
 
 /// Why an interface could not be opened, or is no longer there.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum InterfaceError {
-    /// The caller's fault.
+    /// The name is none of an interface: the caller's fault.
     #[error(
         "`{0}` is no name for an interface: take 1 to {NAME_BYTES_MAX} bytes without `/`, `:` or blanks"
     )]
     Name(String),
     /// No interface has this name.
-    #[error("there is no interface {name}: `ip link` shows those that there are")]
-    Missing {
-        /// The interface's name.
-        name: String,
-    },
+    #[error("there is no interface {name}: `ip link` lists the interfaces")]
+    Missing { name: String },
     /// It carries no Ethernet frames, or is the loopback interface.
     #[error(
         "the interface {name} is no Ethernet interface: take one that `ip link` shows with link/ether"
     )]
-    NotEthernet {
-        /// The interface's name.
-        name: String,
-    },
-    /// It is down.
+    NotEthernet { name: String },
     #[error("the interface {name} is down: type `sudo ip link set dev {name} up`")]
-    Down {
-        /// The interface's name.
-        name: String,
-    },
-    /// Its MTU is too small.
+    Down { name: String },
     #[error(
         "an MTU of {mtu} bytes is too small: set {MTU_MIN} or more, as by `sudo ip link set dev {name} mtu 1500`"
     )]
     Mtu {
-        /// The interface's name.
         name: String,
-        /// In bytes.
+        /// The interface's MTU in bytes.
         mtu: u16,
     },
     /// `CAP_NET_RAW` is missing.
     #[error("may not {what} the interface {name} without CAP_NET_RAW: run as root")]
-    Privilege {
-        /// What was tried.
-        what: &'static str,
-        /// The interface's name.
-        name: String,
-    },
+    Privilege { what: &'static str, name: String },
     /// It was deleted, or moved to another network namespace.
     #[error("the interface {name} was deleted or moved to another network namespace")]
-    Gone {
-        /// The interface's name.
-        name: String,
-    },
-    /// This system's fault.
+    Gone { name: String },
+    /// A system call failed.
     #[error("cannot {what} the interface {name}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The interface's name.
-        name: String,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, name: String, source: io::Error },
 }
 
 impl InterfaceError {

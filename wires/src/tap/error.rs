@@ -10,8 +10,9 @@ use super::{CLONE_DEVICE, NAME_BYTES_MAX, TapOptions};
 
 /// Why a TAP device could not be opened or configured.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum TapError {
-    /// The caller's fault.
+    /// The name is none of an interface: the caller's fault.
     #[error(
         "`{0}` is no name for an interface: take 1 to {NAME_BYTES_MAX} bytes without `/`, `:` or blanks"
     )]
@@ -28,75 +29,49 @@ pub enum TapError {
     #[error(
         "may not {what} the interface {name} without CAP_NET_ADMIN: run as root, or make it once by `sudo ip tuntap add dev {name} mode tap user $USER` and set its address by `sudo ip address add` and `sudo ip link set {name} up`"
     )]
-    Privilege {
-        /// What was tried.
-        what: &'static str,
-        /// The interface's name.
-        name: String,
-    },
-    /// The device belongs to another user.
+    Privilege { what: &'static str, name: String },
     #[error(
         "the TAP device {name} belongs to user {uid}: run as that user or as root, or choose another name"
     )]
-    AnotherUsers {
-        /// The interface's name.
-        name: String,
-        /// Its owner.
-        uid: u32,
-    },
+    AnotherUsers { name: String, uid: u32 },
     /// Another wire uses the device, in this process or another one.
     #[error(
         "the TAP device {name} is in use: choose another name, or end the process that `sudo grep -ls 'iff:.*{name}' /proc/[0-9]*/fdinfo/*` shows"
     )]
-    Busy {
-        /// The interface's name.
-        name: String,
-    },
+    Busy { name: String },
     /// An interface of another kind has the name.
     #[error("the interface {name} is no TAP device and is left alone: choose another name")]
-    NotATap {
-        /// The interface's name.
-        name: String,
-    },
+    NotATap { name: String },
     /// [`TapOptions::multi_queue`] differs from the existing device's.
     #[error(
         "the TAP device {name} was made {} several queues: open it likewise, or make it anew",
         if *.multi_queue { "for" } else { "without" }
     )]
     Queues {
-        /// The interface's name.
         name: String,
         /// Whether the device has several queues.
         multi_queue: bool,
     },
-    /// The MTU is too small.
     #[error(
         "an MTU of {mtu} bytes is too small: set {least} or more, as by `sudo ip link set dev NAME mtu 1500`"
     )]
     Mtu {
-        /// In bytes.
+        /// The device's MTU in bytes.
         mtu: u16,
         /// The smallest, in bytes.
         least: u16,
     },
-    /// The caller's fault.
+    /// The prefix is longer than an address: the caller's fault.
     #[error("a network's prefix has {most} bits at most, not {prefix}")]
     Prefix {
-        /// In bits.
+        /// Length of the prefix in bits.
         prefix: u8,
-        /// Bits of an address.
+        /// Length of an address in bits.
         most: u8,
     },
-    /// This system's fault.
+    /// A system call failed.
     #[error("cannot {what} the interface {name}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The interface's name.
-        name: String,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { what: &'static str, name: String, source: io::Error },
 }
 
 impl TapError {

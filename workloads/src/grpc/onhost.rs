@@ -33,12 +33,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub enum Error {
     /// The address cannot be had.
     #[error("listening on {address}: {error}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// The kernel's reason.
-        error: io::Error,
-    },
+    Listen { address: SocketAddr, error: io::Error },
     /// A thread could not be made, pinned, or given a runtime.
     #[error("starting a thread of the server: {0}")]
     Thread(#[from] io::Error),
@@ -47,7 +42,6 @@ pub enum Error {
     Serve(#[from] tonic::transport::Error),
 }
 
-/// A thread that serves.
 type Serving = JoinHandle<Result<(), Error>>;
 
 /// A server that runs. Dropping it has it finish the calls that it has begun, for a second at most.
@@ -96,7 +90,6 @@ impl OnHost {
         Ok(server)
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

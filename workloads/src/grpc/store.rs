@@ -35,7 +35,6 @@ pub enum Refusal {
     /// The client's: it asks for too much.
     #[error("a call may work for {SPIN_MAX:?}, not for {0} ns")]
     Work(u64),
-    /// Ours.
     #[error(transparent)]
     Database(#[from] rocksdb::Error),
     /// Ours: the log of writes.
@@ -73,7 +72,6 @@ pub struct Worked {
 }
 
 impl Worked {
-    /// Since `before`.
     pub fn since(self, before: Worked) -> Worked {
         Worked { calls: self.calls - before.calls, ns: self.ns - before.ns }
     }
@@ -147,7 +145,6 @@ impl Store {
         }
     }
 
-    /// Sets a value.
     pub fn put(&self, request: &PutRequest) -> Result<PutReply, Refusal> {
         let key = number(&request.key)?;
         if let Some(file) = &self.writes {
@@ -241,7 +238,7 @@ pub fn spin(work: &Work, preempt_point: impl FnMut() -> bool) -> Result<Served, 
     Ok(service::spin(work.ns, preempt_point))
 }
 
-/// The same bytes again.
+/// Replies with the request's bytes.
 pub fn echo(payload: Payload) -> Payload {
     payload
 }
@@ -277,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_is_got_and_what_was_not_is_not_found() {
+    fn put_values_are_found_and_missing_keys_are_not() {
         let store = store(100, 64);
         assert!(is_value_of(7, &get(&store, 7).unwrap()));
         assert_eq!(get(&store, 100).unwrap_err().code(), 5);
@@ -334,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_not_ask_for_is_its_own_fault() {
+    fn invalid_requests_are_the_clients_fault() {
         let store = store(1, 8);
         let short = store.get(&GetRequest { slo_us: 0, key: Bytes::from_static(b"one") }, || false);
         assert_eq!(short.unwrap_err().code(), 3);

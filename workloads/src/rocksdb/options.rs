@@ -5,7 +5,6 @@ use std::ptr::NonNull;
 
 use super::ffi;
 
-/// How tables find keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Index {
     Hash,
@@ -91,7 +90,6 @@ impl Options {
     }
 }
 
-/// Where blocks are kept.
 pub(super) struct Cache {
     raw: NonNull<ffi::Cache>,
     pub(super) bytes: usize,

@@ -17,21 +17,12 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Limit on the time from the last request to the last reply.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// How requests are sent.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// Bursts of this many requests, at this rate of requests.
-    Bursts {
-        /// Requests of one burst.
-        burst: u32,
-        /// Requests per second.
-        per_second: f64,
-    },
+    Bursts { burst: u32, per_second: f64 },
     /// This many requests under way on each socket.
-    Closed {
-        /// Requests per socket.
-        under_way: u32,
-    },
+    Closed { under_way: u32 },
 }
 
 /// What each request asks for.
@@ -42,13 +33,12 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// An echo of this many bytes.
     pub fn echo(bytes: usize) -> Asked {
         let body = Bytes::from(vec![7; bytes]);
         Asked { kind: Kind::Echo, message: Payload { body }.encode_to_vec() }
     }
 
-    /// Work of this length.
+    /// A request of this much work.
     pub fn spin(time: Duration) -> Asked {
         let message = Work { ns: time.as_nanos() as u64 }.encode_to_vec();
         Asked { kind: Kind::Spin(time), message }

@@ -20,11 +20,11 @@ const SPIN_MAX: Duration = crate::grpc::store::SPIN_MAX;
 /// A unary method of the services in `proto/`, which a server registers in this order: Echo, Spin, Get, Put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `Echo.Unary`.
+    /// An echo, `Echo.Unary`.
     Echo,
     /// `Echo.Spin` for this time.
     Spin(Duration),
-    /// `Store.Get`.
+    /// A read of the store, `Store.Get`.
     Get,
     /// `Store.Put` of a unique key.
     Put,
@@ -92,7 +92,6 @@ fn value(key: u64, settings: &Settings) -> Bytes {
     value.into()
 }
 
-/// Name in results.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -150,12 +149,10 @@ pub enum ParseError {
         "`{0}` is not KIND=NUMBER, as in `get=9,put=1` or `5us=99.5,100us=0.5`, with a number of 0 or more"
     )]
     Part(String),
-    /// The kind is unknown.
     #[error(
         "unknown kind `{0}`: expected get, put, echo, or a time of work up to 1000ms, such as 5us"
     )]
     Kind(String),
-    /// A kind occurs twice.
     #[error("`{0}` occurs twice")]
     Twice(Kind),
 }

@@ -35,7 +35,7 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    /// From now on.
+    /// Counts stalls from now on.
     pub fn new(stalls: Stalls) -> Unseen {
         Unseen { seen: stalls.so_far(), stalls }
     }

@@ -130,7 +130,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn bad_arguments_are_refused() {
         for line in [
             "",
             "compare",

@@ -21,17 +21,15 @@ const BENCHES: &str = "wave-bench";
 const BUILD_TIME: &str = "about seven minutes of CPU time the first time";
 const FLAGS: &[&str] = &["build", "--release"];
 
-/// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The commit that is compared with.
     Base,
-    /// This tree.
+    /// The working tree.
     Tip,
 }
 
 impl Side {
-    /// As it is printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -134,14 +132,13 @@ impl Tree {
         Ok(Self { commit, is_changed: false })
     }
 
-    /// What is here.
     pub fn here() -> Result<Self, String> {
         let commit = Self::of_commit("HEAD")?.commit;
         let is_changed = !git(cargo::workspace(), ["status", "--porcelain"])?.is_empty();
         Ok(Self { commit, is_changed })
     }
 
-    /// Short, for people.
+    /// Short name for tables.
     pub fn name(&self) -> String {
         let changed = if self.is_changed { "-changed" } else { "" };
         format!("{:.12}{changed}", self.commit)

@@ -18,7 +18,6 @@ pub const COUNTED: &str = "instructions_per_switch";
 /// A bench of `wave bench`.
 #[derive(Debug)]
 pub struct Bench {
-    /// Its name there.
     pub name: &'static str,
     /// What makes a run short, where it can be told to be.
     pub arguments: &'static [&'static str],
@@ -33,7 +32,6 @@ impl Bench {
     }
 }
 
-/// One number of a bench.
 #[derive(Debug)]
 pub struct Figure {
     /// Its place in the bench's JSON object; dots separate the keys of nested objects.

@@ -192,7 +192,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_is_left_follows_from_what_it_took() {
+    fn the_time_left_follows_from_the_pairs_so_far() {
         let text = line("queue", 1, 20, Duration::from_secs(4));
         assert_eq!(text, "bench: queue: pair 1 of 20, about 1 min 20 s left");
     }

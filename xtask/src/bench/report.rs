@@ -106,7 +106,6 @@ fn failures(pairs: &Pairs) -> String {
 }
 
 impl Row {
-    /// A line of the table.
     pub fn line(&self) -> String {
         let peer = if self.figure.is_peer { " (peer)" } else { "" };
         let name = format!("{} {}{peer}", self.bench, self.figure.key);
@@ -150,7 +149,6 @@ impl Row {
     }
 }
 
-/// Over the rows.
 pub fn heading() -> String {
     format!(
         "{:<46} {:<6} {:>9} {:>9} {:>7} {:>15}  verdict",
@@ -161,9 +159,7 @@ pub fn heading() -> String {
 /// What all rows say together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
-    /// Each figure held.
     Held,
-    /// One did not.
     NotHeld,
     /// One was not measured; the others held.
     NotMeasured,
@@ -172,7 +168,6 @@ pub enum Whole {
 }
 
 impl Whole {
-    /// Of all rows.
     pub fn of(rows: &[Row]) -> Self {
         let verdicts: Vec<Verdict> = rows.iter().filter_map(Row::judged).collect();
         let bad = [Verdict::Slower, Verdict::NotHeld];
@@ -271,7 +266,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_was_not_measured_says_why() {
+    fn a_figure_that_was_not_measured_has_its_reason() {
         let wide = switch(&yields(|at| (100.0, 95.0 + at as f64), 20));
         assert!(wide[0].note.starts_with("the interval is 8."), "{}", wide[0].note);
         assert_eq!(Whole::of(&wide), Whole::NotMeasured);

@@ -55,12 +55,10 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Which came, if one did.
     pub fn signal(&self) -> Option<u8> {
         u8::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|signal| *signal > 0)
     }
 
-    /// As if this signal came.
     #[cfg(test)]
     pub fn come(&self, signal: u8) {
         self.0.store(signal.into(), Ordering::Relaxed);

@@ -17,9 +17,9 @@ pub const WIDTH_MAX: f64 = 0.03;
 /// Which way a figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// A rate, say.
+    /// Higher is better, as of a rate.
     Higher,
-    /// A time, say.
+    /// Lower is better, as of a time.
     Lower,
 }
 
@@ -39,7 +39,6 @@ impl Better {
         }
     }
 
-    /// As it is printed.
     pub fn name(self) -> &'static str {
         match self {
             Self::Higher => "higher",
@@ -51,7 +50,6 @@ impl Better {
 /// What is known of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Median over pairs.
     pub median: f64,
     /// Lower end of the interval.
     pub low: f64,
@@ -79,7 +77,6 @@ impl Estimate {
         }
     }
 
-    /// What follows.
     pub fn verdict(&self) -> Verdict {
         if self.high < LOWER_END_MIN {
             Verdict::Slower
@@ -119,7 +116,6 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The median, of any values at all.
 pub fn median(values: &[f64]) -> Option<f64> {
     let sorted = sorted(values);
     let upper = *sorted.get(sorted.len() / 2)?;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::Error;
 use super::machine::{Copied, Wanted};
 
-/// What to type.
 pub const USAGE: &str = "\
 usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the tools
        cargo xtask vm test [PART]        run the tests that need the virtual machine, or those whose
@@ -27,7 +26,6 @@ usage: cargo xtask vm fetch [--update]   get the kernel (or a newer one) and the
        HOME, USER, LANG, LC_*, TERM, TZ, RUST_* and WAVE_*.
        exit code: the command's; 124 after the --timeout; 125 if the virtual machine failed";
 
-/// What is asked for.
 #[derive(Debug)]
 pub enum Request {
     /// Have kernel and tools at hand.
@@ -35,9 +33,7 @@ pub enum Request {
         /// Even where there is a kernel already.
         update: bool,
     },
-    /// Run one command.
     Run(Wanted),
-    /// Run the tests.
     Test {
         /// Only those whose names contain this.
         part: Option<String>,

@@ -32,7 +32,6 @@ pub const CHECKS: &[Check] = &[
     },
 ];
 
-/// The guide's program.
 const OWN: Program = Program {
     flags: &[
         "--manifest-path",

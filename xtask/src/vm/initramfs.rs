@@ -11,7 +11,6 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds an empty folder.
     pub fn folder(&mut self, path: &str) {
         self.entry(path, FOLDER, &[]);
     }
@@ -21,7 +20,6 @@ impl Archive {
         self.entry(path, PROGRAM, contents);
     }
 
-    /// The archive's bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

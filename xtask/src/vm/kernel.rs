@@ -16,10 +16,9 @@ const SUITE: &str = "sid";
 /// Of the folders that kernels are fetched into; the process's number follows.
 const WORK_PREFIX: &str = "fetch-";
 
-/// An unpacked kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// As `uname -r` has it.
+    /// Release, as `uname -r` prints it.
     pub version: String,
     /// The kernel itself, uncompressed: QEMU starts it directly, and it carries the BTF.
     pub vmlinux: PathBuf,

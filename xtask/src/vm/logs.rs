@@ -14,9 +14,7 @@ const LINES_SHOWN: usize = 25;
 const SIGNS_OF_A_CRASH: &[&str] =
     &["Kernel panic", "BUG:", "Oops:", "lockup - CPU", "detected stalls"];
 
-/// The logs of one run.
 pub struct Logs {
-    /// The kernel's messages.
     pub console: PathBuf,
     /// What the programs on this side said.
     pub host: PathBuf,

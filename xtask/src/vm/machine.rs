@@ -11,7 +11,6 @@ use super::{nic, output_of};
 /// A command, and the machine it is to run in.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Virtual CPUs.
     pub cpus: u32,
     /// The guest's memory, in MiB.
     pub memory_mib: u32,
@@ -30,7 +29,6 @@ pub struct Wanted {
     pub copied: Vec<Copied>,
     /// A folder for a PCI device whose other side is outside, in files there (see [`super::nic`]).
     pub nic: Option<PathBuf>,
-    /// Program and arguments.
     pub command: Vec<String>,
 }
 
@@ -54,7 +52,7 @@ impl Default for Wanted {
 /// A file that the guest gets a copy of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// On this machine.
+    /// Place on this machine.
     pub from: PathBuf,
     /// In the guest; None for the same path.
     pub to: Option<PathBuf>,
@@ -63,7 +61,7 @@ pub struct Copied {
 /// Who executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// The processor.
+    /// KVM: the processor runs the guest.
     Kvm,
     /// QEMU, by translating them: works everywhere, and its times mean nothing.
     Tcg,
@@ -99,7 +97,6 @@ pub struct Paths {
     pub disk: PathBuf,
 }
 
-/// The program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
 /// The first version whose translator may run virtual CPUs in parallel. Before 8.1 a CPU may execute
@@ -119,7 +116,6 @@ fn version_in(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// QEMU's arguments.
 pub fn arguments(
     paths: &Paths,
     wanted: &Wanted,

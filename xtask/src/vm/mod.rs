@@ -36,7 +36,6 @@ use std::process::{Command, ExitCode, Output};
 use crate::cargo::{Program, built, built_as_tested, target_folder};
 use arguments::Request;
 
-/// What to type.
 pub const USAGE: &str = arguments::USAGE;
 
 /// The exit code where the time given ran out, as timeout(1) has it.

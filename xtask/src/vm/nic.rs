@@ -27,7 +27,6 @@ pub fn socket(folder: &Path) -> PathBuf {
     folder.join("ivshmem")
 }
 
-/// The guest's memory.
 pub fn memory(folder: &Path) -> PathBuf {
     folder.join("memory")
 }

@@ -5,7 +5,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
 
-/// What came in.
 pub enum Event {
     /// Some of the command's standard output.
     Out(Vec<u8>),
@@ -112,7 +111,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn what_only_resembles_the_mark_is_text() {
+    fn bytes_that_resemble_the_mark_are_text() {
         assert_eq!(relayed(&["a\0e", "nough"]), ("a\0enough".into(), false));
         assert_eq!(relayed(&["\0", "\0end"]), ("\0".into(), true));
         assert_eq!(relayed(&["end"]), ("end".into(), false));

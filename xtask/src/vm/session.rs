@@ -27,7 +27,6 @@ const POWER_OFF_MAX: Duration = Duration::from_secs(5);
 /// How long a first boot with KVM may take before it counts as not working.
 const KVM_PROBE_MAX: Duration = Duration::from_secs(30);
 
-/// How a command ended.
 #[derive(Debug)]
 pub struct Outcome {
     /// As a shell has it: above 128 where a signal ended it.

@@ -15,7 +15,7 @@ pub struct Check {
     pub name: &'static str,
     /// Builds what it needs, and returns program and arguments.
     pub command: fn() -> Result<Vec<String>, String>,
-    /// Says what was wrong.
+    /// Judges an answer: the error is what was wrong.
     pub judge: fn(&Answer) -> Result<(), String>,
 }
 

@@ -98,7 +98,7 @@ impl Sockets for Linux {
         Ok(epoll::modify(&self.epoll, self.stream(at)?, data, flags)?)
     }
 
-    /// It is level-triggered.
+    /// Nothing to do: epoll reports it again, level-triggered.
     fn come_back(&mut self, _at: usize) {}
 
     fn close(&mut self, at: usize) {

@@ -91,7 +91,7 @@ impl Sockets for OfAgent {
         stream.write(from)
     }
 
-    /// Room is news.
+    /// Nothing to do: the agent reports room by itself.
     fn await_room(&mut self, _at: usize, _awaits: bool) -> io::Result<()> {
         Ok(())
     }

@@ -14,79 +14,79 @@ use wave_workloads::grpc::load::{
 
 use super::{lag, latencies, length, measured, rate, seconds, shown, under_way};
 
-/// Whom to call, how often, and what.
+/// Server, rate and kinds of calls.
 #[derive(Args, Debug)]
 #[command(
     group = ArgGroup::new("loop").required(true).args(["rate", "closed"]),
     after_help = "Calls a server of workloads/proto/kv.proto or echo.proto, such as `wave serve kv`. With --rate the loop is
-open: calls are due at random times (Poisson), and are sent then whatever became of those before; latency
-counts from when a call was due. A server that stops for half a second shows in every call of that half
-second. With --closed each stream calls again once it has its reply: for costs, not for latency.
+open: calls are due at random times (Poisson) and are sent on time, independent of earlier ones. Latency counts
+from the due time: a server that stops for half a second delays every call of that half second. With --closed
+each stream calls again once it has its reply: that measures costs, not latency.
 
-No call is sent twice. Replies are compared with what was asked for. A run in which the generator itself
-was late is invalid, and says so. docs/guide/load.md
+No call is sent twice. Replies are checked. A run in which the generator itself was late is invalid, and says
+so. docs/guide/load.md
 
 Examples:
   wave load grpc --target 127.0.0.1:50051 --rate 10000
   wave load grpc --target 127.0.0.1:50051 --rate 20000 --mix get=99.5,range=0.5 --slo get=100,range=10000
   wave load grpc --target 127.0.0.1:50051 --closed --connections 4 --streams 16 --mix echo=1 --json
 
-Exit codes: 0 it was measured; 1 the generator fell behind, a reply was wrong, or no call ended with OK; 2 bad
-arguments; 3 the server cannot be reached, or the CPU cannot be had."
+Exit codes: 0 measured; 1 the generator fell behind, a reply was wrong, or no call ended with OK; 2 bad
+arguments; 3 the server cannot be reached, or the CPU is not available."
 )]
 pub(super) struct GrpcArgs {
-    /// The server's host and port.
+    /// Host and port of the server.
     #[arg(long, value_name = "ADDR")]
     target: String,
-    /// Calls a second.
+    /// Calls per second.
     #[arg(long, value_name = "N", value_parser = rate)]
     rate: Option<f64>,
-    /// As many calls as there are streams, all the time.
+    /// Keep every stream busy: a new call as soon as a reply arrives.
     #[arg(long)]
     closed: bool,
-    /// For how long.
+    /// Duration of the measurement, in seconds.
     #[arg(long, value_name = "N", default_value = "10", value_parser = length)]
     seconds: Duration,
-    /// For how long before that, uncounted.
+    /// Duration of the warm-up before it, in seconds.
     #[arg(long, value_name = "N", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
-    /// How long answers are waited for after the last call.
+    /// Time to wait for replies after the last call, in seconds.
     #[arg(long, value_name = "N", default_value = "5", value_parser = seconds)]
     drain: Duration,
-    /// Kinds of calls and how often each occurs: get, put, range, echo.
+    /// Kinds of calls with their weights: get, put, range, echo.
     #[arg(long, value_name = "KIND=N,..", default_value = "get=1")]
     mix: ByKind,
-    /// Within how many microseconds each kind's replies are wanted, told to the server.
+    /// SLO of each kind in microseconds, which the server is told.
     #[arg(long, value_name = "KIND=US,..")]
     slo: Option<ByKind>,
-    /// The deadline of each call, told to the server.
+    /// Deadline of each call in milliseconds, which the server is told.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=99_999_999))]
     timeout: Option<u32>,
-    /// TCP connections.
+    /// Number of TCP connections.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
-    /// The most calls under way on a connection; others wait.
+    /// Most calls under way on a connection; others wait.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     streams: u32,
-    /// Keys are drawn from so many, which the server has.
+    /// Number of keys to draw from; the server must have them.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Pairs of a range.
+    /// Number of pairs that a range reads.
     #[arg(long, value_name = "N", default_value_t = 100)]
     range_limit: u32,
-    /// Bytes of an echo, and of a value that is put.
+    /// Size of echoes and of PUT values, in bytes.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(..=4_000_000))]
     value_bytes: u32,
-    /// Of times, kinds and keys: the same number is the same load.
+    /// Seed of times, kinds and keys: the same seed gives the same load.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// The CPU to generate from [default: any].
+    /// CPU of the load generator [default: any].
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
     /// Print one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// No progress.
+    /// Show no progress.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -96,7 +96,6 @@ enum Outcome {
     Closed(Closed),
 }
 
-/// Loads.
 pub(super) fn execute(args: &GrpcArgs) -> Result<(), Failure> {
     let outcome = load(args)?;
     shown(show(args, &outcome))?;
@@ -219,7 +218,6 @@ fn show(args: &GrpcArgs, outcome: &Outcome) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How the calls ended.
 fn ends(answers: &Answers, refused: u64) -> String {
     let named =
         answers.statuses.iter().chain(&answers.failures).map(|(name, count)| (&**name, *count));

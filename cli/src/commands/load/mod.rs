@@ -27,7 +27,7 @@ pub struct LoadArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Calls of a gRPC server.
+    /// Call a gRPC server.
     Grpc(grpc::GrpcArgs),
     /// Send requests in datagrams to an agent (`wave agent --udp`).
     Udp(udp::UdpArgs),

@@ -30,22 +30,22 @@ const TURN_BYTES: usize = 256 << 10;
 /// Where.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The agent is one that `wave tcp up` has started; it has the address. This program has no socket of the kernel's.
+    after_help = "`wave tcp up` starts the agent, which owns the address. This program opens no kernel socket for its connections.
 
 Examples:
   wave serve http --toe /run/wave-toe0.sock
-  curl http://10.77.0.2/                           says what there is
+  curl http://10.77.0.2/                           lists what can be fetched
   curl -o /dev/null http://10.77.0.2/1g            a gigabyte
   wave serve echo --toe /run/wave-toe0.sock --port 7
   nc 10.77.0.2 7
 
-Exit codes: 0 it was ended; 2 bad arguments; 3 no agent is there, or the port cannot be had."
+Exit codes: 0 ended by Ctrl-C or SIGTERM; 2 bad arguments; 3 no agent answers, or the port is not available."
 )]
 pub struct ToeArgs {
     /// The agent's socket.
     #[arg(long, value_name = "SOCKET")]
     toe: PathBuf,
-    /// The port; 0 is any free one [default: 80 for http, 7 for echo].
+    /// Port to listen on; 0 is any free one [default: 80 for http, 7 for echo].
     #[arg(long, value_name = "N")]
     port: Option<u16>,
 }
@@ -284,7 +284,7 @@ impl Http {
     }
 }
 
-/// `/64k` is 65,536.
+/// Size that a path asks for: `/64k` is 65,536 bytes.
 fn size(path: &str) -> Option<u64> {
     let text = path.strip_prefix('/')?;
     let (digits, shift) = match text.char_indices().last()? {

@@ -6,7 +6,6 @@ use std::str::FromStr;
 /// An address with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The address.
     pub ip: Ipv4Addr,
     /// Prefix length, 8 to 30.
     pub prefix: u8,
@@ -47,12 +46,11 @@ impl FromStr for Network {
     }
 }
 
-/// The same of IPv6.
+/// Address and network of IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network6 {
-    /// The address.
     pub ip: Ipv6Addr,
-    /// Bits, 8 to 126.
+    /// Length of the prefix, 8 to 126 bits.
     pub prefix: u8,
 }
 
@@ -130,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hosts_address_is_refused() {
+    fn addresses_that_no_host_can_have_are_refused() {
         for text in
             ["10.77.0.2", "10.77.0.2/31", "10.77.0.0/24", "10.77.0.255/24", "127.0.0.1/8", "x/24"]
         {

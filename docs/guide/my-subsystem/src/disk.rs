@@ -11,7 +11,7 @@ use wave_core::snapshot::{Record, State};
 
 use crate::wire::{ARRIVED, DONE, SERVE, serve};
 
-/// Tracks of the disk.
+/// Number of tracks.
 pub const TRACKS: u16 = 1000;
 /// What serving a request takes beside the seek.
 const SERVICE: Nanos = Nanos::from_micros(2);
@@ -24,7 +24,7 @@ struct Arm {
     serves: Option<u32>,
 }
 
-/// Requests and arms.
+/// The disk: requests that wait, and its arms.
 #[derive(Debug)]
 pub struct Disk {
     /// By id. A request's class is its track.

@@ -12,7 +12,7 @@ pub mod wire;
 
 use wave_core::subsystem::{Subsystem, SubsystemId};
 
-/// The descriptor.
+/// The subsystem's descriptor, to be registered.
 pub static SUBSYSTEM: Subsystem = Subsystem {
     id: SubsystemId::new(SubsystemId::OUTSIDE + 7),
     name: "disk",

@@ -54,7 +54,7 @@ enum Place {
     /// Being served, served, or never seen.
     #[default]
     Away,
-    /// It waits since then.
+    /// The request waits since then.
     Waits(Nanos),
     /// A decision for this arm is on its way; it had waited since then.
     Staged(u16, Nanos),

@@ -94,7 +94,7 @@ fn an_agent_that_does_not_know_the_subsystem_says_so() {
 }
 
 #[test]
-fn it_is_listed_simulated_and_fuzzed_by_name() {
+fn the_subsystem_is_listed_simulated_and_fuzzed_by_name() {
     assert_eq!(lab(&["policies"]), ExitCode::SUCCESS);
     let simulate =
         ["simulate", "--subsystem", "disk", "--policy", "arrival", "--policy", "nearest"];

@@ -73,9 +73,7 @@ enum How {
     NeverFallsBack,
     /// It announces an event that never comes.
     AnnouncesNothing,
-    /// Its own check fails.
     FailsItsCheck,
-    /// It panics.
     Panics,
 }
 

@@ -28,13 +28,12 @@ const PRESSURE: &str = "/proc/pressure/memory";
 pub struct IntervalsGoal {
     /// That share, in percent.
     pub accesses_percent: f64,
-    /// Over so many aggregations.
     pub aggregations: u64,
     /// The shortest and the longest sampling interval.
     pub sample_us: [u64; 2],
 }
 
-/// Its settings.
+/// One setting of DAMON.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Damon {
@@ -264,7 +263,7 @@ impl Statistics {
         Ok(Statistics { were_on })
     }
 
-    /// For the report.
+    /// What was in force, read back from the kernel, for the report.
     pub fn were_on(&self) -> bool {
         self.were_on
     }

@@ -19,7 +19,7 @@ const SWAPPINESS: u32 = 201;
 const YOUNGEST: u64 = 2;
 const GENERATIONS: u64 = 4;
 
-/// Its settings.
+/// One setting of MGLRU's aging.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mglru {
@@ -117,7 +117,7 @@ fn nodes(text: &str, name: &str) -> Vec<Node> {
     nodes
 }
 
-/// What the kernel lacks.
+/// What this kernel lacks for MGLRU, if anything.
 pub fn missing() -> Option<String> {
     match std::fs::read_to_string(ENABLED) {
         Err(_) => Some("MGLRU (no /sys/kernel/mm/lru_gen: CONFIG_LRU_GEN)".to_owned()),

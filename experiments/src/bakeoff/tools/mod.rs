@@ -23,14 +23,13 @@ use wave_lab::Failure;
 
 /// SOL, whose savings are compared with those of [`RIVALS`].
 pub const SOL: &str = "sol";
-/// The other tools.
+/// Tools that SOL is compared with.
 pub const RIVALS: [&str; 3] = ["damon", "mglru", "reclaim"];
 
 /// A tool, and how eager it is.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
-    /// A policy of ours.
     Wave(Ours),
     /// DAMON's scheme that pages out.
     Damon(Damon),
@@ -51,7 +50,6 @@ impl Setting {
         }
     }
 
-    /// What is set.
     pub fn describe(&self) -> String {
         match self {
             Setting::Wave(ours) => ours.describe(),
@@ -96,9 +94,7 @@ pub struct Running {
 }
 
 enum Tool {
-    /// A host and an agent.
     Ours(Box<ours::HostAndAgent>),
-    /// A kernel thread.
     Damon(damon::Kdamond),
     /// A thread that tells the kernel when to reclaim.
     Thread(periodic::Periodic),

@@ -18,7 +18,7 @@ const STRIPS: u32 = 512;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ours {
-    /// With its settings.
+    /// The policy with its settings, as text.
     pub policy: String,
     /// Whether the host's limits on refaults and memory pressure are those that it ships with. Else it has none, as the
     /// other tools have none.
@@ -37,7 +37,6 @@ impl Ours {
         made.map(|_| ()).map_err(|error| format!("`policy`: {error}"))
     }
 
-    /// The policy's name.
     pub fn name(&self) -> &str {
         self.policy.split(':').next().unwrap_or(&self.policy)
     }
@@ -66,7 +65,7 @@ impl Ours {
     }
 }
 
-/// At work.
+/// A host and an agent at work.
 pub struct HostAndAgent {
     // Before the enclave: it leaves while there is one.
     agent: AgentProcess,
@@ -74,7 +73,7 @@ pub struct HostAndAgent {
 }
 
 impl HostAndAgent {
-    /// The agent's process.
+    /// Process id of the agent.
     pub fn agent(&self) -> i32 {
         self.agent.pid().as_raw_pid()
     }

@@ -16,7 +16,7 @@ use wave_linux::memory::Pressure;
 const ANONYMOUS: &str = "swappiness=max";
 const PRESSURE: &str = "/proc/pressure/memory";
 
-/// Its settings.
+/// One setting of `memory.reclaim`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reclaim {
@@ -104,7 +104,7 @@ fn reclaim(folder: &Path, bytes: u64) -> Result<(), String> {
     }
 }
 
-/// What the kernel lacks.
+/// What this kernel lacks for `memory.reclaim`, if anything.
 pub fn missing() -> Option<String> {
     let stalls = std::fs::read_to_string(PRESSURE).is_ok_and(|text| !text.is_empty());
     (!stalls).then(|| format!("stall times (no {PRESSURE}: CONFIG_PSI, psi=1)"))

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn mistakes_in_an_enclave_file_are_named() {
         let enclave = |rest: &str| format!("[[enclave]]\nname = \"a\"\ncpus = \"0\"\n{rest}\n");
         let good = enclave("pid = 1");
         for (text, why) in [

@@ -45,7 +45,6 @@ const DEVICE_PATIENCE: Duration = Duration::from_secs(30);
 pub struct Part {
     /// Its name, where there are several.
     pub name: Option<String>,
-    /// Whose threads.
     pub work: Work,
     /// The agent's program, where it is not this one.
     pub program: Option<PathBuf>,
@@ -59,9 +58,7 @@ pub struct Part {
     pub patience: Option<Nanos>,
 }
 
-/// What to run, and how.
 pub struct Wanted<'a> {
-    /// The enclaves.
     pub parts: Vec<Part>,
     /// Where agents write their logs.
     pub record: Option<&'a Path>,
@@ -69,7 +66,6 @@ pub struct Wanted<'a> {
     pub json: bool,
 }
 
-/// What came of it.
 pub struct Ran {
     parts: Vec<Done>,
 }
@@ -166,7 +162,7 @@ fn options(part: &Part, seat: &Seat) -> Result<Options, Failure> {
 struct Signals {
     /// From the terminal, which sends it to commands as well; or to us alone.
     interrupt: Arc<AtomicBool>,
-    /// To us alone.
+    /// Set by SIGTERM to this process alone.
     terminate: Arc<AtomicBool>,
 }
 
@@ -330,7 +326,7 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Its threads come.
+    /// Moves the threads into the enclaves.
     fn begin(&mut self, json: bool) -> Result<(), Failure> {
         let began = &self.shown.began[self.at];
         *began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
@@ -410,13 +406,11 @@ impl Ran {
         why.take(1).map(|why| format!("the kernel turned the scheduler out: {why}")).collect()
     }
 
-    /// For people.
     pub fn to_text(&self) -> String {
         let parts: Vec<String> = self.parts.iter().map(|done| done.report.to_text()).collect();
         parts.join("\n\n")
     }
 
-    /// For machines.
     pub fn to_json(&self) -> Value {
         match &self.parts[..] {
             [one] if one.report.name.is_none() => {

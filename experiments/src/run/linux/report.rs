@@ -8,7 +8,7 @@ use wave_linux::sched::Stats;
 
 use wave_lab::table;
 
-/// One enclave.
+/// Counts of one enclave.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// What it was called, where there are several.
@@ -19,7 +19,7 @@ pub struct Report {
     pub policy: Option<String>,
     /// Since its threads came.
     pub seconds: f64,
-    /// Where our agent sits.
+    /// CPU of the agent, if this command has started it.
     pub agent_cpu: Option<usize>,
     /// The device that agents are behind, where none of ours is started.
     pub device: Option<String>,
@@ -28,13 +28,11 @@ pub struct Report {
     pub agent_decides: bool,
     /// Its process, if that is one of this machine.
     pub agent_pid: Option<i32>,
-    /// Each core.
     pub cores: Vec<Core>,
     /// How often each outcome was given.
     pub outcomes: BTreeMap<String, u64>,
     /// Agents that have been attached.
     pub agents: u64,
-    /// Agents that were lost.
     pub agents_lost: u64,
     /// Of these, turned out by the watchdog.
     pub watchdog: u64,
@@ -42,7 +40,6 @@ pub struct Report {
     pub faults: u64,
     /// Times that the kernel's program turned the agent out by itself, as nobody watched it.
     pub unwatched: u64,
-    /// Snapshots sent.
     pub snapshots: u64,
     /// Times that a thread had waited for so long that the host gave it a run.
     pub starved: u64,
@@ -52,10 +49,8 @@ pub struct Report {
     pub turned_out: Option<String>,
 }
 
-/// One core's counts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Core {
-    /// Its CPU.
     pub cpu: usize,
     /// Switches that the agent decided on.
     pub switches_by_agent: u64,
@@ -96,7 +91,6 @@ impl Report {
         self.turned_out.clone_from(&stats.turned_out);
     }
 
-    /// For people.
     pub fn to_text(&self) -> String {
         let mut cores = table(&["core", "CPU", "by the agent", "by the host", "refused"]);
         for (at, core) in self.cores.iter().enumerate() {

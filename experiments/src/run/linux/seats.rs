@@ -8,9 +8,8 @@ use wave_lab::Failure;
 /// The CPUs of one enclave and its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// The enclave's.
+    /// CPUs of the enclave.
     pub cores: Vec<usize>,
-    /// The agent's.
     pub agent: usize,
     /// The agent is not alone on its CPU.
     pub shares: bool,
@@ -18,7 +17,6 @@ pub struct Seat {
     pub inside: bool,
 }
 
-/// A seat for each.
 pub fn of(parts: &[Part]) -> Result<Vec<Seat>, Failure> {
     let online = cpus::online().map_err(Failure::cannot)?;
     seats(parts, &online)

@@ -31,31 +31,24 @@ const STACK_BYTES: usize = 256 << 10;
 /// What one `wave run --host linux` tells.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Its process.
+    /// Process id of the command.
     pub pid: u32,
-    /// Each of its enclaves.
     pub enclaves: Vec<Enclave>,
 }
 
-/// One enclave, now.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Enclave {
-    /// What it has counted.
     #[serde(flatten)]
     pub report: Report,
-    /// Who is in it.
     pub threads: Vec<Thread>,
 }
 
-/// One thread, now.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Thread {
     /// Its process; None once it has gone.
     #[serde(default)]
     pub pid: Option<i32>,
-    /// Its id.
     pub tid: i32,
-    /// Its name.
     #[serde(default)]
     pub name: Option<String>,
     /// `new`, `waits`, `runs` or `blocked`.
@@ -73,7 +66,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whoever connects is told what `tell` says.
+    /// Sends the result of `tell` to each client that connects.
     pub fn start(tell: impl Fn() -> Run + Send + 'static) -> io::Result<Server> {
         let path = Path::new(FOLDER).join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
         Server::at(path, tell)
@@ -193,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_and_who_was_killed_leaves_nothing() {
+    fn status_lists_live_runs_and_passes_over_sockets_of_killed_ones() {
         let folder = own_folder();
         let path = |name: &str| folder.path().join(name);
         assert!(runs_in(&path("none")).unwrap().is_empty());
@@ -210,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_reads_keeps_nobody_waiting_for_ever() {
+    fn a_client_that_never_reads_delays_nobody_for_ever() {
         let folder = own_folder();
         let path = folder.path().join("linux-3.sock");
         // More than the kernel holds for somebody.

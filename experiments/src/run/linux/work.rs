@@ -15,7 +15,7 @@ use wave_lab::Failure;
 /// How often it is looked whether processes came into a cgroup.
 const CGROUP_LOOK: Duration = Duration::from_millis(100);
 
-/// Whose threads.
+/// Threads to schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// This command, which is started for it, and its children.
@@ -26,9 +26,7 @@ pub enum Work {
     Everything,
 }
 
-/// Work that has begun.
 pub enum Started {
-    /// A command.
     Command(Child),
     /// A process that ran already.
     Process(OwnedFd),
@@ -38,11 +36,10 @@ pub enum Started {
     Everything,
 }
 
-/// How work ended.
 pub enum Ended {
-    /// By itself.
+    /// The command ended.
     Command(ExitStatus),
-    /// For this reason.
+    /// The command was told to end: why.
     Because(&'static str),
 }
 
@@ -55,7 +52,6 @@ impl Work {
         }
     }
 
-    /// For tables.
     pub fn in_words(&self) -> String {
         match self {
             Work::Command(words) => words.join(" "),

@@ -311,7 +311,7 @@ fn limits(memory: &Memory) -> Vec<(String, String)> {
     managed.map(fact).collect()
 }
 
-/// The agent goes first.
+/// Host and agent. Dropping it ends the agent first.
 struct Manager {
     agent: AgentProcess,
     enclave: Enclave,

@@ -53,7 +53,6 @@ impl MemoryResult {
         drawn.collect()
     }
 
-    /// The whole page.
     pub(super) fn page(&self, plots: &[(&str, String)]) -> String {
         let (head, rows) = self.table();
         let machine = &self.machine;

@@ -31,39 +31,37 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 /// GETs wait for at most so long to notice that they are to end.
 const LOOK_NS: u64 = 10_000_000;
 
-/// What is wanted.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The database, and what is asked of it.
     pub workload: CachedWorkload,
-    /// Where its tables lie.
+    /// Folder of RocksDB's tables.
     pub folder: PathBuf,
-    /// The CPU that serves.
+    /// CPU of the serving thread.
     pub cpu: usize,
     /// Whether agent and enclave sit on it as well; then it is given away between looks at the clock.
     pub shares_cpu: bool,
 }
 
-/// What is told.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Told {
     /// The database is filled, all its blocks are in the cache.
     Ready(Ready),
-    /// GETs of a while.
+    /// GETs of one interval.
     Interval(Interval),
-    /// It cannot go on.
+    /// The process cannot go on: why.
     Failed(String),
 }
 
 /// A database that waits for GETs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// Of RocksDB.
+    /// Version of RocksDB.
     pub version: String,
     /// GETs alone, of keys all over the database.
     pub bare: Latency,
-    /// Bytes in the cache.
+    /// Bytes in the block cache.
     pub held_bytes: u64,
 }
 

@@ -26,15 +26,15 @@ const SERVED: f64 = 0.99;
 pub struct Second {
     /// Whether it is after the warm-up.
     pub counts: bool,
-    /// GETs that were served.
+    /// GETs that were served in this second.
     pub gets: Option<u64>,
     /// From when they were due.
     pub get_p50_ns: Option<u64>,
-    /// The same.
+    /// p99 of these GETs from the intended arrival, in nanoseconds.
     pub get_p99_ns: Option<u64>,
-    /// The GETs alone.
+    /// p50 of the bare GETs, in nanoseconds.
     pub raw_p50_ns: Option<u64>,
-    /// The same.
+    /// p99 of the bare GETs, in nanoseconds.
     pub raw_p99_ns: Option<u64>,
     /// The longest that mapping took.
     pub map_max_ns: Option<u64>,
@@ -45,16 +45,15 @@ pub struct Second {
 /// What is in compressed swap at the end.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Compressed {
-    /// Before compression.
+    /// Bytes in swap before compression.
     pub held_bytes: u64,
-    /// What it takes itself.
+    /// Bytes of memory that compressed swap takes.
     pub memory_bytes: u64,
 }
 
-/// One variant.
+/// Result of one variant.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Ran {
-    /// As in the scenario.
     pub name: String,
     /// As in the scenario; none: nobody decided.
     pub policy: Option<String>,
@@ -62,22 +61,20 @@ pub struct Ran {
     pub backend: Option<String>,
     /// The database, before the first GET; none where there is no process.
     pub ready: Option<Ready>,
-    /// Before the first GET.
+    /// Resident set before the first GET.
     pub resident_before_bytes: u64,
-    /// Each second.
     pub seconds: Vec<Second>,
     /// GETs, GETs alone, and mapping: after the warm-up.
     #[serde(skip, default = "histograms")]
     pub histograms: [Histogram<u64>; 3],
     /// GETs whose key or value was not what was written, also in the warm-up; none where there is no process.
     pub wrong: Option<u64>,
-    /// In swap, at the end.
+    /// Compressed swap at the end.
     pub compressed: Option<Compressed>,
     /// Outcomes of the agent's decisions.
     pub outcomes: Vec<(String, u64)>,
     /// Page-outs held back: for refaults, and for pressure.
     pub held_back: [u64; 2],
-    /// Agents that were lost.
     pub lost_agents: u64,
 }
 
@@ -86,7 +83,7 @@ fn histograms() -> [Histogram<u64>; 3] {
 }
 
 impl Ran {
-    /// Before its first GET.
+    /// Begins the record of a variant, before its first GET.
     pub fn new(variant: &Managed, ready: Option<Ready>, resident_before_bytes: u64) -> Ran {
         Ran {
             name: variant.name.clone(),
@@ -116,7 +113,7 @@ impl Ran {
         self.ready.as_ref().map(|_| Latency::of(&self.histograms[of]))
     }
 
-    /// After the warm-up.
+    /// The seconds after the warm-up.
     fn counted(&self) -> &[Second] {
         let from = self.seconds.iter().position(|second| second.counts);
         &self.seconds[from.unwrap_or(self.seconds.len())..]
@@ -362,7 +359,6 @@ impl MemoryResult {
         failed
     }
 
-    /// For a terminal.
     pub fn text(&self) -> String {
         let (head, rows) = self.table();
         let mut table = wave_lab::table(&head);
@@ -594,7 +590,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_compared_is_what_came_after_the_warm_up() {
+    fn only_seconds_after_the_warm_up_are_compared() {
         let result = result(vec![ran(None, 20, 1024), ran(Some("sol"), 24, 256)]);
         let json: serde_json::Value = serde_json::to_value(&result).unwrap();
         let near = |name: &str, expected: f64| {
@@ -619,7 +615,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_wrong_fails_and_what_was_not_served_is_said() {
+    fn wrong_values_fail_and_unserved_gets_are_reported() {
         let mut with = ran(Some("sol"), 24, 256);
         (with.wrong, with.lost_agents) = (Some(3), 1);
         with.seconds.iter_mut().for_each(|second| second.gets = Some(900));

@@ -51,7 +51,6 @@ impl Served {
         Ok(served)
     }
 
-    /// Its number.
     pub fn pid(&self) -> i32 {
         self.process.pid().as_raw_pid()
     }
@@ -75,7 +74,6 @@ impl Served {
         }
     }
 
-    /// Has the GETs begin.
     pub fn begin(&mut self) -> Result<(), Failure> {
         self.write("begin")
     }

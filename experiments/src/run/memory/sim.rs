@@ -25,7 +25,6 @@ use wave_lab::progress::Progress;
 
 const PAGE_BYTES: u64 = 4096;
 const STRIP_PAGES: u64 = STRIP_BATCHES as u64 * BATCH_PAGES as u64;
-/// Bytes of a key.
 const KEY_BYTES: u64 = 8;
 /// Between two samples, as natively.
 const INTERVAL: Nanos = Nanos::from_millis(1_000);
@@ -108,7 +107,7 @@ impl Database {
         }
     }
 
-    /// Hot keys come first.
+    /// Accesses by page; the hot keys lie first.
     fn pattern(&self, workload: &CachedWorkload) -> Pattern {
         let touches = workload.gets_per_second * self.pages_per_get as f64;
         let part = |first: u64, pages: u64, share: f64| {

@@ -32,7 +32,6 @@ pub struct Row<'a> {
 /// What only scenarios of this kind find: figures of the whole, beside those of each variant.
 #[derive(Debug, Serialize, Deserialize)]
 struct Extra {
-    /// Every variant.
     placements: Vec<Placed>,
     /// What all variants have as many of: `cores` of the host, or `workers`.
     equal: String,
@@ -69,7 +68,6 @@ struct Against {
     to_host_cores: u32,
 }
 
-/// A variant's figures.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Placed {
     name: String,

@@ -23,7 +23,6 @@ impl Equal {
         }
     }
 
-    /// As in results.
     pub fn name(self) -> &'static str {
         match self {
             Equal::Cores => "cores",
@@ -32,19 +31,15 @@ impl Equal {
     }
 }
 
-/// A variant's cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seats {
-    /// Who sits where.
     pub seating: Seating,
     /// Cores of the host: workers, and agents that are on the host.
     pub host_cores: u32,
-    /// Cores of agents that are not.
     pub agent_cores: u32,
 }
 
 impl Seats {
-    /// Of `stack`, from these CPUs.
     pub fn new(scenario: &Rpc, stack: &Stack, equal: Equal, cpus: &[usize]) -> Seats {
         let (agents, taken) = (stack.placement.agents(), stack.placement.cores_taken());
         let workers = match equal {

@@ -39,7 +39,7 @@ const STREAMS: usize = 100;
 /// After the last answer: until cores have parked and published their counters.
 const SETTLE: Duration = Duration::from_millis(3);
 
-/// What is started.
+/// A variant to start.
 pub struct Wanted<'a> {
     pub scenario: &'a Rpc,
     pub stack: &'a Stack,
@@ -55,7 +55,7 @@ pub struct Wanted<'a> {
 pub struct Measured {
     /// Latencies and answers, as the generator saw them.
     pub open: Open,
-    /// CPU time in that.
+    /// CPU time used in that time.
     pub used: Used,
     /// Why the point is not a measurement, if other processes disturbed it.
     pub disturbed: Option<String>,
@@ -113,13 +113,14 @@ pub struct Serving {
     lost_before: u64,
 }
 
-/// What runs handlers.
 enum Host {
     /// Threads, and the cores that an agent schedules them on.
-    Threads { _server: Server, enclave: Enclave },
+    Threads {
+        _server: Server,
+        enclave: Enclave,
+    },
     /// A pthread for each core.
     Cores(Server),
-    /// tonic.
     Tonic(OnHost),
 }
 
@@ -202,7 +203,6 @@ impl Serving {
         Ok(serving)
     }
 
-    /// Loads it.
     pub fn load(&mut self, per_second: f64, times: [Duration; 2]) -> Result<Measured, Failure> {
         let (watch, before) = (Watch::start(&self.seating), self.used()?);
         let [warm_up, counted] = times;
@@ -241,7 +241,7 @@ impl Serving {
         }
     }
 
-    /// Since it was started.
+    /// CPU time used since the start.
     fn used(&self) -> Result<Used, Failure> {
         let wall_ns = cpu::monotonic_ns();
         let me = std::process::id();

@@ -194,7 +194,6 @@ impl<'a> Simulated<'a> {
         Ok(Simulated { scenario, stack, seats, setup, overhead })
     }
 
-    /// The load at that rate.
     fn load(&self, per_second: f64) -> Load {
         let workload = &self.scenario.workload;
         let mut load = paper::gets_and_ranges(per_second, self.overhead);

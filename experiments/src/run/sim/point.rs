@@ -33,7 +33,7 @@ pub fn point(load: &Load, outcome: &Outcome) -> Point {
     point
 }
 
-/// The requests' part.
+/// Fills in what requests saw.
 pub(super) fn of_served(load: &Load, served: &Served) -> Point {
     let settings = Settings::new(
         Duration::from_nanos(load.measure.0),

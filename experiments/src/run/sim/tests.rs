@@ -56,7 +56,7 @@ fn a_run_follows_from_its_scenario_and_seed() {
 }
 
 #[test]
-fn what_there_is_no_model_of_is_left_out_and_said() {
+fn variants_without_a_model_are_left_out_and_named() {
     let others = "[[variant]]\nname = \"threads\"\nplacement = \"linux\"\n\
                   [[variant]]\nname = \"pthreads\"\nplacement = \"offload\"\npolicy = \"fifo\"\nthreads = \"kernel\"\n";
     let mut loads = scenario("load", "loads_per_second = [50_000]", others);

@@ -28,7 +28,7 @@ pub struct Row {
     pub per_second: serde_json::Value,
     /// Measurements that count.
     pub measurements: usize,
-    /// Why the others do not.
+    /// Why tries were set aside.
     pub set_aside: Vec<String>,
 }
 
@@ -99,7 +99,6 @@ impl UdpResult {
         self.knee.is_some()
     }
 
-    /// For a terminal.
     pub fn text(&self) -> String {
         let mut all =
             table(&["outstanding", "k requests/s", "p5", "p95", "of the best", "measurements"]);

@@ -88,7 +88,7 @@ pub struct Row {
     pub points: Vec<Searched>,
     /// Measurements that count, under the load that both are compared under.
     pub measurements: usize,
-    /// Why the others do not.
+    /// Why tries were set aside.
     pub set_aside: Vec<String>,
     /// Why tries of measurements were repeated, in order.
     pub repeated: Vec<String>,
@@ -176,7 +176,7 @@ pub struct PreemptionResult {
     offered_per_second: Option<f64>,
     /// p99 of short requests at the client with preemption, over that without: medians of the measurements.
     short_p99_ratio_preempt: Option<f64>,
-    /// The same at the front.
+    /// Ratio of p99s of short requests with and without preemption, measured at the front.
     short_p99_ratio_preempt_at_front: Option<f64>,
     /// The same if scheduling cost nothing.
     short_p99_ratio_preempt_ideal: Option<f64>,
@@ -227,7 +227,6 @@ impl PreemptionResult {
         self.short_p99_ratio_preempt.is_some()
     }
 
-    /// For a terminal.
     pub fn text(&self) -> String {
         let mut saturations = table(&["system", "policy", "saturation\nk/s"]);
         for row in &self.variants {

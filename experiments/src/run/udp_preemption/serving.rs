@@ -37,7 +37,7 @@ const FIRST_RATE: f64 = 1_000.0;
 const FIRST_LOAD: Duration = Duration::from_millis(20);
 const FIRST_DRAIN: Duration = Duration::from_millis(250);
 
-/// What is started.
+/// A variant to start.
 pub struct Wanted<'a> {
     pub scenario: &'a UdpPreemption,
     /// Policy of the agent's scheduler.
@@ -142,7 +142,6 @@ impl Serving {
         Ok(Serving { generator, agent, _server: server, enclave, seating, times, lost_before })
     }
 
-    /// Loads it.
     pub fn load(&mut self, per_second: f64) -> Result<Measured, Failure> {
         let (watch, agent_ns) = (Watch::start(&self.seating), self.agent_ns());
         let sliced = self.sliced();

@@ -103,7 +103,7 @@ fn a_value_goes_where_its_path_leads() {
 }
 
 #[test]
-fn what_cannot_be_swept_is_refused_with_axis_and_what_is_allowed() {
+fn a_bad_axis_is_refused_with_its_name_and_the_allowed_values() {
     let cases = [
         (
             "",
@@ -198,7 +198,7 @@ fn a_sweep_beyond_all_bounds_is_refused() {
 }
 
 #[test]
-fn what_is_wrong_without_the_sweep_is_told_where_it_is() {
+fn mistakes_outside_of_the_sweep_keep_their_lines() {
     let refused = |from: &str, to: &str| {
         let text = BASE.replace(from, to) + "[sweep]\n\"host.cores\" = [1, 2]\n";
         sweep_of(&text).expect_err("this is to be refused").to_string()

@@ -207,7 +207,6 @@ fn half_of_the_calls_end_early_and_nothing_is_left_of_them() {
     assert_eq!((left.calls, left.held, left.at_host), (0, 0, Some(0)));
 }
 
-/// Calls of one round.
 const ROUND: u32 = 2000;
 
 fn end_half_early(fixture: &Fixture) {

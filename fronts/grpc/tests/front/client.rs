@@ -13,7 +13,6 @@ use h2::{RecvStream, SendStream};
 use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpStream;
 
-/// Runs a client.
 pub fn run<T>(client: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -27,7 +26,6 @@ pub struct Client {
     send: SendRequest<Bytes>,
 }
 
-/// A call that is open.
 pub struct Open {
     response: Option<ResponseFuture>,
     pub send: SendStream<Bytes>,
@@ -36,7 +34,6 @@ pub struct Open {
     rest: Vec<u8>,
 }
 
-/// All that came.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -64,7 +61,7 @@ impl Answer {
     }
 }
 
-/// With its prefix.
+/// A message with its prefix.
 pub fn frame(compressed: bool, message: &[u8]) -> Bytes {
     let length = (message.len() as u32).to_be_bytes();
     [&[u8::from(compressed)], &length[..], message].concat().into()
@@ -209,7 +206,6 @@ impl Open {
         Ok(parts.status)
     }
 
-    /// The next message.
     pub async fn next(&mut self) -> Result<Option<(bool, Vec<u8>)>, h2::Error> {
         self.respond().await?;
         let body = self.body.as_mut().unwrap();
@@ -255,7 +251,6 @@ impl Open {
     }
 }
 
-/// Waits until it is so.
 pub async fn until(what: impl Fn() -> bool) {
     while !what() {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;

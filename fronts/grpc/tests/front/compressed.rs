@@ -46,7 +46,7 @@ fn a_handler_is_told_what_came_compressed_and_says_what_is_to_go_so() {
 }
 
 #[test]
-fn what_gets_no_shorter_goes_as_it_is() {
+fn incompressible_replies_are_sent_uncompressed() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;
@@ -59,7 +59,7 @@ fn what_gets_no_shorter_goes_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_decompressed_is_refused() {
+fn a_message_that_cannot_be_decompressed_is_refused() {
     let fixture = Fixture::new();
     run(async {
         let mut client = client(&fixture).await;

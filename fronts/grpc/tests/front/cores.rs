@@ -61,7 +61,7 @@ fn connections_are_spread_over_cores_and_each_ones_calls_over_all_workers() {
 
 /// With a policy for each core, every other call would wait behind the one that does not end.
 #[test]
-fn what_one_cores_clients_keep_busy_the_others_clients_do_not_get() {
+fn a_worker_busy_for_one_cores_client_gets_no_call_of_the_others() {
     let mut fixture = Fixture::on_cores(2, Limits::default(), None);
     fixture.start_host(|options| options.workers(2));
     run(async {
@@ -78,7 +78,7 @@ fn what_one_cores_clients_keep_busy_the_others_clients_do_not_get() {
 }
 
 #[test]
-fn what_calls_hold_is_bounded_for_all_cores_together() {
+fn memory_of_calls_is_bounded_over_all_cores() {
     let limits = Limits { held_bytes: 12 << 20, ..Limits::default() };
     let mut fixture = Fixture::on_cores(2, limits, None);
     fixture.start_host(|options| options);

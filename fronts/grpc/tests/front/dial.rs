@@ -17,7 +17,7 @@ use crate::client::Client;
 pub const CERTIFICATE: &str = include_str!("test-only.crt");
 pub const KEY: &str = include_str!("test-only.key");
 
-/// What HTTP/2 goes over.
+/// A stream that HTTP/2 runs over.
 pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Io for T {}

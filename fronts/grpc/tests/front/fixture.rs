@@ -33,7 +33,6 @@ pub fn cpus(cores: usize) -> Vec<usize> {
     wave_links::cpus::allowed().unwrap().into_iter().cycle().take(cores).collect()
 }
 
-/// What handlers saw.
 #[derive(Default)]
 pub struct Seen {
     pub begun: AtomicU64,

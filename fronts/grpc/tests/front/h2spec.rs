@@ -70,7 +70,6 @@ fn failed(address: SocketAddr) -> Cases {
     failed
 }
 
-/// Those of a part.
 fn failed_of(address: SocketAddr, part: &str) -> Cases {
     let mut h2spec = h2spec();
     h2spec.args([part, "--strict", "--path=/test.Test/Echo", "--timeout", TIMEOUT_S]);

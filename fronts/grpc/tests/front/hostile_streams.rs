@@ -22,7 +22,6 @@ const UNREAD: &[u8] = b"250 100000";
 const ENDLESS: &[u8] = b"4000000000 64";
 const CALLS: usize = 100;
 
-/// Who serves.
 #[derive(Clone, Copy)]
 enum Host {
     Pthreads,

@@ -96,11 +96,10 @@ impl Drop for Process {
     }
 }
 
-/// What became of calls.
 #[derive(Default)]
 struct Books {
     answered: BTreeSet<u64>,
-    /// By gRPC's code.
+    /// Number of refusals, by gRPC's code.
     refused: BTreeMap<i32, u64>,
     /// Their connection broke.
     broken: u64,

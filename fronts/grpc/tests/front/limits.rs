@@ -53,7 +53,7 @@ fn calls_above_what_the_host_takes_are_refused() {
 }
 
 #[test]
-fn what_all_calls_hold_is_bounded() {
+fn memory_of_all_calls_is_bounded() {
     let limits = Limits { held_bytes: 18 << 20, ..Limits::default() };
     let fixture = Fixture::with(limits, |options| options);
     run(async {

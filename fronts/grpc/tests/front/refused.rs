@@ -84,7 +84,7 @@ fn a_message_above_the_limit_is_refused_before_it_is_there() {
 }
 
 #[test]
-fn what_is_no_http2_is_dropped() {
+fn a_connection_without_http2_is_dropped() {
     let fixture = Fixture::new();
     run(async {
         let mut socket = TcpStream::connect(fixture.address).await.unwrap();

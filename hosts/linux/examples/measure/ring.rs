@@ -22,7 +22,6 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// What a round took.
 pub struct Round {
     /// All the wake-ups, by a thread that is none of these.
     pub wakeups_ns: u64,

@@ -44,7 +44,6 @@ const ROUNDS: usize = 101;
 /// What makes the kernel count each BPF program's runs and time.
 const PROGRAM_STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// Prints every number.
 pub fn measure() -> Result<(), Error> {
     enter_class(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)?;
     eevdf()?;

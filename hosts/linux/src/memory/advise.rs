@@ -11,12 +11,12 @@ const UNIT_BYTES: u64 = 2 << 20;
 /// How often a call that was disturbed is made again before it is told of.
 const TRIES: usize = 16;
 
-/// What to do with pages.
+/// Advice about pages, for process_madvise(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Advice {
     /// Clear their accessed bits, and count them among those that were not used for long.
     Cold,
-    /// Move them to swap.
+    /// Move the pages to swap.
     PageOut,
     /// Read them back from swap, so that no access waits for it.
     WillNeed,
@@ -53,24 +53,20 @@ pub struct Advised {
     /// The first range that the kernel did not take advice on, from where it refused, and what it said: EINVAL for
     /// locked memory. Ranges after it were advised all the same.
     pub refused: Option<(Range<u64>, io::Error)>,
-    /// System calls.
+    /// Number of system calls.
     pub calls: u64,
 }
 
 /// Why no advice was taken.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum AdviseError {
-    /// It has ended.
+    /// The process has ended.
     #[error("process {0} has ended")]
     Gone(i32),
     /// The kernel takes none from this process, or none at all.
     #[error("advice on the memory of process {pid}: {error}")]
-    Refused {
-        /// Which.
-        pid: i32,
-        /// What the kernel said.
-        error: io::Error,
-    },
+    Refused { pid: i32, error: io::Error },
 }
 
 /// Gives advice on ranges of whole pages, of which those that touch should be one: one `process_madvise`
@@ -140,7 +136,7 @@ fn some(done: u64) -> io::Result<u64> {
     }
 }
 
-/// Of one range.
+/// A piece of one range.
 struct Piece {
     range: usize,
     start: u64,

@@ -33,11 +33,11 @@ pub enum Kind {
 /// Something mapped, in whole pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// Its first byte.
+    /// Address of the first byte.
     pub start: u64,
     /// The first byte after it.
     pub end: u64,
-    /// What it is.
+    /// Kind of the area.
     pub kind: Kind,
 }
 

@@ -32,10 +32,10 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// All, the best first.
+    /// All backends, the best first.
     pub const ALL: [Backend; 2] = [Backend::Walk, Backend::Iterator];
 
-    /// How it is asked for.
+    /// Name, as a command line has it.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Walk => "walk",
@@ -53,27 +53,23 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Why there are no bits.
+/// Why accessed bits cannot be read.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum BitsError {
     /// The process has ended, or executes another program: nothing was read.
     #[error("the process has ended or executes another program: look at what it has mapped anew")]
     Changed,
     /// This does not work here.
     #[error("accessed bits by {backend}: {why}")]
-    NotHere {
-        /// What was tried.
-        backend: Backend,
-        /// Why not.
-        why: String,
-    },
-    /// Nothing works here.
+    NotHere { backend: Backend, why: String },
+    /// No backend works on this machine.
     #[error(
         "accessed bits of other processes cannot be read; it takes root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, \
          CAP_SYS_NICE and CAP_SYS_ADMIN: {0}"
     )]
     Nowhere(String),
-    /// It did work before.
+    /// A backend that worked before fails.
     #[error("reading a page table: {0}; this worked when it was tried first")]
     Reading(io::Error),
 }
@@ -110,7 +106,7 @@ impl AccessBits {
         AccessBits::tried(backend).map_err(|why| BitsError::NotHere { backend, why })
     }
 
-    /// Which it is.
+    /// The backend in use.
     pub fn backend(&self) -> Backend {
         self.backend
     }

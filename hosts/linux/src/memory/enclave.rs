@@ -26,11 +26,11 @@ use crate::device::{DeviceOptions, Nic};
 /// How an enclave is made.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub socket: PathBuf,
     /// Users besides our own and root whose agents may attach.
     pub allowed_uids: Vec<u32>,
-    /// Whose memory.
+    /// Processes and control groups whose memory is managed.
     pub groups: Vec<Group>,
     /// What host and agent agree on.
     pub config: Config,
@@ -65,20 +65,19 @@ impl Options {
 
 /// Why an enclave could not be started. Nothing of the machine was changed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StartError {
     /// The configuration makes no layout.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The programs.
+    /// A program cannot be managed.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The access bits.
+    /// The access bits cannot be read.
     #[error(transparent)]
     Bits(#[from] BitsError),
-    /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// Nothing that could be managed.
@@ -87,13 +86,10 @@ pub enum StartError {
          {locked} locked, and none private, anonymous and not locked"
     )]
     Nothing {
-        /// Which process.
         pid: i32,
-        /// Bytes of each kind.
+        /// Bytes left alone, by kind.
         shared: u64,
-        /// The same.
         file: u64,
-        /// The same.
         locked: u64,
     },
     /// Nowhere to page out to.
@@ -104,22 +100,17 @@ pub enum StartError {
     NoSwap,
     /// The kernel gave no descriptor or thread.
     #[error("{doing}: {error}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
+    System { doing: &'static str, error: io::Error },
 }
 
 /// Counters and figures since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// What was carried out.
+    /// Counts of what was carried out.
     pub totals: Totals,
     /// Outcomes of the agent that is attached, by code.
     pub outcomes: Vec<(Code, u64)>,
-    /// The programs.
+    /// Counts of each managed program.
     pub programs: Vec<Program>,
     /// Bytes in the fast tier, of all programs.
     pub resident_bytes: u64,
@@ -129,15 +120,15 @@ pub struct Stats {
     pub zram_bytes: u64,
     /// Bytes that lie in compressed swap, before compression.
     pub zram_held_bytes: u64,
-    /// Bytes of swap.
+    /// Size of all swap in bytes.
     pub swap_bytes: u64,
-    /// Bytes of swap that are free.
+    /// Unused bytes of swap.
     pub swap_free_bytes: u64,
     /// Refaults in the last minute, in pages.
     pub refaults_per_minute: u64,
     /// Why nothing is paged out now, if so.
     pub held: Option<Held>,
-    /// Whether swap is full.
+    /// Whether swap is nearly full, so that nothing is paged out.
     pub swap_full: bool,
     /// How many batches were last scanned over how long, in milliseconds; those without a full interval under 0.
     pub intervals_ms: Vec<(u32, u64)>,
@@ -147,15 +138,15 @@ pub struct Stats {
     pub left_out: u64,
     /// What this host's thread has spent.
     pub cpu: Duration,
-    /// Of that, in surveys.
+    /// Part of the time that surveys of address spaces took.
     pub survey: Duration,
     /// The process of the agent that is attached, or was last.
     pub agent_pid: i32,
-    /// Whether an agent decides.
+    /// Whether an agent decides now.
     pub agent_decides: bool,
     /// Agents that were attached.
     pub agents: u64,
-    /// Agents that were lost.
+    /// Number of agents that were lost.
     pub lost_agents: u64,
     /// Of these, turned out for deciding nothing.
     pub late: u64,
@@ -236,7 +227,7 @@ impl Enclave {
         Ok(Enclave { shared, thread: Some(thread), socket, backend })
     }
 
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -246,7 +237,7 @@ impl Enclave {
         self.backend
     }
 
-    /// The counters.
+    /// Reads the counters.
     pub fn stats(&self) -> Stats {
         lock(&self.shared.stats).clone()
     }

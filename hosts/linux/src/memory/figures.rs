@@ -6,7 +6,7 @@ use std::path::Path;
 use super::process::Process;
 use crate::target::TargetError;
 
-/// Of one process.
+/// Memory of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// In memory: its own and what it shares. The kernel counts in lots, so it may be some pages off per CPU.
@@ -18,7 +18,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// As they are now.
+    /// Reads the present figures.
     pub fn of(process: &Process) -> Result<Figures, TargetError> {
         let pid = process.pid();
         let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
@@ -58,13 +58,13 @@ pub fn trim_heap() {
 /// How long threads waited for memory: PSI.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// Some waited.
+    /// Time in which at least one task waited.
     pub some: Stall,
     /// All that were not idle waited.
     pub full: Stall,
 }
 
-/// One line of PSI.
+/// A line of the kernel's pressure stall information (PSI).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stall {
     /// Percent of the last ten seconds.

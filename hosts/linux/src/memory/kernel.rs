@@ -26,7 +26,7 @@ const SWAP_ROOM: u64 = 2 * STRIP_BYTES;
 /// A program, and how much of its memory is of which kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Its process.
+    /// Process id.
     pub pid: i32,
     /// Bytes mapped that can be managed.
     pub movable: u64,
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rests_goes_and_what_is_young_stays() {
+    fn untouched_pages_are_paged_out_and_young_ones_stay() {
         let mut seen = Bits { young: [0; 64], present: [0; 64], huge: 0 };
         (seen.present[0], seen.young[0]) = (0b1011_0110, 0b10_0000);
         (seen.present[1], seen.young[1]) = (u64::MAX, 1 << 63);

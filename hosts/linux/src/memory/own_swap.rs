@@ -26,7 +26,7 @@ use super::swap::{header, swap_state};
 /// In root's folder for sockets.
 const LOCK: &str = "/run/wave/swap.lock";
 const LOCK_NAME: &str = "swap.lock";
-/// Of files.
+/// Mode of swap files: the owner's alone.
 const OWNERS: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Labels of our devices: one that is removed afterwards, and one that was there.
 const ADDED: [u8; header::LABEL_BYTES] = *b"wave-swap-added\0";
@@ -60,47 +60,31 @@ done
 
 /// Why there is no swap of our own, or why it is still there.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum SwapError {
     /// Another process of Wave's has some.
     #[error(
-        "another wave has set up swap, or takes it down ({LOCK} is locked): one at a time; use the swap that \
+        "another `wave` has swap of its own, or removes it ({LOCK} is locked): one at a time; use the swap that \
          there is, or wait for the other to end"
     )]
     Taken,
-    /// Not permitted.
+    /// This process may not set up swap.
     #[error(
         "swap is root's to set up (CAP_SYS_ADMIN): run this as root, or have swap set up before"
     )]
     NotPermitted,
-    /// Too little.
+    /// Fewer bytes than swap needs.
     #[error("{0} bytes are too little for swap: it takes 1 MiB or more")]
     TooSmall(u64),
-    /// Neither way.
+    /// Neither zram nor a file works.
     #[error("no swap could be set up: zram: {zram}; a file: {file}")]
-    Nowhere {
-        /// Why not in compressed memory.
-        zram: String,
-        /// Why not in a file.
-        file: String,
-    },
-    /// The kernel refuses it.
+    Nowhere { zram: String, file: String },
+    /// A system call failed.
     #[error("{doing} {}: {error}", path.display())]
-    Refused {
-        /// What was being done.
-        doing: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// What was said.
-        error: io::Error,
-    },
-    /// No place has room.
+    Refused { doing: &'static str, path: PathBuf, error: io::Error },
+    /// No folder has room for the file.
     #[error("none of {folders} has room for a file of {bytes} bytes with 1 GiB left")]
-    NoRoom {
-        /// Where was looked.
-        folders: String,
-        /// For how much.
-        bytes: u64,
-    },
+    NoRoom { folders: String, bytes: u64 },
     /// A folder that may be under the control of others.
     #[error(transparent)]
     Place(#[from] PlaceError),
@@ -159,7 +143,7 @@ impl Swap {
         in_file(begin(bytes)?, &[folder.to_owned()], bytes)
     }
 
-    /// The device or file.
+    /// Path of the device or file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -15,11 +15,11 @@ const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.bpf.o"))
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 impl Strip {
-    /// Nothing is there.
+    /// A strip without pages.
     pub const EMPTY: Strip = Strip { young: [0; BATCHES], present: [0; BATCHES], huge: 0 };
 }
 
-/// Loaded programs.
+/// The loaded BPF programs.
 pub(super) struct Pages {
     exchange: NonNull<Exchange>,
     object: Object,
@@ -69,7 +69,6 @@ impl Pages {
         unsafe { self.exchange.as_mut() }
     }
 
-    /// Runs a program once.
     pub(super) fn run(&mut self, name: &'static str) -> io::Result<()> {
         let program = self.object.progs_mut().find(|program| program.name() == name);
         let program = program.ok_or_else(|| missing(name))?;

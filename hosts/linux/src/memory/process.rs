@@ -38,7 +38,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Its number.
+    /// Process id.
     pub fn pid(&self) -> i32 {
         self.pid
     }

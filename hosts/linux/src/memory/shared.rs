@@ -2,18 +2,18 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Strips in one call.
+/// Most strips in one call.
 pub const STRIPS_MAX: usize = 256;
 /// A strip is 16 MiB: 8 units, which one page table or one huge page each maps, of 8 batches of 64 pages.
 pub const UNITS: usize = 8;
-/// Batches of a strip.
+/// Batches in a strip.
 pub const BATCHES: usize = 64;
 /// Entries of a page table.
 pub const TABLE_ENTRIES: usize = 512;
 /// Words that make a page unlike any other.
 pub const MARK_WORDS: usize = 4;
 
-/// What became of a call.
+/// Results of a call.
 pub const NOT_RUN: u32 = 0;
 pub const DONE: u32 = 1;
 pub const CHANGED: u32 = 2;
@@ -39,13 +39,13 @@ pub struct Exchange {
     pub direct_map: u64,
     /// Which bits of an entry are its frame's address.
     pub frames: u64,
-    /// Of page tables.
+    /// Levels of the page table.
     pub levels: u32,
     pub state: u32,
     /// Whose pages: the process, and which of its address spaces.
     pub space: u64,
     pub pid: i32,
-    /// Strips to be read.
+    /// Number of strips to read.
     pub count: u32,
     /// What is in the page at `marked` is the complement of `mark`: so there is no other page like it.
     pub marked: u64,

@@ -7,35 +7,35 @@ use std::path::{Path, PathBuf};
 /// What the machine has for pages that leave its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapState {
-    /// Of all devices.
+    /// Bytes of all devices.
     pub total_bytes: u64,
-    /// That nothing uses.
+    /// Bytes that nothing uses.
     pub free_bytes: u64,
-    /// In the kernel's order.
+    /// The devices in the kernel's order.
     pub devices: Vec<SwapDevice>,
 }
 
 /// Somewhere that pages go to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapDevice {
-    /// A device or a file.
+    /// Path of the device or file.
     pub path: PathBuf,
-    /// Which of these.
+    /// Kind of the device.
     pub kind: SwapKind,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// What of it is in use.
+    /// Bytes in use.
     pub used_bytes: u64,
     /// The highest is filled first.
     pub priority: i32,
 }
 
-/// What swap is made of.
+/// Kind of a swap device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapKind {
-    /// Memory, compressed.
+    /// Compressed memory.
     Zram,
-    /// A file.
+    /// A file of a file system.
     File,
     /// A partition, or another block device.
     Partition,
@@ -92,7 +92,7 @@ impl SwapDevice {
 pub struct Zram {
     /// What is in it, before it was compressed. Pages of one repeated word count nothing.
     pub orig_bytes: u64,
-    /// The same, compressed.
+    /// The same bytes after compression.
     pub compressed_bytes: u64,
     /// Memory that it takes, with what is lost between pieces.
     pub memory_used_bytes: u64,

@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 pub use super::shared::Who;
 use super::shared::{self, Plain};
 
-/// What a thread does.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     /// It waits to be woken.
@@ -21,13 +21,13 @@ pub enum Doing {
 /// What a thread is called, and its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Its process.
+    /// Id of the thread's process.
     pub process: u32,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
 }
 
-/// What happened.
+/// Kind of an event, with its contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A thread was there, and did this: at the beginning, and again at the end.
@@ -49,9 +49,9 @@ pub enum Kind {
 pub struct Event {
     /// When, on the kernel's monotonic clock.
     pub time_ns: u64,
-    /// On which CPU.
+    /// CPU on which it happened.
     pub cpu: u16,
-    /// What.
+    /// Kind of the event, with its contents.
     pub kind: Kind,
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_none() {
+    fn malformed_events_decode_to_none() {
         assert_eq!(Event::decode(&bytes(9, 0, b"")), None);
         assert_eq!(Event::decode(&bytes(5, 9, b"")), None);
         assert_eq!(Event::decode(&bytes(5, 0, b"")[..31]), None);

@@ -57,7 +57,7 @@ enum State {
     },
     Running {
         since_ns: u64,
-        /// The last sign of it.
+        /// Time of the thread's last event, in nanoseconds.
         seen_ns: u64,
         /// Where, if that is known.
         cpu: Option<u16>,
@@ -89,7 +89,7 @@ impl History {
         self.runs
     }
 
-    /// Takes the next event.
+    /// Takes the next event, in the order of time.
     pub fn feed(&mut self, event: &Event) {
         let now = event.time_ns.saturating_sub(self.begins_ns);
         match &event.kind {

@@ -37,7 +37,7 @@ const BATCH: usize = 1 << 16;
 /// Which threads to record. The recorder's own process never is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All of this machine.
+    /// Every thread of the machine.
     All,
     /// Those of this process and of its children, also of those that it makes from now on.
     Process(u32),
@@ -68,7 +68,7 @@ pub enum RecordError {
     Reading(String),
 }
 
-/// What was lost so far.
+/// Counts of events that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Events that found no room in the buffer, or that a program was too busy to see.
@@ -203,7 +203,7 @@ impl Recorder {
         Ok((ends_ns, lost))
     }
 
-    /// What was lost so far.
+    /// Counts of events lost so far.
     pub fn lost(&self) -> Lost {
         let missed: u64 = self.object.progs().map(|program| misses(program.as_fd())).sum();
         let counts = self.counts();

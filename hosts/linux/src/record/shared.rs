@@ -32,7 +32,6 @@ pub struct Counts {
     pub recorder: u64,
 }
 
-/// Kinds of events.
 pub const SEEN: u8 = 1;
 pub const MADE: u8 = 2;
 pub const WAKING: u8 = 3;
@@ -52,7 +51,7 @@ pub const DEAD: u8 = 3;
 )]
 #[repr(C)]
 pub struct Who {
-    /// Its id.
+    /// Id of the thread.
     pub pid: u32,
     /// A part of the time at which it was made.
     pub born: u32,
@@ -63,9 +62,9 @@ pub struct Who {
 #[repr(C)]
 pub struct Plain {
     pub time_ns: u64,
-    /// Whom it is about; for SWITCH who left, or none.
+    /// Thread that the event is about; for SWITCH the one that left, or none.
     pub who: Who,
-    /// WAKING, MADE: by whom. SWITCH: who came, or none.
+    /// WAKING, MADE: the thread that did it. SWITCH: the thread that came, or none.
     pub other: Who,
     pub cpu: u16,
     pub kind: u8,

@@ -21,34 +21,29 @@ const BIRTH: Duration = Duration::from_millis(5);
 
 /// Why running threads could not be put under an agent.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum JoinError {
-    /// It cannot be meant.
+    /// The target names no process or control group that can join.
     #[error(transparent)]
     Target(#[from] TargetError),
     /// It had no thread any more.
     #[error("process {0} ended before it could be put under the agent")]
     Ended(i32),
-    /// None that may join.
+    /// No thread of the process may join.
     #[error(
         "all threads of process {0} are of a real-time class, which comes before every agent's threads"
     )]
     RealTime(i32),
-    /// The kernel said no.
+    /// The kernel refused the change of class.
     #[error("thread {thread} cannot be put under the agent: {error}")]
-    Refused {
-        /// Which.
-        thread: i32,
-        /// What the kernel said.
-        error: io::Error,
-    },
+    Refused { thread: i32, error: io::Error },
 }
 
 /// What became threads of enclaves.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    /// How many there are.
     enclaves: usize,
-    /// What they were.
+    /// Class and nice value of each thread before it joined.
     before: HashMap<Lifetime, libc::sched_attr>,
     /// Processes of cgroups of which a call found no thread that had not joined before it.
     processes: HashSet<Lifetime>,

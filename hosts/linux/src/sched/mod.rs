@@ -59,7 +59,7 @@ pub const SCHED_EXT: i32 = 7;
 /// How an enclave is made.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub socket: PathBuf,
     /// Users besides our own and root whose agents may attach.
     pub allowed_uids: Vec<u32>,
@@ -88,30 +88,22 @@ impl Options {
 
 /// Why an enclave could not be started. Nothing of the machine was changed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum StartError {
     /// The configuration makes no layout.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The program.
+    /// The BPF program cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The device.
     #[error(transparent)]
     Device(#[from] wave_links::pci::DeviceError),
     /// A CPU that is not there or not online, or named twice.
     #[error("CPU {cpu} {what}; online are {online:?}")]
-    Cpu {
-        /// Which.
-        cpu: usize,
-        /// What is wrong with it.
-        what: &'static str,
-        /// The CPUs that are online.
-        online: Vec<usize>,
-    },
-    /// None, or too many.
+    Cpu { cpu: usize, what: &'static str, online: Vec<usize> },
+    /// No CPU, or more than an enclave has cores.
     #[error("a host has 1 to {ENCLAVES_MAX} enclaves, not {0}")]
     Count(usize),
     /// Others beside one that has everything.
@@ -119,12 +111,7 @@ pub enum StartError {
     NotAlone,
     /// The kernel gave no descriptor or thread.
     #[error("{doing}: {error}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
+    System { doing: &'static str, error: io::Error },
 }
 
 fn system(doing: &'static str) -> impl Fn(io::Error) -> StartError {
@@ -138,7 +125,7 @@ pub struct CoreStats {
     pub switches: u64,
     /// Times that the host chose by itself.
     pub fallback_switches: u64,
-    /// Outcomes by code.
+    /// Number of outcomes, by code.
     pub outcomes: Vec<(Code, u64)>,
     /// Looks at a decision that came before its thread was in its queue.
     pub early: u64,
@@ -147,7 +134,7 @@ pub struct CoreStats {
 /// Counters since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Each core's.
+    /// Counts of each core.
     pub cores: Vec<CoreStats>,
     /// Whether an agent decides now.
     pub agent_decides: bool,
@@ -157,7 +144,7 @@ pub struct Stats {
     pub threads: usize,
     /// Agents that have been attached, one after the other.
     pub agents: u64,
-    /// Agents that were lost.
+    /// Number of agents that were lost.
     pub lost_agents: u64,
     /// Of these, turned out by the watchdog.
     pub barks: u64,
@@ -165,7 +152,7 @@ pub struct Stats {
     pub faults: u64,
     /// Times that the program turned an agent out, because nobody watched it.
     pub unwatched: u64,
-    /// Snapshots sent.
+    /// Number of snapshots sent.
     pub snapshots: u64,
     /// Times that a thread had waited for so long that the host gave it a run.
     pub starved: u64,
@@ -310,12 +297,12 @@ impl Enclave {
         Ok(Enclave { shared, control, members, mechanism, socket })
     }
 
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The counters.
+    /// Reads the counters.
     pub fn stats(&self) -> Stats {
         let AgentCounters { pid, attached, lost, barks, faults, snapshots, starved } =
             *lock(&self.shared.agents);
@@ -339,7 +326,7 @@ impl Enclave {
 
     /// Starts a command whose threads are under the enclave's agent from its first instruction on.
     pub fn spawn(&self, command: Command) -> io::Result<Child> {
-        // Whom it starts is of the enclave that it is said to be of itself.
+        // Children inherit this thread's enclave.
         // SAFETY: takes nothing and touches no memory.
         let here = unsafe { libc::gettid() };
         self.mechanism.assign(here)?;

@@ -46,7 +46,7 @@ enum Operation {
     Dispatch { core: usize },
     /// A core is offline, and what was left for it is answered in its place.
     Offline { core: usize },
-    /// Another agent.
+    /// Another agent attaches.
     Attach,
 }
 
@@ -107,7 +107,7 @@ impl Ends {
     }
 }
 
-/// The program, loaded.
+/// The loaded program.
 struct Program {
     layout: Layout,
     object: Object,
@@ -203,7 +203,7 @@ impl Checks for AsDecided {
     }
 }
 
-/// Both sides, in step.
+/// The program and the model, in step.
 struct Both<'a> {
     program: &'a Program,
     /// The program's window and the model's.

@@ -26,46 +26,34 @@ use crate::window::{Window, WindowError, array};
 
 /// Why the mechanism could not be loaded.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum LoadError {
-    /// The kernel has no sched_ext.
     #[error(
         "this kernel has no sched_ext (/sys/kernel/sched_ext is missing): it takes Linux 6.13 or later, \
          built with CONFIG_SCHED_CLASS_EXT; `wave doctor` says what this machine can run"
     )]
     NoSchedExt,
-    /// The kernel does not tell its types.
     #[error(
-        "this kernel does not tell its types (/sys/kernel/btf/vmlinux is missing), without which no scheduler is \
+        "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing), without which no scheduler is \
          loaded: it takes one that was built with CONFIG_DEBUG_INFO_BTF"
     )]
     NoBtf,
-    /// Another scheduler has it.
     #[error(
         "another sched_ext scheduler is loaded: `{0}`; stop it first (one `wave run --host linux` at a time: several \
          enclaves go into one file, see scenarios/kernel)"
     )]
     Taken(String),
-    /// Not permitted.
+    /// This process may not load a scheduler.
     #[error(
         "loading a scheduler takes root: sudo, or a machine of your own (`cargo xtask vm run`)"
     )]
     NotRoot,
     /// libbpf, or the kernel's verifier.
     #[error("{doing}: {error}")]
-    Bpf {
-        /// What was being done.
-        doing: &'static str,
-        /// What was said.
-        error: libbpf_rs::Error,
-    },
+    Bpf { doing: &'static str, error: libbpf_rs::Error },
     /// Memory shared with the program could not be mapped.
     #[error("mapping {what}: {error}")]
-    Map {
-        /// Which.
-        what: &'static str,
-        /// What was said.
-        error: wave_links::memory::MapError,
-    },
+    Map { what: &'static str, error: wave_links::memory::MapError },
     /// A window could not be made.
     #[error(transparent)]
     Window(#[from] WindowError),
@@ -386,7 +374,6 @@ impl Mechanism {
         Ok(())
     }
 
-    /// This enclave's cores.
     fn cores(&self) -> &[shared::Core] {
         &self.program.cores[self.first_core as usize..][..self.core_count as usize]
     }
@@ -407,7 +394,6 @@ impl Mechanism {
         self.cores().iter().map(of).collect()
     }
 
-    /// Each core's counters.
     pub(crate) fn core_stats(&self) -> Vec<super::CoreStats> {
         self.cores().iter().map(stats_of).collect()
     }

@@ -91,10 +91,7 @@ pub(super) enum Behind {
     /// Nothing: they are processes of this machine.
     Nothing,
     /// A device, whose memory may hold the decisions.
-    Device {
-        /// It does.
-        decisions: bool,
-    },
+    Device { decisions: bool },
 }
 
 /// Whether this machine may be one whose CPUs QEMU's translator runs in one thread (`fence` in the program).

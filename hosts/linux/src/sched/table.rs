@@ -31,7 +31,7 @@ pub(super) struct Table<T> {
 }
 
 impl<T: Shared> Table<T> {
-    /// Lines of a value.
+    /// Number of lines in a value.
     const LINES: u32 = {
         assert!(size_of::<T>().is_multiple_of(LINE_BYTES) && align_of::<T>() <= LINE_BYTES);
         (size_of::<T>() / LINE_BYTES) as u32

@@ -118,7 +118,7 @@ fn holes_and_locked_memory_stop_nothing_else() {
 }
 
 #[test]
-fn what_is_not_movable_stays_where_it_is() {
+fn shared_file_and_locked_memory_stays() {
     let Some(_swap) = own_swap(256 * MIB) else { return };
     let Some(mut bits) = open_bits() else { return };
     let mut target = Target::start();

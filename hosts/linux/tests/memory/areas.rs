@@ -68,7 +68,7 @@ fn another_program_has_another_address_space() {
 }
 
 #[test]
-fn what_cannot_be_looked_after_is_told_why() {
+fn processes_that_cannot_be_managed_are_refused_with_the_reason() {
     let why = |pid| Process::open(pid).unwrap_err().to_string();
     assert!(why(i32::MAX).starts_with("there is no process"));
     assert!(why(std::process::id() as i32).contains("is this process"));

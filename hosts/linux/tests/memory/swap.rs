@@ -50,7 +50,7 @@ fn is_swap(path: &Path) -> bool {
 }
 
 #[test]
-fn it_is_taken_down_when_it_is_dropped() {
+fn own_swap_is_removed_when_it_is_dropped() {
     let Some(swap) = own_swap(32 * MIB) else { return };
     let path = swap.path().to_owned();
     let state = swap_state().unwrap();
@@ -208,7 +208,7 @@ fn owner() -> Option<(Child, PathBuf)> {
 }
 
 #[test]
-fn it_is_taken_down_when_its_owner_is_killed() {
+fn own_swap_is_removed_when_its_owner_is_killed() {
     let Some((mut child, path)) = owner() else { return };
     assert!(is_swap(&path));
     child.kill().unwrap();
@@ -222,7 +222,7 @@ fn it_is_taken_down_when_its_owner_is_killed() {
 }
 
 #[test]
-fn what_was_left_is_taken_down_by_the_next() {
+fn leftover_swap_is_removed_by_the_next_run() {
     let Some((mut child, path)) = owner() else { return };
     let pid = child.id();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));

@@ -61,7 +61,7 @@ fn a_process_comes_with_its_children_and_goes_back() {
 }
 
 #[test]
-fn who_enters_a_cgroup_comes_later() {
+fn processes_that_enter_a_cgroup_join_later() {
     let Some(_alone) = alone() else { return };
     let root = Path::new("/sys/fs/cgroup");
     if !root.join("cgroup.procs").exists() {
@@ -95,7 +95,7 @@ fn who_enters_a_cgroup_comes_later() {
 
 /// Until nobody is left: one who is of another class would come under the next scheduler.
 #[test]
-fn what_a_command_leaves_running_goes_back() {
+fn threads_left_by_a_command_return_to_their_class() {
     let Some(_alone) = alone() else { return };
     let enclave = start(|_| {});
     let mut command = Command::new("sh");

@@ -17,7 +17,7 @@ use crate::processes::{
 /// Of this, the host looks after its cores at each quarter.
 const PATIENCE: Nanos = Nanos::from_millis(4 * 400);
 
-/// Wakes a thread, and returns as whom the agent knows it.
+/// Wakes a thread, and returns the subject by which the agent knows it.
 fn wake_new(hand: &mut Hand, puppet: &Puppet) -> Subject {
     let known: BTreeSet<Subject> = hand.threads.keys().copied().collect();
     puppet.wake();

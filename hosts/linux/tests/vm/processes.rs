@@ -89,7 +89,7 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 pub struct Agent(Child);
 
 impl Agent {
-    /// One that is honest.
+    /// Starts an honest agent.
     pub fn start(enclave: &Enclave, policy: &str) -> Agent {
         Agent::launch(enclave, "processes::agent_process", policy)
     }

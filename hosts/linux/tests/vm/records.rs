@@ -41,7 +41,7 @@ fn replay(log: &Path) -> (Tally, u64) {
 }
 
 #[test]
-fn what_was_decided_of_real_threads_replays_identically() {
+fn decisions_about_real_threads_replay_identically() {
     let Some(_alone) = alone() else { return };
     for policy in ["fifo", "shinjuku:slice_us=5000"] {
         let log = std::env::temp_dir().join(format!("wave-vm-{}.wavelog", std::process::id()));

@@ -42,11 +42,11 @@ impl File {
 pub struct Difference {
     /// The file's path in the repository.
     pub path: &'static str,
-    /// The figure's key.
+    /// Key of the figure in its file.
     pub key: String,
     /// What the file states; none where it lacks the key.
     pub stated: Option<f64>,
-    /// What the fit gives.
+    /// Value that the fit gives.
     pub fitted: f64,
     /// The file states another source than the fit.
     pub source_differs: bool,

@@ -28,15 +28,15 @@ const HEAD: &str = "\
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// The row.
+    /// Id of the row.
     pub id: String,
     /// The least under any of the sets.
     pub low: f64,
-    /// The most.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// All intervals.
+/// The intervals that a fit leaves open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intervals {
@@ -44,13 +44,13 @@ pub struct Intervals {
     pub digest: String,
     /// Parameter sets, the fit's own included.
     pub sets: usize,
-    /// A row each.
+    /// An interval for each row.
     #[serde(rename = "row")]
     pub rows: Vec<Interval>,
 }
 
 impl Intervals {
-    /// The committed ones.
+    /// The committed intervals.
     pub fn builtin() -> Intervals {
         toml::from_str(KEPT).expect("the file is tested")
     }

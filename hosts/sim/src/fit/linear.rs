@@ -130,7 +130,7 @@ mod tests {
 
     /// Against a search by single coordinates, which is slow and plain.
     #[test]
-    fn it_agrees_with_a_search_by_coordinates() {
+    fn least_squares_agree_with_a_search_by_coordinates() {
         use rand::Rng;
         let mut random = crate::random::stream(7, "least squares", 0);
         for _ in 0..50 {

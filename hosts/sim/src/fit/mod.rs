@@ -22,7 +22,7 @@ pub use sets::Sets;
 
 const FIT: &str = include_str!("../../data/fit.toml");
 
-/// A fitted value.
+/// A value to be fitted.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Value {
@@ -32,7 +32,7 @@ pub struct Value {
     pub key: String,
     /// The least that it may be.
     pub low: f64,
-    /// The most.
+    /// Upper end of the range.
     pub high: f64,
     /// The unit in which the file states it.
     pub step: f64,
@@ -58,7 +58,7 @@ impl Value {
         f64::midpoint(self.low, self.high)
     }
 
-    /// As its file states it.
+    /// The value rounded as its file states it.
     fn rounded(&self, value: f64) -> f64 {
         let steps = 1.0 / self.step;
         ((value * steps).round() / steps).clamp(self.low, self.high)
@@ -71,9 +71,9 @@ impl Value {
 pub struct Rule {
     /// Name of a fitted value.
     pub of: String,
-    /// The factor.
+    /// Factor of the value.
     pub times: f64,
-    /// The summand.
+    /// Summand.
     pub plus: f64,
 }
 
@@ -81,16 +81,16 @@ pub struct Rule {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Follower {
-    /// Its file.
+    /// File that states the figure.
     pub file: String,
-    /// Its key.
+    /// Key of the figure in its file.
     pub key: String,
     /// Name of the fitted value.
     pub of: String,
-    /// The factor.
+    /// Factor of the value.
     #[serde(default = "one")]
     pub times: f64,
-    /// What is added to it.
+    /// Summand.
     #[serde(default)]
     pub plus: f64,
     /// The source that the file states, unless it keeps its own.
@@ -129,7 +129,7 @@ struct Stated {
 /// A printed row that is fitted.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What the paper prints.
+    /// Value that the paper prints.
     pub printed: Printed,
     /// The printed figure, or the middle of the printed range.
     pub middle: f64,
@@ -155,7 +155,7 @@ impl Row {
 /// The description of the fit.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// Fitted values.
+    /// The fitted values.
     pub values: Vec<Value>,
     /// Values that follow from them.
     pub follows: Vec<Follower>,

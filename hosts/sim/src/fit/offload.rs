@@ -30,14 +30,14 @@ const GRID: u64 = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Open {
-    /// The least.
+    /// Smallest value that meets the row.
     pub least: f64,
-    /// The most.
+    /// Largest value that meets the row.
     pub most: f64,
 }
 
 impl Open {
-    /// The committed ends.
+    /// The committed interval.
     pub fn builtin() -> Open {
         toml::from_str(OPEN).expect("the file is tested")
     }
@@ -68,14 +68,14 @@ pub struct Offload {
     pub row: Row,
 }
 
-/// What the fit found.
+/// Result of the fit.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The value, as the file states it.
     pub value: f64,
     /// What the model gives for the row.
     pub row: f64,
-    /// What is left open.
+    /// Interval that the fit leaves open.
     pub open: Open,
 }
 

@@ -7,7 +7,6 @@ use crate::experiment::{self, Switches};
 use crate::paper::{self, Model, Rung};
 use crate::requests::{Load, Served};
 
-/// Cores of the ladder.
 const CORES: u16 = 16;
 /// A search for saturation ends where its bounds are as close as this.
 const RESOLUTION: f64 = 0.005;

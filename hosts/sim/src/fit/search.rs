@@ -14,7 +14,7 @@ use super::rows::{self, Tables};
 use super::{Fit, Value};
 use crate::paper::{Model, Rung};
 
-/// Rounds, at most.
+/// Most rounds of a search.
 const ROUNDS: usize = 16;
 /// Rounds before the ladder is simulated: until then the closed form alone leads near.
 const COARSE: usize = 2;
@@ -24,34 +24,33 @@ const REACH: f64 = 0.1;
 /// The search ends where values may move by less than this share of their ranges.
 const REACH_MIN: f64 = 0.01;
 
-/// What the fit found.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The values, in the order of [`Fit::values`], as files state them.
     pub values: Vec<f64>,
     /// What the model gives for each of [`Fit::rows`].
     pub rows: Vec<f64>,
-    /// The objective.
+    /// Value of the objective.
     pub objective: f64,
 }
 
-/// A piece of the search, for whoever shows progress.
+/// A piece of the search, to show progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A round begins.
     Round(usize),
-    /// One has ended.
+    /// A round has ended.
     Ended,
 }
 
 /// What a solution of the linear rows is to come near.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aim<'a> {
-    /// For each row.
     pub rows: &'a [f64],
     /// For each value, where the rows leave it open.
     pub values: &'a [f64],
-    /// The weight of that.
+    /// Weight of the preferred values in the objective.
     pub prefer: f64,
     /// Values with a rule follow it, and are not solved for.
     pub rules: bool,
@@ -148,7 +147,6 @@ impl Fit {
         rows
     }
 
-    /// Rows of the ladder.
     fn rungs(&self) -> impl Iterator<Item = (usize, Rung)> {
         let rung = |(at, row): (usize, &super::Row)| Some((at, rows::rung(&row.printed.id)?));
         self.rows.iter().enumerate().filter_map(rung)
@@ -365,5 +363,5 @@ impl Fit {
 
 /// Words of our decision that the agent writes.
 const OUR_WORDS: f64 = 4.0;
-/// A GET's service.
+/// Service time of a GET, in nanoseconds.
 const GET_NS: f64 = 10_000.0;

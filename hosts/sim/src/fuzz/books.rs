@@ -46,12 +46,12 @@ pub const RULES: [(&str, &str); 19] = [
     ("end", "when the faults are over, every thread ends within a bound"),
 ];
 
-/// A rule was broken.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// Its name, one of [`RULES`].
     pub rule: &'static str,
-    /// What was seen.
+    /// What the checker saw.
     pub what: String,
 }
 
@@ -140,7 +140,7 @@ impl Books {
         }
     }
 
-    /// Something went wrong.
+    /// Adds excuses for what a fault may delay.
     pub fn excuse(&mut self, excuses: Excuses) {
         self.excuses.add(excuses);
     }

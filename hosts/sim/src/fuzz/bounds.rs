@@ -9,7 +9,7 @@ use super::faults::Fault;
 use super::plan::Injection;
 use crate::enclave::Setup;
 
-/// Bounds of one enclave.
+/// Bounds that hold for one enclave.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// How long a core may be idle beside a waiting thread while nothing is wrong.
@@ -102,7 +102,7 @@ impl Bounds {
 /// Until when what may be slow, lost or asked for again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Excuses {
-    /// Decisions come late.
+    /// Until when decisions may come late.
     pub slow: Nanos,
     /// The agent is turned out.
     pub loss: Nanos,
@@ -111,7 +111,7 @@ pub struct Excuses {
 }
 
 impl Excuses {
-    /// Adds others.
+    /// Takes the later of both times for each excuse.
     pub fn add(&mut self, more: Excuses) {
         self.slow = self.slow.max(more.slow);
         self.loss = self.loss.max(more.loss);

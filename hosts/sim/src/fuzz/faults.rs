@@ -18,7 +18,7 @@ use crate::enclave::Enclave;
 use crate::random::{self, Stream};
 use crate::world::Delivery;
 
-/// One kind of fault.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
     /// Interrupts of cores get lost for a while.
@@ -49,7 +49,7 @@ pub enum Fault {
     CoreOffline,
 }
 
-/// All of them.
+/// All kinds of faults.
 pub const FAULTS: [Fault; 13] = [
     Fault::LostKick,
     Fault::LateKick,
@@ -67,7 +67,7 @@ pub const FAULTS: [Fault; 13] = [
 ];
 
 impl Fault {
-    /// Its name in results.
+    /// Name in results.
     pub fn name(self) -> &'static str {
         match self {
             Fault::LostKick => "lost-kick",
@@ -92,7 +92,7 @@ impl Fault {
         !chances.contains(&self)
     }
 
-    /// The fault of that name.
+    /// The fault with this name in results.
     pub fn by_name(name: &str) -> Option<Fault> {
         FAULTS.into_iter().find(|fault| fault.name() == name)
     }

@@ -12,7 +12,7 @@ use wave_core::snapshot::Snapshot;
 
 use super::books::{Broken, broken};
 
-/// What one agent heard.
+/// Messages and snapshots that one agent got.
 #[derive(Debug, Default)]
 pub struct Hearing {
     outcomes: HashMap<u16, TxnId>,

@@ -21,12 +21,12 @@ pub const MESSAGES_MIN: u64 = 10_000;
 /// The longest run of a thread.
 pub const RUN_MAX: Nanos = Nanos::from_micros(20);
 
-/// One fault, and when.
+/// A fault and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injection {
-    /// When.
+    /// Virtual time of the fault.
     pub at: Nanos,
-    /// Which.
+    /// Kind of the fault.
     pub fault: Fault,
     /// For how long, where it lasts.
     pub lasts: Nanos,
@@ -37,7 +37,7 @@ pub struct Injection {
 /// One enclave of a history.
 #[derive(Clone, Debug)]
 pub struct EnclavePlan {
-    /// The enclave.
+    /// Setup of the enclave.
     pub setup: Setup,
     /// The first agent's clock.
     pub skew: Skew,
@@ -45,14 +45,14 @@ pub struct EnclavePlan {
     pub threads: u32,
     /// The subsystem whose modelled host takes the place of threads.
     pub subsystem: Option<&'static Subsystem>,
-    /// Its faults, by time.
+    /// Faults in order of time.
     pub injections: Vec<Injection>,
 }
 
-/// A history to be.
+/// A history to be run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where it comes from.
+    /// Seed from which the plan is drawn.
     pub seed: u64,
     /// Enclaves that share nothing but the world.
     pub enclaves: Vec<EnclavePlan>,
@@ -65,7 +65,7 @@ pub struct Plan {
 pub struct Overrides {
     /// Keep only these faults of the first enclave, by number.
     pub faults: Option<Vec<usize>>,
-    /// So many messages.
+    /// Least number of messages, instead of the usual one.
     pub messages: Option<u64>,
     /// So many threads at once.
     pub threads: Option<u32>,
@@ -141,7 +141,7 @@ impl Plan {
         self.enclaves.iter().try_for_each(|enclave| enclave.setup.check())
     }
 
-    /// The same, changed.
+    /// The plan with these changes.
     pub fn with(mut self, overrides: &Overrides) -> Plan {
         if let Some(kept) = &overrides.faults {
             let injections = &mut self.enclaves[0].injections;

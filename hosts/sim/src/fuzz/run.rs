@@ -37,13 +37,13 @@ const CALM_MAX: Nanos = Nanos::from_millis(30);
 /// A rule that was broken, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// When, in virtual time.
+    /// Virtual time of the failure.
     pub at: Nanos,
-    /// In which enclave.
+    /// Index of the enclave.
     pub enclave: usize,
     /// Which rule, by its name in [`super::books::RULES`].
     pub rule: &'static str,
-    /// What was seen.
+    /// What the checker saw.
     pub what: String,
 }
 
@@ -58,7 +58,7 @@ pub struct Report {
     pub violation: Option<Violation>,
     /// Equal for equal histories.
     pub trace_hash: u64,
-    /// When it ended.
+    /// Virtual time of the end.
     pub until: Nanos,
     /// The longest that a core was seen idle beside a waiting thread without an excuse, as a share of
     /// what it may be.

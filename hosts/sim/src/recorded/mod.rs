@@ -4,7 +4,7 @@
 //! in between. What woke it then wakes it now:
 //!
 //! - a recorded thread: as soon as that one has used as much CPU time as it had when it did so. If a
-//!   policy is late with the waker, it is late with whom it wakes; if it is early, it is early.
+//!   policy is late with the waker, it is late with the threads that it wakes; if it is early, it is early.
 //! - anything else (time, a device, a thread that was not recorded): at the recorded time, or at once
 //!   where the thread blocks only later.
 
@@ -35,10 +35,10 @@ const CORES_PER_WAKER: u16 = 8;
 /// How far the world goes between two looks whether all is done. Tests look everywhere.
 const LOOK: Nanos = if cfg!(test) { Nanos(499) } else { Nanos::from_millis(10) };
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// When everything ran.
+    /// Times at which threads ran.
     pub schedule: Schedule,
     /// Threads that did not come to their end.
     pub unfinished: u64,
@@ -126,7 +126,7 @@ struct State {
     threads: Vec<Progress>,
     /// Runs whose waker has come before the thread blocked.
     released: BTreeSet<(u32, usize)>,
-    /// By waking context: whom to wake when.
+    /// Threads to wake and when, by waking context.
     due: Vec<BinaryHeap<Reverse<(Nanos, u64, u32)>>>,
     /// Counts what was due, so that equal times keep their order.
     number: u64,
@@ -135,11 +135,11 @@ struct State {
     finished: usize,
 }
 
-/// The application.
+/// An application that replays recorded threads.
 #[derive(Debug)]
 pub struct Recorded {
     workload: Rc<Workload>,
-    /// Whom each thread wakes, in order.
+    /// Threads that each thread wakes, in order.
     points: Vec<Vec<Point>>,
     state: RefCell<State>,
     tasks: RefCell<Vec<TaskId>>,
@@ -148,7 +148,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// To be replayed once.
+    /// An application that replays the workload once.
     pub fn new(workload: Rc<Workload>) -> Rc<Recorded> {
         let mut points = vec![Vec::new(); workload.threads.len()];
         for (thread, recorded) in workload.threads.iter().enumerate() {

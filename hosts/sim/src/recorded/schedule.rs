@@ -9,13 +9,13 @@ use crate::enclave::Counters;
 /// Scheduling latencies, each from when a thread was woken until it ran, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// How many there are.
+    /// Number of times.
     pub count: u64,
-    /// The median.
+    /// Median, in nanoseconds.
     pub p50_ns: u64,
-    /// 99% are not longer.
+    /// 99th percentile, in nanoseconds.
     pub p99_ns: u64,
-    /// The longest.
+    /// Maximum, in nanoseconds.
     pub max_ns: u64,
 }
 
@@ -33,10 +33,10 @@ impl Latency {
     }
 }
 
-/// One thread's part.
+/// One thread's share of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSchedule {
-    /// How long it waited.
+    /// Time from wake-up to run.
     pub latency: Latency,
     /// When its last run ended, from the recording's beginning; `None` where it did not come to that.
     pub ended_ns: Option<u64>,
@@ -49,13 +49,13 @@ pub struct ThreadSchedule {
 pub struct Schedule {
     /// The threads, in the workload's order.
     pub threads: Vec<ThreadSchedule>,
-    /// All their latencies.
+    /// Time from wake-up to run, over all threads.
     pub latency: Latency,
     /// From when the first thread could run until the last run ended.
     pub makespan_ns: u64,
     /// CPU time that was used.
     pub cpu_ns: u64,
-    /// Cores.
+    /// Number of cores.
     pub cores: u32,
     /// Times that a thread got a core.
     pub switches: u64,
@@ -64,7 +64,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule that was recorded.
+    /// The schedule that Linux had made.
     pub fn recorded(workload: &Workload) -> Schedule {
         let waited = |thread: &Thread| -> Vec<u64> {
             thread.runs.iter().filter_map(|run| run.waited_ns).collect()
@@ -94,7 +94,6 @@ impl Schedule {
 }
 
 impl Recorded {
-    /// The schedule so far.
     pub(super) fn schedule(&self, counters: &Counters, cores: u16) -> Schedule {
         let state = self.state.borrow();
         let from_beginning = |at: Nanos| at.since(BEGINS).0;

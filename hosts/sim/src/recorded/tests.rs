@@ -11,7 +11,6 @@ fn run(at_ns: u64, cpu_ns: u64, waker: Option<(u32, u64)>) -> Run {
     Run { at_ns, waited_ns: Some(0), cpu_ns, preemptions: 0, waker }
 }
 
-/// A workload of threads that do this.
 fn workload(threads: Vec<Vec<Run>>) -> Rc<Workload> {
     let thread = |(at, runs): (usize, Vec<Run>)| Thread {
         pid: 100 + at as u32,
@@ -38,7 +37,6 @@ fn workload(threads: Vec<Vec<Run>>) -> Rc<Workload> {
     Rc::new(Workload { header, threads })
 }
 
-/// Replays it to its end.
 fn replayed(workload: &Rc<Workload>, cores: u16, policy: &str) -> Replayed {
     let replayed = replay(&setup(workload, cores, policy), workload).unwrap();
     assert_eq!(replayed.unfinished, 0, "{policy}");
@@ -79,7 +77,7 @@ fn a_thread_sleeps_until_the_recorded_time_and_no_longer_than_it_has_to() {
 }
 
 #[test]
-fn who_is_woken_by_a_thread_waits_for_that_thread() {
+fn a_thread_woken_by_another_waits_for_it() {
     // The second is woken when the first has used 2 of 6 ms; its recorded time does not matter.
     let first = vec![run(0, 6 * MS, None)];
     let second = vec![run(MS, MS, Some((0, 2 * MS)))];
@@ -98,7 +96,7 @@ fn who_is_woken_by_a_thread_waits_for_that_thread() {
 }
 
 #[test]
-fn what_a_policy_delays_is_late_for_all_that_wait_for_it() {
+fn a_delayed_thread_delays_the_threads_that_it_wakes() {
     // Two that hand a token to each other, beside one that computes for 50 ms.
     let there = |turn: u64| run(turn * MS, MS / 2, (turn > 0).then_some((1, turn * MS / 2)));
     let back = |turn: u64| run(turn * MS, MS / 2, Some((0, (turn + 1) * MS / 2)));
@@ -145,7 +143,7 @@ fn wakers_that_wait_for_each_other_are_told_and_not_waited_for() {
 }
 
 #[test]
-fn what_was_recorded_is_summed_up_alike() {
+fn recorded_and_replayed_schedules_are_summarized_alike() {
     let mut work = Rc::into_inner(workload(vec![
         vec![run(MS, 2 * MS, None), run(5 * MS, MS, None)],
         vec![run(2 * MS, MS, None)],

@@ -45,15 +45,15 @@ pub struct AcrossCosts {
     pub slo_words: Figure,
 }
 
-/// All of them.
+/// Costs of RPC stacks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RpcCosts {
-    /// On the host.
+    /// Costs of a stack on the host.
     pub host: StackCosts,
-    /// On the NIC.
+    /// Costs of a stack on the NIC.
     pub nic: StackCosts,
-    /// Between the two.
+    /// Costs between host and NIC.
     pub across: AcrossCosts,
 }
 
@@ -68,7 +68,7 @@ impl RpcCosts {
         COSTS
     }
 
-    /// Reads such a file.
+    /// Reads and checks the text of a cost file.
     pub fn parse(text: &str) -> Result<RpcCosts, toml::de::Error> {
         toml::from_str(text)
     }

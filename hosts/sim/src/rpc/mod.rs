@@ -54,7 +54,7 @@ pub struct RpcSetup {
     pub scheduler: Setup,
     /// What lies between the stack and the host's cores.
     pub link: Costs,
-    /// The stack.
+    /// Costs of the stack.
     pub stack: StackCosts,
     /// What a note costs the scheduler: reading it and what its policy does with it, and each look whether there is one.
     pub note: (Nanos, Nanos),
@@ -71,10 +71,10 @@ pub struct RpcSetup {
     pub slo: Vec<Nanos>,
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct RpcOutcome {
-    /// As of any requests.
+    /// Measures, as of other requests.
     pub outcome: Outcome,
     /// The share of its time that a core of the stack was busy.
     pub stack_busy: f64,

@@ -74,7 +74,6 @@ struct Running {
 }
 
 impl Stack {
-    /// Starts the task.
     pub(super) fn start(
         world: &World,
         window: &RpcWindow,

@@ -23,7 +23,6 @@ struct Worker {
     core: u16,
 }
 
-/// The application.
 pub(super) struct Workers {
     /// Each core's access to the window.
     ports: Vec<SimPort>,

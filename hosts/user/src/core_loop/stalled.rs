@@ -29,7 +29,7 @@ impl StalledLooks {
         }
     }
 
-    /// The idle time is over.
+    /// Ends the measurement of an idle time.
     #[inline]
     pub(super) fn end(&self) {
         self.switches.set(None);

@@ -241,7 +241,7 @@ impl<'a> Call<'a> {
         Ok(message)
     }
 
-    /// Memory for a reply.
+    /// A buffer for a reply.
     pub(super) fn memory(&mut self) -> Vec<u8> {
         self.worker.borrow_mut().memory()
     }

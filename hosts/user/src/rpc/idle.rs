@@ -17,7 +17,7 @@ const PROBE: u32 = 16;
 /// A worker's idle periods.
 #[derive(Debug)]
 pub(super) struct Idle {
-    /// How long it looks.
+    /// Longest time to look for work before sleeping.
     spin: Nanos,
     /// When this period began, and whether it looks.
     period: Option<(Nanos, bool)>,
@@ -38,7 +38,6 @@ impl Idle {
         !looks || now.since(since) >= self.spin
     }
 
-    /// Something came.
     #[inline]
     pub(super) fn work_came(&mut self, now: Nanos) {
         let Some((since, looked)) = self.period.take() else { return };
@@ -73,13 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_where_calls_come_soon() {
+    fn a_worker_spins_while_calls_come_soon() {
         let mut idle = Idle::new(SPIN);
         assert_eq!(passes(&mut idle, [1_000; 100]), (100, 100_000));
     }
 
     #[test]
-    fn it_sleeps_at_once_where_they_do_not_but_for_every_sixteenth() {
+    fn a_worker_sleeps_at_once_while_calls_come_late_except_every_sixteenth_time() {
         let mut idle = Idle::new(SPIN);
         passes(&mut idle, [100_000; 8]);
         let (looks, looked_ns) = passes(&mut idle, [100_000; 1_600]);
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn it_learns_when_calls_come_soon_again() {
+    fn a_worker_spins_again_once_calls_come_soon_again() {
         let mut idle = Idle::new(SPIN);
         passes(&mut idle, [100_000; 100]);
         passes(&mut idle, [1_000; 200]);

@@ -22,7 +22,7 @@ impl std::fmt::Debug for Methods {
 }
 
 impl Methods {
-    /// None yet.
+    /// No methods.
     pub fn new() -> Methods {
         Methods::default()
     }
@@ -36,7 +36,7 @@ impl Methods {
         self.method(Method { path: path.into(), ..Method::default() }, unary(handler))
     }
 
-    /// With any method.
+    /// Adds a method with its handler.
     pub fn method(
         mut self,
         method: Method,
@@ -71,7 +71,7 @@ impl Methods {
         self
     }
 
-    /// What an agent is told.
+    /// The service as agents are told.
     pub fn service(&self) -> &Service {
         &self.service
     }

@@ -25,7 +25,7 @@ impl Awaits {
         self.0.store(taken + 1, Ordering::Relaxed);
     }
 
-    /// It runs.
+    /// The worker awaits nothing: it runs.
     pub(super) fn end(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

@@ -29,7 +29,7 @@ const SPIN: Nanos = Nanos::from_micros(5);
 /// How a server is made. Start from [`Options::new`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub socket: PathBuf,
     /// Users besides our own and root whose agents may attach.
     pub allowed_uids: Vec<u32>,
@@ -89,7 +89,7 @@ impl Options {
         self
     }
 
-    /// With so many workers.
+    /// Sets the number of workers.
     pub fn workers(mut self, workers: u16) -> Options {
         self.config.cores = workers;
         self
@@ -98,53 +98,36 @@ impl Options {
 
 /// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum ServeError {
     /// The configuration makes no layout.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// What it is to serve.
+    /// The methods make no service.
     #[error("these methods cannot be served: {0}")]
     Methods(BadService),
-    /// The socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The kernel gave no memory, eventfd or thread.
     #[error("{doing}: {error}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// What the kernel said.
-        error: std::io::Error,
-    },
+    System { doing: &'static str, error: std::io::Error },
     /// The enclave has no room for the workers' threads.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     /// A list of CPUs of another length than there are workers.
-    #[error("{workers} workers want as many CPUs, or none; {cpus} were given")]
-    Cpus {
-        /// Workers.
-        workers: u16,
-        /// CPUs given.
-        cpus: usize,
-    },
+    #[error("{workers} workers need one CPU each, or none is named; {cpus} were given")]
+    Cpus { workers: u16, cpus: usize },
     /// A worker could not be pinned.
     #[error(
         "worker {worker} cannot be pinned to CPU {cpu}: {error}; `taskset -pc $$` shows which CPUs this process may use"
     )]
-    Pin {
-        /// Which worker.
-        worker: u16,
-        /// Which CPU.
-        cpu: usize,
-        /// What the kernel said.
-        error: std::io::Error,
-    },
+    Pin { worker: u16, cpu: usize, error: std::io::Error },
 }
 
 /// What became of agents, and of what they were to do, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Agents that attached.
+    /// Number of agents that attached.
     pub attached: u64,
     /// Of these, how many hung up or were turned out.
     pub lost: u64,
@@ -348,7 +331,7 @@ impl Server {
         Ok((Server { shared, pthreads, threads: Vec::new(), socket }, workers))
     }
 
-    /// Where agents attach.
+    /// Path of the socket where agents attach.
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -18,7 +18,6 @@ use super::streams::{Pauser, Streams};
 use super::worker::Worker;
 use crate::clock::MonotonicClock;
 
-/// A call that has begun.
 struct Begun {
     call: Subject,
     begin: Begin,

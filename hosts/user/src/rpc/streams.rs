@@ -19,7 +19,7 @@ const STACKS_KEPT: usize = 16;
 pub(super) enum Pause {
     /// Until something comes for its call.
     Waits,
-    /// It has run for long.
+    /// The handler has run for long, and gives way.
     Goes,
 }
 

@@ -25,7 +25,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 const KEPT: usize = 4;
 const KEPT_BYTES_MAX: usize = 256 * 1024;
 
-/// The agent that knew of the call is gone, and with it whoever waited.
+/// The agent that knew of the call is gone, and with it the waiting client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the agent is gone, and its calls with it")]
 pub struct Lost;
@@ -46,7 +46,7 @@ struct Link {
     incarnation: Arc<Incarnation>,
 }
 
-/// One worker of a server. For whoever polls: requests come by [`Worker::poll`], and each call that began is ended by
+/// One worker of a server, to be polled: requests come by [`Worker::poll`], and each call that began is ended by
 /// [`Worker::finish`] or by a last [`Worker::message`]. After answering, [`Worker::publish`].
 #[derive(Debug)]
 pub struct Worker {
@@ -184,7 +184,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Makes replies travel.
+    /// Publishes replies that were pushed.
     pub fn publish(&mut self) {
         self.unpublished = 0;
         let Some(Link { port, stub, incarnation }) = &mut self.link else { return };

@@ -47,7 +47,7 @@ pub fn shipped(enclave: &Enclave, policy: &str) -> Agent {
     agent(enclave, |config| by_name(policy, config).unwrap())
 }
 
-/// Over all cores.
+/// Sum of a counter over all cores.
 pub fn sum(enclave: &Enclave, of: impl Fn(&CoreStats) -> u64) -> u64 {
     enclave.stats().cores.iter().map(of).sum()
 }

@@ -47,17 +47,17 @@ pub trait Tiering: Policy {
 /// Why a batch is where it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Explanation {
-    /// Pages that it has had.
+    /// Pages that the batch has had.
     pub pages: u32,
     /// How often it is scanned.
     pub period: Nanos,
     /// Whether it is in the slow tier.
     pub slow: bool,
-    /// Whether it should be.
+    /// Whether the batch belongs into the slow tier.
     pub cold: bool,
     /// How warm the policy takes it to be: 0 to 1, cold below `limit`.
     pub warmth: f32,
-    /// Where cold begins.
+    /// Warmth below which a batch is cold.
     pub limit: f32,
     /// Observations that this rests on.
     pub weight: f32,
@@ -78,7 +78,7 @@ pub(crate) const PREFETCH: Setting = Setting::one_of(
     "whether paged-out memory that a program goes through at a stride is brought back ahead of it",
 );
 
-/// The shipped policies.
+/// Policies for memory that Wave ships.
 pub static SHIPPED: Policies<dyn Tiering + Send> = Policies(&[
     (
         Known {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_what_is_done() {
+    fn settings_take_effect() {
         for (text, deadline_ms) in [
             ("sol", 300),
             ("sol:shortest_ms=600,hot_share=0.3,sampling=exact,seed=7", 600),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_something_else_is_told_what_there_is() {
+    fn an_unknown_policy_is_refused_with_the_shipped_ones() {
         assert_eq!(error("lru"), "there is no policy `lru`; shipped policies: sol, threshold");
         assert_eq!(
             error("threshold:idle_ms=5"),

@@ -31,7 +31,7 @@ pub const FRESH_PERIODS: u64 = 2;
 struct Strip {
     place: Place,
     away: u64,
-    /// To be brought back.
+    /// Batches that are to be brought back, a bit each.
     coming: u64,
     /// Brought back since the end of an epoch.
     came: u64,

@@ -37,7 +37,7 @@ pub const KEPT: f32 = 0.75;
 /// How often batches are moved, in horizons, unless it is set (Wave 4.2).
 pub const EPOCH_HORIZONS: u32 = 4;
 
-/// The settings as text.
+/// The settings as text, with their defaults.
 pub static SETTINGS: [Setting; 7] = [
     Setting::number(
         "shortest_ms",
@@ -73,7 +73,7 @@ pub static SETTINGS: [Setting; 7] = [
     SEED,
 ];
 
-/// What can be set.
+/// Settings of the policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// The shortest period (SOL's 300 ms; 600 ms in Wave 7.4.1).
@@ -86,7 +86,7 @@ pub struct Settings {
     pub epoch_horizons: u32,
     /// Cold below this share of pages that are touched in a horizon.
     pub hot_share: f32,
-    /// How to draw.
+    /// Method of drawing.
     pub sampling: Sampling,
 }
 
@@ -103,7 +103,7 @@ impl Default for Settings {
     }
 }
 
-/// The policy.
+/// SOL: Thompson sampling of scan periods by accessed bits.
 #[derive(Clone, Debug)]
 pub struct Sol {
     settings: Settings,
@@ -122,11 +122,11 @@ pub struct Sol {
 pub struct Batch {
     /// Pages that were touched since the last observation.
     touched: u64,
-    /// Time since then.
+    /// Microseconds since then.
     elapsed_us: u32,
-    /// Trials for hot.
+    /// Trials that found the batch hot.
     hot: f32,
-    /// Trials for cold.
+    /// Trials that found the batch cold.
     cold: f32,
 }
 
@@ -210,7 +210,6 @@ impl Posteriors {
 struct Sides {
     /// Those whose draw is cold.
     drawn_cold: u64,
-    /// Those whose mean is cold.
     mean_cold: u64,
 }
 

@@ -43,10 +43,10 @@ struct Trail {
     gap: u64,
     /// Whether it goes up; not known until it went on.
     up: Option<bool>,
-    /// How often it went on.
+    /// Number of moves by the stride.
     moves: u32,
     tick: u64,
-    /// Strides in a tick.
+    /// Strides per tick.
     speed: f32,
     /// What was said to come next ends before this many strides from the head.
     said: u64,
@@ -109,7 +109,7 @@ pub struct Strides {
 }
 
 impl Strides {
-    /// That knows nothing.
+    /// No strides, before anything was touched.
     pub fn new() -> Strides {
         Strides { trails: Vec::with_capacity(TRAILS_MAX), touched: Touched::default() }
     }

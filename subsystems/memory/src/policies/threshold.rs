@@ -9,7 +9,7 @@ use super::tiered::{Classifier, LANES, Opinion, Paces, Schedule, Sights, Verdict
 use super::{PREFETCH, SEED};
 use crate::wire::bits;
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 4] = [
     Setting::number(
         "period_ms",
@@ -26,7 +26,7 @@ pub static SETTINGS: [Setting; 4] = [
     SEED,
 ];
 
-/// The policy.
+/// Calls a batch cold if too few of its pages were touched at its last scan.
 #[derive(Clone, Debug)]
 pub struct Threshold {
     /// How often everything is scanned.
@@ -48,7 +48,7 @@ impl Default for Threshold {
 }
 
 impl Threshold {
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn from_settings(settings: &Settings<'_>) -> Threshold {
         Threshold {
             period: Nanos::from_millis(settings.number("period_ms")),

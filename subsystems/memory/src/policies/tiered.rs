@@ -33,7 +33,7 @@ pub const LEVELS_MAX: usize = 6;
 /// When batches are scanned and moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// The shortest period.
+    /// Shortest scan period.
     pub shortest: Nanos,
     /// How many periods there are, each twice the one before.
     pub levels: u32,
@@ -41,7 +41,7 @@ pub struct Schedule {
     pub epoch_periods: u32,
 }
 
-/// Batches of a strip.
+/// Number of batches in a strip.
 pub const LANES: usize = STRIP_BATCHES as usize;
 
 /// What was seen of some batches of a strip since they were last cleared, all at the same time.
@@ -49,7 +49,7 @@ pub const LANES: usize = STRIP_BATCHES as usize;
 pub struct Sights {
     /// How long that was. Not zero.
     pub interval_us: u32,
-    /// A bit for each batch.
+    /// A bit for each batch of the strip.
     pub batches: u64,
     count: usize,
     lanes: [u8; LANES],
@@ -63,7 +63,7 @@ impl Sights {
         Sights { interval_us, batches: 0, count: 0, lanes, young, pages }
     }
 
-    /// Which batches.
+    /// Indices of the batches.
     pub fn lanes(&self) -> &[u8] {
         &self.lanes[..self.count]
     }
@@ -91,27 +91,27 @@ impl Sights {
 /// How often to scan batches from now on; those that are in neither mask as often as before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paces {
-    /// Twice as often.
+    /// Batches to scan twice as often, a bit each.
     pub faster: u64,
-    /// Half as often.
+    /// Batches to scan half as often, a bit each.
     pub slower: u64,
 }
 
 /// Where batches belong; those that are in neither mask where they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
-    /// In the fast tier.
+    /// Batches that belong into the fast tier, a bit each.
     pub hot: u64,
-    /// In the slow tier.
+    /// Batches that belong into the slow tier, a bit each.
     pub cold: u64,
 }
 
 /// What a policy thinks of a batch, as in [`Explanation`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Opinion {
-    /// How warm it is.
+    /// Warmth of a batch.
     pub warmth: f32,
-    /// Where cold begins.
+    /// Warmth below which a batch is cold.
     pub limit: f32,
     /// How many observations this rests on.
     pub weight: f32,
@@ -122,7 +122,7 @@ pub trait Classifier {
     /// What is kept of a batch.
     type Batch: Copy + Default;
 
-    /// The policy's name.
+    /// Name of the policy.
     fn name(&self) -> &'static str;
 
     /// When to scan and to move.
@@ -139,7 +139,7 @@ pub trait Classifier {
     /// An epoch is over. `managed` are the batches that there are.
     fn judge(&self, batches: &[Self::Batch; LANES], managed: u64, rng: &mut Pcg64Mcg) -> Verdicts;
 
-    /// For whoever asks.
+    /// Opinion about a batch, for those who ask.
     fn opinion(&self, batch: &Self::Batch) -> Opinion;
 }
 
@@ -157,7 +157,7 @@ struct Strip {
     resting: u64,
     /// Batches that should be in the slow tier.
     wanted: u64,
-    /// Batches that are.
+    /// Batches in the slow tier, a bit each.
     slow: u64,
     /// Batches of decisions that are not answered.
     moving: u64,
@@ -170,7 +170,6 @@ impl Strip {
         self.levels.iter().fold(0, |all, level| all | level)
     }
 
-    /// Forgets all about these batches.
     fn forget(&mut self, batches: u64) {
         let masks = [
             &mut self.resting,
@@ -216,7 +215,7 @@ enum Stage {
     Rest,
 }
 
-/// A policy of two tiers.
+/// A policy that keeps hot batches in the fast tier and cold ones in the slow tier.
 #[derive(Debug)]
 pub struct Tiered<C: Classifier> {
     classifier: C,

@@ -16,7 +16,7 @@ use crate::wire::message_flags;
 pub struct Arrival {
     /// Index into the methods of the service.
     pub method: u16,
-    /// Its class.
+    /// Class of the call.
     pub class: u8,
     /// The latency that it is to keep, if that is known.
     pub slo: Option<Nanos>,
@@ -26,11 +26,11 @@ pub struct Arrival {
     pub address: u64,
     /// When its client stops waiting, by the agent's clock.
     pub deadline: Option<Nanos>,
-    /// Encoded.
+    /// Encoded metadata.
     pub metadata: Bytes,
     /// The first message, if it is there.
     pub message: Option<Bytes>,
-    /// It came compressed.
+    /// Whether the message arrived compressed.
     pub compressed: bool,
     /// The client sends nothing more.
     pub end: bool,
@@ -42,7 +42,7 @@ impl Arrival {
     }
 }
 
-/// Where a call is.
+/// Place of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// With the steering policy.
@@ -62,7 +62,6 @@ pub(super) enum Standing {
     Waits,
 }
 
-/// A call.
 #[derive(Debug)]
 pub(super) struct Slot {
     generation: u32,
@@ -180,7 +179,6 @@ impl Calls {
         self.of(call).filter(|slot| slot.front)
     }
 
-    /// A call that this worker has.
     pub(super) fn of_worker(&mut self, call: Subject, worker: u16) -> Option<&mut Slot> {
         self.of(call)
             .filter(|slot| matches!(slot.place, Place::Handed { worker: its, .. } if its == worker))
@@ -222,7 +220,7 @@ impl Calls {
     }
 }
 
-/// What comes most often.
+/// The most frequent value.
 fn most(all: impl Iterator<Item = u64>) -> Option<u64> {
     let mut counts = BTreeMap::new();
     for one in all {

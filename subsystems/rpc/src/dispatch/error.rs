@@ -21,68 +21,46 @@ pub enum Refused {
 
 /// The host wrote what no host of ours writes. The agent turns its back on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages name the fields")]
 pub enum DispatchError {
     /// Its word on this incarnation.
     #[error(transparent)]
     Incarnation(#[from] BadIncarnation),
-    /// No frame.
     #[error("worker {worker}: {error}")]
     Frame {
         /// Whose queue; the number of workers stands for the control context.
         worker: u16,
-        /// What is wrong.
         error: BadFrame,
     },
-    /// A credit.
     #[error("worker {worker}: {error}")]
-    Credit {
-        /// Whose queue.
-        worker: u16,
-        /// What is wrong.
-        error: PushError,
-    },
-    /// Metadata or trailers.
+    Credit { worker: u16, error: PushError },
+    /// Metadata or trailers are malformed.
     #[error(transparent)]
     Metadata(#[from] BadMetadata),
-    /// What it serves.
+    /// The description of the service is malformed.
     #[error(transparent)]
     Service(#[from] BadService),
     /// A frame of an unknown kind, or one that has no place there.
     #[error("peer's fault: worker {worker} wrote a frame of kind {kind}, which has no place there")]
-    Kind {
-        /// Whose queue.
-        worker: u16,
-        /// Its kind.
-        kind: u16,
-    },
+    Kind { worker: u16, kind: u16 },
     /// More replies than it was granted, or more taken than there was.
     #[error("peer's fault: worker {worker} passed the window of call {}.{}", call.id, call.generation)]
-    Window {
-        /// Whose queue.
-        worker: u16,
-        /// Which call.
-        call: Subject,
-    },
+    Window { worker: u16, call: Subject },
     /// A call that this worker does not have.
     #[error("peer's fault: worker {worker} wrote of call {}.{}, which it does not have", call.id, call.generation)]
-    NotItsCall {
-        /// Whose queue.
-        worker: u16,
-        /// Which call.
-        call: Subject,
-    },
+    NotItsCall { worker: u16, call: Subject },
 }
 
 /// Why a front has lost its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostGone {
-    /// It ended.
+    /// The host ended.
     #[error("the host has ended")]
     Ended,
-    /// It was asked to.
+    /// The host turned this agent out.
     #[error("the host has turned this agent out")]
     TurnedOut,
-    /// It read nonsense.
+    /// The host read nonsense in this agent's window.
     #[error(
         "the host has turned this agent out: it read nonsense in this agent's part of the window; the host's \
          output says what"
@@ -91,10 +69,10 @@ pub enum HostGone {
     /// Coming back would only turn the other one out.
     #[error("the host has turned to another agent")]
     Replaced,
-    /// It hung up.
+    /// The host hung up.
     #[error("the host has gone")]
     HungUp,
-    /// It writes nonsense.
+    /// The host writes nonsense.
     #[error("turning away from the host, because its window makes no sense: {0}")]
     Nonsense(#[from] DispatchError),
 }

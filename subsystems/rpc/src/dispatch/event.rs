@@ -6,23 +6,23 @@ use wave_core::message::Subject;
 use crate::service::Service;
 use crate::status::Status;
 
-/// What a front is told.
+/// An event for the front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// What the host serves: calls may begin now.
     Service(Service),
     /// The metadata that precedes the replies.
     Headers {
-        /// Which call.
+        /// The call.
         call: Subject,
-        /// Encoded and checked.
+        /// Metadata, encoded and checked.
         metadata: Bytes,
     },
-    /// A reply.
+    /// A reply message.
     Message {
-        /// Which call.
+        /// The call.
         call: Subject,
-        /// Whole.
+        /// The whole message.
         message: Bytes,
         /// It is the last, and the call has ended with OK and without trailers.
         end: bool,
@@ -31,27 +31,27 @@ pub enum Event {
     },
     /// The call has ended.
     Status {
-        /// Which call.
+        /// The call.
         call: Subject,
-        /// How.
+        /// Status with which the call ended.
         status: Status,
-        /// Encoded and checked.
+        /// Trailers, encoded and checked.
         trailers: Bytes,
     },
     /// The agent ended the call itself, by its deadline or a limit. Replies that its client has not read are of no use.
     Stopped {
-        /// Which call.
+        /// The call.
         call: Subject,
-        /// Why.
+        /// Status with which the call ended.
         status: Status,
     },
     /// The host took messages.
     Taken {
-        /// Of which call.
+        /// The call.
         call: Subject,
-        /// How many bytes.
+        /// Number of bytes in the messages.
         bytes: u32,
-        /// In how many messages.
+        /// Number of messages.
         messages: u32,
     },
 }

@@ -56,13 +56,13 @@ pub const FRAMES_PER_TURN: usize = 64;
 /// How many calls came to what, since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Taken from the front.
+    /// Calls taken from the front.
     pub begun: u64,
-    /// Handed to a worker.
+    /// Calls handed to a worker.
     pub handed: u64,
     /// Ended by a worker, and their front still cared.
     pub answered: u64,
-    /// Given up by the front.
+    /// Calls that the front gave up.
     pub cancelled: u64,
     /// Not ended when their time was up.
     pub expired: u64,
@@ -79,7 +79,6 @@ struct Worker {
     inbox: Inbox,
     is_there: bool,
     thread: Option<Subject>,
-    /// Calls that it has.
     open: u16,
     /// What its thread was told of last.
     noted: Option<note::Request>,
@@ -312,7 +311,7 @@ impl<L: Port, B: Doorbell> Dispatch<L, B> {
         ParkWord::of_agent(&self.layout).park(&self.port);
     }
 
-    /// Takes the word back.
+    /// Takes PARKED back from the agent's word.
     pub fn unpark(&mut self) {
         ParkWord::of_agent(&self.layout).unpark(&self.port);
     }

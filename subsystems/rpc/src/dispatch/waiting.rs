@@ -26,7 +26,6 @@ pub(super) struct Tally {
     running: Vec<u16>,
     /// Of each worker its calls that yield.
     yielding: Vec<u16>,
-    /// Calls that wait.
     waiting: u32,
 }
 
@@ -44,7 +43,7 @@ impl Tally {
         }
     }
 
-    /// It has it no longer.
+    /// A worker no longer has a call of this standing.
     pub(super) fn leave(&mut self, worker: u16, standing: Standing) {
         match standing {
             Standing::Runs => self.running[usize::from(worker)] -= 1,

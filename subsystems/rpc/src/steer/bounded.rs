@@ -8,10 +8,10 @@ use wave_core::waiting::Queues;
 
 use super::{K, Request, Steering, Workers, k};
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 1] = [K];
 
-/// The policy.
+/// Steers to the worker with the fewest calls, up to a bound (JBSQ).
 #[derive(Debug)]
 pub struct Bounded {
     k: Option<u16>,
@@ -20,7 +20,7 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn new(config: &Config, settings: &Settings<'_>) -> Bounded {
         Bounded { k: k(settings), line: Queues::new(1, config.subjects), look: 0 }
     }

@@ -11,7 +11,7 @@ use wave_core::waiting::Queues;
 
 use super::{Request, Steering, Workers};
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 1] = [Setting::number(
     "reserve",
     "1",
@@ -29,11 +29,11 @@ const SHARE_EVERY: u32 = 64;
 struct Profile {
     /// How long a call takes, in nanoseconds; 0 where none has ended.
     took: f64,
-    /// Its share of calls.
+    /// Share of the calls.
     share: f64,
 }
 
-/// The policy.
+/// Reserves workers for classes of short calls (DARC).
 #[derive(Debug)]
 pub struct Darc {
     reserve: usize,

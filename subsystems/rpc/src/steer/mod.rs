@@ -25,15 +25,15 @@ use wave_core::settings::{Known, Policies, PolicyError, Setting, Settings, known
 /// What a policy may know of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Its class.
+    /// Class of the call.
     pub class: u8,
     /// The latency that it is to keep.
     pub slo: Option<Nanos>,
-    /// Of its connection.
+    /// Hash of the call's connection.
     pub hash: u64,
 }
 
-/// The workers of a host.
+/// The workers of a host, as steering sees them.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers<'a> {
     /// Calls that take a place, per worker: handed over, not ended, neither waiting for their clients nor yielding.
@@ -50,7 +50,7 @@ impl Workers<'_> {
         self.calls.len()
     }
 
-    /// There is always one.
+    /// False: there is always a worker.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
@@ -82,11 +82,11 @@ pub trait Steering: Send {
     /// A worker is done with a call that was handed to it.
     fn ended(&mut self, _now: Nanos, _worker: u16, _request: &Request, _took: Nanos) {}
 
-    /// The next call to hand over, and to whom. It waits no longer then.
+    /// The next call to hand over, and its worker. It waits no longer then.
     fn next(&mut self, now: Nanos, workers: Workers<'_>) -> Option<(u32, u16)>;
 }
 
-/// The shipped policies.
+/// Policies for steering that Wave ships.
 pub static SHIPPED: Policies<dyn Steering> = Policies(&[
     (
         Known {
@@ -154,7 +154,6 @@ pub(crate) const K: Setting = Setting::number(
      waiting behind long ones",
 );
 
-/// What [`K`] was set to.
 pub(crate) fn k(settings: &Settings<'_>) -> Option<u16> {
     settings.given(K.key).map(|k| k as u16)
 }

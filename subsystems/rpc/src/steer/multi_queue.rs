@@ -10,7 +10,7 @@ use wave_core::waiting::Queues;
 
 use super::{K, Request, Steering, Workers, k};
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 2] = [
     K,
     Setting::per_class(
@@ -21,7 +21,7 @@ pub static SETTINGS: [Setting; 2] = [
     ),
 ];
 
-/// The policy.
+/// Steers by a queue per class, with an SLO each.
 #[derive(Debug)]
 pub struct MultiQueue {
     k: Option<u16>,
@@ -33,7 +33,7 @@ pub struct MultiQueue {
 }
 
 impl MultiQueue {
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn new(config: &Config, settings: &Settings<'_>) -> MultiQueue {
         MultiQueue {
             k: k(settings),

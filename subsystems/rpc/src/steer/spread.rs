@@ -8,7 +8,7 @@ use wave_core::waiting::Queues;
 
 use super::{Request, Steering, Workers};
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 1] = [Setting::number(
     "ahead",
     "4",
@@ -19,13 +19,13 @@ pub static SETTINGS: [Setting; 1] = [Setting::number(
 /// By what a worker is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The connection's hash.
+    /// By the hash of the connection.
     Hash,
-    /// Turns.
+    /// In turns.
     Turn,
 }
 
-/// The policy.
+/// Spreads calls over workers without regard to their load.
 #[derive(Debug)]
 pub struct Spread {
     by: By,
@@ -38,7 +38,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn new(config: &Config, settings: &Settings<'_>, by: By) -> Spread {
         let workers = usize::from(config.cores);
         let ahead = settings.number("ahead") as u16;

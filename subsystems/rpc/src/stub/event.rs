@@ -15,7 +15,7 @@ use crate::wire::{BEGIN, Begin, CANCEL, COMPRESSED, END, HALF_CLOSE, HAS_MESSAGE
 pub enum Event<'a> {
     /// A call begins. It has to be ended, by [`Stub::finish`] or by a last [`Stub::message`].
     Begin {
-        /// Which.
+        /// The call.
         call: Subject,
         /// Its method, its class, the time that it has left.
         begin: Begin,
@@ -23,30 +23,30 @@ pub enum Event<'a> {
         metadata: Metadata<'a>,
         /// The first message, if it is here already.
         message: Option<&'a [u8]>,
-        /// It came compressed.
+        /// Whether the message arrived compressed.
         compressed: bool,
         /// The client sends nothing more.
         end: bool,
     },
-    /// A message.
+    /// A message of the client's.
     Message {
-        /// Of which call.
+        /// The call.
         call: Subject,
-        /// Whole.
+        /// The whole message.
         message: &'a [u8],
-        /// It came compressed.
+        /// Whether the message arrived compressed.
         compressed: bool,
         /// The client sends nothing more.
         end: bool,
     },
     /// The client sends nothing more.
     HalfClose {
-        /// In which call.
+        /// The call.
         call: Subject,
     },
     /// Nobody waits for the call any more. It still has to be ended.
     Cancel {
-        /// Which.
+        /// The call.
         call: Subject,
         /// Why: CANCELLED or DEADLINE_EXCEEDED, or what the agent found.
         why: Code,
@@ -56,13 +56,13 @@ pub enum Event<'a> {
 /// The agent wrote what no agent of ours writes: it should lose its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StubError {
-    /// No frame.
+    /// A frame is malformed.
     #[error(transparent)]
     Frame(#[from] BadFrame),
-    /// Metadata.
+    /// Metadata is malformed.
     #[error(transparent)]
     Metadata(#[from] BadMetadata),
-    /// Its credit.
+    /// A credit makes no sense.
     #[error(transparent)]
     Credit(#[from] PushError),
     /// A frame that has no place there.
@@ -91,7 +91,7 @@ pub enum SendError {
     /// More bytes than cross the link at once. Nothing was sent, and the call is as it was.
     #[error("{0} bytes are more than can be sent at once, which is {FRAME_BYTES_MAX}")]
     TooLong(u64),
-    /// The agent is at fault.
+    /// The agent wrote nonsense.
     #[error(transparent)]
     Fault(#[from] PushError),
 }

@@ -21,7 +21,7 @@ pub enum Script {
     Aggregate(u32),
     /// Replies of these lengths, whatever the client sends.
     Stream(Vec<u32>),
-    /// Ends without reading.
+    /// The handler ends without reading.
     Abrupt,
 }
 
@@ -77,14 +77,12 @@ pub struct Entry {
     taken: usize,
     taken_bytes: u64,
     pub over: Option<Over>,
-    /// The handler's side.
     pub begun: bool,
     pub received: usize,
     heard_end: bool,
     said_headers: bool,
     replied: Vec<u32>,
     ended_by: Option<End>,
-    /// The front's side.
     got_headers: bool,
     got: usize,
     /// Replies that were read, and so granted anew, and their bytes.
@@ -237,7 +235,6 @@ impl Book {
         any
     }
 
-    /// A handler got a call.
     pub fn handler_begins(
         &mut self,
         (window, worker, now): (usize, u16, Nanos),

@@ -39,12 +39,9 @@ pub struct Life {
     clients: Clients,
 }
 
-/// What clients are like.
 #[derive(Clone, Copy, Debug)]
 pub struct Clients {
-    /// Calls at once.
     pub appetite: usize,
-    /// The largest message.
     pub large: u32,
     /// Whether most are large.
     pub bulky: bool,

@@ -59,11 +59,9 @@ impl Incarnation {
 /// What a handler does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Did {
-    /// A piece of work.
     Something,
     /// It waits: for a message, or for room.
     Nothing,
-    /// The call has ended.
     Ended,
 }
 
@@ -101,7 +99,7 @@ impl Job {
         self.heard_end || matches!(self.plan.script, Script::Stream(_) | Script::Abrupt)
     }
 
-    /// One piece of work.
+    /// Does one piece of work.
     fn step(&mut self, link: &mut Worked, now: Nanos, book: &Shared) -> Did {
         let (stub, port, call) = (&mut link.stub, &link.port, self.call);
         if self.plan.busy > 0 {
@@ -440,7 +438,6 @@ pub struct HostSide {
     epoch: u64,
 }
 
-/// The host.
 pub struct Host {
     pub workers: Vec<Worker>,
     pub side: HostSide,

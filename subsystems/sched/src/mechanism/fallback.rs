@@ -13,7 +13,7 @@ use crate::wire::Event;
 /// The side that decides which thread a core runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// An agent.
+    /// An agent decides.
     Agent,
     /// The host itself: first in, first out.
     Fallback,

@@ -41,7 +41,7 @@ const RUNNABLE: u64 = 1;
 const RUNNING: u64 = 2;
 /// Until [`Table::unpark`].
 const PARKED: u64 = 3;
-/// Until [`Table::wake`].
+/// The thread waits for [`Table::wake`].
 const WAITING: u64 = 4;
 /// Runnable, but with nothing to do before a request comes: it waits for no decision.
 const AWAITING: u64 = 5;
@@ -90,7 +90,7 @@ pub enum Leave {
     Preempt,
     /// Until [`Table::unpark`].
     Park,
-    /// Until [`Table::wake`].
+    /// The thread waits for [`Table::wake`].
     Wait,
     /// The thread has ended.
     Exit,
@@ -206,7 +206,7 @@ impl<T> Table<T> {
         self.slots[id as usize].class.load(Ordering::Relaxed)
     }
 
-    /// Gives a blocked thread another class, which its next message tells. To be called by whoever wakes it.
+    /// Gives a blocked thread another class, which its next message tells. To be called by its waker.
     pub fn set_class(&self, id: u32, class: u16) {
         self.slots[id as usize].class.store(class, Ordering::Relaxed);
     }

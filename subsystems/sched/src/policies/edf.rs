@@ -18,7 +18,7 @@ use super::common::{
     Cause, Discipline, Heap, PerClass, Preemptive, Runs, Setting, Settings, Thread,
 };
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 1] = [Setting::per_class(
     "deadline_us",
     "100/20000",
@@ -26,7 +26,7 @@ pub static SETTINGS: [Setting; 1] = [Setting::per_class(
     "by when a thread of each class is due, in microseconds after it became runnable",
 )];
 
-/// The policy.
+/// Earliest deadline first.
 pub type Edf = Preemptive<ByDeadline>;
 
 impl Edf {
@@ -35,7 +35,7 @@ impl Edf {
         Preemptive::with(config, ByDeadline { deadlines, waiting: Heap::new(config.subjects) })
     }
 
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn from_settings(config: &Config, settings: &Settings<'_>) -> Edf {
         Edf::new(config, settings.micros_per_class("deadline_us"))
     }

@@ -30,7 +30,7 @@ use wave_core::policy::Policy;
 pub use wave_core::settings::PolicyError;
 use wave_core::settings::{Known, Policies, Settings, known, names};
 
-/// The shipped policies.
+/// Policies for scheduling that Wave ships.
 pub static SHIPPED: Policies<dyn Policy + Send> = Policies(&[
     (
         Known {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_another_is_told_what_there_is() {
+    fn an_unknown_policy_is_refused_with_the_shipped_ones() {
         let error = check("cfs:x=1").unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -4,7 +4,7 @@
 //!
 //! Source: Wave 7.3.2 (a run queue per SLO class, a slice of 30 us), after the multi-queue policy of
 //! Shinjuku (NSDI 2019), which picks a queue by the same ratio. A thread's class comes with its
-//! messages: whoever spawned it chose it. One that awaits requests has the class of each: a front's note tells it, or
+//! messages: its spawner chose it. One that awaits requests has the class of each: a front's note tells it, or
 //! an SLO, to which belongs the queue with the longest objective that meets it. No class starves: a head's ratio
 //! grows for as long as it waits.
 
@@ -35,7 +35,7 @@ pub static SETTINGS: [Setting; 3] = [
     Timer::SETTING,
 ];
 
-/// The policy.
+/// A queue per class, preempted at the end of slices.
 pub type MultiQueue = Preemptive<QueuePerClass>;
 
 impl MultiQueue {
@@ -45,7 +45,7 @@ impl MultiQueue {
         Preemptive::with(config, QueuePerClass { slice, slo, queues })
     }
 
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn from_settings(config: &Config, settings: &Settings<'_>) -> MultiQueue {
         let slice = Slice::from_settings(settings, "slice_us");
         MultiQueue::new(config, slice, settings.micros_per_class("slo_us"))

@@ -9,7 +9,7 @@ use wave_core::layout::Config;
 use super::common::{Preemptive, Setting, Settings, Slice, Timer};
 use super::shinjuku::OneQueue;
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 2] = [
     Setting::number(
         "quantum_us",
@@ -20,7 +20,7 @@ pub static SETTINGS: [Setting; 2] = [
     Timer::SETTING,
 ];
 
-/// The policy.
+/// One queue, preempted at the end of slices.
 pub type RoundRobin = Preemptive<OneQueue>;
 
 /// For an enclave of this configuration.
@@ -28,7 +28,7 @@ pub fn new(config: &Config, quantum: Slice) -> RoundRobin {
     Preemptive::with(config, OneQueue::new("round-robin", config, quantum))
 }
 
-/// With settings of [`SETTINGS`].
+/// The policy with settings from [`SETTINGS`].
 pub fn from_settings(config: &Config, settings: &Settings<'_>) -> RoundRobin {
     new(config, Slice::from_settings(settings, "quantum_us"))
 }

@@ -12,7 +12,7 @@ use super::common::{
     Cause, Discipline, Preemptive, Queues, Runs, Setting, Settings, Slice, Thread, Timer,
 };
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 2] = [
     Setting::number(
         "slice_us",
@@ -23,7 +23,7 @@ pub static SETTINGS: [Setting; 2] = [
     Timer::SETTING,
 ];
 
-/// The policy.
+/// One queue, preempted at the end of slices while others wait.
 pub type Shinjuku = Preemptive<OneQueue>;
 
 impl Shinjuku {
@@ -32,7 +32,7 @@ impl Shinjuku {
         Preemptive::with(config, OneQueue::new("shinjuku", config, slice))
     }
 
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn from_settings(config: &Config, settings: &Settings<'_>) -> Shinjuku {
         Shinjuku::new(config, Slice::from_settings(settings, "slice_us"))
     }

@@ -27,7 +27,7 @@ use super::common::{
     Cause, Discipline, Heap, PerClass, Preemptive, Queues, Run, Runs, Setting, Settings, Thread,
 };
 
-/// The settings.
+/// Settings of the policy.
 pub static SETTINGS: [Setting; 4] = [
     Setting::span(
         "quantum_ms",
@@ -66,7 +66,7 @@ pub struct Shares {
     pub weights: PerClass<u64>,
 }
 
-/// The policy.
+/// Virtual CPUs with fair shares.
 pub type Vm = Preemptive<FairShares>;
 
 impl Vm {
@@ -82,7 +82,7 @@ impl Vm {
         Preemptive::with(config, discipline)
     }
 
-    /// With settings of [`SETTINGS`].
+    /// The policy with settings from [`SETTINGS`].
     pub fn from_settings(config: &Config, settings: &Settings<'_>) -> Vm {
         let (quantum_min, quantum_max) = settings.span("quantum_ms");
         let shares = Shares {

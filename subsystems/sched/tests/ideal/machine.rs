@@ -21,12 +21,9 @@ pub struct Job {
     pub class: u16,
 }
 
-/// What became of a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Served {
-    /// How long it has run.
     pub ran: Nanos,
-    /// When it ended.
     pub ended: Option<Nanos>,
     /// The longest time for which it waited for a core.
     pub waited_max: Nanos,

@@ -364,7 +364,6 @@ impl World {
     }
 }
 
-/// An entry as text.
 fn told(context: u16, entry: &Upstream) -> String {
     let event = entry.message.and_then(|message| Event::from_message(&message));
     let event =

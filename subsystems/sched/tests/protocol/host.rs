@@ -20,7 +20,6 @@ use wave_sched::wire::{DECISION_RUN, Event, Kind, NO_CORE};
 
 use crate::common::nasty::{Bell, Link, NastyPort};
 
-/// One id.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
     pub subject: Subject,
@@ -183,7 +182,6 @@ struct CoreLink {
     incarnation: Rc<Incarnation>,
 }
 
-/// What a core is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
     Looking,
@@ -222,7 +220,6 @@ struct Attached {
     scan: Option<Scan>,
 }
 
-/// The host.
 pub struct Host {
     pub table: RefCell<Table>,
     pub cores: Vec<Core>,
@@ -231,7 +228,6 @@ pub struct Host {
     attached: Option<Attached>,
     current: Option<Rc<Incarnation>>,
     epoch: u64,
-    /// Whether an agent decides.
     agent_decides: bool,
     pub snapshots: u64,
     pub losses: u64,

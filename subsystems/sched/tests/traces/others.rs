@@ -115,7 +115,6 @@ fn resync() -> Trace {
     trace
 }
 
-/// Virtual CPUs.
 pub fn vm() -> Vec<Trace> {
     vec![quanta(), bound(), sticky(), resync()]
 }

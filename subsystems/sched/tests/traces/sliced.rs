@@ -161,7 +161,6 @@ fn found_running() -> Trace {
     trace
 }
 
-/// Shinjuku's.
 pub fn shinjuku() -> Vec<Trace> {
     vec![
         decisions_are_left_first(),
@@ -178,7 +177,6 @@ pub fn shinjuku() -> Vec<Trace> {
     ]
 }
 
-/// Round robin's.
 pub fn round_robin() -> Vec<Trace> {
     let mut trace = Trace::begun("round-robin:quantum_us=2000", "each in turn", 1, 0);
     trace.outside(Kind::New, 1);

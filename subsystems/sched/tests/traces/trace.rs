@@ -16,7 +16,6 @@ const BUDGET: usize = 64;
 
 type Shipped = Box<dyn Policy + Send>;
 
-/// One history.
 pub struct Trace {
     brain: Brain<Shipped, Vec<(Nanos, Input)>>,
     policy: &'static str,

@@ -48,7 +48,7 @@ impl Reno {
         self.window
     }
 
-    /// Where slow start ends.
+    /// Window in bytes at which slow start ends.
     pub fn threshold(&self) -> u32 {
         self.threshold
     }

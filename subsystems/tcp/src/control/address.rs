@@ -4,10 +4,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::packet::{IPV4_BYTES, IPV6_BYTES, MacAddress, TCP_BYTES};
 
-/// Where the agent is.
+/// Addresses of an agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Address {
-    /// Its IPv4 address.
+    /// IPv4 address of the agent.
     pub ip: Ipv4Addr,
     /// Bits of the network's part.
     pub prefix: u8,
@@ -15,7 +15,7 @@ pub struct Address {
     pub gateway: Option<Ipv4Addr>,
     /// Its IPv6 address, if it has one.
     pub v6: Option<Ipv6Home>,
-    /// Its Ethernet address.
+    /// Ethernet address of the agent.
     pub mac: MacAddress,
     /// Most bytes of an IP packet.
     pub mtu: u16,
@@ -24,7 +24,7 @@ pub struct Address {
 /// An IPv6 address in its network. There is no other way to get one: routers' advertisements are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Home {
-    /// The address.
+    /// IPv6 address of the agent.
     pub ip: Ipv6Addr,
     /// Bits of the network's part.
     pub prefix: u8,
@@ -52,7 +52,6 @@ impl Address {
         self.own(ip) == Some(ip)
     }
 
-    /// The agent's addresses.
     pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
         [Some(self.ip.into()), self.v6.map(|home| home.ip.into())].into_iter().flatten()
     }

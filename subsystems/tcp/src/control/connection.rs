@@ -40,7 +40,7 @@ pub(super) enum Timer {
     FinWait,
     /// Nothing is sent: what was learnt of the network grows old.
     Idle,
-    /// The peer is silent.
+    /// The peer has been silent for long.
     KeepAlive,
 }
 
@@ -243,7 +243,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.connections.get_mut(flow.index as usize)?.as_mut().filter(|one| one.flow == flow)
     }
 
-    /// A flow has changed.
     pub(super) fn on_statistics(&mut self, now: Nanos, statistics: &Statistics) {
         let flow = statistics.flow;
         let Some(connection) = self.connection(flow) else { return };

@@ -54,7 +54,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// The same, of ICMPv6.
+    /// Handles an error of ICMPv6.
     pub(super) fn on_error6(&mut self, now: Nanos, error: &Icmp6<'_>) {
         match *error {
             Icmp6::Unreachable { code, quoted: Some(quoted) } => {

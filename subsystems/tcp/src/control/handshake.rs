@@ -26,7 +26,7 @@ const SYNS_MAX: u8 = 9;
 const ANSWERS_MAX: u8 = 6;
 /// Before a second try; then twice as long each time (RFC 6298).
 const TRY_AFTER: Nanos = Nanos::from_millis(1_000);
-/// Not longer than this.
+/// Longest time between two transmissions.
 const TRY_AFTER_MAX: Nanos = Nanos::from_millis(64_000);
 /// Tries in vain after which the next hop is asked for anew (RFC 9293, 3.8.3: R1).
 pub(super) const DOUBT_AFTER: u8 = 3;
@@ -42,11 +42,11 @@ pub(super) const TIMESTAMP_BYTES: u16 = 12;
 enum For {
     /// A listener, by its port.
     Listener,
-    /// A host that connects.
+    /// A host connects.
     Host { context: ContextId, socket: u32, receive: Ring, send: Ring },
 }
 
-/// How far it is.
+/// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The next hop's Ethernet address is asked for.
@@ -57,7 +57,6 @@ enum Stage {
     Received,
 }
 
-/// A handshake.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handshake {
     whom: For,
@@ -270,7 +269,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.listeners.iter().position(|one| super::is_at(one.local, own))
     }
 
-    /// A SYN for a listener.
     pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
         let Some(at) = self.listener_at(tuple.local) else { return };
         let Listener { slots, backlog, half_open, .. } = &self.listeners[at];

@@ -46,16 +46,16 @@ const ANSWERS_PER_MILLISECOND: u32 = 16;
 /// Connections of a process that has gone, which are closed in one poll.
 const CLOSED_PER_POLL: u32 = 64;
 
-/// Bounds of a stack.
+/// Bounds of a stack's tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Connections at once.
+    /// Most connections at once.
     pub flows: u32,
     /// Connections that are not complete.
     pub handshakes: u32,
     /// Connections that are over and remembered.
     pub time_wait: u32,
-    /// Listeners.
+    /// Most listeners at once.
     pub listeners: u32,
     /// Slots of one listener that wait.
     pub slots: u32,
@@ -70,11 +70,11 @@ impl Default for Bounds {
 /// What is to be done outside.
 #[derive(Clone, Debug)]
 pub enum Output<F> {
-    /// Send this.
+    /// Send this segment.
     Send(Segment<F>),
     /// Copy this, then [`Stack::complete`] its ticket.
     Write(Write<F>),
-    /// Tell this context.
+    /// Tell this context of an event.
     Event(ContextId, Event),
     /// Nothing names this process's memory any more.
     Released(u16),
@@ -95,7 +95,7 @@ struct Listener {
     local: SocketAddr,
     backlog: u16,
     slots: VecDeque<Slot>,
-    /// Handshakes under way.
+    /// Number of handshakes under way.
     half_open: u32,
     /// Them, the oldest first, and some that are over.
     half_open_order: VecDeque<FlowId>,
@@ -139,14 +139,14 @@ pub struct ControlCounters {
 /// A data path with its control plane.
 #[derive(Debug)]
 pub struct Stack<F, D> {
-    /// The data path.
+    /// The data path that this control plane drives.
     pub data: D,
     address: Address,
     bounds: Bounds,
     secrets: Secrets,
     listeners: Vec<Listener>,
     handshakes: Tuples<Handshake>,
-    /// By index of the flow.
+    /// Connections by the index of their flow.
     connections: Vec<Option<Connection>>,
     time_wait: TimeWait,
     neighbours: Neighbours,
@@ -165,7 +165,7 @@ pub struct Stack<F, D> {
     ports_tried: u32,
     /// The millisecond that answers are counted in, and how many there were.
     answers: (u64, u32),
-    /// The same for ARP.
+    /// The same count for ARP.
     arp_answers: (u64, u32),
     counters: ControlCounters,
 }
@@ -198,7 +198,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
     }
 
-    /// Where the agent is.
+    /// Addresses of the agent.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -218,7 +218,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         WAITING_MAX - self.requests.len().min(WAITING_MAX)
     }
 
-    /// A frame came in.
+    /// Takes a frame that came in.
     pub fn receive(&mut self, packet: Packet<F>) {
         self.packets.push_back(packet);
     }

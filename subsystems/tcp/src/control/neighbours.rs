@@ -23,7 +23,7 @@ struct Neighbour {
     heard: Nanos,
 }
 
-/// The table.
+/// Ethernet addresses of next hops.
 #[derive(Debug, Default)]
 pub struct Neighbours(Vec<Neighbour>);
 

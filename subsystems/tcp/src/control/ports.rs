@@ -8,7 +8,7 @@ use crate::context::Reason;
 use crate::datapath::{Datapath, Tuple};
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// Ends that nobody uses.
+    /// Finds a pair of ends that no connection uses.
     pub(super) fn free_tuple(
         &mut self,
         remote: SocketAddr,

@@ -18,15 +18,14 @@ const FRAME_BYTES_MIN: usize = 60;
 /// What differs between the control plane's segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Bare {
-    /// Its first number.
+    /// Sequence number of the segment.
     pub seq: Seq,
-    /// What is expected.
+    /// Acknowledgement number, if ACK is set.
     pub ack: Option<Seq>,
-    /// Control bits.
+    /// Control bits of the segment.
     pub flags: Flags,
-    /// The window field.
+    /// Window field of the header.
     pub window: u16,
-    /// Options.
     pub options: Options,
 }
 
@@ -85,7 +84,6 @@ pub fn advertise<F>(mac: MacAddress, own: Ipv6Addr, asker: (MacAddress, Ipv6Addr
     frame(head, None)
 }
 
-/// A packet of ARP.
 pub fn arp<F>(packet: &ArpPacket) -> Segment<F> {
     let mut head = Head::zeroed(FRAME_BYTES_MIN);
     build_arp(head.bytes_mut(), packet);

@@ -6,7 +6,7 @@ use crate::planted::{Planted, is_planted};
 
 /// The shortest timeout: Linux's, below RFC 6298's second.
 pub const MIN: Nanos = Nanos::from_millis(200);
-/// The longest.
+/// Longest timeout.
 pub const MAX: Nanos = Nanos::from_millis(120_000);
 /// Before anything was measured.
 pub const INITIAL: Nanos = Nanos::from_millis(1_000);
@@ -23,7 +23,7 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Nothing is known.
+    /// An estimate without measurements.
     pub const fn new() -> RoundTrip {
         RoundTrip { smoothed: None, variation: Nanos(0), back_off: 0, initial: INITIAL }
     }
@@ -53,7 +53,7 @@ impl RoundTrip {
         self.smoothed
     }
 
-    /// The mean deviation.
+    /// Mean deviation of the round-trip time.
     pub fn variation(&self) -> Nanos {
         self.variation
     }

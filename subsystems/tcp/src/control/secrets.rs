@@ -15,13 +15,13 @@ pub const PORTS: core::ops::Range<u16> = 32_768..60_999;
 /// Keys, drawn at random when the agent starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Secrets {
-    /// For sequence numbers.
+    /// Key of initial sequence numbers.
     pub sequence: (u64, u64),
-    /// For timestamps.
+    /// Key of timestamps.
     pub timestamp: (u64, u64),
-    /// For ports.
+    /// Key of ports.
     pub port: (u64, u64),
-    /// For tables.
+    /// Key of hash tables.
     pub table: (u64, u64),
 }
 

@@ -12,21 +12,21 @@ use crate::datapath::{Datapath, Established, FlowId};
 /// A connection's state (RFC 9293, 3.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// A listener.
+    /// A listener waits for connections.
     Listen,
-    /// We have sent our SYN.
+    /// Our SYN was sent.
     SynSent,
     /// The peer has sent its SYN, too.
     SynReceived,
-    /// Both may send.
+    /// Both ends may send.
     Established,
     /// We have ended our stream.
     FinWait1,
-    /// And the peer knows.
+    /// Our FIN was sent and acknowledged.
     FinWait2,
     /// The peer has ended its stream.
     CloseWait,
-    /// Both have, at once.
+    /// Both ends sent a FIN at once.
     Closing,
     /// We have ended ours after the peer's.
     LastAck,
@@ -37,7 +37,7 @@ pub enum State {
 }
 
 impl fmt::Display for State {
-    /// As `ss` has it.
+    /// The state's name as ss(8) prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             State::Listen => "LISTEN",
@@ -58,9 +58,9 @@ impl fmt::Display for State {
 /// A connection or a listener, to be shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
-    /// Its state.
+    /// State of the connection.
     pub state: State,
-    /// Our end.
+    /// Address and port of this end.
     pub local: SocketAddr,
     /// The peer's, if there is one.
     pub remote: Option<SocketAddr>,

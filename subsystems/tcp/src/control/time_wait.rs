@@ -41,7 +41,6 @@ pub struct TimeWait {
 }
 
 impl TimeWait {
-    /// For so many.
     pub fn new(entries: u32, key: (u64, u64)) -> TimeWait {
         TimeWait {
             table: Tuples::new(entries, key),
@@ -56,7 +55,7 @@ impl TimeWait {
         }
     }
 
-    /// Remembers one.
+    /// Adds a connection.
     pub fn insert(&mut self, tuple: Tuple, over: Over) {
         if let Some(id) = self.table.find(&tuple) {
             self.table.remove(id);
@@ -97,7 +96,7 @@ impl TimeWait {
         self.table.find(tuple).is_some()
     }
 
-    /// Forgets one.
+    /// Removes a connection.
     pub fn remove(&mut self, tuple: &Tuple) {
         if let Some(id) = self.table.find(tuple) {
             self.table.remove(id);
@@ -116,7 +115,6 @@ impl TimeWait {
         }
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&Tuple, &Over)> {
         self.table.iter().map(|(_, tuple, over)| (tuple, over))
     }

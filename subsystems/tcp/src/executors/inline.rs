@@ -20,7 +20,7 @@ pub struct Inline<F, R = Sack> {
 }
 
 impl<F, R: Recovery> Inline<F, R> {
-    /// Without flows.
+    /// An executor without flows.
     pub fn new(settings: Settings) -> Inline<F, R> {
         let flows = Flows::new(settings.flows, settings.key);
         Inline { recovery: PhantomData, settings, flows, entry: None }

@@ -28,7 +28,7 @@ pub trait Executor<F> {
     /// How many more entries it takes before one comes out.
     fn room(&self) -> usize;
 
-    /// How many have not come out.
+    /// Number of entries that have not come out.
     fn in_flight(&self) -> usize;
 
     /// Takes an entry, numbered without gaps from 0. There must be room.
@@ -50,7 +50,7 @@ pub trait Executor<F> {
     /// Changes what a flow's headers say. Nothing may be in flight.
     fn set_path(&mut self, id: FlowId, path: Path);
 
-    /// A flow as it is now.
+    /// The present state of a flow.
     fn get(&self, id: FlowId) -> Option<Flow>;
 
     /// The flow of a connection.

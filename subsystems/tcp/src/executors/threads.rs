@@ -30,7 +30,7 @@ use crate::stages::post::statistics;
 use crate::stages::recover::{Recovery, Sack};
 use crate::tuples::Tuples;
 
-/// Entries in flight.
+/// Most entries in flight.
 const POOL: usize = 64;
 /// Time between two looks whether a stage has panicked, while the caller waits for an entry.
 const WATCH_EVERY: Duration = Duration::from_millis(100);

@@ -13,7 +13,7 @@ use crate::pipeline::{self, Decided, Outcome, Routed, Stamped};
 use crate::reorder::Reorder;
 use crate::stages::recover::{Recovery, Sack};
 
-/// Entries in flight.
+/// Most entries in flight.
 const POOL: usize = 64;
 
 /// Replicas of the stages, and the time that they take.
@@ -46,7 +46,7 @@ enum Job<F> {
     Post(u64, Decided<F>),
 }
 
-/// The executor.
+/// Runs stages as replicas in virtual time.
 #[derive(Debug)]
 pub struct VirtualTime<F, R = Sack> {
     recovery: PhantomData<R>,
@@ -73,7 +73,7 @@ pub struct VirtualTime<F, R = Sack> {
 }
 
 impl<F: AsRef<[u8]>, R: Recovery> VirtualTime<F, R> {
-    /// Without flows.
+    /// An executor without flows.
     pub fn new(settings: Settings, shape: Shape, seed: u64) -> VirtualTime<F, R> {
         VirtualTime {
             recovery: PhantomData,

@@ -6,7 +6,7 @@ use crate::datapath::INTERVALS_MAX;
 /// One interval of a stream; empty if it ends where it begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interval {
-    /// First position.
+    /// First position of the interval.
     pub start: u64,
     /// The position behind the last.
     pub end: u64,
@@ -18,7 +18,7 @@ impl Interval {
         self.end <= self.start
     }
 
-    /// Whether all of `other` is in it.
+    /// Whether `other` lies within this interval.
     pub fn contains(self, other: Interval) -> bool {
         self.start <= other.start && other.end <= self.end
     }
@@ -48,7 +48,7 @@ impl Intervals {
         intervals
     }
 
-    /// To the neutral form.
+    /// The intervals as pairs of positions, for [`Established`](crate::datapath::Established).
     pub fn to_pairs(&self) -> [(u64, u64); INTERVALS_MAX] {
         self.0.map(|one| (one.start, one.end))
     }
@@ -68,7 +68,7 @@ impl Intervals {
         self.iter().map(|one| one.end).max().unwrap_or(0)
     }
 
-    /// Bytes in all of them.
+    /// Number of bytes in all intervals.
     pub fn bytes(&self) -> u64 {
         self.iter().map(|one| one.end - one.start).sum()
     }

@@ -5,7 +5,7 @@
 
 use super::intervals::Interval;
 
-/// Most ranges.
+/// Most ranges that are remembered.
 pub const RANGES_MAX: usize = 16;
 /// Ranges, and segments less one, above a byte that mean its loss (RFC 6675: DupThresh).
 const THRESHOLD: usize = 3;
@@ -18,7 +18,7 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// The ranges.
+    /// Ranges that the peer has acknowledged selectively, in order.
     pub fn ranges(&self) -> &[Interval] {
         &self.ranges[..usize::from(self.count)]
     }
@@ -33,7 +33,7 @@ impl Scoreboard {
         self.ranges().last().map_or(0, |range| range.end)
     }
 
-    /// Forgets all of them.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.count = 0;
     }

@@ -18,13 +18,13 @@ use crate::seq::{Seq, seq_of};
 /// The pre-processing stage's: who the peer is.
 #[derive(Clone, Copy, Debug)]
 pub struct Pre {
-    /// Both ends.
+    /// Both ends of the connection.
     pub tuple: Tuple,
-    /// The next hop.
+    /// Ethernet address of the next hop.
     pub peer_mac: [u8; 6],
     /// Differentiated Services of our segments.
     pub diffserv: u8,
-    /// Their hop limit.
+    /// Hop limit of packets that are sent.
     pub hop_limit: u8,
 }
 
@@ -73,13 +73,13 @@ pub struct Protocol {
 
     /// Sequence number of the first byte we receive.
     pub receive_base: Seq,
-    /// All before it came.
+    /// Position up to which every byte has come.
     pub received: u64,
     /// All before it is in the host's ring: this is acknowledged, and the host is told of it.
     pub landed: u64,
     /// All before it was read by the host.
     pub read: u64,
-    /// Length of the ring.
+    /// Length of the ring in bytes.
     pub ring_bytes: u32,
     /// Right edge of the window that the peer was told of.
     pub promised: u64,
@@ -89,7 +89,7 @@ pub struct Protocol {
     pub duplicate: Interval,
     /// Position of the peer's FIN.
     pub fin: Option<u64>,
-    /// Shift of our windows.
+    /// Scale of the windows that this end announces.
     pub receive_scale: u8,
     /// Whether segments carry timestamps.
     pub has_timestamps: bool,
@@ -105,13 +105,13 @@ pub struct Protocol {
     pub untold_bytes: u32,
     /// When an acknowledgement must go out at the latest.
     pub acknowledge_at: Option<Nanos>,
-    /// It must go out now.
+    /// Whether an ACK must go out now.
     pub acknowledge_now: bool,
     /// So many more full segments are acknowledged at once.
     pub quick: u8,
     /// When something wrong was answered last (RFC 5961, 7).
     pub answered_at: Option<Nanos>,
-    /// Nothing new is begun.
+    /// Whether nothing new is begun.
     pub is_frozen: bool,
     /// When the peer was heard of last.
     pub heard: Nanos,
@@ -211,9 +211,9 @@ impl Selective {
 /// The post-processing stage's: where the host is, and what is counted. Replicas of the stage change it in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct Post {
-    /// For what comes in.
+    /// Ring of received bytes.
     pub receive: Ring,
-    /// For what goes out.
+    /// Ring of bytes to be sent.
     pub send: Ring,
     /// Bytes acknowledged since the last reading.
     pub acknowledged_bytes: u32,
@@ -261,7 +261,7 @@ impl Protocol {
         self.acknowledged.min(self.written)
     }
 
-    /// Where our FIN is.
+    /// State of our FIN.
     pub fn sent_fin(&self) -> Fin {
         if !self.is_finished {
             Fin::No
@@ -293,7 +293,7 @@ impl Protocol {
     }
 }
 
-/// From the neutral form.
+/// Splits a connection's state among the stages.
 pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
     let Established {
         tuple,
@@ -375,7 +375,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
     (Pre { tuple, peer_mac, diffserv: 0, hop_limit: TTL_DEFAULT }, protocol, post)
 }
 
-/// To the neutral form.
+/// Joins the stages' parts to a connection's state.
 pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
     let fin = protocol.sent_fin();
     Established {

@@ -8,14 +8,14 @@ use crate::stages::post::statistics;
 use crate::stages::recover::Recovery;
 use crate::tuples::Tuples;
 
-/// All parts of one flow.
+/// The parts of one flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// The pre stage's.
+    /// Part of the pre stage.
     pub pre: Pre,
-    /// The protocol stage's.
+    /// Part of the protocol stage.
     pub protocol: Protocol,
-    /// The post stage's.
+    /// Part of the post stage.
     pub post: Post,
 }
 
@@ -46,7 +46,7 @@ impl<T> Partition<T> {
         self.0[id.index as usize] = Some((id.generation, part));
     }
 
-    /// Takes a part out.
+    /// Removes and returns a part.
     pub fn remove(&mut self, id: FlowId) -> Option<T> {
         self.get(id)?;
         self.0[id.index as usize].take().map(|(_, part)| part)
@@ -56,11 +56,11 @@ impl<T> Partition<T> {
 /// The flows of an executor that runs in one thread.
 #[derive(Clone, Debug)]
 pub struct Flows {
-    /// The pre stage's.
+    /// Parts of the pre stage, by both ends.
     pub pre: Tuples<Pre>,
-    /// The protocol stage's.
+    /// Parts of the protocol stage.
     pub protocol: Partition<Protocol>,
-    /// The post stage's.
+    /// Parts of the post stage.
     pub post: Partition<Post>,
 }
 
@@ -85,14 +85,14 @@ impl Flows {
         Ok(id)
     }
 
-    /// Takes a flow out.
+    /// Removes and returns a flow.
     pub fn remove(&mut self, id: FlowId) -> Option<Flow> {
         let pre = self.pre.remove(id)?;
         let (protocol, post) = (self.protocol.remove(id)?, self.post.remove(id)?);
         Some(Flow { pre, protocol, post })
     }
 
-    /// A flow as it is.
+    /// A copy of a flow.
     pub fn get(&self, id: FlowId) -> Option<Flow> {
         let pre = *self.pre.get(id)?;
         Some(Flow { pre, protocol: *self.protocol.get(id)?, post: *self.post.get(id)? })

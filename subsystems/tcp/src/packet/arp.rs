@@ -27,7 +27,7 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == ARP_BYTES);
 
-/// What a packet wants.
+/// Operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArpOperation {
     /// The address of `target`.
@@ -36,10 +36,10 @@ pub enum ArpOperation {
     Reply,
 }
 
-/// A request or a reply.
+/// An ARP request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// Request or reply.
+    /// Whether the packet asks or answers.
     pub operation: ArpOperation,
     /// The sender's Ethernet address, that of one station.
     pub sender_mac: MacAddress,

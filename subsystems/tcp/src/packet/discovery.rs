@@ -44,18 +44,18 @@ const _: () = assert!(size_of::<Wire>() == 24);
 pub enum Discovery {
     /// Asks for the Ethernet address of `target`. From the unspecified address, it asks whether anybody has `target` (RFC 4862).
     Solicitation {
-        /// Of whom.
+        /// Address of the neighbour.
         target: Ipv6Addr,
         /// The sender's Ethernet address.
         mac: Option<MacAddress>,
     },
     /// Tells the Ethernet address of `target`.
     Advertisement {
-        /// Of whom.
+        /// Address of the neighbour.
         target: Ipv6Addr,
-        /// The Ethernet address.
+        /// Ethernet address of the neighbour.
         mac: Option<MacAddress>,
-        /// It answers a question.
+        /// Whether it answers a solicitation.
         is_solicited: bool,
         /// It replaces an address that is known.
         overrides: bool,

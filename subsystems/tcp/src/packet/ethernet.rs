@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Cause;
 
-/// An Ethernet address.
+/// An Ethernet address, in the order of the wire.
 pub type MacAddress = [u8; 6];
 
 /// The address of every station.
@@ -70,9 +70,9 @@ impl EtherType {
 /// A header that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetView {
-    /// The sender.
+    /// Address of the sender.
     pub source: MacAddress,
-    /// The receiver.
+    /// Address of the receiver.
     pub destination: MacAddress,
     /// The VLAN's number (0 to 4095), if the frame is tagged; 0 is a priority without a VLAN. Builders write no tag, so a
     /// caller answers only those it may answer without.

@@ -25,7 +25,6 @@ struct Wire {
     kind: u8,
     code: u8,
     checksum: U16,
-    /// An echo's identifier.
     first: U16,
     /// An echo's sequence number, or the next hop's MTU.
     second: U16,
@@ -42,22 +41,22 @@ pub(super) struct QuotedWire {
 
 const _: () = assert!(size_of::<Wire>() == ICMP_BYTES && size_of::<QuotedWire>() == 8);
 
-/// A message.
+/// A message of ICMP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmp<'a> {
     /// To be answered with the same bytes.
     EchoRequest(Echo<'a>),
-    /// The answer.
+    /// An echo reply.
     EchoReply(Echo<'a>),
     /// A datagram did not arrive.
     Unreachable(Unreachable),
     /// A datagram was too long on its way, or a router did not understand it.
     Problem(Problem),
-    /// Another message.
+    /// A message of another type.
     Other {
-        /// Its type.
+        /// Type of the message.
         kind: u8,
-        /// Its code.
+        /// Code of the message.
         code: u8,
     },
 }
@@ -69,7 +68,7 @@ pub struct Echo<'a> {
     pub identifier: u16,
     /// Tells a program's requests apart.
     pub sequence: u16,
-    /// Bytes that come back.
+    /// Data of an echo, which a reply returns.
     pub data: &'a [u8],
 }
 

@@ -35,12 +35,12 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == ICMP6_BYTES);
 
-/// A message.
+/// A message of ICMPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmp6<'a> {
     /// To be answered with the same bytes.
     EchoRequest(Echo<'a>),
-    /// The answer.
+    /// An echo reply.
     EchoReply(Echo<'a>),
     /// A datagram did not arrive.
     Unreachable {
@@ -53,21 +53,21 @@ pub enum Icmp6<'a> {
     TooBig {
         /// The link's MTU in bytes.
         mtu: u32,
-        /// The segment.
+        /// The segment that it is about, if it quotes one.
         quoted: Option<Quoted>,
     },
     /// A datagram's hops were used up, or a router did not understand its header.
     Problem {
-        /// The segment.
+        /// The segment that it is about, if it quotes one.
         quoted: Option<Quoted>,
     },
     /// Neighbours that ask for addresses, or tell theirs.
     Discovery(Discovery),
-    /// Another message.
+    /// A message of another type.
     Other {
-        /// Its type.
+        /// Type of the message.
         kind: u8,
-        /// Its code.
+        /// Code of the message.
         code: u8,
     },
 }

@@ -8,15 +8,15 @@ use super::Ecn;
 /// A header that was read: of a whole datagram, and valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpView<A> {
-    /// The sender.
+    /// Address of the sender.
     pub source: A,
-    /// The receiver.
+    /// Address of the receiver.
     pub destination: A,
     /// The protocol that follows.
     pub protocol: u8,
     /// Congestion notification.
     pub ecn: Ecn,
-    /// Hops that were left.
+    /// Hop limit on arrival.
     pub ttl: u8,
     /// The part of the frame that follows: options, extension headers and padding are not in it.
     pub payload: Range<usize>,

@@ -138,15 +138,15 @@ pub(super) fn parse_quoted(bytes: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr, u8, &[u8
 /// A header to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Header {
-    /// The sender.
+    /// Address of the sender.
     pub source: Ipv4Addr,
-    /// The receiver.
+    /// Address of the receiver.
     pub destination: Ipv4Addr,
     /// The protocol that follows.
     pub protocol: u8,
     /// Congestion notification.
     pub ecn: Ecn,
-    /// Hops that it may take.
+    /// Hop limit of the packet.
     pub ttl: u8,
 }
 

@@ -151,15 +151,15 @@ pub(super) fn parse_quoted(bytes: &[u8]) -> Option<(Ipv6Addr, Ipv6Addr, u8, &[u8
 /// A header to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Header {
-    /// The sender.
+    /// Address of the sender.
     pub source: Ipv6Addr,
-    /// The receiver.
+    /// Address of the receiver.
     pub destination: Ipv6Addr,
     /// The protocol that follows.
     pub protocol: u8,
     /// Congestion notification.
     pub ecn: Ecn,
-    /// Hops that it may take.
+    /// Hop limit of the packet.
     pub hop_limit: u8,
 }
 

@@ -111,25 +111,25 @@ impl Cause {
     }
 }
 
-/// A frame's contents.
+/// Contents of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// A TCP segment.
     Tcp {
-        /// The Ethernet header.
+        /// Fields of the Ethernet header.
         ethernet: EthernetView,
-        /// The IP header.
+        /// Fields of the IP header.
         ip: IpView<IpAddr>,
-        /// The segment.
+        /// Fields of the TCP header.
         segment: TcpSegment,
     },
     /// An ARP request or reply.
     Arp(EthernetView, ArpPacket),
-    /// An ICMP message.
+    /// A message of ICMP.
     Icmp(EthernetView, Ipv4View, Icmp<'a>),
-    /// An ICMPv6 message.
+    /// A message of ICMPv6.
     Icmp6(EthernetView, Ipv6View, Icmp6<'a>),
-    /// Another protocol.
+    /// A frame of another protocol.
     Other,
 }
 

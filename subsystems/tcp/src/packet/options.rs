@@ -18,7 +18,7 @@ const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// A segment's options.
+/// Options of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Most bytes of payload that the sender takes in a segment; never 0. In SYN segments only.
@@ -32,7 +32,7 @@ pub struct Options {
     /// Blocks that were received: first number and the one behind the last. Never in SYN segments. Only the first
     /// `sack_count` are valid: see [`Options::sack_blocks`].
     pub sack: [(Seq, Seq); SACK_BLOCKS_MAX],
-    /// Number of blocks.
+    /// Number of SACK blocks.
     pub sack_count: u8,
     /// An option's length was less than 2, or more than was left. What stood before it was read.
     pub is_malformed: bool,

@@ -48,12 +48,12 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == TCP_BYTES);
 
-/// A set of control bits.
+/// Control bits of a segment, as a set.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// None.
+    /// The empty set.
     pub const NONE: Flags = Flags(0);
     /// The sender has no more bytes.
     pub const FIN: Flags = Flags(1);
@@ -82,12 +82,12 @@ impl Flags {
         self.0 & flags.0 != 0
     }
 
-    /// These and `flags`.
+    /// The set with `flags`.
     pub const fn with(self, flags: Flags) -> Flags {
         Flags(self.0 | flags.0)
     }
 
-    /// These but for `flags`.
+    /// The set without `flags`.
     pub const fn without(self, flags: Flags) -> Flags {
         Flags(self.0 & !flags.0)
     }
@@ -122,19 +122,19 @@ impl fmt::Debug for Flags {
 /// A segment that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSegment {
-    /// The sender's port.
+    /// Port of the sender.
     pub source_port: u16,
-    /// The receiver's port.
+    /// Port of the receiver.
     pub destination_port: u16,
     /// Number of the first byte, or of the SYN.
     pub seq: Seq,
     /// The number that the sender expects next; `None` without [`Flags::ACK`].
     pub ack: Option<Seq>,
-    /// Control bits.
+    /// Control bits of the segment.
     pub flags: Flags,
     /// The window as it stands in the header, not scaled.
     pub window: u16,
-    /// Options.
+    /// Options of the segment.
     pub options: Options,
     /// Where in the frame the payload is.
     pub payload: Range<usize>,
@@ -189,19 +189,19 @@ pub struct TcpHeader {
     pub source_mac: MacAddress,
     /// The next hop's Ethernet address.
     pub destination_mac: MacAddress,
-    /// The sender.
+    /// Address and port of the sender.
     pub source: SocketAddr,
     /// The receiver, of the same family.
     pub destination: SocketAddr,
     /// Congestion notification.
     pub ecn: Ecn,
-    /// Hops that it may take.
+    /// Hop limit of the packet.
     pub ttl: u8,
     /// Number of the first byte, or of the SYN.
     pub seq: Seq,
     /// The number that is expected next; [`Flags::ACK`] is set with it, and only with it.
     pub ack: Option<Seq>,
-    /// Control bits.
+    /// Control bits of the segment.
     pub flags: Flags,
     /// The window as it stands in the header, already scaled.
     pub window: u16,

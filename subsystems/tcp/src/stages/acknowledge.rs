@@ -18,7 +18,7 @@ pub struct Acknowledged {
     pub is_new: bool,
     /// The peer takes more than it did.
     pub opens_window: bool,
-    /// A loss was noticed.
+    /// Whether it begins a fast retransmit.
     pub is_fast_retransmit: bool,
     /// Time from sending to this acknowledgement, by its timestamp.
     pub round_trip: Option<Nanos>,

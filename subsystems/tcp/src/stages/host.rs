@@ -4,7 +4,7 @@ use crate::context::Moved;
 use crate::flow::state::Protocol;
 use crate::planted::{Planted, is_planted};
 
-/// What a request did.
+/// Result of a host's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostMoved {
     /// There is more to send, or the FIN.

@@ -10,14 +10,14 @@ use crate::summary::Summary;
 /// Segments with one of these are the control plane's. What they carry beside is sent again.
 const CONTROL: Flags = Flags::SYN.with(Flags::RST);
 
-/// What a frame is.
+/// Result of examining a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Examined {
     /// A segment of data or acknowledgements.
     Data {
-        /// Both ends, ours first.
+        /// Both ends, this one first.
         tuple: Tuple,
-        /// What it says.
+        /// Fields that later stages need.
         summary: Summary,
         /// Its payload, in the frame.
         payload: Range<usize>,

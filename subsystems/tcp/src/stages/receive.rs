@@ -28,14 +28,14 @@ pub struct Placed {
     pub position: u64,
     /// Bytes of the payload before it that are not wanted.
     pub skip: u32,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: u32,
 }
 
 /// What became of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// What is to be copied.
+    /// Bytes to be copied to the ring.
     pub placed: Option<Placed>,
     /// What its acknowledgement did.
     pub acknowledged: Acknowledged,
@@ -43,7 +43,7 @@ pub struct Received {
     pub acknowledge: Option<When>,
     /// Bytes or the end came in order: the host is to be told, once the copy is done.
     pub has_news: bool,
-    /// Why it was dropped, if it was.
+    /// Reason for which the segment was dropped.
     pub dropped: Option<Dropped>,
 }
 
@@ -52,7 +52,7 @@ pub struct Received {
 pub enum When {
     /// With data, or after [`ACKNOWLEDGE_AFTER`].
     Later,
-    /// Now.
+    /// At once.
     Now,
 }
 
@@ -63,7 +63,7 @@ pub enum Dropped {
     OldTimestamp,
     /// It has none, though both sides agreed on them (RFC 7323, 3.2).
     NoTimestamp,
-    /// All of it came before.
+    /// Every byte had come before.
     Duplicate,
     /// It lies outside the window.
     OutsideWindow,
@@ -75,7 +75,7 @@ pub enum Dropped {
     TooManyIntervals,
 }
 
-/// Takes a segment.
+/// Takes a segment into the connection's state.
 pub fn receive<R: Recovery>(flow: &mut Protocol, summary: &Summary, now: Nanos) -> Received {
     let mut outcome = examine::<R>(flow, summary, now);
     let is_empty = summary.bytes == 0 && !summary.fin;

@@ -34,7 +34,7 @@ const REORDERING_MAX: u8 = 4;
 /// What an acknowledgement said.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard<'a> {
-    /// The segment.
+    /// Summary of the segment.
     pub summary: &'a Summary,
     /// Positions that it acknowledges and that were not acknowledged.
     pub newly: u64,
@@ -45,7 +45,7 @@ pub struct Heard<'a> {
 /// Part of the stream that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First position.
+    /// First position to send again.
     pub from: u64,
     /// The position behind the last.
     pub to: u64,

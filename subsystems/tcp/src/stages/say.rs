@@ -17,11 +17,11 @@ pub struct Said {
     pub seq: Seq,
     /// What is expected of the peer.
     pub ack: Seq,
-    /// The window's field.
+    /// Window field of the header.
     pub window: u16,
-    /// Its flags.
+    /// Control bits of the header.
     pub flags: Flags,
-    /// Bytes of payload.
+    /// Number of payload bytes.
     pub bytes: u32,
     /// Our time and the echo of the peer's, and what came out of order.
     pub options: Options,

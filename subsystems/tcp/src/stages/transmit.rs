@@ -19,7 +19,7 @@ pub struct Sent {
     pub fin: bool,
     /// Nothing is left to be sent behind it.
     pub push: bool,
-    /// It was sent before.
+    /// Whether the bytes were sent before.
     pub is_again: bool,
 }
 

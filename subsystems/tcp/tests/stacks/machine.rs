@@ -13,7 +13,6 @@ use wave_tcp::stages::recover::{Recovery, Sack};
 use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
 pub const CONTEXT: ContextId = ContextId { process: 3, context: 1 };
-/// Bytes of each ring.
 pub const RING: u32 = 1 << 14;
 
 /// One connection, as its process knows it.

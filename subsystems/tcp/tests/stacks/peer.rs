@@ -22,7 +22,7 @@ pub const WINDOW: u16 = 60_000;
 pub const MS: Nanos = Nanos::from_millis(1);
 pub const SECOND: Nanos = Nanos::from_millis(1_000);
 pub const MINUTE: Nanos = Nanos::from_millis(60_000);
-/// Headers up to TCP's.
+/// Where TCP's header begins in a frame.
 const TCP_AT: usize = ETHERNET_BYTES + IPV4_BYTES;
 
 /// A segment that the stack sent.
@@ -71,7 +71,6 @@ impl Heard {
     }
 }
 
-/// A segment to be sent.
 #[derive(Clone, Debug)]
 pub struct Sends<'a> {
     pub source: SocketAddrV4,
@@ -96,7 +95,7 @@ pub struct Peer {
     pub seq: Seq,
     pub ack: Seq,
     pub socket: u32,
-    /// The stack's end.
+    /// Address and port of the stack.
     pub ours: SocketAddrV4,
     /// ARP requests that the stack sent.
     pub asked: u32,
@@ -290,7 +289,6 @@ impl Peer {
         }
     }
 
-    /// The program writes.
     pub fn write(&mut self, bytes: &[u8]) {
         assert_eq!(self.machine.write(self.socket, bytes), bytes.len());
         self.machine.tell(self.now, self.socket);

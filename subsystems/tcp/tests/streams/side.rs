@@ -24,7 +24,6 @@ pub type Frame = Packet<Vec<u8>>;
 /// A data path of either recovery.
 pub type Engine = Box<dyn Datapath<Vec<u8>>>;
 
-/// One side.
 pub struct Side {
     pub engine: Engine,
     pub memory: Vec<u8>,
@@ -39,7 +38,7 @@ pub struct Side {
     /// Copies that the engine waits for.
     copies: VecDeque<Write<Vec<u8>>>,
     tickets: VecDeque<Ticket>,
-    /// What the timer knows.
+    /// Statistics that the timer saw last.
     pub statistics: Option<Statistics>,
     moved_at: Nanos,
     pub timeouts: u64,
@@ -118,7 +117,6 @@ impl Side {
         assert!(requests.is_empty());
     }
 
-    /// Takes frames.
     pub fn take(&mut self, now: Nanos, frames: Vec<Frame>) {
         frames.iter().for_each(|frame| self.hear(frame));
         let mut packets: VecDeque<_> = frames.into();

@@ -20,21 +20,19 @@ pub(super) const PREFIX_BYTES: usize = 5;
 /// A method of the services in `proto/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The store's Get.
+    /// `Get` of the store.
     Get,
     /// The store's Put, of the value that the key has anyway.
     Put,
-    /// The store's Range.
+    /// `Range` of the store.
     Range,
-    /// The echo's Unary.
+    /// `Unary` of the echo.
     Echo,
 }
 
 impl Kind {
-    /// All of them.
     pub const ALL: [Kind; 4] = [Kind::Get, Kind::Put, Kind::Range, Kind::Echo];
 
-    /// As in results.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Get => "GET",
@@ -65,7 +63,6 @@ impl fmt::Display for Kind {
 pub struct ByKind(pub Vec<(Kind, f64)>);
 
 impl ByKind {
-    /// One kind alone.
     pub fn only(kind: Kind) -> ByKind {
         ByKind(vec![(kind, 1.0)])
     }
@@ -91,11 +88,9 @@ pub enum ParseError {
     /// A part is not a kind and a number.
     #[error("`{0}` is not NAME=NUMBER, as in `get=99.5,range=0.5`, with a number of 0 or more")]
     Part(String),
-    /// No such kind.
     #[error("there is no `{0}`: expected get, put, range or echo")]
     Kind(String),
-    /// A kind twice.
-    #[error("`{0}` stands there twice")]
+    #[error("`{0}` occurs twice")]
     Twice(Kind),
 }
 
@@ -132,7 +127,7 @@ pub struct CallSettings {
     pub timeout_ms: Option<u32>,
     /// Keys are drawn from `0..keys`, which the server has.
     pub keys: u64,
-    /// Pairs of a RANGE.
+    /// Most pairs of a RANGE.
     pub range_limit: u32,
     /// Bytes of a value that is put, and of an echo.
     pub value_bytes: usize,
@@ -159,7 +154,6 @@ impl CallSettings {
     }
 }
 
-/// Writes calls.
 pub(super) struct Calls {
     settings: CallSettings,
     templates: Vec<Template>,
@@ -280,14 +274,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(weights in prop::collection::vec(0f64..1e6, 4)) {
+        fn mixes_round_trip_through_text(weights in prop::collection::vec(0f64..1e6, 4)) {
             let by_kind = ByKind(Kind::ALL.into_iter().zip(weights).collect());
             prop_assert_eq!(by_kind.to_string().parse(), Ok(by_kind));
         }
     }
 
     #[test]
-    fn what_cannot_be_meant_is_named() {
+    fn mistakes_in_a_mix_are_named() {
         let error = |text: &str| text.parse::<ByKind>().unwrap_err().to_string();
         for (text, named) in [
             ("", "NAME=NUMBER"),

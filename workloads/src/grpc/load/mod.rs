@@ -53,39 +53,26 @@ const STATUS_NAMES: [&str; reply::STATUSES] = [
     "UNAUTHENTICATED",
 ];
 
-/// Why there is no load.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The target cannot be meant.
     #[error("`{target}` is no address to call, as in 127.0.0.1:50051: {error}")]
-    Target {
-        /// As it was given.
-        target: String,
-        /// What is wrong.
-        error: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Target { target: String, error: Box<dyn std::error::Error + Send + Sync> },
     /// The load cannot be meant.
     #[error(transparent)]
     Load(#[from] arrivals::Error),
-    /// Nobody answers.
     #[error("{target} cannot be reached: {error}; is a server listening there?")]
-    Connect {
-        /// As it was given.
-        target: String,
-        /// The last error.
-        error: io::Error,
-    },
+    Connect { target: String, error: io::Error },
     /// This thread cannot have a runtime.
     #[error("making an event loop: {0}")]
     Runtime(io::Error),
 }
 
-/// Whom to call, over what.
+/// Server and connections.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Host and port.
+    /// Host and port of the server.
     pub address: String,
-    /// TCP connections.
     pub connections: usize,
     /// The most calls under way on one; fewer where the server says so.
     pub streams: usize,
@@ -130,7 +117,6 @@ impl Answers {
 pub struct Open {
     /// Rates, latencies by class, and whether the generator kept up. Done is what ended with status OK.
     pub point: Point,
-    /// How the calls ended.
     pub answers: Answers,
 }
 
@@ -147,7 +133,6 @@ pub struct Closed {
     pub achieved_per_second: f64,
     /// Latencies, each from when its call was sent: while a server stops nothing is sent.
     pub classes: Vec<ClassLatency>,
-    /// How the calls ended.
     pub answers: Answers,
 }
 
@@ -182,7 +167,7 @@ impl Generator {
     /// Calls `rate` times a second, for the warm-up and then the time that counts. Answers are waited for until
     /// `drain` after the last call.
     ///
-    /// Uses its CPU all the time, and yields it to whoever shares it.
+    /// Uses its CPU all the time, and yields it to processes that share it.
     pub fn open(
         &mut self,
         rate: f64,

@@ -28,11 +28,9 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// All of them.
     pub const ALL: [Failure; 4] =
         [Failure::Unconnected, Failure::Connection, Failure::Reset, Failure::NotGrpc];
 
-    /// As in results.
     pub fn name(self) -> &'static str {
         match self {
             Failure::Unconnected => "unconnected",
@@ -58,7 +56,7 @@ pub(super) struct Reply {
     pub(super) messages: Vec<Bytes>,
 }
 
-/// Waits for all of it.
+/// Waits for the whole reply.
 pub(super) async fn receive(response: ResponseFuture) -> Result<Reply, Failure> {
     let response = response.await?;
     if response.status() != StatusCode::OK {

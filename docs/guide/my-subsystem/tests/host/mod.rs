@@ -79,7 +79,6 @@ impl Guest {
     }
 }
 
-/// The host.
 pub struct Host {
     disk: Disk,
     listener: Listener,

@@ -46,7 +46,7 @@ fn a_thread_that_is_woken_runs_is_preempted_and_blocks() {
 }
 
 #[test]
-fn who_made_and_woke_a_thread_is_known_by_what_it_had_used() {
+fn a_waker_is_known_by_the_cpu_time_that_it_had_used() {
     let mut history = with_a();
     feed(&mut history, 110, 0, Kind::Wakeup(A));
     to(&mut history, 110, 0, A);
@@ -86,7 +86,7 @@ fn waking_one_that_runs_changes_nothing() {
 }
 
 #[test]
-fn who_ran_or_waited_at_the_beginning_has_no_latency_of_it() {
+fn threads_that_ran_or_waited_at_the_beginning_have_no_latency_of_it() {
     let mut history = History::new(100);
     feed(&mut history, 120, 0, Kind::Seen(A, Doing::Running, named("a")));
     feed(&mut history, 130, 0, Kind::Seen(B, Doing::Runnable, named("b")));
@@ -282,7 +282,7 @@ mod random {
         }
 
         #[test]
-        fn whatever_is_missing_nothing_is_made_up(
+        fn lost_events_add_no_runs(
             steps in steps(),
             missing in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
         ) {

@@ -81,19 +81,19 @@ impl Thread {
     }
 }
 
-/// Why a thread waits.
+/// Reason for which a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// It was created, woke up, or a request came for it.
     Woken,
     /// It let others go first.
     Yielded,
-    /// Its run was ended.
+    /// The run was preempted.
     Preempted,
     /// A core could not take it. If it were first again, it could be refused for ever, and hold up
     /// the others.
     Refused,
-    /// A snapshot says so.
+    /// A snapshot shows the thread as runnable.
     Found,
     /// A snapshot says that it runs: it leaves at once, with the mark of one that was found.
     Runs,
@@ -110,7 +110,7 @@ pub trait Discipline: Debug {
     /// The name of the policy.
     fn name(&self) -> &'static str;
 
-    /// How many threads wait.
+    /// Number of threads that wait.
     fn waiting(&self) -> usize;
 
     /// Whether one of those that wait may be left for a running core now, where [`Discipline::PRESTAGES`].
@@ -127,7 +127,7 @@ pub trait Discipline: Debug {
     /// Takes the thread whose turn it is on this core. `threads` are all, by id. A [`Discipline::STICKY`] one may get another core.
     fn take(&mut self, now: Nanos, core: u16, threads: &[Thread]) -> Option<u32>;
 
-    /// Nobody waits.
+    /// Removes all threads.
     fn clear(&mut self);
 
     /// A thread has run for so long.
@@ -432,7 +432,7 @@ impl<D: Discipline> Policy for Preemptive<D> {
                 State::Runnable => self.enter(now, id, Cause::Found),
                 State::Running => {
                     self.enter(now, id, Cause::Runs);
-                    // Whoever decided it may have given it no slice.
+                    // The agent that decided it may have given it no slice.
                     self.begin(now, record.core, id, false);
                 }
                 State::Blocked | State::Free => {}

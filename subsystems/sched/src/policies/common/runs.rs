@@ -6,10 +6,10 @@ use wave_core::clock::Nanos;
 
 use super::Heap;
 
-/// A thread on a core.
+/// A run of a thread on a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The thread's id.
+    /// Id of the thread.
     pub thread: u32,
     /// When the agent heard that it began.
     pub start: Nanos,
@@ -29,7 +29,7 @@ struct Slot {
     listed: bool,
 }
 
-/// The runs of all cores.
+/// Runs of all cores.
 #[derive(Debug)]
 pub struct Runs {
     slots: Vec<Slot>,
@@ -53,7 +53,7 @@ impl Runs {
         }
     }
 
-    /// How many cores there are.
+    /// Number of cores.
     pub fn cores(&self) -> usize {
         self.slots.len()
     }

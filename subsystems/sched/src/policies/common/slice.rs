@@ -22,7 +22,7 @@ impl Timer {
         "who ends a slice: the agent, if somebody waits, or the core's own timer in any case",
     );
 
-    /// As [`Timer::SETTING`] says.
+    /// The timer that [`Timer::SETTING`] names.
     pub fn from_settings(settings: &Settings<'_>) -> Timer {
         match settings.choice(Timer::SETTING.key) {
             "core" => Timer::Core,
@@ -34,9 +34,9 @@ impl Timer {
 /// How long a run lasts at least, while others wait. The rank of a run must be its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// How long. Not zero.
+    /// Length of a slice; not zero.
     pub length: Nanos,
-    /// Who ends it.
+    /// Side that ends the slice.
     pub timer: Timer,
 }
 
@@ -63,7 +63,7 @@ impl Slice {
         start + self.length
     }
 
-    /// What decisions carry.
+    /// Length that decisions carry: zero if the agent ends slices.
     pub fn in_decisions(self) -> Nanos {
         match self.timer {
             Timer::Agent => Nanos(0),
