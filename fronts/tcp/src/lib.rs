@@ -14,6 +14,7 @@ mod front;
 mod inquiries;
 mod process;
 mod report;
+mod seats;
 
 pub use captures::{CaptureRequest, Captures, captures_path};
 pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};

@@ -17,7 +17,7 @@ use wave_front_tcp::{
 use wave_links::shm::ShmPort;
 use wave_links::socket::{Connection, Offer};
 use wave_links::{AnyPort, Memory, Payload, SocketBell};
-use wave_tcp::context::{Event, Moved, Progress, QUEUE_ENTRIES, Request, window};
+use wave_tcp::context::{Event, Filled, Moved, Progress, QUEUE_ENTRIES, Request, window};
 use wave_tcp::datapath::{FlowId, Ring};
 
 const PAYLOAD_BYTES: u64 = 1 << 20;
@@ -43,7 +43,7 @@ impl Program {
     fn connect(door: &Test, contexts: u16) -> Program {
         let layout = Layout::new(window(contexts)).unwrap();
         let lines = [layout.nic_lines, layout.host_lines, 0];
-        let (memory, fd) = Memory::create("test", lines[0], lines[1], 0).unwrap();
+        let (memory, fd) = Memory::create_to_lend("test", lines[0], lines[1]).unwrap();
         let port = AnyPort::from(ShmPort::new(&Arc::new(memory)));
         write_header(&layout, port.window(Home::Nic));
         let (payload, file) = Payload::create("test", PAYLOAD_BYTES).unwrap();
@@ -130,7 +130,14 @@ fn push(program: &Program, sender: &mut Sender, request: Request) {
 
 fn moved(written: u64) -> Request {
     let flow = FlowId { index: 1, generation: 2 };
-    Request::Moved(Moved { flow, written, read: 0, is_finished: false, is_eager: false })
+    Request::Moved(Moved {
+        flow,
+        written,
+        read: 0,
+        is_finished: false,
+        is_eager: false,
+        filled: Filled::default(),
+    })
 }
 
 fn progress(received: u64) -> Event {
@@ -158,6 +165,8 @@ fn requests_events_and_payload_cross() {
 
     program.payload.write(123, b"bytes").unwrap();
     let mut bytes = [0; 5];
+    assert!(process.payload().read(123, &mut bytes).is_err(), "it was not looked for");
+    assert!(process.payload_mut().holds(123, 5));
     process.payload().read(123, &mut bytes).unwrap();
     assert_eq!(&bytes, b"bytes");
 
@@ -246,8 +255,13 @@ fn what_no_process_of_ours_writes_is_its_fault() {
         for (receive, send) in [(good, bad), (bad, good)] {
             let (program, mut process) = test.take_in(1);
             let mut requests = program.requests(0);
-            push(&program, &mut requests, Request::Slot { listener: 1, socket: 2, receive, send });
-            let connect = Request::Connect { socket: 3, remote, local_port: 0, receive, send };
+            push(
+                &program,
+                &mut requests,
+                Request::Slot { listener: 1, socket: 2, receive, send, filled: 0 },
+            );
+            let connect =
+                Request::Connect { socket: 3, remote, local_port: 0, receive, send, filled: 0 };
             push(&program, &mut requests, connect);
             let mut taken = Vec::new();
             process.poll(8, |_, request| taken.push(request)).unwrap();
@@ -295,12 +309,12 @@ fn offers_that_are_not_what_they_say_are_refused() {
     let huge = program(&test, |program| program.lines = [u32::MAX; 3]);
     assert!(matches!(test.refuse(huge), OfferError::Lines { .. }));
     let small = program(&test, |program| {
-        program.memory = Memory::create("test", 1, 1, 0).unwrap().1;
+        program.memory = Memory::create_to_lend("test", 1, 1).unwrap().1;
     });
     assert!(matches!(test.refuse(small), OfferError::Map { .. }));
     let blank = program(&test, |program| {
         let [nic, host, _] = program.lines;
-        program.memory = Memory::create("test", nic, host, 0).unwrap().1;
+        program.memory = Memory::create_to_lend("test", nic, host).unwrap().1;
     });
     assert!(matches!(test.refuse(blank), OfferError::Header(_)));
     let config = program(&test, |program| {

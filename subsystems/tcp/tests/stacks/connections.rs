@@ -286,7 +286,17 @@ fn two_that_connect_to_each_other_at_once_have_one_connection() {
         both[at].sockets.insert(9, Default::default());
         let remote = SocketAddr::from(([10, 0, 0, last], port));
         let (receive, send) = (ring(0), ring(RING.into()));
-        both[at].ask(now, Request::Connect { socket: 9, remote, local_port, receive, send });
+        both[at].ask(
+            now,
+            Request::Connect {
+                socket: 9,
+                remote,
+                local_port,
+                receive,
+                send,
+                filled: receive.bytes,
+            },
+        );
     }
     run(&mut both, &mut now, MINUTE, |both, _| {
         both.iter().all(|machine| machine.sockets[&9].flow.is_some())
