@@ -16,7 +16,7 @@ use wave_core::policy::{Note, Progress};
 use wave_links::say;
 use wave_tcp::context::{ContextId, Event, Reason};
 use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
-use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
+use wave_tcp::datapath::{Checksum, EFFECTS_PER_STEP, Packet, Payload, Segment, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::stages::recover::{Recovery, Sack};
@@ -36,6 +36,8 @@ const STEPS_PER_POLL: usize = 64;
 const POLLS_PER_TURN: usize = 4;
 /// Segments that wait for the wire; beyond, the stack waits too.
 const HELD_MAX: usize = 256;
+/// Outputs of one poll, most often.
+const OUTPUTS: usize = STEPS_PER_POLL * EFFECTS_PER_STEP;
 /// Time between two tries to send what waits for the wire.
 const ROOM_EVERY: Nanos = Nanos::from_micros(100);
 /// Time between two lines about processes that are not let in, or turned out.
@@ -158,8 +160,9 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             processes: Vec::with_capacity(PROCESSES_MAX),
             seats: Seats::new(),
             turned_away: TurnedAway::default(),
-            outputs: VecDeque::new(),
-            held: VecDeque::new(),
+            outputs: VecDeque::with_capacity(OUTPUTS),
+            // Nothing is polled for while as many wait.
+            held: VecDeque::with_capacity(HELD_MAX + OUTPUTS),
             next: None,
             knocked: Nanos(0),
             looked: Nanos(0),

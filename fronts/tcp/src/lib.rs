@@ -21,3 +21,4 @@ pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING
 pub use front::{TcpFront, TcpOptions};
 pub use inquiries::{Inquiries, path_of};
 pub use process::{Fault, Process, REQUESTS_PER_TURN, Taken};
+pub use seats::{EVENTS_MAX, PROCESSES_MAX, SPANS_MAX};

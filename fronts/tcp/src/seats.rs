@@ -11,15 +11,16 @@ use wave_tcp::datapath::Ring;
 use crate::process::Process;
 
 /// Processes at once.
-pub(crate) const PROCESSES_MAX: usize = 256;
+pub const PROCESSES_MAX: usize = 256;
 /// Descriptors for all else: those of an offer while it is looked at, connections that wait, the wire, inquiries, captures.
 const DESCRIPTORS_KEPT: u64 = 320;
 /// A part of payload memory for which the kernel keeps a page of its own in this process: what maps its pages.
 const SPAN_BYTES: u64 = 2 << 20;
 /// Most spans of all payload memories that rings lie in: 128 GiB, at up to 256 MiB for their tables.
-const SPANS_MAX: u32 = 1 << 16;
-/// Events that wait for all processes, and those that a process gets room for at a time.
-const EVENTS_MAX: u32 = 1 << 17;
+pub const SPANS_MAX: u32 = 1 << 16;
+/// Most events that wait for all processes.
+pub const EVENTS_MAX: u32 = 1 << 17;
+/// Events that a process gets room for at a time.
 const EVENTS_AT_A_TIME: u32 = 1 << 10;
 
 /// What processes have shares of.

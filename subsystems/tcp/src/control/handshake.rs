@@ -303,9 +303,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return;
         };
         let (scale, window_bytes) = (scale_of(slot.receive.bytes), slot.window_bytes());
-        // As many as may wait: a flood of one port leaves room to others, and the flood's own handshakes leave first.
-        let most = u32::from(*backlog).clamp(1, (self.bounds.handshakes / 2).max(1));
-        if *half_open >= most || !self.has_room(process, Kind::Handshake) {
+        let (half_open, most) = (*half_open, self.half_open_max(*backlog));
+        // A flood's own handshakes leave first.
+        if half_open >= most || !self.has_room(process, Kind::Handshake) {
             self.drop_oldest(at);
         }
         let has_room = [Kind::Connection, Kind::Handshake]

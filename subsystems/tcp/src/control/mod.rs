@@ -521,12 +521,17 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             name,
             local: SocketAddr::new(local.ip(), port),
             backlog,
-            slots: VecDeque::new(),
+            slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
             half_open: 0,
-            half_open_order: VecDeque::new(),
+            half_open_order: VecDeque::with_capacity(2 * self.half_open_max(backlog) as usize + 1),
         });
         let local = self.told(SocketAddr::new(local.ip(), port));
         self.tell(from, Event::Listening { listener: name, local });
+    }
+
+    /// Most handshakes of a listener: a flood of one port leaves room to others.
+    fn half_open_max(&self, backlog: u16) -> u32 {
+        u32::from(backlog).clamp(1, (self.bounds.handshakes / 2).max(1))
     }
 
     /// A listener's end as its host sees it: the agent's address, where only one is meant.

@@ -11,10 +11,10 @@ use wave_tcp::control::State;
 use wave_tcp::datapath::Ring;
 use wave_wires::{Adversity, Memory};
 
-const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
+pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 const MINUTE: Nanos = Nanos::from_millis(60_000);
 
-fn machines(adversity: &Adversity) -> [Machine; 2] {
+pub fn machines(adversity: &Adversity) -> [Machine; 2] {
     let (one, other) = Memory::pair(adversity);
     [Machine::new(1, one), Machine::new(2, other)]
 }
@@ -23,7 +23,7 @@ fn calm() -> Adversity {
     Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
 }
 
-fn states(machine: &Machine) -> Vec<State> {
+pub fn states(machine: &Machine) -> Vec<State> {
     let mut states = Vec::new();
     machine.stack.show(&mut |shown| states.push(shown.state));
     states
