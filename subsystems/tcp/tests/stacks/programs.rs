@@ -9,8 +9,8 @@ use wave_tcp::datapath::Ring;
 use wave_tcp::packet::Flags;
 use wave_wires::Adversity;
 
-use crate::connections::{SERVER, machines, run, states};
-use crate::machine::CONTEXT;
+use crate::connections::{SERVER, machines, states};
+use crate::machine::{CONTEXT, run};
 use crate::peer::{MINUTE, MS, Peer, SECOND};
 
 /// A payload memory of which the first bytes are there.
@@ -159,7 +159,7 @@ fn connections_of_programs_that_have_gone_are_a_quarter_of_all_at_most() {
 #[test]
 fn a_connection_whose_program_has_gone_ends_though_its_peer_takes_a_byte_now_and_then() {
     let mut peer = Peer::accepted();
-    peer.write(&[7; 20_000]);
+    peer.write(&[7; 16_000]);
     peer.machine.stack.leave(CONTEXT.process);
     let start = peer.now;
     let step = Nanos(50 * MS.0);
