@@ -9,6 +9,13 @@
 //!    touching a page that the peer cut off would end this process with SIGBUS.
 //! 3. A mapping is unmapped only when the last [`Memory`] of it is dropped; views hold an `Arc`.
 //! 4. Lines are 64 bytes and 64-byte aligned, regions follow one another: NIC, host, extra.
+//!
+//! # Lent memory
+//!
+//! Where many processes lend memory to one agent, no page of it may be charged to the agent: a page belongs to the memory
+//! cgroup of whoever touches it first. So the lender touches its pages before it lends them. The borrower maps the file, adds a seal
+//! under which no page is taken away any more (F_SEAL_FUTURE_WRITE: no holes are punched, and nobody maps the file for writing
+//! anew), and then checks once that each page is there (docs/adr/0063).
 
 use std::ffi::CString;
 use std::io;
@@ -21,7 +28,9 @@ use wave_core::link::{Home, LINE_BYTES, LINE_WORDS};
 /// `f_type` of a file system that lives in memory and whose holes fill on touch (see statfs(2)).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-const SIZE_SEALS: i32 = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+const SIZE_SEALS: i32 = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
+/// Of lent memory: see the module.
+const PAGE_SEALS: i32 = libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
 
 /// The memory of one link, mapped into this process.
 #[derive(Debug)]
@@ -51,6 +60,15 @@ pub enum MapError {
     /// The peer's fault: this is not a memfd of ordinary pages.
     #[error("the peer's file descriptor is not an ordinary memfd")]
     NotMemfd,
+    /// The peer's fault: it keeps the file from being sealed, so that it could take pages away.
+    #[error("the peer's memory file cannot be sealed against holes: {0}")]
+    Unsealable(io::Error),
+    /// The peer's fault: it lends pages that it does not have.
+    #[error("the peer's memory file has no page at byte {at}")]
+    Hole {
+        /// Offset of the first one.
+        at: u64,
+    },
     /// Our caller's fault: there are no lines to map.
     #[error("a link's memory needs at least one line")]
     Empty,
@@ -62,7 +80,7 @@ pub enum MapError {
 impl MapError {
     /// Whether the peer is to blame (and is to be refused), not this process or system.
     pub fn is_peers_fault(&self) -> bool {
-        matches!(self, MapError::WrongSize { .. } | MapError::Unsealed { .. } | MapError::NotMemfd)
+        !matches!(self, MapError::Empty | MapError::System { .. })
     }
 }
 
@@ -85,13 +103,55 @@ impl Memory {
         lines_host: u32,
         lines_extra: u32,
     ) -> io::Result<(Memory, OwnedFd)> {
+        Memory::create_with([lines_nic, lines_host, lines_extra], |bytes| {
+            sealed_memory(name, bytes)
+        })
+    }
+
+    /// As [`Memory::create`], without extra lines, to be lent to a peer that calls [`Memory::map_lent`].
+    pub fn create_to_lend(
+        name: &str,
+        lines_nic: u32,
+        lines_host: u32,
+    ) -> io::Result<(Memory, OwnedFd)> {
+        Memory::create_with([lines_nic, lines_host, 0], |bytes| memory_to_lend(name, bytes))
+    }
+
+    fn create_with(
+        lines: [u32; 3],
+        create: impl FnOnce(u64) -> io::Result<OwnedFd>,
+    ) -> io::Result<(Memory, OwnedFd)> {
+        let [lines_nic, lines_host, lines_extra] = lines;
         let bytes = bytes_of(lines_nic, lines_host, lines_extra);
         if bytes == 0 {
             return Err(MapError::Empty.into());
         }
-        let fd = sealed_memory(name, bytes)?;
+        let fd = create(bytes)?;
         let memory = Memory::map(fd.as_fd(), lines_nic, lines_host, lines_extra)?;
         Ok((memory, fd))
+    }
+
+    /// Maps memory that a peer lends ([`Memory::create_to_lend`]), without extra lines. No page of it is this process's.
+    ///
+    /// # Errors
+    /// As [`Memory::map`]; a page that is not there, or could be taken away, is the peer's fault.
+    pub fn map_lent(
+        fd: BorrowedFd<'_>,
+        lines_nic: u32,
+        lines_host: u32,
+    ) -> Result<Memory, MapError> {
+        let expected = bytes_of(lines_nic, lines_host, 0);
+        if expected == 0 {
+            return Err(MapError::Empty);
+        }
+        check_size(fd, expected)?;
+        let map = SharedMap::sparse(fd, expected as usize)
+            .map_err(|source| MapError::System { what: "map", source })?;
+        keep_pages(fd)?;
+        if let Some(at) = (0..expected).step_by(PAGE_BYTES as usize).find(|at| !has_page(fd, *at)) {
+            return Err(MapError::Hole { at });
+        }
+        Ok(Memory { map, lines_nic, lines_host, lines_extra: 0, in_kernel: false })
     }
 
     /// Maps memory that the peer created and described as having so many lines: a sealed memfd, or
@@ -327,6 +387,15 @@ fn bytes_of(lines_nic: u32, lines_host: u32, lines_extra: u32) -> u64 {
 
 /// A file in memory of just so many bytes, all zero, whose size never changes.
 pub(crate) fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    memory_with(name, bytes, SIZE_SEALS | libc::F_SEAL_SEAL)
+}
+
+/// The same, but a borrower may seal it further.
+pub(crate) fn memory_to_lend(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    memory_with(name, bytes, SIZE_SEALS)
+}
+
+fn memory_with(name: &str, bytes: u64, seals: i32) -> io::Result<OwnedFd> {
     let name = CString::new(name)?;
     // SAFETY: `name` is a valid C string for the duration of the call.
     let raw =
@@ -337,8 +406,32 @@ pub(crate) fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is open; no memory is involved.
     check(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) })?;
     // SAFETY: the descriptor is open; no memory is involved.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SIZE_SEALS) })?;
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
     Ok(fd)
+}
+
+/// A sealed memfd of just so many bytes.
+pub(crate) fn check_size(fd: BorrowedFd<'_>, expected: u64) -> Result<(), MapError> {
+    check_sealed(fd)?;
+    let found = file_size(fd).map_err(|source| MapError::System { what: "stat", source })?;
+    if found != expected {
+        return Err(MapError::WrongSize { expected, found });
+    }
+    Ok(())
+}
+
+/// Seals a file that is mapped already: pages that it has are there until nobody has the file any more.
+pub(crate) fn keep_pages(fd: BorrowedFd<'_>) -> Result<(), MapError> {
+    // SAFETY: the descriptor is open; no memory is involved.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, PAGE_SEALS) })
+        .map_err(MapError::Unsealable)?;
+    Ok(())
+}
+
+/// Whether a file has the page that byte `at` lies in, in memory or in swap. A page that was only reserved counts as none, as
+/// touching it would fill it. No answer of mincore(2), which says what a file's owner wants to processes without rights to it.
+pub(crate) fn has_page(fd: BorrowedFd<'_>, at: u64) -> bool {
+    rustix::fs::seek(fd, rustix::fs::SeekFrom::Data(at)) == Ok(at)
 }
 
 /// Whether this is a BPF array that may be mapped, of just so many bytes: its size never changes.
@@ -457,6 +550,23 @@ mod tests {
         let error = Memory::map(memfd(6400).as_fd(), 100, 0, 0).unwrap_err();
         assert!(matches!(error, MapError::Unsealed { .. }));
         assert!(error.is_peers_fault());
+    }
+
+    #[test]
+    fn lent_lines_are_there_and_stay() {
+        let (ours, fd) = Memory::create_to_lend("test", 64, 64).unwrap();
+        let theirs = Memory::map_lent(fd.as_fd(), 64, 64).unwrap();
+        ours.region(Home::Host)[5].store(1, Relaxed);
+        assert_eq!(theirs.region(Home::Host)[5].load(Relaxed), 1);
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        assert_eq!(rustix::fs::fallocate(&fd, punch, 0, 4096), Err(rustix::io::Errno::PERM));
+
+        let empty = memory_to_lend("test", 8192).unwrap();
+        let error = Memory::map_lent(empty.as_fd(), 64, 64).unwrap_err();
+        assert!(matches!(error, MapError::Hole { at: 0 }) && error.is_peers_fault(), "{error}");
+        let (_ours, sealed) = Memory::create("test", 64, 64, 0).unwrap();
+        let error = Memory::map_lent(sealed.as_fd(), 64, 64).unwrap_err();
+        assert!(matches!(error, MapError::Unsealable(_)) && error.is_peers_fault(), "{error}");
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //!    race either: a [`Payload`] is [`Send`] but not [`Sync`], and a thread that needs the same file maps it again.
 //! 3. The file's size is sealed, as that of [`Memory`](crate::Memory). Pages appear when they are touched, so that a
 //!    large memory costs what is used of it.
+//! 4. Who borrows a payload memory touches only pages that its lender has touched before, so that the lender pays for them. A
+//!    [`LentPayload`] holds to that, whatever the lender does.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,7 +19,10 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use crate::memory::{MapError, SharedMap, check_sealed, file_size, sealed_memory};
+use crate::memory::{
+    MapError, PAGE_BYTES, SharedMap, check, check_sealed, check_size, file_size, has_page,
+    keep_pages, memory_to_lend,
+};
 
 /// Bytes outside of a payload memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +47,7 @@ pub struct Payload {
 
 impl Payload {
     /// Creates a memory of `bytes` bytes, all zero and none resident, and the descriptor to hand to the peer. The size is sealed.
-    /// `name` appears in `/proc` only.
+    /// `name` appears in `/proc` only. Once a peer has borrowed it, nobody maps it for writing anew.
     ///
     /// # Errors
     /// The system has no descriptor or no address space left, or `bytes` is 0.
@@ -50,7 +55,7 @@ impl Payload {
         if bytes == 0 {
             return Err(MapError::Empty.into());
         }
-        let fd = sealed_memory(name, bytes)?;
+        let fd = memory_to_lend(name, bytes)?;
         let payload = Payload::map(fd.as_fd(), bytes)?;
         Ok((payload, fd))
     }
@@ -64,10 +69,7 @@ impl Payload {
         if bytes == 0 {
             return Err(MapError::Empty);
         }
-        let found = Payload::sealed_bytes(fd)?;
-        if found != bytes {
-            return Err(MapError::WrongSize { expected: bytes, found });
-        }
+        check_size(fd, bytes)?;
         let failed = |source| MapError::System { what: "map", source };
         let length = usize::try_from(bytes)
             .map_err(|_| failed(io::Error::from_raw_os_error(libc::ENOMEM)))?;
@@ -87,6 +89,25 @@ impl Payload {
     /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Gives all pages of the `bytes` bytes at `at` memory, of this process's: what an agent touches before is the agent's.
+    ///
+    /// # Errors
+    /// `ENOMEM` and others: there is no memory. `EINVAL`: not all of them lie within this one.
+    pub fn populate(&self, at: u64, bytes: u32) -> io::Result<()> {
+        // Of Linux 5.14.
+        const MADV_POPULATE_WRITE: libc::c_int = 23;
+        let end = at.checked_add(bytes.into()).filter(|end| *end <= self.bytes);
+        let (start, end) = end
+            .map(|end| (at & !(PAGE_BYTES - 1), end))
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: from the beginning of the page in which byte `at` lies to at most the end of the mapping; contents do not change.
+        let populated = unsafe {
+            let first = self.map.base().as_ptr().add(start as usize);
+            libc::madvise(first.cast(), (end - start) as usize, MADV_POPULATE_WRITE)
+        };
+        check(populated).map(|_| ())
     }
 
     /// Copies `from` to offset `at`.
@@ -122,6 +143,108 @@ impl Payload {
         // SAFETY: `at` is at most `self.bytes`, the length of the mapping.
         let start = unsafe { self.map.base().add(at as usize) };
         Ok(Part { start, bytes, _memory: PhantomData })
+    }
+}
+
+/// Bytes of a lent memory outside of it, or of pages that were not found there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes at {at} are not among the pages that were lent")]
+pub struct NotLent {
+    /// Offset of the first byte.
+    pub at: u64,
+    /// Number of bytes.
+    pub bytes: usize,
+}
+
+/// A payload memory of a peer's, of which this process touches only pages that the peer has touched before. No page can be taken
+/// out of it.
+#[derive(Debug)]
+pub struct LentPayload {
+    payload: Payload,
+    file: OwnedFd,
+    /// Of each page, whether it was found.
+    found: Vec<u64>,
+}
+
+impl LentPayload {
+    /// Most bytes of one [`LentPayload::holds`]: each page that is not known costs a system call.
+    pub const LOOK_BYTES_MAX: u32 = 256 << 10;
+
+    /// Takes a memory that the peer created, of exactly `bytes` bytes.
+    ///
+    /// # Errors
+    /// As [`Payload::map`]; also if pages could be taken away.
+    pub fn take(file: OwnedFd, bytes: u64) -> Result<LentPayload, MapError> {
+        // In this order: once it is sealed, nobody maps it for writing.
+        let payload = Payload::map(file.as_fd(), bytes)?;
+        keep_pages(file.as_fd())?;
+        let words = bytes.div_ceil(PAGE_BYTES).div_ceil(64) as usize;
+        Ok(LentPayload { payload, file, found: vec![0; words] })
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.payload.bytes
+    }
+
+    /// Looks whether the peer has all pages of the `bytes` bytes at `at`, and remembers that. False also beyond
+    /// [`LentPayload::LOOK_BYTES_MAX`], and outside of the memory.
+    pub fn holds(&mut self, at: u64, bytes: u32) -> bool {
+        let end = at.checked_add(bytes.into());
+        if bytes > LentPayload::LOOK_BYTES_MAX || end.is_none_or(|end| end > self.bytes()) {
+            return false;
+        }
+        for page in at / PAGE_BYTES..(at + u64::from(bytes)).div_ceil(PAGE_BYTES) {
+            let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
+            if self.found[word] & bit == 0 {
+                if !has_page(self.file.as_fd(), page * PAGE_BYTES) {
+                    return false;
+                }
+                self.found[word] |= bit;
+            }
+        }
+        true
+    }
+
+    /// Copies `from` to offset `at`.
+    ///
+    /// # Errors
+    /// Nothing was copied.
+    #[inline]
+    pub fn write(&self, at: u64, from: &[u8]) -> Result<(), NotLent> {
+        self.part(at, from.len())?.copy_from(from);
+        Ok(())
+    }
+
+    /// Copies the bytes at offset `at` to `into`.
+    ///
+    /// # Errors
+    /// Nothing was copied.
+    #[inline]
+    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), NotLent> {
+        self.part(at, into.len())?.copy_to(into);
+        Ok(())
+    }
+
+    /// `bytes` bytes from offset `at` on, by address: for an `iovec`.
+    ///
+    /// # Errors
+    /// [`LentPayload::holds`] has not found them all.
+    #[inline]
+    pub fn part(&self, at: u64, bytes: usize) -> Result<Part<'_>, NotLent> {
+        let not_lent = NotLent { at, bytes };
+        let part = self.payload.part(at, bytes).map_err(|_| not_lent)?;
+        let (mut page, end) = (at / PAGE_BYTES, (at + bytes as u64).div_ceil(PAGE_BYTES));
+        while page < end {
+            // All pages of one word at a time.
+            let next = (page / 64 * 64 + 64).min(end);
+            let wanted = (u64::MAX >> (64 - (next - page))) << (page % 64);
+            if self.found[(page / 64) as usize] & wanted != wanted {
+                return Err(not_lent);
+            }
+            page = next;
+        }
+        Ok(part)
     }
 }
 
@@ -258,6 +381,59 @@ mod tests {
         let file = File::from(fd);
         assert!(file.metadata().unwrap().blocks() * 512 <= 1 << 22);
         assert!(file.set_len(1 << 20).is_err());
+    }
+
+    /// A memory of 1 MiB, borrowed.
+    fn lent() -> (Payload, File, LentPayload) {
+        let (lender, file) = Payload::create("test", 1 << 20).unwrap();
+        let lent = LentPayload::take(file.try_clone().unwrap(), 1 << 20).unwrap();
+        (lender, File::from(file), lent)
+    }
+
+    #[test]
+    fn a_borrower_touches_only_what_its_lender_has_touched() {
+        let (lender, file, mut lent) = lent();
+        let blocks = || file.metadata().unwrap().blocks();
+        for (at, bytes) in [(0, 1), (4096, 8192), (1 << 20, 1), (u64::MAX, 4)] {
+            assert!(!lent.holds(at, bytes));
+            let refused = NotLent { at, bytes: bytes as usize };
+            assert_eq!(lent.write(at, &vec![1; bytes as usize]), Err(refused));
+            assert_eq!(lent.read(at, &mut vec![1; bytes as usize]), Err(refused));
+        }
+        assert_eq!(blocks(), 0);
+        // Pages 1 to 70: beyond a word of what is remembered.
+        lender.populate(5_000, 69 * 4096).unwrap();
+        assert_eq!(blocks(), 70 * 8);
+        assert!(!lent.holds(4096, 71 * 4096), "beyond a look");
+        for at in [4096, 36 * 4096] {
+            assert!(lent.holds(at, 35 * 4096));
+        }
+        lent.write(4096, &[7; 70 * 4096]).unwrap();
+        for (at, bytes) in [(4095, 2), (71 * 4096 - 1, 2), (0, 1)] {
+            assert!(lent.part(at, bytes).is_err() && !lent.holds(at, bytes as u32));
+        }
+        assert_eq!((lent.part(71 * 4096, 0).unwrap().len(), blocks()), (0, 70 * 8));
+        let mut byte = [0];
+        lender.read(71 * 4096 - 1, &mut byte).unwrap();
+        assert_eq!(byte, [7]);
+    }
+
+    #[test]
+    fn a_lender_takes_no_page_back_and_still_populates() {
+        use rustix::fs::{FallocateFlags, fallocate};
+        let (lender, file, mut lent) = lent();
+        lender.populate(0, 4096).unwrap();
+        assert!(lent.holds(0, 4096));
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(fallocate(&file, punch, 0, 4096), Err(rustix::io::Errno::PERM));
+        assert!(file.set_len(0).is_err());
+        assert!(Payload::map(file.as_fd(), 1 << 20).is_err(), "nobody maps it for writing anew");
+        lender.populate(8192, 1).unwrap();
+        assert!(lent.holds(8192, 4096));
+        // What is reserved is not there: touching it would fill it.
+        fallocate(&file, FallocateFlags::empty(), 16384, 4096).unwrap();
+        assert!(!lent.holds(16384, 1));
+        assert!(lender.populate(1 << 20, 1).is_err());
     }
 
     #[test]

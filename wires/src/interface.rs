@@ -181,6 +181,11 @@ impl Wire for Interface {
                 self.counters.dropped.down += 1;
                 Ok(Sent::Lost)
             }
+            // Memory of the payload that cannot be had: its owner's loss.
+            Some(Errno::FAULT) => {
+                self.counters.dropped.unreadable += 1;
+                Ok(Sent::Lost)
+            }
             // Its MTU has become smaller.
             Some(Errno::MSGSIZE) => {
                 self.counters.dropped.down += 1;

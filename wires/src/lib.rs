@@ -124,7 +124,7 @@ pub enum Sent {
     Taken,
     /// There is no room now; nothing was sent. Try again later: no readiness tells when.
     Full,
-    /// The wire is down at the moment and the packet is lost, as with an unplugged cable.
+    /// The packet is lost: the wire is down at the moment, as with an unplugged cable, or the payload's memory cannot be had.
     Lost,
 }
 
@@ -155,6 +155,8 @@ pub struct Dropped {
     pub full: u64,
     /// Packets lost because the wire was down ([`Sent::Lost`]).
     pub down: u64,
+    /// The same, because the kernel could not read their payload.
+    pub unreadable: u64,
 }
 
 /// Counters of a wire since it was opened.

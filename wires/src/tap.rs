@@ -224,6 +224,11 @@ impl Wire for Tap {
                     self.counters.dropped.full += 1;
                     Ok(Sent::Full)
                 }
+                // Memory of the payload that cannot be had: its owner's loss.
+                Some(Errno::FAULT) => {
+                    self.counters.dropped.unreadable += 1;
+                    Ok(Sent::Lost)
+                }
                 // Linux's side is down.
                 Some(Errno::IO) => {
                     self.counters.dropped.down += 1;

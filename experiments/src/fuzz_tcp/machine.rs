@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use rand::Rng;
 use rand_pcg::Pcg32;
 use wave_core::clock::Nanos;
-use wave_tcp_planted::context::{ContextId, Event, Moved, Progress, Reason, Request};
+use wave_tcp_planted::context::{ContextId, Event, Filled, Moved, Progress, Reason, Request};
 use wave_tcp_planted::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack, State};
 use wave_tcp_planted::datapath::{
     Checksum, Datapath, FlowId, Packet, Payload, Ring, Segment, Ticket, Write,
@@ -65,6 +65,7 @@ pub struct Socket {
     /// The process has given it up while there was something to read, or to come: a reset has a cause.
     pub may_reset: bool,
     pub is_over: bool,
+    pub filled: Filled,
     /// When the process does something next.
     pub acts_at: Option<Nanos>,
     /// Until then it reads nothing.
@@ -196,6 +197,12 @@ impl Machine {
         self.stack.request(now, CONTEXT, request, self.memory.len() as u64);
     }
 
+    /// A socket whose rings have a part of their memory.
+    fn fresh(&self) -> Socket {
+        let receive = (self.kind.ring_bytes / 4).max(Ring::BYTES_MIN);
+        Socket { filled: Filled { receive, send: 0 }, ..Socket::default() }
+    }
+
     fn new_socket(&mut self, socket: Socket) -> u32 {
         self.sockets.push(socket);
         self.sockets.len() as u32 - 1
@@ -206,17 +213,19 @@ impl Machine {
         let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         self.ask(now, Request::Listen { listener: 1, local, backlog: 8 });
         for _ in 0..slots {
-            let socket = self.new_socket(Socket::default());
+            let socket = self.new_socket(self.fresh());
+            let filled = self.sockets[socket as usize].filled.receive;
             let (receive, send) = self.rings(socket);
-            self.ask(now, Request::Slot { listener: 1, socket, receive, send });
+            self.ask(now, Request::Slot { listener: 1, socket, receive, send, filled });
         }
     }
 
     pub fn connect(&mut self, now: Nanos, local_port: u16, remote: SocketAddr) {
         let ends = (local_port, remote.port());
-        let socket = self.new_socket(Socket { ends, ..Socket::default() });
+        let socket = self.new_socket(Socket { ends, ..self.fresh() });
+        let filled = self.sockets[socket as usize].filled.receive;
         let (receive, send) = self.rings(socket);
-        self.ask(now, Request::Connect { socket, remote, local_port, receive, send });
+        self.ask(now, Request::Connect { socket, remote, local_port, receive, send, filled });
     }
 
     /// Room for bytes that are to be sent.
@@ -260,9 +269,17 @@ impl Machine {
     }
 
     pub fn tell(&mut self, now: Nanos, at: usize) {
-        let Socket { flow, wrote, read, is_finished, is_eager, .. } = self.sockets[at];
-        let Some(flow) = flow else { return };
-        self.ask(now, Request::Moved(Moved { flow, written: wrote, read, is_finished, is_eager }));
+        let ring_bytes = self.kind.ring_bytes;
+        let Socket { flow, wrote, received, filled, .. } = &mut self.sockets[at];
+        let Some(flow) = *flow else { return };
+        // Memory as streams need it.
+        if 2 * *received > filled.receive.into() {
+            filled.receive = (2 * filled.receive).min(ring_bytes);
+        }
+        filled.send = filled.send.max((*wrote).min(ring_bytes.into()) as u32);
+        let Socket { wrote: written, read, is_finished, is_eager, filled, .. } = self.sockets[at];
+        let moved = Moved { flow, written, read, is_finished, is_eager, filled };
+        self.ask(now, Request::Moved(moved));
     }
 
     /// Closes a socket. With something to read, or to come, that resets the connection.

@@ -8,8 +8,9 @@ use wave_core::clock::Nanos;
 use wave_core::layout::{ConfigError, HeaderError, Layout, PROTOCOL_VERSION, read_header};
 use wave_core::link::{Home, Port, Side};
 use wave_links::socket::{Connection, Listener, ReceivedOffer, SocketError};
-use wave_links::{LinkError, LinkSpec, MapError, Memory, Payload, SocketBell};
+use wave_links::{LentPayload, LinkError, LinkSpec, MapError, Memory, Payload, SocketBell};
 use wave_tcp::context::{CONTEXTS_MAX, window};
+use wave_tcp::control::{Owner, Shares};
 
 use crate::process::Process;
 
@@ -17,13 +18,17 @@ use crate::process::Process;
 pub const WAITING_MAX: usize = 16;
 /// How long a connection may take to offer a window.
 pub const OFFER_PATIENCE: Nanos = Nanos::from_millis(2_000);
+/// Connections that are accepted in one poll.
+const ACCEPTS_PER_POLL: usize = 4;
+/// Time for which nobody is accepted after the system had no descriptor for it.
+const DEAF_FOR: Nanos = Nanos::from_millis(100);
 
 /// Whom a door lets in, and with how much memory.
 #[derive(Clone, Debug)]
 pub struct DoorOptions {
     /// Users whose processes may come, beside this process's own user and root.
     pub allowed: Vec<u32>,
-    /// Most bytes of a process's payload memory. It is sparse: what counts is what a process touches, and a process's own limits bound that.
+    /// Most bytes of a process's payload memory. It is sparse, and the process's: see [`LentPayload`].
     pub payload_bytes_max: u64,
 }
 
@@ -58,6 +63,9 @@ pub enum OfferError {
     /// It said nothing for [`OFFER_PATIENCE`].
     #[error("it offered no window in time")]
     Silent,
+    /// Its program, or its user, has so many that wait that others would find no room.
+    #[error("too many connections of its program or user wait to offer a window")]
+    Crowd,
     /// It is no offer, one of another version, or the process has gone.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -123,6 +131,8 @@ pub struct Door {
     listener: Listener,
     options: DoorOptions,
     waiting: Vec<Waiting>,
+    /// Until then nobody is accepted.
+    deaf_until: Option<Nanos>,
 }
 
 /// A connection that has offered nothing yet.
@@ -139,27 +149,19 @@ impl Door {
     /// The path cannot be listened at.
     pub fn bind(path: &Path, options: DoorOptions) -> Result<Door, SocketError> {
         let listener = Listener::bind(path, &options.allowed)?;
-        Ok(Door { listener, options, waiting: Vec::new() })
+        Ok(Door { listener, options, waiting: Vec::with_capacity(WAITING_MAX), deaf_until: None })
     }
 
     /// Accepts a connection, and looks at the offers of those that wait. Returns the first process whose offer is good, for the
     /// caller to [`Process::announce`] or [`Process::refuse`]. Call again until there is none.
     ///
-    /// Takes at most one accept(2) and [`WAITING_MAX`] looks; a good offer takes about a millisecond, for its pages.
+    /// Takes a few accept(2) and [`WAITING_MAX`] looks; a good offer takes about a millisecond, for its pages.
     ///
     /// # Errors
     /// A process was turned away, and told why. Call again.
     pub fn poll(&mut self, now: Nanos) -> Result<Option<Process>, DoorError> {
-        let mut failed = None;
-        if self.waiting.len() < WAITING_MAX {
-            match self.listener.accept() {
-                Ok(accepted) => self
-                    .waiting
-                    .extend(accepted.map(|connection| Waiting { connection, since: now })),
-                // Those that wait are looked at all the same.
-                Err(error) => failed = Some(error),
-            }
-        }
+        // Those that wait are looked at all the same.
+        let failed = self.accept(now).err();
         for at in 0..self.waiting.len() {
             let Waiting { connection, since } = &self.waiting[at];
             let looked =
@@ -181,14 +183,58 @@ impl Door {
                 }
             };
         }
-        failed.map_or(Ok(None), |error| Err(DoorError::Accept(error)))
+        failed.map_or(Ok(None), Err)
+    }
+
+    fn accept(&mut self, now: Nanos) -> Result<(), DoorError> {
+        if self.deaf_until.is_some_and(|until| now < until) {
+            return Ok(());
+        }
+        self.deaf_until = None;
+        for _ in 0..ACCEPTS_PER_POLL {
+            if self.waiting.len() == WAITING_MAX {
+                break;
+            }
+            let connection = match self.listener.accept() {
+                Ok(Some(connection)) => connection,
+                Ok(None) => break,
+                Err(error) => {
+                    // Otherwise a socket that is readable and cannot be accepted would keep the agent awake.
+                    let is_ours = matches!(error, SocketError::System { .. });
+                    self.deaf_until = is_ours.then(|| now + DEAF_FOR);
+                    return Err(error.into());
+                }
+            };
+            if !self.has_room_for(&connection) {
+                let error = OfferError::Crowd;
+                // As above.
+                let _ = connection.refuse(&error.to_string());
+                let (pid, uid) = (connection.peer_pid(), connection.peer_uid());
+                return Err(DoorError::Offer { pid, uid, error });
+            }
+            self.waiting.push(Waiting { connection, since: now });
+        }
+        Ok(())
+    }
+
+    /// Whether one more connection of a program may wait here.
+    fn has_room_for(&self, connection: &Connection) -> bool {
+        let mut shares = Shares::new([WAITING_MAX as u32]);
+        for (at, waiting) in self.waiting.iter().enumerate() {
+            shares.enter(at as u16, owner_of(&waiting.connection));
+            shares.take(at as u16, 0, 1);
+        }
+        let next = self.waiting.len() as u16;
+        shares.enter(next, owner_of(connection));
+        shares.has_room(next, 0, 1)
     }
 
     /// What to poll for input: as soon as one of them is readable, [`Door::poll`] has something to do. It should also be called
     /// when [`Door::is_waiting`], every second or so.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let waiting = self.waiting.iter().map(|waiting| waiting.connection.as_fd());
-        std::iter::once(self.listener.as_fd()).chain(waiting)
+        let listener = Some(self.listener.as_fd()).filter(|_| self.deaf_until.is_none());
+        listener.into_iter().chain(waiting)
     }
 
     /// Whether a connection has offered nothing yet.
@@ -197,17 +243,24 @@ impl Door {
     }
 }
 
+/// Whose a connection is, by the kernel. Ports below 1,024 are root's, and of the user whose agent this is.
+pub(crate) fn owner_of(connection: &Connection) -> Owner {
+    let user = connection.peer_uid();
+    let has_system_ports = user == 0 || user == rustix::process::geteuid().as_raw();
+    Owner { program: connection.peer_pid() as u32, user, has_system_ports }
+}
+
 /// What an offer comes to.
 pub(crate) struct Opened {
     pub(crate) layout: Layout,
     pub(crate) memory: Arc<Memory>,
-    pub(crate) payload: Payload,
+    pub(crate) payload: LentPayload,
     /// One per context.
     pub(crate) bells: Vec<SocketBell>,
     pub(crate) agent_bell: SocketBell,
 }
 
-/// Checks everything in an offer. Sizes come before mappings: a window is mapped with its pages.
+/// Checks everything in an offer. Sizes come before mappings.
 fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferError> {
     let ReceivedOffer { subsystem, lines, memory, doorbells, files, link } = offer;
     if subsystem != wave_tcp::SUBSYSTEM.id {
@@ -220,14 +273,14 @@ fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferErr
     if !(1..=CONTEXTS_MAX).contains(&contexts) {
         return Err(OfferError::Doorbells(doorbells.len()));
     }
-    let [payload] = &files[..] else { return Err(OfferError::Files(files.len())) };
+    let [payload] = <[_; 1]>::try_from(files).map_err(|files| OfferError::Files(files.len()))?;
 
     let layout = Layout::new(window(contexts))?;
     let need = [layout.nic_lines, layout.host_lines, 0];
     if lines != need {
         return Err(OfferError::Lines { have: lines, need });
     }
-    let mapped = Memory::map(memory.as_fd(), need[0], need[1], 0);
+    let mapped = Memory::map_lent(memory.as_fd(), need[0], need[1]);
     let memory =
         Arc::new(mapped.map_err(|error| OfferError::Map { what: "the window's file", error })?);
     let port = LinkSpec::Shm.port(&memory, Side::Agent, &[])?;
@@ -241,7 +294,7 @@ fn open(offer: ReceivedOffer, payload_bytes_max: u64) -> Result<Opened, OfferErr
     if bytes > payload_bytes_max {
         return Err(OfferError::PayloadBytes { have: bytes, max: payload_bytes_max });
     }
-    let payload = Payload::map(payload.as_fd(), bytes).map_err(failed)?;
+    let payload = LentPayload::take(payload, bytes).map_err(failed)?;
 
     let mut bells = Vec::with_capacity(doorbells.len());
     for (vector, fd) in doorbells.into_iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The front: a stack, a wire, and the processes whose connections the stack has.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use wave_core::policy::{Note, Progress};
 use wave_links::say;
 use wave_tcp::context::{ContextId, Event, Reason};
 use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
-use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
+use wave_tcp::datapath::{Checksum, EFFECTS_PER_STEP, Packet, Payload, Segment, Write};
 use wave_tcp::executors::Inline;
 use wave_tcp::flextoe::{FlexToe, Settings};
 use wave_tcp::stages::recover::{Recovery, Sack};
@@ -26,9 +26,8 @@ use crate::captures::{CAPTURES_MAX, Captures};
 use crate::door::{Door, WAITING_MAX};
 use crate::inquiries::Inquiries;
 use crate::process::{Process, Taken};
+use crate::seats::{BeyondShare, Lent, PROCESSES_MAX, Seated, Seats};
 
-/// Processes at once.
-const PROCESSES_MAX: usize = 256;
 /// Requests that are taken from one process in a turn, and frames from the wire.
 const REQUESTS_PER_TURN: usize = 64;
 const FRAMES_PER_TURN: usize = 64;
@@ -37,11 +36,11 @@ const STEPS_PER_POLL: usize = 64;
 const POLLS_PER_TURN: usize = 4;
 /// Segments that wait for the wire; beyond, the stack waits too.
 const HELD_MAX: usize = 256;
+/// Outputs of one poll, most often.
+const OUTPUTS: usize = STEPS_PER_POLL * EFFECTS_PER_STEP;
 /// Time between two tries to send what waits for the wire.
 const ROOM_EVERY: Nanos = Nanos::from_micros(100);
-/// Events that wait for one process's queues. A process that lets more wait is at fault.
-const OVERFLOW_MAX: usize = 1 << 16;
-/// Time between two lines about processes that are not let in.
+/// Time between two lines about processes that are not let in, or turned out.
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Polls in which the stack resets its connections at its end: some for each of 64.
 const ENDING_POLLS_MAX: usize = 1024;
@@ -52,60 +51,20 @@ const DOORS_EVERY: Nanos = Nanos::from_millis(1);
 /// Time between two looks for processes that have gone.
 const LIFE_CHECK: Nanos = Nanos::from_millis(50);
 
-/// Of a process that was let in.
-struct Seated {
-    process: Process,
-    /// Events that found their queue full, and where the last [`Event::Progress`] of a socket is among all there ever were.
-    overflow: VecDeque<(u16, Event)>,
-    latest: HashMap<u32, u64>,
-    first: u64,
-    /// It has hung up. What it asked for before is still taken.
-    has_hung_up: bool,
-    /// It has gone; its memory stays until the stack names it no more.
-    is_gone: bool,
-}
+/// Why a process is turned out that lets more events wait than its share.
+const TAKES_NO_EVENTS: &str = "it does not take its events";
 
-impl Seated {
-    /// Sends an event, or keeps it. Returns false if the process is at fault.
-    fn send(&mut self, context: u16, event: Event) -> bool {
-        if self.is_gone || context >= self.process.contexts() {
-            return true;
-        }
-        if self.overflow.is_empty() {
-            match self.process.send(context, &event) {
-                Ok(true) => return true,
-                Ok(false) => {}
-                Err(_) => return false,
-            }
-        }
-        // A newer one says all that an older one said.
-        if let Event::Progress(progress) = event {
-            let at = self.latest.get(&progress.socket).and_then(|at| at.checked_sub(self.first));
-            let waits = at.and_then(|at| self.overflow.get_mut(at as usize));
-            if let Some(kept @ (_, Event::Progress(_))) = waits.filter(|kept| kept.0 == context) {
-                kept.1 = event;
-                return true;
-            }
-            self.latest.insert(progress.socket, self.first + self.overflow.len() as u64);
-        }
-        self.overflow.push_back((context, event));
-        self.overflow.len() <= OVERFLOW_MAX
-    }
-
-    /// Sends what waits, as far as there is room. Returns false if the process is at fault.
-    fn flush(&mut self) -> bool {
-        while let Some((context, event)) = self.overflow.front().copied() {
-            match self.process.send(context, &event) {
-                Ok(true) => {}
-                Ok(false) => return true,
-                Err(_) => return false,
-            }
-            self.overflow.pop_front();
-            self.first += 1;
-        }
-        self.latest.clear();
-        true
-    }
+/// Processes and requests that were turned away, for all who look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TurnedAway {
+    /// No window was accepted.
+    pub(crate) at_the_door: u64,
+    /// Their program or user had its share, or there was no seat.
+    pub(crate) without_seat: u64,
+    /// They wrote nonsense, or took no events.
+    pub(crate) turned_out: u64,
+    /// Rings that would have gone beyond a share.
+    pub(crate) rings: u64,
 }
 
 /// What a front needs beside its wire.
@@ -134,6 +93,9 @@ pub struct TcpFront<W, R = Sack> {
     captures: Captures,
     /// By number.
     processes: Vec<Option<Seated>>,
+    seats: Seats,
+    /// Processes that got no seat, or lost theirs.
+    turned_away: TurnedAway,
     outputs: VecDeque<Output<Frame>>,
     /// Segments that the wire had no room for.
     held: VecDeque<Segment<Frame>>,
@@ -143,7 +105,7 @@ pub struct TcpFront<W, R = Sack> {
     looked: Nanos,
     /// The process whose requests are taken first.
     first: usize,
-    /// When it was said last that a process was not let in.
+    /// When a line about a process was written last.
     said: Option<Nanos>,
     /// It has slept, and what woke it is not known.
     has_slept: bool,
@@ -195,9 +157,12 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             door,
             inquiries,
             captures,
-            processes: Vec::new(),
-            outputs: VecDeque::new(),
-            held: VecDeque::new(),
+            processes: Vec::with_capacity(PROCESSES_MAX),
+            seats: Seats::new(),
+            turned_away: TurnedAway::default(),
+            outputs: VecDeque::with_capacity(OUTPUTS),
+            // Nothing is polled for while as many wait.
+            held: VecDeque::with_capacity(HELD_MAX + OUTPUTS),
             next: None,
             knocked: Nanos(0),
             looked: Nanos(0),
@@ -214,36 +179,52 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
     fn let_in(&mut self, now: Nanos) -> bool {
         match self.door.poll(now) {
             Ok(None) => false,
-            Ok(Some(mut process)) => {
-                let free = self.processes.iter().position(Option::is_none);
-                let at = free.unwrap_or(self.processes.len());
-                if at == PROCESSES_MAX {
-                    process.refuse("as many processes as it serves are there already");
-                    return true;
-                }
-                process.announce();
-                let seated = Seated {
-                    process,
-                    overflow: VecDeque::new(),
-                    latest: HashMap::new(),
-                    first: 0,
-                    has_hung_up: false,
-                    is_gone: false,
-                };
+            Ok(Some(process)) => {
+                self.seat(now, process);
+                true
+            }
+            Err(error) => {
+                self.turned_away.at_the_door += 1;
+                self.complain(now, format_args!("{error}"));
+                false
+            }
+        }
+    }
+
+    fn seat(&mut self, now: Nanos, process: Process) {
+        let free = self.processes.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.processes.len());
+        if at == PROCESSES_MAX {
+            self.turned_away.without_seat += 1;
+            return process.refuse("as many processes as it serves are there already");
+        }
+        let owner = process.owner();
+        match self.seats.seat(at as u16, process) {
+            Ok(mut seated) => {
+                seated.process.announce();
+                self.stack.enter(at as u16, owner);
                 if at == self.processes.len() {
                     self.processes.push(None);
                 }
                 self.processes[at] = Some(seated);
-                true
             }
-            Err(error) => {
-                // It may be the same in every turn.
-                if self.said.is_none_or(|at| now.since(at) >= SAY_EVERY) {
-                    self.said = Some(now);
-                    say!("wave tcp: {error}");
-                }
-                false
+            Err(process) => {
+                self.turned_away.without_seat += 1;
+                let (pid, uid) = (process.pid(), process.uid());
+                process.refuse("this program or user has its share of windows or descriptors");
+                self.complain(
+                    now,
+                    format_args!("process {pid} of user {uid} has its share of windows"),
+                );
             }
+        }
+    }
+
+    /// Says something about a process. It may be the same in every turn.
+    fn complain(&mut self, now: Nanos, what: std::fmt::Arguments<'_>) {
+        if self.said.is_none_or(|at| now.since(at) >= SAY_EVERY) {
+            self.said = Some(now);
+            say!("wave tcp: {what}");
         }
     }
 
@@ -259,22 +240,31 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) else {
                 continue;
             };
-            let stack = &mut self.stack;
-            let memory_bytes = seated.process.payload().bytes();
-            let mut invalid = Vec::new();
-            let taken = seated.process.poll(budget, |context, taken| {
-                let from = ContextId { process: at as u16, context };
-                match taken {
-                    Taken::Request(request) => stack.request(now, from, request, memory_bytes),
-                    Taken::Invalid { socket } => invalid.push((context, socket)),
-                }
-            });
+            let mut requests = ArrayVec::<(u16, Taken), REQUESTS_PER_TURN>::new();
+            let taken =
+                seated.process.poll(budget, |context, taken| requests.push((context, taken)));
             let mut is_honest = true;
-            for (context, socket) in invalid {
+            for (context, request) in requests {
+                let from = ContextId { process: at as u16, context };
+                let failed = match request {
+                    Taken::Request(request) => match seated.reach(&mut self.seats, &request) {
+                        Ok(()) => {
+                            let memory = Lent(seated.process.payload_mut());
+                            self.stack.request(now, from, request, memory);
+                            continue;
+                        }
+                        Err(BeyondShare { socket }) => {
+                            self.turned_away.rings += 1;
+                            (socket, Reason::NoRoom)
+                        }
+                    },
+                    Taken::Invalid { socket } => (socket, Reason::Invalid),
+                };
+                let (socket, reason) = failed;
                 is_honest &=
-                    seated.send(context, Event::Failed { socket, reason: Reason::Invalid });
+                    seated.send(&mut self.seats, context, Event::Failed { socket, reason });
             }
-            is_honest &= seated.flush();
+            is_honest &= seated.flush(&mut self.seats);
             match taken {
                 Ok(0) if seated.has_hung_up && budget > 0 => {
                     self.lose(at);
@@ -282,22 +272,22 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 }
                 Ok(count) => worked |= count > 0,
                 Err(fault) => {
-                    say!("wave tcp: process {} is turned out: {fault}", seated.process.pid());
-                    self.lose(at);
+                    self.turn_out(now, at, format_args!("{fault}"));
                     continue;
                 }
             }
             if !is_honest {
-                self.turn_out(at);
+                self.turn_out(now, at, format_args!("{TAKES_NO_EVENTS}"));
             }
         }
         worked
     }
 
-    fn turn_out(&mut self, at: usize) {
+    fn turn_out(&mut self, now: Nanos, at: usize, why: std::fmt::Arguments<'_>) {
         if let Some(seated) = self.processes[at].as_ref().filter(|seated| !seated.is_gone) {
             let pid = seated.process.pid();
-            say!("wave tcp: process {pid} is turned out: it does not take its events");
+            self.turned_away.turned_out += 1;
+            self.complain(now, format_args!("process {pid} is turned out: {why}"));
             self.lose(at);
         }
     }
@@ -305,8 +295,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
     /// A process has gone, or must.
     fn lose(&mut self, at: usize) {
         if let Some(seated) = self.processes[at].as_mut().filter(|seated| !seated.is_gone) {
-            seated.is_gone = true;
-            seated.overflow.clear();
+            seated.go(&mut self.seats);
             self.stack.leave(at as u16);
         }
     }
@@ -351,11 +340,14 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
                 Output::Event(context, event) => {
                     let at = usize::from(context.process);
                     let Some(Some(seated)) = self.processes.get_mut(at) else { continue };
-                    if !seated.send(context.context, event) {
-                        self.turn_out(at);
+                    if !seated.send(&mut self.seats, context.context, event) {
+                        self.turn_out(now, at, format_args!("{TAKES_NO_EVENTS}"));
                     }
                 }
-                Output::Released(process) => self.processes[usize::from(process)] = None,
+                Output::Released(process) => {
+                    self.processes[usize::from(process)] = None;
+                    self.seats.leave(process);
+                }
             }
         }
     }
@@ -365,7 +357,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let mut left = &write.frame[write.bytes.clone()];
         for (offset, len) in write.ring.parts(write.position, write.bytes.len() as u32) {
             let (first, rest) = left.split_at(len as usize);
-            // Rings were compared with the memory when they were offered, and its size is sealed.
+            // Rings were compared with the memory when they were offered, its size is sealed, and so are the pages that the stack uses.
             let written = process.map(|seated| seated.process.payload().write(offset, first));
             debug_assert!(matches!(written, Some(Ok(()))), "{written:?}");
             left = rest;
@@ -426,13 +418,13 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         let has_let_in = self.let_in(now);
         self.captures.look(now);
         let (stack, processes) = (&self.stack, &self.processes);
-        let captured = self.captures.captured();
+        let (captured, turned_away) = (self.captures.captured(), self.turned_away);
         self.inquiries.answer(now, || {
             let pid_of = |process: u16| {
                 let seated = processes.get(usize::from(process))?.as_ref()?;
                 Some(seated.process.pid())
             };
-            crate::report::report(stack, captured, pid_of)
+            crate::report::report(stack, captured, turned_away, pid_of)
         });
         has_let_in
     }

@@ -15,6 +15,7 @@ mod front;
 mod inquiries;
 mod process;
 mod report;
+mod seats;
 
 pub use captures::{CaptureRequest, Captures, captures_path};
 pub use claim::holder_of;
@@ -22,3 +23,4 @@ pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING
 pub use front::{TcpFront, TcpOptions};
 pub use inquiries::{Inquiries, path_of};
 pub use process::{Fault, Process, REQUESTS_PER_TURN, Taken};
+pub use seats::{EVENTS_MAX, PROCESSES_MAX, SPANS_MAX};

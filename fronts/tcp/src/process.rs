@@ -9,11 +9,12 @@ use wave_core::park::ParkWord;
 use wave_core::queue::{self, PushError};
 use wave_links::shm::ShmPort;
 use wave_links::socket::Connection;
-use wave_links::{AnyPort, Payload, SocketBell};
+use wave_links::{AnyPort, LentPayload, SocketBell};
 use wave_tcp::context::{Event, Malformed, Request};
+use wave_tcp::control::Owner;
 use wave_tcp::datapath::Ring;
 
-use crate::door::Opened;
+use crate::door::{Opened, owner_of};
 
 /// Most requests that [`Process::poll`] takes from one context before it turns to the next.
 pub const REQUESTS_PER_TURN: usize = 16;
@@ -55,7 +56,7 @@ pub struct Process {
     contexts: Vec<Context>,
     /// The context that [`Process::poll`] begins with.
     first: usize,
-    payload: Payload,
+    payload: LentPayload,
     /// Rung by the process where it finds the agent parked.
     bell: SocketBell,
 }
@@ -112,9 +113,25 @@ impl Process {
         self.contexts.len() as u16
     }
 
+    /// Whose it is.
+    pub(crate) fn owner(&self) -> Owner {
+        owner_of(&self.connection)
+    }
+
+    /// Descriptors that it takes of this process.
+    pub(crate) fn descriptors(&self) -> u32 {
+        // A bell of each context and the agent's, the connection, the payload memory.
+        self.contexts.len() as u32 + 3
+    }
+
     /// The memory in which its rings lie.
-    pub fn payload(&self) -> &Payload {
+    pub fn payload(&self) -> &LentPayload {
         &self.payload
+    }
+
+    /// The same, to look for more of its pages.
+    pub fn payload_mut(&mut self) -> &mut LentPayload {
+        &mut self.payload
     }
 
     /// Takes at most `budget` requests, at most [`REQUESTS_PER_TURN`] from each context, in the order of each context. Returns how

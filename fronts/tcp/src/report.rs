@@ -8,11 +8,13 @@ use wave_tcp::flextoe::FlexToe;
 use wave_tcp::packet::Cause;
 
 use crate::captures::Captured;
+use crate::front::TurnedAway;
 
 /// All that a stack has. `pid_of` names a process by its number.
 pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
     stack: &Stack<F, FlexToe<F, E>>,
     captured: Captured,
+    turned_away: TurnedAway,
     pid_of: impl Fn(u16) -> Option<i32>,
 ) -> Value {
     let mut sockets = Vec::new();
@@ -22,7 +24,7 @@ pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
         "address": format!("{}/{}", address.ip, address.prefix),
         "mtu": address.mtu,
         "sockets": sockets,
-        "counters": counters(stack),
+        "counters": counters(stack, turned_away),
         "captured": { "frames": captured.frames, "dropped": captured.dropped },
     })
 }
@@ -66,7 +68,10 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
     row
 }
 
-fn counters<F: AsRef<[u8]>, E: Executor<F>>(stack: &Stack<F, FlexToe<F, E>>) -> Value {
+fn counters<F: AsRef<[u8]>, E: Executor<F>>(
+    stack: &Stack<F, FlexToe<F, E>>,
+    turned_away: TurnedAway,
+) -> Value {
     let data = stack.data.counters();
     let control = stack.counters();
     let malformed: serde_json::Map<String, Value> = Cause::ALL
@@ -100,6 +105,15 @@ fn counters<F: AsRef<[u8]>, E: Executor<F>>(stack: &Stack<F, FlexToe<F, E>>) -> 
         "IcmpInEchos": control.echoes,
         "answers_held_back": control.held_back,
         "duplicate_addresses": control.duplicate_addresses,
+        "orphans_reset": control.orphans_reset,
+        "programs": {
+            "turned_away_at_the_door": turned_away.at_the_door,
+            "windows_beyond_share": turned_away.without_seat,
+            "turned_out": turned_away.turned_out,
+            "connections_and_listeners_beyond_share": control.beyond_share,
+            "rings_beyond_share": turned_away.rings,
+            "connections_without_memory": control.without_memory,
+        },
         "requests": {
             "of_old_connections": data.old_requests,
             "of_other_processes": data.foreign_requests,

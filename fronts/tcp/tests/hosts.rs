@@ -1,93 +1,31 @@
 //! Processes at the door, honest and hostile ones.
 
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+mod common;
 
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use common::Program;
 use wave_core::clock::Nanos;
-use wave_core::endpoint::{Receiver, Sender};
+use wave_core::endpoint::Sender;
 use wave_core::layout::{AGENT_READY, Layout, PROTOCOL_VERSION, write_header};
-use wave_core::link::{Doorbell, Home, Port, Side, Window};
+use wave_core::link::{Doorbell, Home, Port, Window};
 use wave_core::park::ParkWord;
 use wave_core::queue::Tag;
 use wave_core::subsystem::SubsystemId;
 use wave_front_tcp::{
     Door, DoorError, DoorOptions, Fault, OFFER_PATIENCE, OfferError, Process, Taken,
 };
-use wave_links::shm::ShmPort;
-use wave_links::socket::{Connection, Offer};
-use wave_links::{AnyPort, Memory, Payload, SocketBell};
-use wave_tcp::context::{Event, Moved, Progress, QUEUE_ENTRIES, Request, window};
+use wave_links::socket::Connection;
+use wave_links::{Memory, Payload};
+use wave_tcp::context::{Event, Filled, Moved, Progress, QUEUE_ENTRIES, Request, window};
 use wave_tcp::datapath::{FlowId, Ring};
 
 const PAYLOAD_BYTES: u64 = 1 << 20;
 const NOW: Nanos = Nanos(1);
 
-/// A program's half, with everything in its offer open to change.
-struct Program {
-    connection: Connection,
-    layout: Layout,
-    lines: [u32; 3],
-    subsystem: SubsystemId,
-    link: &'static str,
-    memory: OwnedFd,
-    port: AnyPort,
-    payload: Payload,
-    files: Vec<OwnedFd>,
-    /// Waiting ends: of each context, then the ringing end of the agent's.
-    bells: Vec<SocketBell>,
-    doorbells: Vec<OwnedFd>,
-}
-
-impl Program {
-    fn connect(door: &Test, contexts: u16) -> Program {
-        let layout = Layout::new(window(contexts)).unwrap();
-        let lines = [layout.nic_lines, layout.host_lines, 0];
-        let (memory, fd) = Memory::create("test", lines[0], lines[1], 0).unwrap();
-        let port = AnyPort::from(ShmPort::new(&Arc::new(memory)));
-        write_header(&layout, port.window(Home::Nic));
-        let (payload, file) = Payload::create("test", PAYLOAD_BYTES).unwrap();
-        let pairs = (0..=contexts).map(|_| SocketBell::pair_that_hangs_up().unwrap());
-        let (bells, theirs): (Vec<_>, Vec<_>) = pairs.map(|[ours, theirs]| (ours, theirs)).unzip();
-        let doorbells =
-            theirs.iter().map(|bell| bell.as_fd().try_clone_to_owned().unwrap()).collect();
-        Program {
-            connection: Connection::connect(&door.folder.path().join("socket")).unwrap(),
-            layout,
-            lines,
-            subsystem: wave_tcp::SUBSYSTEM.id,
-            link: "shm",
-            memory: fd,
-            port,
-            payload,
-            files: vec![file],
-            bells,
-            doorbells,
-        }
-    }
-
-    fn offer(&self) {
-        let doorbells: Vec<_> = self.doorbells.iter().map(AsFd::as_fd).collect();
-        let files: Vec<_> = self.files.iter().map(AsFd::as_fd).collect();
-        let offer = Offer {
-            version: PROTOCOL_VERSION,
-            subsystem: self.subsystem,
-            lines: self.lines,
-            memory: self.memory.as_fd(),
-            doorbells: &doorbells,
-            files: &files,
-            link: self.link,
-        };
-        self.connection.send_offer(&offer).unwrap();
-    }
-
-    fn requests(&self, context: usize) -> Sender {
-        Sender::new(&self.layout.messages[context], Side::Host)
-    }
-
-    fn events(&self, context: usize) -> Receiver {
-        Receiver::new(&self.layout.decisions[context], Side::Host)
-    }
+fn connect(path: &Path, contexts: u16) -> Program {
+    Program::over(Connection::connect(path).unwrap(), contexts, PAYLOAD_BYTES)
 }
 
 struct Test {
@@ -103,15 +41,19 @@ impl Test {
         Test { folder, door }
     }
 
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
     fn take_in(&mut self, contexts: u16) -> (Program, Process) {
-        let program = Program::connect(self, contexts);
-        program.offer();
+        let program = connect(&self.path(), contexts);
+        program.offer().unwrap();
         let process = self.door.poll(NOW).unwrap().unwrap();
         (program, process)
     }
 
     fn refuse(&mut self, program: Program) -> OfferError {
-        program.offer();
+        program.offer().unwrap();
         let Err(DoorError::Offer { error, uid, pid }) = self.door.poll(NOW) else {
             panic!("it was let in");
         };
@@ -130,7 +72,14 @@ fn push(program: &Program, sender: &mut Sender, request: Request) {
 
 fn moved(written: u64) -> Request {
     let flow = FlowId { index: 1, generation: 2 };
-    Request::Moved(Moved { flow, written, read: 0, is_finished: false, is_eager: false })
+    Request::Moved(Moved {
+        flow,
+        written,
+        read: 0,
+        is_finished: false,
+        is_eager: false,
+        filled: Filled::default(),
+    })
 }
 
 fn progress(received: u64) -> Event {
@@ -158,6 +107,8 @@ fn requests_events_and_payload_cross() {
 
     program.payload.write(123, b"bytes").unwrap();
     let mut bytes = [0; 5];
+    assert!(process.payload().read(123, &mut bytes).is_err(), "it was not looked for");
+    assert!(process.payload_mut().holds(123, 5));
     process.payload().read(123, &mut bytes).unwrap();
     assert_eq!(&bytes, b"bytes");
 
@@ -246,8 +197,13 @@ fn what_no_process_of_ours_writes_is_its_fault() {
         for (receive, send) in [(good, bad), (bad, good)] {
             let (program, mut process) = test.take_in(1);
             let mut requests = program.requests(0);
-            push(&program, &mut requests, Request::Slot { listener: 1, socket: 2, receive, send });
-            let connect = Request::Connect { socket: 3, remote, local_port: 0, receive, send };
+            push(
+                &program,
+                &mut requests,
+                Request::Slot { listener: 1, socket: 2, receive, send, filled: 0 },
+            );
+            let connect =
+                Request::Connect { socket: 3, remote, local_port: 0, receive, send, filled: 0 };
             push(&program, &mut requests, connect);
             let mut taken = Vec::new();
             process.poll(8, |_, request| taken.push(request)).unwrap();
@@ -275,7 +231,7 @@ fn what_no_process_of_ours_writes_is_its_fault() {
 fn offers_that_are_not_what_they_say_are_refused() {
     let mut test = Test::new();
     let program = |test: &Test, change: fn(&mut Program)| {
-        let mut program = Program::connect(test, 1);
+        let mut program = connect(&test.path(), 1);
         change(&mut program);
         program
     };
@@ -295,12 +251,12 @@ fn offers_that_are_not_what_they_say_are_refused() {
     let huge = program(&test, |program| program.lines = [u32::MAX; 3]);
     assert!(matches!(test.refuse(huge), OfferError::Lines { .. }));
     let small = program(&test, |program| {
-        program.memory = Memory::create("test", 1, 1, 0).unwrap().1;
+        program.memory = Memory::create_to_lend("test", 1, 1).unwrap().1;
     });
     assert!(matches!(test.refuse(small), OfferError::Map { .. }));
     let blank = program(&test, |program| {
         let [nic, host, _] = program.lines;
-        program.memory = Memory::create("test", nic, host, 0).unwrap().1;
+        program.memory = Memory::create_to_lend("test", nic, host).unwrap().1;
     });
     assert!(matches!(test.refuse(blank), OfferError::Header(_)));
     let config = program(&test, |program| {
@@ -313,6 +269,18 @@ fn offers_that_are_not_what_they_say_are_refused() {
         program.files = vec![Payload::create("test", PAYLOAD_BYTES + 1).unwrap().1];
     });
     assert!(matches!(test.refuse(large), OfferError::PayloadBytes { .. }));
+    // A window that the program has not touched would be the agent's memory.
+    let hollow = program(&test, |program| {
+        let [nic, host, _] = program.lines;
+        program.memory = Payload::create("test", u64::from(nic + host) * 64).unwrap().1;
+    });
+    let error = test.refuse(hollow);
+    assert!(error.to_string().contains("no page at byte 0"), "{error}");
+    let sealed = program(&test, |program| {
+        program.files = vec![Memory::create("test", 64, 64, 0).unwrap().1];
+    });
+    let error = test.refuse(sealed);
+    assert!(error.to_string().contains("cannot be sealed"), "{error}");
     let ordinary = program(&test, |program| {
         program.files = vec![tempfile::tempfile().unwrap().into()];
     });
@@ -328,7 +296,7 @@ fn offers_that_are_not_what_they_say_are_refused() {
 #[test]
 fn who_offers_nothing_waits_beside_others_and_is_dropped_after_a_bound() {
     let mut test = Test::new();
-    let silent = Program::connect(&test, 1);
+    let silent = connect(&test.path(), 1);
     assert!(test.door.poll(NOW).unwrap().is_none());
     assert!(test.door.is_waiting());
     assert_eq!(test.door.fds().count(), 2);
@@ -339,7 +307,7 @@ fn who_offers_nothing_waits_beside_others_and_is_dropped_after_a_bound() {
     let error = test.door.poll(late).unwrap_err();
     assert!(matches!(error, DoorError::Offer { error: OfferError::Silent, .. }), "{error}");
     assert!(silent.connection.hung_up());
-    let gone = Program::connect(&test, 1);
+    let gone = connect(&test.path(), 1);
     drop(gone);
     let error = test.door.poll(NOW).unwrap_err();
     assert!(matches!(error, DoorError::Offer { error: OfferError::Socket(_), .. }), "{error}");

@@ -10,7 +10,7 @@ use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::buddy::Buddy;
 use crate::line::{Fault, Queues};
-use crate::socket::{Phase, Socket};
+use crate::socket::{FIRST_FILL, Phase, Socket};
 
 /// Slots that a listener offers at a time, or as many as its backlog. A SYN that finds none is sent again a second later.
 pub const SLOTS: usize = 128;
@@ -32,6 +32,10 @@ pub struct Context<Q> {
     buddy: Buddy,
     /// Bytes of new rings: receive, send.
     ring_bytes: [u32; 2],
+    /// Bytes of memory that new rings for what comes in have, at most.
+    first_fill: u32,
+    /// A ring has got memory of which the agent is to be told.
+    has_filled: bool,
     places: Vec<Place>,
     free: Vec<u32>,
     /// By name.
@@ -84,6 +88,8 @@ impl<Q: Queues> Context<Q> {
             line,
             buddy: Buddy::new(payload_bytes),
             ring_bytes,
+            first_fill: FIRST_FILL,
+            has_filled: false,
             places: Vec::new(),
             free: Vec::new(),
             listeners: BTreeMap::new(),
@@ -96,6 +102,11 @@ impl<Q: Queues> Context<Q> {
             has_news: false,
             is_dead: false,
         }
+    }
+
+    /// New rings for what comes in have all of their memory from the beginning, so that peers see windows of their whole length.
+    pub fn fill_at_once(&mut self) {
+        self.first_fill = u32::MAX;
     }
 
     /// Whether the agent has gone. Then every socket and listener has failed.
@@ -181,6 +192,9 @@ impl<Q: Queues> Context<Q> {
             }
         }
         self.has_news |= taken > 0;
+        if std::mem::take(&mut self.has_filled) {
+            self.flush();
+        }
         taken > 0
     }
 
@@ -195,6 +209,7 @@ impl<Q: Queues> Context<Q> {
                 Some(socket) if socket.flow().is_some() => {
                     socket.progress(&progress)?;
                     self.change(progress.socket);
+                    self.fill_ahead(progress.socket);
                     Ok(())
                 }
                 // The program may have given it up meanwhile.
@@ -314,11 +329,18 @@ impl<Q: Queues> Context<Q> {
             return None;
         };
         let send = Ring { offset, bytes: send };
+        let filled = self.first_fill.min(receive.bytes);
+        if self.line.populate(receive.offset, filled).is_err() {
+            self.buddy.free(receive.offset, receive.bytes);
+            self.buddy.free(send.offset, send.bytes);
+            return None;
+        }
         if self.free.pop().is_none() {
             self.places.push(Place::default());
         }
         let place = &mut self.places[at as usize];
-        place.socket = Some(Socket::new(phase, local, remote, [receive, send]));
+        let socket = Socket::new(phase, local, remote, [receive, send]);
+        place.socket.insert(socket).begun(filled);
         Some(place.life << PLACE_BITS | at)
     }
 
@@ -328,8 +350,10 @@ impl<Q: Queues> Context<Q> {
         let socket = self.insert(Phase::Connecting, unknown, remote)?;
         let Socket { receiving, sending, is_accepted, .. } = self.socket(socket);
         *is_accepted = true;
-        let (receive, send) = (receiving.ring, sending.ring);
-        self.outbox.push_back(Request::Connect { socket, remote, local_port: 0, receive, send });
+        let (receive, send, filled) = (receiving.ring, sending.ring, receiving.filled);
+        let local_port = 0;
+        let connect = Request::Connect { socket, remote, local_port, receive, send, filled };
+        self.outbox.push_back(connect);
         Some(socket)
     }
 
@@ -425,6 +449,45 @@ impl<Q: Queues> Context<Q> {
             (Phase::Open(_), None) => Some(socket.sending.room()).filter(|room| *room > 0).map(Ok),
             _ => None,
         }
+    }
+
+    /// Gives a ring memory ahead of what comes in. Without any, the connection could only stand still, and is reset.
+    fn fill_ahead(&mut self, name: u32) {
+        let socket = self.socket(name);
+        let Some((at, more)) = socket.receiving.wanted().filter(|_| !socket.is_closed) else {
+            return;
+        };
+        match self.line.populate(at, more) {
+            Ok(()) => {
+                self.socket(name).receiving.filled += more;
+                self.mark(name);
+                self.has_filled = true;
+            }
+            Err(_) => {
+                let socket = self.socket(name);
+                let is_stuck = socket.receiving.received >= socket.receiving.filled.into();
+                if let Some(flow) = socket.flow().filter(|_| is_stuck) {
+                    self.outbox.push_back(Request::Abort { flow });
+                    self.has_filled = true;
+                }
+            }
+        }
+    }
+
+    /// Gives a ring memory for the next bytes to be written, of which there is room for `bytes`. Returns for how many there is memory.
+    ///
+    /// # Errors
+    /// For none.
+    pub fn fill_for(&mut self, name: u32, bytes: u64) -> io::Result<u64> {
+        let sending = &self.socket(name).sending;
+        let Some((at, more)) = sending.wanted(bytes) else { return Ok(bytes) };
+        let left = u64::from(sending.filled) - sending.written;
+        match self.line.populate(at, more) {
+            Ok(()) => self.socket(name).sending.filled += more,
+            Err(error) if left == 0 => return Err(error),
+            Err(_) => return Ok(left),
+        }
+        Ok(bytes)
     }
 
     /// Ends one direction or both.
@@ -556,7 +619,9 @@ impl<Q: Queues> Context<Q> {
                     if !self.line.push(&Request::Moved(moved))? {
                         return Ok(());
                     }
-                    self.socket(name).told(&moved);
+                    if !self.socket(name).told(&moved) {
+                        continue;
+                    }
                 }
                 self.socket(name).is_dirty = false;
             }
@@ -585,8 +650,9 @@ impl<Q: Queues> Context<Q> {
                 let Some(socket) = self.insert(Phase::Slot(name), local, local) else { break };
                 self.listener(name).offered += 1;
                 let Socket { receiving, sending, .. } = self.socket(socket);
-                let (receive, send) = (receiving.ring, sending.ring);
-                self.outbox.push_back(Request::Slot { listener: name, socket, receive, send });
+                let (receive, send, filled) = (receiving.ring, sending.ring, receiving.filled);
+                let slot = Request::Slot { listener: name, socket, receive, send, filled };
+                self.outbox.push_back(slot);
             }
         }
     }

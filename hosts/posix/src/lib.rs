@@ -36,7 +36,7 @@ pub use buddy::{RING_BYTES_MAX, RING_BYTES_MIN, is_ring_size};
 pub use context::Context;
 pub use line::{Fault, Queues, ToeError};
 pub use listener::Listener;
-pub use socket::{Phase, Receiving, Sending, Socket};
+pub use socket::{FIRST_FILL, Phase, Receiving, Sending, Socket};
 pub use stream::{Readiness, Stream};
 pub use toe::{Options, StreamId, Toe};
 pub use wave_core::clock::Nanos;

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,12 @@ pub trait Queues {
     /// # Errors
     /// The agent is at fault.
     fn pop(&mut self) -> Result<Option<Event>, Fault>;
+
+    /// Gives these bytes of the payload memory memory of the program's own: the agent uses no others.
+    ///
+    /// # Errors
+    /// There is none.
+    fn populate(&mut self, at: u64, bytes: u32) -> io::Result<()>;
 }
 
 /// The agent wrote what no agent of ours writes.
@@ -96,35 +103,50 @@ pub struct Line {
     /// Rung by the agent where it finds this context parked.
     bell: SocketBell,
     agent_bell: SocketBell,
+    payload: Rc<Payload>,
     /// When the connection was looked at.
     looked: Instant,
 }
 
+/// Sleep between two tries to connect while the agent's backlog is full.
+const TRY_AGAIN: Duration = Duration::from_millis(1);
+
 impl Line {
-    /// Offers a window and the payload memory `payload` to the agent at `path`, and waits for it to take them. The agent runs as
-    /// this user, root, or one of `users`.
+    /// Offers a window and the payload memory `payload`, whose file is `file`, to the agent at `path`, and waits for it to take them.
+    /// The agent runs as this user, root, or one of `users`.
     pub fn connect(
         path: &Path,
         users: &[u32],
-        payload: BorrowedFd<'_>,
+        (payload, file): (Rc<Payload>, BorrowedFd<'_>),
         patience: Duration,
     ) -> Result<Line, ToeError> {
+        let start = Instant::now();
         let layout = Layout::new(window(1))?;
         let (nic, host) = (layout.nic_lines, layout.host_lines);
-        let (memory, file) = Memory::create("wave-tcp-window", nic, host, 0)?;
+        let (memory, window_file) = Memory::create_to_lend("wave-tcp-window", nic, host)?;
         let port = AnyPort::from(ShmPort::new(&Arc::new(memory)));
         write_header(&layout, port.window(Home::Nic));
 
-        let connection = Connection::connect_allowing(path, users)?;
+        let connection = loop {
+            match Connection::connect_allowing(path, users) {
+                // Others knock as well.
+                Err(SocketError::Path { source, .. })
+                    if source.kind() == io::ErrorKind::WouldBlock && start.elapsed() < patience =>
+                {
+                    std::thread::sleep(TRY_AGAIN);
+                }
+                connected => break connected?,
+            }
+        };
         let [bell, bell_of_agent] = SocketBell::pair_that_hangs_up()?;
         let [agent_bell, agents_end] = SocketBell::pair()?;
         connection.send_offer(&Offer {
             version: PROTOCOL_VERSION,
             subsystem: layout.config.subsystem,
             lines: [nic, host, 0],
-            memory: file.as_fd(),
+            memory: window_file.as_fd(),
             doorbells: &[bell_of_agent.as_fd(), agents_end.as_fd()],
-            files: &[payload],
+            files: &[file],
             link: &LinkSpec::Shm.to_text(),
         })?;
         // The agent's alone from here on: when it closes them, this side sees that.
@@ -132,7 +154,8 @@ impl Line {
         let requests = Sender::new(&layout.messages[0], Side::Host);
         let events = Receiver::new(&layout.decisions[0], Side::Host);
         let looked = Instant::now();
-        let line = Line { connection, layout, port, requests, events, bell, agent_bell, looked };
+        let line =
+            Line { connection, layout, port, requests, events, bell, agent_bell, payload, looked };
         line.await_announcement(patience)?;
         Ok(line)
     }
@@ -233,6 +256,10 @@ impl Queues for Line {
             Ok(Some(entry)) => Event::from_entry(&entry).map(Some).map_err(|_| Fault),
             Err(_) => Err(Fault),
         }
+    }
+
+    fn populate(&mut self, at: u64, bytes: u32) -> io::Result<()> {
+        self.payload.populate(at, bytes)
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 
-use wave_tcp::context::{Moved, Progress, SocketOptions};
+use wave_tcp::context::{FILL_MAX, Filled, Moved, Progress, SocketOptions};
 use wave_tcp::datapath::{FlowId, Ring};
 
 use crate::line::Fault;
+
+/// Memory that a ring gets first: enough for a peer's first window (RFC 6928).
+pub const FIRST_FILL: u32 = 16 << 10;
 
 /// What there is of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +63,10 @@ pub struct Receiving {
     pub read: u64,
     /// What the agent knows of `read`. At most `read`.
     told: u64,
+    /// Bytes of the ring that have memory, from its beginning.
+    pub filled: u32,
+    /// What the agent knows of `filled`.
+    told_filled: u32,
     /// The stream ends at `received`.
     is_finished: bool,
     /// The program reads no more (SHUT_RD).
@@ -75,6 +82,10 @@ pub struct Sending {
     pub written: u64,
     /// What the agent knows of `written`. At most `written`.
     told: u64,
+    /// Bytes of the ring that have memory, from its beginning.
+    pub filled: u32,
+    /// What the agent knows of `filled`.
+    told_filled: u32,
     /// All before it has arrived: that part of the ring is free. At most `told`.
     acknowledged: u64,
     /// Nothing follows `written`.
@@ -84,7 +95,7 @@ pub struct Sending {
 }
 
 impl Socket {
-    /// A connection that is not there yet, with these rings.
+    /// A connection that is not there yet, with these rings, which have no memory yet.
     pub fn new(phase: Phase, local: SocketAddr, remote: SocketAddr, rings: [Ring; 2]) -> Socket {
         let [receive, send] = rings;
         Socket {
@@ -103,6 +114,8 @@ impl Socket {
                 received: 0,
                 read: 0,
                 told: 0,
+                filled: 0,
+                told_filled: 0,
                 is_finished: false,
                 is_shut: false,
             },
@@ -110,6 +123,8 @@ impl Socket {
                 ring: send,
                 written: 0,
                 told: 0,
+                filled: 0,
+                told_filled: 0,
                 acknowledged: 0,
                 is_finished: false,
                 is_eager: false,
@@ -125,22 +140,40 @@ impl Socket {
         }
     }
 
-    /// What the agent is to be told. `None` if there is no flow.
+    /// What the agent is to be told. `None` if there is no flow. It takes memory in steps: see [`Socket::told`].
     pub fn moved(&self) -> Option<Moved> {
         let (receiving, sending) = (&self.receiving, &self.sending);
+        let filled = Filled {
+            receive: receiving.filled.min(receiving.told_filled + FILL_MAX),
+            send: sending.filled.min(sending.told_filled + FILL_MAX),
+        };
+        let written = match filled.send < sending.filled {
+            true => sending.written.min(filled.send.into()),
+            false => sending.written,
+        };
         Some(Moved {
             flow: self.flow()?,
-            written: sending.written,
+            written,
             read: receiving.read,
-            is_finished: sending.is_finished,
+            is_finished: sending.is_finished && written == sending.written,
             is_eager: sending.is_eager,
+            filled,
         })
     }
 
-    /// The agent was told this.
-    pub fn told(&mut self, moved: &Moved) {
-        self.receiving.told = moved.read;
-        self.sending.told = moved.written;
+    /// The agent was told this. Returns whether that was all.
+    pub fn told(&mut self, moved: &Moved) -> bool {
+        let (receiving, sending) = (&mut self.receiving, &mut self.sending);
+        receiving.told = moved.read;
+        sending.told = moved.written;
+        (receiving.told_filled, sending.told_filled) = (moved.filled.receive, moved.filled.send);
+        (receiving.told_filled, sending.told_filled) == (receiving.filled, sending.filled)
+    }
+
+    /// The agent was asked for the connection, and knows how much memory there is for what comes in.
+    pub fn begun(&mut self, filled: u32) {
+        self.receiving.filled = filled;
+        self.receiving.told_filled = filled;
     }
 
     /// Takes what the agent says. Positions before those that are known are old news.
@@ -151,10 +184,8 @@ impl Socket {
         let Progress { received, acknowledged, is_finished, .. } = *progress;
         let (receiving, sending) = (&mut self.receiving, &mut self.sending);
         let is_beyond = received > receiving.received && receiving.is_finished;
-        if received > receiving.read + u64::from(receiving.ring.bytes)
-            || is_beyond
-            || acknowledged > sending.told
-        {
+        let limit = Ring::limit(receiving.ring.bytes, receiving.read, receiving.told_filled);
+        if received > limit || is_beyond || acknowledged > sending.told {
             return Err(Fault);
         }
         receiving.received = receiving.received.max(received);
@@ -165,6 +196,14 @@ impl Socket {
 }
 
 impl Receiving {
+    /// Bytes for which the ring is to get memory next, and where: as much again as it has, once half of that is used. So the window
+    /// grows with the stream.
+    pub fn wanted(&self) -> Option<(u64, u32)> {
+        let wants = self.filled < self.ring.bytes && 2 * self.received > self.filled.into();
+        let more = self.filled.clamp(1, FILL_MAX).min(self.ring.bytes - self.filled);
+        wants.then_some((self.ring.offset + u64::from(self.filled), more))
+    }
+
     /// Bytes that may be read.
     pub fn available(&self) -> u64 {
         self.received - self.read
@@ -187,6 +226,14 @@ impl Receiving {
 }
 
 impl Sending {
+    /// Bytes for which the ring needs memory before the next `bytes` are written, and where: at least as much again as it has.
+    pub fn wanted(&self, bytes: u64) -> Option<(u64, u32)> {
+        let end = (self.written + bytes).min(self.ring.bytes.into()) as u32;
+        let least = self.filled.saturating_mul(2).max(FIRST_FILL);
+        let more = end.max(least).min(self.ring.bytes) - self.filled;
+        (end > self.filled).then_some((self.ring.offset + u64::from(self.filled), more))
+    }
+
     /// Bytes that may be written.
     pub fn room(&self) -> u64 {
         u64::from(self.ring.bytes) - (self.written - self.acknowledged)
@@ -213,7 +260,9 @@ mod tests {
     fn open() -> Socket {
         let nowhere = "0.0.0.0:0".parse().unwrap();
         let flow = FlowId { index: 1, generation: 1 };
-        Socket::new(Phase::Open(flow), nowhere, nowhere, [RING; 2])
+        let mut socket = Socket::new(Phase::Open(flow), nowhere, nowhere, [RING; 2]);
+        socket.begun(RING.bytes);
+        socket
     }
 
     fn progress(received: u64, acknowledged: u64, is_finished: bool) -> Progress {
@@ -238,6 +287,46 @@ mod tests {
         socket.receiving.advance(1);
         assert!(socket.receiving.is_at_end());
         assert_eq!(socket.progress(&progress(4098, 100, false)), Err(Fault));
+    }
+
+    #[test]
+    fn a_ring_gets_memory_as_its_stream_needs_it_and_the_agent_hears_of_it_in_steps() {
+        let mut socket = open();
+        socket.receiving.ring.bytes = 1 << 20;
+        socket.sending.ring = Ring { offset: 1 << 20, bytes: 1 << 20 };
+        socket.begun(FIRST_FILL);
+        let mut steps = Vec::new();
+        for received in (0..=1 << 20).step_by(4096) {
+            socket.receiving.received = received;
+            while let Some((at, more)) = socket.receiving.wanted() {
+                assert_eq!(at, u64::from(socket.receiving.filled));
+                socket.receiving.filled += more;
+                steps.push(socket.receiving.filled >> 10);
+            }
+        }
+        assert_eq!(steps, [32, 64, 128, 256, 512, 768, 1024]);
+
+        assert_eq!(socket.sending.wanted(1), Some((1 << 20, FIRST_FILL)));
+        socket.sending.filled = FIRST_FILL;
+        assert_eq!(socket.sending.wanted(u64::from(FIRST_FILL)), None);
+        assert_eq!(socket.sending.wanted(1 << 20), Some(((1 << 20) + (16 << 10), 1008 << 10)));
+        socket.sending.filled = 1 << 20;
+        socket.sending.written = 1 << 20;
+        socket.sending.is_finished = true;
+        assert_eq!(socket.sending.wanted(1), None);
+        let mut told = Vec::new();
+        loop {
+            let moved = socket.moved().unwrap();
+            told.push((moved.written >> 10, moved.filled.receive >> 10, moved.is_finished));
+            assert!(moved.written <= u64::from(moved.filled.send));
+            if socket.told(&moved) {
+                break;
+            }
+        }
+        assert_eq!(
+            told,
+            [(256, 272, false), (512, 528, false), (768, 784, false), (1024, 1024, true)]
+        );
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl Stream {
     pub fn reserve(&mut self, bytes: usize) -> io::Result<Reserved<'_>> {
         let bytes = match bytes {
             0 => 0,
-            _ => self.await_room()?.min(bytes as u64),
+            _ => self.await_room(bytes as u64)?,
         };
         Ok(Reserved::new(self, bytes as u32))
     }
@@ -182,9 +182,14 @@ impl Stream {
         self.inner().wait(deadline, Errno::WOULDBLOCK, |context| context.readable(self.name))
     }
 
-    fn await_room(&self) -> io::Result<u64> {
+    /// Waits for room, and returns how much of it there is, at most `bytes`; it has memory.
+    fn await_room(&self, bytes: u64) -> io::Result<u64> {
         let deadline = self.deadline(&self.write_timeout);
-        self.inner().wait(deadline, Errno::WOULDBLOCK, |context| context.writable(self.name))
+        let inner = self.inner();
+        let room = inner
+            .wait(deadline, Errno::WOULDBLOCK, |context| context.writable(self.name))?
+            .min(bytes);
+        inner.context.borrow_mut().fill_for(self.name, room)
     }
 
     fn deadline(&self, timeout: &Cell<Option<Duration>>) -> Option<Instant> {
@@ -254,7 +259,7 @@ impl Write for &Stream {
         if from.is_empty() {
             return Ok(0);
         }
-        let bytes = self.await_room()?.min(from.len() as u64);
+        let bytes = self.await_room(from.len() as u64)?;
         let [first, second] = self.room_parts(bytes as u32);
         let copied = first.copy_from(from);
         second.copy_from(&from[copied..]);

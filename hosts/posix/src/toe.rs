@@ -30,7 +30,8 @@ const FAREWELL: Duration = Duration::from_millis(100);
 /// Sizes, and whom to trust.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of payload memory, which bounds the number of connections. It is sparse: untouched rings cost nothing.
+    /// Bytes of payload memory, which bounds the number of connections. It is sparse, and this process's: rings get memory as their
+    /// streams need it. It is given back when the last handle is dropped.
     pub payload_bytes: u64,
     /// Bytes of a connection's ring of what comes in: a power of two, 4 KiB to 16 MiB.
     pub receive_bytes: u32,
@@ -91,8 +92,10 @@ impl Toe {
             return Err(ToeError::Rings { receive_bytes, send_bytes, payload_bytes });
         }
         let (payload, file): (Payload, OwnedFd) = create_payload(payload_bytes)?;
+        let payload = Rc::new(payload);
         let users = &options.agent_users;
-        let line = Line::connect(path.as_ref(), users, file.as_fd(), options.patience)?;
+        let lent = (payload.clone(), file.as_fd());
+        let line = Line::connect(path.as_ref(), users, lent, options.patience)?;
         // Its own descriptor, so that it can be polled while the context is in use.
         let bell = line.bell().try_clone_to_owned()?;
         let context = Context::new(line, payload_bytes, [receive_bytes, send_bytes]);
@@ -103,7 +106,8 @@ impl Toe {
     /// one) wait to be accepted.
     ///
     /// # Errors
-    /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`; `ETIMEDOUT` if the agent does not answer within 10 s, `ECONNRESET` if it has gone.
+    /// `EADDRINUSE`, `EADDRNOTAVAIL`; `EACCES` for a port below 1,024 where this user is neither root nor the agent's; `EMFILE` if this
+    /// program or user has its share of listeners; `ETIMEDOUT` if the agent does not answer within 10 s, `ECONNRESET` if it has gone.
     pub fn listen(&self, local: SocketAddr, backlog: u16) -> io::Result<Listener> {
         let name = self.inner.context.borrow_mut().listen(local, backlog);
         let listener = Listener::new(self.clone(), name);
@@ -117,8 +121,8 @@ impl Toe {
     /// Connects to a peer, and waits for that; for ever where there is no `timeout`.
     ///
     /// # Errors
-    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL`; `ENOBUFS` if there is no payload memory for its
-    /// rings, `ECONNRESET` if the agent has gone.
+    /// `ECONNREFUSED`, `ETIMEDOUT`, `ENETUNREACH`, `EHOSTUNREACH`, `EADDRNOTAVAIL`; `EMFILE` if this program or user has its share of
+    /// connections; `ENOBUFS` if there is no payload memory for its rings, `ECONNRESET` if the agent has gone.
     pub fn connect_stream(
         &self,
         remote: SocketAddr,
@@ -249,7 +253,7 @@ impl fmt::Debug for Toe {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) context: RefCell<Context<Line>>,
-    pub(crate) payload: Payload,
+    pub(crate) payload: Rc<Payload>,
     bell: OwnedFd,
 }
 

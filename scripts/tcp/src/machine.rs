@@ -1,6 +1,7 @@
 //! The agent's engine and a program's context in virtual time, and the network that they see.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::Ipv4Addr;
 
 use wave_core::clock::Nanos;
@@ -54,6 +55,10 @@ impl Queues for Lanes {
     fn pop(&mut self) -> Result<Option<Event>, Fault> {
         Ok(self.events.pop_front())
     }
+
+    fn populate(&mut self, _at: u64, _bytes: u32) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A machine in virtual time.
@@ -85,9 +90,12 @@ impl Machine {
             mtu: MTU,
         };
         let bytes = CONNECTIONS * ring_bytes.into_iter().map(u64::from).sum::<u64>();
+        let mut context = Context::new(Lanes::default(), bytes, ring_bytes);
+        // Scripts expect windows of the whole ring.
+        context.fill_at_once();
         Machine {
             stack: Stack::new(FlexToe::new(settings), address, bounds, secrets),
-            context: Context::new(Lanes::default(), bytes, ring_bytes),
+            context,
             memory: vec![0; bytes as usize],
             now: BEGIN,
             next: None,

@@ -328,6 +328,10 @@ impl Process {
                 None if self.file(fd).is_nonblocking => return failed(Errno::AGAIN),
                 None => return Ok(Outcome::Waits),
             };
+            let room = match machine.context.fill_for(name, room) {
+                Ok(room) => room,
+                Err(error) => return failed_by(&error),
+            };
             let sending = &machine.context.socket(name).sending;
             let (ring, position) = (sending.ring, sending.written);
             let mut at = position;

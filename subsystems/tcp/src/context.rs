@@ -56,7 +56,23 @@ pub struct Moved {
     pub is_finished: bool,
     /// Small segments do not wait for acknowledgements (TCP_NODELAY).
     pub is_eager: bool,
+    /// Memory of the rings.
+    pub filled: Filled,
 }
+
+/// How much of a connection's rings has memory, of the host's own: so many bytes from the beginning of each. The agent uses no more,
+/// and names the peer a window no larger; a ring that has all of its memory is used in laps. It looks at the pages: a host that names
+/// more than it has, or more than [`FILL_MAX`] at a time, loses the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Of the ring for what comes in.
+    pub receive: u32,
+    /// Of the ring for what goes out.
+    pub send: u32,
+}
+
+/// Most bytes of a ring that a host may fill at a time.
+pub const FILL_MAX: u32 = 256 << 10;
 
 /// Options of a connection. Each request names all of them. Times are whole milliseconds on their way through a queue, at most
 /// `u32::MAX`.
@@ -135,6 +151,8 @@ pub enum Request {
         receive: Ring,
         /// For what goes out.
         send: Ring,
+        /// See [`Filled::receive`]: the window that the peer is told of at first. The other ring has nothing yet.
+        filled: u32,
     },
     /// Connect.
     Connect {
@@ -148,6 +166,8 @@ pub enum Request {
         receive: Ring,
         /// For what goes out.
         send: Ring,
+        /// As in [`Request::Slot`].
+        filled: u32,
     },
     /// Give up a connection that is not there yet.
     Cancel {
@@ -191,8 +211,12 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reason {
+    /// EACCES: the host's user may not have that port.
+    NotPermitted = 13,
     /// EINVAL: the request names rings or addresses that cannot be.
     Invalid = 22,
+    /// EMFILE: the host, or its user, has so many that others would find no room.
+    TooMany = 24,
     /// EADDRINUSE.
     AddressInUse = 98,
     /// EADDRNOTAVAIL: not the agent's address, or no port is left.
@@ -212,8 +236,10 @@ pub enum Reason {
 }
 
 impl Reason {
-    const ALL: [Reason; 9] = [
+    const ALL: [Reason; 11] = [
+        Reason::NotPermitted,
         Reason::Invalid,
+        Reason::TooMany,
         Reason::AddressInUse,
         Reason::AddressNotAvailable,
         Reason::Unreachable,
@@ -336,10 +362,11 @@ impl Request {
     /// As an entry.
     pub fn to_words(&self) -> Words {
         match *self {
-            Request::Moved(Moved { flow, written, read, is_finished, is_eager }) => {
+            Request::Moved(Moved { flow, written, read, is_finished, is_eager, filled }) => {
                 let flags =
                     if is_finished { FINISHED } else { 0 } | if is_eager { EAGER } else { 0 };
-                (Tag { kind: MOVED, flags }, [flow.to_word(), written, read, 0, 0, 0])
+                let filled = pair(filled.receive, filled.send);
+                (Tag { kind: MOVED, flags }, [flow.to_word(), written, read, filled, 0, 0])
             }
             Request::Listen { listener, local, backlog } => {
                 let [high, low] = address_words(local.ip());
@@ -347,14 +374,14 @@ impl Request {
                 (tag(LISTEN), [pair(listener, 0), high, low, more, 0, 0])
             }
             Request::Unlisten { listener } => (tag(UNLISTEN), [pair(listener, 0), 0, 0, 0, 0, 0]),
-            Request::Slot { listener, socket, receive, send } => {
-                let [a, b, c] = ring_words(receive, send);
+            Request::Slot { listener, socket, receive, send, filled } => {
+                let [a, b, c] = ring_words(receive, send, filled);
                 (tag(SLOT), [pair(listener, socket), a, b, c, 0, 0])
             }
-            Request::Connect { socket, remote, local_port, receive, send } => {
+            Request::Connect { socket, remote, local_port, receive, send, filled } => {
                 let [high, low] = address_words(remote.ip());
                 let ports = u32::from(local_port) << 16 | u32::from(remote.port());
-                let [a, b, c] = ring_words(receive, send);
+                let [a, b, c] = ring_words(receive, send, filled);
                 (tag(CONNECT), [pair(socket, ports), high, low, a, b, c])
             }
             Request::Cancel { socket } => (tag(CANCEL), [pair(socket, 0), 0, 0, 0, 0, 0]),
@@ -392,6 +419,7 @@ impl Request {
                 read: b,
                 is_finished: flags & FINISHED != 0,
                 is_eager: flags & EAGER != 0,
+                filled: Filled { receive: c as u32, send: (c >> 32) as u32 },
             }),
             LISTEN => Request::Listen {
                 listener: left,
@@ -400,14 +428,14 @@ impl Request {
             },
             UNLISTEN => Request::Unlisten { listener: left },
             SLOT => {
-                let (receive, send) = rings(a, b, c);
-                Request::Slot { listener: left, socket: right, receive, send }
+                let (receive, send, filled) = rings(a, b, c);
+                Request::Slot { listener: left, socket: right, receive, send, filled }
             }
             CONNECT => {
-                let (receive, send) = rings(c, d, e);
+                let (receive, send, filled) = rings(c, d, e);
                 let remote = SocketAddr::new(address(a, b), right as u16);
                 let local_port = (right >> 16) as u16;
-                Request::Connect { socket: left, remote, local_port, receive, send }
+                Request::Connect { socket: left, remote, local_port, receive, send, filled }
             }
             CANCEL => Request::Cancel { socket: left },
             CLOSE => Request::Close { flow },
@@ -537,13 +565,15 @@ fn address(high: u64, low: u64) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low))).to_canonical()
 }
 
-fn ring_words(receive: Ring, send: Ring) -> [u64; 3] {
-    [receive.offset, send.offset, pair(receive.bytes, send.bytes)]
+/// A ring's length is a power of two: its exponent is enough.
+fn ring_words(receive: Ring, send: Ring, filled: u32) -> [u64; 3] {
+    let exponents = receive.bytes.trailing_zeros() | send.bytes.trailing_zeros() << 8;
+    [receive.offset, send.offset, pair(exponents, filled)]
 }
 
-fn rings(receive: u64, send: u64, bytes: u64) -> (Ring, Ring) {
-    let ring = |offset, bytes| Ring { offset, bytes };
-    (ring(receive, bytes as u32), ring(send, (bytes >> 32) as u32))
+fn rings(receive: u64, send: u64, sizes: u64) -> (Ring, Ring, u32) {
+    let ring = |offset, exponent: u64| Ring { offset, bytes: 1 << (exponent & 31) };
+    (ring(receive, sizes), ring(send, sizes >> 8), (sizes >> 32) as u32)
 }
 
 #[cfg(test)]

@@ -71,6 +71,14 @@ impl Ring {
             && self.offset.checked_add(self.bytes.into()).is_some_and(|end| end <= memory_bytes)
     }
 
+    /// The position behind the last byte that the ring has room for, if all before `free` is free and its first `filled` bytes have
+    /// memory.
+    pub const fn limit(bytes: u32, free: u64, filled: u32) -> u64 {
+        let end = free + bytes as u64;
+        // What has no memory is reached for the first time in the first lap.
+        if filled < bytes && (filled as u64) < end { filled as u64 } else { end }
+    }
+
     /// Where bytes of the stream lie: offset and length in payload memory of one part, and of a second one where the ring ends
     /// between them. `bytes` is at most the ring's length.
     pub fn parts(self, position: u64, bytes: u32) -> [(u64, u32); 2] {
@@ -348,6 +356,8 @@ pub struct Sending {
     pub scale: u8,
     /// Most bytes of payload in a segment, options not counted.
     pub mss: u16,
+    /// Bytes of the ring that have memory, from its beginning.
+    pub filled: u32,
 }
 
 /// The other direction: what we receive.
@@ -369,6 +379,8 @@ pub struct Receiving {
     pub fin: Option<u64>,
     /// Shift of the windows that we name.
     pub scale: u8,
+    /// Bytes of the ring that have memory, from its beginning.
+    pub filled: u32,
 }
 
 /// Timestamps of a connection (RFC 7323).

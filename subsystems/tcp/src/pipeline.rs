@@ -420,7 +420,7 @@ fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome:
     }
     // The context that used the connection last hears of it.
     flow.context = context;
-    let done = host::moved(flow, moved, flow.send_ring_bytes);
+    let done = host::moved(flow, moved);
     flow.acknowledge_now |= done.opens_window;
     if done.is_wrong {
         flow.is_at_fault = true;

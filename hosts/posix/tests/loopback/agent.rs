@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wave_core::clock::Nanos;
 use wave_front_tcp::{Door, DoorOptions, Process, Taken};
-use wave_tcp::context::{Event, Moved, Progress, Reason, Request};
+use wave_tcp::context::{Event, Filled, Moved, Progress, Reason, Request};
 use wave_tcp::datapath::{FlowId, Ring};
 
 /// Turns without work before the agent parks.
@@ -82,7 +82,7 @@ struct Listener {
     process: usize,
     name: u32,
     local: SocketAddr,
-    slots: VecDeque<(u32, Ring, Ring)>,
+    slots: VecDeque<(u32, Ring, Ring, u32)>,
 }
 
 struct Caller {
@@ -91,6 +91,7 @@ struct Caller {
     remote: SocketAddr,
     receive: Ring,
     send: Ring,
+    filled: u32,
 }
 
 /// One end of a connection.
@@ -287,11 +288,19 @@ impl Loopback {
         match request {
             Request::Moved(moved) => {
                 let Some(end) = self.end_mut(process, moved.flow) else { return };
-                assert!(moved.written <= end.sent + u64::from(end.send.bytes), "{moved:?}");
+                let limit = Ring::limit(end.send.bytes, end.sent, moved.filled.send);
+                assert!(moved.written <= limit, "{moved:?}");
+                let (had, has) = (end.host.filled, moved.filled);
+                let rings =
+                    [(end.receive, had.receive, has.receive), (end.send, had.send, has.send)];
                 assert!(moved.written >= end.host.written && moved.read >= end.host.read);
                 assert!(moved.read <= end.told.received, "{moved:?} of {:?}", end.told);
                 assert!(!end.host.is_finished || moved.written == end.host.written);
                 end.host = moved;
+                for (ring, had, has) in rings {
+                    let more = has.checked_sub(had).expect("memory is not taken back");
+                    self.look_for(process, ring.offset + u64::from(had), more);
+                }
             }
             Request::Listen { listener: name, mut local, backlog } => {
                 assert!(backlog > 0);
@@ -315,16 +324,18 @@ impl Loopback {
                     }
                 }
             }
-            Request::Slot { listener: name, socket, receive, send } => {
+            Request::Slot { listener: name, socket, receive, send, filled } => {
+                self.look_for(process, receive.offset, filled);
                 let mut listeners = self.listeners.iter_mut();
                 let found = listeners.find(|other| (other.process, other.name) == (process, name));
                 match found {
-                    Some(listener) => listener.slots.push_back((socket, receive, send)),
+                    Some(listener) => listener.slots.push_back((socket, receive, send, filled)),
                     None => self.tell(process, Event::Failed { socket, reason: Reason::Invalid }),
                 }
             }
-            Request::Connect { socket, remote, receive, send, .. } => {
-                self.callers.push(Caller { process, socket, remote, receive, send });
+            Request::Connect { socket, remote, receive, send, filled, .. } => {
+                self.look_for(process, receive.offset, filled);
+                self.callers.push(Caller { process, socket, remote, receive, send, filled });
             }
             Request::Cancel { socket } => {
                 let is_it = |caller: &Caller| (caller.process, caller.socket) == (process, socket);
@@ -342,6 +353,12 @@ impl Loopback {
                 }
             }
         }
+    }
+
+    /// A process has the memory that it names.
+    fn look_for(&mut self, process: usize, at: u64, bytes: u32) {
+        let guest = self.guests[process].as_mut().unwrap();
+        assert!(guest.process.payload_mut().holds(at, bytes), "{bytes} bytes at {at}");
     }
 
     fn close(&mut self, process: usize, flow: FlowId) {
@@ -363,7 +380,7 @@ impl Loopback {
                 self.tell(process, Event::Failed { socket, reason: Reason::Refused });
                 continue;
             };
-            let Some((socket, receive, send)) = listener.slots.pop_front() else {
+            let Some((socket, receive, send, filled)) = listener.slots.pop_front() else {
                 at += 1;
                 continue;
             };
@@ -378,8 +395,9 @@ impl Loopback {
                 caller.process,
                 caller.socket,
                 [caller.receive, caller.send],
+                caller.filled,
             );
-            let far = self.insert(other, one, to, socket, [receive, send]);
+            let far = self.insert(other, one, to, socket, [receive, send], filled);
             self.tell(to, Event::Accepted { listener: name, socket, flow: far, remote: local });
             let (process, socket) = (caller.process, caller.socket);
             self.tell(process, Event::Connected { socket, flow: near, local });
@@ -401,11 +419,13 @@ impl Loopback {
         process: usize,
         socket: u32,
         [receive, send]: [Ring; 2],
+        filled: u32,
     ) -> FlowId {
         self.generation += 1;
         let flow = FlowId { index: at as u32, generation: self.generation };
         let (is_finished, is_eager) = (false, false);
-        let host = Moved { flow, written: 0, read: 0, is_finished, is_eager };
+        let filled = Filled { receive: filled, send: 0 };
+        let host = Moved { flow, written: 0, read: 0, is_finished, is_eager, filled };
         let told = Progress { socket, received: 0, acknowledged: 0, is_finished };
         self.ends[at] = Some(End {
             process,
@@ -430,7 +450,8 @@ impl Loopback {
         let some = 1 + self.below(COPY_MAX);
         let Some(from) = &self.ends[at] else { return false };
         let Some(to) = &self.ends[from.peer] else { return false };
-        let room = to.host.read + u64::from(to.receive.bytes) - to.received;
+        let limit = Ring::limit(to.receive.bytes, to.host.read, to.host.filled.receive);
+        let room = limit - to.received;
         let bytes = (from.host.written - from.sent).min(room).min(some) as u32;
         if bytes > 0 && to.is_closed {
             // Nobody will read it.

@@ -4,10 +4,11 @@ use wave_core::clock::Nanos;
 
 use super::handshake::{DOUBT_AFTER, TIMESTAMP_BYTES};
 use super::rtt::{MAX, RoundTrip};
+use super::shares::Kind;
 use super::time_wait::{LASTS, Over};
 use super::{CLOSED_PER_POLL, Output, Stack};
 use crate::congestion::Reno;
-use crate::context::{ContextId, Event, Moved, Reason, SocketOptions};
+use crate::context::{ContextId, Event, Filled, Moved, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
 use crate::packet::MacAddress;
 use crate::seq::seq_of;
@@ -16,6 +17,10 @@ use crate::seq::seq_of;
 const TIMEOUTS_MAX: u8 = 15;
 /// The same, once nobody reads or writes any more (Linux's tcp_orphan_retries).
 const ORPHAN_TIMEOUTS_MAX: u8 = 8;
+/// How long a connection may take to end whose process has gone, though its peer acknowledges something now and then.
+const ORPHAN_LASTS: Nanos = Nanos::from_millis(600_000);
+/// Of all connections, at most one of so many is of a process that has gone.
+const ORPHANS_ONE_OF: u32 = 4;
 /// How long a closed connection waits for the peer's FIN (Linux's tcp_fin_timeout).
 const FIN_WAIT: Nanos = Nanos::from_millis(60_000);
 
@@ -104,8 +109,10 @@ pub(super) struct Connection {
     pub written_said: u64,
     /// The host has closed, when so much had been received.
     closed_at: Option<u64>,
-    /// Its process has gone, too.
-    is_orphan: bool,
+    /// Its process has gone, too, and it must end by then.
+    orphan_until: Option<Nanos>,
+    /// Memory of its rings, as far as the host has named it and it was found.
+    pub filled: Filled,
     leaving: Option<Leaving>,
 }
 
@@ -151,7 +158,11 @@ impl Connection {
             read_said: 0,
             written_said: 0,
             closed_at: None,
-            is_orphan: false,
+            orphan_until: None,
+            filled: Filled {
+                receive: established.receiving.filled,
+                send: established.sending.filled,
+            },
             leaving: None,
         }
     }
@@ -226,6 +237,7 @@ impl Connection {
 
     /// A deadline, but not behind the time at which the host wants the peer given up.
     fn not_after_limit(&self, timer: Timer, at: Nanos) -> Nanos {
+        let at = self.orphan_until.map_or(at, |until| at.min(until));
         match (timer, self.options.give_up_after) {
             (Timer::Retransmit | Timer::Probe, Some(after)) => at.min(self.waiting_since + after),
             _ => at,
@@ -234,7 +246,12 @@ impl Connection {
 
     /// Nobody reads or writes any more.
     fn has_closed(&self) -> bool {
-        self.is_orphan || self.closed_at.is_some()
+        self.orphan_until.is_some() || self.closed_at.is_some()
+    }
+
+    /// Nobody waits for it any longer.
+    fn is_overdue(&self, now: Nanos) -> bool {
+        self.orphan_until.is_some_and(|until| now >= until)
     }
 }
 
@@ -285,7 +302,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if has_moved {
             connection.round_trip.recovered();
         }
-        let Connection { reno, closed_at, is_orphan, .. } = *connection;
+        let Connection { reno, closed_at, orphan_until, .. } = *connection;
+        if connection.is_overdue(now) {
+            self.counters.orphans_reset += 1;
+            return self.reset(now, flow, Reason::TimedOut);
+        }
         if reno.window() != window {
             self.pace(flow, reno);
         }
@@ -294,7 +315,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.reset(now, flow, Reason::Reset);
         }
         if statistics.fin_received && statistics.fin_sent == Fin::Acknowledged {
-            if closed_at.is_some() || is_orphan {
+            if closed_at.is_some() || orphan_until.is_some() {
                 self.end(now, flow);
             }
             return self.timer(flow, Timer::None, None);
@@ -358,6 +379,10 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let flow = connection.flow;
         let timer = core::mem::replace(&mut connection.timer, Timer::None);
+        if connection.is_overdue(now) && connection.leaving.is_none() {
+            self.counters.orphans_reset += 1;
+            return self.reset(now, flow, Reason::TimedOut);
+        }
         let command = match timer {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
@@ -516,7 +541,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             };
             has_left = true;
             let Some(connection) = self.connections[flow.index as usize].take() else { continue };
-            let Connection { context, socket, leaving, .. } = connection;
+            let Connection { context, socket, leaving, orphan_until, .. } = connection;
+            self.give_share(context.process, Kind::Connection);
+            self.orphans -= u32::from(orphan_until.is_some());
             let event = match leaving {
                 Some(Leaving::Failed(reason)) => Event::Failed { socket, reason },
                 Some(Leaving::Closed { remembers: true }) => {
@@ -551,10 +578,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let to = (from + CLOSED_PER_POLL).min(self.bounds.flows);
         for index in from..to {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
-            if connection.context.process != process || connection.is_orphan {
+            if connection.context.process != process || connection.orphan_until.is_some() {
                 continue;
             }
-            connection.is_orphan = true;
+            connection.orphan_until = Some(now + ORPHAN_LASTS);
+            self.orphans += 1;
             let Connection { flow, context, closed_at, read_said, written_said, .. } = *connection;
             let Some(state) = self.data.inspect(flow) else { continue };
             let Established { sending, receiving, .. } = state;
@@ -562,9 +590,15 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 self.reset(now, flow, Reason::Reset);
                 continue;
             }
+            if self.orphans > (self.bounds.flows / ORPHANS_ONE_OF).max(1) {
+                self.counters.orphans_reset += 1;
+                self.reset(now, flow, Reason::Reset);
+                continue;
+            }
             let written = sending.written.max(written_said);
             let read = receiving.read.max(read_said);
-            let finish = Moved { flow, written, read, is_finished: true, is_eager: state.is_eager };
+            let (is_finished, is_eager, filled) = (true, state.is_eager, Filled::default());
+            let finish = Moved { flow, written, read, is_finished, is_eager, filled };
             self.requests.push_back((context, finish));
             if closed_at.is_none() {
                 if let Some(connection) = self.connection(flow) {

@@ -8,12 +8,13 @@ use super::connection::Connection;
 use super::neighbours::{ASK_AFTER, ASKS_MAX};
 use super::reply::{self, Bare};
 use super::rtt::RoundTrip;
+use super::shares::Kind;
 use super::{Listener, Output, Slot, Stack};
 use crate::congestion::Reno;
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{
-    Command, Datapath, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending,
-    Timestamps, Tuple,
+    Command, Datapath, Established, Fin, FlowId, Limits, Packet, Receiving, Sending, Timestamps,
+    Tuple,
 };
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
@@ -40,10 +41,10 @@ pub(super) const TIMESTAMP_BYTES: u16 = 12;
 /// Who waits for a handshake.
 #[derive(Clone, Copy, Debug)]
 enum For {
-    /// A listener, by its port.
-    Listener,
-    /// A host connects.
-    Host { context: ContextId, socket: u32, receive: Ring, send: Ring },
+    /// A listener of this process, by its port.
+    Listener { process: u16 },
+    /// A host that connects.
+    Host { context: ContextId, slot: Slot },
 }
 
 /// Progress of a handshake.
@@ -69,7 +70,8 @@ pub(super) struct Handshake {
     /// Its window; that of a SYN is not scaled.
     window: u16,
     scale: u8,
-    ring_bytes: u32,
+    /// What our ring for what comes in has memory for.
+    window_bytes: u32,
     tries: u8,
     sent_at: Nanos,
     /// What the network said of our SYN.
@@ -86,7 +88,15 @@ impl Handshake {
     }
 
     pub(super) fn is_passive(&self) -> bool {
-        matches!(self.whom, For::Listener)
+        matches!(self.whom, For::Listener { .. })
+    }
+
+    /// The process that it is for.
+    fn process(&self) -> u16 {
+        match self.whom {
+            For::Listener { process } => process,
+            For::Host { context, .. } => context.process,
+        }
     }
 
     pub(super) fn state(&self) -> super::State {
@@ -99,7 +109,7 @@ impl Handshake {
     /// The window that our segments name before the connection is there.
     fn own_window(&self, is_syn: bool) -> u16 {
         let shift = if is_syn { 0 } else { self.scale };
-        (self.ring_bytes >> shift).min(u16::MAX.into()) as u16
+        (self.window_bytes >> shift).min(u16::MAX.into()) as u16
     }
 }
 
@@ -126,19 +136,30 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return Err(Reason::Unreachable);
         }
         let hop = self.address.next_hop(ip).ok_or(Reason::Unreachable)?;
+        self.may_have_port(from.process, local_port)?;
+        let has_room = [Kind::Connection, Kind::Handshake]
+            .into_iter()
+            .all(|kind| self.has_room(from.process, kind));
+        if !has_room {
+            self.counters.beyond_share += 1;
+            return Err(Reason::TooMany);
+        }
         let tuple = self.free_tuple(remote, local_port)?;
+        let theirs = self.listener_at(tuple.local).filter(|_| local_port != 0);
+        if theirs.is_some_and(|at| self.listeners[at].context.process != from.process) {
+            return Err(Reason::AddressInUse);
+        }
         let mac = self.neighbours.find(hop, now);
-        let Slot { socket, receive, send } = slot;
         let handshake = Handshake {
-            whom: For::Host { context: from, socket, receive, send },
+            whom: For::Host { context: from, slot },
             stage: if mac.is_some() { Stage::Sent } else { Stage::Resolving },
             mac: mac.unwrap_or_default(),
             own: self.secrets.sequence(&tuple, now),
             peer: Seq(0),
             options: Options::default(),
             window: 0,
-            scale: scale_of(receive.bytes),
-            ring_bytes: receive.bytes,
+            scale: scale_of(slot.receive.bytes),
+            window_bytes: slot.window_bytes(),
             tries: 0,
             sent_at: now,
             error: None,
@@ -146,6 +167,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             is_repeated: false,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
+        self.take_share(from.process, Kind::Handshake);
         self.counters.active_opens += 1;
         self.try_again(now, id);
         Ok(())
@@ -153,8 +175,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     pub(super) fn cancel(&mut self, from: ContextId, name: u32) {
         let found = self.handshakes.iter().find(|(_, _, handshake)| {
-            matches!(handshake.whom, For::Host { context, socket, .. }
-                if context.process == from.process && socket == name)
+            matches!(handshake.whom, For::Host { context, slot }
+                if context.process == from.process && slot.socket == name)
         });
         if let Some((id, _, _)) = found {
             self.drop_handshake(id);
@@ -166,6 +188,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.handshake_timer(id, None);
         let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
         let Some(handshake) = self.handshakes.remove(id) else { return };
+        self.give_share(handshake.process(), Kind::Handshake);
         let listener = self.listener_at(tuple.local).filter(|_| handshake.is_passive());
         if let Some(at) = listener {
             self.listeners[at].half_open -= 1;
@@ -176,8 +199,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let whom = self.handshakes.get(id).map(|handshake| handshake.whom);
         self.counters.attempts_failed += 1;
         self.drop_handshake(id);
-        if let Some(For::Host { context, socket, .. }) = whom {
-            self.tell(context, Event::Failed { socket, reason });
+        if let Some(For::Host { context, slot }) = whom {
+            self.tell(context, Event::Failed { socket: slot.socket, reason });
         }
     }
 
@@ -271,26 +294,35 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
         let Some(at) = self.listener_at(tuple.local) else { return };
-        let Listener { slots, backlog, half_open, .. } = &self.listeners[at];
-        let Some(ring_bytes) = slots.front().map(|slot| slot.receive.bytes) else {
+        let Listener { context, slots, backlog, half_open, .. } = &self.listeners[at];
+        let process = context.process;
+        let Some(slot) = slots.front() else {
             self.counters.overflows += 1;
             return;
         };
-        // As many as may wait: a flood of one port leaves room to others, and the flood's own handshakes leave first.
-        let most = u32::from(*backlog).clamp(1, (self.bounds.handshakes / 2).max(1));
-        if *half_open >= most {
+        let (scale, window_bytes) = (scale_of(slot.receive.bytes), slot.window_bytes());
+        let (half_open, most) = (*half_open, self.half_open_max(*backlog));
+        // A flood's own handshakes leave first.
+        if half_open >= most || !self.has_room(process, Kind::Handshake) {
             self.drop_oldest(at);
         }
+        let has_room = [Kind::Connection, Kind::Handshake]
+            .into_iter()
+            .all(|kind| self.has_room(process, kind));
+        if !has_room {
+            self.counters.beyond_share += 1;
+            return;
+        }
         let handshake = Handshake {
-            whom: For::Listener,
+            whom: For::Listener { process },
             stage: Stage::Received,
             mac,
             own: self.secrets.sequence(&tuple, now),
             peer: segment.seq,
             options: segment.options,
             window: segment.window,
-            scale: scale_of(ring_bytes),
-            ring_bytes,
+            scale,
+            window_bytes,
             tries: 0,
             sent_at: now,
             error: None,
@@ -299,6 +331,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         };
         match self.handshakes.insert(tuple, handshake) {
             Ok(id) => {
+                self.take_share(process, Kind::Handshake);
                 let listener = &mut self.listeners[at];
                 listener.half_open += 1;
                 listener.half_open_order.push_back(id);
@@ -445,20 +478,26 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         segment: &TcpSegment,
     ) -> Option<FlowId> {
         let handshake = *self.handshakes.get(id)?;
-        let (context, socket, receive, send, listener) = match handshake.whom {
-            For::Host { context, socket, receive, send } => (context, socket, receive, send, None),
-            For::Listener => {
+        let (context, slot, listener) = match handshake.whom {
+            For::Host { context, slot } => (context, slot, None),
+            For::Listener { process } => {
                 let at = self.listener_at(tuple.local)?;
+                if !self.has_room(process, Kind::Connection) {
+                    // As without a slot.
+                    self.counters.beyond_share += 1;
+                    return None;
+                }
                 let listener = &mut self.listeners[at];
-                let Some(Slot { socket, receive, send }) = listener.slots.pop_front() else {
+                let Some(slot) = listener.slots.pop_front() else {
                     // The peer believes that it is connected. What it sends is not acknowledged, and our SYN is sent again, until
                     // there is a slot.
                     self.counters.overflows += 1;
                     return None;
                 };
-                (listener.context, socket, receive, send, Some(listener.name))
+                (listener.context, slot, Some(listener.name))
             }
         };
+        let Slot { socket, receive, send, filled } = slot;
         let has_scale = handshake.options.scale.is_some();
         let stamps = handshake.options.timestamps.is_some();
         let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
@@ -481,6 +520,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 fin: Fin::No,
                 scale: handshake.options.scale.unwrap_or(0),
                 mss,
+                filled: 0,
             },
             receiving: Receiving {
                 ring: receive,
@@ -491,6 +531,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 intervals: Default::default(),
                 fin: None,
                 scale: if has_scale { handshake.scale } else { 0 },
+                filled,
             },
             timestamps: stamps.then(|| Timestamps {
                 recent: recent.map_or(0, |(value, _)| value),
@@ -506,6 +547,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
             return None;
         };
+        self.take_share(context.process, Kind::Connection);
         let connection = Connection::new(now, flow, &established, listener, reno);
         self.connections[flow.index as usize] = Some(connection);
         Some(flow)
@@ -538,8 +580,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             return self.fail(id, reason);
         }
         let is_news = handshake.error.replace(reason) != Some(reason);
-        if let (true, For::Host { context, socket, .. }) = (is_news, handshake.whom) {
-            self.tell(context, Event::Warned { socket, reason });
+        if let (true, For::Host { context, slot }) = (is_news, handshake.whom) {
+            self.tell(context, Event::Warned { socket: slot.socket, reason });
         }
     }
 
@@ -549,9 +591,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let found = self.hop_of(&tuple).and_then(|hop| self.neighbours.find(hop, now));
         let Some(handshake) = self.handshakes.get_mut(id) else { return };
         handshake.mac = found.unwrap_or(handshake.mac);
-        if let (DOUBT_AFTER, For::Host { context, socket, .. }) = (handshake.tries, handshake.whom)
-        {
-            self.tell(context, Event::Warned { socket, reason: Reason::TimedOut });
+        if let (DOUBT_AFTER, For::Host { context, slot }) = (handshake.tries, handshake.whom) {
+            self.tell(context, Event::Warned { socket: slot.socket, reason: Reason::TimedOut });
         }
         self.ask_for_hop(&tuple);
     }

@@ -15,6 +15,7 @@ mod ports;
 mod reply;
 mod rtt;
 mod secrets;
+mod shares;
 mod show;
 mod time_wait;
 
@@ -27,14 +28,16 @@ use wave_core::waiting::Heap;
 
 pub use address::{Address, Ipv6Home};
 pub use secrets::Secrets;
+pub use shares::{Owner, Shares};
 pub use show::{Shown, State};
 
-use crate::context::{ContextId, Event, Moved, Reason, Request};
+use crate::context::{ContextId, Event, Filled, Moved, Reason, Request};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
 use crate::tuples::Tuples;
 use connection::Connection;
 use handshake::Handshake;
 use neighbours::Neighbours;
+use shares::Kind;
 use time_wait::TimeWait;
 
 /// Packets that wait for the data path, and requests.
@@ -80,11 +83,49 @@ pub enum Output<F> {
     Released(u16),
 }
 
-#[derive(Clone, Debug)]
+/// A host's payload memory, as far as the control plane looks at it.
+pub trait PayloadMemory {
+    /// Its length in bytes.
+    fn bytes(&self) -> u64;
+
+    /// Whether the host has memory at these bytes, which the stack may use from then on. They lie within it.
+    fn holds(&mut self, at: u64, bytes: u32) -> bool;
+}
+
+/// A memory of so many bytes that are all there, as simulations have it.
+impl PayloadMemory for u64 {
+    fn bytes(&self) -> u64 {
+        *self
+    }
+
+    fn holds(&mut self, _at: u64, _bytes: u32) -> bool {
+        true
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Slot {
     socket: u32,
     receive: Ring,
     send: Ring,
+    /// Bytes of `receive` that have memory.
+    filled: u32,
+}
+
+impl Slot {
+    /// Whether its rings, and what they have, lie within a memory.
+    fn fits(&self, memory: &mut impl PayloadMemory) -> bool {
+        let bytes = memory.bytes();
+        self.receive.is_within(bytes)
+            && self.send.is_within(bytes)
+            && self.filled <= self.receive.bytes
+            && memory.holds(self.receive.offset, self.filled)
+    }
+
+    /// The window with which a connection begins.
+    fn window_bytes(&self) -> u32 {
+        Ring::limit(self.receive.bytes, 0, self.filled) as u32
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -134,6 +175,12 @@ pub struct ControlCounters {
     pub path_mtu_reductions: u64,
     /// Handshakes of a listener that left for newer ones (TCPReqQFullDrop counts those that found no room).
     pub half_open_replaced: u64,
+    /// Connections, handshakes and listeners that a program did not get, since others would have found no room.
+    pub beyond_share: u64,
+    /// Connections that were reset because their program named memory that it does not have.
+    pub without_memory: u64,
+    /// Connections that were reset when their program had gone, since there were too many of them, or they took too long.
+    pub orphans_reset: u64,
 }
 
 /// A data path with its control plane.
@@ -145,6 +192,7 @@ pub struct Stack<F, D> {
     bounds: Bounds,
     secrets: Secrets,
     listeners: Vec<Listener>,
+    shares: Shares<3>,
     handshakes: Tuples<Handshake>,
     /// Connections by the index of their flow.
     connections: Vec<Option<Connection>>,
@@ -158,6 +206,8 @@ pub struct Stack<F, D> {
     gone: VecDeque<(u16, u32)>,
     /// Processes that have gone, and have connections left.
     lingering: Vec<u16>,
+    /// Those connections.
+    orphans: u32,
     packets: VecDeque<Packet<F>>,
     requests: VecDeque<(ContextId, Moved)>,
     effects: VecDeque<Effect<F>>,
@@ -179,6 +229,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             bounds,
             secrets,
             listeners: Vec::with_capacity(bounds.listeners as usize),
+            shares: Shares::new([bounds.flows, bounds.handshakes, bounds.listeners]),
             handshakes: Tuples::new(bounds.handshakes, secrets.table),
             connections: alloc::vec![None; bounds.flows as usize],
             time_wait: TimeWait::new(bounds.time_wait, secrets.table),
@@ -187,6 +238,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             leaving: VecDeque::with_capacity(bounds.flows as usize),
             gone: VecDeque::new(),
             lingering: Vec::new(),
+            orphans: 0,
             packets: VecDeque::with_capacity(WAITING_MAX),
             requests: VecDeque::with_capacity(WAITING_MAX),
             effects: VecDeque::with_capacity(WAITING_MAX),
@@ -228,40 +280,54 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         self.data.complete(now, ticket);
     }
 
-    /// A host's context wants something. `memory_bytes` is the length of its payload memory.
-    pub fn request(&mut self, now: Nanos, from: ContextId, request: Request, memory_bytes: u64) {
-        let fits = |receive: Ring, send: Ring| {
-            receive.is_within(memory_bytes) && send.is_within(memory_bytes)
-        };
+    /// A host's context wants something. `memory` is its payload memory.
+    pub fn request(
+        &mut self,
+        now: Nanos,
+        from: ContextId,
+        request: Request,
+        mut memory: impl PayloadMemory,
+    ) {
         match request {
-            Request::Moved(moved) => {
+            Request::Moved(mut moved) => {
                 let connection = self.connection(moved.flow);
-                if let Some(own) = connection.filter(|own| own.context.process == from.process) {
+                let own = connection.filter(|own| own.context.process == from.process);
+                let mut filled = Filled::default();
+                if let Some(own) = own {
                     own.read_said = own.read_said.max(moved.read);
                     own.written_said = own.written_said.max(moved.written);
+                    filled = own.filled;
+                    if moved.filled.receive > filled.receive || moved.filled.send > filled.send {
+                        let Some(grown) = self.fill(&moved, filled, &mut memory) else {
+                            self.counters.without_memory += 1;
+                            return self.reset(now, moved.flow, Reason::Invalid);
+                        };
+                        filled = grown;
+                    }
                 }
+                // The data path believes it.
+                moved.filled = filled;
                 self.requests.push_back((from, moved));
             }
             Request::Listen { listener, local, backlog } => {
                 self.listen(from, listener, local, backlog);
             }
             Request::Unlisten { listener } => self.unlisten(from, listener),
-            Request::Slot { listener, socket, receive, send } => {
-                let failed = if fits(receive, send) {
-                    self.take_slot(from, listener, Slot { socket, receive, send })
-                } else {
-                    Some(Reason::Invalid)
+            Request::Slot { listener, socket, receive, send, filled } => {
+                let slot = Slot { socket, receive, send, filled };
+                let failed = match slot.fits(&mut memory) {
+                    true => self.take_slot(from, listener, slot),
+                    false => Some(Reason::Invalid),
                 };
                 if let Some(reason) = failed {
                     self.tell(from, Event::Failed { socket, reason });
                 }
             }
-            Request::Connect { socket, remote, local_port, receive, send } => {
-                let started = if fits(receive, send) {
-                    let slot = Slot { socket, receive, send };
-                    self.connect(now, from, slot, remote, local_port)
-                } else {
-                    Err(Reason::Invalid)
+            Request::Connect { socket, remote, local_port, receive, send, filled } => {
+                let slot = Slot { socket, receive, send, filled };
+                let started = match slot.fits(&mut memory) {
+                    true => self.connect(now, from, slot, remote, local_port),
+                    false => Err(Reason::Invalid),
                 };
                 if let Err(reason) = started {
                     self.tell(from, Event::Failed { socket, reason });
@@ -272,6 +338,27 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             Request::Abort { flow } => self.abort(from, flow),
             Request::Configure { flow, options } => self.configure(now, from, flow, options),
         }
+    }
+
+    /// Looks whether a host has the memory that it names for a connection's rings. Returns what they have then.
+    fn fill(
+        &mut self,
+        moved: &Moved,
+        had: Filled,
+        memory: &mut impl PayloadMemory,
+    ) -> Option<Filled> {
+        let state = self.data.inspect(moved.flow)?;
+        let mut look = |ring: Ring, had: u32, has: u32| {
+            let is_there = has <= had
+                || (has <= ring.bytes && memory.holds(ring.offset + u64::from(had), has - had));
+            is_there.then_some(has.max(had))
+        };
+        let filled = Filled {
+            receive: look(state.receiving.ring, had.receive, moved.filled.receive)?,
+            send: look(state.sending.ring, had.send, moved.filled.send)?,
+        };
+        self.connection(moved.flow)?.filled = filled;
+        Some(filled)
     }
 
     /// Resets every connection, whosever it is: the agent ends.
@@ -418,23 +505,33 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             _ if self.listeners.len() >= self.bounds.listeners as usize => Some(Reason::NoRoom),
             None => Some(Reason::AddressNotAvailable),
             Some(port) if is_taken(port) => Some(Reason::AddressInUse),
-            Some(_) => None,
+            Some(_) if !self.has_room(from.process, Kind::Listener) => {
+                self.counters.beyond_share += 1;
+                Some(Reason::TooMany)
+            }
+            Some(port) => self.may_have_port(from.process, port).err(),
         };
         if let Some(reason) = refused {
             return self.tell(from, Event::NotListening { listener: name, reason });
         }
         let port = port.unwrap_or_default();
+        self.take_share(from.process, Kind::Listener);
         self.listeners.push(Listener {
             context: from,
             name,
             local: SocketAddr::new(local.ip(), port),
             backlog,
-            slots: VecDeque::new(),
+            slots: VecDeque::with_capacity(u32::from(backlog).min(self.bounds.slots) as usize),
             half_open: 0,
-            half_open_order: VecDeque::new(),
+            half_open_order: VecDeque::with_capacity(2 * self.half_open_max(backlog) as usize + 1),
         });
         let local = self.told(SocketAddr::new(local.ip(), port));
         self.tell(from, Event::Listening { listener: name, local });
+    }
+
+    /// Most handshakes of a listener: a flood of one port leaves room to others.
+    fn half_open_max(&self, backlog: u16) -> u32 {
+        u32::from(backlog).clamp(1, (self.bounds.handshakes / 2).max(1))
     }
 
     /// A listener's end as its host sees it: the agent's address, where only one is meant.
@@ -473,6 +570,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
 
     fn drop_listener(&mut self, at: usize, tells: bool) {
         let Listener { context, local, slots, .. } = self.listeners.swap_remove(at);
+        self.give_share(context.process, Kind::Listener);
         let waiting: Vec<FlowId> = self
             .handshakes
             .iter()

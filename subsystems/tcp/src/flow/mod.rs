@@ -35,6 +35,7 @@ pub(crate) mod tests {
                 fin: Fin::No,
                 scale: 0,
                 mss: 1000,
+                filled: 1 << 16,
             },
             receiving: Receiving {
                 ring: ring(1 << 16),
@@ -45,6 +46,7 @@ pub(crate) mod tests {
                 intervals: Default::default(),
                 fin: None,
                 scale: 0,
+                filled: 1 << 16,
             },
             timestamps: None,
             is_selective: false,

@@ -81,6 +81,8 @@ pub struct Protocol {
     pub read: u64,
     /// Length of the ring in bytes.
     pub ring_bytes: u32,
+    /// Bytes of it that have memory, from its beginning.
+    pub filled: u32,
     /// Right edge of the window that the peer was told of.
     pub promised: u64,
     /// What came out of order.
@@ -122,6 +124,8 @@ pub struct Protocol {
     pub socket: u32,
     /// Length of the ring for what goes out.
     pub send_ring_bytes: u32,
+    /// Bytes of it that have memory, from its beginning.
+    pub send_filled: u32,
     /// What the host was told last.
     pub host_told: (u64, u64, bool),
     /// The host said what cannot be, and the peer hears a reset.
@@ -243,6 +247,11 @@ impl Protocol {
         self.written + u64::from(self.is_finished)
     }
 
+    /// The position behind the last byte that the ring for what comes in has room for.
+    pub fn receive_limit(&self) -> u64 {
+        Ring::limit(self.ring_bytes, self.read, self.filled)
+    }
+
     /// Bytes that are sent and not acknowledged, a FIN included.
     pub fn outstanding(&self) -> u64 {
         self.highest - self.acknowledged
@@ -340,6 +349,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         landed: receiving.received,
         read: receiving.read,
         ring_bytes: receiving.ring.bytes,
+        filled: receiving.filled,
         promised: receiving.edge,
         intervals: Intervals::from_pairs(receiving.intervals),
         duplicate: Interval::default(),
@@ -361,6 +371,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         context,
         socket,
         send_ring_bytes: sending.ring.bytes,
+        send_filled: sending.filled,
         host_told: (receiving.received, sending.acknowledged, false),
         is_at_fault: false,
     };
@@ -393,6 +404,7 @@ pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
             fin,
             scale: protocol.send_scale,
             mss: protocol.mss,
+            filled: protocol.send_filled,
         },
         receiving: Receiving {
             ring: post.receive,
@@ -403,6 +415,7 @@ pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
             intervals: protocol.intervals.to_pairs(),
             fin: protocol.fin,
             scale: protocol.receive_scale,
+            filled: protocol.filled,
         },
         timestamps: protocol
             .has_timestamps

@@ -1,6 +1,7 @@
 //! The protocol stage for what a host did to its streams (thesis 4.3.1.1, Figure 4.4: Win, Fin).
 
 use crate::context::Moved;
+use crate::datapath::Ring;
 use crate::flow::state::Protocol;
 use crate::planted::{Planted, is_planted};
 
@@ -15,11 +16,13 @@ pub struct HostMoved {
     pub is_wrong: bool,
 }
 
-/// Takes a request. Positions before those that are known are old news.
-pub fn moved(flow: &mut Protocol, moved: &Moved, send_ring_bytes: u32) -> HostMoved {
+/// Takes a request. Positions before those that are known are old news. Memory that it names is there.
+pub fn moved(flow: &mut Protocol, moved: &Moved) -> HostMoved {
     let mut outcome = HostMoved::default();
     let is_behind_end = flow.is_finished && moved.written > flow.written;
-    let is_beyond_ring = moved.written > flow.acknowledged_bytes() + u64::from(send_ring_bytes);
+    flow.send_filled = flow.send_filled.max(moved.filled.send);
+    let limit = Ring::limit(flow.send_ring_bytes, flow.acknowledged_bytes(), flow.send_filled);
+    let is_beyond_ring = moved.written > limit;
     if is_behind_end || is_beyond_ring || moved.read > flow.landed {
         outcome.is_wrong = true;
         return outcome;
@@ -35,8 +38,9 @@ pub fn moved(flow: &mut Protocol, moved: &Moved, send_ring_bytes: u32) -> HostMo
     }
     outcome.has_more |= moved.is_eager && !flow.is_eager;
     flow.is_eager = moved.is_eager;
-    if moved.read > flow.read {
-        flow.read = moved.read;
+    if moved.read > flow.read || moved.filled.receive > flow.filled {
+        flow.read = flow.read.max(moved.read);
+        flow.filled = flow.filled.max(moved.filled.receive);
         outcome.opens_window = window_grows(flow);
     }
     outcome
@@ -44,7 +48,7 @@ pub fn moved(flow: &mut Protocol, moved: &Moved, send_ring_bytes: u32) -> HostMo
 
 /// Whether the peer should hear of a larger window: by a segment or half of the ring (RFC 9293, 3.8.6.2.2).
 fn window_grows(flow: &Protocol) -> bool {
-    let growth = (flow.read + u64::from(flow.ring_bytes)).saturating_sub(flow.promised);
+    let growth = flow.receive_limit().saturating_sub(flow.promised);
     let enough = (2 * u64::from(flow.mss)).min(u64::from(flow.ring_bytes) / 2);
     growth >= enough && is_tight(flow)
 }
@@ -58,7 +62,7 @@ fn is_tight(flow: &Protocol) -> bool {
 pub fn window(flow: &mut Protocol) -> u16 {
     let unit = 1_u64 << flow.receive_scale;
     let landed = flow.landed;
-    let limit = flow.read + u64::from(flow.ring_bytes);
+    let limit = flow.receive_limit();
     // So that rounding up stays within the ring.
     let room = limit.saturating_sub(unit - 1);
     let enough = u64::from(flow.mss).min(u64::from(flow.ring_bytes) / 2);
@@ -81,6 +85,7 @@ mod tests {
     use wave_core::clock::Nanos;
 
     use super::*;
+    use crate::context::Filled;
     use crate::datapath::FlowId;
     use crate::flow::state::split;
     use crate::flow::tests::established;
@@ -91,15 +96,15 @@ mod tests {
 
     fn at(written: u64, read: u64, is_finished: bool) -> Moved {
         let flow = FlowId { index: 0, generation: 0 };
-        Moved { flow, written, read, is_finished, is_eager: false }
+        Moved { flow, written, read, is_finished, is_eager: false, filled: Filled::default() }
     }
 
     #[test]
     fn positions_never_go_back_and_an_end_is_not_taken_back() {
         let mut flow = flow();
         flow.landed = 500;
-        moved(&mut flow, &at(100, 300, true), 1 << 16);
-        let old = moved(&mut flow, &at(50, 200, false), 1 << 16);
+        moved(&mut flow, &at(100, 300, true));
+        let old = moved(&mut flow, &at(50, 200, false));
         assert_eq!(old, HostMoved::default());
         assert_eq!((flow.written, flow.read, flow.is_finished), (100, 300, true));
     }
@@ -107,11 +112,32 @@ mod tests {
     #[test]
     fn what_cannot_be_is_wrong_and_changes_nothing() {
         let mut flow = flow();
-        moved(&mut flow, &at(100, 0, true), 1 << 16);
+        moved(&mut flow, &at(100, 0, true));
         for wrong in [at(101, 0, true), at(100 + (1 << 16), 0, false), at(100, 1, true)] {
-            assert!(moved(&mut flow, &wrong, 1 << 16).is_wrong, "{wrong:?}");
+            assert!(moved(&mut flow, &wrong).is_wrong, "{wrong:?}");
         }
         assert_eq!((flow.written, flow.read), (100, 0));
+    }
+
+    #[test]
+    fn what_has_no_memory_is_neither_promised_nor_taken() {
+        let mut flow = flow();
+        (flow.filled, flow.send_filled, flow.promised) = (8_192, 4_096, 8_192);
+        assert!(moved(&mut flow, &at(4_097, 0, false)).is_wrong);
+        (flow.received, flow.landed) = (8_192, 8_192);
+        let read = at(4_096, 8_192, false);
+        let outcome = moved(&mut flow, &read);
+        assert_eq!((outcome.is_wrong, outcome.opens_window), (false, false));
+        assert_eq!(window(&mut flow), 0);
+        let filled = Filled { receive: 16_384, send: 8_192 };
+        let outcome = moved(&mut flow, &Moved { written: 8_192, filled, ..read });
+        assert_eq!((outcome.is_wrong, outcome.opens_window), (false, true));
+        assert_eq!(window(&mut flow), 8_192);
+        // With all of its memory it is used in laps.
+        let filled = Filled { receive: 1 << 16, send: 1 << 16 };
+        moved(&mut flow, &Moved { written: 8_192, filled, ..read });
+        assert_eq!(u64::from(window(&mut flow)), u64::from(u16::MAX));
+        assert_eq!(flow.receive_limit(), 8_192 + (1 << 16));
     }
 
     #[test]

@@ -191,7 +191,7 @@ fn place<R: Recovery>(
     }
     // What the host's ring has room for, and nothing behind the stream's end. The window may name a few bytes more than the ring
     // has, because of its scale.
-    let limit = flow.promised.min(flow.read + u64::from(flow.ring_bytes));
+    let limit = flow.promised.min(flow.receive_limit());
     let limit = flow.fin.map_or(limit, |fin| limit.min(fin));
     let skip = start.min(0).unsigned_abs() as u32;
     let from = expected.saturating_add_signed(start.max(0));

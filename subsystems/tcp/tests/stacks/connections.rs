@@ -11,10 +11,10 @@ use wave_tcp::control::State;
 use wave_tcp::datapath::Ring;
 use wave_wires::{Adversity, Memory};
 
-const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
+pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 const MINUTE: Nanos = Nanos::from_millis(60_000);
 
-fn machines(adversity: &Adversity) -> [Machine; 2] {
+pub fn machines(adversity: &Adversity) -> [Machine; 2] {
     let (one, other) = Memory::pair(adversity);
     [Machine::new(1, one), Machine::new(2, other)]
 }
@@ -23,7 +23,7 @@ fn calm() -> Adversity {
     Adversity { delay_ns: 50_000..=50_000, mtu: 1500, ..Adversity::default() }
 }
 
-fn states(machine: &Machine) -> Vec<State> {
+pub fn states(machine: &Machine) -> Vec<State> {
     let mut states = Vec::new();
     machine.stack.show(&mut |shown| states.push(shown.state));
     states
@@ -286,7 +286,17 @@ fn two_that_connect_to_each_other_at_once_have_one_connection() {
         both[at].sockets.insert(9, Default::default());
         let remote = SocketAddr::from(([10, 0, 0, last], port));
         let (receive, send) = (ring(0), ring(RING.into()));
-        both[at].ask(now, Request::Connect { socket: 9, remote, local_port, receive, send });
+        both[at].ask(
+            now,
+            Request::Connect {
+                socket: 9,
+                remote,
+                local_port,
+                receive,
+                send,
+                filled: receive.bytes,
+            },
+        );
     }
     run(&mut both, &mut now, MINUTE, |both, _| {
         both.iter().all(|machine| machine.sockets[&9].flow.is_some())

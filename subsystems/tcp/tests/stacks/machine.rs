@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Moved, Reason, Request};
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request};
 use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, FlowId, Packet, Payload, Ring, Segment, Ticket, Write};
 use wave_tcp::executors::Inline;
@@ -107,7 +107,10 @@ impl<R: Recovery> Machine<R> {
     pub fn slot(&mut self, now: Nanos, port: u16) {
         let socket = self.new_socket();
         let (receive, send) = self.rings(socket);
-        self.ask(now, Request::Slot { listener: port.into(), socket, receive, send });
+        self.ask(
+            now,
+            Request::Slot { listener: port.into(), socket, receive, send, filled: self.ring },
+        );
     }
 
     pub fn connect(&mut self, now: Nanos, remote: SocketAddr) -> u32 {
@@ -118,7 +121,10 @@ impl<R: Recovery> Machine<R> {
 
     pub fn connect_from(&mut self, now: Nanos, socket: u32, remote: SocketAddr, local_port: u16) {
         let (receive, send) = self.rings(socket);
-        self.ask(now, Request::Connect { socket, remote, local_port, receive, send });
+        self.ask(
+            now,
+            Request::Connect { socket, remote, local_port, receive, send, filled: self.ring },
+        );
     }
 
     /// Writes as much as there is room for, and says how much that was.
@@ -157,6 +163,7 @@ impl<R: Recovery> Machine<R> {
             read: state.read.len() as u64,
             is_finished: state.is_finished,
             is_eager: false,
+            filled: Filled { receive: self.ring, send: self.ring },
         };
         if self.stack.room_for_requests() > 0 {
             self.ask(now, Request::Moved(moved));

@@ -8,6 +8,7 @@ mod machine;
 mod opening;
 mod options;
 mod peer;
+mod programs;
 mod recovery;
 mod sending;
 mod strangers;

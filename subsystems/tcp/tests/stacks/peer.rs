@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::machine::Machine;
 use wave_core::clock::Nanos;
-use wave_tcp::context::{Event, Moved, Request, SocketOptions};
+use wave_tcp::context::{Event, Filled, Moved, Request, SocketOptions};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Established;
 use wave_tcp::packet::{
@@ -299,7 +299,14 @@ impl Peer {
         let state = &self.machine.sockets[&self.socket];
         let flow = state.flow.unwrap();
         let written = state.wrote.len() as u64;
-        let moved = Moved { flow, written, read: 0, is_finished: false, is_eager: true };
+        let moved = Moved {
+            flow,
+            written,
+            read: 0,
+            is_finished: false,
+            is_eager: true,
+            filled: Filled::default(),
+        };
         self.machine.ask(self.now, Request::Moved(moved));
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 
 use crate::machine::{CONTEXT, Machine};
 use wave_core::clock::Nanos;
-use wave_tcp::context::{ContextId, Event, Moved, Reason, Request};
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request};
 use wave_tcp::control::State;
 use wave_tcp::datapath::Datapath;
 use wave_tcp::packet::{
@@ -289,9 +289,16 @@ fn a_process_moves_closes_and_resets_no_connection_but_its_own() {
     let flow = meeting.machine.sockets[&socket].flow.unwrap();
     let other = ContextId { process: CONTEXT.process + 1, context: 0 };
     let before = meeting.machine.stack.data.inspect(flow);
-    let moved = Moved { flow, written: 5, read: 0, is_finished: true, is_eager: false };
+    let moved = Moved {
+        flow,
+        written: 5,
+        read: 0,
+        is_finished: true,
+        is_eager: false,
+        filled: Filled::default(),
+    };
     for request in [Request::Moved(moved), Request::Close { flow }, Request::Abort { flow }] {
-        meeting.machine.stack.request(meeting.now, other, request, 1 << 20);
+        meeting.machine.stack.request(meeting.now, other, request, 1_u64 << 20);
     }
     assert_eq!(meeting.answers(), []);
     assert_eq!(meeting.machine.stack.data.inspect(flow), before);
@@ -303,7 +310,14 @@ fn a_host_that_claims_what_cannot_be_loses_its_connection() {
     let mut meeting = Meeting::new();
     let socket = meeting.connect();
     let flow = meeting.machine.sockets[&socket].flow.unwrap();
-    let moved = Moved { flow, written: 0, read: 1, is_finished: false, is_eager: false };
+    let moved = Moved {
+        flow,
+        written: 0,
+        read: 1,
+        is_finished: false,
+        is_eager: false,
+        filled: Filled::default(),
+    };
     let now = meeting.now;
     meeting.machine.ask(now, Request::Moved(moved));
     let [reset] = &meeting.answers()[..] else { panic!("no reset") };

@@ -68,6 +68,7 @@ fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> E
             fin: Fin::No,
             scale,
             mss: MSS,
+            filled: ring_bytes,
         },
         receiving: Receiving {
             ring: ring(ring_bytes.into()),
@@ -78,6 +79,7 @@ fn established(side: usize, ring_bytes: u32, scale: u8, is_selective: bool) -> E
             intervals: Default::default(),
             fin: None,
             scale,
+            filled: ring_bytes,
         },
         timestamps: Some(Timestamps { recent: 0, offset: side as u32 * 1000 }),
         is_selective,

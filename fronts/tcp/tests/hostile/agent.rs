@@ -1,0 +1,254 @@
+//! The agent's process, and how tests start processes: this program once more, with only the test `role`.
+
+use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, setrlimit};
+use wave_agent::Seat;
+use wave_core::agent::Front;
+use wave_core::clock::Nanos;
+use wave_core::policy::Progress;
+use wave_front_tcp::{
+    Captures, Door, DoorOptions, EVENTS_MAX, Inquiries, PROCESSES_MAX, SPANS_MAX, TcpFront,
+    TcpOptions,
+};
+use wave_posix::Toe;
+use wave_tcp::control::Bounds;
+use wave_wires::{Adversity, Counters, Frame, Memory, Offload, RawPart, Sent, Wire};
+
+use crate::attacks;
+
+/// Long enough for any machine; a test that waits longer has failed.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+/// The addresses of the two fronts.
+pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// Who else may come.
+pub const STRANGER: u32 = 65_534;
+/// Small, so that attacks reach them soon.
+pub const BOUNDS: Bounds =
+    Bounds { flows: 256, handshakes: 64, time_wait: 64, listeners: 16, slots: 128 };
+
+/// Of the far front, where the good program has its own and what hostile ones connect to.
+const FAR_BOUNDS: Bounds =
+    Bounds { flows: 4_096, handshakes: 1_024, time_wait: 64, listeners: 16, slots: 128 };
+
+const ROLE: &str = "WAVE_TEST_ROLE";
+const FOLDER: &str = "WAVE_TEST_FOLDER";
+
+/// This program, as another process.
+pub fn start(role: &str, folder: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "role", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(FOLDER, folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(if role.starts_with("agent") { Stdio::piped() } else { Stdio::inherit() })
+        .spawn()
+        .unwrap()
+}
+
+/// What this process is started for.
+pub fn run_role() {
+    let role = std::env::var(ROLE).unwrap();
+    let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
+    match role.strip_prefix("agent ") {
+        Some(descriptors) => serve(&folder, descriptors.parse().unwrap()),
+        None => attacks::run(&role, &folder.join("near")),
+    }
+}
+
+pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not in {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub descriptors: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { descriptors: 4_096 }
+    }
+}
+
+/// An agent that runs.
+pub struct Agent {
+    folder: tempfile::TempDir,
+    process: Child,
+    /// It has said that it has no descriptors.
+    has_none_left: Arc<AtomicBool>,
+}
+
+impl Agent {
+    pub fn start(limits: Limits) -> Agent {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = start(&format!("agent {}", limits.descriptors), folder.path());
+        let has_none_left = Arc::new(AtomicBool::new(false));
+        let (noted, words) = (has_none_left.clone(), process.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in BufReader::new(words).lines().map_while(Result::ok) {
+                noted.fetch_or(line.contains("Too many open files"), SeqCst);
+                eprintln!("{line}");
+            }
+        });
+        let agent = Agent { folder, process, has_none_left };
+        wait_for("the agent is up", || {
+            [agent.near(), agent.far()].iter().all(|path| Toe::connect(path).is_ok())
+        });
+        agent
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn near(&self) -> PathBuf {
+        self.folder.path().join("near")
+    }
+
+    pub fn far(&self) -> PathBuf {
+        self.folder.path().join("far")
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    fn proc(&self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{file}", self.process.id()))
+    }
+
+    /// Open descriptors.
+    pub fn descriptors(&self) -> u64 {
+        std::fs::read_dir(self.proc("fd")).unwrap().count() as u64
+    }
+
+    /// Memory that is charged to the agent: its own, and tables of the kernel's for it.
+    pub fn memory_bytes(&self) -> u64 {
+        let text = std::fs::read_to_string(self.proc("status")).unwrap();
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        };
+        field("RssAnon:") + field("VmPTE:")
+    }
+
+    /// What programs may make of that at most, by the limits, whose rings lie in so many spans. Both fronts have these limits.
+    pub fn bound(&self, spans: u64) -> u64 {
+        assert!(spans <= SPANS_MAX.into());
+        let payload_max = DoorOptions::default().payload_bytes_max;
+        // A table of 4 KiB maps 2 MiB; that is a span.
+        let tables = spans * 4_096;
+        // What is known of a page, a bit; what is known of a span, another one. Only pages that were looked at are touched.
+        let known = PROCESSES_MAX as u64 * 2 * 4_096 + payload_max / 32_768;
+        // A queue has room for twice of what it holds while it grows, and its index as well.
+        let events = u64::from(EVENTS_MAX) * 2 * (64 + 32);
+        // Windows have 64 contexts of 2 queues, whose pages are theirs; a context has its endpoints and a bell.
+        let windows = PROCESSES_MAX as u64 * 64 * 1_024;
+        // Slots, and requests that were taken.
+        let slots = u64::from(BOUNDS.listeners * BOUNDS.slots) * 128;
+        2 * (tables + known + events + windows + slots)
+    }
+
+    /// Whether it has had no descriptor for somebody who came.
+    pub fn has_none_left(&self) -> bool {
+        self.has_none_left.load(SeqCst)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let ended = self.process.try_wait().unwrap();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if !std::thread::panicking() {
+            assert!(ended.is_none(), "the agent has ended: {ended:?}");
+        }
+    }
+}
+
+/// A wire in memory whose time is the clock's.
+struct Cable {
+    memory: Memory,
+    start: Instant,
+}
+
+impl Wire for Cable {
+    fn limits(&self) -> wave_wires::Limits {
+        self.memory.limits()
+    }
+
+    fn receive(&mut self) -> std::io::Result<Option<Frame>> {
+        self.memory.advance(self.start.elapsed().as_nanos() as u64);
+        self.memory.receive()
+    }
+
+    fn send(
+        &mut self,
+        head: &[u8],
+        payload: [RawPart<'_>; 2],
+        offload: Offload,
+    ) -> std::io::Result<Sent> {
+        self.memory.send(head, payload, offload)
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn counters(&self) -> Counters {
+        self.memory.counters()
+    }
+}
+
+/// Is the agent until the test ends.
+fn serve(folder: &Path, descriptors: u64) {
+    let limit = Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let start = Instant::now();
+    let (near, far) = Memory::pair(&Adversity::default());
+    let front = |name: &str, ip, bounds, memory| {
+        let path = folder.join(name);
+        let options = DoorOptions { allowed: vec![STRANGER], ..DoorOptions::default() };
+        let door = Door::bind(&path, options).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let inquiries = Inquiries::beside(&path).unwrap();
+        let captures = Captures::beside(&path, "test").unwrap();
+        let (prefix, gateway, v6, seat) = (24, None, None, Seat::Shared);
+        let options = TcpOptions { ip, prefix, gateway, v6, bounds, seat };
+        let cable = Cable { memory, start };
+        TcpFront::<Cable>::new(cable, door, inquiries, captures, &options).unwrap()
+    };
+    let mut fronts = [front("near", NEAR, BOUNDS, near), front("far", FAR, FAR_BOUNDS, far)];
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711)).unwrap();
+    let mut notes = Vec::new();
+    let parent = rustix::process::getppid();
+    while rustix::process::getppid() == parent {
+        let mut turn = |fronts: &mut [TcpFront<Cable>; 2]| {
+            let now = Nanos(start.elapsed().as_nanos() as u64);
+            let worked = fronts.each_mut().map(|front| front.poll(now, &mut notes));
+            worked.contains(&Progress::More)
+        };
+        if !turn(&mut fronts) {
+            fronts.iter_mut().for_each(Front::prepare_park);
+            if !turn(&mut fronts) {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            fronts.iter_mut().for_each(Front::unpark);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Programs that want more than is theirs, and those that have gone.
+
+use std::net::SocketAddr;
+
+use wave_core::clock::Nanos;
+use wave_tcp::context::{ContextId, Event, Filled, Moved, Reason, Request};
+use wave_tcp::control::{Owner, PayloadMemory, State};
+use wave_tcp::datapath::Ring;
+use wave_tcp::packet::Flags;
+use wave_wires::Adversity;
+
+use crate::connections::{SERVER, machines, states};
+use crate::machine::{CONTEXT, run};
+use crate::peer::{MINUTE, MS, Peer, SECOND};
+
+/// A payload memory of which the first bytes are there.
+struct Part(u64);
+
+impl PayloadMemory for &mut Part {
+    fn bytes(&self) -> u64 {
+        1 << 30
+    }
+
+    fn holds(&mut self, at: u64, bytes: u32) -> bool {
+        at + u64::from(bytes) <= self.0
+    }
+}
+
+#[test]
+fn one_program_of_many_connections_leaves_room_to_another() {
+    let mut both = machines(&Adversity::default());
+    let mut now = Nanos(0);
+    for process in [CONTEXT.process, CONTEXT.process + 1] {
+        let owner = Owner { program: process.into(), user: 1, has_system_ports: false };
+        both[0].stack.enter(process, owner);
+    }
+    // 16 handshakes, of which a program gets 12.
+    let nowhere = SocketAddr::from(([10, 0, 0, 99], 1));
+    let sockets: Vec<u32> = (0..16).map(|_| both[0].connect(now, nowhere)).collect();
+    let until = now + Nanos::from_millis(100);
+    run(&mut both, &mut now, SECOND, |_, at| at >= until);
+    let failed = |both: &[crate::machine::Machine; 2]| {
+        sockets.iter().filter(|socket| both[0].sockets[*socket].failed.is_some()).count()
+    };
+    assert_eq!(failed(&both), 4);
+    assert_eq!(both[0].sockets[&sockets[15]].failed, Some(Reason::TooMany));
+    assert_eq!(both[0].stack.counters().beyond_share, 4);
+    let ring = |offset| Ring { offset, bytes: 4_096 };
+    let (receive, send, filled) = (ring(0), ring(4_096), 4_096);
+    let connect =
+        Request::Connect { socket: 7, remote: nowhere, local_port: 0, receive, send, filled };
+    let other = ContextId { process: CONTEXT.process + 1, context: 0 };
+    both[0].stack.request(now, other, connect, 8_192_u64);
+    assert_eq!(both[0].stack.counters().beyond_share, 4);
+}
+
+#[test]
+fn a_program_connects_from_no_port_at_which_another_listens_nor_from_the_systems() {
+    let mut peer = Peer::accepted();
+    let now = peer.now;
+    let other = ContextId { process: CONTEXT.process + 1, context: 0 };
+    let owner = Owner { program: 2, user: 2, has_system_ports: false };
+    peer.machine.stack.enter(other.process, owner);
+    let mut heard = |request, expected| {
+        peer.machine.stack.request(now, other, request, 8_192_u64);
+        let mut out = std::collections::VecDeque::new();
+        peer.machine.stack.poll(now, 64, &mut out);
+        let event = out.iter().find_map(|output| match output {
+            wave_tcp::control::Output::Event(context, event) if *context == other => Some(*event),
+            _ => None,
+        });
+        assert_eq!(event, Some(expected));
+    };
+    let ring = |offset| Ring { offset, bytes: 4_096 };
+    let remote = SocketAddr::from(([10, 0, 0, 1], 9));
+    let connect = |local_port| Request::Connect {
+        socket: 7,
+        remote,
+        local_port,
+        receive: ring(0),
+        send: ring(4_096),
+        filled: 4_096,
+    };
+    let listen = |port| Request::Listen {
+        listener: 3,
+        local: SocketAddr::from(([0, 0, 0, 0], port)),
+        backlog: 1,
+    };
+    let failed = |reason| Event::Failed { socket: 7, reason };
+    heard(connect(1_023), failed(Reason::NotPermitted));
+    let reason = Reason::NotPermitted;
+    heard(listen(1_023), Event::NotListening { listener: 3, reason });
+    let reason = Reason::AddressInUse;
+    heard(listen(80), Event::NotListening { listener: 3, reason });
+    let local = SocketAddr::from(([10, 0, 0, 2], 1_024));
+    heard(listen(1_024), Event::Listening { listener: 3, local });
+    // Of another's listener that it may have otherwise.
+    let owner = Owner { has_system_ports: true, ..owner };
+    peer.machine.stack.enter(other.process, owner);
+    peer.machine.stack.request(now, other, connect(80), 8_192_u64);
+    let mut out = std::collections::VecDeque::new();
+    peer.machine.stack.poll(now, 64, &mut out);
+    let in_use =
+        wave_tcp::control::Output::<wave_wires::Frame>::Event(other, failed(Reason::AddressInUse));
+    assert_eq!(format!("{:?}", out.back()), format!("{:?}", Some(in_use)));
+}
+
+#[test]
+fn memory_that_is_named_and_not_there_costs_the_connection_and_is_not_used() {
+    let mut peer = Peer::accepted();
+    let flow = peer.machine.sockets[&peer.socket].flow.unwrap();
+    let now = peer.now;
+    let moved = |filled| {
+        let (written, read, is_finished, is_eager) = (0, 0, false, false);
+        Request::Moved(Moved { flow, written, read, is_finished, is_eager, filled })
+    };
+    // All of it is known already: nothing is looked for.
+    let known = Filled { receive: 1, send: 0 };
+    peer.machine.stack.request(now, CONTEXT, moved(known), &mut Part(0));
+    assert_eq!(peer.machine.stack.counters().without_memory, 0);
+    let more = Filled { receive: 0, send: 8_192 };
+    peer.machine.stack.request(now, CONTEXT, moved(more), &mut Part(4_096));
+    assert_eq!(peer.machine.stack.counters().without_memory, 1);
+    let heard = peer.after(10);
+    assert!(heard.iter().any(|heard| heard.has(Flags::RST)));
+    let failed = peer
+        .machine
+        .events
+        .iter()
+        .any(|event| matches!(event, Event::Failed { reason: Reason::Invalid, .. }));
+    assert!(failed);
+}
+
+#[test]
+fn connections_of_programs_that_have_gone_are_a_quarter_of_all_at_most() {
+    let mut both = machines(&Adversity::default());
+    let mut now = Nanos(0);
+    both[1].listen(now, 80, 8);
+    let mut sockets = Vec::new();
+    for round in 1..=5 {
+        for _ in 0..4 {
+            sockets.push(both[0].connect(now, SocketAddr::from(SERVER)));
+        }
+        for _ in 0..4 {
+            both[1].slot(now, 80);
+        }
+        run(&mut both, &mut now, MINUTE, |both, _| both[1].accepted.len() == 4 * round);
+    }
+    // 20 of 64 places. The peers never close.
+    both[0].stack.leave(CONTEXT.process);
+    let until = now + SECOND;
+    run(&mut both, &mut now, MINUTE, |_, at| at >= until);
+    assert_eq!(both[0].stack.counters().orphans_reset, 4);
+    let waiting = states(&both[0]).iter().filter(|state| **state == State::FinWait2).count();
+    assert_eq!(waiting, 16);
+    run(&mut both, &mut now, MINUTE + MINUTE, |both, _| both[0].released == [CONTEXT.process]);
+}
+
+#[test]
+fn a_connection_whose_program_has_gone_ends_though_its_peer_takes_a_byte_now_and_then() {
+    let mut peer = Peer::accepted();
+    peer.write(&[7; 16_000]);
+    peer.machine.stack.leave(CONTEXT.process);
+    let start = peer.now;
+    let step = Nanos(50 * MS.0);
+    loop {
+        let heard = peer.until(SECOND, step);
+        if heard.iter().any(|heard| heard.has(Flags::RST)) {
+            break;
+        }
+        peer.acknowledge(1);
+        assert!(peer.now.since(start) < Nanos(20 * MINUTE.0), "it goes on for ever");
+    }
+    assert!(peer.now.since(start) >= Nanos(9 * MINUTE.0), "it did not have its time");
+    assert_eq!(peer.machine.stack.counters().orphans_reset, 1);
+}
