@@ -107,6 +107,8 @@ pub struct Machine {
     /// A copy or a transmission was completed since the last poll.
     has_completed: bool,
     fast_retransmits: u64,
+    /// Probes of a tail that stand for the loss that they repaired.
+    probes_spent: u64,
     /// What is given to the data path is done when its poll returns.
     pub is_prompt: bool,
     pub broken: Option<Broken>,
@@ -178,6 +180,7 @@ impl Machine {
             scratch: Vec::new(),
             has_completed: false,
             fast_retransmits: 0,
+            probes_spent: 0,
             is_prompt: true,
             broken: None,
             trace: Trace(0xcbf2_9ce4_8422_2325),
@@ -337,12 +340,16 @@ impl Machine {
         [next, copied, again].into_iter().flatten().min()
     }
 
-    /// Every loss that the engine has noticed, but by a timeout, was told by a peer.
+    /// Every loss that the engine has noticed, but by a timeout, was told by a peer, or repaired by a probe of the tail.
     fn check_losses(&mut self, mut told: u64) {
         let noticed = self.stack.data.counters().fast_retransmits;
         let new = noticed - self.fast_retransmits;
         self.fast_retransmits = noticed;
         told += self.watches.values().filter(|watch| watch.was_told_of_loss()).count() as u64;
+        let unspent = self.stack.data.counters().tail_probes - self.probes_spent;
+        let repaired = new.saturating_sub(told).min(unspent);
+        self.probes_spent += repaired;
+        told += repaired;
         if new > told && self.is_prompt {
             let what =
                 format!("{new} losses are noticed, and {told} were told of by three duplicates");
