@@ -74,16 +74,8 @@ pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub descriptors: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { descriptors: 4_096 }
-    }
-}
+/// Descriptors that an agent may have, most often.
+pub const DESCRIPTORS: u64 = 4_096;
 
 /// An agent that runs.
 pub struct Agent {
@@ -94,9 +86,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn start(limits: Limits) -> Agent {
+    /// With so many descriptors.
+    pub fn start(descriptors: u64) -> Agent {
         let folder = tempfile::tempdir().unwrap();
-        let mut process = start(&format!("agent {}", limits.descriptors), folder.path());
+        let mut process = start(&format!("agent {descriptors}"), folder.path());
         let has_none_left = Arc::new(AtomicBool::new(false));
         let (noted, words) = (has_none_left.clone(), process.stderr.take().unwrap());
         std::thread::spawn(move || {
