@@ -21,9 +21,8 @@ use rustix::process::{Resource, Rlimit, prlimit};
 use wave_front_tcp::SPANS_MAX;
 use wave_posix::Toe;
 
-/// The body of processes that the tests start: see [`agent`].
+/// Does nothing in the test program itself: it is what the processes run that the tests start ([`agent::start`]).
 #[test]
-#[ignore = "a process of the other tests"]
 fn role() {
     agent::run_role();
 }
