@@ -198,26 +198,20 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             self.turned_away.without_seat += 1;
             return process.refuse("as many processes as it serves are there already");
         }
-        let owner = process.owner();
-        match self.seats.seat(at as u16, process) {
-            Ok(mut seated) => {
-                seated.process.announce();
-                self.stack.enter(at as u16, owner);
-                if at == self.processes.len() {
-                    self.processes.push(None);
-                }
-                self.processes[at] = Some(seated);
-            }
-            Err(process) => {
-                self.turned_away.without_seat += 1;
-                let (pid, uid) = (process.pid(), process.uid());
-                process.refuse("this program or user has its share of windows or descriptors");
-                self.complain(
-                    now,
-                    format_args!("process {pid} of user {uid} has its share of windows"),
-                );
-            }
+        if !self.seats.admit(at as u16, &process) {
+            self.turned_away.without_seat += 1;
+            let (pid, uid) = (process.pid(), process.uid());
+            process.refuse("this program or user has its share of windows or descriptors");
+            let what = format_args!("process {pid} of user {uid} has its share of windows");
+            return self.complain(now, what);
         }
+        self.stack.enter(at as u16, process.owner());
+        let mut seated = Seated::new(at as u16, process);
+        seated.process.announce();
+        if at == self.processes.len() {
+            self.processes.push(None);
+        }
+        self.processes[at] = Some(seated);
     }
 
     /// Says something about a process. It may be the same in every turn.

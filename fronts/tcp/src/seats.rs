@@ -68,28 +68,17 @@ impl Seats {
         Seats(Shares::new([PROCESSES_MAX as u32, descriptors, SPANS_MAX, EVENTS_MAX]))
     }
 
-    /// Gives a process a seat, unless its program or user has its share. Then the process comes back.
-    pub(crate) fn seat(&mut self, at: u16, process: Process) -> Result<Seated, Process> {
+    /// Takes what a process needs for a seat, unless its program or user has its share.
+    pub(crate) fn admit(&mut self, at: u16, process: &Process) -> bool {
         let descriptors = process.descriptors();
         self.0.enter(at, process.owner());
         if !self.0.has_room(at, WINDOWS, 1) || !self.0.has_room(at, DESCRIPTORS, descriptors) {
             self.0.leave(at);
-            return Err(process);
+            return false;
         }
         self.0.take(at, WINDOWS, 1);
         self.0.take(at, DESCRIPTORS, descriptors);
-        let spans = process.payload().bytes().div_ceil(SPAN_BYTES).div_ceil(64) as usize;
-        Ok(Seated {
-            process,
-            at,
-            overflow: VecDeque::new(),
-            latest: HashMap::new(),
-            first: 0,
-            events_max: 0,
-            spans: vec![0; spans],
-            has_hung_up: false,
-            is_gone: false,
-        })
+        true
     }
 
     /// A seat is free again.
@@ -99,6 +88,22 @@ impl Seats {
 }
 
 impl Seated {
+    /// A process that was admitted.
+    pub(crate) fn new(at: u16, process: Process) -> Seated {
+        let spans = process.payload().bytes().div_ceil(SPAN_BYTES).div_ceil(64) as usize;
+        Seated {
+            process,
+            at,
+            overflow: VecDeque::new(),
+            latest: HashMap::new(),
+            first: 0,
+            events_max: 0,
+            spans: vec![0; spans],
+            has_hung_up: false,
+            is_gone: false,
+        }
+    }
+
     /// Whether the rings of a request, if it names any, may be used: this process has room for what the kernel keeps for them.
     ///
     /// # Errors

@@ -1,12 +1,14 @@
 //! All sockets and listeners of a context, driven by its events and by the program's calls. Never waits.
 
+mod rings;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 
 use rustix::io::Errno;
 use wave_tcp::context::{Event, Reason, Request, SocketOptions};
-use wave_tcp::datapath::{FlowId, Ring};
+use wave_tcp::datapath::FlowId;
 
 use crate::buddy::Buddy;
 use crate::line::{Fault, Queues};
@@ -102,11 +104,6 @@ impl<Q: Queues> Context<Q> {
             has_news: false,
             is_dead: false,
         }
-    }
-
-    /// New rings for what comes in have all of their memory from the beginning, so that peers see windows of their whole length.
-    pub fn fill_at_once(&mut self) {
-        self.first_fill = u32::MAX;
     }
 
     /// Whether the agent has gone. Then every socket and listener has failed.
@@ -301,49 +298,6 @@ impl<Q: Queues> Context<Q> {
         Ok(())
     }
 
-    /// Frees a socket that is over and has no handle.
-    fn release(&mut self, name: u32) {
-        let at = name & ((1 << PLACE_BITS) - 1);
-        let place = &mut self.places[at as usize];
-        let Some(socket) = place.socket.take() else { return };
-        place.life = place.life.wrapping_add(1) & ((1 << (32 - PLACE_BITS)) - 1);
-        self.free.push(at);
-        for ring in [socket.receiving.ring, socket.sending.ring] {
-            self.buddy.free(ring.offset, ring.bytes);
-        }
-        self.wants_slots |= !self.listeners.is_empty();
-    }
-
-    /// A socket with rings; `None` if there is no memory for them.
-    fn insert(&mut self, phase: Phase, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
-        let [receive, send] = self.ring_bytes;
-        let at = match self.free.last() {
-            Some(at) => *at,
-            None if self.places.len() < 1 << PLACE_BITS => self.places.len() as u32,
-            None => return None,
-        };
-        let offset = self.buddy.allocate(receive)?;
-        let receive = Ring { offset, bytes: receive };
-        let Some(offset) = self.buddy.allocate(send) else {
-            self.buddy.free(receive.offset, receive.bytes);
-            return None;
-        };
-        let send = Ring { offset, bytes: send };
-        let filled = self.first_fill.min(receive.bytes);
-        if self.line.populate(receive.offset, filled).is_err() {
-            self.buddy.free(receive.offset, receive.bytes);
-            self.buddy.free(send.offset, send.bytes);
-            return None;
-        }
-        if self.free.pop().is_none() {
-            self.places.push(Place::default());
-        }
-        let place = &mut self.places[at as usize];
-        let socket = Socket::new(phase, local, remote, [receive, send]);
-        place.socket.insert(socket).begun(filled);
-        Some(place.life << PLACE_BITS | at)
-    }
-
     /// Asks for a connection; `None` if there is no memory for its rings.
     pub fn connect(&mut self, remote: SocketAddr) -> Option<u32> {
         let unknown = SocketAddr::new([0, 0, 0, 0].into(), 0);
@@ -449,45 +403,6 @@ impl<Q: Queues> Context<Q> {
             (Phase::Open(_), None) => Some(socket.sending.room()).filter(|room| *room > 0).map(Ok),
             _ => None,
         }
-    }
-
-    /// Gives a ring memory ahead of what comes in. Without any, the connection could only stand still, and is reset.
-    fn fill_ahead(&mut self, name: u32) {
-        let socket = self.socket(name);
-        let Some((at, more)) = socket.receiving.wanted().filter(|_| !socket.is_closed) else {
-            return;
-        };
-        match self.line.populate(at, more) {
-            Ok(()) => {
-                self.socket(name).receiving.filled += more;
-                self.mark(name);
-                self.has_filled = true;
-            }
-            Err(_) => {
-                let socket = self.socket(name);
-                let is_stuck = socket.receiving.received >= socket.receiving.filled.into();
-                if let Some(flow) = socket.flow().filter(|_| is_stuck) {
-                    self.outbox.push_back(Request::Abort { flow });
-                    self.has_filled = true;
-                }
-            }
-        }
-    }
-
-    /// Gives a ring memory for the next bytes to be written, of which there is room for `bytes`. Returns for how many there is memory.
-    ///
-    /// # Errors
-    /// For none.
-    pub fn fill_for(&mut self, name: u32, bytes: u64) -> io::Result<u64> {
-        let sending = &self.socket(name).sending;
-        let Some((at, more)) = sending.wanted(bytes) else { return Ok(bytes) };
-        let left = u64::from(sending.filled) - sending.written;
-        match self.line.populate(at, more) {
-            Ok(()) => self.socket(name).sending.filled += more,
-            Err(error) if left == 0 => return Err(error),
-            Err(_) => return Ok(left),
-        }
-        Ok(bytes)
     }
 
     /// Ends one direction or both.

@@ -46,7 +46,7 @@ const FOLDER: &str = "WAVE_TEST_FOLDER";
 /// This program, as another process.
 pub fn start(role: &str, folder: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "role", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "role", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(FOLDER, folder)
         .stdin(Stdio::piped())
@@ -56,9 +56,9 @@ pub fn start(role: &str, folder: &Path) -> Child {
         .unwrap()
 }
 
-/// What this process is started for.
+/// What this process is started for, if by [`start`].
 pub fn run_role() {
-    let role = std::env::var(ROLE).unwrap();
+    let Ok(role) = std::env::var(ROLE) else { return };
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
     match role.strip_prefix("agent ") {
         Some(descriptors) => serve(&folder, descriptors.parse().unwrap()),
@@ -74,16 +74,8 @@ pub fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub descriptors: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { descriptors: 4_096 }
-    }
-}
+/// Descriptors that an agent may have, most often.
+pub const DESCRIPTORS: u64 = 4_096;
 
 /// An agent that runs.
 pub struct Agent {
@@ -94,9 +86,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn start(limits: Limits) -> Agent {
+    /// With so many descriptors.
+    pub fn start(descriptors: u64) -> Agent {
         let folder = tempfile::tempdir().unwrap();
-        let mut process = start(&format!("agent {}", limits.descriptors), folder.path());
+        let mut process = start(&format!("agent {descriptors}"), folder.path());
         let has_none_left = Arc::new(AtomicBool::new(false));
         let (noted, words) = (has_none_left.clone(), process.stderr.take().unwrap());
         std::thread::spawn(move || {

@@ -14,16 +14,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::Duration;
 
-use agent::{Agent, Limits, wait_for};
+use agent::{Agent, DESCRIPTORS, wait_for};
 use attacks::attack;
 use good::Good;
 use rustix::process::{Resource, Rlimit, prlimit};
 use wave_front_tcp::SPANS_MAX;
 use wave_posix::Toe;
 
-/// The body of processes that the tests start: see [`agent`].
+/// Does nothing in the test program itself: it is what the processes run that the tests start ([`agent::start`]).
 #[test]
-#[ignore = "a process of the other tests"]
 fn role() {
     agent::run_role();
 }
@@ -39,7 +38,7 @@ fn succeeds(mut attack: Child) {
 
 #[test]
 fn random_entries_lines_and_credits_cost_only_their_writer() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     for seed in 0..4 {
         succeeds(attack(&agent, &format!("garbage {seed}")));
@@ -49,7 +48,7 @@ fn random_entries_lines_and_credits_cost_only_their_writer() {
 
 #[test]
 fn holes_that_are_punched_lent_or_named_cost_only_their_program_and_no_memory_of_the_agents() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     succeeds(attack(&agent, "holes"));
     good.finish();
@@ -57,7 +56,7 @@ fn holes_that_are_punched_lent_or_named_cost_only_their_program_and_no_memory_of
 
 #[test]
 fn greedy_programs_leave_room_to_newcomers_and_the_agent_stays_within_its_bound() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let before = agent.memory_bytes();
     for round in 0..2 {
@@ -80,7 +79,7 @@ fn greedy_programs_leave_room_to_newcomers_and_the_agent_stays_within_its_bound(
 
 #[test]
 fn rings_all_over_huge_memories_are_bounded_by_the_tables_that_map_them() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let before = agent.memory_bytes();
     let mut wide = attack(&agent, "spans");
@@ -96,7 +95,7 @@ fn rings_all_over_huge_memories_are_bounded_by_the_tables_that_map_them() {
 
 #[test]
 fn events_that_nobody_takes_are_bounded_and_their_program_is_turned_out() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let before = agent.memory_bytes();
     for _ in 0..2 {
@@ -109,7 +108,7 @@ fn events_that_nobody_takes_are_bounded_and_their_program_is_turned_out() {
 
 #[test]
 fn programs_that_die_at_any_step_of_their_set_up_leave_nothing() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let count = agent.descriptors();
     for step in 0..attacks::STEPS {
@@ -129,7 +128,7 @@ fn programs_that_die_at_any_step_of_their_set_up_leave_nothing() {
 
 #[test]
 fn programs_that_say_nothing_keep_nobody_waiting() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let mut silent = attack(&agent, "silence");
     attacks::said(&mut silent, "holds");
@@ -141,7 +140,7 @@ fn programs_that_say_nothing_keep_nobody_waiting() {
 
 #[test]
 fn ports_and_connections_of_others_are_out_of_reach() {
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     succeeds(attack(&agent, "ports"));
     match rustix::process::geteuid().is_root() {
@@ -154,7 +153,7 @@ fn ports_and_connections_of_others_are_out_of_reach() {
 #[test]
 fn an_agent_without_descriptors_goes_on_and_takes_programs_in_again() {
     // 320 are kept for other things: 100 are left for windows, of which a program gets three quarters.
-    let agent = Agent::start(Limits { descriptors: 420, ..Limits::default() });
+    let agent = Agent::start(420);
     let good = Good::start(&agent);
     let mut greedy = attack(&agent, "windows");
     attacks::said(&mut greedy, "holds");
@@ -181,7 +180,7 @@ fn a_crowd_of_one_user_leaves_room_to_other_users() {
     if !rustix::process::geteuid().is_root() {
         return wave_skip::skip("only root can be another user");
     }
-    let agent = Agent::start(Limits::default());
+    let agent = Agent::start(DESCRIPTORS);
     let good = Good::start(&agent);
     let before = agent.memory_bytes();
     // Each has what it gets, and that is less and less.

@@ -1,5 +1,7 @@
 //! Connections that are not there yet (RFC 9293, 3.5 and 3.10.7.3 to 4).
 
+mod doubt;
+
 use core::net::{IpAddr, SocketAddr};
 
 use wave_core::clock::Nanos;
@@ -564,37 +566,6 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             None => Event::Connected { socket, flow, local: connection.tuple.local },
         };
         self.tell(context, event);
-    }
-}
-
-impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
-    /// A router or the peer's host says that our SYN, which has this number, does not arrive. Only a refusal ends it: the rest may pass
-    /// (RFC 9293, MUST-56), and is why it failed if it does.
-    pub(super) fn handshake_error(&mut self, id: FlowId, seq: Seq, reason: Reason) {
-        let Some(handshake) = self.handshakes.get_mut(id) else { return };
-        // Anybody can send such a message: it must know what we sent.
-        if handshake.stage != Stage::Sent || seq != handshake.own {
-            return;
-        }
-        if reason == Reason::Refused {
-            return self.fail(id, reason);
-        }
-        let is_news = handshake.error.replace(reason) != Some(reason);
-        if let (true, For::Host { context, slot }) = (is_news, handshake.whom) {
-            self.tell(context, Event::Warned { socket: slot.socket, reason });
-        }
-    }
-
-    /// Our SYNs stay unanswered: the host is told once, and the next hop may be elsewhere by now.
-    fn doubt_hop(&mut self, now: Nanos, id: FlowId) {
-        let Some(tuple) = self.handshakes.tuple(id).copied() else { return };
-        let found = self.hop_of(&tuple).and_then(|hop| self.neighbours.find(hop, now));
-        let Some(handshake) = self.handshakes.get_mut(id) else { return };
-        handshake.mac = found.unwrap_or(handshake.mac);
-        if let (DOUBT_AFTER, For::Host { context, slot }) = (handshake.tries, handshake.whom) {
-            self.tell(context, Event::Warned { socket: slot.socket, reason: Reason::TimedOut });
-        }
-        self.ask_for_hop(&tuple);
     }
 
     /// Whether a wrong segment of this handshake may be answered: the budget is its own (see `on_established`).

@@ -49,8 +49,14 @@ pub fn moved(flow: &mut Protocol, moved: &Moved) -> HostMoved {
 /// Whether the peer should hear of a larger window: by a segment or half of the ring (RFC 9293, 3.8.6.2.2).
 fn window_grows(flow: &Protocol) -> bool {
     let growth = flow.receive_limit().saturating_sub(flow.promised);
-    let enough = (2 * u64::from(flow.mss)).min(u64::from(flow.ring_bytes) / 2);
+    let enough = (2 * u64::from(flow.mss)).min(usable(flow) / 2);
     growth >= enough && is_tight(flow)
+}
+
+/// What counts as the ring where it is asked whether a window has grown enough: half of the memory of one that does not have all of it,
+/// since that much is new where it has doubled.
+fn usable(flow: &Protocol) -> u64 {
+    u64::from(if flow.filled < flow.ring_bytes { flow.filled / 2 } else { flow.ring_bytes })
 }
 
 /// The peer could stand still soon: less than half of the ring is open to it.
@@ -65,7 +71,7 @@ pub fn window(flow: &mut Protocol) -> u16 {
     let limit = flow.receive_limit();
     // So that rounding up stays within the ring.
     let room = limit.saturating_sub(unit - 1);
-    let enough = u64::from(flow.mss).min(u64::from(flow.ring_bytes) / 2);
+    let enough = u64::from(flow.mss).min(usable(flow) / 2);
     let grows = room >= flow.promised.saturating_add(enough);
     let wanted = if grows { room } else { flow.promised };
     let mut open = wanted.saturating_sub(landed);
@@ -138,6 +144,26 @@ mod tests {
         moved(&mut flow, &Moved { written: 8_192, filled, ..read });
         assert_eq!(u64::from(window(&mut flow)), u64::from(u16::MAX));
         assert_eq!(flow.receive_limit(), 8_192 + (1 << 16));
+    }
+
+    /// Seed 240 of `wave fuzz tcp`: a peer with large segments stood still at the end of the first memory.
+    #[test]
+    fn memory_that_has_doubled_opens_the_window_whatever_the_segments() {
+        for (mss, scale) in [(536, 0), (8_960, 0), (65_483, 0), (65_483, 5)] {
+            let mut flow = flow();
+            (flow.mss, flow.receive_scale, flow.ring_bytes) = (mss, scale, 1 << 20);
+            let mut filled = 4_096;
+            (flow.filled, flow.promised) = (filled, filled.into());
+            while filled < 1 << 20 {
+                (flow.received, flow.landed) = (filled.into(), filled.into());
+                filled *= 2;
+                let all = Filled { receive: filled, send: 0 };
+                let request = Moved { filled: all, ..at(0, flow.landed, false) };
+                assert!(moved(&mut flow, &request).opens_window, "{filled} bytes, MSS {mss}");
+                assert!(window(&mut flow) > 0, "{filled} bytes, MSS {mss}");
+                flow.promised = flow.receive_limit();
+            }
+        }
     }
 
     #[test]
