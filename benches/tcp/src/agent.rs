@@ -9,6 +9,7 @@ use clap::Args;
 use stats_alloc::{Stats, StatsAlloc};
 use wave_agent::{Seat, ThreadFront, serve};
 use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::Bounds;
 use wave_tcp::stages::recover::{GoBackN, Recovery, Sack};
 use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
@@ -85,6 +86,7 @@ fn up_with<W: Wire, R: Recovery>(
     let captures = Captures::beside(&args.socket, "bench").map_err(|error| failed(&error))?;
     let bounds = Bounds::default();
     let options = TcpOptions {
+        congestion: Algorithm::default(),
         ip: args.address,
         prefix: PREFIX,
         gateway: None,

@@ -14,6 +14,7 @@ use wave_core::agent::Front;
 use wave_core::clock::Nanos;
 use wave_core::policy::{Note, Progress};
 use wave_links::say;
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::context::{ContextId, Event, Reason};
 use wave_tcp::control::{Address, Bounds, Ipv6Home, Output, Secrets, Stack};
 use wave_tcp::datapath::{Checksum, Packet, Payload, Segment, Write};
@@ -121,6 +122,8 @@ pub struct TcpOptions {
     pub v6: Option<Ipv6Home>,
     /// Bounds of the stack.
     pub bounds: Bounds,
+    /// Congestion control of its connections.
+    pub congestion: Algorithm,
     /// How the front's core waits for work.
     pub seat: Seat,
 }
@@ -184,13 +187,15 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             mac: limits.mac,
             mtu: limits.mtu,
         };
+        let mut stack = Stack::new(FlexToe::new(settings), address, options.bounds, secrets);
+        stack.set_congestion(options.congestion);
         let ends = Arc::new(AtomicBool::new(false));
         // Whoever waits then is woken by the signal, or looks again by itself.
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&ends))?;
         }
         Ok(TcpFront {
-            stack: Stack::new(FlexToe::new(settings), address, options.bounds, secrets),
+            stack,
             wire,
             door,
             inquiries,

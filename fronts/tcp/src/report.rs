@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use wave_core::clock::Nanos;
+use wave_tcp::congestion::ONE;
 use wave_tcp::control::{Shown, Stack};
 use wave_tcp::executors::Executor;
 use wave_tcp::flextoe::FlexToe;
@@ -21,6 +22,7 @@ pub(crate) fn report<F: AsRef<[u8]>, E: Executor<F>>(
     json!({
         "address": format!("{}/{}", address.ip, address.prefix),
         "mtu": address.mtu,
+        "congestion": stack.congestion().name(),
         "sockets": sockets,
         "counters": counters(stack),
         "captured": { "frames": captured.frames, "dropped": captured.dropped },
@@ -50,6 +52,8 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
         row["wscale"] = json!([sending.scale, receiving.scale]);
         row["timestamps"] = json!(state.timestamps.is_some());
         row["sack"] = json!(state.is_selective);
+        row["ecn"] = json!(state.ecn.is_some());
+        row["pacing_rate"] = json!(state.limits.bytes_per_second);
         row["ring_bytes"] = json!([receiving.ring.bytes, sending.ring.bytes]);
     }
     if let Some((mean, variation)) = shown.round_trip {
@@ -62,6 +66,9 @@ fn socket(shown: &Shown, pid_of: impl Fn(u16) -> Option<i32>) -> Value {
     if let Some((window, threshold)) = shown.congestion {
         row["cwnd_bytes"] = json!(window);
         row["ssthresh_bytes"] = json!(threshold);
+    }
+    if let Some(alpha) = shown.alpha {
+        row["dctcp_alpha"] = json!(f64::from(alpha) / f64::from(ONE));
     }
     row
 }

@@ -121,7 +121,7 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
                     self.schedule.begin(moved.flow);
                     Entry::Request(context, moved)
                 }),
-                5 => self.schedule.next_ready().map(|flow| {
+                5 => self.schedule.next_ready(now).map(|flow| {
                     self.schedule.begin(flow);
                     Entry::Transmit(flow)
                 }),
@@ -148,7 +148,7 @@ impl<F, E: Executor<F>> FlexToe<F, E> {
     fn retire(&mut self, outcome: &Outcome, effects: &mut VecDeque<Effect<F>>) {
         self.counters.add(&outcome.tally);
         self.packets_in_flight -= usize::from(outcome.tally.in_segments);
-        self.schedule.take(outcome);
+        self.schedule.take(self.now, outcome);
         let Some(id) = outcome.flow else { return };
         if outcome.ends_turn {
             self.schedule.end(id);
@@ -255,8 +255,8 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.schedule.ask(id, bit);
     }
 
-    /// Sets the window. A rate is not kept yet: nothing asks for one before there is Carousel.
     fn pace(&mut self, id: FlowId, limits: Limits) {
+        self.schedule.pace(id, limits.bytes_per_second);
         self.command_entry(Entry::Pace(id, limits));
     }
 
@@ -271,7 +271,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
             let Some(id) = self.schedule.next_changed() else { return };
             if let Some(statistics) = self.executor.statistics(id) {
                 read(statistics);
-                if statistics.fast_retransmits > 0 {
+                if statistics.fast_retransmits > 0 || statistics.marked_bytes > 0 {
                     self.command_entry(Entry::Heard(id));
                 }
             }
@@ -283,7 +283,7 @@ impl<F: AsRef<[u8]>, E: Executor<F>> Datapath<F> for FlexToe<F, E> {
         self.settle();
         let (pre, protocol, post) = split(established, now);
         let id = self.executor.install(Flow { pre, protocol, post })?;
-        self.schedule.install(id);
+        self.schedule.install(id, established.limits.bytes_per_second);
         Ok(id)
     }
 

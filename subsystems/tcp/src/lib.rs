@@ -41,6 +41,7 @@ pub mod sequencer;
 pub mod stages;
 pub mod summary;
 pub mod tuples;
+pub mod wheel;
 
 use wave_core::subsystem::{Show, Subsystem, SubsystemId};
 

@@ -15,9 +15,10 @@ use crate::context::{ContextId, Moved, Progress};
 use crate::counters::Tally;
 use crate::datapath::{Checksum, Effect, FlowId, Limits, Packet, Payload, Segment, Ticket, Write};
 use crate::flow::state::{Post, Pre, Protocol};
-use crate::packet::{Flags, MacAddress, partial_checksum};
+use crate::packet::{Ecn, Flags, MacAddress, partial_checksum};
 use crate::seq::seq_of;
 use crate::stages::acknowledge::{Acknowledged, rewind};
+use crate::stages::marks::{Marks, burst_bytes, take_marks};
 use crate::stages::receive::{ACKNOWLEDGE_AFTER, When, receive};
 use crate::stages::recover::Recovery;
 use crate::stages::say::{Said, news, say};
@@ -62,7 +63,7 @@ pub enum Entry<F> {
     Retransmit(FlowId),
     /// HC: look whether something was lost, as time has passed.
     LookForLoss(FlowId),
-    /// Congestion control has heard of a loss that was noticed.
+    /// Congestion control has heard of a loss or a mark that was noticed.
     Heard(FlowId),
     /// Segments have at most so many bytes of payload from now on.
     SetMss(FlowId, u16),
@@ -114,6 +115,8 @@ pub struct Copied {
     pub landed: u64,
     /// An acknowledgement goes out.
     pub acknowledge: Option<When>,
+    /// What the network and the sender said with the packet.
+    pub marks: Marks,
 }
 
 /// What became of an entry, for the scheduler and the counters.
@@ -137,6 +140,8 @@ pub struct Outcome {
     pub ends_turn: bool,
     /// Transmissions begun whose tickets are to be completed.
     pub awaited: u8,
+    /// A turn to send is over, in which so many bytes of data were sent.
+    pub transmitted: Option<u32>,
     /// Look at its delayed acknowledgement at this time.
     pub look_at: Option<Nanos>,
     /// What is counted.
@@ -176,7 +181,7 @@ pub struct Decided<F> {
     said: [Option<(Said, Data)>; SAID_MAX],
     write: Option<(F, u64, Range<usize>)>,
     notify: Option<(ContextId, Progress)>,
-    acknowledged: Option<(Acknowledged, Summary)>,
+    acknowledged: Option<Acknowledged>,
     process: u16,
     outcome: Outcome,
 }
@@ -189,6 +194,9 @@ struct Data {
     /// The host's ring is read when it is sent.
     is_awaited: bool,
 }
+
+/// That of a segment without one.
+const BARE: Data = Data { position: 0, segment_bytes: 0, is_awaited: false };
 
 /// The pre stage (Val, Id, Sum, Steer). What the protocol stage need not see ends here: its number is to be skipped there, and its
 /// effect, if there is one, goes to `out`.
@@ -288,13 +296,19 @@ pub fn protocol<F, R: Recovery>(
         }
         Work::Request(context, moved) => take_request(flow, context, &moved, outcome),
         Work::Copied(copied) => {
+            // Before the bytes are acknowledged: the earlier ones were marked otherwise.
+            if let Some(said) = take_marks(flow, copied.marks, now) {
+                decided.said[0] = Some((said, BARE));
+                outcome.tally.out_segments += 1;
+            }
             flow.landed = flow.landed.max(copied.landed);
             has_decided(flow, now, copied.acknowledge, outcome);
         }
         Work::Transmit => {
-            let mss = u32::from(flow.mss);
-            let most = (super_bytes / mss).max(1) * mss;
+            let most = burst_bytes(flow, super_bytes);
+            outcome.transmitted = Some(0);
             if let Some(sent) = transmit::<R>(flow, most, now) {
+                outcome.transmitted = Some(sent.bytes);
                 decided.said[0] = Some(send(flow, now, sent, outcome));
                 outcome.may_send = true;
             } else {
@@ -320,7 +334,7 @@ pub fn protocol<F, R: Recovery>(
             if R::look(flow, now) {
                 noticed_loss(flow, outcome);
                 let noticed = Acknowledged { is_fast_retransmit: true, ..Acknowledged::default() };
-                decided.acknowledged = Some((noticed, Summary::default()));
+                decided.acknowledged = Some(noticed);
             }
             outcome.may_send = true;
             outcome.has_changed = true;
@@ -341,6 +355,8 @@ pub fn protocol<F, R: Recovery>(
         Work::Pace(limits) => {
             let grows = limits.window_bytes > flow.window_bytes;
             flow.window_bytes = limits.window_bytes;
+            flow.bytes_per_second = limits.bytes_per_second;
+            flow.has_reduced |= limits.has_reduced && flow.ecn.is_some();
             outcome.may_send = grows && flow.has_more();
         }
         Work::Freeze => {
@@ -368,11 +384,13 @@ fn take_segment<F, R: Recovery>(
     if received.acknowledged.is_fast_retransmit {
         noticed_loss(flow, outcome);
     }
-    decided.acknowledged = Some((received.acknowledged, summary));
+    decided.acknowledged = Some(received.acknowledged);
     if let Some(placed) = received.placed {
         let start = payload.start + placed.skip as usize;
         decided.write = Some((frame, placed.position, start..start + placed.bytes as usize));
-        outcome.copying = Some(Copied { landed: flow.received, acknowledge: received.acknowledge });
+        let marks = Marks { is_marked: summary.is_marked, has_reduced: summary.has_reduced };
+        let acknowledge = received.acknowledge;
+        outcome.copying = Some(Copied { landed: flow.received, acknowledge, marks });
     } else {
         has_decided(flow, now, received.acknowledge, outcome);
     }
@@ -421,10 +439,17 @@ fn take_request(flow: &mut Protocol, context: ContextId, moved: &Moved, outcome:
 }
 
 fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (Said, Data) {
+    let flag = |is_set: bool, flag| if is_set { flag } else { Flags::NONE };
+    // Only new data may be marked, and says that the window was reduced (RFC 3168, 6.1.2, 6.1.5 and 6.1.6).
+    let is_capable = sent.is_new_data() && flow.ecn.is_some_and(|ecn| ecn.is_capable);
     let flags = Flags::ACK
-        | if sent.fin { Flags::FIN } else { Flags::NONE }
-        | if sent.push && sent.bytes > 0 { Flags::PSH } else { Flags::NONE };
-    let said = say(flow, sent.seq, flags, sent.bytes, now);
+        | flag(sent.fin, Flags::FIN)
+        | flag(sent.push && sent.bytes > 0, Flags::PSH)
+        | flag(is_capable && core::mem::take(&mut flow.has_reduced), Flags::CWR);
+    let mut said = say(flow, sent.seq, flags, sent.bytes, now);
+    if is_capable {
+        said.ecn = Ecn::Capable0;
+    }
     outcome.awaited += 1;
     outcome.tally.out_segments += 1;
     outcome.tally.retransmitted += u8::from(sent.is_again);
@@ -435,7 +460,6 @@ fn send(flow: &mut Protocol, now: Nanos, sent: Sent, outcome: &mut Outcome) -> (
 
 /// Acknowledgements, news, and what the control plane asked for.
 fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>) {
-    const BARE: Data = Data { position: 0, segment_bytes: 0, is_awaited: false };
     let outcome = &mut decided.outcome;
     // The segment that the peer expects, so that it is believed (RFC 5961, 3.2).
     let latest = |flow: &Protocol| seq_of(flow.send_base, flow.highest);
@@ -469,8 +493,8 @@ fn speak<F>(flow: &mut Protocol, now: Nanos, asked: u8, decided: &mut Decided<F>
 
 /// The post stage's counts (Stats). They commute.
 pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
-    if let Some((acknowledged, summary)) = &decided.acknowledged {
-        post::count(post, acknowledged, summary);
+    if let Some(acknowledged) = &decided.acknowledged {
+        post::count(post, acknowledged);
     }
 }
 

@@ -102,6 +102,8 @@ fn details(socket: &Value) -> String {
         ("mss", "mss"),
         ("cwnd_bytes", "cwnd"),
         ("ssthresh_bytes", "ssthresh"),
+        ("dctcp_alpha", "alpha"),
+        ("pacing_rate", "pacing_rate"),
         ("bytes_sent", "bytes_sent"),
         ("bytes_acked", "bytes_acked"),
         ("bytes_received", "bytes_received"),

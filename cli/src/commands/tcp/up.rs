@@ -8,6 +8,7 @@ use wave_agent::{Seat, serve};
 use wave_experiments::run::Failure;
 use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
 use wave_links::{say, tell};
+use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Home};
 use wave_wires::{Interface, InterfaceOptions, Tap, TapOptions, Wire};
 
@@ -62,6 +63,9 @@ pub struct UpArgs {
     /// Users whose programs may attach, besides this user and root. They also need write permission on the socket: chmod or setfacl.
     #[arg(long, value_name = "UID,...", value_delimiter = ',')]
     allow: Vec<u32>,
+    /// Congestion control. dctcp asks peers for ECN, and paces connections that have met congestion; reno uses ECN where peers ask.
+    #[arg(long, value_name = "ALGORITHM", default_value = "reno", value_parser = congestion)]
+    congestion: Algorithm,
     /// Keep the device when the agent exits.
     #[arg(long)]
     persistent: bool,
@@ -71,6 +75,13 @@ pub struct UpArgs {
     /// Print only errors.
     #[arg(long, short)]
     quiet: bool,
+}
+
+fn congestion(name: &str) -> Result<Algorithm, String> {
+    Algorithm::by_name(name).ok_or_else(|| {
+        let names = Algorithm::ALL.map(Algorithm::name).join(", ");
+        format!("there are {names}")
+    })
 }
 
 /// Whether a Linux interface has the address, so that Linux would answer for it: a socket connected to it then has
@@ -243,6 +254,7 @@ fn run(
         gateway: homes.gateway,
         v6: homes.v6(),
         bounds: Bounds::default(),
+        congestion: args.congestion,
         // It sleeps as soon as there is nothing to do: the other end of the wire may need this very CPU.
         seat: Seat::Shared,
     };

@@ -9,11 +9,11 @@ use super::neighbours::{ASK_AFTER, ASKS_MAX};
 use super::reply::{self, Bare};
 use super::rtt::RoundTrip;
 use super::{Listener, Output, Slot, Stack};
-use crate::congestion::Reno;
+use crate::congestion::Congestion;
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{
-    Command, Datapath, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending,
-    Timestamps, Tuple,
+    Command, Datapath, Echo, EcnState, Established, Fin, FlowId, Limits, Packet, Receiving, Ring,
+    Sending, Timestamps, Tuple,
 };
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
@@ -77,6 +77,12 @@ pub(super) struct Handshake {
     error: Option<Reason>,
     /// When a segment that is wrong was answered last.
     answered_at: Option<Nanos>,
+    /// The peer's SYN, and each of its others, asks for ECN or agrees to it.
+    peer_has_ecn: bool,
+    /// A SYN of ours has asked for ECN.
+    has_asked: bool,
+    /// One has not, so that our data may not be marked (RFC 3168, 6.1.1).
+    has_not_asked: bool,
     /// Our SYN was sent again though no timer ran out: what acknowledges it measures nothing (Karn's rule).
     is_repeated: bool,
 }
@@ -97,11 +103,25 @@ impl Handshake {
         }
     }
 
+    /// What both sides have said about ECN, in a handshake that is over.
+    fn ecn(&self, echo: Echo) -> Option<EcnState> {
+        let is_agreed = self.peer_has_ecn && (self.has_asked || !self.has_not_asked);
+        let is_capable = !self.has_not_asked;
+        is_agreed.then_some(EcnState { echo, is_echoing: false, is_capable })
+    }
+
     /// The window that our segments name before the connection is there.
     fn own_window(&self, is_syn: bool) -> u16 {
         let shift = if is_syn { 0 } else { self.scale };
         (self.ring_bytes >> shift).min(u16::MAX.into()) as u16
     }
+}
+
+/// Whether a SYN asks for ECN, or, where it acknowledges ours, agrees to it (RFC 3168, 6.1.1). A peer that sends back the bits of our SYN
+/// does not know them.
+fn has_ecn(flags: Flags) -> bool {
+    let is_reduced = flags.contains(Flags::CWR);
+    flags.contains(Flags::ECE) && is_reduced != flags.contains(Flags::ACK)
 }
 
 /// The least shift with which a window can name all of a ring.
@@ -144,6 +164,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             error: None,
             answered_at: None,
+            peer_has_ecn: false,
+            has_asked: false,
+            has_not_asked: false,
             is_repeated: false,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
@@ -222,10 +245,21 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let is_answer = handshake.stage == Stage::Received;
         let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp(&tuple));
         let theirs = handshake.options;
+        // A SYN that was lost is not asked with again: the network may drop those that ask (RFC 3168, 6.1.1.1).
+        let asks = !is_answer && self.algorithm.asks_for_ecn() && handshake.tries <= 1;
+        if let Some(handshake) = self.handshakes.get_mut(id) {
+            handshake.has_asked |= asks;
+            handshake.has_not_asked |= !is_answer && !asks;
+        }
+        let ecn = match is_answer {
+            true if handshake.peer_has_ecn && !handshake.has_not_asked => Flags::ECE,
+            false if asks => Flags::ECE | Flags::CWR,
+            _ => Flags::NONE,
+        };
         let bare = Bare {
             seq: handshake.own,
             ack: is_answer.then(|| handshake.peer.plus(1)),
-            flags: Flags::SYN,
+            flags: Flags::SYN | ecn,
             window: handshake.own_window(true),
             options: Options {
                 mss: Some(self.address.mss(tuple.remote.ip())),
@@ -297,6 +331,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             error: None,
             answered_at: None,
+            peer_has_ecn: has_ecn(segment.flags),
+            has_asked: false,
+            has_not_asked: false,
             is_repeated: false,
         };
         match self.handshakes.insert(tuple, handshake) {
@@ -339,6 +376,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         if flags.contains(Flags::SYN) {
             let is_same = segment.seq == handshake.peer;
+            if let Some(handshake) = self.handshakes.get_mut(id).filter(|_| is_same) {
+                handshake.peer_has_ecn &= has_ecn(flags);
+            }
             if is_same && acknowledges {
                 // Both ends connected at once, and this is the peer's answer (RFC 9293, Figure 8). A SYN's window is not scaled.
                 let window = u32::from(segment.window);
@@ -410,6 +450,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         handshake.options = segment.options;
         handshake.window = segment.window;
         handshake.mac = mac;
+        handshake.peer_has_ecn = has_ecn(flags);
         if !acknowledges {
             // Both ends connect at once (RFC 9293, Figure 8).
             handshake.stage = Stage::Received;
@@ -466,7 +507,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let theirs = handshake.options.mss.unwrap_or(MSS_DEFAULT).max(MSS_MIN);
         let mss = theirs.min(self.address.mss(tuple.remote.ip()))
             - if stamps { TIMESTAMP_BYTES } else { 0 };
-        let reno = Reno::new(mss);
+        let congestion = Congestion::new(self.algorithm, mss);
         let recent = segment.options.timestamps.or(handshake.options.timestamps);
         let established = Established {
             tuple: *tuple,
@@ -499,8 +540,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 offset: self.secrets.timestamp(tuple),
             }),
             is_selective: self.data.is_selective() && handshake.options.sack_permitted,
+            ecn: handshake.ecn(self.algorithm.echo()),
             is_eager: false,
-            limits: Limits { window_bytes: reno.window(), bytes_per_second: None },
+            limits: Limits { window_bytes: congestion.window(), ..Limits::default() },
         };
         self.drop_handshake(id);
         let Ok(flow) = self.data.install(now, &established) else {
@@ -508,7 +550,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
             return None;
         };
-        let connection = Connection::new(now, flow, &established, listener, reno);
+        let connection = Connection::new(now, flow, &established, listener, congestion);
         self.connections[flow.index as usize] = Some(connection);
         Some(flow)
     }

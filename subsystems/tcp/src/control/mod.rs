@@ -29,6 +29,7 @@ pub use address::{Address, Ipv6Home};
 pub use secrets::Secrets;
 pub use show::{Shown, State};
 
+use crate::congestion::Algorithm;
 use crate::context::{ContextId, Event, Moved, Reason, Request};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
 use crate::tuples::Tuples;
@@ -144,6 +145,7 @@ pub struct Stack<F, D> {
     address: Address,
     bounds: Bounds,
     secrets: Secrets,
+    algorithm: Algorithm,
     listeners: Vec<Listener>,
     handshakes: Tuples<Handshake>,
     /// By index of the flow.
@@ -178,6 +180,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             address,
             bounds,
             secrets,
+            algorithm: Algorithm::default(),
             listeners: Vec::with_capacity(bounds.listeners as usize),
             handshakes: Tuples::new(bounds.handshakes, secrets.table),
             connections: alloc::vec![None; bounds.flows as usize],
@@ -196,6 +199,16 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             arp_answers: (0, 0),
             counters: ControlCounters::default(),
         }
+    }
+
+    /// Connections that begin from now on follow this algorithm.
+    pub fn set_congestion(&mut self, algorithm: Algorithm) {
+        self.algorithm = algorithm;
+    }
+
+    /// What new connections follow.
+    pub fn congestion(&self) -> Algorithm {
+        self.algorithm
     }
 
     /// Where the agent is.

@@ -8,7 +8,7 @@ use super::intervals::{Interval, Intervals};
 use super::scoreboard::Scoreboard;
 use crate::context::ContextId;
 use crate::datapath::{
-    Established, Fin, Limits, Path, Receiving, Ring, Sending, Timestamps, Tuple,
+    EcnState, Established, Fin, Limits, Path, Receiving, Ring, Sending, Timestamps, Tuple,
 };
 use crate::packet::TTL_DEFAULT;
 use crate::planted::{Planted, is_planted};
@@ -62,13 +62,19 @@ pub struct Protocol {
     pub is_selective: bool,
     /// What they told of, and what follows from it.
     pub selective: Selective,
-    /// A loss was noticed of which the control plane has not heard: until then so many more segments may go out, whatever the
-    /// window says, since it is about to shrink.
+    /// A loss or a mark was noticed of which the control plane has not heard: until then so many more segments may go out, whatever
+    /// the window says, since it is about to shrink.
     pub until_heard: Option<u8>,
     /// Small segments do not wait.
     pub is_eager: bool,
     /// What congestion control allows.
     pub window_bytes: u32,
+    /// Bytes per second that it allows; `None` is as fast as the window allows.
+    pub bytes_per_second: Option<u64>,
+    /// If both sides agreed on explicit congestion notification.
+    pub ecn: Option<EcnState>,
+    /// The next new data says that the window was reduced.
+    pub has_reduced: bool,
 
     /// Sequence number of the first byte we receive.
     pub receive_base: Seq,
@@ -238,6 +244,7 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         receiving,
         timestamps,
         is_selective,
+        ecn,
         is_eager,
         limits,
     } = *established;
@@ -269,6 +276,9 @@ pub fn split(established: &Established, now: Nanos) -> (Pre, Protocol, Post) {
         until_heard: None,
         is_eager,
         window_bytes: limits.window_bytes,
+        bytes_per_second: limits.bytes_per_second,
+        ecn,
+        has_reduced: limits.has_reduced && ecn.is_some(),
         receive_base: receiving.base,
         received: receiving.received,
         landed: receiving.received,
@@ -340,7 +350,12 @@ pub fn join(pre: &Pre, protocol: &Protocol, post: &Post) -> Established {
             .has_timestamps
             .then_some(Timestamps { recent: protocol.recent, offset: protocol.timestamp_offset }),
         is_selective: protocol.is_selective,
+        ecn: protocol.ecn,
         is_eager: protocol.is_eager,
-        limits: Limits { window_bytes: protocol.window_bytes, bytes_per_second: None },
+        limits: Limits {
+            window_bytes: protocol.window_bytes,
+            bytes_per_second: protocol.bytes_per_second,
+            has_reduced: protocol.has_reduced,
+        },
     }
 }
