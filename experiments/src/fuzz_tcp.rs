@@ -5,6 +5,7 @@
 
 pub(crate) mod history;
 pub(crate) mod machine;
+mod trace;
 mod watch;
 
 use std::panic::catch_unwind;

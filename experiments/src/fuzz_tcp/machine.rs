@@ -18,6 +18,7 @@ use wave_tcp_planted::packet::{Ecn, Flags, Parsed, TcpSegment, parse};
 use wave_tcp_planted::stages::recover::{GoBackN, Sack};
 use wave_wires::{CsumPlace, Frame, Memory, Offload, RawPart, Wire};
 
+use super::trace::Trace;
 use super::watch::{Broken, Watch};
 use super::{Counts, Oracle};
 
@@ -119,25 +120,6 @@ pub struct Machine {
     pub counts: Counts,
     /// Connections of these ports of the client may fail.
     pub abrupt: Vec<u16>,
-}
-
-/// A hash of all that happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trace(pub u64);
-
-impl Trace {
-    pub fn add(&mut self, word: u64) {
-        // FNV-1a's prime, on words.
-        self.0 = (self.0 ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(23);
-    }
-
-    fn add_bytes(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.add(u64::from_le_bytes(word));
-        }
-    }
 }
 
 /// The byte at a position of a side's stream.

@@ -27,6 +27,7 @@ use crate::captures::{CAPTURES_MAX, Captures};
 use crate::door::{Door, WAITING_MAX};
 use crate::inquiries::Inquiries;
 use crate::process::{Process, Taken};
+use crate::traces::{TRACES_MAX, Traces};
 
 /// Processes at once.
 const PROCESSES_MAX: usize = 256;
@@ -46,8 +47,9 @@ const OVERFLOW_MAX: usize = 1 << 16;
 const SAY_EVERY: Nanos = Nanos::from_millis(1_000);
 /// Polls in which the stack resets its connections at its end: some for each of 64.
 const ENDING_POLLS_MAX: usize = 1024;
-/// Descriptors to wait on: two of each process, the door's, the wire's, and those for inquiries and captures.
-const DESCRIPTORS_MAX: usize = 2 * PROCESSES_MAX + 1 + WAITING_MAX + 2 + 1 + CAPTURES_MAX;
+/// Descriptors to wait on: two of each process, the door's, the wire's, and those for inquiries, captures and traces.
+const DESCRIPTORS_MAX: usize =
+    2 * PROCESSES_MAX + 1 + WAITING_MAX + 2 + 1 + CAPTURES_MAX + 1 + TRACES_MAX;
 /// Time between two looks at the door and for inquiries.
 const DOORS_EVERY: Nanos = Nanos::from_millis(1);
 /// Time between two looks for processes that have gone.
@@ -135,6 +137,7 @@ pub struct TcpFront<W, R = Sack> {
     door: Door,
     inquiries: Inquiries,
     captures: Captures,
+    traces: Traces,
     /// By number.
     processes: Vec<Option<Seated>>,
     outputs: VecDeque<Output<Frame>>,
@@ -168,6 +171,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         door: Door,
         inquiries: Inquiries,
         captures: Captures,
+        traces: Traces,
         options: &TcpOptions,
     ) -> io::Result<TcpFront<W, R>> {
         let limits = wire.limits();
@@ -187,7 +191,13 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             mac: limits.mac,
             mtu: limits.mtu,
         };
-        let mut stack = Stack::new(FlexToe::new(settings), address, options.bounds, secrets);
+        let mut stack = Stack::new(
+            FlexToe::with_trace(settings, traces.trace()),
+            address,
+            options.bounds,
+            secrets,
+        );
+        stack.set_trace(traces.trace());
         stack.set_congestion(options.congestion);
         let ends = Arc::new(AtomicBool::new(false));
         // Whoever waits then is woken by the signal, or looks again by itself.
@@ -200,6 +210,7 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
             door,
             inquiries,
             captures,
+            traces,
             processes: Vec::new(),
             outputs: VecDeque::new(),
             held: VecDeque::new(),
@@ -425,11 +436,12 @@ impl<W: Wire, R: Recovery> TcpFront<W, R> {
         }
     }
 
-    /// Lets processes in, answers inquiries, begins and ends captures.
+    /// Lets processes in, answers inquiries, begins and ends captures and traces.
     fn look_at_doors(&mut self, now: Nanos) -> bool {
         self.knocked = now;
         let has_let_in = self.let_in(now);
         self.captures.look(now);
+        self.traces.look(now);
         let (stack, processes) = (&self.stack, &self.processes);
         let captured = self.captures.captured();
         self.inquiries.answer(now, || {
@@ -505,7 +517,10 @@ impl<W: Wire, R: Recovery> Front for TcpFront<W, R> {
             let next = self.next.filter(|_| self.held.len() < HELD_MAX);
             self.next = Some(next.map_or(soon, |next| next.min(soon)));
         }
-        if self.inquiries.is_answering() || self.captures.is_behind() {
+        if !self.traces.is_empty() {
+            self.traces.deliver();
+        }
+        if self.inquiries.is_answering() || self.captures.is_behind() || self.traces.is_behind() {
             let soon = now + DOORS_EVERY;
             self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
         }
@@ -555,6 +570,7 @@ impl<W: Wire, R: Recovery> ThreadFront for TcpFront<W, R> {
         polled.extend(self.door.fds().map(input));
         polled.extend(self.inquiries.fds().map(input));
         polled.extend(self.captures.fds().map(input));
+        polled.extend(self.traces.fds().map(input));
         for process in self.present() {
             let [bell, line] = process.fds();
             // Nothing is ever read from its line, so that only its end may wake.

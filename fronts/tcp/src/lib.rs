@@ -13,10 +13,13 @@ mod door;
 mod front;
 mod inquiries;
 mod process;
+mod readers;
 mod report;
+mod traces;
 
 pub use captures::{CaptureRequest, Captures, captures_path};
 pub use door::{Door, DoorError, DoorOptions, OFFER_PATIENCE, OfferError, WAITING_MAX};
 pub use front::{TcpFront, TcpOptions};
 pub use inquiries::{Inquiries, path_of};
 pub use process::{Fault, Process, REQUESTS_PER_TURN, Taken};
+pub use traces::{TraceRequest, Traces, traces_path};

@@ -7,6 +7,8 @@
 //! Everything that changes a flow is an [`Entry`] with a number. Between the stages goes a summary of it, and what the stages before
 //! found out. The protocol stage takes entries in the order of their numbers; the others take them in any.
 
+mod points;
+
 use core::ops::Range;
 
 use wave_core::clock::Nanos;
@@ -25,6 +27,7 @@ use crate::stages::say::{Said, news, say};
 use crate::stages::transmit::{Sent, is_blocked, probe, transmit};
 use crate::stages::{host, post, pre};
 use crate::summary::Summary;
+use crate::trace::{Point, Trace};
 use crate::tuples::Tuples;
 
 /// This bit tells tickets of transmissions from those of copies.
@@ -178,6 +181,7 @@ enum Work<F> {
 pub struct Decided<F> {
     /// Whose.
     pub flow: FlowId,
+    now: Nanos,
     said: [Option<(Said, Data)>; SAID_MAX],
     write: Option<(F, u64, Range<usize>)>,
     notify: Option<(ContextId, Progress)>,
@@ -205,12 +209,13 @@ const BARE: Data = Data { position: 0, segment_bytes: 0, is_awaited: false };
 /// It ends here.
 pub fn pre<F: AsRef<[u8]>>(
     table: &Tuples<Pre>,
+    trace: &Trace,
     stamped: Stamped<F>,
     mut out: impl FnMut(Effect<F>),
 ) -> Result<Routed<F>, Outcome> {
     let Stamped { now, entry, .. } = stamped;
     let (flow, work) = match entry {
-        Entry::Packet(packet) => return examine(table, now, packet, &mut out),
+        Entry::Packet(packet) => return examine(table, trace, now, packet, &mut out),
         Entry::Request(context, moved) => (moved.flow, Work::Request(context, moved)),
         Entry::Copied(flow, copied) => (flow, Work::Copied(copied)),
         Entry::Transmit(flow) => (flow, Work::Transmit),
@@ -228,6 +233,7 @@ pub fn pre<F: AsRef<[u8]>>(
 
 fn examine<F: AsRef<[u8]>>(
     table: &Tuples<Pre>,
+    trace: &Trace,
     now: Nanos,
     packet: Packet<F>,
     out: &mut impl FnMut(Effect<F>),
@@ -237,6 +243,7 @@ fn examine<F: AsRef<[u8]>>(
     let (tuple, data) = match pre::examine(packet.frame.as_ref(), packet.checksum == Checksum::Good)
     {
         Err(cause) => {
+            trace.put(now, Point::Malformed, None, [cause.index() as u64, 0]);
             let tally = Tally { malformed: Some(cause), ..tally };
             return Err(Outcome { tally, ..ended });
         }
@@ -248,10 +255,14 @@ fn examine<F: AsRef<[u8]>>(
     let flow = tuple.and_then(|tuple| table.find(&tuple));
     match (flow, data) {
         (Some(flow), Some((summary, payload))) => {
+            let values = [u64::from(summary.seq.0), u64::from(summary.bytes)];
+            trace.put(now, Point::Segment, Some(flow), values);
             let work = Work::Segment { frame: packet.frame, summary, payload };
             Ok(Routed { flow, now, work })
         }
         _ => {
+            let bytes = packet.frame.as_ref().len() as u64;
+            trace.put(now, Point::Control, flow, [bytes, 0]);
             out(Effect::Control(packet, flow));
             Err(Outcome { flow, ..ended })
         }
@@ -262,12 +273,14 @@ fn examine<F: AsRef<[u8]>>(
 /// numbers. `flow` is `None` if it has left. Super-packets have at most `super_bytes` of payload.
 pub fn protocol<F, R: Recovery>(
     super_bytes: u32,
+    trace: &Trace,
     flow: Option<&mut Protocol>,
     routed: Routed<F>,
 ) -> Decided<F> {
     let Routed { flow: id, now, work } = routed;
     let mut decided = Decided {
         flow: id,
+        now,
         said: [None; SAID_MAX],
         write: None,
         notify: None,
@@ -275,6 +288,20 @@ pub fn protocol<F, R: Recovery>(
         process: 0,
         outcome: Outcome { flow: Some(id), ..Outcome::default() },
     };
+    decide::<F, R>(super_bytes, flow, now, work, &mut decided);
+    if trace.is_on() {
+        decided.trace(trace);
+    }
+    decided
+}
+
+fn decide<F, R: Recovery>(
+    super_bytes: u32,
+    flow: Option<&mut Protocol>,
+    now: Nanos,
+    work: Work<F>,
+    decided: &mut Decided<F>,
+) {
     let outcome = &mut decided.outcome;
     outcome.tally.in_segments = u8::from(matches!(work, Work::Segment { .. }));
     outcome.ends_turn = matches!(
@@ -283,16 +310,16 @@ pub fn protocol<F, R: Recovery>(
     );
     let Some(flow) = flow else {
         outcome.tally.old_requests = u8::from(matches!(work, Work::Request(..)));
-        return decided;
+        return;
     };
     decided.process = flow.context.process;
     match work {
         Work::Segment { frame, summary, payload } => {
             if flow.is_frozen {
                 outcome.tally.in_frozen = 1;
-                return decided;
+                return;
             }
-            take_segment::<F, R>(flow, now, frame, summary, payload, &mut decided);
+            take_segment::<F, R>(flow, now, frame, summary, payload, decided);
         }
         Work::Request(context, moved) => take_request(flow, context, &moved, outcome),
         Work::Copied(copied) => {
@@ -315,7 +342,7 @@ pub fn protocol<F, R: Recovery>(
                 outcome.has_changed = is_blocked(flow);
             }
         }
-        Work::Speak(asked) => speak(flow, now, asked, &mut decided),
+        Work::Speak(asked) => speak(flow, now, asked, decided),
         Work::Timer => match flow.acknowledge_at {
             Some(due) if due <= now => {
                 flow.acknowledge_now = true;
@@ -367,7 +394,6 @@ pub fn protocol<F, R: Recovery>(
             outcome.must_speak = true;
         }
     }
-    decided
 }
 
 fn take_segment<F, R: Recovery>(
@@ -501,10 +527,14 @@ pub fn count<F>(post: &mut Post, decided: &Decided<F>) {
 /// The post stage (Ack, Stamp, Pos): the effects of an entry, in order.
 pub fn post<F>(
     mac: MacAddress,
+    trace: &Trace,
     flow: Option<(&Pre, &Post)>,
     decided: Decided<F>,
     mut out: impl FnMut(Effect<F>),
 ) -> Outcome {
+    if trace.is_on() {
+        decided.trace_effects(trace);
+    }
     let Decided { flow: id, said, write, notify, process, outcome, .. } = decided;
     let Some((pre, post)) = flow else { return outcome };
     for (said, data) in said.into_iter().flatten() {

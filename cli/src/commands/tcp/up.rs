@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use wave_agent::{Seat, serve};
 use wave_experiments::run::Failure;
-use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions};
+use wave_front_tcp::{Captures, Door, DoorOptions, Inquiries, TcpFront, TcpOptions, Traces};
 use wave_links::{say, tell};
 use wave_tcp::congestion::Algorithm;
 use wave_tcp::control::{Bounds, Ipv6Home};
@@ -245,6 +245,8 @@ fn run(
         .map_err(|error| Failure::cannot(format!("{}.ss: {error}", socket.display())))?;
     let captures = Captures::beside(&socket, name)
         .map_err(|error| Failure::cannot(format!("{}.capture: {error}", socket.display())))?;
+    let traces = Traces::beside(&socket)
+        .map_err(|error| Failure::cannot(format!("{}.trace: {error}", socket.display())))?;
     if let Some(cpu) = args.cpu {
         wave_agent::pin(cpu).map_err(Failure::cannot)?;
     }
@@ -258,8 +260,8 @@ fn run(
         // It sleeps as soon as there is nothing to do: the other end of the wire may need this very CPU.
         seat: Seat::Shared,
     };
-    let mut front: TcpFront<_> =
-        TcpFront::new(wire, door, inquiries, captures, &options).map_err(Failure::cannot)?;
+    let mut front: TcpFront<_> = TcpFront::new(wire, door, inquiries, captures, traces, &options)
+        .map_err(Failure::cannot)?;
     if !args.quiet {
         let beside = homes.v6.map_or_else(String::new, |v6| format!(" and {}", v6.ip));
         tell!("Speaking TCP at {ip}{beside}, on {name} ({about}); Ctrl-C ends it");

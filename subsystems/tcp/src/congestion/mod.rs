@@ -110,6 +110,11 @@ impl Congestion {
         self.reno.threshold()
     }
 
+    /// Window and threshold, as a trace point has them.
+    pub(crate) fn values(&self) -> [u64; 2] {
+        [self.window().into(), self.threshold().into()]
+    }
+
     /// The share of data that meets congestion, of [`ONE`]; only DCTCP estimates it.
     pub fn alpha(&self) -> Option<u32> {
         (self.algorithm == Algorithm::Dctcp).then_some(self.fraction.alpha())

@@ -11,6 +11,7 @@ use crate::context::{ContextId, Event, Moved, Reason, SocketOptions};
 use crate::datapath::{Command, Datapath, Established, Fin, FlowId, Limits, Statistics, Tuple};
 use crate::packet::MacAddress;
 use crate::seq::seq_of;
+use crate::trace::Point;
 
 /// Timeouts in a row after which a peer is given up (Linux's tcp_retries2).
 const TIMEOUTS_MAX: u8 = 15;
@@ -285,6 +286,11 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         }
         let Connection { congestion, closed_at, is_orphan, .. } = *connection;
         if congestion.window() != before_window || has_reduced {
+            if has_reduced {
+                let values = [congestion.window().into(), statistics.marked_bytes.into()];
+                self.trace.put(now, Point::Reduced, Some(flow), values);
+            }
+            self.trace.put(now, Point::Window, Some(flow), congestion.values());
             self.pace(flow, has_reduced);
         }
         if closed_at.is_some_and(|received| statistics.received > received) {
@@ -332,6 +338,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let at = connection.not_after_limit(timer, at);
         // A timer that runs goes on, unless what it waits for has come.
         if connection.timer != timer || has_moved {
+            self.trace.put(now, Point::TimerSet, Some(flow), [timer as u64, at.0]);
             self.timer(flow, timer, Some(at));
         }
     }
@@ -360,6 +367,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let flow = connection.flow;
         let timer = core::mem::replace(&mut connection.timer, Timer::None);
+        let back_off = connection.round_trip.in_vain().into();
+        self.trace.put(now, Point::TimerFired, Some(flow), [timer as u64, back_off]);
+        let Some(connection) = self.connection(flow) else { return };
         let command = match timer {
             Timer::None => return,
             Timer::FinWait => return self.end(now, flow),
@@ -510,9 +520,12 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             has_left = true;
             let Some(connection) = self.connections[flow.index as usize].take() else { continue };
             let Connection { context, socket, leaving, .. } = connection;
+            let has_failed = matches!(leaving, Some(Leaving::Failed(_)));
+            self.trace.put(now, Point::Leaves, Some(flow), [has_failed.into(), 0]);
             let event = match leaving {
                 Some(Leaving::Failed(reason)) => Event::Failed { socket, reason },
                 Some(Leaving::Closed { remembers: true }) => {
+                    self.trace.put(now, Point::TimeWait, Some(flow), [0; 2]);
                     self.remember(now, &state);
                     Event::Closed { socket }
                 }

@@ -5,6 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use wave_core::clock::Nanos;
 
 use super::connection::Connection;
+use super::ecn::Agreement;
 use super::neighbours::{ASK_AFTER, ASKS_MAX};
 use super::reply::{self, Bare};
 use super::rtt::RoundTrip;
@@ -12,13 +13,14 @@ use super::{Listener, Output, Slot, Stack};
 use crate::congestion::Congestion;
 use crate::context::{ContextId, Event, Reason};
 use crate::datapath::{
-    Command, Datapath, Echo, EcnState, Established, Fin, FlowId, Limits, Packet, Receiving, Ring,
-    Sending, Timestamps, Tuple,
+    Command, Datapath, Established, Fin, FlowId, Limits, Packet, Receiving, Ring, Sending,
+    Timestamps, Tuple,
 };
 use crate::packet::{Flags, MacAddress, Options, SCALE_MAX, TcpSegment};
 use crate::seq::Seq;
 use crate::stages::acknowledge::milliseconds;
 use crate::stages::receive::ANSWER_AFTER;
+use crate::trace::Point;
 
 /// Times that a SYN is sent: the last one after 191 s. It is given up after 255 s (RFC 9293, MUST-23: at least 3 minutes).
 const SYNS_MAX: u8 = 9;
@@ -77,12 +79,8 @@ pub(super) struct Handshake {
     error: Option<Reason>,
     /// When a segment that is wrong was answered last.
     answered_at: Option<Nanos>,
-    /// The peer's SYN, and each of its others, asks for ECN or agrees to it.
-    peer_has_ecn: bool,
-    /// A SYN of ours has asked for ECN.
-    has_asked: bool,
-    /// One has not, so that our data may not be marked (RFC 3168, 6.1.1).
-    has_not_asked: bool,
+    /// About ECN.
+    ecn: Agreement,
     /// Our SYN was sent again though no timer ran out: what acknowledges it measures nothing (Karn's rule).
     is_repeated: bool,
 }
@@ -103,25 +101,11 @@ impl Handshake {
         }
     }
 
-    /// What both sides have said about ECN, in a handshake that is over.
-    fn ecn(&self, echo: Echo) -> Option<EcnState> {
-        let is_agreed = self.peer_has_ecn && (self.has_asked || !self.has_not_asked);
-        let is_capable = !self.has_not_asked;
-        is_agreed.then_some(EcnState { echo, is_echoing: false, is_capable })
-    }
-
     /// The window that our segments name before the connection is there.
     fn own_window(&self, is_syn: bool) -> u16 {
         let shift = if is_syn { 0 } else { self.scale };
         (self.ring_bytes >> shift).min(u16::MAX.into()) as u16
     }
-}
-
-/// Whether a SYN asks for ECN, or, where it acknowledges ours, agrees to it (RFC 3168, 6.1.1). A peer that sends back the bits of our SYN
-/// does not know them.
-fn has_ecn(flags: Flags) -> bool {
-    let is_reduced = flags.contains(Flags::CWR);
-    flags.contains(Flags::ECE) && is_reduced != flags.contains(Flags::ACK)
 }
 
 /// The least shift with which a window can name all of a ring.
@@ -164,9 +148,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             error: None,
             answered_at: None,
-            peer_has_ecn: false,
-            has_asked: false,
-            has_not_asked: false,
+            ecn: Agreement::default(),
             is_repeated: false,
         };
         let id = self.handshakes.insert(tuple, handshake).map_err(|_| Reason::NoRoom)?;
@@ -245,17 +227,9 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         let is_answer = handshake.stage == Stage::Received;
         let stamp = milliseconds(now).wrapping_add(self.secrets.timestamp(&tuple));
         let theirs = handshake.options;
-        // A SYN that was lost is not asked with again: the network may drop those that ask (RFC 3168, 6.1.1.1).
-        let asks = !is_answer && self.algorithm.asks_for_ecn() && handshake.tries <= 1;
-        if let Some(handshake) = self.handshakes.get_mut(id) {
-            handshake.has_asked |= asks;
-            handshake.has_not_asked |= !is_answer && !asks;
-        }
-        let ecn = match is_answer {
-            true if handshake.peer_has_ecn && !handshake.has_not_asked => Flags::ECE,
-            false if asks => Flags::ECE | Flags::CWR,
-            _ => Flags::NONE,
-        };
+        let asks = self.algorithm.asks_for_ecn() && handshake.tries <= 1;
+        let said = |it: &mut Handshake| if is_answer { it.ecn.answer() } else { it.ecn.ask(asks) };
+        let ecn = self.handshakes.get_mut(id).map_or(Flags::NONE, said);
         let bare = Bare {
             seq: handshake.own,
             ack: is_answer.then(|| handshake.peer.plus(1)),
@@ -274,6 +248,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 ..Options::default()
             },
         };
+        let values = [tuple.remote.port().into(), handshake.tries.into()];
+        self.trace.put(now, Point::SynSent, None, values);
         let macs = (self.address.mac, handshake.mac);
         self.out.push_back(Output::Send(reply::segment(macs, &tuple, &bare)));
     }
@@ -307,6 +283,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
     /// A SYN for a listener.
     pub(super) fn syn(&mut self, now: Nanos, tuple: Tuple, mac: MacAddress, segment: &TcpSegment) {
         let Some(at) = self.listener_at(tuple.local) else { return };
+        self.trace.put(now, Point::SynReceived, None, [tuple.remote.port().into(), 0]);
         let Listener { slots, backlog, half_open, .. } = &self.listeners[at];
         let Some(ring_bytes) = slots.front().map(|slot| slot.receive.bytes) else {
             self.counters.overflows += 1;
@@ -331,9 +308,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             sent_at: now,
             error: None,
             answered_at: None,
-            peer_has_ecn: has_ecn(segment.flags),
-            has_asked: false,
-            has_not_asked: false,
+            ecn: Agreement::with(segment.flags),
             is_repeated: false,
         };
         match self.handshakes.insert(tuple, handshake) {
@@ -377,7 +352,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         if flags.contains(Flags::SYN) {
             let is_same = segment.seq == handshake.peer;
             if let Some(handshake) = self.handshakes.get_mut(id).filter(|_| is_same) {
-                handshake.peer_has_ecn &= has_ecn(flags);
+                handshake.ecn.on_another_syn(flags);
             }
             if is_same && acknowledges {
                 // Both ends connected at once, and this is the peer's answer (RFC 9293, Figure 8). A SYN's window is not scaled.
@@ -450,7 +425,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
         handshake.options = segment.options;
         handshake.window = segment.window;
         handshake.mac = mac;
-        handshake.peer_has_ecn = has_ecn(flags);
+        handshake.ecn.on_syn(flags);
         if !acknowledges {
             // Both ends connect at once (RFC 9293, Figure 8).
             handshake.stage = Stage::Received;
@@ -540,7 +515,7 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
                 offset: self.secrets.timestamp(tuple),
             }),
             is_selective: self.data.is_selective() && handshake.options.sack_permitted,
-            ecn: handshake.ecn(self.algorithm.echo()),
+            ecn: handshake.ecn.state(self.algorithm.echo()),
             is_eager: false,
             limits: Limits { window_bytes: congestion.window(), ..Limits::default() },
         };
@@ -550,6 +525,8 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             self.tell(context, Event::Failed { socket, reason: Reason::NoRoom });
             return None;
         };
+        let values = [mss.into(), established.ecn.is_some().into()];
+        self.trace.put(now, Point::Established, Some(flow), values);
         let connection = Connection::new(now, flow, &established, listener, congestion);
         self.connections[flow.index as usize] = Some(connection);
         Some(flow)

@@ -6,6 +6,7 @@
 mod address;
 mod connection;
 mod discovery;
+mod ecn;
 mod errors;
 mod frames;
 mod handshake;
@@ -19,6 +20,7 @@ mod show;
 mod time_wait;
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
@@ -32,6 +34,7 @@ pub use show::{Shown, State};
 use crate::congestion::Algorithm;
 use crate::context::{ContextId, Event, Moved, Reason, Request};
 use crate::datapath::{Batch, Datapath, Effect, FlowId, Packet, Ring, Segment, Ticket, Write};
+use crate::trace::Trace;
 use crate::tuples::Tuples;
 use connection::Connection;
 use handshake::Handshake;
@@ -170,6 +173,7 @@ pub struct Stack<F, D> {
     /// The same for ARP.
     arp_answers: (u64, u32),
     counters: ControlCounters,
+    trace: Arc<Trace>,
 }
 
 impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
@@ -198,7 +202,13 @@ impl<F: AsRef<[u8]>, D: Datapath<F>> Stack<F, D> {
             answers: (0, 0),
             arp_answers: (0, 0),
             counters: ControlCounters::default(),
+            trace: Arc::new(Trace::new(0)),
         }
+    }
+
+    /// The control plane's trace points write here.
+    pub fn set_trace(&mut self, trace: Arc<Trace>) {
+        self.trace = trace;
     }
 
     /// Connections that begin from now on follow this algorithm.

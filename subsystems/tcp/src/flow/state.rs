@@ -1,6 +1,12 @@
 //! A connection's state, in the parts that the stages own (thesis Table 4.1).
 //!
 //! Positions of a stream are 64 bits wide. A FIN counts as one byte behind the last: `written` is its position.
+//!
+//! | stage | bytes in Table 4.1 | here, at most | what is more here |
+//! | --- | --- | --- | --- |
+//! | pre | 15 | [`PRE_BYTES`] | addresses of either family; Differentiated Services |
+//! | protocol | 43 | [`PROTOCOL_BYTES`] | positions of 64 bits; a scoreboard; window scales; deadlines; the host's context |
+//! | post | 51 | [`POST_BYTES`] | nothing: positions of rings are 64 bits wide in both |
 
 use wave_core::clock::Nanos;
 
@@ -13,6 +19,32 @@ use crate::datapath::{
 use crate::packet::TTL_DEFAULT;
 use crate::planted::{Planted, is_planted};
 use crate::seq::{Seq, seq_of};
+
+/// Most bytes of [`Pre`].
+pub const PRE_BYTES: usize = 80;
+/// Most bytes of [`Protocol`].
+pub const PROTOCOL_BYTES: usize = 800;
+/// Most bytes of [`Post`].
+pub const POST_BYTES: usize = 64;
+
+/// Bytes of each partition in Table 4.1, and its fields' bits added up: pre, protocol, post.
+const TABLE_4_1: [(usize, usize); 3] = [
+    (15, 48 + 32 + 32 + 2),
+    (43, 64 + 32 + 32 + 16 + 32 + 32 + 32 + 64 + 4 + 32),
+    (51, 64 + 16 + 128 + 64 + 64 + 8 + 32 + 32),
+];
+
+const _: () = {
+    let mut at = 0;
+    while at < TABLE_4_1.len() {
+        let (bytes, bits) = TABLE_4_1[at];
+        assert!(bits.div_ceil(8) == bytes);
+        at += 1;
+    }
+    assert!(size_of::<Pre>() <= PRE_BYTES);
+    assert!(size_of::<Protocol>() <= PROTOCOL_BYTES);
+    assert!(size_of::<Post>() <= POST_BYTES);
+};
 
 /// The pre-processing stage's: who the peer is.
 #[derive(Clone, Copy, Debug)]
